@@ -1,0 +1,26 @@
+"""Profile every rank of a distributed PyTorch run and explain where the step time went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from traceops.version import __version__
+
+if TYPE_CHECKING:
+    from traceops.analyze import analyze
+    from traceops.capture import Schedule, capture
+
+__all__ = ["Schedule", "__version__", "analyze", "capture"]
+
+# Loaded on first use: analysing never imports torch, training never imports pandas.
+_HOME = {"analyze": "traceops.analyze", "capture": "traceops.capture", "Schedule": "traceops.capture"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'traceops' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value  # importing the subpackage bound its module to the same name
+    return value

@@ -1,0 +1,44 @@
+"""The `traceops` command: one module a subcommand, imported only as far as its options need."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from traceops.errors import TraceopsError
+from traceops.version import __version__
+
+# Each module has HELP, add_arguments(parser) and main(args) -> exit code, and imports heavy things in main only.
+COMMANDS = ("run", "analyze")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="traceops", description="Find out why a distributed PyTorch run is slow or stuck, with proof."
+    )
+    parser.add_argument("--version", action="version", version=f"traceops {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        module = import_module(f"traceops.cli.{name}")
+        sub = subparsers.add_parser(
+            name, help=module.HELP, description=module.HELP, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        module.add_arguments(sub)
+        sub.set_defaults(main=module.main)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code (see docs/formats.md)."""
+    args = build_parser().parse_args(argv)
+    try:
+        code: int = args.main(args)
+    except TraceopsError as error:
+        print(f"traceops {args.command}: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output went away: `traceops analyze … | head`
+        sys.stderr.close()
+        return 0
+    return code
