@@ -1,0 +1,113 @@
+"""Where a run goes: one folder that all ranks agree on and that never mixes two runs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from traceops.capture.environment import environment_that_matters, git_state, script_name, software_versions
+from traceops.capture.manifest import merge, read_ranks, write_json
+from traceops.capture.settings import CaptureSettings
+from traceops.errors import UsageError
+
+_asked = 0
+
+
+def who_am_i() -> tuple[int, int, int]:
+    """(rank, local rank, world size) from torch.distributed if it is up, else from torchrun's variables."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        rank, world = dist.get_rank(), dist.get_world_size()
+        return rank, int(os.environ.get("LOCAL_RANK", rank)), world
+    rank = int(os.environ.get("RANK", "0"))
+    return rank, int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def agreed_folder(settings: CaptureSettings) -> Path:
+    """The absolute run folder; without ``settings.out`` rank 0 names it and tells the others.
+
+    Raises UsageError if several ranks have no way to agree yet.
+    """
+    if settings.out is not None:
+        return Path(settings.out).absolute()
+    name = f"{script_name()}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    dist = sys.modules.get("torch.distributed")
+    rank, _, world = who_am_i()
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        # The group's store, not a broadcast: that would need the right device to be current already.
+        global _asked
+        _asked += 1
+        key = f"traceops/out/{_asked}"
+        store = dist.distributed_c10d._get_default_store()
+        if rank == 0:
+            store.set(key, name)
+        name = store.get(key).decode()
+    elif world > 1:
+        raise UsageError(
+            "the ranks cannot agree on a run folder before torch.distributed is initialised; open "
+            "traceops.capture after init_process_group, pass out=…, or start through `traceops run`"
+        )
+    return Path("profile", name).absolute()
+
+
+def claim(out: Path, rank: int, world_size: int, settings: CaptureSettings) -> None:
+    """Make this rank's folder in `out`, emptied if ``settings.overwrite`` says so.
+
+    Raises UsageError if another run's traces lie there. A launcher has looked already, before any rank ran.
+    """
+    own = out / f"rank_{rank}"
+    if settings.launched:
+        own.mkdir(parents=True, exist_ok=True)
+        return
+    if settings.overwrite:
+        shutil.rmtree(own, ignore_errors=True)
+        if rank == 0:
+            clear_beyond(out, world_size)
+    elif (own / "manifest.json").exists() or any(own.glob("*.pt.trace.json*")):
+        raise UsageError(f"{own} holds another run; choose another folder, or pass overwrite=True")
+    own.mkdir(parents=True, exist_ok=True)
+
+
+def clear_beyond(out: Path, world_size: int) -> None:
+    """Remove run.json and the ranks of a larger world from `out`."""
+    (out / "run.json").unlink(missing_ok=True)
+    for folder in out.glob("rank_*"):
+        number = folder.name.removeprefix("rank_")
+        if number.isdigit() and int(number) >= world_size:
+            shutil.rmtree(folder)
+
+
+def write_run(out: Path) -> None:
+    """Write run.json from the ranks that can be seen; the last rank to end leaves the full picture."""
+    with _locked(out):
+        ranks = read_ranks(out)
+        running = any(rank.status == "running" for rank in ranks)
+        failed = [rank for rank in ranks if rank.status in ("failed", "terminated")]
+        first = min(failed, key=lambda rank: rank.ended_ns or 0, default=None)
+        run = merge(
+            ranks,
+            name=out.name,
+            command=list(sys.orig_argv),
+            argv=list(sys.argv),
+            environment=environment_that_matters(os.environ),
+            versions=software_versions(),
+            git=git_state(Path.cwd()),
+            ended_ns=None if running else max((rank.ended_ns or 0 for rank in ranks), default=None),
+            status="running" if running else "failed" if first else "finished",
+            failed_rank=None if first is None else first.rank,
+        )
+        write_json(out / "run.json", asdict(run))
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    with (out / ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

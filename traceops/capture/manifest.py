@@ -1,0 +1,233 @@
+"""The per-rank manifest and run.json: their fields, and how the one is merged from the others.
+
+``<out>/rank_<r>/manifest.json`` is a `RankManifest` and ``<out>/run.json`` a `RunManifest`, as JSON objects
+with the field names below. Times are milliseconds (``_ms``) or Unix nanoseconds (``_ns``); what is not
+known is null. Both are replaced in one move, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from traceops.errors import InputError
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class WindowRecord:
+    """One recorded window of one rank.
+
+    trace: path relative to the run folder, or None if nothing could be written.
+    steps: recorded step numbers, ``ProfilerStep#<n>`` in the trace. complete: the window reached its end.
+    """
+
+    index: int
+    trace: str | None
+    steps: list[int]
+    complete: bool
+
+
+@dataclass(frozen=True)
+class RankManifest:
+    """What one rank says about itself.
+
+    device: {type: cpu|cuda, index, name, uuid, memory_bytes}.
+    traces: paths relative to the run folder, one a window.
+    unprofiled_step_ms, profiled_step_ms: one number a step. On cuda measured on the device's own timeline
+    (events at the step boundaries), on cpu by the host clock; `step_clock` says which: cuda_event or host.
+    unprofiled_host_ms, profiled_host_ms: the same steps by the host clock (the host runs ahead of a GPU).
+    profiled_steps: numbers of the steps in profiled_step_ms.
+    steps: steps finished. samples: as told to step().
+    status: running, finished, failed (exception or exit code), terminated (SIGTERM, Ctrl-C), given_way.
+    exit_code: of the process, null while it runs or if it was killed before it could say.
+    error: last line of the exception. note: why there is no complete trace, if there is none.
+    training: the dict given to ``capture(manifest=…)``. facts: see environment.torch_facts.
+    """
+
+    rank: int
+    local_rank: int
+    world_size: int
+    host: str
+    pid: int
+    device: dict[str, Any]
+    schedule: dict[str, int]
+    options: dict[str, bool]
+    status: str = "running"
+    traces: list[str] = field(default_factory=list)
+    windows: list[WindowRecord] = field(default_factory=list)
+    step_clock: str = "host"
+    unprofiled_step_ms: list[float] = field(default_factory=list)
+    profiled_step_ms: list[float] = field(default_factory=list)
+    unprofiled_host_ms: list[float] = field(default_factory=list)
+    profiled_host_ms: list[float] = field(default_factory=list)
+    profiled_steps: list[int] = field(default_factory=list)
+    steps: int = 0
+    samples: int | None = None
+    started_ns: int | None = None
+    ended_ns: int | None = None
+    exit_code: int | None = None
+    error: str | None = None
+    note: str | None = None
+    training: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunManifest:
+    """What a reader of the run folder needs, merged from all ranks that can be seen.
+
+    name: of the run. command: the launcher's own arguments; argv: the trained script and its arguments.
+    strategy, training: from ``capture(manifest=…)``, null and {} for a script that says nothing.
+    ranks: `RankManifest` objects by rank, less schedule, options, training and facts, which are the run's.
+    ranks_missing: ranks of the world without a manifest. profiled_steps: of all ranks, sorted.
+    unprofiled_step_ms, profiled_step_ms: medians over all ranks and steps.
+    environment: variables that change how a training runs. git: {commit, dirty} of the working folder.
+    status: running, finished, failed, interrupted. exit_code: what `traceops run` returned.
+    failed_rank: the rank that failed first, or null. notes: what the reader should be told.
+    """
+
+    name: str
+    command: list[str]
+    argv: list[str]
+    strategy: str | None
+    training: dict[str, Any]
+    schedule: dict[str, int] | None
+    options: dict[str, bool]
+    world_size: int
+    nnodes: int
+    hosts: list[str]
+    device: str | None
+    backend: str | None
+    traceops_version: str | None
+    python_version: str | None
+    torch_version: str | None
+    cuda_version: str | None
+    hip_version: str | None
+    nccl_version: str | None
+    driver_version: str | None
+    environment: dict[str, str]
+    git: dict[str, Any] | None
+    started_ns: int | None
+    ended_ns: int | None
+    status: str
+    exit_code: int | None
+    failed_rank: int | None
+    steps: int | None
+    profiled_steps: list[int]
+    unprofiled_step_ms: float | None
+    profiled_step_ms: float | None
+    ranks: list[dict[str, Any]]
+    ranks_missing: list[int]
+    notes: list[str]
+    schema_version: int = SCHEMA_VERSION
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as JSON to `path` in one move."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(value, indent=1, default=str) + "\n")
+    temporary.replace(path)
+
+
+def write_rank(out: Path, manifest: RankManifest) -> None:
+    """Write the manifest of one rank into its folder of the run `out`."""
+    write_json(out / f"rank_{manifest.rank}" / "manifest.json", asdict(manifest))
+
+
+def read_ranks(out: Path) -> list[RankManifest]:
+    """The manifests under `out`, by rank.
+
+    Raises InputError for one that is damaged.
+    """
+    found = [_read_rank(path) for path in out.glob("rank_*/manifest.json")]
+    return sorted(found, key=lambda manifest: manifest.rank)
+
+
+def _read_rank(path: Path) -> RankManifest:
+    known = {f.name for f in fields(RankManifest)}
+    try:
+        values = {key: value for key, value in json.loads(path.read_text()).items() if key in known}
+        values["windows"] = [WindowRecord(**window) for window in values.get("windows", [])]
+        return RankManifest(**values)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is damaged ({error}); remove it, or repeat the run") from error
+
+
+def merge(
+    ranks: list[RankManifest],
+    *,
+    name: str,
+    command: list[str],
+    argv: list[str],
+    environment: dict[str, str],
+    versions: dict[str, str | None],
+    git: dict[str, Any] | None,
+    world_size: int | None = None,
+    nnodes: int | None = None,
+    started_ns: int | None = None,
+    ended_ns: int | None = None,
+    status: str = "running",
+    exit_code: int | None = None,
+    failed_rank: int | None = None,
+    notes: Iterable[str] = (),
+) -> RunManifest:
+    """run.json's content from the manifests of the ranks and what only the caller knows."""
+    first = ranks[0] if ranks else None
+    facts = first.facts if first else {}
+    training = first.training if first else {}
+    world = max([world_size or 1, *(rank.world_size for rank in ranks)])
+    hosts = sorted({rank.host for rank in ranks})
+    own = {rank.note for rank in ranks if rank.note}
+    return RunManifest(
+        name=name,
+        command=command,
+        argv=argv,
+        strategy=training.get("strategy"),
+        training=training,
+        schedule=first.schedule if first else None,
+        options=first.options if first else {},
+        world_size=world,
+        nnodes=max(nnodes or 1, len(hosts)),
+        hosts=hosts,
+        device=first.device["type"] if first else None,
+        backend=facts.get("backend"),
+        traceops_version=versions.get("traceops_version"),
+        python_version=versions.get("python_version"),
+        torch_version=facts.get("torch_version") or versions.get("torch_version"),
+        cuda_version=facts.get("cuda_version"),
+        hip_version=facts.get("hip_version"),
+        nccl_version=facts.get("nccl_version"),
+        driver_version=facts.get("driver_version"),
+        environment=environment,
+        git=git,
+        started_ns=started_ns or min((r.started_ns for r in ranks if r.started_ns), default=None),
+        ended_ns=ended_ns,
+        status=status,
+        exit_code=exit_code,
+        failed_rank=failed_rank,
+        steps=max((rank.steps for rank in ranks), default=None),
+        profiled_steps=sorted({step for rank in ranks for step in rank.profiled_steps}),
+        unprofiled_step_ms=_median(value for rank in ranks for value in rank.unprofiled_step_ms),
+        profiled_step_ms=_median(value for rank in ranks for value in rank.profiled_step_ms),
+        ranks=[_rank_entry(rank) for rank in ranks],
+        ranks_missing=sorted(set(range(world)) - {rank.rank for rank in ranks}),
+        notes=sorted(own | set(notes)),
+    )
+
+
+def _rank_entry(rank: RankManifest) -> dict[str, Any]:
+    shared = ("world_size", "schedule", "options", "training", "facts")
+    return {key: value for key, value in asdict(rank).items() if key not in shared}
+
+
+def _median(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return statistics.median(known) if known else None

@@ -1,0 +1,104 @@
+"""Runs a script that knows nothing of traceops under a capture: ``python -m traceops.capture.script …``."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from traceops.capture.folder import write_run
+from traceops.capture.manifest import read_ranks, write_rank
+from traceops.capture.session import Capture, describe
+from traceops.capture.settings import CaptureSettings, from_environment
+from traceops.capture.steps import on_training_step
+from traceops.errors import UsageError
+
+_HERE = (__file__, runpy.__file__, "<frozen runpy>")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``SCRIPT [ARGS…]`` or ``-m MODULE [ARGS…]`` as Python would, and return its exit code."""
+    if not argv or argv == ["-m"]:
+        print("usage: python -m traceops.capture.script SCRIPT [ARGS…] | -m MODULE [ARGS…]", file=sys.stderr)
+        return 2
+    try:
+        settings = from_environment(CaptureSettings())
+        if settings.out is None and os.environ.get("WORLD_SIZE", "1") == "1":
+            name = Path(argv[1] if argv[0] == "-m" else argv[0]).stem
+            settings = replace(settings, out=f"profile/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+        session = Capture(settings, automatic=True).__enter__()
+    except UsageError as refused:
+        print(f"traceops: {refused}", file=sys.stderr)
+        return refused.exit_code
+    on_training_step(session.step)
+    code = 0
+    error: BaseException | None = None
+    try:
+        _run(list(argv))
+    except SystemExit as leaving:
+        code = _exit_code(leaving)
+        error = leaving if code else None
+    except KeyboardInterrupt as interrupted:
+        code, error = 128 + signal.SIGINT, interrupted
+        traceback.print_exception(_own_traceback(interrupted))
+    except BaseException as failure:  # reported as Python itself would; the code is the script's own
+        code, error = 1, failure
+        own = _own_traceback(failure)
+        sys.excepthook(type(own), own, own.__traceback__)
+    session.close(error)
+    _record_exit(session, code, error)
+    return code
+
+
+def _run(argv: list[str]) -> None:
+    if argv[0] == "-m":
+        sys.argv = argv[1:]
+        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = argv
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = str(Path(argv[0]).resolve().parent)
+    runpy.run_path(argv[0], run_name="__main__")
+
+
+def _exit_code(leaving: SystemExit) -> int:
+    if leaving.code is None:
+        return 0
+    if isinstance(leaving.code, int):
+        return leaving.code & 0xFF
+    print(leaving.code, file=sys.stderr)  # sys.exit("message") prints it and means 1
+    return 1
+
+
+def _own_traceback(error: BaseException) -> BaseException:
+    """`error` without the frames of this module and of runpy, which are not the script's."""
+    frame: TracebackType | None = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename in _HERE:
+        frame = frame.tb_next
+    return error.with_traceback(frame)
+
+
+def _record_exit(session: Capture, code: int, error: BaseException | None) -> None:
+    """Write how the process ended into its manifest, whichever capture of this process wrote it."""
+    out = session.out
+    if out is None:
+        return
+    for record in read_ranks(out):
+        if record.pid != os.getpid():
+            continue
+        if error is not None and record.error is None:
+            record = replace(record, status="failed", error=describe(error))
+        write_rank(out, replace(record, exit_code=code))
+    if not session.settings.launched:
+        write_run(out)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,273 @@
+"""`traceops.capture`: the context manager that times, profiles and documents the steps of one rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from traceops.capture.environment import device_of_this_process, host, torch_facts
+from traceops.capture.folder import agreed_folder, claim, who_am_i, write_run
+from traceops.capture.manifest import RankManifest, WindowRecord, write_rank
+from traceops.capture.progress import ProgressWriter
+from traceops.capture.recorder import Recorder
+from traceops.capture.schedule import Phase, Schedule
+from traceops.capture.settings import CaptureSettings, from_environment
+from traceops.capture.signals import saving_on_sigterm
+from traceops.capture.timing import StepTimer, uses_gpu
+from traceops.errors import UsageError
+
+_current: Capture | None = None
+
+
+def capture(
+    out: str | os.PathLike[str] | None = None,
+    *,
+    schedule: Schedule | None = None,
+    settings: CaptureSettings | None = None,
+    manifest: Mapping[str, Any] | None = None,
+    total_steps: int | None = None,
+    **options: Any,
+) -> Capture:
+    """Profile the steps of the training inside ``with``; call ``.step()`` where each step ends::
+
+        with traceops.capture("profile/mine", schedule=Schedule(active=6)) as profiler:
+            for batch in loader:
+                train(batch)
+                profiler.step(samples=len(batch))
+
+    out: run folder. manifest: what to keep about the training in run.json (its key "strategy" is the run's).
+    total_steps: steps the training has; a schedule that needs more is refused. options: further fields of
+    `CaptureSettings`. `traceops run` overrides all of them through the environment.
+
+    Raises UsageError for settings that cannot work, before the training starts.
+    """
+    base = settings or CaptureSettings()
+    if schedule is not None:
+        base = replace(base, schedule=schedule)
+    if out is not None:
+        options["out"] = os.fspath(out)
+    merged = from_environment(base.merged(options))
+    if total_steps is not None:
+        merged.schedule.check(total_steps)
+    return Capture(merged, training=dict(manifest or {}))
+
+
+class Capture:
+    """One rank's capture; made by `capture`, used as a context manager."""
+
+    def __init__(
+        self, settings: CaptureSettings, training: dict[str, Any] | None = None, *, automatic: bool = False
+    ) -> None:
+        self.settings = settings
+        self.automatic = automatic
+        self._training = training or {}
+        self._schedule = settings.schedule
+        self._step = 0
+        self._samples: int | None = None
+        self._out: Path | None = None
+        self._timers: dict[Phase, StepTimer] = {}
+        self._scope = ExitStack()
+        self._open = False
+
+    @property
+    def out(self) -> Path | None:
+        """The run folder, known once the capture has been entered."""
+        return self._out
+
+    @property
+    def steps(self) -> int:
+        """Steps finished."""
+        return self._step
+
+    @property
+    def total_steps(self) -> int:
+        """Steps after which everything asked for is recorded; training may go on."""
+        return self._schedule.total_steps
+
+    @property
+    def done(self) -> bool:
+        """Whether every window is complete."""
+        return self._schedule.phase(self._step) is Phase.DONE
+
+    def __enter__(self) -> Capture:
+        global _current
+        if _current is not None and not _current.automatic:
+            raise UsageError("a traceops.capture is already open in this process; close it first")
+        if _current is not None:
+            _current.retire()
+        self._out = agreed_folder(self.settings)
+        rank, local_rank, world = who_am_i()
+        claim(self._out, rank, world, self.settings)
+        self._recorder = Recorder(self._out, rank, self._schedule, self.settings.recording_options())
+        self._record = RankManifest(
+            rank=rank, local_rank=local_rank, world_size=world, host=host(), pid=os.getpid(),
+            device=device_of_this_process(), schedule=asdict(self._schedule),
+            options=self.settings.recording_options(), training=self._training, facts=torch_facts(),
+            started_ns=time.time_ns(),
+        )  # fmt: skip
+        self._save()
+        self._progress: ProgressWriter | None = None
+        if self.settings.progress is not None:
+            self._progress = ProgressWriter(Path(self.settings.progress), rank)
+        self._signals = self._scope.enter_context(saving_on_sigterm(lambda: self._close("terminated")))
+        self._open, _current = True, self
+        self._begin(0)
+        return self
+
+    def step(self, samples: int | None = None) -> None:
+        """The current step ended. `samples`: how many it trained on here, for samples/s while it runs."""
+        if not self._open:
+            return
+        with self._signals.held():  # a SIGTERM in the middle would save a half-written trace
+            if samples is not None:
+                self._samples = (self._samples or 0) + samples
+            self._end(self._step)
+            self._step += 1
+            self._begin(self._step)
+
+    def _end(self, step: int) -> None:
+        phase = self._schedule.phase(step)
+        if phase in self._timers:
+            self._timers[phase].mark()
+        if not self._recorder.is_open:
+            return
+        self._recorder.step()
+        if self._schedule.ends_window(step):
+            self._keep_window(self._schedule.window(step), complete=True)
+
+    def _begin(self, step: int) -> None:
+        phase, before = self._schedule.phase(step), self._schedule.phase(step - 1) if step else None
+        opens = phase in (Phase.WARMUP, Phase.ACTIVE) and not self._recorder.is_open
+        if opens and self._record.status == "running":
+            try:
+                self._recorder.open(step, self._foreign_profiler)
+            except RuntimeError as error:  # Kineto holds one session a process
+                self.give_way(f"the profiler could not start at step {step}: {error}")
+        starts = phase is not before or (step > 0 and self._schedule.ends_window(step - 1))
+        if starts and (phase is Phase.UNPROFILED or (phase is Phase.ACTIVE and self._recorder.is_open)):
+            self._timers[phase] = StepTimer()
+        if self._progress is not None:
+            self._progress.write(phase.value, step, self._samples)
+
+    def _keep_window(self, window: int, *, complete: bool) -> None:
+        timed = {phase: timer.durations() for phase, timer in self._timers.items()}
+        self._timers = {}
+        record = self._record
+        values: dict[str, Any] = {}
+        if Phase.UNPROFILED in timed:
+            values["unprofiled_step_ms"] = record.unprofiled_step_ms + timed[Phase.UNPROFILED].step_ms
+            values["unprofiled_host_ms"] = record.unprofiled_host_ms + timed[Phase.UNPROFILED].host_ms
+        steps = [step for step in self._schedule.active_steps(window) if step < self._step + complete]
+        trace = self._recorder.take_trace()
+        if Phase.ACTIVE in timed:
+            durations = timed[Phase.ACTIVE]
+            values["profiled_step_ms"] = record.profiled_step_ms + durations.step_ms
+            values["profiled_host_ms"] = record.profiled_host_ms + durations.host_ms
+            values["profiled_steps"] = record.profiled_steps + steps[: len(durations.step_ms)]
+        if trace is not None:
+            values["traces"] = [*record.traces, trace]
+            values["windows"] = [*record.windows, WindowRecord(window, trace, steps, complete)]
+        values["step_clock"] = "cuda_event" if uses_gpu() else "host"
+        self._record = replace(record, **values)
+        self._save()
+
+    def _foreign_profiler(self) -> None:
+        self.give_way("the script started its own torch.profiler")
+
+    def give_way(self, reason: str) -> None:
+        """Stop recording because something else has the better claim; what was recorded is kept."""
+        self._stop_recording()
+        note = f"the capture gave way: {reason}"
+        self._record = replace(self._record, status="given_way", note=note)
+        self._save()
+        if not self.settings.launched:
+            print(f"traceops: {note}", file=sys.stderr)
+
+    def retire(self) -> None:
+        """Leave the folder to a capture that the script opens itself; nothing of this one is kept."""
+        global _current
+        self._open = False
+        if _current is self:
+            _current = None
+        self._recorder.discard()
+        if self._progress is not None:
+            self._progress.close()
+        self._scope.close()
+
+    def _stop_recording(self) -> None:
+        if self._recorder.is_open:
+            self._recorder.close()
+        if self._timers:
+            self._keep_window(self._schedule.window(self._step), complete=False)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            error = None
+        self.close(error)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the capture, because of `error` if there is one; what was recorded so far is kept."""
+        with self._signals.held():
+            if error is None:
+                self._close("finished")
+            else:
+                status = "terminated" if isinstance(error, KeyboardInterrupt) else "failed"
+                self._close(status, describe(error))
+
+    def _close(self, status: str, error: str | None = None) -> None:
+        global _current
+        if not self._open:
+            return
+        self._open = False
+        if _current is self:
+            _current = None
+        self._save()  # first of all: stopping the profiler waits for the device, which may never answer
+        try:
+            self._stop_recording()
+        finally:
+            self._scope.close()
+            if self._record.status == "given_way" and status == "finished":
+                status = "given_way"
+            note, said = self._record.note, self._record.note
+            if status == "finished" and not self.done:
+                note = (
+                    f"only {self._step} {'optimizer ' if self.automatic else ''}steps, the schedule needs "
+                    f"{self.total_steps} ({self._schedule.explain()}); train longer, or pass --skip-first, "
+                    "--unprofiled, --warmup or --active"
+                )
+            self._record = replace(
+                self._record, status=status, error=error, note=note, ended_ns=time.time_ns()
+            )
+            self._save()
+            if self._progress is not None:
+                self._progress.write("ended", self._step, self._samples)
+                self._progress.close()
+            if not self.settings.launched:
+                assert self._out is not None
+                write_run(self._out)
+                if note and note != said:
+                    print(f"traceops: {note}", file=sys.stderr)
+
+    def _save(self) -> None:
+        assert self._out is not None
+        known = {key: value for key, value in torch_facts().items() if value is not None}
+        self._record = replace(
+            self._record, steps=self._step, samples=self._samples,
+            device=device_of_this_process(), facts={**self._record.facts, **known},
+        )  # fmt: skip
+        write_rank(self._out, self._record)
+
+
+def describe(error: BaseException) -> str:
+    """The last line of the error's traceback, which names it."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

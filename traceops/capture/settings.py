@@ -1,0 +1,84 @@
+"""What a capture records and where it goes, from arguments and from the launcher's environment."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from traceops.capture.schedule import Schedule
+from traceops.errors import UsageError
+
+ENV = "TRACEOPS_CAPTURE"
+
+
+@dataclass(frozen=True)
+class CaptureSettings:
+    """Options of one capture; everything that costs time in the training is off unless asked for.
+
+    out: run folder; None means ``profile/<script>-<timestamp>``, the same on all ranks.
+    schedule: see `Schedule`.
+    record_shapes: input dimensions of every operator (a few percent of a host-bound step).
+    with_stack: Python stacks (can double a host-bound step).
+    profile_memory: every allocation.  with_flops: operator FLOPs.  with_modules: module hierarchy.
+    overwrite: replace the traces of another run in `out` instead of refusing.
+    progress: folder for the progress records that a launcher reads; None writes none.
+    launched: a launcher merges the manifests into run.json; without one rank 0 does.
+    """
+
+    out: str | None = None
+    schedule: Schedule = field(default_factory=Schedule)
+    record_shapes: bool = False
+    with_stack: bool = False
+    profile_memory: bool = False
+    with_flops: bool = False
+    with_modules: bool = False
+    overwrite: bool = False
+    progress: str | None = None
+    launched: bool = False
+
+    def merged(self, overrides: Mapping[str, Any]) -> CaptureSettings:
+        """A copy with `overrides`; the key ``schedule`` holds only the schedule fields to change."""
+        known = {f.name for f in fields(self)}
+        unknown = set(overrides) - known
+        values = dict(overrides)
+        schedule = values.pop("schedule", {})
+        unknown |= set(schedule) - {f.name for f in fields(Schedule)}
+        if unknown:
+            raise UsageError(f"{ENV}: unknown settings {', '.join(sorted(unknown))}")
+        return replace(self, schedule=replace(self.schedule, **schedule), **values)
+
+    def recording_options(self) -> dict[str, bool]:
+        """The options handed to ``torch.profiler.profile``."""
+        names = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
+        return {name: getattr(self, name) for name in names}
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return asdict(self)
+
+
+def from_environment(settings: CaptureSettings) -> CaptureSettings:
+    """`settings` overridden by the JSON object in TRACEOPS_CAPTURE, which `traceops run` sets.
+
+    Raises UsageError if the variable holds anything else.
+    """
+    text = os.environ.get(ENV)
+    if not text:
+        return settings
+    try:
+        overrides = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{ENV} is not JSON ({error}); unset it, or start through `traceops run`") from error
+    if not isinstance(overrides, dict):
+        raise UsageError(f"{ENV} must be a JSON object; unset it, or start through `traceops run`")
+    return settings.merged(overrides)
+
+
+def holds_traces(out: Path) -> bool:
+    """Whether `out` already holds a run: per-rank traces, manifests or a run.json."""
+    patterns = ("run.json", "rank_*/manifest.json", "rank_*/*.pt.trace.json.gz")
+    return any(next(out.glob(pattern), None) is not None for pattern in patterns)
