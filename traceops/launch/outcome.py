@@ -1,0 +1,75 @@
+"""Which rank failed first and with what, from torchrun's report and the ranks' own manifests."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass, replace
+
+from traceops.capture.manifest import RankManifest
+
+_REPORT = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*: (-?\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The rank that failed first; `exit_code` as a shell has it, 128 + n for signal n."""
+
+    rank: int
+    exit_code: int
+    reason: str
+
+
+def reported_codes(torchrun_log: str) -> dict[int, int]:
+    """Rank to return code (-n for signal n) from torchrun's report; root cause last, as it prints it."""
+    return {int(rank): int(code) for rank, code in _REPORT.findall(torchrun_log)}
+
+
+def with_exit_codes(ranks: list[RankManifest], reported: dict[int, int]) -> list[RankManifest]:
+    """The manifests, completed for ranks that were killed before they could say how they ended."""
+    return [_completed(rank, reported.get(rank.rank)) for rank in ranks]
+
+
+def _completed(rank: RankManifest, code: int | None) -> RankManifest:
+    if rank.exit_code is not None or code is None:
+        return rank
+    done = replace(rank, exit_code=shell_code(code))
+    if rank.status == "running":
+        error = None if code == -signal.SIGTERM else f"killed by {signal_name(-code)}" if code < 0 else None
+        done = replace(done, status="terminated" if code == -signal.SIGTERM else "failed", error=error)
+    return done
+
+
+def first_failure(ranks: list[RankManifest], reported: dict[int, int]) -> Failure | None:
+    """The first to fail, or None if nobody did.
+
+    A rank that was killed comes before any that raised: it had no time to say so, and the others raise
+    because it is gone. A rank that torchrun ended with SIGTERM is never the first, if another is known.
+    """
+    killed = [rank for rank, code in reported.items() if code < 0 and code != -signal.SIGTERM]
+    if killed:
+        rank = killed[-1]
+        return Failure(rank, shell_code(reported[rank]), f"killed by {signal_name(-reported[rank])}")
+    raised = [rank for rank in ranks if rank.status == "failed" and rank.exit_code not in (None, 0)]
+    if raised:
+        first = min(raised, key=lambda rank: rank.ended_ns or 0)
+        assert first.exit_code is not None
+        return Failure(first.rank, first.exit_code, first.error or f"exit code {first.exit_code}")
+    for rank, code in reversed(reported.items()):
+        if code not in (0, -signal.SIGTERM):
+            return Failure(rank, shell_code(code), f"exit code {code}")
+    return None
+
+
+def shell_code(code: int) -> int:
+    """A return code as a shell has it: 128 + n for signal n."""
+    return 128 - code if code < 0 else code
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9, with what it usually means."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+    return f"{name} (often the kernel's out-of-memory killer)" if name == "SIGKILL" else name

@@ -1,0 +1,132 @@
+"""The torchrun command of a run and its environment, as data: printed by --dry-run, executed otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import traceops
+from traceops.capture.settings import ENV
+from traceops.errors import UsageError
+
+# torchrun expands ${rank} itself, for each line that a rank prints.
+LOG_PREFIX = "[rank ${rank}] "
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """How many processes, where, and how they find each other; None leaves it to torchrun.
+
+    One node without any of the rendezvous settings is launched standalone, on a free port.
+    """
+
+    nproc: int
+    nnodes: int = 1
+    node_rank: int | None = None
+    rdzv_backend: str | None = None
+    rdzv_endpoint: str | None = None
+    rdzv_id: str | None = None
+    master_addr: str | None = None
+    master_port: int | None = None
+
+    @property
+    def world_size(self) -> int:
+        return self.nproc * self.nnodes
+
+    def check(self) -> None:
+        """Raise UsageError for settings with which the ranks could not meet."""
+        if self.nproc < 1 or self.nnodes < 1:
+            raise UsageError(f"--nproc {self.nproc} --nnodes {self.nnodes}: both must be 1 or more")
+        if self.nnodes > 1 and self.rdzv_endpoint is None and self.master_addr is None:
+            raise UsageError(
+                f"--nnodes {self.nnodes}: say where the nodes meet, the same on all of them: --rdzv-endpoint "
+                "HOST:PORT, or --master-addr HOST with --node-rank"
+            )
+        static = self.master_addr is not None and self.rdzv_endpoint is None
+        if static and self.nnodes > 1 and self.node_rank is None:
+            raise UsageError("--master-addr needs --node-rank on each node, 0 on the first")
+        if self.node_rank is not None and not 0 <= self.node_rank < self.nnodes:
+            raise UsageError(f"--node-rank {self.node_rank}: must be 0 to {self.nnodes - 1}")
+
+    def torchrun_options(self, name: str) -> list[str]:
+        """The part of torchrun's command line that says who runs where."""
+        options = [f"--nnodes={self.nnodes}", f"--nproc-per-node={self.nproc}"]
+        backend, identity = self.rdzv_backend, self.rdzv_id
+        if self.rdzv_endpoint is not None:  # the nodes must name one meeting alike
+            backend, identity = backend or "c10d", identity or name
+        settings = {
+            "node-rank": self.node_rank, "rdzv-backend": backend, "rdzv-endpoint": self.rdzv_endpoint,
+            "rdzv-id": identity, "master-addr": self.master_addr, "master-port": self.master_port,
+        }  # fmt: skip
+        given = [f"--{key}={value}" for key, value in settings.items() if value is not None]
+        return options + (given or ["--standalone"])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is needed to start a run, decided.
+
+    capture: the JSON object in TRACEOPS_CAPTURE. extra_env: from --env. trains: the script (or "-m", module)
+    and its arguments.
+    """
+
+    name: str
+    out: Path
+    cluster: Cluster
+    trains: list[str]
+    capture: dict[str, Any]
+    extra_env: dict[str, str]
+    log_files: bool = True
+
+    @property
+    def command(self) -> list[str]:
+        """torchrun, which starts the capture's bootstrap on every rank, which runs the script."""
+        logs = [f"--log-dir={self.out / 'logs'}", "--tee=3"] if self.log_files else []
+        return [
+            sys.executable, "-m", "torch.distributed.run", *self.cluster.torchrun_options(self.name), *logs,
+            "-m", "traceops.capture.script", *self.trains,
+        ]  # fmt: skip
+
+    def assignments(self, environ: Mapping[str, str], **capture: Any) -> dict[str, str]:
+        """Variables to set on top of `environ`; `capture` adds to the settings of the capture."""
+        values = {ENV: json.dumps({"out": str(self.out), **self.capture, **capture})}
+        if "OMP_NUM_THREADS" not in environ and self.cluster.nproc > 1:
+            values["OMP_NUM_THREADS"] = "1"  # as torchrun does, without its warning
+        if self.log_files:
+            values["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = LOG_PREFIX
+        path = python_path(environ)
+        if path is not None:
+            values["PYTHONPATH"] = path
+        return {**values, **self.extra_env}
+
+    def shell(self, environ: Mapping[str, str]) -> str:
+        """One line to paste into a shell; run like that, the ranks write run.json themselves."""
+        settings = [f"{key}={shlex.quote(value)}" for key, value in self.assignments(environ).items()]
+        return " ".join([*settings, shlex.join(self.command)])
+
+
+def python_path(environ: Mapping[str, str]) -> str | None:
+    """PYTHONPATH with which the ranks find this traceops, or None if it is installed where Python looks."""
+    root = Path(traceops.__file__).resolve().parent.parent
+    if root.name in ("site-packages", "dist-packages"):
+        return None
+    before = [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    return os.pathsep.join(before if str(root) in before else [*before, str(root)])
+
+
+def parse_assignments(texts: list[str]) -> dict[str, str]:
+    """``KEY=VALUE`` texts as a dict.
+
+    Raises UsageError for anything else.
+    """
+    pairs = [text.partition("=") for text in texts]
+    for (key, sign, _), text in zip(pairs, texts, strict=True):
+        if not sign or not key.isidentifier():
+            raise UsageError(f"--env {text}: write it as KEY=VALUE, for example --env NCCL_DEBUG=INFO")
+    return {key: value for key, _, value in pairs}

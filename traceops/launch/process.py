@@ -1,0 +1,160 @@
+"""Runs torchrun: passes its output on, shows progress, and ends every process it started."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from traceops.capture.progress import read_progress
+from traceops.launch.display import Pace, Screen, is_chatter
+
+# torchrun itself gives its ranks 30 s; ours come after that only if torchrun is stuck as well.
+GRACE_S = 35.0
+_POLL_S = 0.1
+_LOOK_EVERY_S = 2.0
+# From the first of these lines on, torchrun tells of the failure at length; we do so in two lines.
+_FAILURE = re.compile(rb"torch/distributed/elastic/.*(Sending process|failed \(exitcode)|^Traceback ")
+_PREFIXED = re.compile(rb"^\[rank \d+\] ")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How torchrun ended: its return code, the signal we were sent (or None), and what it said itself."""
+
+    returncode: int
+    signal: int | None
+    torchrun_log: str
+
+
+def run(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    progress: Path,
+    ranks: int,
+    prefixed: bool,
+    screen: Screen,
+) -> Ended:
+    """Run `command` until it and all its processes have ended.
+
+    progress: folder of the ranks' records. ranks: how many run on this machine. prefixed: whether the lines
+    of the ranks are marked as theirs, so that torchrun's own can be told from them.
+    SIGINT and SIGTERM end the run: SIGTERM to torchrun, which passes it on, and SIGKILL to whatever is left.
+    """
+    with _signals() as received:
+        # A session of its own: Ctrl-C reaches us only, and we end the ranks in order.
+        process = subprocess.Popen(
+            command, env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        own = _Own(prefixed)
+        assert process.stdout is not None and process.stderr is not None
+        readers = [
+            threading.Thread(target=_forward, args=(process.stdout, screen, False, None), daemon=True),
+            threading.Thread(target=_forward, args=(process.stderr, screen, True, own), daemon=True),
+        ]
+        for reader in readers:
+            reader.start()
+        pace, family, looked, told_at = Pace(ranks), {}, 0.0, None
+        while process.poll() is None:
+            now = time.monotonic()
+            if now - looked > _LOOK_EVERY_S or (received and told_at is None):
+                family.update({child.pid: child for child in _children(process.pid)})
+                looked = now
+            if received and told_at is None:
+                screen.say("stopping the ranks; what was captured is kept (again to kill them at once)")
+                own.muted = True
+                process.terminate()
+                told_at = now
+            if len(received) > 1 or (told_at is not None and now - told_at > GRACE_S):
+                break
+            if told_at is None:
+                records = read_progress(progress)
+                alive = sum(psutil.pid_exists(record.pid) for record in records)
+                screen.progress(pace.line(records, alive))
+            time.sleep(_POLL_S)
+        family.update({child.pid: child for child in _children(process.pid)})
+        _end(process, [*family.values()])
+        for reader in readers:
+            reader.join(timeout=5)
+    return Ended(process.wait(), received[0] if received else None, own.text())
+
+
+class _Own:
+    """torchrun's own lines, apart from those of its ranks."""
+
+    def __init__(self, prefixed: bool) -> None:
+        self._prefixed = prefixed
+        self._lines: list[bytes] = []
+        self.muted = False
+
+    def take(self, line: bytes) -> bool:
+        """Keep the line if it is torchrun's; returns whether to show it."""
+        if self._prefixed and _PREFIXED.match(line):
+            return True
+        self._lines.append(line)
+        if self._prefixed and _FAILURE.search(line):
+            self.muted = True
+        return not self.muted
+
+    def text(self) -> str:
+        return b"".join(self._lines).decode(errors="replace")
+
+
+def _forward(pipe: IO[bytes], screen: Screen, error: bool, own: _Own | None) -> None:
+    pending = b""
+    while chunk := os.read(pipe.fileno(), 1 << 16):
+        # Progress bars end their lines with \r: waiting for \n would hold them back.
+        *lines, pending = re.split(rb"(?<=[\n\r])", pending + chunk)
+        shown = [line for line in lines if not is_chatter(line) and (own is None or own.take(line))]
+        if shown:
+            screen.output(b"".join(shown), error=error)
+    if pending and (own is None or own.take(pending)):
+        screen.output(pending, error=error)
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM in a list instead of dying of them."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    try:
+        return list(psutil.Process(pid).children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _end(process: subprocess.Popen[bytes], family: list[psutil.Process]) -> None:
+    """Kill what is left; psutil compares start times, so a reused process id is not touched."""
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    left = [child for child in family if child.is_running()]
+    _, left = psutil.wait_procs(left, timeout=1.0)  # a data loader ends a moment after its rank
+    for child in left:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+    psutil.wait_procs(left, timeout=5.0)
