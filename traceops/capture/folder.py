@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from traceops.capture.environment import environment_that_matters, git_state, script_name, software_versions
-from traceops.capture.manifest import merge, read_ranks, write_json
+from traceops.capture.manifest import RankManifest, merge, read_ranks, write_json
 from traceops.capture.settings import CaptureSettings
 from traceops.errors import UsageError
 
@@ -101,9 +101,16 @@ def write_run(out: Path) -> None:
             git=git_state(Path.cwd()),
             ended_ns=None if running else max((rank.ended_ns or 0 for rank in ranks), default=None),
             status="running" if running else "failed" if first else "finished",
+            exit_code=_exit_code(ranks, first),
             failed_rank=None if first is None else first.rank,
         )
         write_json(out / "run.json", asdict(run))
+
+
+def _exit_code(ranks: list[RankManifest], first: RankManifest | None) -> int | None:
+    if first is not None:
+        return first.exit_code
+    return 0 if all(rank.exit_code == 0 for rank in ranks) else None
 
 
 @contextmanager

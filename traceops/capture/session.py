@@ -197,6 +197,7 @@ class Capture:
         if _current is self:
             _current = None
         self._recorder.discard()
+        (self._folder() / f"rank_{self._record.rank}" / "manifest.json").unlink(missing_ok=True)
         if self._progress is not None:
             self._progress.close()
         self._scope.close()
@@ -230,7 +231,10 @@ class Capture:
         self._open = False
         if _current is self:
             _current = None
-        self._save()  # first of all: stopping the profiler waits for the device, which may never answer
+        # First of all: stopping the profiler waits for the device, which may never answer. And the time of
+        # the failure, not of the end of the export, tells which rank was first.
+        self._record = replace(self._record, error=error, ended_ns=time.time_ns())
+        self._save()
         try:
             self._stop_recording()
         finally:
@@ -239,32 +243,40 @@ class Capture:
                 status = "given_way"
             note, said = self._record.note, self._record.note
             if status == "finished" and not self.done:
-                note = (
-                    f"only {self._step} {'optimizer ' if self.automatic else ''}steps, the schedule needs "
-                    f"{self.total_steps} ({self._schedule.explain()}); train longer, or pass --skip-first, "
-                    "--unprofiled, --warmup or --active"
-                )
-            self._record = replace(
-                self._record, status=status, error=error, note=note, ended_ns=time.time_ns()
-            )
+                note = self._shortfall()
+            self._record = replace(self._record, status=status, note=note)
             self._save()
             if self._progress is not None:
                 self._progress.write("ended", self._step, self._samples)
                 self._progress.close()
             if not self.settings.launched:
-                assert self._out is not None
-                write_run(self._out)
+                write_run(self._folder())
                 if note and note != said:
                     print(f"traceops: {note}", file=sys.stderr)
 
+    def _shortfall(self) -> str:
+        if self.automatic and self._step == 0:
+            return (
+                "no optimizer step was seen, so nothing was recorded; does the script use torch.optim? "
+                "If not, say where its steps end with traceops.capture(...) and step()"
+            )
+        return (
+            f"only {self._step} {'optimizer ' if self.automatic else ''}steps, the schedule needs "
+            f"{self.total_steps} ({self._schedule.explain()}); train longer, or pass lower --skip-first, "
+            "--unprofiled, --warmup or --active"
+        )
+
     def _save(self) -> None:
-        assert self._out is not None
         known = {key: value for key, value in torch_facts().items() if value is not None}
         self._record = replace(
             self._record, steps=self._step, samples=self._samples,
             device=device_of_this_process(), facts={**self._record.facts, **known},
         )  # fmt: skip
-        write_rank(self._out, self._record)
+        write_rank(self._folder(), self._record)
+
+    def _folder(self) -> Path:
+        assert self._out is not None, "the capture has not been entered"
+        return self._out
 
 
 def describe(error: BaseException) -> str:

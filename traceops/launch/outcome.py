@@ -25,19 +25,25 @@ def reported_codes(torchrun_log: str) -> dict[int, int]:
     return {int(rank): int(code) for rank, code in _REPORT.findall(torchrun_log)}
 
 
-def with_exit_codes(ranks: list[RankManifest], reported: dict[int, int]) -> list[RankManifest]:
-    """The manifests, completed for ranks that were killed before they could say how they ended."""
-    return [_completed(rank, reported.get(rank.rank)) for rank in ranks]
+def with_exit_codes(
+    ranks: list[RankManifest], reported: dict[int, int], *, default: int | None
+) -> list[RankManifest]:
+    """The manifests, completed for ranks that were gone before they could say how they ended.
+
+    default: return code of those that torchrun does not report either; None if that cannot be known.
+    """
+    return [_completed(rank, reported.get(rank.rank, default)) for rank in ranks]
 
 
 def _completed(rank: RankManifest, code: int | None) -> RankManifest:
     if rank.exit_code is not None or code is None:
         return rank
     done = replace(rank, exit_code=shell_code(code))
-    if rank.status == "running":
-        error = None if code == -signal.SIGTERM else f"killed by {signal_name(-code)}" if code < 0 else None
-        done = replace(done, status="terminated" if code == -signal.SIGTERM else "failed", error=error)
-    return done
+    if rank.status != "running":
+        return done
+    if code in (0, -signal.SIGTERM):
+        return replace(done, status="terminated" if code else "finished")
+    return replace(done, status="failed", error=f"killed by {signal_name(-code)}" if code < 0 else None)
 
 
 def first_failure(ranks: list[RankManifest], reported: dict[int, int]) -> Failure | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -38,13 +39,16 @@ def launch(plan: Plan) -> int:
         assignments = plan.assignments(os.environ, progress=progress, launched=plan.cluster.nnodes == 1)
         env = {**os.environ, **assignments}
         _write_run(plan, [], env, started, status="running")
-        screen.say(f"{plan.cluster.nproc} ranks, run folder {_short(plan.out)}")
+        screen.say(
+            f"{plan.cluster.nproc} rank{'s' if plan.cluster.nproc > 1 else ''}, run folder {_short(plan.out)}"
+        )
         ended = run(
             plan.command, env, progress=Path(progress), ranks=plan.cluster.nproc,
             prefixed=plan.log_files, screen=screen,
         )  # fmt: skip
     reported = reported_codes(ended.torchrun_log)
-    ranks = with_exit_codes(read_ranks(plan.out), reported)
+    silent = 0 if ended.returncode == 0 else -signal.SIGTERM if ended.signal else None
+    ranks = with_exit_codes(read_ranks(plan.out), reported, default=silent)
     here = [rank for rank in ranks if rank.host == host()]
     for rank in here:
         write_rank(plan.out, rank)

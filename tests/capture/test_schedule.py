@@ -1,0 +1,39 @@
+import pytest
+
+from traceops.capture.schedule import Phase, Schedule
+from traceops.errors import UsageError
+
+
+def test_phases_and_windows_of_a_repeated_schedule():
+    schedule = Schedule(skip_first=1, unprofiled=2, warmup=1, active=2, repeat=2)
+    letters = "".join(schedule.phase(step).value[0] for step in range(13))
+    assert letters == "suuwaauuwaadd"
+    assert schedule.total_steps == 11
+    assert [step for step in range(13) if schedule.ends_window(step)] == [5, 10]
+    assert [schedule.window(step) for step in (0, 1, 5, 6, 10, 12)] == [0, 0, 0, 1, 1, 1]
+    for window in range(schedule.repeat):
+        for step in schedule.active_steps(window):
+            assert (schedule.phase(step), schedule.window(step)) == (Phase.ACTIVE, window)
+
+
+@pytest.mark.parametrize(
+    "values", [{"active": 0}, {"repeat": 0}, {"warmup": -1}, {"skip_first": 1.5}, {"active": True}]
+)
+def test_impossible_values_are_refused(values):
+    with pytest.raises(UsageError, match="--" + next(iter(values)).replace("_", "-")):
+        Schedule(**values)
+
+
+def test_a_schedule_that_cannot_complete_names_the_numbers():
+    schedule = Schedule(2, 4, 2, 4)
+    schedule.check(12)
+    with pytest.raises(UsageError, match=r"needs 12 steps.*only 11"):
+        schedule.check(11)
+
+
+def test_micro_batches_that_never_synchronise_in_the_window_are_refused():
+    schedule = Schedule(skip_first=0, unprofiled=1, warmup=1, active=2)  # records steps 2 and 3
+    schedule.check_sync(4)
+    schedule.check_sync(1)
+    with pytest.raises(UsageError, match=r"--grad-accum 8.*steps 2 to 3.*--active 8"):
+        schedule.check_sync(8)

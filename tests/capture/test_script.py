@@ -1,0 +1,117 @@
+import pytest
+from capture_reading import events, run_json, step_numbers
+
+_SCRIPT = """
+import os, sys
+os.environ["OMP_NUM_THREADS"] = "2"  # before torch is loaded, as scripts do
+assert "torch" not in sys.modules and __name__ == "__main__"
+import torch, helper
+assert torch.get_num_threads() == 2 or os.cpu_count() < 2
+kind = sys.argv[1]
+first, second = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+optimizers = [torch.optim.SGD(first.parameters(), lr=0.1)]
+if kind == "gan":
+    optimizers.append(torch.optim.AdamW(second.parameters()))
+if kind == "zero":
+    import torch.distributed as dist
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+    optimizers = [ZeroRedundancyOptimizer(first.parameters(), torch.optim.SGD, lr=0.1)]
+step = optimizers[0].step
+if kind == "compiled":
+    step = torch.compile(lambda: optimizers[0].step(), backend="eager")
+def train():
+    first(second(torch.randn(4, 16))).sum().backward()
+    step()
+    for other in optimizers[1:]:
+        other.step()
+if kind == "explicit":
+    import traceops
+    with traceops.capture("elsewhere", schedule=traceops.Schedule(0, 1, 1, 2), total_steps=4) as profiler:
+        for _ in range(4):
+            train(), train()
+            profiler.step()
+elif kind == "profiler":
+    for number in range(14):
+        if number == 9:
+            profiler = torch.profiler.profile()
+            profiler.start()
+        train()
+    profiler.stop()
+    assert any("SGD" in event.key for event in profiler.key_averages())
+else:
+    for _ in range(5 if kind == "short" else 14):
+        train()
+print(sys.argv, helper.VALUE, open("data.txt").read())
+if kind == "message":
+    sys.exit("no good")
+"""
+
+
+@pytest.fixture
+def profiled(python, tmp_path):
+    """Runs the script under a capture of one rank: its process and its run.json."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "script.py").write_text(_SCRIPT)
+    for folder in (tmp_path / "app", tmp_path):  # beside the script; for -m, where we are
+        (folder / "helper.py").write_text("VALUE = 42")
+    (tmp_path / "data.txt").write_text("relative")
+
+    def run(*arguments):
+        done = python("-m", "traceops.capture.script", *arguments, env={"TRACEOPS_CAPTURE": '{"out": "run"}'})
+        assert (tmp_path / "run" / "run.json").exists(), done.stderr
+        return done, run_json(tmp_path / "run")
+
+    return run
+
+
+@pytest.mark.parametrize("kind", ["plain", "gan", "zero", "compiled"])
+def test_optimizer_steps_drive_the_schedule(profiled, tmp_path, kind):
+    done, run = profiled("app/script.py", kind)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"['app/script.py', '{kind}'] 42 relative\n"
+    (rank,) = run["ranks"]
+    assert (rank["steps"], rank["exit_code"], rank["status"]) == (14, 0, "finished")
+    trace = tmp_path / "run" / rank["traces"][0]
+    assert step_numbers(trace) == [8, 9, 10, 11]
+    if kind == "compiled":
+        return
+    for step, optimizer in zip(
+        events(trace, "ProfilerStep#"),
+        events(trace, "Optimizer.step#")[len(run["ranks"]) - 1 :],
+        strict=False,
+    ):
+        assert optimizer["ts"] + optimizer["dur"] <= step["ts"] + step["dur"], (
+            "the step cuts its optimizer in two"
+        )
+
+
+def test_a_module_and_an_exit_message(profiled):
+    done, run = profiled("-m", "app.script", "message")
+    assert done.returncode == 1 and done.stderr.endswith("no good\n")
+    assert run["ranks"][0]["error"] == "SystemExit: no good"
+    assert "42 relative" in done.stdout
+
+
+def test_a_capture_that_the_script_opens_itself_wins(profiled, tmp_path):
+    done, run = profiled("app/script.py", "explicit")
+    assert done.returncode == 0, done.stderr
+    (rank,) = run["ranks"]
+    assert (rank["steps"], rank["status"], rank["exit_code"], rank["note"]) == (4, "finished", 0, None)
+    assert step_numbers(tmp_path / "run" / rank["traces"][0]) == [2, 3]
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_scripts_own_profiler_is_left_alone(profiled):
+    done, run = profiled("app/script.py", "profiler")
+    assert done.returncode == 0, done.stderr
+    (rank,) = run["ranks"]
+    assert rank["status"] == "given_way" and "own torch.profiler" in rank["note"]
+    assert [(w["steps"], w["complete"]) for w in rank["windows"]] == [([8], False)]
+
+
+def test_a_script_that_ends_too_early_is_told_what_to_pass(profiled):
+    done, run = profiled("app/script.py", "short")
+    assert done.returncode == 0
+    assert "only 5 optimizer steps, the schedule needs 12" in run["ranks"][0]["note"]
+    assert "--skip-first" in done.stderr and run["ranks"][0]["traces"] == []

@@ -1,0 +1,141 @@
+import argparse
+import json
+import shlex
+
+import pytest
+
+from traceops.capture.manifest import RankManifest
+from traceops.cli import run as command
+from traceops.errors import UsageError
+from traceops.launch import checks
+from traceops.launch.outcome import Failure, first_failure, reported_codes, with_exit_codes
+from traceops.launch.plan import Cluster, parse_assignments
+
+
+def traceops_run(*argv):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.main(parser.parse_args(argv))
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checks, "gpu_count", lambda: 0)
+    (tmp_path / "train.py").write_text("")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("argv", "reason"),
+    [
+        (["--steps", "11"], r"needs 12 steps.*only 11"),
+        (["--active", "0"], "--active 0"),
+        (["--step-unit", "batch", "--grad-accum", "16"], "--grad-accum 16"),
+        (["--backend", "nccl", "--device", "cpu"], "nccl"),
+        (["--device", "cuda"], "no GPU"),
+        (["--env", "NCCL_DEBUG"], "KEY=VALUE"),
+        (["--nnodes", "2"], "--rdzv-endpoint"),
+        (["--nnodes", "2", "--master-addr", "a"], "--node-rank"),
+        (["--nproc", "0"], "--nproc 0"),
+        (["--", "missing.py"], "missing.py does not exist"),
+        (["--", "-m"], "name the module"),
+        (["--layers", "3", "--", "train.py"], "--layers is for built-in strategies"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_before_anything_is_written(argv, reason, empty_folder):
+    with pytest.raises(UsageError, match=reason) as refused:
+        traceops_run(*argv)
+    assert refused.value.exit_code == 2
+    assert not (empty_folder / "profile").exists()
+
+
+def test_more_ranks_than_gpus_are_refused(monkeypatch):
+    monkeypatch.setattr(checks, "gpu_count", lambda: 2)
+    with pytest.raises(UsageError, match="--nproc 4: this machine has 2 GPUs"):
+        traceops_run("--nproc", "4", "--", "train.py")
+    assert traceops_run("--nproc", "4", "--device", "cpu", "--dry-run", "--", "train.py") == 0
+
+
+def test_without_torch_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(checks, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"pip install 'traceops\[run\]'"):
+        traceops_run("--", "train.py")
+
+
+def test_a_folder_with_another_run_is_refused_unless_its_name_was_ours_to_choose(empty_folder, capsys):
+    taken = empty_folder / "profile" / "train"
+    (taken / "rank_0").mkdir(parents=True)
+    (taken / "rank_0" / "x.pt.trace.json.gz").write_text("")
+    for argv in (["--name", "train"], ["--out", "profile/train"]):
+        with pytest.raises(UsageError, match=r"another run; add --overwrite"):
+            traceops_run(*argv, "--", "train.py")
+    assert traceops_run("--dry-run", "--", "train.py") == 0
+    assert "profile/train-2" in capsys.readouterr().out
+    assert traceops_run("--dry-run", "--overwrite", "--", "train.py") == 0
+    assert "profile/train/" in capsys.readouterr().out
+    assert (taken / "rank_0" / "x.pt.trace.json.gz").exists(), "a dry run removes nothing"
+
+
+def test_dry_run_prints_what_would_run(capsys, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    argv = ["--nproc", "3", "--active", "6", "--with-stack", "--env", "A=b c", "--dry-run"]
+    assert traceops_run(*argv, "--", "train.py", "--lr", "1", "--", "x y") == 0
+    words = shlex.split(capsys.readouterr().out)
+    settings = dict(
+        word.split("=", 1) for word in words[: next(i for i, w in enumerate(words) if "=" not in w)]
+    )
+    assert json.loads(settings["TRACEOPS_CAPTURE"])["schedule"] == {"active": 6}
+    assert json.loads(settings["TRACEOPS_CAPTURE"])["with_stack"] is True
+    assert (settings["A"], settings["OMP_NUM_THREADS"]) == ("b c", "1")
+    assert "--standalone" in words and "--nproc-per-node=3" in words
+    assert words[-7:] == ["-m", "traceops.capture.script", "train.py", "--lr", "1", "--", "x y"][-7:]
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert traceops_run("--dry-run", "--", "train.py") == 0
+    assert "OMP_NUM_THREADS" not in capsys.readouterr().out
+
+
+def test_several_nodes_meet_as_torchrun_has_it():
+    elastic = Cluster(8, 2, rdzv_endpoint="head:29400").torchrun_options("name")
+    assert elastic[2:] == ["--rdzv-backend=c10d", "--rdzv-endpoint=head:29400", "--rdzv-id=name"]
+    static = Cluster(8, 2, node_rank=1, master_addr="head", master_port=5).torchrun_options("name")
+    assert static[2:] == ["--node-rank=1", "--master-addr=head", "--master-port=5"]
+
+
+def test_assignments_keep_what_follows_the_first_sign():
+    assert parse_assignments(["A=1=2", "B="]) == {"A": "1=2", "B": ""}
+
+
+_REPORT = """
+Failures:
+[1]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 5653)
+Root Cause (first observed failure):
+[0]:
+  rank      : 2 (local_rank: 2)
+  exitcode  : {code} (pid: 5654)
+"""
+
+
+def manifest(rank, status="failed", exit_code=1, ended_ns=0, error=None):
+    return RankManifest(rank, rank, 3, "h", 1, {"type": "cpu"}, {}, {}, status, exit_code=exit_code,
+                        ended_ns=ended_ns, error=error)  # fmt: skip
+
+
+def test_the_first_failure_is_the_cause_not_the_echo():
+    reported = reported_codes(_REPORT.format(code=-9))
+    assert reported == {0: 1, 2: -9}
+    ranks = [manifest(0, ended_ns=5, error="E: echo"), manifest(2, "running", None)]
+    assert first_failure(ranks, reported).rank == 2
+    assert first_failure(ranks, reported).exit_code == 137
+    completed = with_exit_codes(ranks, reported, default=None)
+    assert (completed[1].exit_code, completed[1].status) == (137, "failed")
+    raised = [
+        manifest(0, ended_ns=9, error="E: echo"),
+        manifest(1, exit_code=7, ended_ns=3, error="E: cause"),
+    ]
+    assert first_failure(raised, {0: 1, 1: 7}) == Failure(1, 7, "E: cause")
+    # one that left no manifest at all: os._exit(3)
+    assert first_failure([], reported_codes(_REPORT.format(code=3))) == Failure(2, 3, "exit code 3")
+    assert first_failure([manifest(0, "finished", 0)], {}) is None

@@ -1,0 +1,166 @@
+"""Real launches on gloo: two ranks of a training that knows nothing of traceops."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+_DEADLOCK_S = 180
+
+_SCRIPT = """
+import argparse, os, sys, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from helper import learning_rate
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int, default=14)
+parser.add_argument("--fail")
+options = parser.parse_args()
+assert __name__ == "__main__"
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate("lr.txt"))
+for step in range(options.steps):
+    optimizer.zero_grad()
+    model(torch.randn(8, 64)).sum().backward()
+    optimizer.step()
+    if options.steps > 100:
+        time.sleep(0.02)
+    if rank == 1 and step == 9:
+        if options.fail == "raise":
+            raise ValueError("boom")
+        if options.fail == "exit":
+            sys.exit(7)
+        if options.fail == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+print("rank", rank, "of", dist.get_world_size(), sys.argv[1:])
+dist.destroy_process_group()
+""".replace("import argparse, os,", "import argparse, os, signal,")
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts `traceops run` in a folder with a script in app/ and a data file beside it."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "train.py").write_text(_SCRIPT)
+    (tmp_path / "app" / "helper.py").write_text(
+        "def learning_rate(path):\n    return float(open(path).read())\n"
+    )
+    (tmp_path / "lr.txt").write_text("0.01")
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+    def run(*arguments):
+        return subprocess.Popen(
+            [sys.executable, "-m", "traceops", "run", *arguments],
+            cwd=tmp_path, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    return run
+
+
+def finish(process):
+    out, err = process.communicate(timeout=_DEADLOCK_S)
+    return process.returncode, out, err
+
+
+def steps_in(trace):
+    with gzip.open(trace) as handle:
+        names = [event.get("name", "") for event in json.load(handle)["traceEvents"]]
+    return sorted(int(name.split("#")[1]) for name in names if name.startswith("ProfilerStep#"))
+
+
+def run_json(out):
+    return json.loads((out / "run.json").read_text())
+
+
+def test_an_unmodified_script(start, tmp_path):
+    code, out, err = finish(start("--", "app/train.py", "--steps", "13"))
+    assert code == 0, err
+    said = {f"[rank {rank}] rank {rank} of 2 ['--steps', '13']" for rank in (0, 1)}
+    assert set(out.splitlines()) == said
+    folder = tmp_path / "profile" / "train"
+    assert "next: traceops analyze profile/train" in err and "USDT" not in err
+    run = run_json(folder)
+    assert (run["status"], run["exit_code"], run["world_size"], run["backend"]) == ("finished", 0, 2, "gloo")
+    assert run["argv"] == ["app/train.py", "--steps", "13"] and run["ranks_missing"] == []
+    assert (run["profiled_steps"], run["steps"]) == ([8, 9, 10, 11], 13)
+    for rank in run["ranks"]:
+        assert [steps_in(folder / trace) for trace in rank["traces"]] == [[8, 9, 10, 11]]
+        assert rank["exit_code"] == 0 and len(rank["unprofiled_step_ms"]) == 4
+        log = folder / "logs" / f"rank_{rank['rank']}.stdout.log"
+        assert log.read_text() == f"rank {rank['rank']} of 2 ['--steps', '13']\n"
+
+
+@pytest.mark.parametrize(
+    ("fail", "code", "reason"),
+    [("raise", 1, "ValueError: boom"), ("exit", 7, "SystemExit: 7"), ("kill", 137, "SIGKILL")],
+)
+def test_the_exit_code_and_name_of_the_rank_that_failed_first(start, tmp_path, fail, code, reason):
+    arguments = ("--name", "bad", "--skip-first", "1", "--unprofiled", "1", "--active", "9")
+    got, _, err = finish(start(*arguments, "--", "app/train.py", "--steps", "40", "--fail", fail))
+    assert got == code, err
+    assert f"failed first, exit code {code}: " in err and "rank 1 on " in err and reason in err
+    assert "ChildFailedError" not in err, "torchrun's own report belongs in its log"
+    folder = tmp_path / "profile" / "bad"
+    run = run_json(folder)
+    assert (run["status"], run["exit_code"], run["failed_rank"]) == ("failed", code, 1)
+    assert run["ranks"][1]["exit_code"] == code
+    (trace,) = run["ranks"][0]["traces"]
+    assert steps_in(folder / trace)[0] == 4 and not run["ranks"][0]["windows"][0]["complete"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_its_traces_and_no_process(start, tmp_path, number):
+    schedule = ("--skip-first", "0", "--unprofiled", "1", "--warmup", "1", "--active", "5000")
+    process = start(*schedule, "--", "app/train.py", "--steps", "6000")
+    folder = tmp_path / "profile" / "train"
+    deadline = time.monotonic() + _DEADLOCK_S
+    while "(active)" not in (line := process.stderr.readline()):
+        assert process.poll() is None and time.monotonic() < deadline, line
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(family) >= 3
+    process.send_signal(number)
+    code, _, err = finish(process)
+    assert code == 128 + number, err
+    assert not [child for child in family if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    run = run_json(folder)
+    assert (run["status"], run["exit_code"]) == ("interrupted", 128 + number)
+    for rank in run["ranks"]:
+        assert (rank["status"], rank["exit_code"]) == ("terminated", 143)
+        assert 3 in steps_in(folder / rank["traces"][0])
+
+
+def test_the_printed_command_runs_when_pasted(start, tmp_path):
+    code, printed, err = finish(start("--dry-run", "--env", "GREETING=two words", "--", "-m", "app.train"))
+    assert code == 0 and not (tmp_path / "profile").exists(), err
+    (tmp_path / "helper.py").write_text((tmp_path / "app" / "helper.py").read_text())
+    done = subprocess.run(
+        printed, shell=True, cwd=tmp_path, text=True, capture_output=True, timeout=_DEADLOCK_S,
+        executable="/bin/bash",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    run = run_json(tmp_path / "profile" / "train")
+    assert (run["status"], run["exit_code"]) == ("finished", 0)
+    assert [len(rank["traces"]) for rank in run["ranks"]] == [1, 1]
+
+
+def test_a_built_in_strategy(start, tmp_path):
+    if not (ROOT / "runners" / "train.py").exists():
+        pytest.skip("runners/train.py is not there yet")
+    small = ("--layers", "1", "--dim", "32", "--heads", "2", "--vocab", "64", "--seq-len", "16")
+    code, _, err = finish(start("--strategy", "pytorch_ddp", "--nproc", "2", "--active", "2", *small))
+    assert code == 0, err
+    run = run_json(tmp_path / "profile" / "pytorch_ddp")
+    assert (run["strategy"], run["device"], run["backend"]) == ("pytorch_ddp", "cpu", "gloo")
+    assert [rank["profiled_steps"] for rank in run["ranks"]] == [[8, 9], [8, 9]]
+    assert run["training"]["dim"] == 32 and run["unprofiled_step_ms"] > 0
