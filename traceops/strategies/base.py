@@ -1,0 +1,119 @@
+"""What every strategy offers the training loop, and the parts they have in common."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+# What forward and backward compute in; weights and optimizer state stay float32 (float64 for fp64).
+COMPUTE_DTYPE = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """An optimizer class and its options, so that each strategy decides which tensors it gets."""
+
+    cls: type[torch.optim.Optimizer]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return self.cls(parameters, **self.options)
+
+
+@dataclass(frozen=True)
+class StrategyOptions:
+    """Settings of the strategies; each takes the ones it has a use for.
+
+    `bucket_cap_mb` is in MiB; `shard_group_size` (HSDP) in ranks, None for one group of all ranks.
+    """
+
+    precision: str = "fp32"
+    bucket_cap_mb: float = 25.0
+    shard_group_size: int | None = None
+    find_unused_parameters: bool = False
+
+
+class Strategy(ABC):
+    """A model shared between the ranks of the default process group, and how to train it.
+
+    One optimizer step is::
+
+        strategy.zero_grad()
+        for number, (tokens, targets) in enumerate(micro_batches):
+            with strategy.micro_step(last=number == len(micro_batches) - 1):
+                with strategy.autocast():
+                    loss = strategy.model(tokens, targets)
+                strategy.backward(loss / len(micro_batches))
+        strategy.optimizer_step()
+
+    It equals a step of one process on the micro-batches of all ranks together when the loss is a mean
+    and every rank has as many samples. A parameter that gets no gradient counts as one with gradient
+    zero unless the strategy's docstring says otherwise.
+    """
+
+    # Whether gradients are communicated while backward computes (run.json; rule TO-V004).
+    syncs_in_backward: ClassVar[bool]
+
+    model: nn.Module  # what forward calls
+    optimizer: torch.optim.Optimizer
+
+    def __init__(
+        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
+    ) -> None:
+        self.rank = dist.get_rank()
+        self.world_size = dist.get_world_size()
+        self.device = device
+        self.options = options
+        self.module = model.to(device)  # the model itself, whatever wraps it
+        self.model = self.module
+        self.make_optimizer = optimizer
+        self.last_micro_step = True
+        broadcast_from_rank_0(self.module)
+        # Tied weights come once. Frozen parameters need nothing: they are equal everywhere and stay so.
+        self.parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self.scaler = self.make_scaler(enabled=options.precision == "fp16")
+
+    def make_scaler(self, enabled: bool) -> torch.amp.GradScaler:
+        """The loss scaler for fp16; every rank has all reduced gradients, so all find the same inf."""
+        return torch.amp.GradScaler(self.device.type, enabled=enabled)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Context of the forward pass that computes in `options.precision`."""
+        dtype = COMPUTE_DTYPE.get(self.options.precision)
+        return torch.autocast(self.device.type, dtype) if dtype else nullcontext()
+
+    @contextmanager
+    def micro_step(self, last: bool) -> Iterator[None]:
+        """Forward and backward of one micro-batch; gradients need to be synchronised after the last only."""
+        self.last_micro_step = last
+        yield
+
+    def backward(self, loss: Tensor) -> None:
+        """Backward of a scalar `loss`, already divided by the number of micro-batches."""
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def optimizer_step(self) -> None:
+        """Update the parameters; with fp16, skip the update on all ranks if any gradient is not finite."""
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def zero_grad(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def full_parameters(self) -> dict[str, Tensor]:
+        """All parameters by name, whole, as copies; a collective call, made by every rank."""
+        return {name: p.detach().clone() for name, p in self.module.named_parameters()}
+
+
+def broadcast_from_rank_0(model: nn.Module) -> None:
+    """Make parameters and buffers of all ranks those of rank 0."""
+    for tensor in chain(model.parameters(), model.buffers()):
+        dist.broadcast(tensor.detach(), src=0)
