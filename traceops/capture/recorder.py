@@ -120,10 +120,14 @@ class Recorder:
 
 
 def _compress(source: Path, target: Path) -> None:
-    # The other ranks wait while this one writes: isal at level 1 packs several times faster than gzip.
-    from isal import igzip
+    # The other ranks wait while this one writes: isal packs several times faster than zlib. A training
+    # machine that runs from a checkout may lack it.
+    try:
+        from isal import igzip as packer
+    except ImportError:
+        import gzip as packer
 
-    with source.open("rb") as reader, igzip.open(target, "wb", compresslevel=1) as writer:
+    with source.open("rb") as reader, packer.open(target, "wb", compresslevel=1) as writer:
         shutil.copyfileobj(reader, writer, 1 << 20)
 
 

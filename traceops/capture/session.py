@@ -21,9 +21,13 @@ from traceops.capture.schedule import Phase, Schedule
 from traceops.capture.settings import CaptureSettings, from_environment
 from traceops.capture.signals import saving_on_sigterm
 from traceops.capture.timing import StepTimer, uses_gpu
+from traceops.capture.unblock import settle
 from traceops.errors import UsageError
 
 _current: Capture | None = None
+
+# For the device to finish when a training breaks off; a healthy one needs the rest of a step.
+_SETTLE_S = 5.0
 
 
 def capture(
@@ -235,6 +239,8 @@ class Capture:
         # the failure, not of the end of the export, tells which rank was first.
         self._record = replace(self._record, error=error, ended_ns=time.time_ns())
         self._save()
+        if status in ("failed", "terminated"):
+            settle(_SETTLE_S)
         try:
             self._stop_recording()
         finally:

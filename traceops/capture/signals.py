@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+
+from traceops.capture.unblock import abort_nccl
+
+# A handler runs between two bytecodes; a rank that takes longer to get there is waiting in C, for its peers.
+_BLOCKED_AFTER_S = 3.0
+_STOP = b"\0"  # no signal has the number 0
 
 
 class Saver:
-    """Runs `save` once on SIGTERM, then lets the signal do what it would have done."""
+    """Runs `save` once on SIGTERM and then dies of it, as the process would have without us."""
 
-    def __init__(self, save: Callable[[], None], previous: Any) -> None:
+    def __init__(self, save: Callable[[], None]) -> None:
         self._save = save
-        self._previous = previous
         self._pid = os.getpid()
         self._holds = 0
         self._waiting = False
+        self.reached = threading.Event()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -33,33 +39,83 @@ class Saver:
             self(signal.SIGTERM, None)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self._holds and os.getpid() == self._pid:
-            self._waiting = True
-            return
         if os.getpid() == self._pid:  # forked data-loader workers inherit the handler, not the duty
-            self._holds += 1
-            try:
+            self.reached.set()
+            if self._holds:
+                self._waiting = True
+                return
+            with self.held():
                 self._save()
-            finally:
-                self._holds -= 1
-        if callable(self._previous):
-            self._previous(number, frame)
-        elif self._previous is not signal.SIG_IGN:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager
 def saving_on_sigterm(save: Callable[[], None]) -> Iterator[Saver]:
-    """Call `save` when SIGTERM comes while inside the block (from the main thread only, as Python has it)."""
-    previous = signal.getsignal(signal.SIGTERM)
-    saver = Saver(save, previous)
-    if threading.current_thread() is not threading.main_thread() or previous is None:
+    """Call `save` when SIGTERM comes while inside the block and would end the process.
+
+    A training that handles SIGTERM itself (to write a checkpoint, say) is left alone: it is not about to die.
+    """
+    saver = Saver(save)
+    in_main = threading.current_thread() is threading.main_thread()  # Python sets handlers there only
+    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield saver
         return
     signal.signal(signal.SIGTERM, saver)
     try:
-        yield saver
+        with _freed_when_blocked(saver):
+            yield saver
     finally:
-        if signal.getsignal(signal.SIGTERM) is saver:  # the script may have installed its own since
-            signal.signal(signal.SIGTERM, previous)
+        if _installed(saver):  # the script may have set its own since
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def _freed_when_blocked(saver: Saver) -> Iterator[None]:
+    """Inside the block, a thread frees the main thread if it waits on the GPU when SIGTERM comes.
+
+    Python writes the number of each signal to this socket at once, whatever the main thread is doing.
+    """
+    read, write = socket.socketpair()
+    write.setblocking(False)
+    before = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+    if before != -1:  # somebody's event loop listens there
+        signal.set_wakeup_fd(before)
+        read.close()
+        write.close()
+        yield
+        return
+
+    def watch() -> None:
+        while received := read.recv(1):
+            if received == _STOP:
+                return
+            ours = received[0] == signal.SIGTERM and _installed(saver)
+            if ours and not saver.reached.wait(_BLOCKED_AFTER_S):
+                abort_nccl()
+
+    owner = os.getpid()
+    os.register_at_fork(after_in_child=lambda: _silence(write.fileno()))
+    thread = threading.Thread(target=watch, name="traceops-sigterm", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        if os.getpid() == owner and threading.current_thread() is threading.main_thread():
+            _silence(write.fileno())
+        write.send(_STOP)  # closing would not do: forked data-loader workers hold the other end too
+        thread.join(timeout=10.0)
+        write.close()
+        read.close()
+
+
+def _installed(saver: Saver) -> bool:
+    handler: object = signal.getsignal(signal.SIGTERM)
+    return handler is saver
+
+
+def _silence(own: int) -> None:
+    """Stop Python writing signals to `own`, which a forked child shares though its signals are its own."""
+    before = signal.set_wakeup_fd(-1)
+    if before not in (-1, own):
+        signal.set_wakeup_fd(before)

@@ -1,0 +1,41 @@
+"""Frees a rank that waits on the GPU for peers that are gone, so that it can still save its trace."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from traceops.capture.timing import uses_gpu
+
+
+def settle(timeout_s: float) -> bool:
+    """Wait until the device has finished what was queued, at most about `timeout_s`; returns whether it has.
+
+    A rank that ends early leaves its peers inside NCCL kernels that spin until the watchdog's timeout,
+    minutes later, and stopping the profiler waits for the device. So if time runs out, and only when the
+    training is ending anyway, the communicators are aborted, which ends their kernels.
+    """
+    if not uses_gpu() or _finished(timeout_s):
+        return True
+    abort_nccl()
+    return _finished(timeout_s)
+
+
+def _finished(timeout_s: float) -> bool:
+    import torch
+
+    # A thread of its own: there is no query that covers all streams, and synchronize has no timeout.
+    waiting = threading.Thread(target=torch.cuda.synchronize, daemon=True)
+    waiting.start()
+    waiting.join(timeout_s)
+    return not waiting.is_alive()
+
+
+def abort_nccl() -> None:
+    """Abort this process's NCCL communicators, if it has any. Nothing can be sent afterwards."""
+    dist = sys.modules.get("torch.distributed")
+    if not uses_gpu() or dist is None or not dist.is_initialized() or "nccl" not in dist.get_backend():
+        return
+    abort = getattr(dist.distributed_c10d, "_abort_process_group", None)  # experimental in torch 2.6 to 2.13
+    if abort is not None:
+        abort()
