@@ -6,6 +6,7 @@ import functools
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -71,7 +72,10 @@ class Recorder:
             activities=activities, schedule=action, on_trace_ready=self._export, **self._options
         )
         session.step_num = step  # the ProfilerStep# in the trace is the step's number in the training
-        session.start()
+        with warnings.catch_warnings():
+            # True of cycles; a window has a profiler of its own, so nothing is cleared.
+            warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
+            session.start()
         self._profile = session
         self._scope.enter_context(_before_other_profilers(session, give_way))
 

@@ -39,6 +39,7 @@ class Saver:
             self(signal.SIGTERM, None)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        _deaf_to_children()
         if os.getpid() == self._pid:  # forked data-loader workers inherit the handler, not the duty
             self.reached.set()
             if self._holds:
@@ -48,6 +49,16 @@ class Saver:
                 self._save()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _deaf_to_children() -> None:
+    """Stop handling SIGCHLD, now that the process dies.
+
+    torchrun ends the whole process group: the data-loader workers go first, and torch's handler would raise
+    that they are gone in the middle of the saving.
+    """
+    if callable(signal.getsignal(signal.SIGCHLD)):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+import shutil
 import sys
 import threading
 import time
@@ -80,8 +80,8 @@ class Screen:
         with self._lock:
             self._clear()
             if self._terminal:
-                width = max(20, os.get_terminal_size(sys.stderr.fileno()).columns - 1)
-                sys.stderr.write(line[:width])
+                columns = shutil.get_terminal_size().columns  # a longer line would wrap and stay
+                sys.stderr.write(line[: columns - 1])
                 self._shown = True
             else:
                 sys.stderr.write(f"traceops: {line}\n")
