@@ -18,9 +18,13 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from traceops.strategies import NAMES, strategy_class
+from traceops.strategies import NAMES as ALL_NAMES
+from traceops.strategies import strategy_class
 from traceops.strategies.base import OptimizerSpec, Strategy, StrategyOptions
 
+FSDP2 = ("pytorch_zero2", "pytorch_zero3", "pytorch_hsdp")
+FSDP2_ON_CPU = hasattr(torch.cpu.Stream, "record_event")  # not in torch 2.6
+NAMES = tuple(name for name in ALL_NAMES if FSDP2_ON_CPU or name not in FSDP2)
 CPU = torch.device("cpu")
 STEPS = 4
 BATCH = 3
@@ -33,7 +37,6 @@ OPTIMIZERS = {
 ZERO_FOR_UNUSED = {"simple_ddp", "simple_ddp_ga", "zero1", "zero2", "zero3"}
 # A parameter may be used on some ranks only.
 MAY_DIFFER = [*sorted(ZERO_FOR_UNUSED), "bucket_ddp_async", "pytorch_ddp", "pytorch_zero1"]
-SHARDED = ["zero1", "zero2", "zero3", "pytorch_zero1", "pytorch_zero2", "pytorch_zero3", "pytorch_hsdp"]
 
 
 class Block(nn.Module):

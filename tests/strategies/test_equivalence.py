@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from strategy_cases import Case, Tiny, make_model, one_process, precision_cases, result_of, training_cases
-
-from traceops.strategies import NAMES
+from strategy_cases import (
+    NAMES,
+    Case,
+    Tiny,
+    make_model,
+    one_process,
+    precision_cases,
+    result_of,
+    training_cases,
+)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])

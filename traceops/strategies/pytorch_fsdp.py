@@ -32,6 +32,11 @@ class _FSDP(Strategy):
         self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
     ) -> None:
         super().__init__(model, optimizer, device, options)
+        if device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
+            raise UsageError(
+                f"FSDP2 of torch {torch.__version__} cannot train on the CPU; "
+                "update torch, or use --strategy zero2 or zero3"
+            )
         blocks = blocks_of(self.module)
         if shared_between_blocks(self.module) & {p for block in blocks for p in block.parameters()}:
             raise UsageError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
@@ -31,7 +32,7 @@ class Zero1(Strategy):
 
     def make_scaler(self, enabled: bool) -> torch.amp.GradScaler:
         # An inf is in one rank's shard only, so the ranks have to agree on skipping the step.
-        return ShardedGradScaler(self.device.type, enabled=enabled)
+        return ShardedGradScaler(self.device.type, enabled=enabled, process_group=dist.group.WORLD)
 
     def optimizer_step(self) -> None:
         for flat, gradient in zip(self.flats, self.gradients, strict=True):

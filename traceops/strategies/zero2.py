@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
@@ -32,7 +33,7 @@ class Zero2(Strategy):
 
     def make_scaler(self, enabled: bool) -> torch.amp.GradScaler:
         # An inf is in one rank's shard only, so the ranks have to agree on skipping the step.
-        return ShardedGradScaler(self.device.type, enabled=enabled)
+        return ShardedGradScaler(self.device.type, enabled=enabled, process_group=dist.group.WORLD)
 
     def launch(self, index: int) -> None:
         self.gradients.start(self.flats[index])

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
@@ -105,7 +106,7 @@ class Zero3(Strategy):
 
     def make_scaler(self, enabled: bool) -> torch.amp.GradScaler:
         # An inf is in one rank's shard only, so the ranks have to agree on skipping the step.
-        return ShardedGradScaler(self.device.type, enabled=enabled)
+        return ShardedGradScaler(self.device.type, enabled=enabled, process_group=dist.group.WORLD)
 
     def autocast(self) -> AbstractContextManager[Any]:
         return nullcontext()  # parameters are in the type to compute in already
