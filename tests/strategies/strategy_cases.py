@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
 from traceops.strategies import NAMES as ALL_NAMES
 from traceops.strategies import strategy_class
@@ -286,7 +287,7 @@ def results_of(world_size: int) -> list[dict[Any, Any]] | str:
     with TemporaryDirectory() as folder:
         try:
             torch.multiprocessing.spawn(rank_main, (world_size, free_port(), folder), nprocs=world_size)
-        except torch.multiprocessing.ProcessRaisedException as error:
+        except (ProcessRaisedException, ProcessExitedException) as error:
             return str(error)  # kept, so that the group is not started again for every test
         return [pickle.loads(Path(folder, f"rank_{r}.pkl").read_bytes()) for r in range(world_size)]
 
