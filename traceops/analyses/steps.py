@@ -1,0 +1,60 @@
+"""Where each step begins and ends: on the host by its annotation, on the device by what it launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceops.analyses.activity import Activity, step_rows
+from traceops.model import Events, Int
+
+NO_STEP = -1  # the number of the one window of a trace that marks no steps
+
+
+@dataclass(frozen=True)
+class StepBounds:
+    """Steps tile the device's timeline: step i runs from `edges[i]` to `edges[i + 1]` (ns).
+
+    `host_start` and `host_end` are the annotations on the host; `of_activity` the step of each activity,
+    -1 before the first and `len(number)` behind the last.
+    """
+
+    number: Int
+    edges: Int
+    host_start: Int
+    host_end: Int
+    of_activity: Int
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+
+def find_steps(events: Events, activity: Activity) -> StepBounds:
+    """Step boundaries of one trace [docs/metrics.md, the step ledger].
+
+    Device step k ends with the last activity launched in steps up to k. Without a GPU it begins and
+    ends with its annotation. A trace that marks no steps is one window from first to last activity.
+    """
+    rows, numbers = step_rows(events)
+    if not len(rows):
+        first = int(activity.start.min()) if len(activity.start) else 0
+        last = int(activity.end.max()) if len(activity.end) else first
+        edges = np.array([first, last], dtype=np.int64)
+        return StepBounds(
+            np.array([NO_STEP]), edges, edges[:1], edges[1:], np.zeros(len(activity.start), dtype=np.int64)
+        )
+    start, end = events.ts[rows], events.end[rows]
+    launched = np.where(activity.launch >= 0, events.ts[activity.launch], activity.start)
+    step = np.searchsorted(start, launched, side="right") - 1
+    step[launched >= end[-1]] = len(rows)
+    if not activity.on_gpu:
+        return StepBounds(numbers, np.append(start, end[-1]), start, end, step)
+    # What has no launch record was launched before the window, unless a step has begun without it.
+    step[(activity.launch < 0) & (activity.start < start[0])] = -1
+    edges = np.full(len(rows) + 1, np.iinfo(np.int64).min)
+    inside = (step >= -1) & (step < len(rows))
+    np.maximum.at(edges, step[inside] + 1, activity.end[inside])
+    if not (step == -1).any():
+        edges[0] = start[0]
+    return StepBounds(numbers, np.maximum.accumulate(edges), start, end, step)

@@ -1,0 +1,263 @@
+"""Splits trace JSON into its header, batches of whole events and its trailer, without holding the file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from traceops.load.source import Damaged
+
+# Between two events: `},\n  {"`. Inside an event's arguments the same can only stand in a list of
+# objects or a string; then the batch does not decode and is read event by event instead.
+_SEPARATOR = re.compile(rb'\}\s*,\s*(?=\{\s*")')
+_SEPARATOR_TEXT = re.compile(_SEPARATOR.pattern.decode())
+_KINETO_SEPARATOR = b"},\n  {\n    \""
+_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_ARRAY_END = re.compile(rb"\}\s*\]")
+_BUFFER_LIMIT = 1 << 28  # no header and no event is this long: the bytes are garbage
+_SKIPPED = re.compile(r"[\s,]*")
+
+
+_ABSENT = msgspec.Raw(b"")
+
+
+class _Args(msgspec.Struct, gc=False):
+    stream: int | str | None = None
+    correlation: int | None = None
+    dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
+    op: str | None = msgspec.field(default=None, name="Collective name")
+    elements_in: int | None = msgspec.field(default=None, name="In msg nelems")
+    elements_out: int | None = msgspec.field(default=None, name="Out msg nelems")
+    dtype: str | None = msgspec.field(default=None, name="dtype")
+    group_size: int | None = msgspec.field(default=None, name="Group size")
+    group_name: str | None = msgspec.field(default=None, name="Process Group Name")
+    group_description: str | None = msgspec.field(default=None, name="Process Group Description")
+    group_ranks: str | list[int] | None = msgspec.field(default=None, name="Process Group Ranks")
+    sequence: int | None = msgspec.field(default=None, name="Seq")
+
+
+class RawEvent(msgspec.Struct, gc=False):
+    """The fields we use of one event; `ts` and `dur` in µs."""
+
+    ph: str = ""
+    name: str = ""
+    cat: str | None = None
+    ts: float | None = None
+    dur: float | None = None
+    pid: int | str | None = None
+    tid: int | str | None = None
+    args: _Args | None = None
+
+
+class ExactEvent(RawEvent, gc=False):
+    """The same with times as the file's own digits, for times too large to be exact as a float."""
+
+    ts: msgspec.Raw = _ABSENT  # type: ignore[assignment]
+    dur: msgspec.Raw = _ABSENT  # type: ignore[assignment]
+
+
+class Scanner:
+    """Iterates over batches of events; afterwards `meta`, `damage` and `unreadable` tell about the rest.
+
+    Set `event_type` to ExactEvent before `batches()` where the digits of `ts` and `dur` are needed.
+    """
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._buffer = b""
+        self._eof = False
+        self._closed = False  # the array of events has ended
+        self.event_type: type[RawEvent] = RawEvent
+        self.meta: dict[str, Any] = {}
+        self.damage: list[str] = []
+        self.unreadable = 0  # events skipped because they are no valid JSON
+
+    def peek(self) -> bytes:
+        """Read the header into `meta`; return the first bytes of the list of events, b"" if there is none."""
+        while not self._eof and len(self._buffer) < _BUFFER_LIMIT:
+            searched = max(len(self._buffer) - 64, 0)
+            self._grow()
+            text = self._buffer.lstrip()
+            if text.startswith(b"["):  # Chrome's array form has no header
+                self._buffer = text[1:]
+                return self._buffer[:4096]
+            if text and not text.startswith(b"{"):
+                self.damage.append("this is not JSON")
+                return self._give_up()
+            if match := _EVENTS_KEY.search(self._buffer, searched):
+                self._read_meta(self._buffer[: match.end()] + b"]}")
+                self.meta.pop("traceEvents", None)
+                self._buffer = self._buffer[match.end() :]
+                if len(self._buffer) < 4096:
+                    self._grow()
+                return self._buffer[:4096]
+        if self._buffer:
+            self.damage.append('there is no "traceEvents" list')
+        return self._give_up()
+
+    def batches(self) -> Iterator[list[RawEvent]]:
+        """Yield lists of events until their array ends or the bytes do."""
+        decode = msgspec.json.Decoder(list[self.event_type]).decode  # type: ignore[name-defined]
+        while not self._closed:
+            self._grow()
+            events = self._fast_batch(decode)
+            if events is None:
+                events = self._event_by_event()
+            if events:
+                yield events
+            if self._eof and not self._closed:
+                self.damage.append("the JSON ends before the list of events does")
+                return
+
+    def _grow(self) -> None:
+        """Append at least one chunk, and enough of them to keep copying linear in the file's size."""
+        wanted = len(self._buffer) // 2
+        parts = [self._buffer]
+        try:
+            while True:
+                parts.append(next(self._chunks))
+                wanted -= len(parts[-1])
+                if wanted <= 0:
+                    break
+        except StopIteration:
+            self._eof = True
+        except Damaged as error:
+            self.damage.append(str(error))
+            self._eof = True
+        self._buffer = b"".join(parts)
+
+    def _fast_batch(self, decode: Callable[[bytes], list[RawEvent]]) -> list[RawEvent] | None:
+        """Decode all whole events in the buffer at once; None where that does not work."""
+        if self._eof:
+            end = _last_match(_ARRAY_END, self._buffer, len(self._buffer) - (1 << 16))
+            if end is None:
+                return None
+            batch, rest = self._buffer[: end.start() + 1], self._buffer[end.end() :]
+        else:
+            cut = self._last_separator()
+            if cut is None:
+                return [] if len(self._buffer) < _BUFFER_LIMIT else None
+            batch, rest = self._buffer[:cut], self._buffer[cut + 1 :]
+        try:
+            events = decode(b"[" + batch + b"]")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        if self._eof:
+            self._close(rest)
+        else:
+            self._buffer = rest
+        return events
+
+    def _last_separator(self) -> int | None:
+        """Offset of the last comma that seems to stand between two events."""
+        at = self._buffer.rfind(_KINETO_SEPARATOR)
+        if at >= 0:
+            return at + 1
+        match = _last_match(_SEPARATOR, self._buffer, len(self._buffer) - (1 << 16))
+        return None if match is None else self._buffer.index(b",", match.start())
+
+    def _event_by_event(self) -> list[RawEvent]:
+        """Read the buffer where it does not decode as a whole: keep every event that does.
+
+        What may go on behind the buffer's end stays in it. A damaged event is skipped only where a
+        whole one follows it, or nothing more comes.
+        """
+        text = self._buffer.decode("utf-8", "replace")
+        decoder = json.JSONDecoder()
+        events: list[RawEvent] = []
+        at = _skip(text, 0)
+        while at < len(text):
+            if text[at] == "]":
+                self._close(text[at + 1 :].encode())
+                return events
+            try:
+                value, end = decoder.raw_decode(text, at)
+            except (json.JSONDecodeError, RecursionError):
+                following = _next_event(decoder, text, at)
+                if following is None and not self._eof and len(text) < _BUFFER_LIMIT:
+                    break
+                self.unreadable += 1
+                at = len(text) if following is None else following
+                continue
+            event = _lenient(value, self.event_type)
+            if event is None:
+                self.unreadable += 1
+            else:
+                events.append(event)
+            at = _skip(text, end)
+        self._buffer = text[at:].encode()
+        return events
+
+    def _close(self, trailer: bytes) -> None:
+        """Read what follows the events: metadata in some files, nothing in others."""
+        self._closed = True
+        self._buffer = trailer
+        while not self._eof and len(self._buffer) < _BUFFER_LIMIT:
+            self._grow()
+        rest = self._buffer.strip()
+        if rest and rest != b"}":
+            self._read_meta(b'{"":0' + rest)
+            self.meta.pop("", None)
+        self._buffer = b""
+
+    def _give_up(self) -> bytes:
+        self._buffer, self._eof, self._closed = b"", True, True
+        return b""
+
+    def _read_meta(self, text: bytes) -> None:
+        try:
+            value = json.loads(text.decode("utf-8", "replace"))
+        except (json.JSONDecodeError, RecursionError):
+            self.damage.append("the metadata around the events is not valid JSON")
+            return
+        self.meta.update(value)
+
+
+def _skip(text: str, at: int) -> int:
+    match = _SKIPPED.match(text, at)
+    return at if match is None else match.end()
+
+
+def _next_event(decoder: json.JSONDecoder, text: str, at: int) -> int | None:
+    """Offset of the next thing behind `at` that decodes and looks like an event."""
+    for match in _SEPARATOR_TEXT.finditer(text, at + 1):
+        try:
+            value, _ = decoder.raw_decode(text, match.end())
+        except (json.JSONDecodeError, RecursionError):
+            continue
+        if isinstance(value, dict) and "ph" in value:
+            return match.end()
+    return None
+
+
+def _last_match(pattern: re.Pattern[bytes], text: bytes, start: int) -> re.Match[bytes] | None:
+    last = None
+    for last in pattern.finditer(text, max(start, 0)):  # noqa: B007
+        pass
+    return last
+
+
+def _lenient(value: Any, event_type: type[RawEvent]) -> RawEvent | None:
+    """An event from whatever JSON a tool wrote: numbers as strings, fields of odd types dropped."""
+    if not isinstance(value, dict):
+        return None
+    if event_type is ExactEvent:
+        value = dict(value)
+        for key in ("ts", "dur"):
+            if isinstance(value.get(key), (int, float, str)):
+                value[key] = msgspec.Raw(str(value[key]).encode())
+    try:
+        return msgspec.convert(value, event_type, strict=False)
+    except msgspec.ValidationError:
+        args = value.get("args")
+        kept = {k: args[k] for k in ("stream", "correlation") if isinstance(args.get(k), int)} if isinstance(
+            args, dict
+        ) else None
+        try:
+            return msgspec.convert({**value, "args": kept, "name": str(value.get("name", ""))}, event_type, strict=False)
+        except msgspec.ValidationError:
+            return None

@@ -1,0 +1,87 @@
+"""Reads a trace's bytes in chunks, unzipped, from a local file or a remote store, as far as they go."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from isal import isal_zlib
+
+from traceops.errors import InputError
+
+CHUNK_BYTES = 1 << 18
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WBITS = 31
+
+
+class Damaged(Exception):
+    """The bytes end early or are corrupt; whatever was readable has been yielded before."""
+
+
+def is_remote(path: str) -> bool:
+    """Whether the path names a store (``s3://…``) rather than a local file."""
+    return "://" in path
+
+
+def filesystem(path: str) -> tuple[Any, str]:
+    """The fsspec file system behind a remote path, and the path within it."""
+    try:
+        import fsspec
+    except ImportError as error:
+        raise InputError(
+            f"{path} is remote, which needs fsspec: pip install 'traceops[remote]' (or [s3], [gcs])"
+        ) from error
+    try:
+        file_system, within = fsspec.core.url_to_fs(path)
+    except (ImportError, ValueError) as error:
+        raise InputError(f"{path}: {error}") from error
+    return file_system, within
+
+
+@contextlib.contextmanager
+def open_binary(path: str) -> Iterator[IO[bytes]]:
+    """Open a local or remote file for reading; a failure is an InputError that names it."""
+    try:
+        if is_remote(path):
+            file_system, within = filesystem(path)
+            with file_system.open(within, "rb") as remote:
+                yield remote
+        else:
+            with Path(path).open("rb") as local:
+                yield local
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+
+
+def chunks(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the file's bytes, gunzipped where it starts like gzip, whatever its name says.
+
+    Raises Damaged after the last readable byte where the gzip stream is cut off or corrupt.
+    """
+    first = file.read(CHUNK_BYTES)
+    if not first.startswith(_GZIP_MAGIC):
+        while first:
+            yield first
+            first = file.read(CHUNK_BYTES)
+        return
+    inflate = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
+    pending = first
+    while pending:
+        try:
+            data = inflate.decompress(pending)
+        except isal_zlib.error as error:
+            raise Damaged(f"the gzip stream is corrupt ({error})") from error
+        if data:
+            yield data
+        if inflate.eof:
+            pending = inflate.unused_data.lstrip(b"\0") or file.read(CHUNK_BYTES)
+            if not pending:
+                return
+            if not pending.startswith(_GZIP_MAGIC):
+                raise Damaged("other bytes follow the end of the gzip stream")
+            inflate = isal_zlib.decompressobj(wbits=_GZIP_WBITS)  # gzip files may be concatenated
+        else:
+            pending = file.read(CHUNK_BYTES)
+    raise Damaged("the gzip stream is cut off")

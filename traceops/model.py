@@ -1,0 +1,157 @@
+"""The nouns everybody shares: one rank's trace as columns, the findings, the report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int = NDArray[np.int64]
+Severity = Literal["error", "warning", "info"]
+Confidence = Literal["high", "medium", "low"]
+Status = Literal["fired", "clear", "not_evaluated"]
+
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
+
+
+@dataclass(frozen=True)
+class CommArgs:
+    """What the trace says about the collective behind one event; None where it says nothing."""
+
+    op: str
+    elements_in: int | None = None
+    elements_out: int | None = None
+    dtype: str | None = None
+    group_size: int | None = None
+    group_name: str | None = None
+    group_description: str | None = None
+    group_ranks: tuple[int, ...] | None = None
+    sequence: int | None = None
+
+
+@dataclass(frozen=True)
+class Events:
+    """The complete events ("ph": "X") of one trace as equally long columns, in file order.
+
+    `ts` and `dur` are int64 ns since the Unix epoch where the file has `baseTimeNanoseconds`, else
+    since the file's own zero. -1 stands for a missing stream, correlation or tid that is no number.
+    """
+
+    index: Int  # position in traceEvents, counting events of every phase
+    name: NDArray[np.int32]  # into `names`
+    cat: NDArray[np.int32]  # into `cats`
+    ts: Int
+    dur: Int
+    pid: Int
+    tid: Int
+    stream: Int
+    correlation: Int
+    names: tuple[str, ...]
+    cats: tuple[str, ...]
+    comm: dict[int, CommArgs]  # row -> what its arguments say of the collective
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    @property
+    def end(self) -> Int:
+        return self.ts + self.dur
+
+    def in_cats(self, *cats: str) -> NDArray[np.bool_]:
+        """Mask of the rows whose category is one of `cats`, whatever its case (older torch wrote 'Kernel')."""
+        wanted = {cat.lower() for cat in cats}
+        return np.isin(self.cat, [i for i, cat in enumerate(self.cats) if cat.lower() in wanted])
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group as the trace's `pg_config` lists it."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TraceMeta:
+    """What a trace file says about itself; None where it says nothing."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    host: str | None = None
+    device: str | None = None
+    torch_version: str | None = None
+    nccl_version: str | None = None
+    trace_id: str | None = None
+    groups: tuple[Group, ...] = ()
+    with_stack: bool = False
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """One trace file, read as far as it could be; `damage` says in words what could not."""
+
+    path: str
+    meta: TraceMeta
+    events: Events
+    damage: tuple[str, ...] = ()
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One number behind a finding."""
+
+    metric: str
+    value: float | int | str | None
+    unit: str = ""
+    threshold: float | None = None
+    rank: int | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong, the proof of it, what it costs a step and what to do."""
+
+    rule: str
+    severity: Severity
+    confidence: Confidence
+    title: str
+    message: str
+    evidence: tuple[Evidence, ...]
+    ranks: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+    impact_ms: float | None = None
+    cause: str | None = None
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Whether a rule could be judged, and how it came out."""
+
+    rule: str
+    status: Status
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything an analysis found: what every renderer draws from and report.json holds.
+
+    `tables` are the tables behind the figures, one CSV file each: name -> rows with equal keys.
+    """
+
+    run: dict[str, Any]
+    summary: dict[str, Any]
+    ranks: list[dict[str, Any]]
+    steps: list[dict[str, Any]]
+    collectives: list[dict[str, Any]]
+    findings: list[Finding]
+    checks: list[Check]
+    what_if: list[dict[str, Any]] = field(default_factory=list)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
