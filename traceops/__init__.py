@@ -21,6 +21,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'traceops' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value  # importing the subpackage bound its module to the same name
-    return value
+    return getattr(import_module(_HOME[name]), name)

@@ -1,0 +1,174 @@
+"""The only module that imports HTA: our columns in, HTA's analyses of one rank out."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from traceops.model import RankTrace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KERNEL_WAIT_US = 30  # HTA's default bound between 'kernel wait' and 'other'
+_DEVICE_CATS = frozenset(
+    {"kernel", "gpu_memset", "memset", "gpu_memcpy", "memcpy", "mtia_ccp_events"}
+)
+
+
+@dataclass(frozen=True)
+class HtaTables:
+    """HTA's six analyses of one rank, in HTA's own columns (times in µs); None where HTA has no answer.
+
+    `failed` holds the analysis and HTA's error for each that raised.
+    """
+
+    temporal: pd.DataFrame | None = None
+    overlap: pd.DataFrame | None = None
+    idle: pd.DataFrame | None = None
+    kernel_types: pd.DataFrame | None = None
+    kernels: pd.DataFrame | None = None
+    launches: pd.DataFrame | None = None
+    queue_length: pd.DataFrame | None = None
+    failed: tuple[tuple[str, str], ...] = ()
+
+
+def hta_tables(rank: int, trace: RankTrace) -> HtaTables:
+    """Run HTA's analyses on one rank; an analysis that fails costs its own table only.
+
+    A trace without device rows gives no tables: HTA raises or answers NaN there.
+    """
+    if not (trace.events.stream >= 0).any():
+        return HtaTables(failed=(("all", "the trace has no GPU activity"),))
+    hta_trace = to_hta(rank, trace)
+    results: dict[str, Any] = {}
+    failed = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pandas' future warnings about HTA's own code
+        for name, analysis in _ANALYSES.items():
+            try:
+                results.update(analysis(hta_trace, rank))
+            except Exception as error:  # noqa: BLE001 HTA raises whatever pandas raises; the report says what
+                failed.append((name, f"{type(error).__name__}: {error}"[:200]))
+    return HtaTables(**results, failed=tuple(failed))
+
+
+def to_hta(rank: int, trace: RankTrace) -> Any:
+    """An `hta.common.trace.Trace` with one rank, cut to the rows its analyses read, filtered as HTA filters.
+
+    HTA drops the last profiler step and device rows whose launch it did not keep.
+    """
+    hta = _import_hta()
+    import pandas as pd
+
+    events = trace.events
+    steps = np.array(["ProfilerStep" in name for name in events.names], dtype=bool)
+    rows = np.flatnonzero((events.stream != -1) | (events.correlation != -1) | steps[events.name])
+    table = hta.TraceSymbolTable()
+    table.add_symbols([*events.names, *events.cats])
+    ids = table.get_sym_id_map()
+    name_ids = np.array([ids[name] for name in events.names], dtype=np.int64)
+    cat_ids = np.array([ids[cat] for cat in events.cats], dtype=np.int64)
+    start_ns = int(events.ts.min())
+    ts = (events.ts[rows] - start_ns) / 1000.0
+    dur = events.dur[rows] / 1000.0
+    index = events.index[rows]
+    frame = pd.DataFrame(
+        {
+            "index": index,
+            "cat": cat_ids[events.cat[rows]],
+            "name": name_ids[events.name[rows]],
+            "pid": events.pid[rows],
+            "tid": events.tid[rows],
+            "ts": ts,
+            "dur": dur,
+            "end": ts + dur,
+            "stream": events.stream[rows],
+            "correlation": events.correlation[rows],
+        },
+        index=index,
+    )
+    hta.transform_correlation_to_index(frame, table)
+    result = hta.Trace.__new__(hta.Trace)  # its constructor looks for files
+    result.traces = {rank: frame}
+    result.meta_data = {rank: {}}
+    result.trace_files = {rank: trace.path}
+    result.symbol_table = table
+    result.is_parsed = True
+    result.align_and_filter_trace()
+    kept = result.traces[rank].set_index("index", drop=False)
+    kept.index.names = [None]
+    result.traces[rank] = kept
+    return result
+
+
+def _temporal(trace: Any, rank: int) -> dict[str, Any]:
+    from hta.analyzers.breakdown_analysis import BreakdownAnalysis
+
+    return {"temporal": BreakdownAnalysis.get_temporal_breakdown(trace, visualize=False)}
+
+
+def _overlap(trace: Any, rank: int) -> dict[str, Any]:
+    from hta.analyzers.communication_analysis import CommunicationAnalysis
+
+    return {"overlap": CommunicationAnalysis.get_comm_comp_overlap(trace, visualize=False)}
+
+
+def _idle(trace: Any, rank: int) -> dict[str, Any]:
+    from hta.analyzers.breakdown_analysis import BreakdownAnalysis
+
+    table, _ = BreakdownAnalysis.get_idle_time_breakdown(
+        trace, consecutive_kernel_delay=KERNEL_WAIT_US, rank=rank, visualize=False
+    )
+    return {"idle": table}
+
+
+def _kernels(trace: Any, rank: int) -> dict[str, Any]:
+    from hta.analyzers.breakdown_analysis import BreakdownAnalysis
+
+    types, kernels = BreakdownAnalysis.get_gpu_kernel_breakdown(trace, visualize=False, include_memory_kernels=True)
+    return {"kernel_types": types, "kernels": kernels}
+
+
+def _launches(trace: Any, rank: int) -> dict[str, Any]:
+    from hta.analyzers.cuda_kernel_analysis import CudaKernelAnalysis
+
+    return {"launches": CudaKernelAnalysis.cuda_kernel_launch_stats(trace, ranks=[rank], visualize=False)[rank]}
+
+
+def _queue_length(trace: Any, rank: int) -> dict[str, Any]:
+    from hta.analyzers.trace_counters import TraceCounters
+
+    return {"queue_length": TraceCounters.get_queue_length_summary(trace, ranks=[rank])}
+
+
+_ANALYSES = {
+    "temporal breakdown": _temporal,
+    "communication-computation overlap": _overlap,
+    "idle time breakdown": _idle,
+    "kernel breakdown": _kernels,
+    "launch statistics": _launches,
+    "queue length": _queue_length,
+}
+
+
+@dataclass(frozen=True)
+class _Hta:
+    Trace: Any
+    TraceSymbolTable: Any
+    transform_correlation_to_index: Any
+
+
+def _import_hta() -> _Hta:
+    # HTA rounds times by default, which inflates idle time and trips its own assertions.
+    os.environ.setdefault("HTA_DISABLE_NS_ROUNDING", "1")
+    from hta.common.trace import Trace, transform_correlation_to_index
+    from hta.common.trace_symbol_table import TraceSymbolTable
+
+    logging.getLogger("hta").setLevel(logging.ERROR)
+    return _Hta(Trace, TraceSymbolTable, transform_correlation_to_index)
