@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceops.analyses.activity import Activity, step_rows
 from traceops.model import Events, Int
@@ -50,11 +51,27 @@ def find_steps(events: Events, activity: Activity) -> StepBounds:
     step[launched >= end[-1]] = len(rows)
     if not activity.on_gpu:
         return StepBounds(numbers, np.append(start, end[-1]), start, end, step)
-    # What has no launch record was launched before the window, unless a step has begun without it.
-    step[(activity.launch < 0) & (activity.start < start[0])] = -1
+    step[_launched_before_window(events, activity)] = -1
     edges = np.full(len(rows) + 1, np.iinfo(np.int64).min)
     inside = (step >= -1) & (step < len(rows))
     np.maximum.at(edges, step[inside] + 1, activity.end[inside])
     if not (step == -1).any():
         edges[0] = start[0]
     return StepBounds(numbers, np.maximum.accumulate(edges), start, end, step)
+
+
+def _launched_before_window(events: Events, activity: Activity) -> NDArray[np.bool_]:
+    """Activities without a launch record that no recorded launch precedes on their stream.
+
+    Streams run in order, so these were launched before the window; a record lost later in the window
+    does not count.
+    """
+    stream = events.stream[activity.row]
+    order = np.lexsort((activity.start, stream))
+    recorded = activity.launch[order] >= 0
+    before = np.zeros(len(order), dtype=bool)
+    for value in np.unique(stream):
+        own = stream[order] == value
+        before[order[own]] = np.cumsum(recorded[own]) == 0
+    # Where no launch is recorded at all the trace holds no host side: then its own time says the step.
+    return before if recorded.any() else before & (activity.start < activity.start.min())

@@ -34,7 +34,7 @@ def load_trace(path: str) -> RankTrace:
     try:
         with open_binary(path) as file:
             scanner = Scanner(chunks(file))
-            builder = _Builder(_first_ts(scanner.peek()) >= _EXACT_FLOAT_US)
+            builder = _Builder(first_ts_us(scanner.peek()) >= _EXACT_FLOAT_US)
             if builder.exact:
                 scanner.event_type = ExactEvent
             for batch in scanner.batches():
@@ -239,7 +239,8 @@ def _int_or_missing(value: Any) -> int:
     return number if -(1 << 62) < number < (1 << 62) else -1
 
 
-def _first_ts(text: bytes) -> float:
+def first_ts_us(text: bytes) -> float:
+    """The first timestamp in a piece of trace JSON, µs without its sign; 0 where there is none."""
     match = _FIRST_TS.search(text)
     try:
         return abs(float(match.group(1))) if match else 0.0

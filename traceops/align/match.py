@@ -1,0 +1,164 @@
+"""Matches collectives across ranks and splits their time into waiting and transfer."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceops.model import CommArgs, Int
+from traceops.summary import RankSummary
+
+_OP_IN_KERNEL = re.compile(
+    r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|send_?recv|barrier|gather|scatter)", re.I
+)
+_POINT_TO_POINT = re.compile(r"send|recv", re.I)
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One matched collective: per member rank its event and how long it waited there.
+
+    `transfer_ns` is the shortest duration among the members: the last to arrive waits for nobody, so
+    its event is transfer only. It needs no common clock.
+    """
+
+    group: tuple[int, ...]
+    description: str
+    op: str
+    elements: int | None
+    dtype: str | None
+    members: tuple[tuple[int, int], ...]  # rank, position in the rank's CommEvents
+    transfer_ns: int
+    wait_ns: tuple[int, ...]  # in the order of `members`
+
+    @property
+    def last_rank(self) -> int:
+        """The member that arrived last."""
+        return self.members[int(np.argmin(self.wait_ns))][0]
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Matched collectives and how many events found no partner, with the reason."""
+
+    collectives: tuple[Collective, ...]
+    events: int
+    unmatched: dict[str, int]
+
+    @property
+    def matched_pct(self) -> float | None:
+        """Share of all communication events that were matched."""
+        if not self.events:
+            return None
+        return round(100.0 * (1.0 - sum(self.unmatched.values()) / self.events), 2)
+
+
+def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> Matching:
+    """Match by (global ranks of the group, description, operation), counted from the window's end.
+
+    Windows start at different moments but ranks leave the last step together, so counting from the
+    end pairs them [docs/metrics.md]. A pair whose sizes differ is left out rather than believed.
+    """
+    by_key: dict[tuple[tuple[int, ...], str, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    summaries = {summary.rank: summary for summary in ranks}
+    unmatched: dict[str, int] = defaultdict(int)
+    events = 0
+    for summary in ranks:
+        events += len(summary.comm.start)
+        default = _only_group(summary, world)
+        others_known = any(args is not None for args in summary.comm.args)
+        for position, args in enumerate(summary.comm.args):
+            group = args.group_ranks if args is not None else None
+            if args is None and others_known:
+                unmatched["launched before the window, nothing is known of it"] += 1
+            elif (group or default) is None:
+                unmatched["its process group is not known"] += 1
+            elif not set(group or default or ()) <= summaries.keys():
+                unmatched["ranks of its group have no trace"] += 1
+            else:
+                op = _operation(args, summary.comm.name[position])
+                if _POINT_TO_POINT.search(op):
+                    unmatched["point-to-point"] += 1
+                else:
+                    description = (args.group_description if args else None) or ""
+                    by_key[tuple(group or default or ()), description, op][summary.rank].append(position)
+    collectives: list[Collective] = []
+    for (group, description, op), positions in by_key.items():
+        count = min((len(positions[rank]) for rank in group), default=0)
+        for rank in group:
+            unmatched["outside the window of other ranks"] += len(positions[rank]) - count
+        for index in range(-count, 0):
+            members = tuple((rank, positions[rank][index]) for rank in group)
+            args_of = [summaries[rank].comm.args[position] for rank, position in members]
+            sizes = {(a.elements_in, a.dtype) for a in args_of if a is not None}
+            if len(sizes) > 1 and not _uneven_by_design(op):
+                unmatched["sizes differ between ranks"] += len(members)
+                continue
+            collectives.append(_collective(group, description, op, members, args_of[0], summaries))
+    unmatched = {reason: count for reason, count in unmatched.items() if count}
+    return Matching(tuple(collectives), events, dict(unmatched))
+
+
+def waits_by_rank(matching: Matching, ranks: Sequence[RankSummary]) -> dict[int, tuple[Int, Int, Int]]:
+    """Per rank its matched events: start, end of waiting and end (ns), in any order."""
+    rows: dict[int, list[tuple[int, int, int]]] = {summary.rank: [] for summary in ranks}
+    comm = {summary.rank: summary.comm for summary in ranks}
+    for collective in matching.collectives:
+        for (rank, position), wait in zip(collective.members, collective.wait_ns, strict=True):
+            start = int(comm[rank].start[position])
+            rows[rank].append((start, start + wait, int(comm[rank].end[position])))
+    return {
+        rank: tuple(np.array(own, dtype=np.int64).reshape(-1, 3).T)  # type: ignore[misc]
+        for rank, own in rows.items()
+    }
+
+
+def _collective(
+    group: tuple[int, ...],
+    description: str,
+    op: str,
+    members: tuple[tuple[int, int], ...],
+    args: CommArgs | None,
+    summaries: dict[int, RankSummary],
+) -> Collective:
+    durations = [
+        int(summaries[rank].comm.end[position] - summaries[rank].comm.start[position]) for rank, position in members
+    ]
+    transfer = min(durations)
+    elements = None
+    if args is not None:
+        known = [n for n in (args.elements_in, args.elements_out) if n is not None]
+        elements = max(known, default=None)  # nccl-tests counts the larger side of gather and scatter
+    return Collective(
+        group=group,
+        description=description,
+        op=op,
+        elements=elements,
+        dtype=args.dtype if args is not None else None,
+        members=members,
+        transfer_ns=transfer,
+        wait_ns=tuple(duration - transfer for duration in durations),
+    )
+
+
+def _operation(args: CommArgs | None, kernel: str) -> str:
+    if args is not None:
+        return args.op.strip("_").lower()
+    match = _OP_IN_KERNEL.search(kernel)
+    return match.group(1).lower() if match else kernel
+
+
+def _uneven_by_design(op: str) -> bool:
+    return "to_all" in op or "alltoall" in op or op.endswith("v")
+
+
+def _only_group(summary: RankSummary, world: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The group of an event that names none, where there is no choice."""
+    groups = {group.ranks for group in summary.meta.groups}
+    if len(groups) == 1:
+        return next(iter(groups))
+    return world if not groups and len(world) > 1 else None

@@ -1,0 +1,106 @@
+"""Idle, compute and non-compute share and overlap of one rank, by HTA's definitions and HTA's values."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceops.analyses.activity import COMM, COMPUTE, MEMORY, Activity
+from traceops.analyses.steps import StepBounds
+from traceops.hta_bridge import HtaTables
+from traceops.intervals import clip, intersect
+from traceops.model import Events
+
+# HTA's own classifier (hta/utils/utils.py), to see where it takes a kernel for something else.
+_HTA_COMM = re.compile(r"^nccl.*Kernel")
+_HTA_MEMORY = re.compile(r"(^Memcpy)|(^Memset)|(^dma)")
+_HTA_NOT_COMPUTE = re.compile(r"(^nccl.*Kernel)|(.*(Memcpy)|(Memset))|(.*Sync)")
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Percent of the rank's device time; None where it cannot be said (no communication, no activity).
+
+    `source` is 'hta', or 'traceops' with the reason why HTA's value is not used.
+    """
+
+    idle_pct: float | None
+    compute_pct: float | None
+    non_compute_pct: float | None
+    overlap_pct: float | None
+    source: str
+    why_not_hta: str = ""
+
+
+def measure_breakdown(events: Events, activity: Activity, steps: StepBounds, hta: HtaTables) -> Breakdown:
+    """HTA's temporal breakdown and overlap, or ours by the same definitions where HTA is wrong or fails."""
+    reason = hta_is_wrong(events, activity) or _failed(hta)
+    if not reason and hta.temporal is not None and hta.overlap is not None:
+        row = hta.temporal.iloc[0]
+        overlap = float(hta.overlap.iloc[0]["comp_comm_overlap_pctg"])
+        return Breakdown(
+            idle_pct=float(row["idle_time_pctg"]),
+            compute_pct=float(row["compute_time_pctg"]),
+            non_compute_pct=float(row["non_compute_time_pctg"]),
+            overlap_pct=None if np.isnan(overlap) else overlap,
+            source="hta",
+        )
+    return own_breakdown(activity, steps, reason)
+
+
+def own_breakdown(activity: Activity, steps: StepBounds, why_not_hta: str = "") -> Breakdown:
+    """The same four numbers over the device time of all steps, CPU runs included."""
+    first, last = int(steps.edges[0]), int(steps.edges[-1])
+    kernel_time = last - first
+    if kernel_time <= 0:
+        return Breakdown(None, None, None, None, "traceops", why_not_hta)
+    compute = clip(activity.union_of(COMPUTE), first, last)
+    comm = clip(activity.union_of(COMM), first, last)
+    idle = kernel_time - clip(activity.union_of(COMPUTE, COMM, MEMORY), first, last).total
+    return Breakdown(
+        idle_pct=_pct(idle, kernel_time),
+        compute_pct=_pct(compute.total, kernel_time),
+        non_compute_pct=_pct(kernel_time - idle - compute.total, kernel_time),
+        overlap_pct=_pct(intersect(comm, compute).total, comm.total) if comm.total else None,
+        source="traceops",
+        why_not_hta=why_not_hta,
+    )
+
+
+def hta_is_wrong(events: Events, activity: Activity) -> str:
+    """Why HTA would count something as what it is not in this trace; empty where it would not."""
+    if not activity.on_gpu:
+        return "HTA has no answer for a trace without GPU activity"
+    on_stream = np.flatnonzero(events.stream != -1)
+    others = np.setdiff1d(on_stream, activity.row)
+    others = others[events.correlation[others] >= 0]
+    if len(others):
+        cat = events.cats[events.cat[others[0]]]
+        return f"HTA counts {len(others)} events of category '{cat}' as GPU work"
+    hta_kind = np.array([_hta_kind(name) for name in events.names])
+    wrong = np.flatnonzero(hta_kind[events.name[activity.row]] != activity.kind)
+    if len(wrong):
+        name = events.names[events.name[activity.row[wrong[0]]]]
+        return f"HTA takes {len(wrong)} kernels for another kind, such as {name[:80]}"
+    return ""
+
+
+def _hta_kind(name: str) -> int:
+    if _HTA_COMM.match(name):
+        return COMM
+    if _HTA_MEMORY.match(name):
+        return MEMORY
+    return -1 if _HTA_NOT_COMPUTE.match(name) else COMPUTE
+
+
+def _failed(hta: HtaTables) -> str:
+    for name, error in hta.failed:
+        if name in ("all", "temporal breakdown", "communication-computation overlap"):
+            return error if name == "all" else f"HTA's {name} failed: {error}"
+    return ""
+
+
+def _pct(part: int, whole: int) -> float:
+    return round(100.0 * part / whole, 2)

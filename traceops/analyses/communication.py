@@ -1,0 +1,109 @@
+"""TO-O001, and what each group's collectives achieved."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from traceops.align.match import Collective
+from traceops.analyses.crossrank import CrossRank, mean_ms
+from traceops.findings import Verdict, finding, severity_of
+from traceops.model import Evidence
+
+_BOUNDS = (10.0, 20.0, 40.0)  # percent of the step: info, warning, error
+
+_BYTES = {
+    "bool": 1, "byte": 1, "char": 1, "int8": 1, "uint8": 1, "float8": 1, "half": 2, "float16": 2, "bfloat16": 2,
+    "short": 2, "int16": 2, "float": 4, "float32": 4, "int": 4, "int32": 4, "long": 8, "int64": 8, "double": 8,
+    "float64": 8, "complexfloat": 8, "complexdouble": 16,
+}  # fmt: skip
+
+
+def judge_exposed(run: CrossRank) -> Verdict:
+    """TO-O001 over the median rank: transfer is the group's, so a single rank's share proves little."""
+    if not any(len(times.summary.comm.start) for times in run.ranks):
+        return Verdict("TO-O001", not_evaluated="the traces hold no communication")
+    if not run.split:
+        reasons = "; ".join(run.matching.unmatched) or "no collective could be matched"
+        return Verdict("TO-O001", not_evaluated=f"waiting and transfer cannot be told apart: {reasons}")
+    shares = {
+        times.summary.rank: 100.0 * int(times.buckets["comm_transfer"].sum()) / int(times.duration.sum())
+        for times in run.ranks
+        if int(times.duration.sum()) > 0
+    }
+    if not shares:
+        return Verdict("TO-O001", not_evaluated="the traces hold no complete step")
+    median = float(np.median(list(shares.values())))
+    severity = severity_of(median, *_BOUNDS)
+    if severity is None:
+        return Verdict("TO-O001", clear=f"{median:.1f} % of the step is exposed transfer (bound {_BOUNDS[0]:g} %)")
+    impact = float(np.median([mean_ms(times.buckets["comm_transfer"]) for times in run.ranks]))
+    worst = max(shares, key=lambda rank: shares[rank])
+    overlap = [t.summary.breakdown.overlap_pct for t in run.ranks if t.summary.breakdown.overlap_pct is not None]
+    evidence = [
+        Evidence("comm_transfer", round(impact, 3), "ms/step"),
+        Evidence("comm_transfer_pct", round(median, 1), "%", _BOUNDS[0]),
+        Evidence("comm_transfer_pct (most)", round(shares[worst], 1), "%", rank=worst),
+    ]
+    if overlap:
+        evidence.append(Evidence("overlap_pct", round(float(np.median(overlap)), 1), "%"))
+    message = (
+        f"{impact:.2f} ms of each step ({median:.0f} %) is transfer between ranks that no computation hides; "
+        "waiting for late ranks is not counted."
+    )
+    ranks = sorted(shares)
+    return Verdict(
+        "TO-O001",
+        (finding("TO-O001", severity, "high", message, evidence, ranks=ranks, impact_ms=round(impact, 3)),),
+    )
+
+
+def collective_rows(run: CrossRank) -> list[dict[str, Any]]:
+    """A row per group, operation and size: count, median transfer and waiting, bus bandwidth.
+
+    Bandwidths in GB/s (1e9 bytes) by nccl-tests' rules; null where the size is not known.
+    """
+    by_kind: dict[tuple[Any, ...], list[Collective]] = defaultdict(list)
+    for collective in run.matching.collectives:
+        by_kind[
+            collective.group, collective.description, collective.op, collective.elements, collective.dtype
+        ].append(collective)
+    rows = []
+    for (group, description, op, elements, dtype), same in by_kind.items():
+        size = _BYTES.get((dtype or "").lower().removeprefix("c10::").removeprefix("torch."))
+        if dtype is not None and dtype.lower().startswith("float8"):
+            size = 1
+        nbytes = elements * size if elements is not None and size is not None else None
+        transfer = float(np.median([c.transfer_ns for c in same]))
+        waits = [max(c.wait_ns) for c in same]
+        busbw = None
+        if nbytes and transfer > 0:
+            busbw = round(nbytes / transfer * bus_factor(op, len(group)), 3)  # bytes per ns are GB/s
+        rows.append(
+            {
+                "group": description or f"{len(group)} ranks",
+                "ranks": list(group),
+                "op": op,
+                "bytes": nbytes,
+                "count": len(same),
+                "median_ms": round(transfer / 1e6, 6),
+                "total_ms": round(sum(c.transfer_ns for c in same) / 1e6, 6),
+                "median_wait_ms": round(float(np.median(waits)) / 1e6, 6),
+                "busbw_gbs": busbw,
+            }
+        )
+    return sorted(rows, key=lambda row: -row["total_ms"])
+
+
+def bus_factor(op: str, n: int) -> float:
+    """Bus over algorithm bandwidth for a group of `n` [nccl-tests, doc/PERFORMANCE.md]."""
+    name = op.replace("_", "")
+    if n < 2:
+        return 1.0
+    if "allreduce" in name:
+        return 2.0 * (n - 1) / n
+    if any(kind in name for kind in ("allgather", "reducescatter", "alltoall")):
+        return (n - 1) / n
+    return 1.0

@@ -1,0 +1,143 @@
+"""TO-I001 to TO-I003: why the device was idle, judged on the rank where it hurts most."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceops.analyses.crossrank import CrossRank, RankTimes, mean_ms
+from traceops.findings import Verdict, finding, severity_of
+from traceops.model import Evidence
+
+
+@dataclass(frozen=True)
+class IdleRule:
+    """Which bucket a rule judges, and from which percent of the step it is how severe."""
+
+    rule: str
+    bucket: str
+    bounds: tuple[float, float, float]  # info, warning, error
+    cause: str
+    gpu_only: bool
+    message: str  # {where}, {ms}, {pct}
+    detail: Callable[[RankTimes], tuple[Evidence, ...]] = lambda _: ()
+
+
+def judge_idle(run: CrossRank, profiler_slowdown: float | None) -> list[Verdict]:
+    """One verdict a rule. `profiler_slowdown` (profiled ÷ unprofiled step) lowers confidence in host causes."""
+    return [_judge(rule, run, profiler_slowdown) for rule in IDLE_RULES]
+
+
+def _judge(rule: IdleRule, run: CrossRank, profiler_slowdown: float | None) -> Verdict:
+    if rule.gpu_only and not any(times.summary.on_gpu for times in run.ranks):
+        return Verdict(rule.rule, not_evaluated="the traces hold no GPU activity")
+    shares = {
+        times.summary.rank: share for times in run.ranks if (share := _share(times, rule.bucket)) is not None
+    }
+    if not shares:
+        return Verdict(rule.rule, not_evaluated="the traces hold no complete step")
+    hit = [times for times in run.ranks if shares.get(times.summary.rank, 0.0) >= rule.bounds[0]]
+    worst_share = max(shares.values())
+    severity = severity_of(worst_share, *rule.bounds)
+    if severity is None:
+        return Verdict(
+            rule.rule, clear=f"at most {worst_share:.1f} % of the step on any rank (bound {rule.bounds[0]:g} %)"
+        )
+    worst = max(hit, key=lambda times: shares[times.summary.rank])
+    impact = mean_ms(worst.buckets[rule.bucket])
+    ranks = [times.summary.rank for times in hit]
+    evidence = (
+        Evidence(rule.bucket, round(impact, 3), "ms/step", rank=worst.summary.rank),
+        Evidence(f"{rule.bucket}_pct", round(worst_share, 1), "%", rule.bounds[0], rank=worst.summary.rank),
+        Evidence(
+            f"{rule.bucket}_pct (least, median, most over ranks)",
+            " / ".join(f"{v:.1f}" for v in (min(shares.values()), np.median(list(shares.values())), worst_share)),
+            "%",
+        ),
+        *rule.detail(worst),
+    )
+    message = rule.message.format(where=_where(ranks, len(run.ranks)), ms=impact, pct=worst_share)
+    slowed = rule.bucket == "idle_host" and profiler_slowdown is not None and profiler_slowdown > 1.2
+    if slowed:
+        message += f" The profiler made the step {profiler_slowdown:.2f} times as long, most of it host time."
+    return Verdict(
+        rule.rule,
+        (
+            finding(
+                rule.rule,
+                severity,
+                "low" if slowed else "high",
+                message,
+                evidence,
+                ranks=ranks,
+                impact_ms=round(impact, 3),
+                cause=rule.cause,
+            ),
+        ),
+    )
+
+
+def _share(times: RankTimes, bucket: str) -> float | None:
+    total = int(times.duration.sum())
+    return 100.0 * int(times.buckets[bucket].sum()) / total if total > 0 else None
+
+
+def _where(ranks: list[int], count: int) -> str:
+    if len(ranks) == count:
+        return "all ranks" if count > 1 else f"rank {ranks[0]}"
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
+
+
+def _loading(times: RankTimes) -> tuple[Evidence, ...]:
+    host = times.summary.host
+    steps = max(len(times.duration), 1)
+    return (
+        Evidence("time in data loading", round(host.input_ms / steps, 3), "ms/step", rank=times.summary.rank),
+        Evidence("seen as", ", ".join(host.input_names)[:200], rank=times.summary.rank),
+    )
+
+
+def _blocking(times: RankTimes) -> tuple[Evidence, ...]:
+    steps = max(len(times.duration), 1)
+    counted: Counter[str] = Counter()
+    for call in times.summary.host.blocking:
+        counted[f"{call.call} in {call.operator}" if call.operator else call.call] += call.count
+    return tuple(
+        Evidence(what, round(count / steps, 1), "calls/step", rank=times.summary.rank)
+        for what, count in counted.most_common(3)
+    )
+
+
+IDLE_RULES: tuple[IdleRule, ...] = (
+    IdleRule(
+        "TO-I001",
+        "idle_host",
+        (10.0, 20.0, 40.0),
+        "host",
+        True,
+        "On {where} the GPU has nothing to run because the host has not launched it yet: up to {ms:.2f} ms of each "
+        "step ({pct:.0f} %).",
+    ),
+    IdleRule(
+        "TO-I002",
+        "idle_input",
+        (5.0, 10.0, 30.0),
+        "input",
+        False,
+        "On {where} nothing runs while the next batch is loaded: up to {ms:.2f} ms of each step ({pct:.0f} %).",
+        _loading,
+    ),
+    IdleRule(
+        "TO-I003",
+        "idle_sync",
+        (1.0, 3.0, 15.0),
+        "host",
+        True,
+        "On {where} the host waits for the device inside the step, and the device then runs dry: up to {ms:.2f} ms "
+        "of each step ({pct:.1f} %).",
+        _blocking,
+    ),
+)

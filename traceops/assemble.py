@@ -1,0 +1,208 @@
+"""Puts measurements and verdicts together into a Report, rounded for people and programs to read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from traceops.analyses.communication import collective_rows
+from traceops.analyses.crossrank import CrossRank, RankTimes, mean_ms
+from traceops.analyses.ledger import BUCKETS
+from traceops.analyses.validity import profiler_slowdown
+from traceops.findings import Verdict, checks, most_important_first
+from traceops.load.discover import Discovery
+from traceops.model import Report
+from traceops.run_info import rank_host
+
+
+def assemble(found: Discovery, run: CrossRank, run_info: dict[str, Any], verdicts: Sequence[Verdict]) -> Report:
+    """Everything the renderers need, in the units and keys of report.json."""
+    rank_rows = [_rank_row(found, run, times) for times in run.ranks]
+    return Report(
+        run=run_info,
+        summary=_summary(found, run, rank_rows),
+        ranks=rank_rows,
+        steps=[row for times in run.ranks for row in _step_rows(run, times)],
+        collectives=collective_rows(run),
+        findings=most_important_first([f for verdict in verdicts for f in verdict.findings]),
+        checks=checks(verdicts),
+        tables={
+            "kernels": _kernel_rows(run),
+            "blocking_calls": _blocking_rows(run),
+            **_hta_rows(run),
+        },
+    )
+
+
+def _rank_row(found: Discovery, run: CrossRank, times: RankTimes) -> dict[str, Any]:
+    summary, breakdown = times.summary, times.summary.breakdown
+    caused = sum(t.caused_wait_ns or 0 for t in run.ranks)
+    steps = max(len(times.duration), 1)
+    return {
+        "rank": summary.rank,
+        "host": rank_host(found, summary),
+        "steps": len(times.duration),
+        "step_time_ms": _round(float(np.median(times.duration)) / 1e6) if len(times.duration) else None,
+        "idle_pct": breakdown.idle_pct,
+        "compute_pct": breakdown.compute_pct,
+        "non_compute_pct": breakdown.non_compute_pct,
+        "overlap_pct": breakdown.overlap_pct,
+        "breakdown_source": breakdown.source,
+        "exposed_comm_ms": _round(mean_ms(summary.ledger.buckets["comm"])),
+        "wait_ms": _per_step(times.wait_ns, steps),
+        "transfer_ms": _per_step(times.transfer_ns, steps),
+        "caused_wait_ms": _per_step(times.caused_wait_ns, steps),
+        "late_share": None if times.caused_wait_ns is None or not caused else _round(times.caused_wait_ns / caused, 4),
+        **{f"{bucket}_ms": _bucket_ms(run, times, bucket) for bucket in BUCKETS},
+        "input_ms": _round(summary.host.input_ms / steps),
+        "events": summary.event_count,
+        "trace": summary.path,
+        "damage": "; ".join(summary.damage),
+    }
+
+
+def _step_rows(run: CrossRank, times: RankTimes) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": times.summary.rank,
+            "step": None if number < 0 else int(number),
+            "duration_ms": int(times.duration[i]) / 1e6,
+            **{bucket: int(times.buckets[bucket][i]) / 1e6 for bucket in BUCKETS},
+        }
+        for i, number in enumerate(times.summary.step_numbers)
+    ]
+
+
+def _summary(found: Discovery, run: CrossRank, rank_rows: list[dict[str, Any]]) -> dict[str, Any]:
+    by_step: dict[int, list[int]] = defaultdict(list)
+    for times in run.ranks:
+        for number, duration in zip(times.summary.step_numbers, times.duration, strict=True):
+            by_step[int(number)].append(int(duration))
+    durations = [float(np.median(own)) / 1e6 for own in by_step.values()]
+    ledger = {bucket: _median([row[f"{bucket}_ms"] for row in rank_rows]) for bucket in BUCKETS}
+    step = _median([mean_ms(times.duration) for times in run.ranks]) or 0.0
+    worst = {}
+    for bucket in BUCKETS:
+        known = [(row[f"{bucket}_ms"], row["rank"]) for row in rank_rows if row[f"{bucket}_ms"] is not None]
+        if known and max(known)[0] > 0:
+            worst[bucket] = {"rank": max(known)[1], "ms": max(known)[0]}
+    return {
+        "step_time_ms": {
+            "median": _median(durations),
+            "p5": _round(float(np.percentile(durations, 5))) if durations else None,
+            "p95": _round(float(np.percentile(durations, 95))) if durations else None,
+            "n": len(durations),
+        },
+        "ledger_ms": ledger,
+        "ledger_pct": {
+            bucket: None if ms is None or not step else _round(100.0 * ms / step, 2) for bucket, ms in ledger.items()
+        },
+        "ledger_worst_rank": worst,
+        "overlap_pct": _median([row["overlap_pct"] for row in rank_rows], 2),
+        "exposed_comm_ms": _median([row["exposed_comm_ms"] for row in rank_rows]),
+        "idle_pct": _median([row["idle_pct"] for row in rank_rows], 2),
+        "compute_pct": _median([row["compute_pct"] for row in rank_rows], 2),
+        "non_compute_pct": _median([row["non_compute_pct"] for row in rank_rows], 2),
+        "unprofiled_step_time_ms": found.manifest.get("unprofiled_step_ms"),
+        "profiler_slowdown": _round(profiler_slowdown(found.manifest), 4),
+        "matching": {
+            "events": run.matching.events,
+            "matched_pct": run.matching.matched_pct,
+            "unmatched": run.matching.unmatched,
+        },
+        "notes": list(found.notes),
+    }
+
+
+def _kernel_rows(run: CrossRank) -> list[dict[str, Any]]:
+    """Kernels over all ranks, most time first, with the rank that spends most on each."""
+    merged: dict[tuple[str, str], list[tuple[int, Any]]] = defaultdict(list)
+    for times in run.ranks:
+        for kernel in times.summary.kernels:
+            merged[kernel.name, kernel.kind].append((times.summary.rank, kernel))
+    total = sum(kernel.total_us for same in merged.values() for _, kernel in same) or 1.0
+    steps = max(sum(len(times.duration) for times in run.ranks), 1)
+    rows = []
+    for (name, kind), same in merged.items():
+        spent = sum(kernel.total_us for _, kernel in same)
+        count = sum(kernel.count for _, kernel in same)
+        worst_rank, worst = max(same, key=lambda pair: pair[1].total_us)
+        rows.append(
+            {
+                "name": name,
+                "kind": kind,
+                "count": count,
+                "share_pct": _round(100.0 * spent / total, 3),
+                "ms_per_step": _round(spent / 1000.0 / steps),
+                "mean_us": _round(spent / count),
+                "min_us": min(kernel.min_us for _, kernel in same),
+                "max_us": max(kernel.max_us for _, kernel in same),
+                "ranks": len(same),
+                "worst_rank": worst_rank,
+                "worst_rank_total_ms": _round(worst.total_us / 1000.0),
+            }
+        )
+    return sorted(rows, key=lambda row: -row["share_pct"])
+
+
+def _blocking_rows(run: CrossRank) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": times.summary.rank,
+            "call": call.call,
+            "operator": call.operator,
+            "count": call.count,
+            "total_ms": _round(call.total_ms),
+        }
+        for times in run.ranks
+        for call in times.summary.host.blocking
+    ]
+
+
+def _hta_rows(run: CrossRank) -> dict[str, list[dict[str, Any]]]:
+    """HTA's own tables, each rank's under each other, in HTA's columns."""
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for attribute, name in (
+        ("temporal", "hta_temporal_breakdown"),
+        ("overlap", "hta_overlap"),
+        ("idle", "hta_idle_time_breakdown"),
+        ("kernel_types", "hta_kernel_types"),
+        ("kernels", "hta_kernels"),
+        ("launches", "hta_launch_statistics"),
+        ("queue_length", "hta_queue_length"),
+    ):
+        rows: list[dict[str, Any]] = []
+        for times in run.ranks:
+            rows += _hta_records(times.summary.rank, attribute, getattr(times.summary.hta, attribute))
+        if rows:
+            tables[name] = rows
+    return tables
+
+
+def _hta_records(rank: int, attribute: str, table: Any) -> list[dict[str, Any]]:
+    if table is None:
+        return []
+    records: list[dict[str, Any]] = table.to_dict("records")
+    return [{"rank": rank, **{str(key): value for key, value in record.items()}} for record in records]
+
+
+def _bucket_ms(run: CrossRank, times: RankTimes, bucket: str) -> float | None:
+    if bucket in ("comm_wait", "comm_transfer") and not run.split and len(times.summary.comm.start):
+        return None  # cannot be told apart, which is not the same as none
+    return _round(mean_ms(times.buckets[bucket]))
+
+
+def _per_step(ns: int | None, steps: int) -> float | None:
+    return None if ns is None else _round(ns / 1e6 / steps)
+
+
+def _median(values: list[float | None] | list[float], digits: int = 6) -> float | None:
+    known = [value for value in values if value is not None]
+    return _round(float(np.median(known)), digits) if known else None
+
+
+def _round(value: float | None, digits: int = 6) -> float | None:
+    return None if value is None else round(value, digits)

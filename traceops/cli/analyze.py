@@ -1,0 +1,113 @@
+"""`traceops analyze`: where the step time of a run went, from its traces, as HTML, CSV and JSON."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from datetime import datetime, timezone
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from traceops.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from traceops.load.discover import Discovery, Window
+
+HELP = "Explain where the step time went: a run folder, a folder of traces, one trace, or a remote path."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("path", help="profile/NAME, any folder with traces of ranks, one .json or .json.gz trace, or s3://…")
+    add("-o", "--output", metavar="DIR", help="report folder (reports/NAME: 'profile' in the path becomes 'reports')")
+    add("--select", choices=("latest", "all"), default="latest", help="which capture windows (%(default)s)")
+    add("--format", default="html,csv,json", metavar="LIST", help="of html, csv, json (%(default)s)")
+    add(
+        "--plotlyjs",
+        choices=("inline", "cdn"),
+        default="inline",
+        help="inline works offline, cdn makes a small page (%(default)s)",
+    )
+    add("--fail-on", choices=("info", "warning", "error"), help="exit 1 on a finding this severe")
+    add("--strict", action="store_true", help="exit 3 if any file could not be read whole")
+    add("--jobs", type=_positive, metavar="N", help="processes to read traces with (one a core)")
+    add("-q", "--quiet", action="store_true", help="print the report's path only")
+
+
+def main(args: argparse.Namespace) -> int:
+    formats = tuple(part.strip() for part in args.format.split(",") if part.strip())
+    if not formats or not set(formats) <= {"html", "csv", "json"}:
+        raise UsageError(f"--format takes html, csv and json, separated by commas, not {args.format!r}")
+    from traceops.analyze import analyze_window
+    from traceops.load.discover import discover
+    from traceops.model import SEVERITIES
+    from traceops.report import write_report
+    from traceops.report.terminal import ProgressLine, print_report
+
+    found = discover(args.path)
+    root = output_folder(args.path, found.name) if args.output is None else Path(args.output)
+    windows = found.windows if args.select == "all" else found.windows[-1:]
+    reports = []
+    for window in windows:
+        folder = root / _window_folder(window) if args.select == "all" else root
+        with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
+            report = analyze_window(found, window, jobs=args.jobs, progress=progress)
+        _check_writable(folder)
+        written = write_report(report, folder, formats, args.plotlyjs)
+        reports.append(report)
+        shown = next((path for path in written if path.suffix == ".html"), written[0])
+        if args.quiet:
+            print(shown)
+        else:
+            print_report(report, sys.stdout, shown)
+            _note_other_windows(found, args.select)
+    findings = [finding for report in reports for finding in report.findings]
+    if args.strict and any(finding.rule == "TO-V002" for finding in findings):
+        print("traceops analyze: --strict: not every file could be read whole", file=sys.stderr)
+        return 3
+    if args.fail_on is not None:
+        bound = SEVERITIES.index(args.fail_on)
+        return int(any(SEVERITIES.index(finding.severity) >= bound for finding in findings))
+    return 0
+
+
+def output_folder(path: str, name: str) -> Path:
+    """Where a report goes: the last 'profile' in the path becomes 'reports', other paths go to reports/NAME."""
+    local = Path(path)
+    parts = list(local.parts)
+    if "://" not in path and "profile" in parts[:-1] and local.is_dir():
+        at = len(parts) - 1 - parts[::-1].index("profile")
+        parts[at] = "reports"
+        return Path(*parts)
+    return Path("reports", name if name not in ("", ".", "..") else "traces")
+
+
+def _window_folder(window: Window) -> str:
+    started = datetime.fromtimestamp(window.started_ns / 1e9, tz=timezone.utc)
+    return f"run_{window.index}_{started:%Y%m%dT%H%M%S}"
+
+
+def _note_other_windows(found: Discovery, select: str) -> None:
+    if select == "latest" and len(found.windows) > 1:
+        earlier = {str(PurePosixPath(window.files[0].path).parent) for window in found.windows[:-1]}
+        print(
+            f"{len(found.windows) - 1} earlier capture windows were left out ({', '.join(sorted(earlier)[:4])}"
+            f"{' …' if len(earlier) > 4 else ''}); --select all analyses each"
+        )
+
+
+def _check_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be made ({error.strerror}); choose another with -o DIR") from error
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{folder} is not writable; choose another with -o DIR")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value

@@ -1,0 +1,196 @@
+"""The rules: id, what it means when it fires, and what to do about it. Ids are a contract."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traceops.model import SEVERITIES, Check, Confidence, Evidence, Finding, Severity
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A documented rule; `judged` is False while no command judges it yet."""
+
+    id: str
+    title: str
+    advice: str
+    judged: bool = False
+    how: str = ""
+
+
+_PLANNED = "not judged by this version of traceops"
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "TO-V001",
+        "Ranks of the world have no trace",
+        "Collect the missing ranks' traces: a straggler among them cannot be seen, and collectives they belong to "
+        "cannot be split into waiting and transfer.",
+        True,
+        "Fires where the world size in run.json or in the traces is larger than the number of ranks found.",
+    ),
+    Rule(
+        "TO-V002",
+        "A trace is truncated or damaged",
+        "Capture again, or copy the file again; check the disk's free space and that the job was not killed while "
+        "it wrote. What could be read is used.",
+        True,
+        "Fires for every file that looks like a trace and is empty, cut off, not JSON, a second trace of one rank "
+        "or of another run.",
+    ),
+    Rule(
+        "TO-V003",
+        "Ranks cover different steps",
+        "Start all ranks' profilers at the same step: use `traceops run`, or one schedule everywhere.",
+        True,
+        "Fires where the step numbers differ between ranks.",
+    ),
+    Rule(
+        "TO-V004",
+        "No gradient synchronisation inside backward",
+        "If this window is gradient accumulation under no_sync(), capture a window with an optimizer step; "
+        "otherwise the gradients are not synchronised while backward runs, and nothing can overlap with it.",
+        True,
+        "Fires where the strategy, or DDP or FSDP seen in the trace, synchronises inside backward, and no "
+        "collective was launched between backward's first and last function in any step.",
+    ),
+    Rule(
+        "TO-V005",
+        "The profiler itself slowed the steps",
+        "Trust shares of device time, not the host's: leave stacks, shapes and memory off, and compare with the "
+        "unprofiled step time.",
+        True,
+        "Compares the median profiled with the median unprofiled step of the same run: info from 10 %, warning "
+        "from 30 %.",
+    ),
+    Rule("TO-V006", "Clocks cannot be aligned well enough", ""),
+    Rule("TO-S001", "A rank is persistently late and makes the others wait", ""),
+    Rule("TO-S002", "A rank is late in some steps only", ""),
+    Rule(
+        "TO-O001",
+        "Communication is exposed",
+        "Let communication run beside backward: smaller first bucket (bucket_cap_mb), prefetching in FSDP, "
+        "gradient accumulation with no_sync(), lower precision for communication; and check with the bus "
+        "bandwidth below whether the link itself is slow.",
+        True,
+        "Time a step spends in transfer (waiting for late ranks not counted) that nothing hides, median over "
+        "ranks: info from 10 % of the step, warning from 20 %, error from 40 %.",
+    ),
+    Rule("TO-O002", "Many small collectives", ""),
+    Rule("TO-O003", "Communication starts only after backward ended", ""),
+    Rule(
+        "TO-I001",
+        "GPUs starve: kernels wait for the host to launch them",
+        "Give the GPU more work per launch: a larger batch, torch.compile or CUDA graphs, fused optimizers "
+        "(fused=True); look for Python work in the step, and for too few CPU cores per rank.",
+        True,
+        "Idle time that ends with a kernel launched after the idle time began, on the worst rank: info from 10 % "
+        "of the step, warning from 20 %, error from 40 %.",
+    ),
+    Rule(
+        "TO-I002",
+        "Waiting for input",
+        "Load ahead of need: more DataLoader workers (num_workers), prefetch_factor, pin_memory with "
+        "non_blocking copies, cheaper transforms, data nearer to the node.",
+        True,
+        "Idle time in which the launching thread was inside data loading, on the worst rank: info from 5 % of the "
+        "step, warning from 10 %, error from 30 %.",
+    ),
+    Rule(
+        "TO-I003",
+        "The host blocks on the device inside the step",
+        "Keep values on the device: no .item(), .cpu(), print or `if tensor` in the step; log every N steps; use "
+        "non_blocking=True and torch.where.",
+        True,
+        "Idle time that began while the launching thread waited in a device synchronisation, on the worst rank: "
+        "info from 1 % of the step, warning from 3 %, error from 15 %.",
+    ),
+    Rule("TO-C001", "A group's bus bandwidth is far below what its link should give", ""),
+    Rule("TO-C002", "Some groups or pairs are far slower than their peers", ""),
+    Rule("TO-P001", "GPU pairs talk across NUMA nodes", ""),
+    Rule("TO-P002", "NVLink or P2P is there but not used", ""),
+    Rule("TO-P003", "NCCL fell back to sockets", ""),
+    Rule("TO-P004", "The NIC in use is far from its GPU", ""),
+    Rule("TO-P005", "A link is narrower or slower than its siblings", ""),
+    Rule("TO-H001", "Hang: ranks never entered a collective that others wait in", ""),
+    Rule("TO-H002", "Hang: ranks called different collectives, sizes or types", ""),
+    Rule("TO-H003", "Hang: a rank entered but its GPU never got there or never finished", ""),
+    Rule("TO-H004", "A rank died and the others wait for it", ""),
+    Rule("TO-H005", "No progress before the first step", ""),
+    Rule("TO-H006", "Hang: every member entered and none finished", ""),
+    Rule("TO-M001", "A rank is near or over its memory", ""),
+    Rule("TO-M002", "Memory is lost to fragmentation or imbalance", ""),
+    Rule("TO-R001", "A metric regressed", ""),
+)
+BY_ID = {rule.id: rule for rule in RULES}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one rule's judge says: findings, or why there are none."""
+
+    rule: str
+    findings: tuple[Finding, ...] = ()
+    not_evaluated: str = ""
+    clear: str = ""
+
+
+def finding(
+    rule: str,
+    severity: Severity,
+    confidence: Confidence,
+    message: str,
+    evidence: Sequence[Evidence],
+    *,
+    ranks: Sequence[int] = (),
+    steps: Sequence[int] = (),
+    impact_ms: float | None = None,
+    cause: str | None = None,
+) -> Finding:
+    """A finding of a rule, with the rule's title and advice. No evidence, no finding."""
+    if not evidence:
+        raise ValueError(f"{rule}: a finding needs evidence")
+    return Finding(
+        rule=rule,
+        severity=severity,
+        confidence=confidence,
+        title=BY_ID[rule].title,
+        message=message,
+        evidence=tuple(evidence),
+        ranks=tuple(ranks),
+        steps=tuple(steps),
+        impact_ms=impact_ms,
+        cause=cause,
+        advice=BY_ID[rule].advice,
+    )
+
+
+def severity_of(value: float, info: float, warning: float, error: float = float("inf")) -> Severity | None:
+    """The severity a value reaches, None below all bounds."""
+    for severity, bound in (("error", error), ("warning", warning), ("info", info)):
+        if value >= bound:
+            return severity  # type: ignore[return-value]
+    return None
+
+
+def most_important_first(findings: Sequence[Finding]) -> list[Finding]:
+    """By severity, then by what a step loses, so that the first is the one to fix first."""
+    return sorted(findings, key=lambda f: (-SEVERITIES.index(f.severity), -(f.impact_ms or 0.0), f.rule))
+
+
+def checks(verdicts: Sequence[Verdict]) -> list[Check]:
+    """One line for each rule there is, also for those that nobody judged."""
+    by_rule = {verdict.rule: verdict for verdict in verdicts}
+    result = []
+    for rule in RULES:
+        verdict = by_rule.get(rule.id)
+        if verdict is None:
+            result.append(Check(rule.id, "not_evaluated", _PLANNED))
+        elif verdict.findings:
+            result.append(Check(rule.id, "fired", verdict.findings[0].message))
+        elif verdict.not_evaluated:
+            result.append(Check(rule.id, "not_evaluated", verdict.not_evaluated))
+        else:
+            result.append(Check(rule.id, "clear", verdict.clear))
+    return result

@@ -1,0 +1,52 @@
+"""One renderer a file format, all from the same Report."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from traceops.model import Report
+from traceops.report.csv import render_csv_files
+from traceops.report.json import render_json
+
+FORMATS = ("html", "csv", "json")
+
+
+def write_report(
+    report: Report, folder: Path, formats: tuple[str, ...] = FORMATS, plotlyjs: str = "inline"
+) -> list[Path]:
+    """Write the chosen formats into `folder`, each file whole or not at all; returns the paths written.
+
+    Files of an earlier report in the folder that this one does not have are removed.
+    """
+    contents: dict[str, str] = {}
+    if "json" in formats:
+        contents["report.json"] = render_json(report)
+    if "csv" in formats:
+        contents |= render_csv_files(report)
+    if "html" in formats:
+        from traceops.report.html import render_html
+
+        contents["summary.html"] = render_html(report, plotlyjs=plotlyjs)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in contents.items():
+        _write_whole(folder / name, text)
+    for stale in folder.glob("*.csv"):
+        if "csv" in formats and stale.name not in contents:
+            stale.unlink()
+    return [folder / name for name in contents]
+
+
+def _write_whole(path: Path, text: str) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="") as file:
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # noqa: PTH101 mkstemp makes files private
+        os.replace(temporary, path)  # noqa: PTH105
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,53 @@
+"""report.json: the Report for other programs, as docs/formats.md and report.schema.json say."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from traceops.model import Report
+from traceops.version import __version__
+
+SCHEMA_VERSION = 1
+SCHEMA_PATH = Path(__file__).with_name("report.schema.json")
+
+
+def to_json_object(report: Report) -> dict[str, Any]:
+    """The object report.json holds: JSON types only, null where a number is not known."""
+    result: dict[str, Any] = _plain(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "tool": {"name": "traceops", "version": __version__},
+            "run": report.run,
+            "summary": report.summary,
+            "ranks": report.ranks,
+            "steps": report.steps,
+            "collectives": report.collectives,
+            "what_if": report.what_if,
+            "findings": [asdict(finding) for finding in report.findings],
+            "checks": [asdict(check) for check in report.checks],
+        }
+    )
+    return result
+
+
+def render_json(report: Report) -> str:
+    """The text of report.json."""
+    return json.dumps(to_json_object(report), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,66 @@
+"""What is known about the run as a whole: from its manifest, or else from what its traces say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from traceops.load.discover import Discovery
+from traceops.model import TraceMeta
+from traceops.summary import RankSummary
+
+
+def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> dict[str, Any]:
+    """The `run` object of report.json; null where neither manifest nor traces say."""
+    manifest = discovery.manifest
+    metas = [summary.meta for summary in ranks]
+    present = [summary.rank for summary in ranks]
+    world = world_size(discovery, ranks)
+    hosts = manifest.get("hosts") or sorted({meta.host for meta in metas if meta.host})
+    steps = sorted({int(n) for summary in ranks for n in summary.step_numbers if n >= 0})
+    return {
+        "name": manifest.get("name") or discovery.name,
+        "world_size": world,
+        "ranks_present": present,
+        "ranks_missing": sorted(set(range(world)) - set(present)),
+        "hosts": hosts,
+        "device": _first(metas, "device") or _device_name(manifest) or ("cpu" if not _on_gpu(ranks) else None),
+        "backend": manifest.get("backend") or _first(metas, "backend"),
+        "torch_version": manifest.get("torch_version") or _first(metas, "torch_version"),
+        "nccl_version": manifest.get("nccl_version") or _first(metas, "nccl_version"),
+        "strategy": manifest.get("strategy"),
+        "steps": steps,
+    }
+
+
+def world_size(discovery: Discovery, ranks: Sequence[RankSummary]) -> int:
+    """Ranks of the job: from the manifest, the traces, or at least as many as the highest rank says."""
+    known = discovery.manifest.get("world_size")
+    if isinstance(known, int) and known > 0:
+        return known
+    inside = [summary.meta.world_size for summary in ranks if summary.meta.world_size]
+    return max([*inside, max(summary.rank for summary in ranks) + 1 if not inside else 1])
+
+
+def rank_host(discovery: Discovery, summary: RankSummary) -> str | None:
+    """The host a rank ran on."""
+    for entry in discovery.manifest.get("ranks") or ():
+        if isinstance(entry, dict) and entry.get("rank") == summary.rank and entry.get("host"):
+            return str(entry["host"])
+    return summary.meta.host
+
+
+def _first(metas: Sequence[TraceMeta], field: str) -> Any:
+    return next((value for meta in metas if (value := getattr(meta, field)) is not None), None)
+
+
+def _device_name(manifest: dict[str, Any]) -> str | None:
+    for entry in manifest.get("ranks") or ():
+        device = entry.get("device") if isinstance(entry, dict) else None
+        if isinstance(device, dict) and device.get("name"):
+            return str(device["name"])
+    return None
+
+
+def _on_gpu(ranks: Sequence[RankSummary]) -> bool:
+    return any(summary.on_gpu for summary in ranks)

@@ -1,0 +1,93 @@
+"""The map: everything that needs one rank only, from a trace file to a compact summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.analyses.activity import COMM, Activity, find_activity
+from traceops.analyses.backward import BackwardSync, measure_backward_sync
+from traceops.analyses.breakdown import Breakdown, measure_breakdown
+from traceops.analyses.host import HostTime, measure_host
+from traceops.analyses.kernels import KernelStats, measure_kernels
+from traceops.analyses.ledger import RankLedger, measure_ledger
+from traceops.analyses.steps import StepBounds, find_steps
+from traceops.hta_bridge import HtaTables, hta_tables
+from traceops.load.discover import TraceFile
+from traceops.load.kineto import load_trace
+from traceops.model import CommArgs, Events, Int, TraceMeta
+
+
+@dataclass(frozen=True)
+class CommEvents:
+    """One rank's collectives in start order (ns); `args[i]` is None where the trace says nothing of it."""
+
+    start: Int
+    end: Int
+    step: Int  # position in the rank's steps, see StepBounds.of_activity
+    name: tuple[str, ...]
+    args: tuple[CommArgs | None, ...]
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """What the reduce needs of one rank; small whatever the trace's size."""
+
+    rank: int
+    path: str
+    meta: TraceMeta
+    damage: tuple[str, ...]
+    size_bytes: int
+    event_count: int
+    on_gpu: bool
+    step_numbers: Int
+    step_edges: Int
+    ledger: RankLedger
+    comm: CommEvents
+    breakdown: Breakdown
+    kernels: tuple[KernelStats, ...]
+    host: HostTime
+    backward: BackwardSync
+    hta: HtaTables
+
+
+def summarize(file: TraceFile) -> RankSummary:
+    """Load one trace and measure it. Raises InputError where the file cannot be opened."""
+    trace = load_trace(file.path)
+    events = trace.events
+    activity = find_activity(events)
+    steps = find_steps(events, activity)
+    hta = hta_tables(file.rank, trace)
+    return RankSummary(
+        rank=file.rank,
+        path=file.path,
+        meta=trace.meta,
+        damage=trace.damage,
+        size_bytes=trace.size_bytes,
+        event_count=len(events),
+        on_gpu=activity.on_gpu,
+        step_numbers=steps.number,
+        step_edges=steps.edges,
+        ledger=measure_ledger(events, activity, steps),
+        comm=_comm_events(events, activity, steps),
+        breakdown=measure_breakdown(events, activity, steps, hta),
+        kernels=measure_kernels(events, activity, steps),
+        host=measure_host(events, steps),
+        backward=measure_backward_sync(events, activity, steps),
+        hta=hta,
+    )
+
+
+def _comm_events(events: Events, activity: Activity, steps: StepBounds) -> CommEvents:
+    chosen: NDArray[np.int64] = np.flatnonzero(activity.kind == COMM)
+    chosen = chosen[np.argsort(activity.start[chosen], kind="stable")]
+    rows = activity.row[chosen]
+    return CommEvents(
+        start=activity.start[chosen],
+        end=activity.end[chosen],
+        step=steps.of_activity[chosen],
+        name=tuple(events.names[i] for i in events.name[rows]),
+        args=tuple(events.comm.get(int(row)) for row in rows),
+    )
