@@ -58,7 +58,7 @@ def summarize(file: TraceFile) -> RankSummary:
     trace = load_trace(file.path)
     events = trace.events
     activity = find_activity(events)
-    steps = find_steps(events, activity)
+    steps = find_steps(events, activity, file.steps)
     hta = hta_tables(file.rank, trace)
     return RankSummary(
         rank=file.rank,

@@ -10,7 +10,10 @@ import numpy as np
 
 from traceops.analyses.crossrank import CrossRank, RankTimes, mean_ms
 from traceops.findings import Verdict, finding, severity_of
-from traceops.model import Evidence
+from traceops.model import Confidence, Evidence
+
+
+_SLOWED = 1.2  # profiled ÷ unprofiled step from which host times are mostly the profiler's
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,7 @@ def _judge(rule: IdleRule, run: CrossRank, profiler_slowdown: float | None) -> V
         *rule.detail(worst),
     )
     message = rule.message.format(where=_where(ranks, len(run.ranks)), ms=impact, pct=worst_share)
-    slowed = rule.bucket == "idle_host" and profiler_slowdown is not None and profiler_slowdown > 1.2
-    if slowed:
+    if rule.bucket == "idle_host" and profiler_slowdown is not None and profiler_slowdown > _SLOWED:
         message += f" The profiler made the step {profiler_slowdown:.2f} times as long, most of it host time."
     return Verdict(
         rule.rule,
@@ -69,7 +71,7 @@ def _judge(rule: IdleRule, run: CrossRank, profiler_slowdown: float | None) -> V
             finding(
                 rule.rule,
                 severity,
-                "low" if slowed else "high",
+                _confidence(rule, profiler_slowdown),
                 message,
                 evidence,
                 ranks=ranks,
@@ -78,6 +80,15 @@ def _judge(rule: IdleRule, run: CrossRank, profiler_slowdown: float | None) -> V
             ),
         ),
     )
+
+
+def _confidence(rule: IdleRule, profiler_slowdown: float | None) -> Confidence:
+    """The profiler costs host time, so a claim about the host is as good as what is known of that cost."""
+    if rule.bucket != "idle_host":
+        return "high"
+    if profiler_slowdown is None:
+        return "medium"
+    return "low" if profiler_slowdown > _SLOWED else "high"
 
 
 def _share(times: RankTimes, bucket: str) -> float | None:

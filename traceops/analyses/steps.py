@@ -31,13 +31,17 @@ class StepBounds:
         return len(self.number)
 
 
-def find_steps(events: Events, activity: Activity) -> StepBounds:
+def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | None = None) -> StepBounds:
     """Step boundaries of one trace [docs/metrics.md, the step ledger].
 
     Device step k ends with the last activity launched in steps up to k. Without a GPU it begins and
     ends with its annotation. A trace that marks no steps is one window from first to last activity.
+    Of a window that was cut off only the `recorded` steps count.
     """
     rows, numbers = step_rows(events)
+    if recorded is not None:
+        whole = np.isin(numbers, recorded)
+        rows, numbers = rows[whole], numbers[whole]
     if not len(rows):
         first = int(activity.start.min()) if len(activity.start) else 0
         last = int(activity.end.max()) if len(activity.end) else first

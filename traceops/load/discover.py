@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,18 +20,36 @@ _RANK = re.compile(r"(?:^|[^a-z])(?:rank|worker)[_-]?(\d+)(?=\D|$)", re.IGNORECA
 _WINDOW = re.compile(r"(?:^|[._-])window[_-]?(\d+)(?=\D|$)", re.IGNORECASE)
 # What lies beside traces without being one.
 _NEVER = frozenset({"run.json", "manifest.json", "report.json", "truth.json", "package.json", "settings.json"})
+_MANIFEST_TYPES: dict[str, Any] = {
+    "name": str,
+    "world_size": int,
+    "strategy": str,
+    "backend": str,
+    "torch_version": str,
+    "nccl_version": str,
+    "hosts": list,
+    "ranks": list,
+    "training": dict,
+    "unprofiled_step_ms": (int, float),
+    "profiled_step_ms": (int, float),
+}
 _SKIP_FOLDERS = frozenset({"evidence", "logs", "node_modules", "__pycache__"})
 
 
 @dataclass(frozen=True)
 class TraceFile:
-    """A trace and where its rank number comes from: 'metadata', 'name' or 'order'."""
+    """A trace and where its rank number comes from: 'metadata', 'name' or 'order'.
+
+    `steps` are the steps the capture says it recorded whole, None where nobody says: the profiler
+    labels a step that was cut off like any other.
+    """
 
     path: str
     rank: int
     rank_from: str
     world_size: int | None = None
     started_ns: int = 0
+    steps: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -96,6 +114,8 @@ def discover(path: str) -> Discovery:
     candidates, foreign = _without_other_runs(candidates)
     problems.extend(foreign)
     files, notes = _assign_ranks(candidates)
+    recorded = _recorded_steps(manifest, root)
+    files = [replace(file, steps=recorded.get(file.path)) for file in files]
     windows, duplicates = _group_windows(files, {c.path: c.window for c in candidates})
     problems.extend(duplicates)
     name = PurePosixPath(root.rstrip("/")).name or "traces"
@@ -182,7 +202,21 @@ def _read_manifest(root: str) -> tuple[dict[str, Any], tuple[str, str] | None]:
         return {}, None if is_remote(root) else (path, str(error))
     except (ValueError, UnicodeDecodeError) as error:
         return {}, (path, f"not valid JSON ({error}); what it says of the run is not used")
-    return (value, None) if isinstance(value, dict) else ({}, (path, "not a JSON object"))
+    if not isinstance(value, dict):
+        return {}, (path, "not a JSON object; what it says of the run is not used")
+    wrong = [key for key, kind in _MANIFEST_TYPES.items() if not isinstance(value.get(key), kind) and value.get(key) is not None]
+    usable = {key: item for key, item in value.items() if key not in wrong}
+    return usable, (path, f"has fields of the wrong type, not used: {', '.join(wrong)}") if wrong else None
+
+
+def _recorded_steps(manifest: dict[str, Any], root: str) -> dict[str, tuple[int, ...]]:
+    """Trace path -> steps of its window, for windows that were cut off."""
+    steps = {}
+    for rank in manifest.get("ranks") or ():
+        for window in (rank.get("windows") or ()) if isinstance(rank, dict) else ():
+            if isinstance(window, dict) and window.get("trace") and not window.get("complete", True):
+                steps[f"{root.rstrip('/')}/{window['trace']}"] = tuple(window.get("steps") or ())
+    return steps
 
 
 def _without_other_runs(candidates: list[_Candidate]) -> tuple[list[_Candidate], list[tuple[str, str]]]:

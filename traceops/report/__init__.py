@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from traceops.model import Report
-from traceops.report.csv import render_csv_files
+from traceops.report.csv import CSV_FILES, render_csv_files
 from traceops.report.json import render_json
 
 FORMATS = ("html", "csv", "json")
@@ -32,9 +32,9 @@ def write_report(
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in contents.items():
         _write_whole(folder / name, text)
-    for stale in folder.glob("*.csv"):
-        if "csv" in formats and stale.name not in contents:
-            stale.unlink()
+    if "csv" in formats:
+        for name in set(CSV_FILES) - contents.keys():
+            (folder / name).unlink(missing_ok=True)
     return [folder / name for name in contents]
 
 

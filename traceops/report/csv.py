@@ -9,6 +9,22 @@ from typing import Any
 
 from traceops.model import Finding, Report
 
+CSV_FILES = (
+    "summary.csv",
+    "findings.csv",
+    "steps.csv",
+    "collectives.csv",
+    "kernels.csv",
+    "blocking_calls.csv",
+    "hta_temporal_breakdown.csv",
+    "hta_overlap.csv",
+    "hta_idle_time_breakdown.csv",
+    "hta_kernel_types.csv",
+    "hta_kernels.csv",
+    "hta_launch_statistics.csv",
+    "hta_queue_length.csv",
+)
+
 _FINDING_COLUMNS = (
     "rule",
     "severity",

@@ -1,0 +1,139 @@
+"""The short summary on the terminal, and the progress line while traces are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from traceops.analyses.ledger import BUCKETS
+from traceops.load.discover import TraceFile
+from traceops.model import Finding, Report
+from traceops.report.verdict import verdict
+
+_STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "clear": "bold green"}
+_MARK = {"error": "✖", "warning": "▲", "info": "●", "clear": "✔"}
+_MOST_RANKS = 8
+_BAR_WIDTH = 30
+
+
+def print_report(report: Report, file: TextIO, written: Path) -> None:
+    """Verdict, where the step goes, findings, the worst ranks, and where the report lies."""
+    console = Console(file=file, highlight=False, soft_wrap=True)
+    console.print(_heading(report))
+    said = verdict(report)
+    console.print(Text(f"{_MARK.get(said.level, '●')} {said.sentence}", style=_STYLE.get(said.level, "")))
+    console.print(_ledger(report))
+    console.print(_ranks(report))
+    for finding in report.findings:
+        _print_finding(console, finding)
+    skipped = sum(check.status == "not_evaluated" and not check.reason.startswith("not judged") for check in report.checks)
+    if skipped:
+        console.print(f"{skipped} rules could not be evaluated on these traces; the report says why.", style="dim")
+    console.print(f"Report: {written}")
+
+
+def _heading(report: Report) -> Text:
+    run, step = report.run, report.summary["step_time_ms"]
+    present = len(run["ranks_present"])
+    parts = [f"{present} of {run['world_size']} ranks" if run["ranks_missing"] else f"{present} ranks"]
+    parts += [str(run[key]) for key in ("device", "strategy") if run.get(key)]
+    if step["median"] is not None:
+        parts.append(f"step {step['median']:.2f} ms (median of {step['n']}, p5–p95 {step['p5']:.2f}–{step['p95']:.2f})")
+    return Text(f"{run['name']}: ", style="bold") + Text(" · ".join(parts), style="")
+
+
+def _ledger(report: Report) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
+    for title, justify in (("where a step goes", "left"), ("ms", "right"), ("%", "right"), ("", "left"), ("worst rank", "left")):
+        table.add_column(title, justify=justify)  # type: ignore[arg-type]
+    worst = report.summary["ledger_worst_rank"]
+    for bucket in BUCKETS:
+        ms, pct = report.summary["ledger_ms"][bucket], report.summary["ledger_pct"][bucket]
+        if not ms and bucket not in worst:
+            continue
+        bar = "█" * round((pct or 0) / 100 * _BAR_WIDTH)
+        who = f"{worst[bucket]['ms']:.2f} ms on rank {worst[bucket]['rank']}" if bucket in worst else ""
+        table.add_row(bucket, _number(ms, 2), _number(pct, 1), bar, who if len(report.ranks) > 1 else "")
+    return table
+
+
+def _ranks(report: Report) -> Table:
+    columns: tuple[tuple[str, str, int], ...] = (
+        ("idle %", "idle_pct", 1),
+        ("compute %", "compute_pct", 1),
+        ("overlap %", "overlap_pct", 1),
+        ("wait ms", "comm_wait_ms", 2),
+        ("transfer ms", "comm_transfer_ms", 2),
+        ("caused wait", "late_share", 2),
+    )
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("rank", justify="right")
+    for title, _, _ in columns:
+        table.add_column(title, justify="right")
+    rows = report.ranks
+    if len(rows) > _MOST_RANKS:  # keep the ranks the others wait for, then the idlest
+        rows = sorted(rows, key=lambda row: (-(row["late_share"] or 0), -(row["idle_pct"] or 0)))[:_MOST_RANKS]
+    for row in rows:
+        cells = [_number(row[key], digits) for _, key, digits in columns]
+        if row["late_share"] is not None:
+            cells[-1] = f"{100 * row['late_share']:.0f} %"
+        table.add_row(str(row["rank"]), *cells)
+    if len(report.ranks) > len(rows):
+        table.caption = f"the {len(rows)} worst of {len(report.ranks)} ranks; all are in summary.csv"
+    return table
+
+
+def _print_finding(console: Console, finding: Finding) -> None:
+    style = _STYLE[finding.severity]
+    line = Text(f"{_MARK[finding.severity]} {finding.rule} ", style=style)
+    line.append(f"{finding.title}. ", style="bold")
+    line.append(finding.message)
+    console.print(line)
+    shown = [
+        f"{e.metric} {e.value}{' ' + e.unit if e.unit else ''}" for e in finding.evidence if e.value is not None
+    ]
+    console.print(Text("    " + "; ".join(shown), style="dim"))
+    if finding.severity != "info":
+        console.print(Text("    → " + finding.advice))
+
+
+def _number(value: Any, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+class ProgressLine:
+    """A bar over ranks on a terminal, nothing elsewhere; call it with (done, all, file)."""
+
+    def __init__(self, file: TextIO, enabled: bool = True) -> None:
+        console = Console(file=file)
+        self._progress = Progress(
+            TextColumn("reading traces"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} ranks"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            auto_refresh=False,  # a refresh thread and forked workers do not mix
+            disable=not (enabled and console.is_terminal),
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> ProgressLine:
+        self._progress.start()
+        return self
+
+    def __call__(self, done: int, total: int, file: TraceFile) -> None:
+        if self._task is None:
+            self._task = self._progress.add_task("", total=total)
+        self._progress.update(self._task, completed=done, refresh=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
