@@ -1,6 +1,6 @@
 """Trains every strategy under the profiler, analyses it, and prints a row each: what the README's table comes from.
 
-    python benchmarks/strategies.py --nproc 4 --out /tmp/strategies -- --layers 4 --dim 512
+python benchmarks/strategies.py --nproc 4 --out /tmp/strategies -- --layers 4 --dim 512
 """
 
 from __future__ import annotations
@@ -18,20 +18,37 @@ COLUMNS = ("compute", "comm_transfer", "comm_wait", "idle_host", "idle_input", "
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nproc", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("profile"))
     parser.add_argument("--only", nargs="*", choices=NAMES, default=list(NAMES))
     parser.add_argument("options", nargs="*", help="passed on to traceops run")
     args = parser.parse_args()
-    print("| strategy | step ms | unprofiled ms | overlap % | " + " | ".join(COLUMNS) + " | matched % | findings |")
+    print(
+        "| strategy | step ms | unprofiled ms | overlap % | "
+        + " | ".join(COLUMNS)
+        + " | matched % | findings |"
+    )
     print("|---" * (len(COLUMNS) + 6) + "|")
     failed = []
     for strategy in args.only:
         folder = args.out / strategy
-        command = ["run", "--strategy", strategy, "--nproc", str(args.nproc), "--out", str(folder), "--overwrite"]
+        command = [
+            "run",
+            "--strategy",
+            strategy,
+            "--nproc",
+            str(args.nproc),
+            "--out",
+            str(folder),
+            "--overwrite",
+        ]
         report = folder / "report"
-        code = _traceops([*command, *args.options]) or _traceops(["analyze", str(folder), "-o", str(report), "-q"])
+        code = _traceops([*command, *args.options]) or _traceops(
+            ["analyze", str(folder), "-o", str(report), "-q"]
+        )
         if code:
             failed.append(strategy)
             print(f"| {strategy} | failed with {code} |", flush=True)
@@ -41,7 +58,9 @@ def main() -> int:
 
 
 def _traceops(command: list[str]) -> int:
-    done = subprocess.run([sys.executable, "-m", "traceops", *command], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "traceops", *command], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         print(done.stdout[-4000:], done.stderr[-4000:], file=sys.stderr)
     return done.returncode

@@ -35,7 +35,9 @@ _POOL_WORTH_BYTES = 4 << 20  # below this, starting processes takes longer than 
 Progress = Callable[[int, int, TraceFile], None]
 
 
-def analyze(path: str | os.PathLike[str], *, jobs: int | None = None, progress: Progress | None = None) -> Report:
+def analyze(
+    path: str | os.PathLike[str], *, jobs: int | None = None, progress: Progress | None = None
+) -> Report:
     """Analyse the latest capture window under `path`: a run folder, a folder of traces, one trace, a remote path.
 
     Raises InputError where nothing can be read. Damaged files cost themselves only and are findings.

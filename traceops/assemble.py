@@ -18,7 +18,9 @@ from traceops.model import Report
 from traceops.run_info import rank_host
 
 
-def assemble(found: Discovery, run: CrossRank, run_info: dict[str, Any], verdicts: Sequence[Verdict]) -> Report:
+def assemble(
+    found: Discovery, run: CrossRank, run_info: dict[str, Any], verdicts: Sequence[Verdict]
+) -> Report:
     """Everything the renderers need, in the units and keys of report.json."""
     rank_rows = [_rank_row(found, run, times) for times in run.ranks]
     return Report(
@@ -55,7 +57,9 @@ def _rank_row(found: Discovery, run: CrossRank, times: RankTimes) -> dict[str, A
         "wait_ms": _per_step(times.wait_ns, steps),
         "transfer_ms": _per_step(times.transfer_ns, steps),
         "caused_wait_ms": _per_step(times.caused_wait_ns, steps),
-        "late_share": None if times.caused_wait_ns is None or not caused else _round(times.caused_wait_ns / caused, 4),
+        "late_share": None
+        if times.caused_wait_ns is None or not caused
+        else _round(times.caused_wait_ns / caused, 4),
         **{f"{bucket}_ms": _bucket_ms(run, times, bucket) for bucket in BUCKETS},
         "input_ms": _round(summary.host.input_ms / steps),
         "events": summary.event_count,
@@ -98,7 +102,8 @@ def _summary(found: Discovery, run: CrossRank, rank_rows: list[dict[str, Any]]) 
         },
         "ledger_ms": ledger,
         "ledger_pct": {
-            bucket: None if ms is None or not step else _round(100.0 * ms / step, 2) for bucket, ms in ledger.items()
+            bucket: None if ms is None or not step else _round(100.0 * ms / step, 2)
+            for bucket, ms in ledger.items()
         },
         "ledger_worst_rank": worst,
         "overlap_pct": _median([row["overlap_pct"] for row in rank_rows], 2),

@@ -12,9 +12,9 @@ def rules_markdown() -> str:
         "",
         "Generated from `traceops/findings.py` by `python -m traceops.docs > docs/rules.md`; edit there.",
         "",
-        "Severity (`error`, `warning`, `info`) says how much it matters, confidence (`high`, `medium`, `low`) how sure",
-        "the claim is. A rule that could not be judged on the traces at hand is `not_evaluated`, with the reason, in",
-        "the report's `checks`; it is never shown as clear.",
+        "Severity (`error`, `warning`, `info`) says how much it matters, confidence (`high`, `medium`, `low`) how",
+        "sure the claim is. A rule that could not be judged on the traces at hand is `not_evaluated`, with the",
+        "reason, in the report's `checks`; it is never shown as clear.",
         "",
     ]
     for rule in RULES:

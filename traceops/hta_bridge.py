@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KERNEL_WAIT_US = 30  # HTA's default bound between 'kernel wait' and 'other'
-_DEVICE_CATS = frozenset(
-    {"kernel", "gpu_memset", "memset", "gpu_memcpy", "memcpy", "mtia_ccp_events"}
-)
+_DEVICE_CATS = frozenset({"kernel", "gpu_memset", "memset", "gpu_memcpy", "memcpy", "mtia_ccp_events"})
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def hta_tables(rank: int, trace: RankTrace) -> HtaTables:
         for name, analysis in _ANALYSES.items():
             try:
                 results.update(analysis(hta_trace, rank))
-            except Exception as error:  # noqa: BLE001 HTA raises whatever pandas raises; the report says what
+            except Exception as error:
                 failed.append((name, f"{type(error).__name__}: {error}"[:200]))
     return HtaTables(**results, failed=tuple(failed))
 
@@ -131,14 +129,18 @@ def _idle(trace: Any, rank: int) -> dict[str, Any]:
 def _kernels(trace: Any, rank: int) -> dict[str, Any]:
     from hta.analyzers.breakdown_analysis import BreakdownAnalysis
 
-    types, kernels = BreakdownAnalysis.get_gpu_kernel_breakdown(trace, visualize=False, include_memory_kernels=True)
+    types, kernels = BreakdownAnalysis.get_gpu_kernel_breakdown(
+        trace, visualize=False, include_memory_kernels=True
+    )
     return {"kernel_types": types, "kernels": kernels}
 
 
 def _launches(trace: Any, rank: int) -> dict[str, Any]:
     from hta.analyzers.cuda_kernel_analysis import CudaKernelAnalysis
 
-    return {"launches": CudaKernelAnalysis.cuda_kernel_launch_stats(trace, ranks=[rank], visualize=False)[rank]}
+    return {
+        "launches": CudaKernelAnalysis.cuda_kernel_launch_stats(trace, ranks=[rank], visualize=False)[rank]
+    }
 
 
 def _queue_length(trace: Any, rank: int) -> dict[str, Any]:

@@ -24,7 +24,9 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> dict[str, A
         "ranks_present": present,
         "ranks_missing": sorted(set(range(world)) - set(present)),
         "hosts": hosts,
-        "device": _first(metas, "device") or _device_name(manifest) or ("cpu" if not _on_gpu(ranks) else None),
+        "device": _first(metas, "device")
+        or _device_name(manifest)
+        or ("cpu" if not _on_gpu(ranks) else None),
         "backend": manifest.get("backend") or _first(metas, "backend"),
         "torch_version": manifest.get("torch_version") or _first(metas, "torch_version"),
         "nccl_version": manifest.get("nccl_version") or _first(metas, "nccl_version"),

@@ -13,7 +13,8 @@ from traceops.model import CommArgs, Int
 from traceops.summary import RankSummary
 
 _OP_IN_KERNEL = re.compile(
-    r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|send_?recv|barrier|gather|scatter)", re.I
+    r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|send_?recv|barrier|gather|scatter)",
+    re.I,
 )
 _POINT_TO_POINT = re.compile(r"send|recv", re.I)
 
@@ -63,7 +64,9 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
     Windows start at different moments but ranks leave the last step together, so counting from the
     end pairs them [docs/metrics.md]. A pair whose sizes differ is left out rather than believed.
     """
-    by_key: dict[tuple[tuple[int, ...], str, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    by_key: dict[tuple[tuple[int, ...], str, str], dict[int, list[int]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     summaries = {summary.rank: summary for summary in ranks}
     unmatched: dict[str, int] = defaultdict(int)
     events = 0
@@ -111,10 +114,7 @@ def waits_by_rank(matching: Matching, ranks: Sequence[RankSummary]) -> dict[int,
         for (rank, position), wait in zip(collective.members, collective.wait_ns, strict=True):
             start = int(comm[rank].start[position])
             rows[rank].append((start, start + wait, int(comm[rank].end[position])))
-    return {
-        rank: tuple(np.array(own, dtype=np.int64).reshape(-1, 3).T)  # type: ignore[misc]
-        for rank, own in rows.items()
-    }
+    return {rank: tuple(np.array(own, dtype=np.int64).reshape(-1, 3).T) for rank, own in rows.items()}
 
 
 def _collective(
@@ -126,7 +126,8 @@ def _collective(
     summaries: dict[int, RankSummary],
 ) -> Collective:
     durations = [
-        int(summaries[rank].comm.end[position] - summaries[rank].comm.start[position]) for rank, position in members
+        int(summaries[rank].comm.end[position] - summaries[rank].comm.start[position])
+        for rank, position in members
     ]
     transfer = min(durations)
     elements = None

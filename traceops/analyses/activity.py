@@ -16,7 +16,15 @@ COMPUTE, COMM, MEMORY = 0, 1, 2
 _GPU_KERNEL = ("kernel", "concurrent_kernel", "mtia_ccp_events")
 _GPU_MEMORY = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
 _GPU_CATS = (*_GPU_KERNEL, *_GPU_MEMORY)
-_LAUNCH_CATS = ("cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "mtia_runtime", "xpu_runtime")
+_LAUNCH_CATS = (
+    "cuda_runtime",
+    "cuda_driver",
+    "runtime",
+    "driver",
+    "hip_runtime",
+    "mtia_runtime",
+    "xpu_runtime",
+)
 _CPU_OP_CATS = ("cpu_op", "operator")
 _ANNOTATION_CATS = ("user_annotation",)
 
@@ -29,13 +37,17 @@ _COMM_KERNEL = re.compile(
 )
 _CPU_COMM = re.compile(r"^(gloo|mpi|ucc):")
 _CPU_COMM_FALLBACK = re.compile(r"^record_param_comms$")
-_NOT_CPU_COMPUTE = re.compile(r"^(c10d::|_?c10d_functional|record_param_comms|(gloo|mpi|ucc|nccl):|ProfilerStep)")
+_NOT_CPU_COMPUTE = re.compile(
+    r"^(c10d::|_?c10d_functional|record_param_comms|(gloo|mpi|ucc|nccl):|ProfilerStep)"
+)
 _INPUT = re.compile(
     r"enumerate\(DataLoader\)|data_?-?load|load_?-?(data|batch)|(get|next|fetch|read)_?-?batch"
     r"|batch_?-?(get|next|fetch|load|wait)|input_?-?pipeline|data_?-?(iter|fetch|wait|time|prepar)",
     re.IGNORECASE,
 )
-_BLOCKING = re.compile(r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(2D|3D|DtoH)?$|^cuMemcpyDtoH")
+_BLOCKING = re.compile(
+    r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(2D|3D|DtoH)?$|^cuMemcpyDtoH"
+)
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,14 @@ def judge_exposed(run: CrossRank) -> Verdict:
     median = float(np.median(list(shares.values())))
     severity = severity_of(median, *_BOUNDS)
     if severity is None:
-        return Verdict("TO-O001", clear=f"{median:.1f} % of the step is exposed transfer (bound {_BOUNDS[0]:g} %)")
+        return Verdict(
+            "TO-O001", clear=f"{median:.1f} % of the step is exposed transfer (bound {_BOUNDS[0]:g} %)"
+        )
     impact = float(np.median([mean_ms(times.buckets["comm_transfer"]) for times in run.ranks]))
     worst = max(shares, key=lambda rank: shares[rank])
-    overlap = [t.summary.breakdown.overlap_pct for t in run.ranks if t.summary.breakdown.overlap_pct is not None]
+    overlap = [
+        t.summary.breakdown.overlap_pct for t in run.ranks if t.summary.breakdown.overlap_pct is not None
+    ]
     evidence = [
         Evidence("comm_transfer", round(impact, 3), "ms/step"),
         Evidence("comm_transfer_pct", round(median, 1), "%", _BOUNDS[0]),

@@ -57,7 +57,7 @@ def _inside_steps(events: Events, rows: Int, steps: StepBounds) -> Int:
 
 
 def _enclosing_ops(events: Events, rows: Int) -> list[str]:
-    """Name of the innermost operator around each row on its thread."""
+    """Name of the outermost operator around each row on its thread: `aten::item`, as the user wrote it."""
     ops = op_rows(events)
     found = [""] * len(rows)
     for tid in np.unique(events.tid[rows]):
@@ -76,5 +76,5 @@ def _enclosing_ops(events: Events, rows: Int) -> list[str]:
             while stack and end[stack[-1]] <= moment:
                 stack.pop()
             if stack:
-                found[at] = events.names[events.name[own[stack[-1]]]]
+                found[at] = events.names[events.name[own[stack[0]]]]
     return found

@@ -12,7 +12,6 @@ from traceops.analyses.crossrank import CrossRank, RankTimes, mean_ms
 from traceops.findings import Verdict, finding, severity_of
 from traceops.model import Confidence, Evidence
 
-
 _SLOWED = 1.2  # profiled ÷ unprofiled step from which host times are mostly the profiler's
 
 
@@ -47,7 +46,8 @@ def _judge(rule: IdleRule, run: CrossRank, profiler_slowdown: float | None) -> V
     severity = severity_of(worst_share, *rule.bounds)
     if severity is None:
         return Verdict(
-            rule.rule, clear=f"at most {worst_share:.1f} % of the step on any rank (bound {rule.bounds[0]:g} %)"
+            rule.rule,
+            clear=f"at most {worst_share:.1f} % of the step on any rank (bound {rule.bounds[0]:g} %)",
         )
     worst = max(hit, key=lambda times: shares[times.summary.rank])
     impact = mean_ms(worst.buckets[rule.bucket])
@@ -57,7 +57,9 @@ def _judge(rule: IdleRule, run: CrossRank, profiler_slowdown: float | None) -> V
         Evidence(f"{rule.bucket}_pct", round(worst_share, 1), "%", rule.bounds[0], rank=worst.summary.rank),
         Evidence(
             f"{rule.bucket}_pct (least, median, most over ranks)",
-            " / ".join(f"{v:.1f}" for v in (min(shares.values()), np.median(list(shares.values())), worst_share)),
+            " / ".join(
+                f"{v:.1f}" for v in (min(shares.values()), np.median(list(shares.values())), worst_share)
+            ),
             "%",
         ),
         *rule.detail(worst),
@@ -99,7 +101,11 @@ def _share(times: RankTimes, bucket: str) -> float | None:
 def _where(ranks: list[int], count: int) -> str:
     if len(ranks) == count:
         return "all ranks" if count > 1 else f"rank {ranks[0]}"
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
+    return (
+        ("rank " if len(ranks) == 1 else "ranks ")
+        + ", ".join(map(str, ranks[:8]))
+        + (" …" if len(ranks) > 8 else "")
+    )
 
 
 def _loading(times: RankTimes) -> tuple[Evidence, ...]:

@@ -54,13 +54,17 @@ def measure_ledger(events: Events, activity: Activity, steps: StepBounds) -> Ran
     return RankLedger(end - start, buckets, intersect(exposed, whole))
 
 
-def _idle_by_cause(events: Events, activity: Activity, idle: Intervals, start: Int, end: Int) -> dict[str, Int]:
+def _idle_by_cause(
+    events: Events, activity: Activity, idle: Intervals, start: Int, end: Int
+) -> dict[str, Int]:
     """Idle time per step by the cause of the activity that ends the gap."""
     order = np.argsort(activity.start, kind="stable")
     following = np.searchsorted(activity.start[order], idle.end, side="left")
     has_next = following < len(order)
-    launch = np.where(has_next, activity.launch[order][np.minimum(following, len(order) - 1)], -1) if len(order) else (
-        np.full(len(idle), -1, dtype=np.int64)
+    launch = (
+        np.where(has_next, activity.launch[order][np.minimum(following, len(order) - 1)], -1)
+        if len(order)
+        else (np.full(len(idle), -1, dtype=np.int64))
     )
     if activity.on_gpu:
         launched = np.where(launch >= 0, events.ts[launch], np.iinfo(np.int64).min)

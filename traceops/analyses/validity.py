@@ -45,13 +45,22 @@ def judge_damage(ranks: Sequence[RankSummary], problems: Sequence[tuple[str, str
                     "warning",
                     "high",
                     f"{summary.path}: {what}. {summary.event_count} events were read and are used.",
-                    [Evidence("damage", what, rank=summary.rank), Evidence("events read", summary.event_count)],
+                    [
+                        Evidence("damage", what, rank=summary.rank),
+                        Evidence("events read", summary.event_count),
+                    ],
                     ranks=[summary.rank],
                 )
             )
     for path, what in problems:
         found.append(
-            finding("TO-V002", "warning", "high", f"{path}: {what}.", [Evidence("file not used", f"{path}: {what}")])
+            finding(
+                "TO-V002",
+                "warning",
+                "high",
+                f"{path}: {what}.",
+                [Evidence("file not used", f"{path}: {what}")],
+            )
         )
     return Verdict("TO-V002", tuple(found), clear="every file was read to its end")
 
@@ -92,9 +101,13 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
     world = max((len(group.ranks) for summary in ranks for group in summary.meta.groups), default=0)
     seen = next((summary.backward.promised_by for summary in ranks if summary.backward.promised_by), "")
     if promised is False:
-        return Verdict("TO-V004", clear=f"{manifest.get('strategy')} synchronises after backward, by its design")
+        return Verdict(
+            "TO-V004", clear=f"{manifest.get('strategy')} synchronises after backward, by its design"
+        )
     if promised is None and not seen:
-        return Verdict("TO-V004", not_evaluated="nothing says that gradients are synchronised inside backward")
+        return Verdict(
+            "TO-V004", not_evaluated="nothing says that gradients are synchronised inside backward"
+        )
     if max(world, manifest.get("world_size") or 0) == 1:
         return Verdict("TO-V004", not_evaluated="there is only one rank, nothing to synchronise with")
     with_backward = {s.rank: s.backward for s in ranks if s.backward.steps_with_backward}
@@ -133,7 +146,8 @@ def judge_profiler(manifest: dict[str, Any]) -> Verdict:
     ratio = profiler_slowdown(manifest)
     if ratio is None:
         return Verdict(
-            "TO-V005", not_evaluated="no unprofiled steps were timed; `traceops run` and traceops.capture time some"
+            "TO-V005",
+            not_evaluated="no unprofiled steps were timed; `traceops run` and traceops.capture time some",
         )
     profiled, plain = manifest["profiled_step_ms"], manifest["unprofiled_step_ms"]
     severity = severity_of(ratio, *_SLOWDOWN_BOUNDS)

@@ -23,7 +23,10 @@ def build_parser() -> argparse.ArgumentParser:
     for name in COMMANDS:
         module = import_module(f"traceops.cli.{name}")
         sub = subparsers.add_parser(
-            name, help=module.HELP, description=module.HELP, formatter_class=argparse.RawDescriptionHelpFormatter
+            name,
+            help=module.HELP,
+            description=module.HELP,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(sub)
         sub.set_defaults(main=module.main)

@@ -20,7 +20,12 @@ HELP = "Explain where the step time went: a run folder, a folder of traces, one 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("path", help="profile/NAME, any folder with traces of ranks, one .json or .json.gz trace, or s3://…")
-    add("-o", "--output", metavar="DIR", help="report folder (reports/NAME: 'profile' in the path becomes 'reports')")
+    add(
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="report folder (reports/NAME: 'profile' in the path becomes 'reports')",
+    )
     add("--select", choices=("latest", "all"), default="latest", help="which capture windows (%(default)s)")
     add("--format", default="html,csv,json", metavar="LIST", help="of html, csv, json (%(default)s)")
     add(

@@ -19,7 +19,9 @@ _TRACE_SUFFIXES = (".json", ".json.gz")
 _RANK = re.compile(r"(?:^|[^a-z])(?:rank|worker)[_-]?(\d+)(?=\D|$)", re.IGNORECASE)
 _WINDOW = re.compile(r"(?:^|[._-])window[_-]?(\d+)(?=\D|$)", re.IGNORECASE)
 # What lies beside traces without being one.
-_NEVER = frozenset({"run.json", "manifest.json", "report.json", "truth.json", "package.json", "settings.json"})
+_NEVER = frozenset(
+    {"run.json", "manifest.json", "report.json", "truth.json", "package.json", "settings.json"}
+)
 _MANIFEST_TYPES: dict[str, Any] = {
     "name": str,
     "world_size": int,
@@ -152,8 +154,10 @@ def _may_be_trace(path: str) -> bool:
 
 def _inspect(path: str, root: str, alone: bool) -> tuple[_Candidate | None, str | None]:
     """Read a file's first bytes: a trace, something else (None, None), or a trace that is no use."""
-    within = str(Path(path).resolve().relative_to(root)) if not is_remote(path) and path != root and not alone else (
-        PurePosixPath(path).name
+    within = (
+        str(Path(path).resolve().relative_to(root))
+        if not is_remote(path) and path != root and not alone
+        else (PurePosixPath(path).name)
     )
     rank_in_name = _rank_in_name(within)
     looks_like_trace = alone or rank_in_name is not None or ".trace." in PurePosixPath(path).name
@@ -204,7 +208,11 @@ def _read_manifest(root: str) -> tuple[dict[str, Any], tuple[str, str] | None]:
         return {}, (path, f"not valid JSON ({error}); what it says of the run is not used")
     if not isinstance(value, dict):
         return {}, (path, "not a JSON object; what it says of the run is not used")
-    wrong = [key for key, kind in _MANIFEST_TYPES.items() if not isinstance(value.get(key), kind) and value.get(key) is not None]
+    wrong = [
+        key
+        for key, kind in _MANIFEST_TYPES.items()
+        if not isinstance(value.get(key), kind) and value.get(key) is not None
+    ]
     usable = {key: item for key, item in value.items() if key not in wrong}
     return usable, (path, f"has fields of the wrong type, not used: {', '.join(wrong)}") if wrong else None
 
@@ -258,7 +266,9 @@ def _assign_ranks(candidates: list[_Candidate]) -> tuple[list[TraceFile], list[s
         files.append(TraceFile(candidate.path, rank, source, candidate.world_size, candidate.started_ns))
     disagree = [c.path for c in candidates if trust_names and c.rank_inside not in (None, c.rank_in_name)]
     if disagree:
-        notes.append(f"the rank inside {len(disagree)} traces differs from the one in their names; names are used")
+        notes.append(
+            f"the rank inside {len(disagree)} traces differs from the one in their names; names are used"
+        )
     return files, notes
 
 
@@ -285,6 +295,10 @@ def _group_windows(
             number = window_in_name[file.path] if numbered else position
             assert number is not None
             if rank in windows[number]:
-                problems.append((windows[number][rank].path, f"is a second trace of rank {rank}; {file.path} is used"))
+                problems.append(
+                    (windows[number][rank].path, f"is a second trace of rank {rank}; {file.path} is used")
+                )
             windows[number][rank] = file
-    return tuple(Window(n, tuple(f for _, f in sorted(w.items()))) for n, w in sorted(windows.items())), problems
+    return tuple(
+        Window(n, tuple(f for _, f in sorted(w.items()))) for n, w in sorted(windows.items())
+    ), problems

@@ -43,9 +43,8 @@ def load_trace(path: str) -> RankTrace:
         if collecting:
             gc.enable()
     damage = list(dict.fromkeys(scanner.damage))
-    for count, what in ((scanner.unreadable, "not readable"), (builder.bad_times, "without a valid time")):
-        if count:
-            damage.append(f"{count} events are {what}")
+    counts = {"not readable": scanner.unreadable, "without a valid time": builder.bad_times}
+    damage += [f"{count} events are {what}" for what, count in counts.items() if count]
     meta = read_meta(scanner.meta, builder.with_stack)
     size = 0 if is_remote(path) else Path(path).stat().st_size
     return RankTrace(path, meta, builder.events(_base_ns(scanner.meta)), tuple(damage), size)
@@ -61,7 +60,11 @@ def read_meta(raw: dict[str, Any], with_stack: bool = False) -> TraceMeta:
         if isinstance(entry, dict) and (ranks := parse_ranks(entry.get("ranks"))):
             groups.append(Group(str(entry.get("pg_name", "")), str(entry.get("pg_desc", "")), ranks))
     devices = raw.get("deviceProperties")
-    device = devices[0].get("name") if isinstance(devices, list) and devices and isinstance(devices[0], dict) else None
+    device = (
+        devices[0].get("name")
+        if isinstance(devices, list) and devices and isinstance(devices[0], dict)
+        else None
+    )
     return TraceMeta(
         rank=_int(info.get("rank")),
         world_size=_int(info.get("world_size")),
@@ -120,7 +123,7 @@ class _Builder:
             events = [event for _, event in kept]
             ts, dur = ts[valid], dur[valid]
         names, cats = self._names, self._cats
-        columns = {
+        columns: dict[str, Any] = {
             "index": np.array([number for number, _ in kept], dtype=np.int64),
             "name": np.array([names.setdefault(e.name, len(names)) for e in events], dtype=np.int32),
             "cat": np.array([cats.setdefault(e.cat or "", len(cats)) for e in events], dtype=np.int32),

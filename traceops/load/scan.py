@@ -15,7 +15,7 @@ from traceops.load.source import Damaged
 # objects or a string; then the batch does not decode and is read event by event instead.
 _SEPARATOR = re.compile(rb'\}\s*,\s*(?=\{\s*")')
 _SEPARATOR_TEXT = re.compile(_SEPARATOR.pattern.decode())
-_KINETO_SEPARATOR = b"},\n  {\n    \""
+_KINETO_SEPARATOR = b'},\n  {\n    "'
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _ARRAY_END = re.compile(rb"\}\s*\]")
 _BUFFER_LIMIT = 1 << 28  # no header and no event is this long: the bytes are garbage
@@ -254,10 +254,14 @@ def _lenient(value: Any, event_type: type[RawEvent]) -> RawEvent | None:
         return msgspec.convert(value, event_type, strict=False)
     except msgspec.ValidationError:
         args = value.get("args")
-        kept = {k: args[k] for k in ("stream", "correlation") if isinstance(args.get(k), int)} if isinstance(
-            args, dict
-        ) else None
+        kept = (
+            {k: args[k] for k in ("stream", "correlation") if isinstance(args.get(k), int)}
+            if isinstance(args, dict)
+            else None
+        )
         try:
-            return msgspec.convert({**value, "args": kept, "name": str(value.get("name", ""))}, event_type, strict=False)
+            return msgspec.convert(
+                {**value, "args": kept, "name": str(value.get("name", ""))}, event_type, strict=False
+            )
         except msgspec.ValidationError:
             return None

@@ -71,7 +71,7 @@ def chunks(file: IO[bytes]) -> Iterator[bytes]:
     while pending:
         try:
             data = inflate.decompress(pending)
-        except isal_zlib.error as error:
+        except isal_zlib.error as error:  # type: ignore[misc] # its stub calls it an object
             raise Damaged(f"the gzip stream is corrupt ({error})") from error
         if data:
             yield data

@@ -54,7 +54,8 @@ def render_csv_files(report: Report) -> dict[str, str]:
 
 def _finding_row(finding: Finding) -> dict[str, Any]:
     evidence = "; ".join(
-        f"{e.metric}={e.value}{' ' + e.unit if e.unit else ''}" + (f" (rank {e.rank})" if e.rank is not None else "")
+        f"{e.metric}={e.value}{' ' + e.unit if e.unit else ''}"
+        + (f" (rank {e.rank})" if e.rank is not None else "")
         for e in finding.evidence
     )
     values = {name: getattr(finding, name) for name in _FINDING_COLUMNS if name != "evidence"}

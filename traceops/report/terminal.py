@@ -32,9 +32,14 @@ def print_report(report: Report, file: TextIO, written: Path) -> None:
     console.print(_ranks(report))
     for finding in report.findings:
         _print_finding(console, finding)
-    skipped = sum(check.status == "not_evaluated" and not check.reason.startswith("not judged") for check in report.checks)
+    skipped = sum(
+        check.status == "not_evaluated" and not check.reason.startswith("not judged")
+        for check in report.checks
+    )
     if skipped:
-        console.print(f"{skipped} rules could not be evaluated on these traces; the report says why.", style="dim")
+        console.print(
+            f"{skipped} rules could not be evaluated on these traces; the report says why.", style="dim"
+        )
     console.print(f"Report: {written}")
 
 
@@ -44,13 +49,21 @@ def _heading(report: Report) -> Text:
     parts = [f"{present} of {run['world_size']} ranks" if run["ranks_missing"] else f"{present} ranks"]
     parts += [str(run[key]) for key in ("device", "strategy") if run.get(key)]
     if step["median"] is not None:
-        parts.append(f"step {step['median']:.2f} ms (median of {step['n']}, p5–p95 {step['p5']:.2f}–{step['p95']:.2f})")
+        parts.append(
+            f"step {step['median']:.2f} ms (median of {step['n']}, p5–p95 {step['p5']:.2f}–{step['p95']:.2f})"
+        )
     return Text(f"{run['name']}: ", style="bold") + Text(" · ".join(parts), style="")
 
 
 def _ledger(report: Report) -> Table:
     table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
-    for title, justify in (("where a step goes", "left"), ("ms", "right"), ("%", "right"), ("", "left"), ("worst rank", "left")):
+    for title, justify in (
+        ("where a step goes", "left"),
+        ("ms", "right"),
+        ("%", "right"),
+        ("", "left"),
+        ("worst rank", "left"),
+    ):
         table.add_column(title, justify=justify)  # type: ignore[arg-type]
     worst = report.summary["ledger_worst_rank"]
     for bucket in BUCKETS:
@@ -78,7 +91,9 @@ def _ranks(report: Report) -> Table:
         table.add_column(title, justify="right")
     rows = report.ranks
     if len(rows) > _MOST_RANKS:  # keep the ranks the others wait for, then the idlest
-        rows = sorted(rows, key=lambda row: (-(row["late_share"] or 0), -(row["idle_pct"] or 0)))[:_MOST_RANKS]
+        rows = sorted(rows, key=lambda row: (-(row["late_share"] or 0), -(row["idle_pct"] or 0)))[
+            :_MOST_RANKS
+        ]
     for row in rows:
         cells = [_number(row[key], digits) for _, key, digits in columns]
         if row["late_share"] is not None:
@@ -96,7 +111,9 @@ def _print_finding(console: Console, finding: Finding) -> None:
     line.append(finding.message)
     console.print(line)
     shown = [
-        f"{e.metric} {e.value}{' ' + e.unit if e.unit else ''}" for e in finding.evidence if e.value is not None
+        f"{e.metric} {e.value}{' ' + e.unit if e.unit else ''}"
+        for e in finding.evidence
+        if e.value is not None
     ]
     console.print(Text("    " + "; ".join(shown), style="dim"))
     if finding.severity != "info":
