@@ -7,5 +7,7 @@ BUNDLED = {"traceops._bundled.runners": "runners", "traceops._bundled.templates"
 setup(
     packages=[*find_packages(include=["traceops*"]), *BUNDLED],
     package_dir=BUNDLED,
-    package_data={"traceops": ["py.typed", "report/*.json"], **{name: ["*"] for name in BUNDLED}},
+    package_data={"traceops": ["py.typed", "report/*.json"], **{name: ["**/*"] for name in BUNDLED}},
+    # running a script from the checkout leaves its byte code beside it
+    exclude_package_data={name: ["**/__pycache__/*", "*.pyc"] for name in BUNDLED},
 )

@@ -1,0 +1,88 @@
+# make demo   set up, profile a small two-rank training on this machine, analyse it, say where the report is
+# make test   set up and run the tests
+#
+# Both set up .venv from constraints.txt the first time, and again when it or pyproject.toml changes.
+#
+#   PYTHON=python3.12   another Python, 3.10 to 3.13; .venv is made anew for it
+#   VENV=.venv-3.12     another folder, to keep several
+#   TORCH=0             leave torch out: `make test TORCH=0` runs the tests of everything but training
+#
+# On Linux, PyPI's torch carries CUDA: several GB. Without a GPU, the CPU build (200 MB) is chosen with
+#   PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make demo
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= 1
+WORKERS ?= 2
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+INSTALLED := $(VENV)/.installed-$(VERSION)-
+ifeq ($(TORCH),0)
+SETUP := $(INSTALLED)test
+WITHOUT_TORCH := $(addprefix --ignore=tests/,capture launch strategies workload)
+else
+SETUP := $(INSTALLED)run,test
+endif
+
+.PHONY: help demo test lint browser wheel constraints clean setup
+
+help:
+	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
+	@echo "make lint, make wheel, make browser (playwright, for the tests of the report in a browser), make clean"
+
+setup: $(SETUP)
+
+# One GPU cannot hold two ranks: the demo then has one. Two GPUs or none: two.
+demo: $(SETUP)
+	ranks=$$($(BIN)/python -c 'import torch; print(1 if torch.cuda.device_count() == 1 else 2)') && \
+	$(BIN)/traceops run --strategy pytorch_ddp --nproc $$ranks --name demo --overwrite
+	$(BIN)/traceops analyze profile/demo
+	@test -s reports/demo/summary.html
+	@printf '\nThe report: %s\n' '$(CURDIR)/reports/demo/summary.html'
+
+test: $(SETUP)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(WITHOUT_TORCH) $(PYTEST_ARGS)
+
+lint: $(INSTALLED)run,lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+
+# The tests drive a Chromium that is already on the machine.
+browser: $(INSTALLED)browser
+
+wheel: $(INSTALLED)build
+	rm -rf build dist
+	$(BIN)/python -m build
+
+# Newest releases that suit Python 3.10 to 3.13 at once; torch and what its builds bring stay as they are.
+constraints: $(INSTALLED)lock
+	( sed '/^[^#]/,$$d' constraints.txt && sed -n '/^torch==/p' constraints.txt > $(VENV)/torch.txt && \
+	  $(BIN)/uv pip compile -q --universal --python-version 3.10 --no-header --no-annotate --upgrade \
+	    --extra run --extra hf --extra remote --extra test --extra browser --extra lint --extra build \
+	    -c $(VENV)/torch.txt pyproject.toml | grep -vE '^(nvidia-|cuda-|triton)' \
+	) > $(VENV)/constraints.txt && mv $(VENV)/constraints.txt constraints.txt
+
+clean:
+	@if [ -d $(VENV) ] && [ ! -e $(VENV)/.made-by-make ]; then echo "$(VENV) was not made by make: left alone"; \
+	else rm -rf $(VENV); fi
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(INSTALLED)%: pyproject.toml setup.py constraints.txt $(VENV)/.python-$(VERSION)
+	@echo 'Installing traceops[$*] into $(VENV): a minute or two'
+	@$(BIN)/python -m pip install --disable-pip-version-check -qq -c constraints.txt -e '.[$*]'
+	@touch $@
+
+$(VENV)/.python-$(VERSION):
+	@if [ -z "$(VERSION)" ]; then echo "$(PYTHON) does not run; name a Python: PYTHON=python3.12 make ..." >&2; exit 1; fi
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "$(PYTHON) is Python $(VERSION) and traceops needs 3.10 or newer: PYTHON=python3.12 make ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make virtual environments: install its venv module" \
+	    "(Debian, Ubuntu: apt-get install python3-venv) or name another Python: PYTHON=python3.12 make ..." >&2; exit 1; }
+	@if [ -e $(VENV) ] && [ ! -e $(VENV)/.made-by-make ]; then \
+	  echo "$(VENV) is there and was not made by make; remove it, or choose another: VENV=.venv-make make ..." >&2; exit 1; fi
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $(VENV)/.made-by-make $@

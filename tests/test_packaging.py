@@ -1,0 +1,123 @@
+"""The wheel and the source distribution carry what the installed package opens."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ("traceops", "runners", "templates", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+METADATA = ".dist-info/"
+
+
+def _files(folder: Path) -> set[str]:
+    """Paths under `folder`, without byte code."""
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    """A copy of the checkout: building leaves build/ and egg-info behind, which the next wheel would pick up."""
+    setuptools = pytest.importorskip("setuptools")
+    if int(setuptools.__version__.split(".")[0]) < 77:
+        pytest.skip("building needs setuptools 77")
+    folder = tmp_path_factory.mktemp("source")
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, folder / name)
+    # as after `python runners/train.py` in a checkout
+    for name in ("runners", "templates"):
+        (folder / name / "__pycache__").mkdir()
+        (folder / name / "__pycache__" / "left.cpython-311.pyc").touch()
+    return folder
+
+
+def _build(kind: str, source: Path, into: Path) -> Path:
+    """Build without isolation, which needs no network."""
+    program = f"from setuptools.build_meta import build_{kind} as build; import sys; build(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", program, into], cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = into.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory) -> Path:
+    return _build("wheel", source, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def sdist(source, tmp_path_factory) -> Path:
+    return _build("sdist", source, tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("unpacked")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def _expected() -> set[str]:
+    """What a wheel has of this checkout: all files of the package and of the two bundled folders."""
+    data = {f"_bundled/{name}/{file}" for name in ("runners", "templates") for file in _files(ROOT / name)}
+    return {f"traceops/{file}" for file in _files(ROOT / "traceops") | data}
+
+
+def test_the_wheel_has_the_package_and_its_data_and_nothing_else(unpacked):
+    files = {file for file in _files(unpacked) if METADATA not in file}
+    assert files == _expected()
+    assert {"traceops/py.typed", "traceops/_bundled/runners/train.py"} <= files
+    assert any(file.startswith("traceops/_bundled/templates/") for file in files)
+
+
+def test_a_wheel_made_from_the_source_distribution_is_the_same(sdist, wheel, tmp_path):
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path)  # ours
+    (source,) = tmp_path.iterdir()
+    into = tmp_path / "wheel"
+    into.mkdir()
+    with zipfile.ZipFile(_build("wheel", source, into)) as again, zipfile.ZipFile(wheel) as first:
+        assert {(i.filename, i.CRC) for i in again.infolist() if METADATA not in i.filename} == {
+            (i.filename, i.CRC) for i in first.infolist() if METADATA not in i.filename
+        }
+
+
+def test_metadata_names_the_command_the_licence_and_no_torch_by_default(unpacked):
+    (info,) = unpacked.glob("*.dist-info")
+    assert "traceops = traceops.cli:main" in (info / "entry_points.txt").read_text()
+    assert (info / "licenses" / "LICENSE").is_file()
+    metadata = (info / "METADATA").read_text(encoding="utf-8")
+    requires = [line for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
+    torch = [line for line in requires if line.split()[1].startswith("torch")]
+    assert torch and all("extra ==" in line for line in torch)
+    assert any("HolisticTraceAnalysis" in line and "extra ==" not in line for line in requires)
+
+
+def test_the_wheel_finds_its_own_data_from_another_folder(unpacked, tmp_path):
+    program = (
+        "from traceops.bundled import bundled\n"
+        "for parts in (('runners', 'train.py'), ('templates',)): print(bundled(*parts))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(unpacked)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    data = unpacked / "traceops" / "_bundled"
+    assert done.stdout.split() == [str(data / "runners" / "train.py"), str(data / "templates")]
