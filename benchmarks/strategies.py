@@ -47,7 +47,7 @@ def main() -> int:
         ]
         report = folder / "report"
         code = _traceops([*command, *args.options]) or _traceops(
-            ["analyze", str(folder), "-o", str(report), "-q"]
+            ["analyze", str(folder), "-o", str(report), "--format", "json", "-q"]
         )
         if code:
             failed.append(strategy)

@@ -159,7 +159,7 @@ def _uneven_by_design(op: str) -> bool:
 
 def _only_group(summary: RankSummary, world: tuple[int, ...]) -> tuple[int, ...] | None:
     """The group of an event that names none, where there is no choice."""
-    groups = {group.ranks for group in summary.meta.groups}
+    groups = {group.ranks for group in summary.meta.groups if len(group.ranks) > 1}
     if len(groups) == 1:
         return next(iter(groups))
     return world if not groups and len(world) > 1 else None

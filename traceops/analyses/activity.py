@@ -37,9 +37,9 @@ _COMM_KERNEL = re.compile(
 )
 _CPU_COMM = re.compile(r"^(gloo|mpi|ucc):")
 _CPU_COMM_FALLBACK = re.compile(r"^record_param_comms$")
-_NOT_CPU_COMPUTE = re.compile(
-    r"^(c10d::|_?c10d_functional|record_param_comms|(gloo|mpi|ucc|nccl):|ProfilerStep)"
-)
+_NOT_CPU_COMPUTE = re.compile(r"^(c10d::|_?c10d_functional|record_param_comms|(gloo|mpi|ucc|nccl):|ProfilerStep)")
+# Autograd's own frames around operators: a hook that waits for communication waits inside them.
+_CPU_WRAPPER = re.compile(r"^(autograd::|torch::autograd|torch::jit)|^[^:]*$")
 _INPUT = re.compile(
     r"enumerate\(DataLoader\)|data_?-?load|load_?-?(data|batch)|(get|next|fetch|read)_?-?batch"
     r"|batch_?-?(get|next|fetch|load|wait)|input_?-?pipeline|data_?-?(iter|fetch|wait|time|prepar)",
@@ -141,6 +141,8 @@ def _cpu_activity(events: Events) -> Activity:
     if not len(comm):
         comm = np.flatnonzero(matching_names(events, _CPU_COMM_FALLBACK))
     ops = np.flatnonzero(events.in_cats(*_CPU_OP_CATS) & ~matching_names(events, _NOT_CPU_COMPUTE))
+    wrapper = matching_names(events, _CPU_WRAPPER)[ops]
+    ops = ops[~wrapper] if not wrapper.all() else ops  # very old torch wrote operators without a namespace
     # Work inside data loading (collating without workers) is input, and on a communication thread no compute.
     ops = ops[~_inside(events, ops, input_rows(events)) & ~_inside(events, ops, comm)]
     ops = ops[_top_level(events, ops)]

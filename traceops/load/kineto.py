@@ -17,7 +17,7 @@ from traceops.model import CommArgs, Events, Group, RankTrace, TraceMeta
 # Below this a float of µs with three decimals still rounds to the right ns (half a spacing of
 # doubles under 2**43 is less than half a ns); above it we read the digits themselves.
 _EXACT_FLOAT_US = float(1 << 43)
-_FIRST_TS = re.compile(rb'"ts"\s*:\s*"?(-?[0-9.eE+]+)')
+_TS = re.compile(rb'"ts"\s*:\s*"?(-?[0-9.eE+]+)')
 _NOT_ACTIVITY = frozenset({"python_function", "Trace"})
 _COMM_ANNOTATION = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):")
 _COLUMNS = ("index", "name", "cat", "ts", "dur", "pid", "tid", "stream", "correlation")
@@ -34,7 +34,8 @@ def load_trace(path: str) -> RankTrace:
     try:
         with open_binary(path) as file:
             scanner = Scanner(chunks(file))
-            builder = _Builder(first_ts_us(scanner.peek()) >= _EXACT_FLOAT_US)
+            times = map(_float, _TS.findall(scanner.peek()))
+            builder = _Builder(max(times, default=0.0) >= _EXACT_FLOAT_US)
             if builder.exact:
                 scanner.event_type = ExactEvent
             for batch in scanner.batches():
@@ -244,9 +245,13 @@ def _int_or_missing(value: Any) -> int:
 
 def first_ts_us(text: bytes) -> float:
     """The first timestamp in a piece of trace JSON, µs without its sign; 0 where there is none."""
-    match = _FIRST_TS.search(text)
+    match = _TS.search(text)
+    return _float(match.group(1)) if match else 0.0
+
+
+def _float(digits: bytes) -> float:
     try:
-        return abs(float(match.group(1))) if match else 0.0
+        return abs(float(digits))
     except ValueError:
         return 0.0
 

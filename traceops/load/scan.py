@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -20,6 +21,13 @@ _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _ARRAY_END = re.compile(rb"\}\s*\]")
 _BUFFER_LIMIT = 1 << 28  # no header and no event is this long: the bytes are garbage
 _SKIPPED = re.compile(r"[\s,]*")
+_WINDOW = 1 << 12  # longer than most events
+# Half a pair of UTF-16 surrogates is no character: no file that quotes it could be written.
+_LONE_SURROGATE = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+_NOT_FINITE = re.compile(r"-?(?:nan|inf)\b")  # as C++ prints them; JSON has no such numbers
 
 
 _ABSENT = msgspec.Raw(b"")
@@ -92,11 +100,12 @@ class Scanner:
                 self._read_meta(self._buffer[: match.end()] + b"]}")
                 self.meta.pop("traceEvents", None)
                 self._buffer = self._buffer[match.end() :]
-                if len(self._buffer) < 4096:
+                while not self._eof and len(self._buffer) < 4096:
                     self._grow()
                 return self._buffer[:4096]
-        if self._buffer:
-            self.damage.append('there is no "traceEvents" list')
+        empty = not self._buffer.strip()
+        if not empty or not self.damage:
+            self.damage.append("the file is empty" if empty else 'there is no "traceEvents" list')
         return self._give_up()
 
     def batches(self) -> Iterator[list[RawEvent]]:
@@ -166,30 +175,39 @@ class Scanner:
         What may go on behind the buffer's end stays in it. A damaged event is skipped only where a
         whole one follows it, or nothing more comes.
         """
-        text = self._buffer.decode("utf-8", "replace")
-        decoder = json.JSONDecoder()
+        utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        text = _LONE_SURROGATE.sub(r"\\ufffd", utf8.decode(self._buffer, final=self._eof))
+        half_character, _ = utf8.getstate()
+        exact = self.event_type is ExactEvent
+        decoder = json.JSONDecoder(parse_float=str if exact else None)  # digits a float would lose
         events: list[RawEvent] = []
         at = _skip(text, 0)
         while at < len(text):
             if text[at] == "]":
-                self._close(text[at + 1 :].encode())
+                self._close(text[at + 1 :].encode() + half_character)
                 return events
             try:
-                value, end = decoder.raw_decode(text, at)
-            except (json.JSONDecodeError, RecursionError):
-                following = _next_event(decoder, text, at)
-                if following is None and not self._eof and len(text) < _BUFFER_LIMIT:
+                value, end = _decode(decoder, text, at)
+            except _RanOut:
+                if not self._eof and len(text) < _BUFFER_LIMIT:
                     break
-                self.unreadable += 1
-                at = len(text) if following is None else following
-                continue
+                value, end = None, _next_event(decoder, text, at)
+            except (ValueError, RecursionError) as error:
+                found = _NOT_FINITE.match(text, at + getattr(error, "pos", 0))
+                if found:
+                    text = text[: found.start()] + "NaN".rjust(len(found[0])) + text[found.end() :]
+                    continue
+                following = _next_event(decoder, text, at)
+                if following == len(text) and not self._eof and len(text) < _BUFFER_LIMIT:
+                    break
+                value, end = None, following
             event = _lenient(value, self.event_type)
             if event is None:
                 self.unreadable += 1
             else:
                 events.append(event)
             at = _skip(text, end)
-        self._buffer = text[at:].encode()
+        self._buffer = text[at:].encode() + half_character
         return events
 
     def _close(self, trailer: bytes) -> None:
@@ -222,16 +240,41 @@ def _skip(text: str, at: int) -> int:
     return at if match is None else match.end()
 
 
-def _next_event(decoder: json.JSONDecoder, text: str, at: int) -> int | None:
-    """Offset of the next thing behind `at` that decodes and looks like an event."""
+class _RanOut(Exception):
+    """The text ends inside the value."""
+
+
+def _decode(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, int]:
+    """The value at `at` and the offset behind it; RanOut where the text ends first, ValueError if damaged.
+
+    Decodes a growing window, because an error costs Python time in proportion to the whole string.
+    """
+    size = _WINDOW
+    while True:
+        window = text[at : at + size]
+        try:
+            value, length = decoder.raw_decode(window)
+        except json.JSONDecodeError as error:
+            # Twelve characters hold any escape, literal or sign that the end may have cut.
+            if error.pos < len(window) - 12 and not error.msg.startswith("Unterminated string"):
+                raise
+            if at + size >= len(text):
+                raise _RanOut from error
+            size *= 16
+            continue
+        return value, at + length
+
+
+def _next_event(decoder: json.JSONDecoder, text: str, at: int) -> int:
+    """Offset of the next thing behind `at` that decodes and looks like an event, else the text's end."""
     for match in _SEPARATOR_TEXT.finditer(text, at + 1):
         try:
-            value, _ = decoder.raw_decode(text, match.end())
-        except (json.JSONDecodeError, RecursionError):
+            value, _ = _decode(decoder, text, match.end())
+        except (ValueError, RecursionError, _RanOut):
             continue
         if isinstance(value, dict) and "ph" in value:
             return match.end()
-    return None
+    return len(text)
 
 
 def _last_match(pattern: re.Pattern[bytes], text: bytes, start: int) -> re.Match[bytes] | None:
