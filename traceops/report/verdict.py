@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from traceops.model import Check, Finding, Report
+from traceops.report.cells import ranks_text
 
 Level = Literal["error", "warning", "info", "clear"]
 
@@ -102,6 +103,11 @@ def _waiting(report: Report) -> _Waiting | None:
 
 def _lead(report: Report, finding: Finding) -> str:
     """The finding in one clause; a rule without a clause of its own speaks through its message."""
+    missing = report.run.get("ranks_missing")
+    if finding.rule == "TO-V001" and missing:
+        world = report.run.get("world_size")
+        verb = "rank has" if len(missing) == 1 else "ranks have"
+        return f"{len(missing)} of {world} {verb} no trace ({ranks_text(missing, 4)}), so nothing is known of them"
     if finding.impact_ms is None or not finding.ranks or finding.rule not in (*_LOSES, "TO-O001"):
         return finding.message.rstrip(".")
     worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])

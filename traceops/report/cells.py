@@ -1,0 +1,233 @@
+"""Tables as data: cells with the digits, titles and marks that a template only has to print."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+UNKNOWN = "–"
+_CLOSE = 0.01  # values within 1 % of each other have no worst one
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`text` is shown, `title` on hover, `full` unfolds below the text; `css` is never from a trace."""
+
+    text: str
+    title: str = ""
+    css: str = ""
+    full: str = ""
+    colour: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a key of the rows is shown.
+
+    `worst` marks the highest or lowest value over the rows, if they lie more than `apart` apart;
+    `make` replaces the number by a cell of its own.
+    """
+
+    key: str
+    label: str
+    title: str = ""
+    unit: str = ""
+    worst: Literal["max", "min"] | None = None
+    number: bool = True
+    decimals: int | None = None
+    scale: float = 1.0
+    apart: float = 0.0
+    css: str = ""
+    make: Callable[[Mapping[str, Any]], Cell] | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Ready to print; the first cell of each row is the row's header."""
+
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    footer: tuple[tuple[Cell, ...], ...] = ()
+    note: str = ""
+
+
+def build_table(
+    caption: str,
+    columns: Sequence[Column],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    note: str = "",
+    summarize: Sequence[Mapping[str, Any]] = (),
+) -> Table:
+    """Cells for `rows`; the same number of decimals down a column.
+
+    `summarize`: the rows that least, median and most below the table are taken over, none if empty.
+    """
+    made = [_column_cells(column, rows) for column in columns]
+    footer: tuple[tuple[Cell, ...], ...] = ()
+    if summarize:
+        footer = tuple(
+            (Cell(name), *(_summary_cell(column, summarize, pick) for column in columns[1:]))
+            for name, pick in (("least", min), ("median", _median), ("most", max))
+        )
+    return Table(caption, tuple(columns), tuple(zip(*made, strict=True)) if rows else (), footer, note)
+
+
+def number(value: Any, decimals: int | None = None) -> Cell:
+    """A number cell; about three digits without `decimals`; an unknown one is a dash that says so."""
+    known = _float(value)
+    if known is None:
+        return Cell(UNKNOWN, "not known", "unknown")
+    return Cell(_text(known, _decimals([known]) if decimals is None else decimals))
+
+
+def size(nbytes: Any) -> Cell:
+    """Bytes for people: 33.6 MB, with the exact count as title. Units of 1000, as bandwidths are."""
+    known = _float(nbytes)
+    if known is None:
+        return Cell(UNKNOWN, "not known", "unknown")
+    value, unit = known, "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(value) < 1000 or unit == "TB":
+            break
+        value /= 1000
+    return Cell(f"{value:.{0 if unit == 'B' else _decimals([value]) - 1}f} {unit}", f"{known:,.0f} bytes")
+
+
+def name(text: str, limit: int = 72) -> Cell:
+    """A kernel or operator, shortened where it is long; the whole name unfolds."""
+    short = short_name(text, limit)
+    return Cell(short, text, "name", text if short != text else "")
+
+
+def short_name(text: str, limit: int = 72) -> str:
+    """A long name without return type, namespaces and parameters; the middle left out if still too long."""
+    if len(text) <= limit:
+        return text
+    short = re.sub(r"^(void|static|inline|__global__)\s+", "", " ".join(text.split()))
+    short = short.replace("(anonymous namespace)::", "")
+    short = _without_parameters(short)
+    short = re.sub(r"\b(?:\w+::)+(?=\w)", "", short) or text
+    if len(short) <= limit:
+        return short
+    return f"{short[: limit * 2 // 3]}…{short[-(limit // 3) :]}"
+
+
+def ranks_text(ranks: Sequence[int], most: int = 12) -> str:
+    """'0–7, 12': runs of ranks joined, and how many more where that is long."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    shown = ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs[:most])
+    return shown + (f" … ({len(set(ranks))} in all)" if len(runs) > most else "")
+
+
+def bar_fill(pct: Any, colour: str) -> str:
+    """CSS background for a bar of so many percent behind a number."""
+    if pct is None or not colour:
+        return ""
+    at = min(max(float(pct), 0.0), 100.0)
+    return f"linear-gradient(to right, {colour}55 {at:.1f}%, transparent {at:.1f}%)"
+
+
+def rows_of(rows: Sequence[Mapping[str, Any]], shown: Sequence[int]) -> list[Mapping[str, Any]]:
+    """The rows of these ranks, in their order."""
+    wanted = set(shown)
+    return [row for row in rows if row.get("rank") in wanted]
+
+
+def _without_parameters(text: str) -> str:
+    """Cut the last parenthesis that stands outside template brackets and what follows it."""
+    depth = 0
+    for at, char in enumerate(text):
+        depth += (char == "<") - (char == ">")
+        if char == "(" and depth <= 0 and at:
+            return text[:at]
+    return text
+
+
+def _column_cells(column: Column, rows: Sequence[Mapping[str, Any]]) -> list[Cell]:
+    if column.make is not None:
+        return [column.make(row) for row in rows]
+    if not column.number:
+        return [_word(row.get(column.key)) for row in rows]
+    values = [_scaled(column, row) for row in rows]
+    known = [value for value in values if value is not None]
+    decimals = _decimals(known) if column.decimals is None else column.decimals
+    worst = _worst(column, known)
+    return [
+        Cell(UNKNOWN, "not known", "unknown")
+        if value is None
+        else Cell(
+            _text(value, decimals),
+            "worst in this column" if value == worst else "",
+            "worst" if value == worst else "",
+        )
+        for value in values
+    ]
+
+
+def _summary_cell(
+    column: Column, rows: Sequence[Mapping[str, Any]], pick: Callable[[list[float]], float]
+) -> Cell:
+    if not column.number or column.make is not None:
+        return Cell("")
+    known = [value for row in rows if (value := _scaled(column, row)) is not None]
+    decimals = _decimals(known) if column.decimals is None else column.decimals
+    return Cell(_text(pick(known), decimals)) if known else Cell(UNKNOWN, "not known", "unknown")
+
+
+def _worst(column: Column, known: Sequence[float]) -> float | None:
+    if column.worst is None or len(known) < 2:
+        return None
+    low, high = min(known), max(known)
+    if high - low <= max(_CLOSE * max(abs(high), abs(low)), column.apart):
+        return None
+    return high if column.worst == "max" else low
+
+
+def _scaled(column: Column, row: Mapping[str, Any]) -> float | None:
+    value = _float(row.get(column.key))
+    return None if value is None else value * column.scale
+
+
+def _word(value: Any) -> Cell:
+    if value is None or value == "":
+        return Cell(UNKNOWN, "not known", "unknown")
+    text = str(value)
+    return name(text) if len(text) > 80 else Cell(text)
+
+
+def _text(value: float, decimals: int) -> str:
+    """Never '0.00': exactly zero is '0', and what would round to it is '<0.01'."""
+    if not value:
+        return "0"
+    if abs(value) < 0.5 * 10.0**-decimals:
+        least = f"{10.0**-decimals:.{decimals}f}"
+        return f"<{least}" if value > 0 else f">-{least}"
+    return f"{value:,.{decimals}f}".replace(",", "\u202f")
+
+
+def _decimals(values: Sequence[float]) -> int:
+    """Decimals that leave the largest value about three digits."""
+    most = max((abs(value) for value in values), default=0.0)
+    return 0 if most >= 1000 else 1 if most >= 100 else 2 if most >= 1 else 3 if most else 0
+
+
+def _float(value: Any) -> float | None:
+    if value is None or isinstance(value, (bool, str)):
+        return None
+    known = float(value)
+    return known if math.isfinite(known) else None
+
+
+def _median(values: list[float]) -> float:
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2

@@ -1,0 +1,184 @@
+"""summary.html: one self-contained page that works offline, from a Report."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections import Counter
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from traceops.analyses.ledger import IDLE_BUCKETS
+from traceops.bundled import bundled
+from traceops.findings import RULES
+from traceops.model import Report
+from traceops.report import detail_tables, rank_tables
+from traceops.report.cells import Cell, number, ranks_text
+from traceops.report.terms import COLUMNS, TERMS
+from traceops.report.verdict import verdict
+from traceops.report.worst import MOST_RANKS, shown_ranks
+from traceops.version import __version__
+
+PLOTLYJS = ("inline", "cdn")
+_CDN = "https://cdn.plot.ly"
+
+
+def render_html(report: Report, *, plotlyjs: str = "inline") -> str:
+    """The page as text. `plotlyjs` is 'inline' (works offline, about 5 MB) or 'cdn' (small, needs the network).
+
+    Everything that came from a trace is escaped, and a content security policy admits the page's own
+    scripts only. Raises ValueError for another `plotlyjs`.
+    """
+    if plotlyjs not in PLOTLYJS:
+        raise ValueError(f"plotlyjs is one of {', '.join(PLOTLYJS)}, not {plotlyjs!r}")
+    import plotly.offline
+
+    library = plotly.offline.get_plotlyjs()
+    source = "" if plotlyjs == "inline" else f"{_CDN}/plotly-{plotly.offline.get_plotlyjs_version()}.min.js"
+    shown = shown_ranks(report)
+    charts = _charts(report, shown)
+    script = _template_text("summary.js")
+    data = script_json(charts)
+    inline = [script] if source else [library, script]
+    environment = _environment()
+    return environment.get_template("summary.html.j2").render(
+        css=_template_text("summary.css"),
+        library="" if source else library,
+        library_source=source,
+        library_hash=_hash(library),
+        chart_data=data,
+        script=script,
+        policy=_policy(inline, external=_hash(library) if source else ""),
+        charts=charts,
+        version=__version__,
+        **_content(report, shown),
+    )
+
+
+def script_json(value: Any) -> str:
+    """JSON that stays data inside <script>: ASCII only, no '<', '>', '&' or '/' that could end the element."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for char in "<>&/":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def _charts(report: Report, shown: list[int]) -> dict[str, Any]:
+    """Plotly figures by the id of the element they are drawn into; empty charts are left out."""
+    from traceops.report import figures
+
+    made = {}
+    if report.steps and report.ranks:
+        made["ledger"] = figures.ledger_figure(report, shown)
+        if len(report.ranks) > MOST_RANKS:
+            made["distribution"] = figures.distribution_figure(report)
+        if len({row["step"] for row in report.steps if row["step"] is not None}) > 1:
+            made["steps"] = figures.steps_figure(report, shown)
+        if any(row.get(f"{bucket}_ms") for row in report.ranks for bucket in IDLE_BUCKETS):
+            made["idle"] = figures.idle_figure(report, shown)
+    return {key: json.loads(figure.to_json()) for key, figure in made.items()}
+
+
+def _content(report: Report, shown: list[int]) -> dict[str, Any]:
+    return {
+        "report": report,
+        "run": report.run,
+        "verdict": verdict(report),
+        "facts": _facts(report),
+        "notes": [*(report.summary.get("notes") or []), *_damage(report)],
+        "findings": [(finding, detail_tables.evidence_table(finding)) for finding in report.findings],
+        "buckets_table": rank_tables.buckets_table(report),
+        "ranks_table": rank_tables.ranks_table(report, shown),
+        "steps_table": rank_tables.steps_table(report),
+        "idle_table": rank_tables.idle_table(report, shown),
+        "kernels_table": detail_tables.kernels_table(report),
+        "collectives_table": detail_tables.collectives_table(report),
+        "blocking_table": detail_tables.blocking_table(report),
+        "hta_tables": detail_tables.hta_tables(report, shown),
+        "what_if_table": detail_tables.what_if_table(report),
+        "own_breakdown": [row["rank"] for row in report.ranks if row.get("breakdown_source") == "traceops"],
+        "split": any(row.get("comm_wait_ms") is not None for row in report.ranks),
+        "matching": report.summary.get("matching") or {},
+        "checks": Counter(check.status for check in report.checks),
+        "terms": TERMS,
+        "definitions": COLUMNS,
+        "cut": len(shown) < len(report.ranks),
+        "shown": shown,
+        "rule_titles": {rule.id: rule.title for rule in RULES},
+        "number": number,
+        "ranks_text": ranks_text,
+    }
+
+
+def _facts(report: Report) -> list[tuple[str, Cell]]:
+    """The strip of facts under the verdict."""
+    run, step = report.run, report.summary.get("step_time_ms") or {}
+    missing, steps = run.get("ranks_missing") or [], run.get("steps") or []
+    median = number(step.get("median"))
+    facts = [
+        ("Ranks", Cell(f"{len(run.get('ranks_present') or [])} of {run.get('world_size')}")),
+        ("Ranks missing", Cell(ranks_text(missing), css="bad") if missing else Cell("none")),
+        ("Hosts", _word(len(run["hosts"])) if run.get("hosts") else _word(None)),
+        ("Device", _word(run.get("device"))),
+        ("Backend", _word(run.get("backend"))),
+        ("Strategy", _word(run.get("strategy"))),
+        ("torch", _word(run.get("torch_version"))),
+        ("NCCL", _word(run.get("nccl_version"))),
+        ("Steps", Cell(f"{len(steps)} ({ranks_text(steps, 4)})") if steps else _word(None)),
+        ("Step, median", _unit(median)),
+        ("p5 – p95", _unit(number(step.get("p5")), number(step.get("p95")))),
+        ("Without profiler", _unit(number(_plain(report.summary.get("unprofiled_step_time_ms"))))),
+    ]
+    slowdown = report.summary.get("profiler_slowdown")
+    if slowdown is not None:
+        facts.append(("Profiler's cost", Cell(f"×{slowdown:.2f}", "profiled ÷ unprofiled step")))
+    return facts
+
+
+def _plain(value: Any) -> Any:
+    """The unprofiled step time as one number: its median where the capture wrote more than that."""
+    return value.get("median") if isinstance(value, dict) else value
+
+
+def _unit(*cells: Cell) -> Cell:
+    if any(cell.css == "unknown" for cell in cells):
+        return _word(None)
+    return Cell(" – ".join(cell.text for cell in cells) + " ms")
+
+
+def _word(value: Any) -> Cell:
+    return Cell("–", "not known", "unknown") if value in (None, "") else Cell(str(value)[:120], str(value))
+
+
+def _damage(report: Report) -> list[str]:
+    return [f"Rank {row['rank']}: {row['damage']}" for row in report.ranks if row.get("damage")]
+
+
+def _environment() -> Environment:
+    """Escapes every value, whatever a template is called."""
+    return Environment(
+        loader=FileSystemLoader(bundled("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _template_text(name: str) -> str:
+    return bundled("templates", name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    digest = hashlib.sha256(script.encode("utf-8", "replace")).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def _policy(scripts: list[str], external: str = "") -> str:
+    """Only these scripts run; nothing is loaded but (with 'cdn') plotly.js; plotly sets styles itself."""
+    allowed = " ".join(f"'{_hash(script)}'" for script in scripts)
+    if external:
+        allowed += f" {_CDN} '{external}'"
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
