@@ -190,7 +190,8 @@ def _worst(column: Column, known: Sequence[float]) -> float | None:
     low, high = min(known), max(known)
     if high - low <= max(_CLOSE * max(abs(high), abs(low)), column.apart):
         return None
-    return high if column.worst == "max" else low
+    worst = high if column.worst == "max" else low
+    return worst if list(known).count(worst) <= max(1, len(known) // 4) else None  # many are no exception
 
 
 def _scaled(column: Column, row: Mapping[str, Any]) -> float | None:
@@ -212,7 +213,8 @@ def _text(value: float, decimals: int) -> str:
     if abs(value) < 0.5 * 10.0**-decimals:
         least = f"{10.0**-decimals:.{decimals}f}"
         return f"<{least}" if value > 0 else f">-{least}"
-    return f"{value:,.{decimals}f}".replace(",", "\u202f")
+    text = f"{value:,.{decimals}f}" if abs(value) >= 10_000 else f"{value:.{decimals}f}"
+    return text.replace(",", "\u202f")
 
 
 def _decimals(values: Sequence[float]) -> int:

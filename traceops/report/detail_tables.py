@@ -34,7 +34,7 @@ def kernels_table(report: Report) -> Table:
         Column("name", "Kernel", number=False, make=lambda row: name(str(row["name"]))),
         Column("kind", "Kind", number=False, make=lambda row: _kind_cell(row.get("kind"))),
         Column("share_pct", "Share %", "of all device activity, summed over ranks", make=_kernel_share),
-        Column("ms_per_step", "ms / step", "mean over ranks and steps; over all streams, so it can exceed the step"),
+        Column("ms_per_step", "ms/step", "mean over ranks and steps; over all streams, so it can exceed the step"),
         Column("count", "Count", "over all ranks and steps", decimals=0),
         Column("mean_us", "Mean µs", decimals=1),
         Column("min_us", "Min µs", decimals=1),
@@ -149,12 +149,18 @@ def _evidence_value(evidence: Evidence) -> Cell:
     if isinstance(evidence.value, str):
         cell = name(evidence.value, 110) if len(evidence.value) > 110 else Cell(evidence.value, css="word")
     else:
-        cell = number(evidence.value)
+        cell = _as_measured(evidence.value)
     return Cell(cell.text + (unit if cell.css != "unknown" else ""), cell.title, cell.css, cell.full)
 
 
 def _number_or_blank(key: str, row: Mapping[str, Any]) -> Cell:
     return Cell("") if row[key] is None else number(row[key], 0)
+
+
+def _as_measured(value: float | None) -> Cell:
+    """Evidence comes rounded to what it is worth: no digits are added."""
+    known = number(value)
+    return known if known.css or value is None else Cell(f"{value:,}".replace(",", "\u202f"))
 
 
 def _threshold(evidence: Evidence) -> Cell:

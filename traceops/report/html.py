@@ -129,17 +129,12 @@ def _facts(report: Report) -> list[tuple[str, Cell]]:
         ("Steps", Cell(f"{len(steps)} ({ranks_text(steps, 4)})") if steps else _word(None)),
         ("Step, median", _unit(median)),
         ("p5 – p95", _unit(number(step.get("p5")), number(step.get("p95")))),
-        ("Without profiler", _unit(number(_plain(report.summary.get("unprofiled_step_time_ms"))))),
+        ("Without profiler", _unit(number(report.summary.get("unprofiled_step_time_ms")))),
     ]
     slowdown = report.summary.get("profiler_slowdown")
     if slowdown is not None:
         facts.append(("Profiler's cost", Cell(f"×{slowdown:.2f}", "profiled ÷ unprofiled step")))
     return facts
-
-
-def _plain(value: Any) -> Any:
-    """The unprofiled step time as one number: its median where the capture wrote more than that."""
-    return value.get("median") if isinstance(value, dict) else value
 
 
 def _unit(*cells: Cell) -> Cell:

@@ -32,18 +32,18 @@ def buckets_table(report: Report) -> Table:
         Column(
             "bucket", "Where a step goes", number=False, make=lambda row: _bucket_cell(str(row["bucket"]))
         ),
-        Column("ms", "ms / step", "median over ranks of the mean over steps"),
+        Column("ms", "ms/step", "median over ranks of the mean over steps"),
         Column("pct", "% of step", decimals=1, make=_share_bar),
     ]
     if len(report.ranks) > 1:
         columns += [
             Column(
                 "worst",
-                "most, ms",
+                "Most ms",
                 "on the rank that spends most",
                 make=lambda row: _blank_or(row["worst"], 2),
             ),
-            Column("worst_rank", "on rank", make=lambda row: _blank_or(row["worst_rank"], 0)),
+            Column("worst_rank", "On rank", make=lambda row: _blank_or(row["worst_rank"], 0)),
         ]
     columns.append(Column("meaning", "Meaning", number=False, css="meaning", make=_meaning))
     return build_table("Step ledger of the run", columns, rows)
@@ -56,7 +56,7 @@ def ranks_table(report: Report, shown: Sequence[int]) -> Table:
     breakdown = COLUMNS["Idle, compute, non-compute"]
     columns = [
         Column("rank", "Rank", decimals=0),
-        *([Column("host", "Host", number=False)] if any(row.get("host") for row in rows) else []),
+        *([Column("host", "Host", number=False, make=_host)] if any(row.get("host") for row in rows) else []),
         Column("step_time_ms", "Step ms", COLUMNS["Step"], worst="max", apart=apart),
         Column("idle_pct", "Idle %", breakdown, worst="max", decimals=1, apart=_APART_PCT),
         Column("compute_pct", "Compute %", breakdown, worst="min", decimals=1, apart=_APART_PCT),
@@ -133,6 +133,11 @@ def idle_table(report: Report, shown: Sequence[int]) -> Table:
     return build_table(
         "Idle ms a step by cause", columns, rows_of(rows, shown), note=_cut(report, shown), summarize=many
     )
+
+
+def _host(row: Mapping[str, Any]) -> Cell:
+    host = str(row.get("host") or "")
+    return Cell(host if len(host) <= 24 else f"{host[:23]}…", host, "host") if host else number(None)
 
 
 def _meaning(row: Mapping[str, Any]) -> Cell:
