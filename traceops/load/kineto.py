@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from traceops.load.scan import ExactEvent, RawEvent, Scanner
+from traceops.load.event import ExactEvent, RawEvent
+from traceops.load.scan import Scanner
 from traceops.load.source import chunks, is_remote, open_binary
 from traceops.model import CommArgs, Events, Group, RankTrace, TraceMeta
 
 # Below this a float of µs with three decimals still rounds to the right ns (half a spacing of
 # doubles under 2**43 is less than half a ns); above it we read the digits themselves.
 _EXACT_FLOAT_US = float(1 << 43)
+# Garbage beyond these is left out; together with the zero of the clock they cannot overflow an int64.
+_LATEST_NS = 1 << 61  # 73 years
+_LONGEST_NS = 1 << 56  # 2 years
 _TS = re.compile(rb'"ts"\s*:\s*"?(-?[0-9.eE+]+)')
 _NOT_ACTIVITY = frozenset({"python_function", "Trace"})
 _COMM_ANNOTATION = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):")
@@ -82,10 +87,10 @@ def read_meta(raw: dict[str, Any], with_stack: bool = False) -> TraceMeta:
 
 def parse_ranks(value: Any) -> tuple[int, ...] | None:
     """Ranks from a list, or from kineto's text such as "[0, 1, 2, 3]"; None if cut short with '...'."""
-    if isinstance(value, list) and all(isinstance(rank, int) for rank in value):
+    if isinstance(value, list) and all(_int(rank) is not None for rank in value):
         return tuple(value)
     if isinstance(value, str) and re.fullmatch(r"\[[\d,\s]*\]", value.strip()):
-        return tuple(int(rank) for rank in re.findall(r"\d+", value))
+        return tuple(int(rank[:9]) for rank in re.findall(r"\d+", value))
     return None
 
 
@@ -116,10 +121,10 @@ class _Builder:
         events = [event for _, event in kept]
         ts, ts_valid = self._times([event.ts for event in events])
         dur, dur_valid = self._times([event.dur for event in events])
-        valid = ts_valid & dur_valid & (dur >= 0)
+        valid = ts_valid & dur_valid & (dur >= 0) & (dur < _LONGEST_NS)
         if not valid.all():
             # Without a duration it is no damage, just no activity (HTA drops these as well).
-            self.bad_times += sum(not ok and bool(e.dur) for ok, e in zip(valid, events, strict=True))
+            self.bad_times += sum(not ok and _is_given(e.dur) for ok, e in zip(valid, events, strict=True))
             kept = [pair for pair, ok in zip(kept, valid, strict=True) if ok]
             events = [event for _, event in kept]
             ts, dur = ts[valid], dur[valid]
@@ -132,8 +137,8 @@ class _Builder:
             "dur": dur,
             "pid": _ints([e.pid for e in events]),
             "tid": _ints([e.tid for e in events]),
-            "stream": _ints([-1 if e.args is None else e.args.stream for e in events]),
-            "correlation": _ints([-1 if e.args is None else e.args.correlation for e in events]),
+            "stream": _ints([-1 if (a := e.args) is None or a.stream is None else a.stream for e in events]),
+            "correlation": _ints([-1 if (a := e.args) is None or a.correlation is None else a.correlation for e in events]),
         }
         for row, event in enumerate(events, self._rows):
             if event.args is not None and (
@@ -167,10 +172,11 @@ class _Builder:
     def _times(self, values: list[Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """µs to int64 ns, and which of them are numbers that fit."""
         if self.exact:
-            ns = [digits_to_ns(bytes(value)) if value else None for value in values]
-            return _ints([0 if n is None else n for n in ns]), np.array([n is not None for n in ns])
+            digits = [digits_to_ns(bytes(value)) if value else None for value in values]
+            valid = np.array([ns is not None and abs(ns) < _LATEST_NS for ns in digits])
+            return _ints([ns if ok else 0 for ns, ok in zip(digits, valid, strict=True)]), valid
         us = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-        valid = np.isfinite(us) & (np.abs(us) < 9e15)
+        valid = np.abs(us) < _LATEST_NS / 1000  # which NaN is not
         return np.rint(np.where(valid, us, 0.0) * 1000.0).astype(np.int64), valid
 
 
@@ -183,7 +189,7 @@ def digits_to_ns(digits: bytes) -> int | None:
             value = float(text) * 1000.0
         except ValueError:
             return None
-        return round(value) if abs(value) < 9e18 else None
+        return round(value) if abs(value) < _LATEST_NS else None
     sign, whole, fraction = match.groups()
     fraction = (fraction or "").ljust(4, "0")
     ns = int(whole) * 1000 + int(fraction[:3]) + (fraction[3] >= "5")
@@ -198,14 +204,14 @@ def _comm_args(event: RawEvent) -> CommArgs:
     ranks = parse_ranks(args.group_ranks)
     return CommArgs(
         op=args.op,
-        elements_in=args.elements_in,
-        elements_out=args.elements_out,
+        elements_in=_int(args.elements_in),
+        elements_out=_int(args.elements_out),
         dtype=args.dtype,
-        group_size=args.group_size,
+        group_size=_int(args.group_size),
         group_name=args.group_name,
         group_description=args.group_description,
         group_ranks=ranks,
-        sequence=args.sequence,
+        sequence=_int(args.sequence),
     )
 
 
@@ -213,7 +219,7 @@ def _elements(dims: msgspec.Raw) -> int | None:
     """Elements of all tensors in an "Input Dims" argument, None where it is no list of shapes."""
     try:
         shapes = msgspec.json.decode(dims)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     total = 0
     pending = list(shapes) if isinstance(shapes, list) else []
@@ -222,10 +228,14 @@ def _elements(dims: msgspec.Raw) -> int | None:
         if not isinstance(shape, list) or not shape:
             continue
         if all(isinstance(size, int) for size in shape):
-            total += int(np.prod(shape, dtype=np.int64))
+            total += math.prod(shape)
         else:
             pending.extend(shape)
-    return total or None
+    return _int(total) or None
+
+
+def _is_given(time: Any) -> bool:
+    return time is not None and (isinstance(time, float) or bytes(time) not in (b"", b"null"))
 
 
 def _ints(values: list[Any]) -> np.ndarray[Any, Any]:
@@ -262,7 +272,8 @@ def _base_ns(raw: dict[str, Any]) -> int:
 
 
 def _int(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """A count or number that arithmetic on int64 survives."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else None
 
 
 def _text(value: Any) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from traceops.load.event import ExactEvent, RawEvent, lenient
 from traceops.load.source import Damaged
 
 # Between two events: `},\n  {"`. Inside an event's arguments the same can only stand in a list of
@@ -28,44 +29,6 @@ _LONE_SURROGATE = re.compile(
     r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
 _NOT_FINITE = re.compile(r"-?(?:nan|inf)\b")  # as C++ prints them; JSON has no such numbers
-
-
-_ABSENT = msgspec.Raw(b"")
-
-
-class _Args(msgspec.Struct, gc=False):
-    stream: int | str | None = None
-    correlation: int | None = None
-    dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
-    op: str | None = msgspec.field(default=None, name="Collective name")
-    elements_in: int | None = msgspec.field(default=None, name="In msg nelems")
-    elements_out: int | None = msgspec.field(default=None, name="Out msg nelems")
-    dtype: str | None = msgspec.field(default=None, name="dtype")
-    group_size: int | None = msgspec.field(default=None, name="Group size")
-    group_name: str | None = msgspec.field(default=None, name="Process Group Name")
-    group_description: str | None = msgspec.field(default=None, name="Process Group Description")
-    group_ranks: str | list[int] | None = msgspec.field(default=None, name="Process Group Ranks")
-    sequence: int | None = msgspec.field(default=None, name="Seq")
-
-
-class RawEvent(msgspec.Struct, gc=False):
-    """The fields we use of one event; `ts` and `dur` in µs."""
-
-    ph: str = ""
-    name: str = ""
-    cat: str | None = None
-    ts: float | None = None
-    dur: float | None = None
-    pid: int | str | None = None
-    tid: int | str | None = None
-    args: _Args | None = None
-
-
-class ExactEvent(RawEvent, gc=False):
-    """The same with times as the file's own digits, for times too large to be exact as a float."""
-
-    ts: msgspec.Raw = _ABSENT  # type: ignore[assignment]
-    dur: msgspec.Raw = _ABSENT  # type: ignore[assignment]
 
 
 class Scanner:
@@ -89,7 +52,9 @@ class Scanner:
         while not self._eof and len(self._buffer) < _BUFFER_LIMIT:
             searched = max(len(self._buffer) - 64, 0)
             self._grow()
-            text = self._buffer.lstrip()
+            if codecs.BOM_UTF8.startswith(self._buffer) and not self._eof:
+                continue  # a byte order mark, so far
+            text = self._buffer.removeprefix(codecs.BOM_UTF8).lstrip()
             if text.startswith(b"["):  # Chrome's array form has no header
                 self._buffer = text[1:]
                 return self._buffer[:4096]
@@ -97,7 +62,7 @@ class Scanner:
                 self.damage.append("this is not JSON")
                 return self._give_up()
             if match := _EVENTS_KEY.search(self._buffer, searched):
-                self._read_meta(self._buffer[: match.end()] + b"]}")
+                self._read_meta(text[: len(text) - len(self._buffer) + match.end()] + b"]}")
                 self.meta.pop("traceEvents", None)
                 self._buffer = self._buffer[match.end() :]
                 while not self._eof and len(self._buffer) < 4096:
@@ -201,7 +166,7 @@ class Scanner:
                 if following == len(text) and not self._eof and len(text) < _BUFFER_LIMIT:
                     break
                 value, end = None, following
-            event = _lenient(value, self.event_type)
+            event = lenient(value, self.event_type)
             if event is None:
                 self.unreadable += 1
             else:
@@ -228,8 +193,8 @@ class Scanner:
 
     def _read_meta(self, text: bytes) -> None:
         try:
-            value = json.loads(text.decode("utf-8", "replace"))
-        except (json.JSONDecodeError, RecursionError):
+            value = json.loads(_LONE_SURROGATE.sub(r"\\ufffd", text.decode("utf-8", "replace")))
+        except (ValueError, RecursionError):
             self.damage.append("the metadata around the events is not valid JSON")
             return
         self.meta.update(value)
@@ -282,29 +247,3 @@ def _last_match(pattern: re.Pattern[bytes], text: bytes, start: int) -> re.Match
     for last in pattern.finditer(text, max(start, 0)):  # noqa: B007
         pass
     return last
-
-
-def _lenient(value: Any, event_type: type[RawEvent]) -> RawEvent | None:
-    """An event from whatever JSON a tool wrote: numbers as strings, fields of odd types dropped."""
-    if not isinstance(value, dict):
-        return None
-    if event_type is ExactEvent:
-        value = dict(value)
-        for key in ("ts", "dur"):
-            if isinstance(value.get(key), (int, float, str)):
-                value[key] = msgspec.Raw(str(value[key]).encode())
-    try:
-        return msgspec.convert(value, event_type, strict=False)
-    except msgspec.ValidationError:
-        args = value.get("args")
-        kept = (
-            {k: args[k] for k in ("stream", "correlation") if isinstance(args.get(k), int)}
-            if isinstance(args, dict)
-            else None
-        )
-        try:
-            return msgspec.convert(
-                {**value, "args": kept, "name": str(value.get("name", ""))}, event_type, strict=False
-            )
-        except msgspec.ValidationError:
-            return None

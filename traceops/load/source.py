@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -61,27 +61,39 @@ def chunks(file: IO[bytes]) -> Iterator[bytes]:
     Raises Damaged after the last readable byte where the gzip stream is cut off or corrupt.
     """
     first = file.read(CHUNK_BYTES)
+    if len(first) < len(_GZIP_MAGIC):
+        first += file.read(CHUNK_BYTES)
     if not first.startswith(_GZIP_MAGIC):
         while first:
             yield first
             first = file.read(CHUNK_BYTES)
         return
+    following = first
+    while following:  # gzip files may be concatenated, and padded with zeros
+        if not following.startswith(_GZIP_MAGIC):
+            raise Damaged("other bytes follow the end of the gzip stream")
+        following = (yield from _gunzip(file, following)).lstrip(b"\0")
+        while len(following) < len(_GZIP_MAGIC) and (more := file.read(CHUNK_BYTES)):
+            following = (following + more).lstrip(b"\0")
+
+
+def _gunzip(file: IO[bytes], pending: bytes) -> Generator[bytes, None, bytes]:
+    """Yield one gzip member that starts with `pending`; return the bytes read beyond its end."""
     inflate = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
-    pending = first
-    while pending:
+    ended = False
+    while not inflate.eof:
+        if not pending and not ended:
+            pending = file.read(CHUNK_BYTES)
+            ended = not pending
         try:
-            data = inflate.decompress(pending)
+            # In bounded pieces: a few kB can hold gigabytes, and what a corrupt piece held is lost.
+            data = inflate.decompress(pending, CHUNK_BYTES)
         except isal_zlib.error as error:  # type: ignore[misc] # its stub calls it an object
             raise Damaged(f"the gzip stream is corrupt ({error})") from error
+        pending = inflate.unconsumed_tail
         if data:
             yield data
-        if inflate.eof:
-            pending = inflate.unused_data.lstrip(b"\0") or file.read(CHUNK_BYTES)
-            if not pending:
-                return
-            if not pending.startswith(_GZIP_MAGIC):
-                raise Damaged("other bytes follow the end of the gzip stream")
-            inflate = isal_zlib.decompressobj(wbits=_GZIP_WBITS)  # gzip files may be concatenated
-        else:
-            pending = file.read(CHUNK_BYTES)
-    raise Damaged("the gzip stream is cut off")
+        elif ended and not inflate.eof:
+            raise Damaged("the gzip stream is cut off")
+    unused: bytes = inflate.unused_data
+    return unused
