@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("folder")
     parser.add_argument("--runs", type=int, default=3)
     args = parser.parse_args()
-    files = [file.path for file in discover(args.folder).windows[-1].files]
+    files = [str(Path(file.path).resolve()) for file in discover(args.folder).windows[-1].files]
     results: dict[str, list[tuple[float, float]]] = {"hta": [], "traceops": []}
     with tempfile.TemporaryDirectory() as out:
         commands = {

@@ -53,6 +53,7 @@ def _rank_row(found: Discovery, run: CrossRank, times: RankTimes) -> dict[str, A
         "non_compute_pct": breakdown.non_compute_pct,
         "overlap_pct": breakdown.overlap_pct,
         "breakdown_source": breakdown.source,
+        "breakdown_note": breakdown.why_not_hta,
         "exposed_comm_ms": _round(mean_ms(summary.ledger.buckets["comm"])),
         "wait_ms": _per_step(times.wait_ns, steps),
         "transfer_ms": _per_step(times.transfer_ns, steps),
@@ -118,8 +119,26 @@ def _summary(found: Discovery, run: CrossRank, rank_rows: list[dict[str, Any]]) 
             "matched_pct": run.matching.matched_pct,
             "unmatched": run.matching.unmatched,
         },
-        "notes": list(found.notes),
+        "hta_failed": _hta_failures(run),
+        "notes": [*found.notes, *_empty_steps(run)],
     }
+
+
+def _hta_failures(run: CrossRank) -> dict[str, str]:
+    """HTA analysis -> its error and the ranks it failed on."""
+    ranks: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for times in run.ranks:
+        for name, error in times.summary.hta.failed:
+            ranks[name, error].append(times.summary.rank)
+    return {name: f"{error} (ranks {', '.join(map(str, own[:8]))})" for (name, error), own in ranks.items()}
+
+
+def _empty_steps(run: CrossRank) -> list[str]:
+    return [
+        f"step {number} of rank {times.summary.rank} ran nothing on the device; it is not counted"
+        for times in run.ranks
+        for number in times.summary.empty_steps
+    ]
 
 
 def _kernel_rows(run: CrossRank) -> list[dict[str, Any]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,6 +106,15 @@ def to_hta(rank: int, trace: RankTrace) -> Any:
     return result
 
 
+def launch_summary(tables: HtaTables) -> HtaTables:
+    """The same with HTA's row per launch (thousands) folded to one row per quantity, in µs."""
+    if tables.launches is None:
+        return tables
+    columns = ["cpu_duration", "gpu_duration", "launch_delay"]
+    folded = tables.launches[columns].describe(percentiles=[0.05, 0.5, 0.95]).T.reset_index(names="quantity")
+    return replace(tables, launches=folded)
+
+
 def _temporal(trace: Any, rank: int) -> dict[str, Any]:
     from hta.analyzers.breakdown_analysis import BreakdownAnalysis
 
@@ -146,7 +156,11 @@ def _launches(trace: Any, rank: int) -> dict[str, Any]:
 def _queue_length(trace: Any, rank: int) -> dict[str, Any]:
     from hta.analyzers.trace_counters import TraceCounters
 
-    return {"queue_length": TraceCounters.get_queue_length_summary(trace, ranks=[rank])}
+    table = TraceCounters.get_queue_length_summary(trace, ranks=[rank])
+    if table is None:
+        return {}
+    table.columns = [statistic for _, statistic in table.columns]
+    return {"queue_length": table.reset_index()}
 
 
 _ANALYSES = {
@@ -173,4 +187,16 @@ def _import_hta() -> _Hta:
     from hta.common.trace_symbol_table import TraceSymbolTable
 
     logging.getLogger("hta").setLevel(logging.ERROR)
+    _remember_kernel_types()
     return _Hta(Trace, TraceSymbolTable, transform_correlation_to_index)
+
+
+@functools.cache
+def _remember_kernel_types() -> None:
+    """Classify each kernel name once: HTA runs three regular expressions per row, half of its time."""
+    from hta.analyzers import breakdown_analysis, communication_analysis, trace_counters
+    from hta.utils.utils import get_kernel_type
+
+    remembered = functools.lru_cache(maxsize=None)(get_kernel_type)
+    for module in (breakdown_analysis, communication_analysis, trace_counters):
+        module.get_kernel_type = remembered

@@ -14,7 +14,7 @@ from traceops.analyses.host import HostTime, measure_host
 from traceops.analyses.kernels import KernelStats, measure_kernels
 from traceops.analyses.ledger import RankLedger, measure_ledger
 from traceops.analyses.steps import StepBounds, find_steps
-from traceops.hta_bridge import HtaTables, hta_tables
+from traceops.hta_bridge import HtaTables, hta_tables, launch_summary
 from traceops.load.discover import TraceFile
 from traceops.load.kineto import load_trace
 from traceops.model import CommArgs, Events, Int, TraceMeta
@@ -44,6 +44,7 @@ class RankSummary:
     on_gpu: bool
     step_numbers: Int
     step_edges: Int
+    empty_steps: tuple[int, ...]
     ledger: RankLedger
     comm: CommEvents
     breakdown: Breakdown
@@ -70,13 +71,14 @@ def summarize(file: TraceFile) -> RankSummary:
         on_gpu=activity.on_gpu,
         step_numbers=steps.number,
         step_edges=steps.edges,
+        empty_steps=steps.empty,
         ledger=measure_ledger(events, activity, steps),
         comm=_comm_events(events, activity, steps),
         breakdown=measure_breakdown(events, activity, steps, hta),
         kernels=measure_kernels(events, activity, steps),
         host=measure_host(events, steps),
         backward=measure_backward_sync(events, activity, steps),
-        hta=hta,
+        hta=launch_summary(hta),
     )
 
 

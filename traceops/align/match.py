@@ -16,6 +16,7 @@ _OP_IN_KERNEL = re.compile(
     r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|send_?recv|barrier|gather|scatter)",
     re.I,
 )
+BEFORE_WINDOW = "launched before the window, nothing is known of it"
 _POINT_TO_POINT = re.compile(r"send|recv", re.I)
 
 
@@ -52,10 +53,11 @@ class Matching:
 
     @property
     def matched_pct(self) -> float | None:
-        """Share of all communication events that were matched."""
-        if not self.events:
+        """Share that was matched of the events that belong to the window; None without any."""
+        inside = self.events - self.unmatched.get(BEFORE_WINDOW, 0)
+        if inside <= 0:
             return None
-        return round(100.0 * (1.0 - sum(self.unmatched.values()) / self.events), 2)
+        return round(100.0 * (1.0 - (sum(self.unmatched.values()) + inside - self.events) / inside), 2)
 
 
 def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> Matching:
@@ -77,7 +79,7 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
         for position, args in enumerate(summary.comm.args):
             group = args.group_ranks if args is not None else None
             if args is None and others_known:
-                unmatched["launched before the window, nothing is known of it"] += 1
+                unmatched[BEFORE_WINDOW] += 1
             elif (group or default) is None:
                 unmatched["its process group is not known"] += 1
             elif not set(group or default or ()) <= summaries.keys():

@@ -37,7 +37,9 @@ _COMM_KERNEL = re.compile(
 )
 _CPU_COMM = re.compile(r"^(gloo|mpi|ucc):")
 _CPU_COMM_FALLBACK = re.compile(r"^record_param_comms$")
-_NOT_CPU_COMPUTE = re.compile(r"^(c10d::|_?c10d_functional|record_param_comms|(gloo|mpi|ucc|nccl):|ProfilerStep)")
+_NOT_CPU_COMPUTE = re.compile(
+    r"^(c10d::|_?c10d_functional|record_param_comms|(gloo|mpi|ucc|nccl):|ProfilerStep)"
+)
 # Autograd's own frames around operators: a hook that waits for communication waits inside them.
 _CPU_WRAPPER = re.compile(r"^(autograd::|torch::autograd|torch::jit)|^[^:]*$")
 _INPUT = re.compile(
@@ -94,7 +96,8 @@ def blocking_rows(events: Events) -> Int:
 
 def op_rows(events: Events) -> Int:
     """Rows of framework operators on the host."""
-    return np.flatnonzero(events.in_cats(*_CPU_OP_CATS))
+    steps, _ = step_rows(events)  # older torch marked steps as operators
+    return np.setdiff1d(np.flatnonzero(events.in_cats(*_CPU_OP_CATS)), steps)
 
 
 def step_rows(events: Events) -> tuple[Int, Int]:

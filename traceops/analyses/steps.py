@@ -18,7 +18,8 @@ class StepBounds:
     """Steps tile the device's timeline: step i runs from `edges[i]` to `edges[i + 1]` (ns).
 
     `host_start` and `host_end` are the annotations on the host; `of_activity` the step of each activity,
-    -1 before the first and `len(number)` behind the last.
+    -1 before the first and `len(number)` behind the last. `empty` are the numbers of marked steps left
+    out because nothing they launched outlasted the step before.
     """
 
     number: Int
@@ -26,6 +27,7 @@ class StepBounds:
     host_start: Int
     host_end: Int
     of_activity: Int
+    empty: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.number)
@@ -61,7 +63,19 @@ def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
     np.maximum.at(edges, step[inside] + 1, activity.end[inside])
     if not (step == -1).any():
         edges[0] = start[0]
-    return StepBounds(numbers, np.maximum.accumulate(edges), start, end, step)
+    edges = np.maximum.accumulate(edges)
+    kept = np.diff(edges) > 0
+    position = np.concatenate(
+        ([-1], np.cumsum(kept) - 1, [kept.sum()])
+    )  # of old steps -1, 0 … n among the kept
+    return StepBounds(
+        numbers[kept],
+        np.concatenate((edges[:1], edges[1:][kept])),
+        start[kept],
+        end[kept],
+        position[step + 1],
+        tuple(int(number) for number in numbers[~kept]),
+    )
 
 
 def _launched_before_window(events: Events, activity: Activity) -> NDArray[np.bool_]:
