@@ -138,7 +138,9 @@ class _Builder:
             "pid": _ints([e.pid for e in events]),
             "tid": _ints([e.tid for e in events]),
             "stream": _ints([-1 if (a := e.args) is None or a.stream is None else a.stream for e in events]),
-            "correlation": _ints([-1 if (a := e.args) is None or a.correlation is None else a.correlation for e in events]),
+            "correlation": _ints(
+                [-1 if (a := e.args) is None or a.correlation is None else a.correlation for e in events]
+            ),
         }
         for row, event in enumerate(events, self._rows):
             if event.args is not None and (
