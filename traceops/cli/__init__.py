@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -35,12 +36,18 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (see docs/formats.md)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks our signs shows ? for them
+            stream.reconfigure(errors="replace")
     args = build_parser().parse_args(argv)
     try:
         code: int = args.main(args)
     except TraceopsError as error:
         print(f"traceops {args.command}: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print(f"traceops {args.command}: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # the reader of our output went away: `traceops analyze … | head`
         sys.stderr.close()
         return 0

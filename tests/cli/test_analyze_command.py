@@ -1,0 +1,140 @@
+"""`traceops analyze` as a user runs it: files, places, exit codes."""
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from traceops.cli import main
+from traceops.cli.analyze import output_folder
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copytree(DATA / "item_sync4", tmp_path / "profile" / "some run"))
+
+
+def analyze(*args):
+    return main(["analyze", *map(str, args)])
+
+
+def test_profile_becomes_reports(folder, tmp_path, capsys):
+    assert analyze("profile/some run", "--format", "json,csv") == 0
+    out = tmp_path / "reports" / "some run"
+    assert {"summary.csv", "report.json", "findings.csv"} <= {path.name for path in out.iterdir()}
+    assert "TO-I003" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("profile/a", "reports/a"),
+        ("/x/profile/deep/a", "/x/reports/deep/a"),
+        ("elsewhere/a", "reports/a"),
+        ("profile", "reports/a"),
+        ("s3://bucket/profile/a", "reports/a"),
+    ],
+)
+def test_where_reports_go(tmp_path, monkeypatch, path, expected):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "is_dir", lambda _: True)
+    assert output_folder(path, "a") == Path(expected)
+
+
+def test_all_formats_are_written(folder, tmp_path):
+    assert analyze(folder, "-o", tmp_path / "out", "-q") == 0
+    page = (tmp_path / "out" / "summary.html").read_text()
+    assert "TO-I003" in page
+
+
+@pytest.mark.parametrize(("bound", "code"), [("info", 1), ("warning", 1), ("error", 0)])
+def test_fail_on(folder, bound, code):
+    assert analyze(folder, "--format", "json", "-q", "--fail-on", bound) == code
+
+
+def test_strict_fails_on_damage_and_still_reports(folder, tmp_path):
+    (folder / "rank_2.pt.trace.json.gz").write_bytes(b"")
+    args = (folder, "-o", tmp_path / "out", "--format", "json", "-q")
+    assert analyze(*args) == 0
+    assert analyze(*args, "--strict") == 3
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["run"]["ranks_missing"] == [2]
+
+
+def test_all_windows_get_their_own_folder(folder, tmp_path):
+    for path in list(folder.iterdir()):
+        shutil.copy(path, folder / path.name.replace(".pt.", ".window_1.pt."))
+        path.rename(folder / path.name.replace(".pt.", ".window_0.pt."))
+    assert analyze(folder, "-o", tmp_path / "out", "--select", "all", "--format", "json", "-q") == 0
+    assert sorted(path.name[:6] for path in (tmp_path / "out").iterdir()) == ["run_0_", "run_1_"]
+
+
+def test_one_window_of_many_says_so(folder, tmp_path, capsys):
+    for path in list(folder.iterdir()):
+        shutil.copy(path, folder / path.name.replace(".pt.", ".window_1.pt."))
+        path.rename(folder / path.name.replace(".pt.", ".window_0.pt."))
+    assert analyze(folder, "-o", tmp_path / "out", "--format", "json") == 0
+    assert "1 earlier capture window" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("args", [("--format", "pdf"), ("--format", "")])
+def test_wrong_usage_is_2(folder, args, capsys):
+    assert analyze(folder, *args) == 2
+    assert "--format" in capsys.readouterr().err
+
+
+def test_nothing_to_read_is_3_and_named(tmp_path, capsys):
+    assert analyze(tmp_path / "nowhere") == 3
+    assert "nowhere does not exist" in capsys.readouterr().err
+
+
+def test_unwritable_place_is_3_and_named(folder, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert analyze(folder, "-o", tmp_path / "file" / "out", "--format", "json", "-q") == 3
+    assert "-o DIR" in capsys.readouterr().err
+
+
+def test_analysing_imports_neither_torch_nor_plotly_for_json(folder, tmp_path):
+    code = (
+        "import sys; from traceops.cli import main; "
+        f"main(['analyze', {str(folder / 'rank_0.pt.trace.json.gz')!r}, '-o', 'o', '--format', 'json', '-q']); "
+        "print([m for m in ('torch', 'traceops.report.html') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\ntry:\n    from traceops.cli import main; main(['--help'])\nexcept SystemExit: pass\n"
+        "print([m for m in ('torch', 'pandas', 'numpy', 'hta', 'plotly', 'jinja2', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_plain_ascii_terminal(folder, tmp_path):
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    command = [sys.executable, "-m", "traceops", "analyze", str(folder), "-o", "o", "--format", "json"]
+    done = subprocess.run(command, capture_output=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"TO-I003" in done.stdout
+
+
+def test_compressed_and_plain_traces_give_one_report(folder, tmp_path):
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for path in folder.iterdir():
+        (plain / path.name.removesuffix(".gz")).write_bytes(gzip.decompress(path.read_bytes()))
+    for source, out in ((folder, "a"), (plain, "b")):
+        assert analyze(source, "-o", tmp_path / out, "--format", "json", "-q") == 0
+    first, second = (json.loads((tmp_path / out / "report.json").read_text()) for out in "ab")
+    assert first["steps"] == second["steps"]
+    assert first["findings"] == second["findings"]
