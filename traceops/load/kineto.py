@@ -18,7 +18,7 @@ from traceops.model import CommArgs, Events, Group, RankTrace, TraceMeta
 
 # Below this a float of µs with three decimals still rounds to the right ns (half a spacing of
 # doubles under 2**43 is less than half a ns); above it we read the digits themselves.
-_EXACT_FLOAT_US = float(1 << 43)
+_EXACT_FLOAT_US = float((1 << 43) - (1 << 40))  # the trace may go on for days
 # Garbage beyond these is left out; together with the zero of the clock they cannot overflow an int64.
 _LATEST_NS = 1 << 61  # 73 years
 _LONGEST_NS = 1 << 56  # 2 years
@@ -179,7 +179,8 @@ class _Builder:
             return _ints([ns if ok else 0 for ns, ok in zip(digits, valid, strict=True)]), valid
         us = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
         valid = np.abs(us) < _LATEST_NS / 1000  # which NaN is not
-        return np.rint(np.where(valid, us, 0.0) * 1000.0).astype(np.int64), valid
+        fraction, whole = np.modf(np.where(valid, us, 0.0))  # the product of both would be rounded once more
+        return whole.astype(np.int64) * 1000 + np.rint(fraction * 1000.0).astype(np.int64), valid
 
 
 def digits_to_ns(digits: bytes) -> int | None:
