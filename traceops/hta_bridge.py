@@ -76,7 +76,8 @@ def to_hta(rank: int, trace: RankTrace) -> Any:
     start_ns = int(events.ts.min())
     ts = (events.ts[rows] - start_ns) / 1000.0
     dur = events.dur[rows] / 1000.0
-    index = events.index[rows]
+    # HTA marks a missing launch with index 0 and then reads event 0 as the launch: let there be none.
+    index = events.index[rows] + 1
     frame = pd.DataFrame(
         {
             "index": index,
