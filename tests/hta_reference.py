@@ -87,9 +87,12 @@ EXACT = (*KEYS, "count")
 
 
 def write_rebased(path, target):
-    """Write the trace anew with times from zero, where a float of µs loses nothing."""
+    """Write the trace anew without what HTA gets wrong: times from zero, event 0 not an activity.
+
+    A float of µs loses digits of large times, and a kernel without a launch is joined with event 0.
+    """
     raw = json.loads(read_bytes(path), parse_float=Decimal)
-    events = raw["traceEvents"]
+    raw["traceEvents"] = events = [{"ph": "M", "name": "first"}, *raw["traceEvents"]]
     zero = min(int(event["ts"]) for event in events if event.get("ph") == "X")
     for event in events:
         if "ts" in event:

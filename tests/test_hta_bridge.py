@@ -172,33 +172,49 @@ def test_hta_misses_launches_through_the_driver():
     assert not correlations & set(events.correlation[activity.row[by_driver]].tolist())
 
 
-def test_hta_counts_a_stream_that_waits_as_computing(tmp_path):
-    def row(name, cat, ts, dur, stream, correlation):
-        return {"ph": "X", "name": name, "cat": cat, "pid": 0, "tid": stream, "ts": ts, "dur": dur,
-                "args": {"stream": stream, "correlation": correlation}}  # fmt: skip
+def gpu(name, cat, ts, dur, stream, correlation):
+    args = {"stream": stream, "correlation": correlation}
+    return {"ph": "X", "name": name, "cat": cat, "pid": 0, "tid": stream, "ts": ts, "dur": dur, "args": args}
 
-    launch = {
-        "ph": "X",
-        "name": "cudaLaunchKernel",
-        "cat": "cuda_runtime",
-        "pid": 1,
-        "tid": 1,
-        "ts": 0.0,
-        "dur": 1.0,
-    }
-    rows = [
-        {**launch, "args": {"correlation": 1}}, {**launch, "ts": 2.0, "args": {"correlation": 2}},
-        row("ncclDevKernel_AllReduce", "kernel", 10.0, 100.0, 20, 1), row("gemm", "kernel", 200.0, 50.0, 7, 2),
-        row("Stream Wait Event", "cuda_sync", 10.0, 190.0, 7, 3),
-    ]  # fmt: skip
-    path = tmp_path / "rank_0.json"
+
+def host(name, cat, ts, correlation=None):
+    args = {} if correlation is None else {"correlation": correlation}
+    return {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": 1, "ts": ts, "dur": 1.0, "args": args}
+
+
+def write(path, rows):
     path.write_text(json.dumps({"traceEvents": rows, "distributedInfo": {"rank": 0}}))
-    tables = hta_tables(0, load_trace(str(path)))
+    return path
+
+
+def test_hta_counts_a_stream_that_waits_as_computing(tmp_path):
+    rows = [
+        host("cudaLaunchKernel", "cuda_runtime", 0.0, 1), host("cudaLaunchKernel", "cuda_runtime", 2.0, 2),
+        gpu("ncclDevKernel_AllReduce", "kernel", 10.0, 100.0, 20, 1), gpu("gemm", "kernel", 200.0, 50.0, 7, 2),
+        gpu("Stream Wait Event", "cuda_sync", 10.0, 190.0, 7, 3),
+    ]  # fmt: skip
+    trace = load_trace(str(write(tmp_path / "rank_0.json", rows)))
+    tables = hta_tables(0, trace)
     assert tables.overlap["comp_comm_overlap_pctg"][0] == 100
     assert tables.temporal["idle_time(us)"][0] == 0
-    activity = find_activity(load_trace(str(path)).events)
+    activity = find_activity(trace.events)
     assert intersect(activity.union_of(COMM), activity.union_of(COMPUTE)).total == 0
     assert activity.union_of(COMPUTE, COMM, MEMORY).total == 150_000
+
+
+def test_hta_takes_event_0_for_the_launch_of_a_kernel_that_has_none(tmp_path):
+    rows = [
+        host("aten::add", "cpu_op", 500.0),  # has launched nothing
+        gpu("gemm", "kernel", 10.0, 10.0, 7, 1), gpu("gemm", "kernel", 120.0, 10.0, 7, 2),
+    ]  # fmt: skip
+    path = write(tmp_path / "rank_0.json", rows)
+    theirs, _ = hta_answers(path)
+    ours = hta_tables(0, load_trace(str(path)))
+    idle = [
+        dict(zip(table.idle_category, table.idle_time, strict=True)) for table in (theirs["idle"], ours.idle)
+    ]
+    assert idle[0]["host_wait"] == 100
+    assert idle[1] == {"other": 100}
 
 
 def test_hta_rounds_times_unless_told_otherwise():

@@ -82,6 +82,19 @@ def test_absolute_times_stay_exact_beside_a_damaged_event(load, chunk):
     assert trace.events.dur.tolist() == [1] * 3
 
 
+@given(
+    times=st.lists(
+        st.integers(0, 2**41) | st.integers(2**42, 2**43) | st.integers(2**43, 2**51), min_size=1, max_size=20
+    ),
+    fraction=st.integers(0, 999),
+)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_times_of_any_size_are_exact_to_the_nanosecond(load, times, fraction):
+    times.sort(reverse=True)
+    trace = load(document([event(ts=f"{us}.{fraction:03}") for us in times]))
+    assert trace.events.ts.tolist() == [us * 1000 + fraction for us in times]
+
+
 def test_absolute_times_are_exact_though_the_first_event_is_at_zero(load):
     first = '{"ph": "M", "name": "process_name", "ts": 0, "pid": 1, "args": {"name": "python"}}'
     trace = load(document([first, event(ts="1712195495406752.797")]))
