@@ -92,4 +92,4 @@ def _launched_before_window(events: Events, activity: Activity) -> NDArray[np.bo
         own = stream[order] == value
         before[order[own]] = np.cumsum(recorded[own]) == 0
     # Where no launch is recorded at all the trace holds no host side: then its own time says the step.
-    return before if recorded.any() else before & (activity.start < activity.start.min())
+    return before if recorded.any() else np.zeros_like(before)
