@@ -67,15 +67,14 @@ def _steps(rows, device):
         for row in rows if row["name"].startswith("ProfilerStep") and row["cat"] == "user_annotation"
     )  # fmt: skip
     ends = {k: [] for k in range(-1, len(marks))}
-    first_recorded = {}
-    for row in device:
-        if row["launch"]:
-            stream = row["stream"]
-            first_recorded[stream] = min(first_recorded.get(stream, row["ts"]), row["ts"])
-    for row in device:
+    launched_on = (
+        set()
+    )  # streams run in order: what comes before any recorded launch is from before the window
+    for row in sorted(device, key=lambda row: row["ts"]):
         moment = row["launch"]["ts"] if row["launch"] else row["ts"]
-        early = first_recorded and row["ts"] < first_recorded.get(row["stream"], float("inf"))
-        if not row["launch"] and early:
+        if row["launch"]:
+            launched_on.add(row["stream"])
+        if row["stream"] not in launched_on and any(other["launch"] for other in device):
             ends[-1].append(row["end"])
         elif moment < marks[-1][1]:
             ends[sum(start <= moment for start, _, _ in marks) - 1].append(row["end"])
