@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KERNEL_WAIT_US = 30  # HTA's default bound between 'kernel wait' and 'other'
-_DEVICE_CATS = frozenset({"kernel", "gpu_memset", "memset", "gpu_memcpy", "memcpy", "mtia_ccp_events"})
 
 
 @dataclass(frozen=True)
@@ -182,8 +180,6 @@ class _Hta:
 
 
 def _import_hta() -> _Hta:
-    # HTA rounds times by default, which inflates idle time and trips its own assertions.
-    os.environ.setdefault("HTA_DISABLE_NS_ROUNDING", "1")
     from hta.common.trace import Trace, transform_correlation_to_index
     from hta.common.trace_symbol_table import TraceSymbolTable
 
