@@ -74,6 +74,13 @@ def test_collectives_keep_their_arguments_beside_a_damaged_event(load, chunk):
     assert list(beside.values())[-3:] == list(whole.values())
 
 
+@pytest.mark.parametrize("lead", range(12))
+def test_long_events_beside_a_damaged_one_are_whole(load, lead):
+    name = "n" * lead + r"\ud83d\ude80" * 2000
+    trace = load(document(["{broken}", event(), event(name=name), event()]))
+    assert [row[1] for row in loaded_rows(trace.events)] == ["k", "n" * lead + "🚀" * 2000, "k"]
+
+
 @pytest.mark.parametrize("chunk", [1, 13, None])
 def test_absolute_times_stay_exact_beside_a_damaged_event(load, chunk):
     exact = event(ts="1712195495406752.797", dur="0.001")
@@ -93,6 +100,11 @@ def test_times_of_any_size_are_exact_to_the_nanosecond(load, times, fraction):
     times.sort(reverse=True)
     trace = load(document([event(ts=f"{us}.{fraction:03}") for us in times]))
     assert trace.events.ts.tolist() == [us * 1000 + fraction for us in times]
+
+
+def test_digits_beyond_nanoseconds_are_rounded(load):
+    for ts, ns in {"1.0004": 1000, "1.0006": 1001, "1712195495406752.7966": 1712195495406752797}.items():
+        assert load(document([event(ts=ts)])).events.ts.tolist() == [ns]
 
 
 def test_absolute_times_are_exact_though_the_first_event_is_at_zero(load):
