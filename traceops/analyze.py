@@ -90,26 +90,51 @@ def summarize_all(
             if progress:
                 progress(number, len(files), file)
         return done, failed
+    unfinished = _map_in_pool(files, jobs, done, failed, progress)
+    # A process that dies takes the whole pool with it: try what is left each in a process of its own.
+    for file in unfinished:
+        if _map_in_pool([file], 1, done, failed, progress):
+            failed.append((file.path, "its process was killed (out of memory?); try --jobs 1"))
+    return sorted(done, key=lambda summary: summary.rank), sorted(failed)
+
+
+def _map_in_pool(
+    files: Sequence[TraceFile],
+    jobs: int,
+    done: list[RankSummary],
+    failed: list[tuple[str, str]],
+    progress: Progress | None,
+) -> list[TraceFile]:
+    """Summarise files in processes; returns those whose result was lost because a process died."""
+    lost: list[TraceFile] = []
     context = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         pending = {pool.submit(summarize, file): file for file in files}
         try:
-            for number, future in enumerate(as_completed(pending), 1):
-                _collect(future.result, pending[future], done, failed)
+            for future in as_completed(pending):
+                try:
+                    _collect(future.result, pending[future], done, failed)
+                except BrokenProcessPool:
+                    lost.append(pending[future])
                 if progress:
-                    progress(number, len(files), pending[future])
+                    progress(len(done) + len(failed), len(files), pending[future])
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return sorted(done, key=lambda summary: summary.rank), sorted(failed)
+    return sorted(lost, key=lambda file: file.rank)
 
 
 def _collect(
     result: Callable[[], RankSummary], file: TraceFile, done: list[RankSummary], failed: list[tuple[str, str]]
 ) -> None:
+    """One rank's result, or what is wrong with its file: no file hides the others."""
     try:
         done.append(result())
     except InputError as error:
         failed.append((file.path, str(error).removeprefix(f"{file.path}: ")))
-    except (BrokenProcessPool, MemoryError):
-        failed.append((file.path, "its process ended (out of memory?); try --jobs 1"))
+    except MemoryError:
+        failed.append((file.path, "there was not enough memory to read it; try --jobs 1"))
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # a trace we did not foresee
+        failed.append(
+            (file.path, f"it could not be analysed ({type(error).__name__}: {error}); please report this")
+        )

@@ -11,6 +11,7 @@ import numpy as np
 from traceops.analyses.communication import collective_rows
 from traceops.analyses.crossrank import CrossRank, RankTimes, mean_ms
 from traceops.analyses.ledger import BUCKETS
+from traceops.analyses.steps import NO_STEP
 from traceops.analyses.validity import profiler_slowdown
 from traceops.findings import Verdict, checks, most_important_first
 from traceops.load.discover import Discovery
@@ -86,6 +87,8 @@ def _summary(found: Discovery, run: CrossRank, rank_rows: list[dict[str, Any]]) 
     for times in run.ranks:
         for number, duration in zip(times.summary.step_numbers, times.duration, strict=True):
             by_step[int(number)].append(int(duration))
+    if len(by_step) > 1:
+        by_step.pop(NO_STEP, None)  # the whole window of a rank that marks no steps is no step
     durations = [float(np.median(own)) / 1e6 for own in by_step.values()]
     ledger = {bucket: _median([row[f"{bucket}_ms"] for row in rank_rows]) for bucket in BUCKETS}
     step = _median([mean_ms(times.duration) for times in run.ranks]) or 0.0

@@ -81,7 +81,7 @@ def test_one_window_of_many_says_so(folder, tmp_path, capsys):
         shutil.copy(path, folder / path.name.replace(".pt.", ".window_1.pt."))
         path.rename(folder / path.name.replace(".pt.", ".window_0.pt."))
     assert analyze(folder, "-o", tmp_path / "out", "--format", "json") == 0
-    assert "1 earlier capture window" in capsys.readouterr().out
+    assert "1 other capture window was left out" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("args", [("--format", "pdf"), ("--format", "")])

@@ -11,6 +11,7 @@ import pytest
 
 from traceops.analyze import analyze
 from traceops.docs import rules_markdown
+from traceops.errors import InputError
 from traceops.findings import RULES, finding
 from traceops.report import write_report
 from traceops.report.csv import CSV_FILES, render_csv_files
@@ -90,7 +91,7 @@ def test_failed_write_leaves_the_old_file(report, tmp_path, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr("traceops.report.os.replace", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(InputError, match="disk full"):
         write_report(report, tmp_path, ("json",))
     assert (tmp_path / "report.json").read_text() == "old"
     assert not list(tmp_path.glob(".*"))

@@ -20,7 +20,10 @@ def make_report(
     steps: bool = True,
 ) -> Report:
     late = {0: 0.0, 1: 1.0} if late is None else late
-    rows: list[dict[str, Any]] = [{"rank": r, "late_share": share} for r, share in late.items()]
+    rows: list[dict[str, Any]] = [
+        {"rank": r, "late_share": share, "comm_wait_ms": None if wait_pct is None else wait_pct / 2}
+        for r, share in late.items()
+    ]
     durations = [{"rank": r, "step": 3, "duration_ms": 50.0} for r in late] if steps else []
     wait_ms = None if wait_pct is None else wait_pct / 2
     return Report(
@@ -54,7 +57,7 @@ def test_first_serious_finding_says_who_loses_what_of_which_step() -> None:
 def test_waiting_of_the_others_is_added_and_the_further_findings_counted() -> None:
     findings = [make_finding("TO-I002"), make_finding("TO-I001", "info")]
     said = verdict(make_report(findings, wait_pct=68.0))
-    assert said.sentence.endswith("(TO-I002, error). The others wait 34.0 ms a step. 1 more finding below.")
+    assert said.sentence.endswith("(TO-I002, error). Rank 0 waits 34.0 ms a step. 1 more finding below.")
 
 
 def test_a_late_rank_that_no_finding_names_is_named_beside_the_finding() -> None:

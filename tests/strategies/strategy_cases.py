@@ -68,10 +68,11 @@ class Tiny(nn.Module):
     def forward(self, tokens: Tensor, use_optional: bool) -> Tensor:
         x = self.embed(tokens) * self.frozen + self.offset
         for block in self.blocks:
-            if self.checkpointing:
-                x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
-            else:
-                x = block(x)
+            x = (
+                torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+                if self.checkpointing
+                else block(x)
+            )
         if use_optional:
             x = x + self.optional(x)
         # A mean over samples, so that ranks with equal batches average to the whole batch.

@@ -17,6 +17,7 @@ _OP_IN_KERNEL = re.compile(
     re.I,
 )
 BEFORE_WINDOW = "launched before the window, nothing is known of it"
+_ROOTED = re.compile(r"broadcast|^reduce$|^_?reduce_?oop|^gather|^scatter", re.I)
 _POINT_TO_POINT = re.compile(r"send|recv", re.I)
 
 
@@ -38,8 +39,10 @@ class Collective:
     wait_ns: tuple[int, ...]  # in the order of `members`
 
     @property
-    def last_rank(self) -> int:
-        """The member that arrived last."""
+    def last_rank(self) -> int | None:
+        """The member that arrived last; None for rooted operations, where no member waits for all others."""
+        if _ROOTED.search(self.op):
+            return None
         return self.members[int(np.argmin(self.wait_ns))][0]
 
 
@@ -61,10 +64,10 @@ class Matching:
 
 
 def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> Matching:
-    """Match by (global ranks of the group, description, operation), counted from the window's end.
+    """Match by (global ranks of the group, description, operation), and in it by sequence or from the end.
 
-    Windows start at different moments but ranks leave the last step together, so counting from the
-    end pairs them [docs/metrics.md]. A pair whose sizes differ is left out rather than believed.
+    Windows start at different moments but ranks leave a step together, so counting from the end pairs
+    them [docs/metrics.md]. A pair whose sizes differ is left out rather than believed.
     """
     by_key: dict[tuple[tuple[int, ...], str, str], dict[int, list[int]]] = defaultdict(
         lambda: defaultdict(list)
@@ -93,11 +96,11 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
                     by_key[tuple(group or default or ()), description, op][summary.rank].append(position)
     collectives: list[Collective] = []
     for (group, description, op), positions in by_key.items():
-        count = min((len(positions[rank]) for rank in group), default=0)
-        for rank in group:
-            unmatched["outside the window of other ranks"] += len(positions[rank]) - count
-        for index in range(-count, 0):
-            members = tuple((rank, positions[rank][index]) for rank in group)
+        paired = _pair(group, positions, summaries)
+        unmatched["outside the window of other ranks"] += sum(map(len, positions.values())) - len(
+            group
+        ) * len(paired)
+        for members in paired:
             args_of = [summaries[rank].comm.args[position] for rank, position in members]
             sizes = {(a.elements_in, a.dtype) for a in args_of if a is not None}
             if len(sizes) > 1 and not _uneven_by_design(op):
@@ -106,6 +109,47 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
             collectives.append(_collective(group, description, op, members, args_of[0], summaries))
     unmatched = {reason: count for reason, count in unmatched.items() if count}
     return Matching(tuple(collectives), events, dict(unmatched))
+
+
+def _pair(
+    group: tuple[int, ...], positions: dict[int, list[int]], summaries: dict[int, RankSummary]
+) -> list[tuple[tuple[int, int], ...]]:
+    """Members (rank, position) of each collective of one group and operation.
+
+    By kineto's sequence number where every event has one. Else counted from the end: of the window where
+    all ranks recorded the same last step, of each common step where they did not.
+    """
+    sequences = {rank: [_sequence(summaries[rank], at) for at in positions[rank]] for rank in group}
+    if all(None not in own and len(set(own)) == len(own) for own in sequences.values()):
+        keys: dict[int, list[int | None]] = sequences
+    elif len({_last_step(summaries[rank]) for rank in group}) == 1:
+        keys = {rank: [0] * len(positions[rank]) for rank in group}
+    else:
+        keys = {rank: [_step_of(summaries[rank], at) for at in positions[rank]] for rank in group}
+    by_key: dict[int | None, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for rank in group:
+        for key, position in zip(keys[rank], positions[rank], strict=True):
+            by_key[key][rank].append(position)
+    paired = []
+    for key, own in by_key.items():
+        count = min(len(own[rank]) for rank in group) if key is not None else 0
+        paired += [tuple((rank, own[rank][index]) for rank in group) for index in range(-count, 0)]
+    return paired
+
+
+def _sequence(summary: RankSummary, position: int) -> int | None:
+    args = summary.comm.args[position]
+    return None if args is None else args.sequence
+
+
+def _last_step(summary: RankSummary) -> int | None:
+    return int(summary.step_numbers[-1]) if len(summary.step_numbers) else None
+
+
+def _step_of(summary: RankSummary, position: int) -> int | None:
+    """The number of the step that launched the event, None outside all steps."""
+    step = int(summary.comm.step[position])
+    return int(summary.step_numbers[step]) if 0 <= step < len(summary.step_numbers) else None
 
 
 def waits_by_rank(matching: Matching, ranks: Sequence[RankSummary]) -> dict[int, tuple[Int, Int, Int]]:

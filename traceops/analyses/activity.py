@@ -111,7 +111,7 @@ def step_rows(events: Events) -> tuple[Int, Int]:
 
 
 def _step_number(name: str) -> int:
-    match = re.match(r"ProfilerStep\s*#\s*(\d+)", name)
+    match = re.match(r"ProfilerStep\s*#\s*(\d{1,18})(?!\d)", name)
     return int(match.group(1)) if match else -1
 
 

@@ -9,10 +9,13 @@ import numpy as np
 
 from traceops.align.match import Collective
 from traceops.analyses.crossrank import CrossRank, mean_ms
+from traceops.analyses.ledger import COMM_BUCKETS
 from traceops.findings import Verdict, finding, severity_of
 from traceops.model import Evidence
 
 _BOUNDS = (10.0, 20.0, 40.0)  # percent of the step: info, warning, error
+
+_UNMATCHED_BOUND = 0.2  # share of exposed communication beyond which nothing is claimed
 
 _BYTES = {
     "bool": 1, "byte": 1, "char": 1, "int8": 1, "uint8": 1, "float8": 1, "half": 2, "float16": 2, "bfloat16": 2,
@@ -28,6 +31,14 @@ def judge_exposed(run: CrossRank) -> Verdict:
     if not run.split:
         reasons = "; ".join(run.matching.unmatched) or "no collective could be matched"
         return Verdict("TO-O001", not_evaluated=f"waiting and transfer cannot be told apart: {reasons}")
+    exposed = sum(int(times.buckets[bucket].sum()) for times in run.ranks for bucket in COMM_BUCKETS)
+    unmatched = sum(int(times.buckets["comm_unmatched"].sum()) for times in run.ranks)
+    if unmatched > _UNMATCHED_BOUND * exposed:
+        return Verdict(
+            "TO-O001",
+            not_evaluated=f"{100 * unmatched / exposed:.0f} % of the exposed communication could not be matched "
+            "across ranks, so waiting and transfer cannot be told apart",
+        )
     shares = {
         times.summary.rank: 100.0 * int(times.buckets["comm_transfer"].sum()) / int(times.duration.sum())
         for times in run.ranks
@@ -108,6 +119,6 @@ def bus_factor(op: str, n: int) -> float:
         return 1.0
     if "allreduce" in name:
         return 2.0 * (n - 1) / n
-    if any(kind in name for kind in ("allgather", "reducescatter", "alltoall")):
+    if any(kind in name for kind in ("gather", "scatter", "alltoall")):
         return (n - 1) / n
     return 1.0

@@ -45,7 +45,8 @@ def measure_across(ranks: Sequence[RankSummary], world: int) -> CrossRank:
     split = bool(matching.collectives)
     caused = dict.fromkeys(waits, 0)
     for collective in matching.collectives:
-        caused[collective.last_rank] += sum(collective.wait_ns)
+        if collective.last_rank is not None:
+            caused[collective.last_rank] += sum(collective.wait_ns)
     times = []
     for summary in ranks:
         start, turn, end = waits[summary.rank]

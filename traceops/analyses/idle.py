@@ -34,14 +34,18 @@ def judge_idle(run: CrossRank, profiler_slowdown: float | None) -> list[Verdict]
 
 
 def _judge(rule: IdleRule, run: CrossRank, profiler_slowdown: float | None) -> Verdict:
-    if rule.gpu_only and not any(times.summary.on_gpu for times in run.ranks):
+    judged = [times for times in run.ranks if times.summary.on_gpu or not rule.gpu_only]
+    if not judged:
         return Verdict(rule.rule, not_evaluated="the traces hold no GPU activity")
+    # What a damaged trace lost looks like idle time: it is judged only where there is no whole one.
+    judged = [times for times in judged if not times.summary.damage] or judged
+    damaged = bool(judged[0].summary.damage)
     shares = {
-        times.summary.rank: share for times in run.ranks if (share := _share(times, rule.bucket)) is not None
+        times.summary.rank: share for times in judged if (share := _share(times, rule.bucket)) is not None
     }
     if not shares:
         return Verdict(rule.rule, not_evaluated="the traces hold no complete step")
-    hit = [times for times in run.ranks if shares.get(times.summary.rank, 0.0) >= rule.bounds[0]]
+    hit = [times for times in judged if shares.get(times.summary.rank, 0.0) >= rule.bounds[0]]
     worst_share = max(shares.values())
     severity = severity_of(worst_share, *rule.bounds)
     if severity is None:
@@ -73,7 +77,7 @@ def _judge(rule: IdleRule, run: CrossRank, profiler_slowdown: float | None) -> V
             finding(
                 rule.rule,
                 severity,
-                _confidence(rule, profiler_slowdown),
+                "low" if damaged else _confidence(rule, profiler_slowdown),
                 message,
                 evidence,
                 ranks=ranks,

@@ -9,6 +9,7 @@ from traceops.findings import Verdict, finding, severity_of
 from traceops.model import Evidence
 from traceops.summary import RankSummary
 
+_MOST_LISTED = 1024  # ranks named in one finding
 _SLOWDOWN_BOUNDS = (1.10, 1.30)  # profiled ÷ unprofiled step: info, warning
 
 
@@ -25,9 +26,9 @@ def judge_missing(world: int, present: Sequence[int], single_file: bool) -> Verd
                 "TO-V001",
                 "info" if single_file else "warning",
                 "high",
-                f"{len(missing)} of {world} ranks have no trace: {listed}.",
+                f"{len(missing)} of {world} ranks {'has' if len(missing) == 1 else 'have'} no trace: {listed}.",
                 [Evidence("ranks without a trace", len(missing), "ranks", 0)],
-                ranks=missing,
+                ranks=missing[:_MOST_LISTED],
             ),
         ),
     )
@@ -83,7 +84,8 @@ def judge_steps(ranks: Sequence[RankSummary]) -> Verdict:
                 "TO-V003",
                 "warning",
                 "high",
-                f"Ranks {', '.join(map(str, odd[:16]))} do not cover all of steps {_span(every)}; "
+                f"{'Rank' if len(odd) == 1 else 'Ranks'} {', '.join(map(str, odd[:16]))} "
+                f"{'does' if len(odd) == 1 else 'do'} not cover all of steps {_span(every)}; "
                 f"{len(common)} steps are common to all ranks.",
                 [Evidence("common steps", len(common), "steps", len(every))]
                 + [Evidence("steps", _span(steps[rank]), rank=rank) for rank in odd[:16]],

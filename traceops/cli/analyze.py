@@ -52,21 +52,32 @@ def main(args: argparse.Namespace) -> int:
 
     found = discover(args.path)
     root = output_folder(args.path, found.name) if args.output is None else Path(args.output)
-    windows = found.windows if args.select == "all" else found.windows[-1:]
+    _check_writable(root)
     reports = []
-    for window in windows:
-        folder = root / _window_folder(window) if args.select == "all" else root
-        with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
-            report = analyze_window(found, window, jobs=args.jobs, progress=progress)
-        _check_writable(folder)
-        written = write_report(report, folder, formats, args.plotlyjs)
+    unusable: InputError | None = None
+    for window in found.windows if args.select == "all" else reversed(found.windows):
+        try:
+            with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
+                report = analyze_window(found, window, jobs=args.jobs, progress=progress)
+        except InputError as error:  # a window without a usable trace hides no other
+            unusable = error
+            print(f"traceops analyze: capture window {window.index} is left out: {error}", file=sys.stderr)
+            continue
+        written = write_report(
+            report, root / _window_folder(window) if args.select == "all" else root, formats, args.plotlyjs
+        )
         reports.append(report)
         shown = next((path for path in written if path.suffix == ".html"), written[0])
         if args.quiet:
             print(shown)
         else:
             print_report(report, sys.stdout, shown)
-            _note_other_windows(found, args.select)
+        if args.select == "latest":
+            _note_other_windows(found, window, args.quiet)
+            break
+    if not reports:
+        assert unusable is not None
+        raise unusable
     findings = [finding for report in reports for finding in report.findings]
     if args.strict and any(finding.rule == "TO-V002" for finding in findings):
         print("traceops analyze: --strict: not every file could be read whole", file=sys.stderr)
@@ -93,12 +104,13 @@ def _window_folder(window: Window) -> str:
     return f"run_{window.index}_{started:%Y%m%dT%H%M%S}"
 
 
-def _note_other_windows(found: Discovery, select: str) -> None:
-    if select == "latest" and len(found.windows) > 1:
-        earlier = {str(PurePosixPath(window.files[0].path).parent) for window in found.windows[:-1]}
+def _note_other_windows(found: Discovery, used: Window, quiet: bool) -> None:
+    others = [window for window in found.windows if window.index != used.index]
+    if others and not quiet:
+        folders = sorted({str(PurePosixPath(window.files[0].path).parent) for window in others})
         print(
-            f"{len(found.windows) - 1} earlier capture windows were left out ({', '.join(sorted(earlier)[:4])}"
-            f"{' …' if len(earlier) > 4 else ''}); --select all analyses each"
+            f"{len(others)} other capture window{'s were' if len(others) > 1 else ' was'} left out "
+            f"({', '.join(folders[:4])}{' …' if len(folders) > 4 else ''}); --select all analyses each"
         )
 
 
@@ -112,7 +124,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
+    value = int(text) if text.isdecimal() else 0
     if value < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
     return value

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
+import stat
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -12,6 +12,7 @@ from typing import Any
 
 from traceops.errors import InputError
 from traceops.load.kineto import first_ts_us, read_meta
+from traceops.load.run_manifest import MOST_RANKS, read_run_manifest, recorded_steps
 from traceops.load.scan import Scanner
 from traceops.load.source import chunks, filesystem, is_remote, open_binary
 
@@ -22,19 +23,6 @@ _WINDOW = re.compile(r"(?:^|[._-])window[_-]?(\d+)(?=\D|$)", re.IGNORECASE)
 _NEVER = frozenset(
     {"run.json", "manifest.json", "report.json", "truth.json", "package.json", "settings.json"}
 )
-_MANIFEST_TYPES: dict[str, Any] = {
-    "name": str,
-    "world_size": int,
-    "strategy": str,
-    "backend": str,
-    "torch_version": str,
-    "nccl_version": str,
-    "hosts": list,
-    "ranks": list,
-    "training": dict,
-    "unprofiled_step_ms": (int, float),
-    "profiled_step_ms": (int, float),
-}
 _SKIP_FOLDERS = frozenset({"evidence", "logs", "node_modules", "__pycache__"})
 
 
@@ -110,13 +98,13 @@ def discover(path: str) -> Discovery:
             f"{path} holds no traces. Expected torch.profiler's *.json or *.json.gz, such as "
             "rank_0/host_123.pt.trace.json.gz; capture some with: traceops run --strategy pytorch_ddp"
         )
-    manifest, manifest_problem = _read_manifest(root)
+    manifest, manifest_problem = read_run_manifest(root)
     if manifest_problem:
         problems.append(manifest_problem)
     candidates, foreign = _without_other_runs(candidates)
     problems.extend(foreign)
     files, notes = _assign_ranks(candidates)
-    recorded = _recorded_steps(manifest, root)
+    recorded = recorded_steps(manifest, root)
     files = [replace(file, steps=recorded.get(file.path)) for file in files]
     windows, duplicates = _group_windows(files, {c.path: c.window for c in candidates})
     problems.extend(duplicates)
@@ -135,16 +123,31 @@ def _list_files(path: str) -> tuple[str, list[str]]:
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: {error}") from error
         return path, [f"{protocol}://{f}" if "://" not in f else f for f in found if _may_be_trace(f)]
-    local = Path(path)
-    if not local.exists():
-        raise InputError(f"{path} does not exist")
-    if local.is_file():
-        return str(local), [str(local)]
-    found = []
-    for folder, folders, files in os.walk(local):
+    try:
+        root = Path(path).resolve()
+        mode = root.stat().st_mode
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"{path} cannot be opened ({error})") from error
+    if stat.S_ISREG(mode):
+        return str(Path(path)), [path]
+    return str(root), _walk(root)
+
+
+def _walk(root: Path) -> list[str]:
+    """Files below a folder that may be traces; linked folders are entered, each folder once."""
+    found: list[str] = []
+    entered: set[tuple[int, int]] = set()
+    for folder, folders, files in os.walk(root, followlinks=True):
+        status = Path(folder).stat()
+        if (status.st_dev, status.st_ino) in entered:
+            folders.clear()
+            continue
+        entered.add((status.st_dev, status.st_ino))
         folders[:] = sorted(f for f in folders if f not in _SKIP_FOLDERS and not f.startswith("."))
         found += [str(Path(folder, file)) for file in sorted(files) if _may_be_trace(file)]
-    return str(local.resolve()), found
+    return found
 
 
 def _may_be_trace(path: str) -> bool:
@@ -154,13 +157,11 @@ def _may_be_trace(path: str) -> bool:
 
 def _inspect(path: str, root: str, alone: bool) -> tuple[_Candidate | None, str | None]:
     """Read a file's first bytes: a trace, something else (None, None), or a trace that is no use."""
-    within = (
-        str(Path(path).resolve().relative_to(root))
-        if not is_remote(path) and path != root and not alone
-        else (PurePosixPath(path).name)
-    )
+    within = PurePosixPath(path).name if alone else path.removeprefix(root)
     rank_in_name = _rank_in_name(within)
     looks_like_trace = alone or rank_in_name is not None or ".trace." in PurePosixPath(path).name
+    if not is_remote(path) and not Path(path).is_file():
+        return None, "it is no regular file, or a link to nothing" if looks_like_trace else None
     try:
         with open_binary(path) as file:
             scanner = Scanner(chunks(file))
@@ -184,7 +185,7 @@ def _rank_in_name(within: str) -> int | None:
     """The rank in the file's name, or else in the name of the nearest folder that has one."""
     for part in reversed(PurePosixPath(within).parts):
         matches = _RANK.findall(part)
-        if matches:
+        if matches and len(matches[-1]) < 10 and int(matches[-1]) < MOST_RANKS:
             return int(matches[-1])
     return None
 
@@ -193,38 +194,6 @@ def _trace_stem(name: str) -> str:
     for suffix in (".gz", ".json", ".trace", ".pt"):
         name = name.removesuffix(suffix)
     return name or "trace"
-
-
-def _read_manifest(root: str) -> tuple[dict[str, Any], tuple[str, str] | None]:
-    path = f"{root.rstrip('/')}/run.json"
-    if not is_remote(root) and not Path(path).is_file():
-        return {}, None
-    try:
-        with open_binary(path) as file:
-            value = json.load(file)
-    except InputError as error:
-        return {}, None if is_remote(root) else (path, str(error))
-    except (ValueError, UnicodeDecodeError) as error:
-        return {}, (path, f"not valid JSON ({error}); what it says of the run is not used")
-    if not isinstance(value, dict):
-        return {}, (path, "not a JSON object; what it says of the run is not used")
-    wrong = [
-        key
-        for key, kind in _MANIFEST_TYPES.items()
-        if not isinstance(value.get(key), kind) and value.get(key) is not None
-    ]
-    usable = {key: item for key, item in value.items() if key not in wrong}
-    return usable, (path, f"has fields of the wrong type, not used: {', '.join(wrong)}") if wrong else None
-
-
-def _recorded_steps(manifest: dict[str, Any], root: str) -> dict[str, tuple[int, ...]]:
-    """Trace path -> steps of its window, for windows that were cut off."""
-    steps = {}
-    for rank in manifest.get("ranks") or ():
-        for window in (rank.get("windows") or ()) if isinstance(rank, dict) else ():
-            if isinstance(window, dict) and window.get("trace") and not window.get("complete", True):
-                steps[f"{root.rstrip('/')}/{window['trace']}"] = tuple(window.get("steps") or ())
-    return steps
 
 
 def _without_other_runs(candidates: list[_Candidate]) -> tuple[list[_Candidate], list[tuple[str, str]]]:

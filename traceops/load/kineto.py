@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from traceops.load.event import ExactEvent, RawEvent
+from traceops.load.run_manifest import MOST_RANKS
 from traceops.load.scan import Scanner
 from traceops.load.source import chunks, is_remote, open_binary
 from traceops.model import CommArgs, Events, Group, RankTrace, TraceMeta
@@ -72,8 +73,8 @@ def read_meta(raw: dict[str, Any], with_stack: bool = False) -> TraceMeta:
         else None
     )
     return TraceMeta(
-        rank=_int(info.get("rank")),
-        world_size=_int(info.get("world_size")),
+        rank=_rank(info.get("rank"), MOST_RANKS - 1),
+        world_size=_rank(info.get("world_size"), MOST_RANKS) or None,
         backend=_text(info.get("backend")),
         host=_text(raw.get("host_name")),
         device=_text(device),
@@ -86,11 +87,11 @@ def read_meta(raw: dict[str, Any], with_stack: bool = False) -> TraceMeta:
 
 
 def parse_ranks(value: Any) -> tuple[int, ...] | None:
-    """Ranks from a list, or from kineto's text such as "[0, 1, 2, 3]"; None if cut short with '...'."""
+    """Sorted ranks from a list, or from kineto's text such as "[0, 1, 2, 3]"; None if cut short with '...'."""
     if isinstance(value, list) and all(_int(rank) is not None for rank in value):
-        return tuple(value)
+        return tuple(sorted(set(value))) or None
     if isinstance(value, str) and re.fullmatch(r"\[[\d,\s]*\]", value.strip()):
-        return tuple(int(rank[:9]) for rank in re.findall(r"\d+", value))
+        return tuple(sorted({int(rank[:9]) for rank in re.findall(r"\d+", value)})) or None
     return None
 
 
@@ -277,6 +278,11 @@ def _base_ns(raw: dict[str, Any]) -> int:
 def _int(value: Any) -> int | None:
     """A count or number that arithmetic on int64 survives."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else None
+
+
+def _rank(value: Any, most: int) -> int | None:
+    number = _int(value)
+    return number if number is not None and number <= most else None
 
 
 def _text(value: Any) -> str | None:

@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from traceops.errors import InputError
 from traceops.model import Report
 from traceops.report.csv import CSV_FILES, render_csv_files
 from traceops.report.json import render_json
@@ -18,7 +19,8 @@ def write_report(
 ) -> list[Path]:
     """Write the chosen formats into `folder`, each file whole or not at all; returns the paths written.
 
-    Files of an earlier report in the folder that this one does not have are removed.
+    Files of an earlier report in the folder that this one does not have are removed, others are left.
+    Raises InputError where the folder cannot be written to.
     """
     contents: dict[str, str] = {}
     if "json" in formats:
@@ -29,12 +31,16 @@ def write_report(
         from traceops.report.html import render_html
 
         contents["summary.html"] = render_html(report, plotlyjs=plotlyjs)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in contents.items():
-        _write_whole(folder / name, text)
-    if "csv" in formats:
-        for name in set(CSV_FILES) - contents.keys():
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in contents.items():
+            _write_whole(folder / name, text)
+        for name in {*CSV_FILES, "report.json", "summary.html"} - contents.keys():
             (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"the report cannot be written to {folder} ({error.strerror or error}); choose another place with -o DIR"
+        ) from error
     return [folder / name for name in contents]
 
 

@@ -24,10 +24,10 @@ _BAR_WIDTH = 30
 
 def print_report(report: Report, file: TextIO, written: Path) -> None:
     """Verdict, where the step goes, findings, the worst ranks, and where the report lies."""
-    console = Console(file=file, highlight=False, soft_wrap=True)
+    console = _Console(file=file, highlight=False, soft_wrap=True)
     console.print(_heading(report))
     said = verdict(report)
-    console.print(Text(f"{_MARK.get(said.level, '●')} {said.sentence}", style=_STYLE.get(said.level, "")))
+    console.print(_plain(f"{_MARK.get(said.level, '●')} {said.sentence}", _STYLE.get(said.level, "")))
     console.print(_ledger(report))
     console.print(_ranks(report))
     for finding in report.findings:
@@ -40,7 +40,18 @@ def print_report(report: Report, file: TextIO, written: Path) -> None:
         console.print(
             f"{skipped} rules could not be evaluated on these traces; the report says why.", style="dim"
         )
-    console.print(f"Report: {written}")
+    console.print(_plain(f"Report: {written}"))
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the command end as if all had been read; rich would exit with 1, which means findings."""
+        raise BrokenPipeError
+
+
+def _plain(text: str, style: str = "") -> Text:
+    """Text from a trace or a path: no markup, and no control characters that would steer the terminal."""
+    return Text("".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text), style=style)
 
 
 def _heading(report: Report) -> Text:
@@ -52,7 +63,7 @@ def _heading(report: Report) -> Text:
         parts.append(
             f"step {step['median']:.2f} ms (median of {step['n']}, p5–p95 {step['p5']:.2f}–{step['p95']:.2f})"
         )
-    return Text(f"{run['name']}: ", style="bold") + Text(" · ".join(parts), style="")
+    return _plain(f"{run['name']}: ", "bold") + _plain(" · ".join(parts))
 
 
 def _ledger(report: Report) -> Table:
@@ -108,14 +119,14 @@ def _print_finding(console: Console, finding: Finding) -> None:
     style = _STYLE[finding.severity]
     line = Text(f"{_MARK[finding.severity]} {finding.rule} ", style=style)
     line.append(f"{finding.title}. ", style="bold")
-    line.append(finding.message)
+    line.append_text(_plain(finding.message))
     console.print(line)
     shown = [
         f"{e.metric} {e.value}{' ' + e.unit if e.unit else ''}"
         for e in finding.evidence
         if e.value is not None
     ]
-    console.print(Text("    " + "; ".join(shown), style="dim"))
+    console.print(_plain("    " + "; ".join(shown), "dim"))
     if finding.severity != "info":
         console.print(Text("    → " + finding.advice))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ def verdict(report: Report) -> Verdict:
         others = len(report.findings) - 1
         if waiting and waiting.pct >= WAIT_WARNING_PCT:
             if waiting.rank in first.ranks and len(first.ranks) < len(report.ranks):
-                sentence += f" The others wait {_ms(waiting.ms)} ms a step."
+                sentence += _others_wait(report, first.ranks)
             else:
                 sentence += f" {waiting.sentence()}"
         if others:
@@ -69,6 +70,16 @@ def verdict(report: Report) -> Verdict:
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
         return Verdict(level, f"{waiting.sentence()} {_nothing_else(report)}")
     return _clean_bill(report)
+
+
+def _others_wait(report: Report, blamed: Sequence[int]) -> str:
+    """What the ranks that are not to blame wait, median over them."""
+    waits = {row["rank"]: row["comm_wait_ms"] for row in report.ranks if row["rank"] not in blamed}
+    known = [ms for ms in waits.values() if ms is not None]
+    if not known:
+        return ""
+    who = f"Rank {next(iter(waits))} waits" if len(waits) == 1 else "The others wait"
+    return f" {who} {_ms(statistics.median(known))} ms a step."
 
 
 @dataclass(frozen=True)
@@ -97,8 +108,8 @@ def _waiting(report: Report) -> _Waiting | None:
     blamed = [row for row in report.ranks if row.get("late_share") is not None]
     worst = max(blamed, key=lambda row: float(row["late_share"]), default=None)
     if worst is None or not worst["late_share"]:
-        return _Waiting(ms, pct, None, None, _median_step(report))
-    return _Waiting(ms, pct, int(worst["rank"]), float(worst["late_share"]), _median_step(report))
+        return _Waiting(ms, pct, None, None, _mean_of_ranks(report))
+    return _Waiting(ms, pct, int(worst["rank"]), float(worst["late_share"]), _mean_of_ranks(report))
 
 
 def _lead(report: Report, finding: Finding) -> str:
@@ -106,13 +117,13 @@ def _lead(report: Report, finding: Finding) -> str:
     missing = report.run.get("ranks_missing")
     if finding.rule == "TO-V001" and missing:
         world = report.run.get("world_size")
-        verb = "rank has" if len(missing) == 1 else "ranks have"
+        verb = "ranks has" if len(missing) == 1 else "ranks have"
         return f"{len(missing)} of {world} {verb} no trace ({ranks_text(missing, 4)}), so nothing is known of them"
     if finding.impact_ms is None or not finding.ranks or finding.rule not in (*_LOSES, "TO-O001"):
         return finding.message.rstrip(".")
     worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])
     if finding.rule == "TO-O001":
-        step = _of_step(finding, _median_step(report))
+        step = _of_step(finding, _mean_of_ranks(report))
         return f"Ranks exchange data for {_ms(finding.impact_ms)} ms{step} with no computation to hide it"
     one, several = _LOSES[finding.rule]
     step = _of_step(finding, _mean_step(report.steps, worst))
@@ -189,6 +200,14 @@ def _mean_step(steps: Sequence[dict[str, Any]], rank: int) -> float | None:
 def _median_step(report: Report) -> float | None:
     median = (report.summary.get("step_time_ms") or {}).get("median")
     return None if median is None else float(median)
+
+
+def _mean_of_ranks(report: Report) -> float | None:
+    """The step that per-step costs are shares of: median over ranks of the mean over their steps, ms."""
+    durations: dict[int, list[float]] = defaultdict(list)
+    for row in report.steps:
+        durations[row["rank"]].append(float(row["duration_ms"]))
+    return statistics.median(map(statistics.fmean, durations.values())) if durations else None
 
 
 def _ms(value: float) -> str:
