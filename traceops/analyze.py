@@ -24,6 +24,7 @@ from traceops.analyses.validity import (
 from traceops.assemble import assemble
 from traceops.errors import InputError
 from traceops.findings import Verdict
+from traceops.hta_bridge import preload
 from traceops.load.discover import Discovery, TraceFile, Window, discover
 from traceops.load.source import is_remote
 from traceops.model import Report
@@ -90,6 +91,7 @@ def summarize_all(
             if progress:
                 progress(number, len(files), file)
         return done, failed
+    preload()
     unfinished = _map_in_pool(files, jobs, done, failed, progress)
     # A process that dies takes the whole pool with it: try what is left each in a process of its own.
     for file in unfinished:

@@ -42,6 +42,8 @@ def hta_tables(rank: int, trace: RankTrace) -> HtaTables:
     """
     if not (trace.events.stream >= 0).any():
         return HtaTables(failed=(("all", "the trace has no GPU activity"),))
+    import pandas as pd
+
     hta_trace = to_hta(rank, trace)
     results: dict[str, Any] = {}
     failed = []
@@ -49,7 +51,10 @@ def hta_tables(rank: int, trace: RankTrace) -> HtaTables:
         warnings.simplefilter("ignore")  # pandas' future warnings about HTA's own code
         for name, analysis in _ANALYSES.items():
             try:
-                results.update(analysis(hta_trace, rank))
+                for name_of_table, table in analysis(hta_trace, rank).items():
+                    results[name_of_table] = pd.DataFrame(
+                        table
+                    )  # of pandas' own class, to travel between processes
             except Exception as error:
                 failed.append((name, f"{type(error).__name__}: {error}"[:200]))
     return HtaTables(**results, failed=tuple(failed))
@@ -101,7 +106,7 @@ def to_hta(rank: int, trace: RankTrace) -> Any:
     result.align_and_filter_trace()
     kept = result.traces[rank].set_index("index", drop=False)
     kept.index.names = [None]
-    result.traces[rank] = kept
+    result.traces[rank] = _frame_by_name()(kept)
     return result
 
 
@@ -172,6 +177,11 @@ _ANALYSES = {
 }
 
 
+def preload() -> None:
+    """Import what the analyses need, so that processes forked later share it."""
+    from hta.analyzers import breakdown_analysis, communication_analysis, cuda_kernel_analysis, trace_counters  # noqa: F401
+
+
 @dataclass(frozen=True)
 class _Hta:
     Trace: Any
@@ -184,16 +194,23 @@ def _import_hta() -> _Hta:
     from hta.common.trace_symbol_table import TraceSymbolTable
 
     logging.getLogger("hta").setLevel(logging.ERROR)
-    _remember_kernel_types()
     return _Hta(Trace, TraceSymbolTable, transform_correlation_to_index)
 
 
 @functools.cache
-def _remember_kernel_types() -> None:
-    """Classify each kernel name once: HTA runs three regular expressions per row, half of its time."""
-    from hta.analyzers import breakdown_analysis, communication_analysis, trace_counters
-    from hta.utils.utils import get_kernel_type
+def _frame_by_name() -> Any:
+    import pandas as pd
 
-    remembered = functools.lru_cache(maxsize=None)(get_kernel_type)
-    for module in (breakdown_analysis, communication_analysis, trace_counters):
-        module.get_kernel_type = remembered
+    class FrameByName(pd.DataFrame):
+        """A frame that applies a function of a row's name once a name: HTA classifies kernels row by row."""
+
+        @property
+        def _constructor(self) -> Any:
+            return FrameByName
+
+        def apply(self, func: Any, axis: Any = 0, *args: Any, **options: Any) -> Any:  # type: ignore[override]
+            if axis == 1 and list(self.columns) == ["name"] and len(self):
+                return self["name"].map({name: func({"name": name}) for name in self["name"].unique()})
+            return super().apply(func, axis, *args, **options)
+
+    return FrameByName
