@@ -23,7 +23,7 @@ ifeq ($(TORCH),0)
 SETUP := $(INSTALLED)test
 WITHOUT_TORCH := $(addprefix --ignore=tests/,capture launch strategies workload)
 else
-SETUP := $(INSTALLED)run,test
+SETUP := $(INSTALLED)run,hf,test
 endif
 
 .PHONY: help demo test lint browser wheel constraints clean setup
