@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from traceops.analyses.communication import judge_exposed
@@ -87,7 +88,7 @@ def summarize_all(
     failed: list[tuple[str, str]] = []
     if jobs == 1 or (size < _POOL_WORTH_BYTES and not is_remote(files[0].path)):
         for number, file in enumerate(files, 1):
-            _collect(lambda file=file: summarize(file), file, done, failed)  # type: ignore[misc]
+            _collect(partial(summarize, file), file, done, failed)
             if progress:
                 progress(number, len(files), file)
         return done, failed

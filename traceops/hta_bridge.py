@@ -65,13 +65,16 @@ def to_hta(rank: int, trace: RankTrace) -> Any:
 
     HTA drops the last profiler step and device rows whose launch it did not keep.
     """
-    hta = _import_hta()
     import pandas as pd
+    from hta.common.trace import Trace, transform_correlation_to_index
+    from hta.common.trace_symbol_table import TraceSymbolTable
+
+    logging.getLogger("hta").setLevel(logging.ERROR)
 
     events = trace.events
     steps = np.array(["ProfilerStep" in name for name in events.names], dtype=bool)
     rows = np.flatnonzero((events.stream != -1) | (events.correlation != -1) | steps[events.name])
-    table = hta.TraceSymbolTable()
+    table = TraceSymbolTable()
     table.add_symbols([*events.names, *events.cats])
     ids = table.get_sym_id_map()
     name_ids = np.array([ids[name] for name in events.names], dtype=np.int64)
@@ -96,8 +99,8 @@ def to_hta(rank: int, trace: RankTrace) -> Any:
         },
         index=index,
     )
-    hta.transform_correlation_to_index(frame, table)
-    result = hta.Trace.__new__(hta.Trace)  # its constructor looks for files
+    transform_correlation_to_index(frame, table)
+    result = Trace.__new__(Trace)  # its constructor looks for files
     result.traces = {rank: frame}
     result.meta_data = {rank: {}}
     result.trace_files = {rank: trace.path}
@@ -180,21 +183,6 @@ _ANALYSES = {
 def preload() -> None:
     """Import what the analyses need, so that processes forked later share it."""
     from hta.analyzers import breakdown_analysis, communication_analysis, cuda_kernel_analysis, trace_counters  # noqa: F401
-
-
-@dataclass(frozen=True)
-class _Hta:
-    Trace: Any
-    TraceSymbolTable: Any
-    transform_correlation_to_index: Any
-
-
-def _import_hta() -> _Hta:
-    from hta.common.trace import Trace, transform_correlation_to_index
-    from hta.common.trace_symbol_table import TraceSymbolTable
-
-    logging.getLogger("hta").setLevel(logging.ERROR)
-    return _Hta(Trace, TraceSymbolTable, transform_correlation_to_index)
 
 
 @functools.cache

@@ -85,7 +85,6 @@ class TraceMeta:
     device: str | None = None
     torch_version: str | None = None
     nccl_version: str | None = None
-    trace_id: str | None = None
     groups: tuple[Group, ...] = ()
     with_stack: bool = False
 

@@ -39,7 +39,6 @@ class RankSummary:
     path: str
     meta: TraceMeta
     damage: tuple[str, ...]
-    size_bytes: int
     event_count: int
     on_gpu: bool
     step_numbers: Int
@@ -66,7 +65,6 @@ def summarize(file: TraceFile) -> RankSummary:
         path=file.path,
         meta=trace.meta,
         damage=trace.damage,
-        size_bytes=trace.size_bytes,
         event_count=len(events),
         on_gpu=activity.on_gpu,
         step_numbers=steps.number,

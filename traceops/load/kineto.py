@@ -80,7 +80,6 @@ def read_meta(raw: dict[str, Any], with_stack: bool = False) -> TraceMeta:
         device=_text(device),
         torch_version=_text(raw.get("pytorch_version") or raw.get("torch_version")),
         nccl_version=_text(info.get("nccl_version")),
-        trace_id=_text(raw.get("trace_id")),
         groups=tuple(groups),
         with_stack=with_stack or bool(raw.get("with_stack")),
     )
