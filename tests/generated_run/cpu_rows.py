@@ -1,0 +1,42 @@
+"""Rows of a rank without a GPU: operators on the main thread, gloo's annotations on threads of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .gpu_rows import LOADER
+from .nccl import names_of
+from .rows import Clock, row
+from .truth import RankTruth, SimulatedRun
+
+
+def cpu_rows(
+    run: SimulatedRun, rank: RankTruth, clock: Clock, names: dict[str, str] | None, seq: bool
+) -> Iterator[str]:
+    """All rows but the steps. Gloo's say the shape and nothing else, whatever `names` and `seq` ask for."""
+    for external, activity in enumerate(rank.activities, 1000):
+        args = f'"External id": {external}'
+        if activity.launch < rank.window_start:
+            continue  # an operator or annotation that began before the window leaves no row
+        if activity.kind != "comm":
+            name = activity.op
+            if name.startswith("autograd::"):
+                yield row("cpu_op", name, clock.pid, clock.pid, clock, activity.start, activity.end, args)
+                name = "aten::mm"
+            yield row("cpu_op", name, clock.pid, clock.pid, clock, activity.start, activity.end, args)
+            continue
+        op = run.collectives[activity.collective].op
+        words = names_of(op.op, op.dtype)
+        yield row(
+            "cpu_op", words.c10d, clock.pid, clock.pid, clock, activity.launch, activity.launch_end, args
+        )
+        elements, _ = op.messages(len(run.collectives[activity.collective].members))
+        args += f', "Input type": ["float"], "Input Dims": [[{elements}]]'
+        thread = clock.pid + activity.stream
+        yield row(
+            "user_annotation", f"gloo:{words.annotation}", clock.pid, thread, clock, activity.start, activity.end, args
+        )  # fmt: skip
+    for host in rank.host_rows:
+        if host.start >= rank.window_start and host.kind != "sync":  # torch does not record the wait
+            name = LOADER if host.kind == "input" else host.name
+            yield row("user_annotation", name, clock.pid, clock.pid, clock, host.start, host.end)

@@ -1,0 +1,104 @@
+"""Rows of a rank with a GPU: operators, launches, kernels, copies, annotations on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .nccl import arguments, names_of
+from .rows import Clock, row
+from .truth import Activity, RankTruth, SimulatedRun
+
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+_COPIES = {
+    "Memcpy HtoD": "Memcpy HtoD (Pinned -> Device)",
+    "Memcpy DtoH": "Memcpy DtoH (Device -> Pinned)",
+    "Memcpy DtoD": "Memcpy DtoD (Device -> Device)",
+}
+
+
+def gpu_rows(
+    run: SimulatedRun, rank: RankTruth, clock: Clock, names: dict[str, str] | None, seq: bool
+) -> Iterator[str]:
+    """All rows but the host's steps; `names` are the rank's group names, None for traces that say nothing of them."""
+    device = rank.rank % 8
+    for correlation, activity in enumerate(rank.activities, 1000):
+        if activity.end <= rank.window_start:
+            continue
+        seen = activity.launch >= rank.window_start
+        where = f'"device": {device}, "context": 1, "stream": {activity.stream}, "correlation": {correlation}'
+        where = f'"External id": {correlation}, {where}' if seen else where
+        if activity.kind == "comm":
+            yield from _comm_rows(run, activity, clock, names, seq, correlation, where, device)
+            continue
+        if seen:
+            yield from _host_rows(activity, clock, correlation)
+        if activity.kind == "memory":
+            us = (activity.end - activity.start) / 1e3
+            where += (
+                f', "bytes": {activity.bytes}, "memory bandwidth (GB/s)": {activity.bytes / us / 1e3:.6f}'
+            )
+        cat, name = (
+            ("gpu_memcpy", _COPIES[activity.name]) if activity.kind == "memory" else ("kernel", activity.name)
+        )
+        yield row(cat, name, device, activity.stream, clock, activity.start, activity.end, where)
+    yield from _other_rows(rank, clock)
+    for number, _, _ in rank.marks:
+        own = [
+            a for a in rank.recorded if a.step == number and a.stream == 7 and a.launch >= rank.window_start
+        ]
+        if own:
+            first, last = min(a.start for a in own), max(a.end for a in own)
+            yield row("gpu_user_annotation", f"ProfilerStep#{number}", device, 7, clock, first, last)
+
+
+def _host_rows(activity: Activity, clock: Clock, correlation: int) -> Iterator[str]:
+    quarter = (activity.launch_end - activity.launch) // 4
+    began, ended = activity.launch - 2 * quarter, activity.launch_end + quarter
+    external = f'"External id": {correlation}'
+    if began >= clock.window_start:
+        yield row("cpu_op", activity.op, clock.pid, clock.pid, clock, began, ended, external)
+    call = "cudaMemcpyAsync" if activity.kind == "memory" else "cudaLaunchKernel"
+    args = f'{external}, "cbid": 211, "correlation": {correlation}'
+    yield row(
+        "cuda_runtime", call, clock.pid, clock.pid, clock, activity.launch, activity.launch_end, args
+    )  # fmt: skip
+
+
+def _comm_rows(
+    run: SimulatedRun, activity: Activity, clock: Clock, names: dict[str, str] | None, seq: bool, correlation: int,
+    where: str, device: int,
+) -> Iterator[str]:  # fmt: skip
+    collective = run.collectives[activity.collective]
+    words = names_of(collective.op.op, collective.op.dtype)
+    if activity.launch >= clock.window_start:
+        key, external = collective.op.group, f'"External id": {correlation}'
+        said = "" if names is None else arguments(collective, names[key], run.program.description(key), seq)
+        eighth = (activity.launch_end - activity.launch) // 8
+        outer = (activity.launch - 4 * eighth, activity.launch_end + 2 * eighth)
+        inner = (activity.launch - 3 * eighth, activity.launch_end + eighth)
+        here = (clock.pid, clock.pid, clock)
+        if outer[0] >= clock.window_start:
+            yield row("cpu_op", words.c10d, *here, *outer, external)
+            yield row("cpu_op", "record_param_comms", *here, *inner, external + said)
+            annotation = f"nccl:{words.annotation}"
+            yield row("user_annotation", annotation, *here, *inner, external)
+            times = (activity.start, activity.end)
+            yield row("gpu_user_annotation", annotation, device, activity.stream, clock, *times, external)
+        args = f'{external}, "cbid": 652, "correlation": {correlation}'
+        cat, call = (
+            ("cuda_runtime", "cudaLaunchKernelExC") if names is None else ("cuda_driver", "cuLaunchKernelEx")
+        )
+        yield row(cat, call, *here, activity.launch, activity.launch_end, args)
+        where += said
+    name = words.kernel if names is not None else words.old_kernel
+    yield row("kernel", name, device, activity.stream, clock, activity.start, activity.end, where)
+
+
+def _other_rows(rank: RankTruth, clock: Clock) -> Iterator[str]:
+    for number, host in enumerate(rank.host_rows):
+        if host.start >= rank.window_start and host.kind == "sync":
+            args = f'"cbid": 165, "correlation": {10**7 + number}'
+            yield row("cuda_runtime", host.name, clock.pid, clock.pid, clock, host.start, host.end, args)
+        elif host.start >= rank.window_start:
+            name = LOADER if host.kind == "input" else host.name
+            yield row("user_annotation", name, clock.pid, clock.pid, clock, host.start, host.end)

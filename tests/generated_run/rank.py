@@ -1,0 +1,228 @@
+"""One rank of a simulation: a host thread that launches in program order, streams that work off its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+import numpy as np
+
+from .faults import Fault, LateWindow, StepFaults
+from .program import Collective, Compute, Groups, HostSync, HostWork, Join, LoadInput, Memcpy, Op, Program
+from .truth import EPOCH_NS, Activity, HostRow, Kind, RankTruth, clock_of
+
+BETWEEN_STEPS_US = 15.0  # the profiler's own step()
+PROFILER_START_US = 300.0
+START_SPREAD_US = 30.0  # processes start at different moments
+
+
+@dataclass
+class Running:
+    """One collective while its members arrive; `ends` is None until all are there."""
+
+    op: Collective
+    members: tuple[int, ...]
+    position: int
+    sequence: int
+    step: int
+    transfer_ns: int
+    arrival: dict[int, int] = field(default_factory=dict)
+    end_off: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, int] | None = None
+    waiting: list[int] = field(default_factory=list)
+
+
+Moment = int | Running  # ns, or the end of a collective that may not be known yet
+Wait = Generator[Running, None, None]
+
+
+class World(Protocol):
+    """What a rank sees of the others."""
+
+    program: Program
+    ranks: int
+    faults: tuple[Fault, ...]
+    seed: int
+    groups: dict[str, Groups]
+    streams: dict[str, int]
+
+    def call(self, op: Collective, members: tuple[int, ...], sequence: int, step: int) -> Running: ...
+    def arrive(self, running: Running, rank: int, arrival: int, end_off: int) -> None: ...
+
+
+@dataclass
+class _Launched:
+    """An activity whose end may not be known yet."""
+
+    op: Compute | Memcpy | Collective
+    name: str
+    kind: Kind
+    start: int
+    end: Moment
+    launch: tuple[int, int]
+    step: int
+
+
+class Rank:
+    """The state of one rank while it runs."""
+
+    def __init__(self, world: World, rank: int) -> None:
+        self.world, self.rank, self.program = world, rank, world.program
+        self.on_gpu = world.program.device != "cpu"
+        self.random = Random(f"{world.seed}/{rank}").random
+        self.now = EPOCH_NS + round(self.random() * START_SPREAD_US * 1000)  # on the host
+        self.free: dict[str, Moment] = {}  # stream -> when it has done all that was launched
+        self.done: dict[str, Moment] = {}  # label -> when the latest of them is done
+        self.communicators: dict[str, Moment] = {}  # one runs its collectives one after another
+        self.members = {key: groups.members(rank, world.ranks) for key, groups in world.groups.items()}
+        self.sequence = dict.fromkeys(self.members, 0)
+        self.launched: list[_Launched] = []
+        self.host_rows: list[HostRow] = []
+        self.host_steps: list[tuple[int, int]] = []
+        self.window_start = self.window_end = self.now
+
+    def run(self) -> Wait:
+        """Run the program; yields a collective whose end is needed before the next moment is known."""
+        for step, ops in zip(self.program.numbers, self.program.steps, strict=True):
+            self._spend(BETWEEN_STEPS_US)
+            if step == self.program.first_step:
+                self._spend(PROFILER_START_US)
+                self.window_start = self.now - 50_000
+            faults = StepFaults(self.world.faults, self.rank, step)
+            began = self.now
+            for op in ops:
+                yield from self._run(op, step, faults)
+            self.host_steps.append((began, self.now))
+        self._spend(BETWEEN_STEPS_US)
+        self.window_end = yield from self._latest(self.now, *self.free.values())
+
+    def _run(self, op: Op, step: int, faults: StepFaults) -> Wait:
+        if isinstance(op, Compute):
+            self.now += faults.host_ns(op.name, op.label)
+            ns = self._ns(faults.compute_us(op.name, op.label, op.us))
+            yield from self._launch(op, op.name, "compute", ns, step)
+        elif isinstance(op, Memcpy):
+            self.now += faults.host_ns("Memcpy", op.label)
+            us = 1.0 + op.bytes / self.program.copy_gbs / 1e3 + (faults.copy_us if op.kind == "HtoD" else 0.0)
+            kind: Kind = "memory" if self.on_gpu else "compute"
+            yield from self._launch(op, f"Memcpy {op.kind}", kind, self._ns(us), step)
+        elif isinstance(op, Collective):
+            self.now += faults.host_ns(op.op, op.label)
+            if len(self.members[op.group]) > 1:
+                yield from self._enter(op, step)
+        elif isinstance(op, HostWork | LoadInput):
+            began = self.now
+            if isinstance(op, HostWork):
+                self._spend(op.us)
+                self.host_rows.append(HostRow("work", op.name, began, self.now))
+            else:
+                self._spend(op.us + faults.input_us)
+                self.host_rows.append(HostRow("input", "data loading", began, self.now))
+        elif isinstance(op, Join) and self.on_gpu:
+            at = yield from self._latest(self.free.get(op.stream, 0), self.done.get(op.label, 0))
+            self.free[op.stream] = at
+        elif isinstance(op, HostSync):
+            ends = [end for name, end in self.free.items() if op.stream in (None, name)]
+            yield from self._block("cudaStreamSynchronize" if op.stream else "cudaDeviceSynchronize", ends)
+        else:
+            yield from self._block("cudaEventSynchronize", [self.done.get(op.label, 0)])
+
+    def _launch(self, op: Compute | Memcpy, name: str, kind: Kind, ns: int, step: int) -> Wait:
+        if self.on_gpu:
+            launch = self._call()
+            ready, free = launch[0] + round(self.program.latency_us * 1000), self.free.get(op.stream, 0)
+            start = max(ready, free) if isinstance(free, int) else (yield from self._latest(ready, free))
+        else:
+            start = self.now
+            launch = (start, start + ns)
+            self.now += ns + self._ns(self.program.launch_us)
+        self._keep(_Launched(op, name, kind, start, start + ns, launch, step))
+
+    def _enter(self, op: Collective, step: int) -> Wait:
+        """Arrive at a collective as soon as launch, stream, communicator and what it waits for allow."""
+        running = self.world.call(op, self.members[op.group], self.sequence[op.group], step)
+        self.sequence[op.group] += 1
+        launch = self._call()
+        ready = launch[0 if self.on_gpu else 1] + round(self.program.latency_us * 1000)
+        before = self.done | self.free
+        waits = [before.get(wait, 0) for wait in (op.stream, *op.waits)]
+        arrival = yield from self._latest(ready, self.communicators.get(op.group, 0), *waits)
+        off = round(self.random() * self.program.end_jitter_us * 1000)
+        self.communicators[op.group] = running
+        self._keep(_Launched(op, op.op, "comm", arrival, running, launch, step))
+        self.world.arrive(running, self.rank, arrival, off)
+
+    def _keep(self, launched: _Launched) -> None:
+        self.launched.append(launched)
+        self.free[launched.op.stream] = launched.end
+        if launched.op.label:
+            self.done[launched.op.label] = launched.end
+
+    def _block(self, name: str, events: list[Moment]) -> Wait:
+        began = self.now
+        self._spend(2.0)
+        self.now = yield from self._latest(self.now, *events)
+        self.host_rows.append(HostRow("sync", name, began, self.now))
+
+    def _call(self) -> tuple[int, int]:
+        """Start and end of a launch call, which costs the host time; it blocks where the device is far behind."""
+        if self.on_gpu and len(self.launched) >= self.program.queue:
+            self.now = max(self.now, self.launched[-self.program.queue].start)
+        cost = self._ns(self.program.launch_us)
+        start = self.now + cost * 3 // 10
+        self.now += cost
+        return start, start + cost // 2
+
+    def _latest(self, *moments: Moment) -> Generator[Running, None, int]:
+        latest = 0
+        for moment in moments:
+            if isinstance(moment, Running):
+                if moment.ends is None:
+                    yield moment
+                assert moment.ends is not None
+                moment = moment.ends[self.rank]
+            latest = max(latest, moment)
+        return latest
+
+    def _spend(self, us: float) -> None:
+        self.now += self._ns(us)
+
+    def _ns(self, us: float) -> int:
+        return round(us * 1000 * (1 + self.program.jitter * (2 * self.random() - 1)))
+
+    def truth(self, host: int) -> RankTruth:
+        """What this rank did; to be asked when all ranks are done."""
+        activities = tuple(map(self._activity, self.launched))
+        offset, drift = clock_of(self.world.faults, self.rank, host)
+        warmup = self.program.warmup
+        late = sum(f.launches for f in self.world.faults if isinstance(f, LateWindow) and f.rank == self.rank)
+        inside = [a.launch for a in activities if a.step >= self.program.first_step]
+        marks = self.host_steps[warmup:]
+        ends = [[a.end for a in activities if a.step < self.program.first_step]] + [[] for _ in marks]
+        for activity in activities[len(activities) - len(inside) :]:
+            ends[activity.step - self.program.first_step + 1].append(activity.end)
+        edges = np.maximum.accumulate([max(own, default=marks[0][0]) for own in ends])
+        if not self.on_gpu:
+            edges = np.array([start for start, _ in marks] + [marks[-1][1]])
+        return RankTruth(
+            rank=self.rank, host=host, activities=activities, host_rows=tuple(self.host_rows),
+            step_numbers=self.program.numbers[warmup:], host_steps=tuple(marks), edges=edges.astype(np.int64),
+            window_start=inside[min(late, len(inside) - 1)] if late else self.window_start,
+            window_end=self.window_end, offset_ns=offset, drift_ppm=drift,
+        )  # fmt: skip
+
+    def _activity(self, launched: _Launched) -> Activity:
+        op, end = launched.op, launched.end
+        running = end if isinstance(end, Running) else None
+        if isinstance(end, Running):
+            assert end.ends is not None
+            end = end.ends[self.rank]
+        return Activity(
+            stream=self.world.streams[op.stream], name=launched.name, start=launched.start, end=end,
+            launch=launched.launch[0], launch_end=launched.launch[1], kind=launched.kind, step=launched.step,
+            label=op.label, op=op.op if isinstance(op, Compute) else "aten::copy_" if running is None else "",
+            collective=-1 if running is None else running.position,
+            bytes=0 if isinstance(op, Compute) else op.bytes,
+        )  # fmt: skip
