@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     packing.add_argument("--only", nargs="*", choices=names, default=[])
     packing.add_argument("--tars", type=int, default=6, help="at most so many (%(default)s)")
     packing.add_argument("--tar-mb", type=float, default=14, help="of at most this size (%(default)s)")
-    packing.add_argument("--total-mb", type=float, default=60, help="and this together (%(default)s)")
+    packing.add_argument("--total-mb", type=float, default=64, help="and this together (%(default)s)")
 
     unpacking = commands.add_parser("unpack", help="put packed cases back")
     unpacking.add_argument("archives", nargs="+", type=Path)

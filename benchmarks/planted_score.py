@@ -114,8 +114,9 @@ def _describe(finding: Json) -> str:
 def what_if_error_pct(report: Json, ranks: Sequence[int], healthy_ms: float) -> float | None:
     """How far the predicted step time without those stragglers is from the healthy one; None if not predicted."""
     for row in report.get("what_if") or ():
-        if str(row["change"]).startswith("rank") and sorted(row["ranks"]) == sorted(ranks):
-            predicted: float = row["predicted_step_time_ms"]
+        predicted: float | None = row["predicted_step_time_ms"]
+        names = str(row["change"]).startswith("rank") and sorted(row["ranks"]) == sorted(ranks)
+        if names and predicted is not None:
             return 100.0 * (predicted - healthy_ms) / healthy_ms
     return None
 
