@@ -1,7 +1,7 @@
 """Multi-rank traces with known truth: programs, faults, the simulation, and traces written from it."""
 
 from .builders import Size, ddp, fsdp2, hsdp, tp_dp
-from .faults import ClockShift, LateWindow, SlowCompute, SlowCopy, SlowHost, SlowInput, SlowLink
+from .faults import ClockShift, LateWindow, ShortWindow, SlowCompute, SlowCopy, SlowHost, SlowInput, SlowLink
 from .program import (
     Collective,
     Compute,
@@ -45,6 +45,7 @@ __all__ = [
     "Memcpy",
     "Program",
     "RankTruth",
+    "ShortWindow",
     "SimulatedRun",
     "Size",
     "SlowCompute",

@@ -16,7 +16,7 @@ def cpu_rows(
     """All rows but the steps. Gloo's say the shape and nothing else, whatever `names` and `seq` ask for."""
     for external, activity in enumerate(rank.activities, 1000):
         args = f'"External id": {external}'
-        if activity.launch < rank.window_start:
+        if not rank.window_start <= activity.launch < rank.window_end:
             continue  # an operator or annotation that began before the window leaves no row
         if activity.kind != "comm":
             name = activity.op
@@ -36,7 +36,7 @@ def cpu_rows(
         yield row(
             "user_annotation", f"gloo:{words.annotation}", clock.pid, thread, clock, activity.start, activity.end, args
         )  # fmt: skip
-    for host in rank.host_rows:
-        if host.start >= rank.window_start and host.kind != "sync":  # torch does not record the wait
+    for host in rank.host_rows:  # torch does not record that the host waits for gloo
+        if rank.window_start <= host.start < host.end <= rank.window_end and host.kind != "sync":
             name = LOADER if host.kind == "input" else host.name
             yield row("user_annotation", name, clock.pid, clock.pid, clock, host.start, host.end)

@@ -78,7 +78,18 @@ class LateWindow:
     launches: int
 
 
-Fault = SlowCompute | SlowHost | SlowInput | SlowCopy | SlowLink | ClockShift | LateWindow
+@dataclass(frozen=True)
+class ShortWindow:
+    """The profiler of one rank stops before the last `launches` launches of the run.
+
+    A step annotation it stops in ends there; where the first launch of a step is lost, so is the step.
+    """
+
+    rank: int
+    launches: int
+
+
+Fault = SlowCompute | SlowHost | SlowInput | SlowCopy | SlowLink | ClockShift | LateWindow | ShortWindow
 
 
 def in_step(fault: SlowCompute | SlowHost | SlowInput | SlowCopy | SlowLink, step: int) -> bool:

@@ -22,7 +22,7 @@ def gpu_rows(
     """All rows but the host's steps; `names` are the rank's group names, None for traces that say nothing of them."""
     device = rank.rank % 8
     for correlation, activity in enumerate(rank.activities, 1000):
-        if activity.end <= rank.window_start:
+        if activity.end <= rank.window_start or activity.launch >= rank.window_end:
             continue
         seen = activity.launch >= rank.window_start
         where = f'"device": {device}, "context": 1, "stream": {activity.stream}, "correlation": {correlation}'
@@ -96,9 +96,11 @@ def _comm_rows(
 
 def _other_rows(rank: RankTruth, clock: Clock) -> Iterator[str]:
     for number, host in enumerate(rank.host_rows):
-        if host.start >= rank.window_start and host.kind == "sync":
+        if not rank.window_start <= host.start < host.end <= rank.window_end:
+            continue
+        if host.kind == "sync":
             args = f'"cbid": 165, "correlation": {10**7 + number}'
             yield row("cuda_runtime", host.name, clock.pid, clock.pid, clock, host.start, host.end, args)
-        elif host.start >= rank.window_start:
+        else:
             name = LOADER if host.kind == "input" else host.name
             yield row("user_annotation", name, clock.pid, clock.pid, clock, host.start, host.end)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .faults import Fault, LateWindow, StepFaults
+from .faults import Fault, LateWindow, ShortWindow, StepFaults
 from .program import Collective, Compute, Groups, HostSync, HostWork, Join, LoadInput, Memcpy, Op, Program
 from .truth import EPOCH_NS, Activity, HostRow, Kind, RankTruth, clock_of
 
@@ -197,7 +197,11 @@ class Rank:
         activities = tuple(map(self._activity, self.launched))
         offset, drift = clock_of(self.world.faults, self.rank, host)
         warmup = self.program.warmup
-        late = sum(f.launches for f in self.world.faults if isinstance(f, LateWindow) and f.rank == self.rank)
+        own = [
+            f for f in self.world.faults if isinstance(f, LateWindow | ShortWindow) and f.rank == self.rank
+        ]
+        late = sum(f.launches for f in own if isinstance(f, LateWindow))
+        lost = sum(f.launches for f in own if isinstance(f, ShortWindow))
         inside = [a.launch for a in activities if a.step >= self.program.first_step]
         marks = self.host_steps[warmup:]
         ends = [[a.end for a in activities if a.step < self.program.first_step]] + [[] for _ in marks]
@@ -210,8 +214,14 @@ class Rank:
             rank=self.rank, host=host, activities=activities, host_rows=tuple(self.host_rows),
             step_numbers=self.program.numbers[warmup:], host_steps=tuple(marks), edges=edges.astype(np.int64),
             window_start=inside[min(late, len(inside) - 1)] if late else self.window_start,
-            window_end=self.window_end, offset_ns=offset, drift_ppm=drift,
+            window_end=self._cut(activities, lost) if lost else self.window_end, offset_ns=offset, drift_ppm=drift,
         )  # fmt: skip
+
+    def _cut(self, activities: tuple[Activity, ...], lost: int) -> int:
+        """When a profiler stops that misses the last launches: with the step, if it misses all of it."""
+        first = activities[-lost]
+        begins = activities[-lost - 1].step < first.step
+        return self.host_steps[first.step - self.program.numbers[0]][0] if begins else first.launch
 
     def _activity(self, launched: _Launched) -> Activity:
         op, end = launched.op, launched.end

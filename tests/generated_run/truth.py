@@ -79,7 +79,8 @@ class RankTruth:
     """One rank, true time in ns.
 
     `edges` of the device steps, n + 1 for n profiled steps [METRICS, the step ledger]: the warm-up counts
-    whether the trace shows it or not. `window_start` is when the profiler of this rank began.
+    whether the trace shows it or not. The profiler of this rank sees the end of what is not done at `window_start`,
+    and what is launched before `window_end`.
     """
 
     rank: int
@@ -100,16 +101,16 @@ class RankTruth:
 
     @property
     def recorded(self) -> tuple[Activity, ...]:
-        """The activities that its profiler saw the end of."""
-        return tuple(a for a in self.activities if a.end > self.window_start)
+        """The activities in its trace."""
+        return tuple(a for a in self.activities if a.end > self.window_start and a.launch < self.window_end)
 
     @property
     def marks(self) -> tuple[tuple[int, int, int], ...]:
-        """Number, start and end of the step annotations in its trace; none begins before the window."""
+        """Number, start and end of the step annotations in its trace, cut where the window begins and ends."""
         return tuple(
-            (number, max(start, self.window_start), end)
+            (number, max(start, self.window_start), min(end, self.window_end))
             for number, (start, end) in zip(self.step_numbers, self.host_steps, strict=True)
-            if end > self.window_start
+            if end > self.window_start and start < self.window_end
         )
 
 
@@ -159,7 +160,8 @@ def trace_edges(run: SimulatedRun, rank: int) -> Int:
 def exposed_wait(run: SimulatedRun, rank: int) -> Int:
     """ns of each profiled step in which this rank computes nothing and every collective it runs waits for a member.
 
-    True time [METRICS, the step ledger: comm_wait], in plain sweeps over the moments at which something changes.
+    True time, between the true edges [METRICS, the step ledger: comm_wait]. A plain sweep over the moments at which
+    something changes.
     """
     truth = run.ranks[rank]
     changes: list[tuple[int, int, int]] = []  # moment, which counter, by how much
