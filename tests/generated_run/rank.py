@@ -204,10 +204,11 @@ class Rank:
         lost = sum(f.launches for f in own if isinstance(f, ShortWindow))
         inside = [a.launch for a in activities if a.step >= self.program.first_step]
         marks = self.host_steps[warmup:]
-        ends = [[a.end for a in activities if a.step < self.program.first_step]] + [[] for _ in marks]
+        before = max((a.end for a in activities if a.step < self.program.first_step), default=0)
+        ends = [[before if before > self.window_start else marks[0][0]], *([] for _ in marks)]
         for activity in activities[len(activities) - len(inside) :]:
             ends[activity.step - self.program.first_step + 1].append(activity.end)
-        edges = np.maximum.accumulate([max(own, default=marks[0][0]) for own in ends])
+        edges = np.maximum.accumulate([max(own, default=0) for own in ends])
         if not self.on_gpu:
             edges = np.array([start for start, _ in marks] + [marks[-1][1]])
         return RankTruth(

@@ -78,9 +78,9 @@ class CollectiveTruth:
 class RankTruth:
     """One rank, true time in ns.
 
-    `edges` of the device steps, n + 1 for n profiled steps [METRICS, the step ledger]: the warm-up counts
-    whether the trace shows it or not. The profiler of this rank sees the end of what is not done at `window_start`,
-    and what is launched before `window_end`.
+    `edges` of the device steps, n + 1 for n profiled steps [METRICS, the step ledger]; where the device had run dry
+    before the first, that begins with its annotation. The profiler of this rank sees the end of what is not done at
+    `window_start`, and what is launched before `window_end`; a shifted window shifts no edges.
     """
 
     rank: int
