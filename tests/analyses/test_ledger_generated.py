@@ -1,6 +1,8 @@
 """On generated runs, whose truth is known, steps begin and end, and ranks wait, exactly as they did."""
 
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from generated_run import (
@@ -21,11 +23,17 @@ from generated_run import (
     summaries,
     tp_dp,
     trace_edges,
+    write_traces,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow_ledger import slow_ledger
 
+from traceops.analyses.activity import find_activity
 from traceops.analyses.crossrank import measure_across
+from traceops.analyses.ledger import measure_ledger
+from traceops.analyses.steps import find_steps
+from traceops.load.kineto import load_trace
 
 HOST_BOUND = Size(kernel_us=3.0, launch_us=10.0, elements=1 << 16)
 FEW = settings(max_examples=25, deadline=None, derandomize=True)
@@ -74,6 +82,21 @@ def test_steps_tile_and_buckets_add_up_exactly(run, metadata, seq):
         truth = run.ranks[rank.summary.rank]
         assert rank.summary.step_numbers.tolist() == [number for number, _, _ in truth.marks]
         assert rank.summary.step_edges.tolist() == trace_edges(run, truth.rank).tolist()
+
+
+@FEW
+@given(faulty())
+def test_each_rank_alone_equals_the_ledger_painted_nanosecond_by_nanosecond(run):
+    alone = tuple(range(1, run.world))
+    with tempfile.TemporaryDirectory() as folder:
+        [path] = write_traces(run, Path(folder), TraceStyle(missing=alone))
+        events = load_trace(str(path)).events
+    activity = find_activity(events)
+    steps = find_steps(events, activity)
+    numbers, edges, buckets = slow_ledger(events)
+    assert (steps.number.tolist(), steps.edges.tolist()) == (numbers, edges)
+    ledger = measure_ledger(events, activity, steps)
+    assert {name: ns.tolist() for name, ns in ledger.buckets.items()} == buckets
 
 
 @FEW
