@@ -45,8 +45,11 @@ def test_every_step_adds_up(name):
 def test_slow_loader_is_the_first_thing_to_fix():
     report = analyze(DATA / "slow_loader4")
     first = report.findings[0]
-    assert (first.rule, first.severity, first.ranks, first.cause) == ("TO-I002", "error", (1,), "input")
+    assert (first.rule, first.severity, first.ranks, first.cause) == ("TO-S001", "error", (1,), "input")
     assert first.impact_ms == pytest.approx(30, abs=3)  # it sleeps 30 ms a step
+    [merged] = found(report, "TO-I002")
+    assert (merged.severity, merged.ranks) == ("info", (1,))
+    assert merged.message.endswith("TO-S001 (rank 1) explains it.")
     assert report.ranks[1]["late_share"] > 0.9
 
 
@@ -69,8 +72,11 @@ def test_healthy_run_is_not_accused_of_what_it_does_not_do(name):
     assert report.summary["matching"]["matched_pct"] > 95
 
 
-def test_who_is_waited_for_under_a_slow_gpu():
+def test_a_slow_gpu_is_named_with_the_kernel_that_grew():
     report = analyze(DATA / "slow_gpu4")
+    first = report.findings[0]
+    assert (first.rule, first.severity, first.ranks, first.cause) == ("TO-S001", "error", (2,), "gpu_compute")
+    assert any(e.metric.startswith("grew: nvjet") for e in first.evidence)
     assert max(report.ranks, key=lambda row: row["late_share"])["rank"] == 2
     assert report.ranks[2]["late_share"] > 0.9
     for row in report.ranks:

@@ -11,9 +11,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from traceops.analyses.bandwidth import judge_low, judge_siblings
+from traceops.analyses.comm_pattern import judge_late_start, judge_small
 from traceops.analyses.communication import judge_exposed
 from traceops.analyses.crossrank import CrossRank, measure_across
 from traceops.analyses.idle import judge_idle
+from traceops.analyses.judge_stragglers import judge_clocks, judge_stragglers
 from traceops.analyses.validity import (
     judge_backward_sync,
     judge_damage,
@@ -29,7 +32,7 @@ from traceops.hta_bridge import preload
 from traceops.load.discover import Discovery, TraceFile, Window, discover
 from traceops.load.source import is_remote
 from traceops.model import Report
-from traceops.run_info import run_block, world_size
+from traceops.run_info import rank_host, run_block, world_size
 from traceops.summary import RankSummary, summarize
 
 _POOL_WORTH_BYTES = 4 << 20  # below this, starting processes takes longer than the work
@@ -60,12 +63,14 @@ def analyze_window(
         listed = "\n".join(f"  {path}: {what}" for path, what in problems[:20])
         raise InputError(f"{found.root}: none of the traces holds an event that could be read:\n{listed}")
     found = replace(found, problems=tuple(problems))
-    run = measure_across(usable, world_size(found, usable))
+    hosts = {summary.rank: rank_host(found, summary) for summary in usable}
+    run = measure_across(usable, world_size(found, usable), hosts)
     return assemble(found, run, run_block(found, usable), judge(found, usable, run))
 
 
 def judge(found: Discovery, ranks: Sequence[RankSummary], run: CrossRank) -> list[Verdict]:
     """Every rule's verdict, in no particular order."""
+    slowdown = profiler_slowdown(found.manifest)
     single_file = not is_remote(found.root) and Path(found.root).is_file()
     return [
         judge_missing(world_size(found, ranks), [s.rank for s in ranks], single_file),
@@ -73,8 +78,14 @@ def judge(found: Discovery, ranks: Sequence[RankSummary], run: CrossRank) -> lis
         judge_steps(ranks),
         judge_backward_sync(ranks, found.manifest),
         judge_profiler(found.manifest),
+        judge_clocks(run),
+        *judge_stragglers(run, slowdown),
         judge_exposed(run),
-        *judge_idle(run, profiler_slowdown(found.manifest)),
+        judge_small(run),
+        judge_late_start(run),
+        *judge_idle(run, slowdown),
+        judge_low(run),
+        judge_siblings(run),
     ]
 
 

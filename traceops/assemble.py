@@ -11,8 +11,10 @@ import numpy as np
 from traceops.analyses.communication import collective_rows
 from traceops.analyses.crossrank import CrossRank, RankTimes, mean_ms
 from traceops.analyses.ledger import BUCKETS
+from traceops.analyses.overlapping import merge_overlapping
 from traceops.analyses.steps import NO_STEP
 from traceops.analyses.validity import profiler_slowdown
+from traceops.assemble_cross import clocks_block, cross_rank_tables, replay_block, what_if_rows
 from traceops.findings import Verdict, checks, most_important_first
 from traceops.load.discover import Discovery
 from traceops.model import Report
@@ -30,9 +32,13 @@ def assemble(
         ranks=rank_rows,
         steps=[row for times in run.ranks for row in _step_rows(run, times)],
         collectives=collective_rows(run),
-        findings=most_important_first([f for verdict in verdicts for f in verdict.findings]),
+        findings=most_important_first(
+            merge_overlapping([f for verdict in verdicts for f in verdict.findings])
+        ),
         checks=checks(verdicts),
+        what_if=what_if_rows(run),
         tables={
+            **cross_rank_tables(run),
             "kernels": _kernel_rows(run),
             "blocking_calls": _blocking_rows(run),
             **_hta_rows(run),
@@ -122,6 +128,8 @@ def _summary(found: Discovery, run: CrossRank, rank_rows: list[dict[str, Any]]) 
             "matched_pct": run.matching.matched_pct,
             "unmatched": run.matching.unmatched,
         },
+        "clocks": clocks_block(run),
+        "replay": replay_block(run),
         "hta_failed": _hta_failures(run),
         "notes": [*found.notes, *_empty_steps(run)],
     }

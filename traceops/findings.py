@@ -64,9 +64,37 @@ RULES: tuple[Rule, ...] = (
         "Compares the median profiled with the median unprofiled step of the same run: info from 10 %, warning "
         "from 30 %.",
     ),
-    Rule("TO-V006", "Clocks cannot be aligned well enough", ""),
-    Rule("TO-S001", "A rank is persistently late and makes the others wait", ""),
-    Rule("TO-S002", "A rank is late in some steps only", ""),
+    Rule(
+        "TO-V006",
+        "Clocks cannot be aligned well enough",
+        "Keep the hosts' clocks in step (chrony, PTP), and capture longer windows: every all-reduce, all-gather or "
+        "reduce-scatter is an anchor. Do not compare positions of ranks in the merged timeline.",
+        True,
+        "Warning where the ends of matched collectives still differ between ranks by more than 5 % of the step "
+        "(p95) after offset and drift are taken out; info where ranks share too few collectives with the others.",
+    ),
+    Rule(
+        "TO-S001",
+        "A rank is persistently late and makes the others wait",
+        "gpu_compute: compare its GPU's clocks, temperature and power with the others' (nvidia-smi -q -d "
+        "PERFORMANCE,CLOCK), look for another process on it, and for uneven batches or sequence lengths. host: CPU "
+        "binding and NUMA node of the rank, other processes on its cores, logging or metrics done on one rank only. "
+        "input: the loader, shard or storage of that rank. copy: pinned memory, the GPU's PCIe width.",
+        True,
+        "Fires where a rank causes 10 % or more of all waiting, running it at its peers' pace saves 10 % of the step "
+        "(warning; error from 20 %) in most steps, the others are seen to wait, and a permutation test puts chance "
+        "at 10 % or less. Info where the others wait 10 % of the step for one rank but would hardly be faster "
+        "without it, or where the cause is the host and the profiler slowed the steps by more than 20 %.",
+    ),
+    Rule(
+        "TO-S002",
+        "A rank is late in some steps only",
+        "Look at what that rank does in those steps only: checkpointing, evaluation, logging, garbage collection, a "
+        "longer sample, a data shard's end, a neighbour on the same host. See the steps in the merged timeline.",
+        True,
+        "As TO-S001, for a rank late in at most half of the steps: info where it costs 10 % of a step or more in the "
+        "worst of them, warning from 25 %, error where the mean over all steps reaches 20 %.",
+    ),
     Rule(
         "TO-O001",
         "Communication is exposed",
@@ -77,8 +105,24 @@ RULES: tuple[Rule, ...] = (
         "Time a step spends in transfer (waiting for late ranks not counted) that nothing hides, median over "
         "ranks: info from 10 % of the step, warning from 20 %, error from 40 %.",
     ),
-    Rule("TO-O002", "Many small collectives", ""),
-    Rule("TO-O003", "Communication starts only after backward ended", ""),
+    Rule(
+        "TO-O002",
+        "Many small collectives",
+        "Send fewer and larger messages: DDP's bucket_cap_mb (25 is the default), one flat buffer or "
+        "all_reduce_coalesced instead of a call a parameter, larger FSDP units.",
+        True,
+        "At least 20 collectives a step below 1 MB that reach less than a tenth of their group's best bandwidth: info "
+        "where their exposed transfer takes 5 % of the step, warning from 10 %, error from 25 %.",
+    ),
+    Rule(
+        "TO-O003",
+        "Communication starts only after backward ended",
+        "Let gradients leave while backward still computes: smaller buckets (DDP's bucket_cap_mb; one bucket as large "
+        "as the model can only leave at the end), hooks on parameters, or FSDP units per block.",
+        True,
+        "90 % or more of the transfer of all-reduces and reduce-scatters lies behind backward's last kernel, on every "
+        "rank: info where exposed transfer takes 3 % of the step, warning from 10 %, error from 25 %.",
+    ),
     Rule(
         "TO-I001",
         "GPUs starve: kernels wait for the host to launch them",
@@ -106,8 +150,27 @@ RULES: tuple[Rule, ...] = (
         "Idle time that began while the launching thread waited in a device synchronisation, on the worst rank: "
         "info from 1 % of the step, warning from 3 %, error from 15 %.",
     ),
-    Rule("TO-C001", "A group's bus bandwidth is far below what its link should give", ""),
-    Rule("TO-C002", "Some groups or pairs are far slower than their peers", ""),
+    Rule(
+        "TO-C001",
+        "A group's bus bandwidth is far below what its link should give",
+        "Find out which path NCCL took (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,GRAPH: `via P2P`, `via SHM`, `via "
+        "NET/Socket`), look for NCCL_P2P_DISABLE or NCCL_SHM_DISABLE in the environment, for containers without access "
+        "to the peers' devices, and at `nvidia-smi topo -m` and `nvidia-smi nvlink -s`.",
+        True,
+        "Bus bandwidth of messages of 8 MB and more, median, against what NCCL reaches over the NVLink of that GPU "
+        "inside one host: warning below 30 %, error below 10 %, info where their transfer takes less than 2 % of the "
+        "step. Not judged between hosts and for GPUs without NVLink: there the traces alone do not tell what to "
+        "expect.",
+    ),
+    Rule(
+        "TO-C002",
+        "Some groups or pairs are far slower than their peers",
+        "Compare the slow ranks' links with the others': width and speed (nvidia-smi nvlink -s, lspci -vv), the NIC "
+        "they use, cables and switch ports, other jobs on that path.",
+        True,
+        "Fires where a group transfers the same operation on the same bytes (1 MB or more) at least twice as slowly "
+        "as the median of its sibling groups.",
+    ),
     Rule("TO-P001", "GPU pairs talk across NUMA nodes", ""),
     Rule("TO-P002", "NVLink or P2P is there but not used", ""),
     Rule("TO-P003", "NCCL fell back to sockets", ""),

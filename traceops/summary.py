@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.analyses.activity import COMM, Activity, find_activity
+from traceops.analyses.activity import COMM, COMPUTE, Activity, find_activity
 from traceops.analyses.backward import BackwardSync, measure_backward_sync
 from traceops.analyses.breakdown import Breakdown, measure_breakdown
 from traceops.analyses.host import HostTime, measure_host
 from traceops.analyses.kernels import KernelStats, measure_kernels
-from traceops.analyses.ledger import RankLedger, measure_ledger
+from traceops.analyses.ledger import RankLedger, find_lane, ledger_of
+from traceops.analyses.program import RankProgram, measure_program
 from traceops.analyses.steps import StepBounds, find_steps
 from traceops.hta_bridge import HtaTables, hta_tables, launch_summary
 from traceops.load.discover import TraceFile
@@ -27,6 +28,7 @@ class CommEvents:
     start: Int
     end: Int
     step: Int  # position in the rank's steps, see StepBounds.of_activity
+    stream: Int
     name: tuple[str, ...]
     args: tuple[CommArgs | None, ...]
 
@@ -41,11 +43,13 @@ class RankSummary:
     damage: tuple[str, ...]
     event_count: int
     on_gpu: bool
+    compute_stream: int
     step_numbers: Int
     step_edges: Int
     empty_steps: tuple[int, ...]
     ledger: RankLedger
     comm: CommEvents
+    program: RankProgram
     breakdown: Breakdown
     kernels: tuple[KernelStats, ...]
     host: HostTime
@@ -59,6 +63,9 @@ def summarize(file: TraceFile) -> RankSummary:
     events = trace.events
     activity = find_activity(events)
     steps = find_steps(events, activity, file.steps)
+    lane = find_lane(events, activity, steps)
+    comm: NDArray[np.int64] = np.flatnonzero(activity.kind == COMM)
+    comm = comm[np.argsort(activity.start[comm], kind="stable")]
     hta = hta_tables(file.rank, trace)
     return RankSummary(
         rank=file.rank,
@@ -67,11 +74,13 @@ def summarize(file: TraceFile) -> RankSummary:
         damage=trace.damage,
         event_count=len(events),
         on_gpu=activity.on_gpu,
+        compute_stream=_busiest_stream(events, activity),
         step_numbers=steps.number,
         step_edges=steps.edges,
         empty_steps=steps.empty,
-        ledger=measure_ledger(events, activity, steps),
-        comm=_comm_events(events, activity, steps),
+        ledger=ledger_of(lane, steps),
+        comm=_comm_events(events, activity, steps, comm),
+        program=measure_program(events, activity, steps, lane, comm),
         breakdown=measure_breakdown(events, activity, steps, hta),
         kernels=measure_kernels(events, activity, steps),
         host=measure_host(events, steps),
@@ -80,14 +89,25 @@ def summarize(file: TraceFile) -> RankSummary:
     )
 
 
-def _comm_events(events: Events, activity: Activity, steps: StepBounds) -> CommEvents:
-    chosen: NDArray[np.int64] = np.flatnonzero(activity.kind == COMM)
-    chosen = chosen[np.argsort(activity.start[chosen], kind="stable")]
-    rows = activity.row[chosen]
+def _comm_events(events: Events, activity: Activity, steps: StepBounds, comm: Int) -> CommEvents:
+    rows = activity.row[comm]
     return CommEvents(
-        start=activity.start[chosen],
-        end=activity.end[chosen],
-        step=steps.of_activity[chosen],
+        start=activity.start[comm],
+        end=activity.end[comm],
+        step=steps.of_activity[comm],
+        stream=events.stream[rows] if activity.on_gpu else events.tid[rows],
         name=tuple(events.names[i] for i in events.name[rows]),
         args=tuple(events.comm.get(int(row)) for row in rows),
     )
+
+
+def _busiest_stream(events: Events, activity: Activity) -> int:
+    """The stream (thread without a GPU) with most computation, -1 without any."""
+    compute = activity.kind == COMPUTE
+    rows = activity.row[compute]
+    lanes, which = np.unique(
+        events.stream[rows] if activity.on_gpu else events.tid[rows], return_inverse=True
+    )
+    if not len(lanes):
+        return -1
+    return int(lanes[np.argmax(np.bincount(which, weights=(activity.end - activity.start)[compute]))])

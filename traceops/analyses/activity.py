@@ -51,6 +51,10 @@ _BLOCKING = re.compile(
     r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(2D|3D|DtoH)?$|^cuMemcpyDtoH"
 )
 
+_QUEUES = re.compile(
+    r"Launch|^(cuda|hip)?Mem(cpy|set).*Async|^cuMem(cpy|set).*Async|^(cuda|hip|cu)EventRecord"
+)
+
 
 @dataclass(frozen=True)
 class Activity:
@@ -92,6 +96,13 @@ def input_rows(events: Events) -> Int:
 def blocking_rows(events: Events) -> Int:
     """Rows of host calls that return only when the device is done."""
     return np.flatnonzero(events.in_cats(*_LAUNCH_CATS) & matching_names(events, _BLOCKING))
+
+
+def held_up_rows(events: Events, least_ns: int) -> Int:
+    """Rows of host calls in which the host waited for the device: blocking ones, and launches this long."""
+    queued = matching_names(events, _QUEUES) & (events.dur >= least_ns)
+    waits = matching_names(events, _BLOCKING) | queued
+    return np.flatnonzero(events.in_cats(*_LAUNCH_CATS) & waits)
 
 
 def op_rows(events: Events) -> Int:
@@ -148,7 +159,7 @@ def _cpu_activity(events: Events) -> Activity:
     ops = ops[~wrapper] if not wrapper.all() else ops  # very old torch wrote operators without a namespace
     # Work inside data loading (collating without workers) is input, and on a communication thread no compute.
     ops = ops[~_inside(events, ops, input_rows(events)) & ~_inside(events, ops, comm)]
-    ops = ops[_top_level(events, ops)]
+    ops = ops[top_level(events, ops)]
     rows = np.concatenate((ops, comm))
     kind = np.repeat(np.array([COMPUTE, COMM], dtype=np.int8), (len(ops), len(comm)))
     return Activity(False, rows, events.ts[rows], events.end[rows], kind, rows)
@@ -164,7 +175,7 @@ def _inside(events: Events, rows: Int, parents: Int) -> NDArray[np.bool_]:
     return inside
 
 
-def _top_level(events: Events, rows: Int) -> NDArray[np.bool_]:
+def top_level(events: Events, rows: Int) -> NDArray[np.bool_]:
     """Which of the rows no other row on the same thread contains."""
     top = np.zeros(len(rows), dtype=bool)
     order = np.lexsort((-events.dur[rows], events.ts[rows], events.tid[rows]))

@@ -10,18 +10,14 @@ import numpy as np
 from traceops.align.match import Collective
 from traceops.analyses.crossrank import CrossRank, mean_ms
 from traceops.analyses.ledger import COMM_BUCKETS
+from traceops.analyses.links import bus_factor, collective_bytes
 from traceops.findings import Verdict, finding, severity_of
 from traceops.model import Evidence
+from traceops.replay.what_if import NO_COMMUNICATION
 
 _BOUNDS = (10.0, 20.0, 40.0)  # percent of the step: info, warning, error
 
 _UNMATCHED_BOUND = 0.2  # share of exposed communication beyond which nothing is claimed
-
-_BYTES = {
-    "bool": 1, "byte": 1, "char": 1, "int8": 1, "uint8": 1, "float8": 1, "half": 2, "float16": 2, "bfloat16": 2,
-    "short": 2, "int16": 2, "float": 4, "float32": 4, "int": 4, "int32": 4, "long": 8, "int64": 8, "double": 8,
-    "float64": 8, "complexfloat": 8, "complexdouble": 16,
-}  # fmt: skip
 
 
 def judge_exposed(run: CrossRank) -> Verdict:
@@ -53,6 +49,8 @@ def judge_exposed(run: CrossRank) -> Verdict:
             "TO-O001", clear=f"{median:.1f} % of the step is exposed transfer (bound {_BOUNDS[0]:g} %)"
         )
     impact = float(np.median([mean_ms(times.buckets["comm_transfer"]) for times in run.ranks]))
+    saved = run.what_if.saved_ns(NO_COMMUNICATION) if run.what_if is not None else None
+    gain = impact if saved is None else min(impact, max(saved, 0.0) / 1e6)
     worst = max(shares, key=lambda rank: shares[rank])
     overlap = [
         t.summary.breakdown.overlap_pct for t in run.ranks if t.summary.breakdown.overlap_pct is not None
@@ -71,7 +69,7 @@ def judge_exposed(run: CrossRank) -> Verdict:
     ranks = sorted(shares)
     return Verdict(
         "TO-O001",
-        (finding("TO-O001", severity, "high", message, evidence, ranks=ranks, impact_ms=round(impact, 3)),),
+        (finding("TO-O001", severity, "high", message, evidence, ranks=ranks, impact_ms=round(gain, 3)),),
     )
 
 
@@ -86,11 +84,8 @@ def collective_rows(run: CrossRank) -> list[dict[str, Any]]:
             collective.group, collective.description, collective.op, collective.elements, collective.dtype
         ].append(collective)
     rows = []
-    for (group, description, op, elements, dtype), same in by_kind.items():
-        size = _BYTES.get((dtype or "").lower().removeprefix("c10::").removeprefix("torch."))
-        if dtype is not None and dtype.lower().startswith("float8"):
-            size = 1
-        nbytes = elements * size if elements is not None and size is not None else None
+    for (group, description, op, _, _), same in by_kind.items():
+        nbytes = collective_bytes(same[0])
         transfer = float(np.median([c.transfer_ns for c in same]))
         waits = [max(c.wait_ns) for c in same]
         busbw = None
@@ -110,15 +105,3 @@ def collective_rows(run: CrossRank) -> list[dict[str, Any]]:
             }
         )
     return sorted(rows, key=lambda row: -row["total_ms"])
-
-
-def bus_factor(op: str, n: int) -> float:
-    """Bus over algorithm bandwidth for a group of `n` [nccl-tests, doc/PERFORMANCE.md]."""
-    name = op.replace("_", "")
-    if n < 2:
-        return 1.0
-    if "allreduce" in name:
-        return 2.0 * (n - 1) / n
-    if any(kind in name for kind in ("gather", "scatter", "alltoall")):
-        return (n - 1) / n
-    return 1.0

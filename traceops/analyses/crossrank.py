@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from traceops.align.clocks import Clocks, align_clocks
 from traceops.align.match import Matching, match_collectives, waits_by_rank
+from traceops.analyses.lateness import Lateness, measure_lateness
 from traceops.analyses.ledger import BUCKETS
+from traceops.analyses.links import reference_transfers
+from traceops.analyses.stragglers import Stragglers, measure_stragglers
 from traceops.intervals import intersect, subtract, union
 from traceops.model import Int
+from traceops.replay.graph import Graph, build_graph
+from traceops.replay.what_if import WhatIf, measure_what_if
 from traceops.summary import RankSummary
 
 
@@ -18,7 +24,8 @@ from traceops.summary import RankSummary
 class RankTimes:
     """One rank's ledger, ns per bucket and step; waiting and transfer of all its collectives in the steps.
 
-    `caused_wait_ns` is what the others waited in collectives this rank entered last.
+    `caused_wait_ns` is what others waited for this rank with nothing else to do; all of them None where
+    waiting and transfer cannot be told apart.
     """
 
     summary: RankSummary
@@ -31,22 +38,39 @@ class RankTimes:
 
 @dataclass(frozen=True)
 class CrossRank:
-    """The reduce's result, ranks in order; `split` says whether waiting could be told from transfer."""
+    """The reduce's result, ranks in order; `split` says whether waiting could be told from transfer.
+
+    What compares ranks step by step (`graph` and all behind it) is None where there is only one rank, or
+    nothing was matched, or no step is common to all.
+    """
 
     ranks: tuple[RankTimes, ...]
     matching: Matching
     split: bool
+    world: int
+    hosts: dict[int, str | None]
+    device: str | None
+    clocks: Clocks
+    graph: Graph | None = None
+    lateness: Lateness | None = None
+    stragglers: Stragglers | None = None
+    what_if: WhatIf | None = None
 
 
-def measure_across(ranks: Sequence[RankSummary], world: int) -> CrossRank:
-    """Match collectives and split each rank's communication [docs/metrics.md, wait and transfer]."""
+def measure_across(
+    ranks: Sequence[RankSummary], world: int, hosts: Mapping[int, str | None] | None = None
+) -> CrossRank:
+    """Match collectives, align clocks, split communication, and replay the steps [docs/metrics.md].
+
+    `hosts` names the host of each rank where that is known.
+    """
     matching = match_collectives(ranks, tuple(range(world)))
     waits = waits_by_rank(matching, ranks)
     split = bool(matching.collectives)
-    caused = dict.fromkeys(waits, 0)
-    for collective in matching.collectives:
-        if collective.last_rank is not None:
-            caused[collective.last_rank] += sum(collective.wait_ns)
+    hosts = hosts or {}
+    clocks = align_clocks(ranks, matching, hosts)
+    graph = build_graph(ranks, matching, clocks.fits)
+    lateness = measure_lateness(ranks, matching, graph) if graph is not None else None
     times = []
     for summary in ranks:
         start, turn, end = waits[summary.rank]
@@ -69,10 +93,29 @@ def measure_across(ranks: Sequence[RankSummary], world: int) -> CrossRank:
                 buckets={name: buckets[name] for name in BUCKETS},
                 wait_ns=int((turn - start)[inside].sum()) if split else None,
                 transfer_ns=int((end - turn)[inside].sum()) if split else None,
-                caused_wait_ns=caused[summary.rank] if split else None,
+                caused_wait_ns=None
+                if lateness is None
+                else round(float(lateness.caused[summary.rank].sum())),
             )
         )
-    return CrossRank(tuple(times), matching, split)
+    device = next((summary.meta.device for summary in ranks if summary.meta.device), None)
+    known = {summary.rank: hosts.get(summary.rank) for summary in ranks}
+    run = CrossRank(tuple(times), matching, split, world, known, device, clocks)
+    if graph is None or lateness is None:
+        return run
+    stragglers = measure_stragglers(graph, lateness)
+    reference = reference_transfers(matching, graph.kind, device, known, world)
+    what_if = measure_what_if(graph, _rank_sets(stragglers), reference)
+    return replace(run, graph=graph, lateness=lateness, stragglers=stragglers, what_if=what_if)
+
+
+def _rank_sets(stragglers: Stragglers) -> list[tuple[int, ...]]:
+    """Whose cure to predict: each straggler alone, all together, and who is waited for most in any case."""
+    found = [(straggler.rank,) for straggler in stragglers.found]
+    if stragglers.leader is not None:
+        found.append((stragglers.leader.rank,))
+    together = tuple(sorted(straggler.rank for straggler in stragglers.found))
+    return list(dict.fromkeys([*found, together] if len(together) > 1 else found))
 
 
 def mean_ms(ns: Int) -> float:

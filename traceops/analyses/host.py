@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceops.analyses.activity import blocking_rows, input_rows, op_rows
+from traceops.analyses.activity import blocking_rows, input_rows, op_rows, step_rows, top_level
 from traceops.analyses.steps import StepBounds
 from traceops.intervals import union
 from traceops.model import Events, Int
+
+MOST_REGIONS = 60
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,15 @@ class BlockingCall:
 
 @dataclass(frozen=True)
 class HostTime:
-    """Per rank, over all its steps: blocking calls, most time first, and data loading."""
+    """Per rank, over all its steps: blocking calls, most time first, data loading, and what the host was in.
+
+    `regions` are annotations and outermost operators by name with their total in ms, most time first.
+    """
 
     blocking: tuple[BlockingCall, ...]
     input_ms: float
     input_names: tuple[str, ...]
+    regions: tuple[tuple[str, float], ...]
 
 
 def measure_host(events: Events, steps: StepBounds) -> HostTime:
@@ -49,7 +55,19 @@ def measure_host(events: Events, steps: StepBounds) -> HostTime:
         ),
         input_ms=union(events.ts[loading], events.end[loading]).total / 1e6,
         input_names=tuple(sorted({events.names[i] for i in events.name[loading]})),
+        regions=_regions(events, steps),
     )
+
+
+def _regions(events: Events, steps: StepBounds) -> tuple[tuple[str, float], ...]:
+    """Total time by name of annotations and of operators inside no other operator, ms."""
+    marks, _ = step_rows(events)
+    ops = op_rows(events)
+    notes = np.setdiff1d(np.flatnonzero(events.in_cats("user_annotation")), marks)
+    rows = _inside_steps(events, np.concatenate((notes, ops[top_level(events, ops)])), steps)
+    total = np.bincount(events.name[rows], weights=events.dur[rows], minlength=len(events.names))
+    most = np.argsort(-total, kind="stable")[:MOST_REGIONS]
+    return tuple((events.names[i], float(total[i]) / 1e6) for i in most if total[i] > 0)
 
 
 def _inside_steps(events: Events, rows: Int, steps: StepBounds) -> Int:

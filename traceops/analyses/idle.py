@@ -11,6 +11,7 @@ import numpy as np
 from traceops.analyses.crossrank import CrossRank, RankTimes, mean_ms
 from traceops.findings import Verdict, finding, severity_of
 from traceops.model import Confidence, Evidence
+from traceops.replay.what_if import HOST_IN_TIME, NO_LOADING
 
 _SLOWED = 1.2  # profiled ÷ unprofiled step from which host times are mostly the profiler's
 
@@ -24,6 +25,7 @@ class IdleRule:
     bounds: tuple[float, float, float]  # info, warning, error
     cause: str
     gpu_only: bool
+    change: str  # of traceops.replay.what_if
     message: str  # {where}, {ms}, {pct}
     detail: Callable[[RankTimes], tuple[Evidence, ...]] = lambda _: ()
 
@@ -55,6 +57,7 @@ def _judge(rule: IdleRule, run: CrossRank, profiler_slowdown: float | None) -> V
         )
     worst = max(hit, key=lambda times: shares[times.summary.rank])
     impact = mean_ms(worst.buckets[rule.bucket])
+    saved = _saved_ms(run, rule)
     ranks = [times.summary.rank for times in hit]
     evidence = (
         Evidence(rule.bucket, round(impact, 3), "ms/step", rank=worst.summary.rank),
@@ -66,6 +69,7 @@ def _judge(rule: IdleRule, run: CrossRank, profiler_slowdown: float | None) -> V
             ),
             "%",
         ),
+        *(() if saved is None else (Evidence("saved without it", round(saved, 3), "ms/step"),)),
         *rule.detail(worst),
     )
     message = rule.message.format(where=_where(ranks, len(run.ranks)), ms=impact, pct=worst_share)
@@ -81,11 +85,17 @@ def _judge(rule: IdleRule, run: CrossRank, profiler_slowdown: float | None) -> V
                 message,
                 evidence,
                 ranks=ranks,
-                impact_ms=round(impact, 3),
+                impact_ms=round(impact if saved is None else min(impact, saved), 3),
                 cause=rule.cause,
             ),
         ),
     )
+
+
+def _saved_ms(run: CrossRank, rule: IdleRule) -> float | None:
+    """What the replay says that a step gains without this idle time on any rank; None without a replay."""
+    saved = run.what_if.saved_ns(rule.change) if run.what_if is not None else None
+    return None if saved is None else max(saved, 0.0) / 1e6
 
 
 def _confidence(rule: IdleRule, profiler_slowdown: float | None) -> Confidence:
@@ -139,6 +149,7 @@ IDLE_RULES: tuple[IdleRule, ...] = (
         (10.0, 20.0, 40.0),
         "host",
         True,
+        HOST_IN_TIME,
         "On {where} the GPU has nothing to run because the host has not launched it yet: up to {ms:.2f} ms of each "
         "step ({pct:.0f} %).",
     ),
@@ -148,6 +159,7 @@ IDLE_RULES: tuple[IdleRule, ...] = (
         (5.0, 10.0, 30.0),
         "input",
         False,
+        NO_LOADING,
         "On {where} nothing runs while the next batch is loaded: up to {ms:.2f} ms of each step ({pct:.0f} %).",
         _loading,
     ),
@@ -157,6 +169,7 @@ IDLE_RULES: tuple[IdleRule, ...] = (
         (1.0, 3.0, 15.0),
         "host",
         True,
+        HOST_IN_TIME,
         "On {where} the host waits for the device inside the step, and the device then runs dry: up to {ms:.2f} ms "
         "of each step ({pct:.1f} %).",
         _blocking,

@@ -16,15 +16,27 @@ from traceops.analyses.activity import (
     input_rows,
 )
 from traceops.analyses.steps import StepBounds
-from traceops.intervals import Intervals, intersect, merge, split_at, subtract, union
+from traceops.intervals import Intervals, empty, intersect, merge, split_at, subtract, union
 from traceops.model import Events, Int
 
 # `comm` is split into the three comm_* buckets once the ranks are compared (traceops.align).
 COMM_BUCKETS = ("comm_transfer", "comm_wait", "comm_unmatched")
 IDLE_BUCKETS = ("idle_input", "idle_sync", "idle_host", "idle_dependency", "idle_gap")
 BUCKETS = ("compute", *COMM_BUCKETS, "memory", *IDLE_BUCKETS)
+OWN_BUCKETS = ("compute", "memory", *IDLE_BUCKETS)
 
 BACK_TO_BACK_NS = 1_000  # a shorter gap between kernels is the device's own
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One rank's time inside its steps, each instant in one set: own work by bucket, or exposed communication.
+
+    `own` holds the buckets of OWN_BUCKETS; `exposed` the time in which only communication runs.
+    """
+
+    own: dict[str, Intervals]
+    exposed: Intervals
 
 
 @dataclass(frozen=True)
@@ -38,26 +50,38 @@ class RankLedger:
 
 def measure_ledger(events: Events, activity: Activity, steps: StepBounds) -> RankLedger:
     """Split each step of one rank [docs/metrics.md, the step ledger]; the buckets add up exactly."""
+    return ledger_of(find_lane(events, activity, steps), steps)
+
+
+def ledger_of(lane: Lane, steps: StepBounds) -> RankLedger:
+    """The lane's time per bucket and step."""
     start, end = steps.edges[:-1], steps.edges[1:]
-    whole = union(start, end)
+    buckets = {
+        "compute": lane.own["compute"].within(start, end),
+        "comm": lane.exposed.within(start, end),
+        **{bucket: lane.own[bucket].within(start, end) for bucket in OWN_BUCKETS[1:]},
+    }
+    return RankLedger(end - start, buckets, lane.exposed)
+
+
+def find_lane(events: Events, activity: Activity, steps: StepBounds) -> Lane:
+    """What each instant of one rank's steps goes to, first bucket first."""
+    whole = union(steps.edges[:-1], steps.edges[1:])
     compute = activity.union_of(COMPUTE)
     exposed = subtract(activity.union_of(COMM), compute)
     busy = merge(compute, exposed)
     memory = subtract(activity.union_of(MEMORY), busy)
     idle = split_at(subtract(whole, merge(busy, memory)), steps.edges)
-    buckets = {
-        "compute": compute.within(start, end),
-        "comm": exposed.within(start, end),
-        "memory": memory.within(start, end),
-        **_idle_by_cause(events, activity, idle, start, end),
+    own = {
+        "compute": intersect(compute, whole),
+        "memory": intersect(memory, whole),
+        **_idle_by_cause(events, activity, idle),
     }
-    return RankLedger(end - start, buckets, intersect(exposed, whole))
+    return Lane(own, intersect(exposed, whole))
 
 
-def _idle_by_cause(
-    events: Events, activity: Activity, idle: Intervals, start: Int, end: Int
-) -> dict[str, Int]:
-    """Idle time per step by the cause of the activity that ends the gap."""
+def _idle_by_cause(events: Events, activity: Activity, idle: Intervals) -> dict[str, Intervals]:
+    """Idle time by the cause of the activity that ends the gap."""
     order = np.argsort(activity.start, kind="stable")
     following = np.searchsorted(activity.start[order], idle.end, side="left")
     has_next = following < len(order)
@@ -78,20 +102,12 @@ def _idle_by_cause(
     gap_cause[synced] = "idle_sync"
     gap_cause[(idle.end - idle.start < BACK_TO_BACK_NS) & activity.on_gpu] = "idle_gap"
 
-    input_ns = np.where(late & (gap_cause != "idle_gap"), _input_within(events, idle, thread), 0)
-    rest_ns = idle.end - idle.start - input_ns
-    step = np.searchsorted(start, idle.start, side="right") - 1
-    result = {}
-    for bucket in IDLE_BUCKETS:
-        ns = input_ns if bucket == "idle_input" else np.where(gap_cause == bucket, rest_ns, 0)
-        result[bucket] = _sum_by(step, ns, len(start))
-    return result
-
-
-def _sum_by(step: Int, ns: Int, count: int) -> Int:
-    total = np.zeros(count, dtype=np.int64)
-    np.add.at(total, step, ns)  # bincount would sum in floating point
-    return total
+    loading = _loading_within(events, idle, thread, late & (gap_cause != "idle_gap"))
+    sets = {"idle_input": loading}
+    for bucket in IDLE_BUCKETS[1:]:
+        own = gap_cause == bucket
+        sets[bucket] = subtract(Intervals(idle.start[own], idle.end[own]), loading)
+    return sets
 
 
 def _main_thread(events: Events) -> int:
@@ -118,12 +134,13 @@ def _blocked_when_idle_began(events: Events, gap_start: Int, thread: Int) -> NDA
     return blocked
 
 
-def _input_within(events: Events, idle: Intervals, thread: Int) -> Int:
-    """Time of each gap in which the launching thread was inside data loading, ns."""
+def _loading_within(events: Events, idle: Intervals, thread: Int, judged: NDArray[np.bool_]) -> Intervals:
+    """The part of the judged gaps in which their launching thread was inside data loading."""
     rows = input_rows(events)
-    inside = np.zeros(len(idle), dtype=np.int64)
+    found = empty()
     for tid in np.unique(events.tid[rows]):
         own = rows[events.tid[rows] == tid]
+        gaps = judged & (thread == tid)
         loading = union(events.ts[own], events.end[own])
-        inside += np.where(thread == tid, loading.within(idle.start, idle.end), 0)
-    return inside
+        found = merge(found, intersect(Intervals(idle.start[gaps], idle.end[gaps]), loading))
+    return found

@@ -1,0 +1,142 @@
+"""TO-C001 and TO-C002: what the links gave, against what they should and against each other."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from traceops.align.match import Collective, Matching
+from traceops.analyses.crossrank import CrossRank, mean_ms
+from traceops.analyses.links import LARGE_BYTES, busbw_gbs, collective_bytes, reference_of
+from traceops.findings import Verdict, finding, severity_of
+from traceops.model import Evidence
+from traceops.replay.what_if import REFERENCE
+
+_LOW_PCT = (
+    30.0,
+    30.0,
+    10.0,
+)  # percent of the reference: info and warning below the first, error below the last
+_MATTERS_PCT = 2.0  # of the step: transfers shorter than that are only worth a remark
+_SIBLING = 2.0  # times as long as in groups of the same kind
+_LEAST_COUNT = 3
+
+
+def judge_low(run: CrossRank) -> Verdict:
+    """TO-C001: large messages of a group against the reference of the link between its ranks."""
+    device, hosts = run.device, run.hosts
+    steps = max((len(times.duration) for times in run.ranks), default=1)
+    step_ms = float(np.median([mean_ms(times.duration) for times in run.ranks]))
+    saved = run.what_if.saved_ns(REFERENCE) if run.what_if is not None else None
+    large = _large(run.matching)
+    if not large:
+        return Verdict(
+            "TO-C001", not_evaluated=f"no collective of {LARGE_BYTES / 1e6:g} MB or more was matched"
+        )
+    low, seen = [], []
+    for group, same in large.items():
+        reference = reference_of(group, device, hosts, run.world)
+        if reference is None:
+            continue
+        achieved = float(np.median([busbw_gbs(c) or 0.0 for c in same]))
+        share = 100.0 * achieved / reference.busbw_gbs
+        seen.append(share)
+        if share < _LOW_PCT[0]:
+            low.append((share, achieved, group, reference, same))
+    if not seen:
+        return Verdict(
+            "TO-C001",
+            not_evaluated=f"what the link should give is not known (device {device or 'not named'}, "
+            f"{len({hosts.get(rank) for group in large for rank in group})} hosts)",
+        )
+    if not low:
+        return Verdict(
+            "TO-C001", clear=f"at least {min(seen):.0f} % of the link's reference (bound {_LOW_PCT[0]:g} %)"
+        )
+    share, achieved, group, reference, same = min(low, key=lambda entry: entry[0])
+    total_ms = sum(c.transfer_ns for _, _, _, _, own in low for c in own) / 1e6 / max(steps, 1) / len(low)
+    severity = severity_of(-share, -_LOW_PCT[0], -_LOW_PCT[1], -_LOW_PCT[2])
+    if severity is None or 100.0 * total_ms < _MATTERS_PCT * step_ms:
+        severity = "info"
+    ranks = sorted({rank for _, _, own, _, _ in low for rank in own})
+    message = (
+        f"Large {same[0].op} messages of {len(group)} ranks move {achieved:.1f} GB/s (bus bandwidth), {share:.1f} % "
+        f"of the {reference.busbw_gbs:g} GB/s that {reference.link} gives between {device} of one host."
+    )
+    return Verdict(
+        "TO-C001",
+        (
+            finding(
+                "TO-C001",
+                severity,
+                "high" if hosts.get(group[0]) is not None else "medium",
+                message,
+                [
+                    Evidence(
+                        "busbw", round(achieved, 2), "GB/s", round(reference.busbw_gbs * _LOW_PCT[0] / 100, 1)
+                    ),
+                    Evidence("of the reference", round(share, 1), "%", _LOW_PCT[0]),
+                    Evidence("reference", reference.busbw_gbs, "GB/s"),
+                    Evidence("messages of 8 MB and more", sum(len(own) for *_, own in low), "collectives"),
+                    Evidence("their transfer", round(total_ms, 3), "ms/step"),
+                ],
+                ranks=ranks,
+                impact_ms=round(total_ms if saved is None else max(saved, 0.0) / 1e6, 3),
+            ),
+        ),
+    )
+
+
+def judge_siblings(run: CrossRank) -> Verdict:
+    """TO-C002: groups that run the same operation on the same bytes, against each other."""
+    steps = max((len(times.duration) for times in run.ranks), default=1)
+    kinds: dict[tuple[object, ...], dict[tuple[int, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
+    for c in run.matching.collectives:
+        if (collective_bytes(c) or 0) >= 1_000_000:
+            kinds[c.description, c.op, c.elements, c.dtype, len(c.group)][c.group].append(c.transfer_ns)
+    slow: dict[tuple[int, ...], list[tuple[float, float, int]]] = defaultdict(list)
+    compared = 0
+    for groups in kinds.values():
+        medians = {g: float(np.median(ns)) for g, ns in groups.items() if len(ns) >= _LEAST_COUNT}
+        for group, median in medians.items():
+            others = [other for g, other in medians.items() if g != group]
+            if others:
+                compared += 1
+                usual = float(np.median(others))
+                if median >= _SIBLING * usual:
+                    slow[group].append((median, usual, len(groups[group])))
+    if not compared:
+        return Verdict("TO-C002", not_evaluated="no two groups run the same operation on the same bytes")
+    found = []
+    for group, kind in slow.items():
+        lost_ms = sum((median - usual) * count for median, usual, count in kind) / 1e6 / max(steps, 1)
+        median, usual, count = max(kind, key=lambda entry: entry[0] / entry[1])
+        listed = ", ".join(map(str, group[:16]))
+        found.append(
+            finding(
+                "TO-C002",
+                "warning",
+                "high",
+                f"Collectives among ranks {listed} transfer {median / usual:.1f} times as long as the same ones in "
+                f"sibling groups ({median / 1e6:.3f} against {usual / 1e6:.3f} ms).",
+                [
+                    Evidence("transfer", round(median / 1e6, 4), "ms", round(_SIBLING * usual / 1e6, 4)),
+                    Evidence("transfer of siblings", round(usual / 1e6, 4), "ms"),
+                    Evidence("collectives", count),
+                ],
+                ranks=group,
+                impact_ms=round(lost_ms, 3),
+            )
+        )
+    return Verdict(
+        "TO-C002", tuple(found), clear=f"no group takes {_SIBLING:g} times as long as its siblings"
+    )
+
+
+def _large(matching: Matching) -> dict[tuple[int, ...], list[Collective]]:
+    by_group: dict[tuple[int, ...], list[Collective]] = defaultdict(list)
+    for collective in matching.collectives:
+        if (collective_bytes(collective) or 0) >= LARGE_BYTES and collective.last_rank is not None:
+            by_group[collective.group].append(collective)
+    return {group: same for group, same in by_group.items() if len(same) >= _LEAST_COUNT}

@@ -1,0 +1,270 @@
+"""Turns stragglers into TO-S001 and TO-S002, and clocks that do not fit into TO-V006."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from traceops.analyses.crossrank import CrossRank, RankTimes, mean_ms
+from traceops.analyses.lateness import CAUSES
+from traceops.analyses.stragglers import LEAST_SHARE, Straggler
+from traceops.findings import Verdict, finding, severity_of
+from traceops.model import Confidence, Evidence, Finding, Severity
+
+IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error
+_BURST_PCT = (10.0, 25.0)  # what a rank late in some steps costs the worst of them: info, warning
+_WAITING_PCT = 10.0  # of the step: waiting for one rank that is worth a remark though its cure saves little
+_CHANCE = 0.1
+_SURE = 0.05
+_VISIBLE = 0.25  # of the saving: what the others must be seen to wait
+_PROFILED = 1.2  # profiled ÷ unprofiled step from which a slow host may be the profiler's doing
+_CLOCK_PCT = 5.0  # of the step: spread of aligned ends beyond which ranks cannot be laid side by side
+
+_WHY = {
+    "gpu_compute": "its GPU computes longer",
+    "host": "its host launches later",
+    "input": "it waits longer for its input",
+    "copy": "it copies longer",
+    "unknown": "no single cause explains it",
+}
+
+
+def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Verdict]:
+    """TO-S001 and TO-S002 [docs/metrics.md, who causes the wait]."""
+    if run.stragglers is None or run.lateness is None:
+        why = _nothing_to_compare(run)
+        return [Verdict("TO-S001", not_evaluated=why), Verdict("TO-S002", not_evaluated=why)]
+    persistent: list[Finding] = []
+    sometimes: list[Finding] = []
+    left_out: list[str] = []
+    step, seen = float(run.stragglers.step_ns.mean()), _seen_waiting(run)
+    for straggler in run.stragglers.found:
+        saved = float(straggler.saved.mean())
+        most = len(straggler.late_steps) > len(run.lateness.steps) / 2
+        if not seen or straggler.share < LEAST_SHARE:
+            left_out.append(f"hardly anybody is seen to wait for rank {straggler.rank}")
+        elif most and saved >= step * IMPACT_BOUNDS[0] / 100 and straggler.chance > _CHANCE:
+            left_out.append(
+                f"rank {straggler.rank} looks late, but {len(run.lateness.steps)} steps are too few to rule out chance"
+            )
+        elif most and (severity := severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)):
+            severity = "warning" if severity == "info" else severity
+            persistent.append(_finding("TO-S001", severity, run, straggler, profiler_slowdown))
+        elif not most and (burst := _burst_severity(run, straggler)) is not None:
+            sometimes.append(_finding("TO-S002", burst, run, straggler, profiler_slowdown))
+    leader = run.stragglers.leader
+    if not persistent and not sometimes and leader is not None and leader.share > 0.5:
+        persistent += _only_waited_for(run, leader, profiler_slowdown)
+    clear = _clear(run) + "".join(f"; {reason}" for reason in left_out)
+    return [
+        Verdict("TO-S001", tuple(persistent), clear=clear),
+        Verdict("TO-S002", tuple(sometimes), clear=clear),
+    ]
+
+
+def judge_clocks(run: CrossRank) -> Verdict:
+    """TO-V006: whether the ranks' clocks could be brought together."""
+    clocks = run.clocks
+    if len(run.ranks) < 2:
+        return Verdict("TO-V006", not_evaluated="there is only one rank")
+    if clocks.residual_p95_ns is None:
+        return Verdict(
+            "TO-V006",
+            not_evaluated="no matched collective synchronises the ranks, so clocks are left as they are",
+        )
+    step_ns = 1e6 * float(np.median([mean_ms(times.duration) for times in run.ranks]))
+    spread_pct = 100 * clocks.residual_p95_ns / step_ns if step_ns else 0.0
+    told = (
+        f"aligned ends of {clocks.anchors} collectives lie within {clocks.residual_p95_ns / 1e3:.0f} µs (p95)"
+    )
+    if spread_pct <= _CLOCK_PCT and not clocks.unaligned:
+        return Verdict("TO-V006", clear=told)
+    ranks = clocks.unaligned
+    message = (
+        f"Ranks {', '.join(map(str, ranks[:16]))} share too few collectives with the others to align their clocks."
+        if ranks
+        else f"After alignment the {told}, {spread_pct:.0f} % of a step: positions of ranks against each other are not "
+        "to be trusted. Waiting, transfer and causes do not need common clocks and hold."
+    )
+    evidence = [
+        Evidence(
+            "spread of aligned ends, p95",
+            round(clocks.residual_p95_ns / 1e3, 1),
+            "µs",
+            round(step_ns / 1e3 * _CLOCK_PCT / 100, 1),
+        ),
+        Evidence("anchors", clocks.anchors, "collectives"),
+    ]
+    severity: Severity = "info" if ranks else "warning"
+    return Verdict("TO-V006", (finding("TO-V006", severity, "high", message, evidence, ranks=ranks),))
+
+
+def _nothing_to_compare(run: CrossRank) -> str:
+    if len(run.ranks) < 2:
+        return "there is only one rank"
+    if not run.split:
+        return "no collective could be matched across ranks"
+    return "no step is common to all ranks"
+
+
+def _seen_waiting(run: CrossRank) -> bool:
+    """Whether the ranks that are not late wait for those that are, as far as their cure would save."""
+    assert run.stragglers is not None
+    found = run.stragglers.found
+    if run.stragglers.joint_ns is None:
+        return False
+    waiting = sum(sum(s.caused.values()) for s in found) / max(len(run.ranks) - len(found), 1)
+    return waiting >= _VISIBLE * float((run.stragglers.step_ns - run.stragglers.joint_ns).mean())
+
+
+def _burst_severity(run: CrossRank, straggler: Straggler) -> Severity | None:
+    assert run.stragglers is not None
+    usual = float(np.median(run.stragglers.step_ns))
+    worst = 100 * float(straggler.saved.max()) / usual
+    mean = 100 * float(straggler.saved.mean()) / float(run.stragglers.step_ns.mean())
+    if mean >= IMPACT_BOUNDS[1]:
+        return "error"
+    return severity_of(worst, *_BURST_PCT)
+
+
+def _finding(
+    rule: str, severity: Severity, run: CrossRank, straggler: Straggler, slowdown: float | None
+) -> Finding:
+    assert run.stragglers is not None and run.lateness is not None
+    step, saved = float(run.stragglers.step_ns.mean()), float(straggler.saved.mean())
+    confidence: Confidence = (
+        "high" if straggler.chance <= _SURE and straggler.cause != "unknown" else "medium"
+    )
+    note = ""
+    if straggler.cause == "host":
+        if slowdown is None:
+            confidence = "medium"
+        elif slowdown > _PROFILED:
+            confidence, severity = "low", "info"
+            note = (
+                f" The profiler made the steps {slowdown:.2f} times as long, most of it host time: without it this "
+                "rank may not be late."
+            )
+    when = "" if rule == "TO-S001" else f" in {_steps(straggler.late_steps)}"
+    others = len(run.ranks) - 1
+    wait = "the other rank waits" if others == 1 else f"the other {others} ranks wait"
+    message = (
+        f"Rank {straggler.rank} is late{when}, and {wait} {_waiting_ms(run, straggler):.2f} ms a step for it: "
+        f"{_WHY[straggler.cause]}. At its peers' pace the step would take "
+        f"{(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms ({100 * saved / step:.0f} % less).{note}"
+    )
+    return finding(
+        rule,
+        severity,
+        confidence,
+        message,
+        _evidence(run, straggler, step, saved),
+        ranks=[straggler.rank],
+        steps=straggler.late_steps,
+        impact_ms=round(saved / 1e6, 3),
+        cause=straggler.cause,
+    )
+
+
+def _only_waited_for(run: CrossRank, leader: Straggler, slowdown: float | None) -> list[Finding]:
+    """A remark on whom all wait for, where its cure would save little because the others are hardly faster."""
+    assert run.stragglers is not None
+    step, saved = float(run.stragglers.step_ns.mean()), max(float(leader.alone.mean()), 0.0)
+    waiting = _waiting_ms(run, leader) * 1e6
+    if waiting < _WAITING_PCT / 100 * step or leader.chance > _CHANCE:
+        return []
+    message = (
+        f"Rank {leader.rank} comes last and the others wait {waiting / 1e6:.2f} ms a step for it "
+        f"({_WHY[leader.cause]}), but they would hardly be faster without it: its cure saves {saved / 1e6:.2f} of "
+        f"{step / 1e6:.2f} ms."
+    )
+    confidence: Confidence = "low" if leader.cause == "host" and (slowdown or 0) > _PROFILED else "medium"
+    return [
+        finding(
+            "TO-S001",
+            "info",
+            confidence,
+            message,
+            _evidence(run, leader, step, saved),
+            ranks=[leader.rank],
+            steps=leader.late_steps,
+            impact_ms=round(saved / 1e6, 3),
+            cause=leader.cause,
+        )
+    ]
+
+
+def _waiting_ms(run: CrossRank, straggler: Straggler) -> float:
+    """Waiting for this rank, ms a step, mean over the other ranks."""
+    return sum(straggler.caused.values()) / 1e6 / max(len(run.ranks) - 1, 1)
+
+
+def _evidence(run: CrossRank, straggler: Straggler, step: float, saved: float) -> list[Evidence]:
+    rank = straggler.rank
+    total = sum(straggler.caused.values()) or 1.0
+    split = " / ".join(f"{100 * straggler.caused[cause] / total:.0f}" for cause in CAUSES)
+    evidence = [
+        Evidence(
+            "saved at its peers' pace", round(saved / 1e6, 3), "ms/step", round(step / 1e6 * 0.1, 3), rank
+        ),
+        Evidence("of the step", round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], rank),
+        Evidence("waiting for it", round(_waiting_ms(run, straggler), 3), "ms/step and rank", rank=rank),
+        Evidence("share of all waiting", round(100 * straggler.share, 1), "%", 100 * LEAST_SHARE, rank),
+        Evidence(f"cause ({' / '.join(CAUSES)})", split, "%", rank=rank),
+        Evidence("late steps", f"{len(straggler.late_steps)} of {len(straggler.saved)}", rank=rank),
+        Evidence("chance", round(straggler.chance, 4), "probability", _CHANCE, rank),
+    ]
+    return evidence + grown(run, rank, straggler.cause)
+
+
+def grown(run: CrossRank, rank: int, cause: str) -> list[Evidence]:
+    """What took longer on this rank than on its median peer: kernels for the GPU, regions for the host."""
+    assert run.graph is not None
+    by_rank = {times.summary.rank: times for times in run.ranks}
+    peers = [by_rank[peer] for peer in run.graph.peers(rank)]
+    spend = (
+        _kernel_ms if cause in ("gpu_compute", "copy") else _region_ms if cause in ("host", "input") else None
+    )
+    if spend is None or not peers:
+        return []
+    own, others = spend(by_rank[rank]), [spend(peer) for peer in peers]
+    more = {
+        name: (ms, usual)
+        for name, ms in own.items()
+        if (usual := float(np.median([other.get(name, 0.0) for other in others]))) < ms
+    }
+    most = sorted(more, key=lambda name: more[name][1] - more[name][0])[:3]
+    return [
+        Evidence(f"grew: {name[:120]}", round(more[name][0], 3), "ms/step", round(more[name][1], 3), rank)
+        for name in most
+        if more[name][0] - more[name][1] > 0.01
+    ]
+
+
+def _kernel_ms(times: RankTimes) -> Mapping[str, float]:
+    steps = max(len(times.duration), 1)
+    return {k.name: k.total_us / 1e3 / steps for k in times.summary.kernels if k.kind != "comm"}
+
+
+def _region_ms(times: RankTimes) -> Mapping[str, float]:
+    steps = max(len(times.duration), 1)
+    return {name: ms / steps for name, ms in times.summary.host.regions}
+
+
+def _steps(steps: Sequence[int]) -> str:
+    listed = ", ".join(map(str, steps[:8])) + (" …" if len(steps) > 8 else "")
+    return f"step{'s' if len(steps) != 1 else ''} {listed}"
+
+
+def _clear(run: CrossRank) -> str:
+    assert run.stragglers is not None
+    leader = run.stragglers.leader
+    if leader is None:
+        return "no rank makes the others wait"
+    step = float(run.stragglers.step_ns.mean())
+    saved = max(float(leader.alone.mean()), 0.0)
+    return (
+        f"the others wait most for rank {leader.rank}, {_waiting_ms(run, leader):.2f} ms a step; at its peers' pace "
+        f"{saved / 1e6:.2f} of {step / 1e6:.2f} ms would be saved (bound {IMPACT_BOUNDS[0]:g} %)"
+    )

@@ -1,0 +1,205 @@
+"""TO-S001 and TO-S002: ranks that make the others wait, why, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.analyses.lateness import CAUSES, Lateness
+from traceops.analyses.program import NEVER
+from traceops.replay.graph import WORK, Graph
+from traceops.replay.simulate import simulate
+from traceops.replay.what_if import HOST, LOADING, cure, step_with_fixed
+
+LEAST_SHARE = 0.10  # of all waiting: who causes less is not looked at
+MOST_CANDIDATES = 16
+_MATTERS = 0.02  # of the step: what a rank must save beside the others to be counted among them
+LATE_STEP = 0.05  # of the step: what a rank must cost in a step to be late in it
+_COVERS = 0.80  # of the lateness: what a cause must explain to be named
+_SHUFFLES = 2000
+_SEED = 20200
+
+Steps = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that others wait for. Times in ns.
+
+    `saved` is per step what the step gains if this rank runs as its peers do, the other stragglers being
+    cured already; `alone` what it gains if only this one is cured. `chance` is the probability that ranks
+    whose steps were dealt at random would show one as late. `caused` is by CAUSES, a step.
+    """
+
+    rank: int
+    share: float
+    caused: dict[str, float]
+    cause: str
+    saved: Steps
+    alone: Steps
+    late_steps: tuple[int, ...]
+    chance: float
+
+
+@dataclass(frozen=True)
+class Stragglers:
+    """Those that matter, most saved first; `leader` caused most of the waiting, whether or not it costs anything."""
+
+    found: tuple[Straggler, ...]
+    leader: Straggler | None
+    step_ns: Steps
+    joint_ns: Steps | None  # step times with all of `found` cured
+
+
+def measure_stragglers(graph: Graph, lateness: Lateness) -> Stragglers:
+    """Find the smallest set of ranks whose cure explains what curing all candidates saves."""
+    base = simulate(graph).step_ns()
+    shares = {rank: lateness.share(rank) or 0.0 for rank in graph.ranks}
+    order = sorted((rank for rank in shares if graph.peers(rank)), key=lambda rank: (-shares[rank], rank))
+    leader = order[0] if order and shares[order[0]] >= LEAST_SHARE else None
+    chosen = [rank for rank in order if shares[rank] >= LEAST_SHARE][:MOST_CANDIDATES]
+    while chosen and cure(graph, chosen) is None:
+        chosen.pop()  # somebody has to show how fast a rank can be
+    chosen = _needed(graph, base, _with_hidden(graph, base, chosen)) if chosen else []
+    with_all = step_with_fixed(graph, chosen) if chosen else None
+    found = [_straggler(graph, lateness, rank, chosen, base) for rank in chosen]
+    found.sort(key=lambda straggler: -float(straggler.saved.mean()))
+    first = next((s for s in found if s.rank == leader), None)
+    if leader is not None and first is None:
+        first = _straggler(graph, lateness, leader, [leader], base)
+    return Stragglers(tuple(found), first, base, with_all)
+
+
+def _with_hidden(graph: Graph, base: Steps, chosen: Sequence[int]) -> list[int]:
+    """Adds ranks that are seen to be late only once the later ones are cured."""
+    chosen = list(chosen)
+    while len(chosen) < MOST_CANDIDATES:
+        change = cure(graph, chosen)
+        if change is None:
+            break
+        replay = simulate(graph, change)
+        blamed = {r: ns for r, ns in replay.waited_for.items() if r not in chosen and graph.peers(r)}
+        worst = max(blamed, key=lambda r: blamed[r], default=None)
+        steps = step_with_fixed(graph, [*chosen, worst]) if worst is not None else None
+        if worst is None or steps is None or (replay.step_ns() - steps).mean() < LATE_STEP * base.mean():
+            break
+        chosen.append(worst)
+    return chosen
+
+
+def _needed(graph: Graph, base: Steps, chosen: list[int]) -> list[int]:
+    """Leaves out, least blamed first, ranks whose cure adds nothing to that of the others."""
+    with_all = step_with_fixed(graph, chosen)
+    for rank in reversed(list(chosen)):
+        rest = [other for other in chosen if other != rank]
+        without = step_with_fixed(graph, rest) if rest else base
+        if with_all is not None and without is not None:
+            gain = (without - with_all) / base.mean()
+            if gain.mean() < _MATTERS and gain.max() < 2 * LATE_STEP:
+                chosen, with_all = rest, without
+    return chosen
+
+
+def _straggler(graph: Graph, lateness: Lateness, rank: int, chosen: Sequence[int], base: Steps) -> Straggler:
+    rest = [other for other in chosen if other != rank]
+    without = step_with_fixed(graph, rest) if rest else base
+    with_all, only = step_with_fixed(graph, chosen), step_with_fixed(graph, [rank])
+    saved = base * 0 if with_all is None or without is None else without - with_all
+    late = [step for step, ns in zip(lateness.steps, saved, strict=True) if ns >= LATE_STEP * np.median(base)]
+    peers = [peer for peer in graph.peers(rank) if peer not in chosen]
+    share = lateness.share(rank) or 0.0
+    if share < LEAST_SHARE and rest and (change := cure(graph, rest)) is not None:
+        waited_for = simulate(graph, change).waited_for  # who was hidden behind the others shows without them
+        share = waited_for[rank] / max(sum(waited_for.values()), 1)
+    return Straggler(
+        rank=rank,
+        share=share,
+        caused=dict(zip(CAUSES, (lateness.caused[rank].sum(axis=1) / len(base)).tolist(), strict=True)),
+        cause=_cause(graph, lateness, rank, peers, rest, saved),
+        saved=saved,
+        alone=base * 0 if only is None else base - only,
+        late_steps=tuple(late),
+        chance=chance(_own_steps(graph, rank), np.array([_own_steps(graph, peer) for peer in peers])),
+    )
+
+
+def _cause(
+    graph: Graph, lateness: Lateness, rank: int, peers: Sequence[int], rest: Sequence[int], saved: Steps
+) -> str:
+    """The cause that covers most of the charge, if it covers enough of it; else what a replay shows.
+
+    Ranks that wait for one that is late for another reason let their hosts run ahead; then that rank
+    alone shows idle time for its host, though its host is no slower than theirs. Such time does not
+    count against the cause.
+    """
+    charged = dict(zip(CAUSES, lateness.caused[rank].sum(axis=1).tolist(), strict=True))
+    total = sum(charged.values())
+    best = max(charged, key=lambda cause: charged[cause])
+    if best in ("input", "gpu_compute", "copy") and total > 0:
+        own, others = host_ns(graph, rank), [ns for peer in peers if (ns := host_ns(graph, peer)) is not None]
+        if own is not None and others and own - float(np.median(others)) < 0.2 * total / max(len(peers), 1):
+            total -= charged["host"]
+    if (
+        best != "unknown"
+        and charged[best] >= _COVERS * total > 0
+        and (lateness.share(rank) or 0) >= LEAST_SHARE
+    ):
+        return best
+    return _cause_by_replay(graph, rank, peers, rest, float(saved.mean()))
+
+
+def _cause_by_replay(graph: Graph, rank: int, peers: Sequence[int], rest: Sequence[int], saved: float) -> str:
+    """The kind of work whose loss on this rank alone saves what its cure does, the others being cured."""
+    others = cure(graph, rest)
+    if others is None or not peers or saved <= 0:
+        return "unknown"
+    before = simulate(graph, others).step_ns().mean() if rest else simulate(graph).step_ns().mean()
+    for cause, work in (("input", LOADING), ("copy", ("memory",)), ("host", HOST)):
+        without = simulate(graph, replace(others, without=work, without_on=(rank,))).step_ns().mean()
+        if before - without >= _COVERS * saved:
+            return cause
+    compute = WORK.index("compute")
+    more = _spent(graph, rank)[compute] - np.median([_spent(graph, peer)[compute] for peer in peers])
+    return "gpu_compute" if more / max(len(graph.steps), 1) >= _COVERS * saved else "unknown"
+
+
+def _spent(graph: Graph, rank: int) -> NDArray[np.int64]:
+    """Own time of a rank over the window by WORK, ns."""
+    nodes = graph.ranks[rank]
+    spent: NDArray[np.int64] = nodes.spent[graph.edges[rank][-1]] - nodes.spent[graph.edges[rank][0]]
+    return spent
+
+
+def _own_steps(graph: Graph, rank: int) -> Steps:
+    """Own time of a rank in each step: what is left of it without waiting, ns."""
+    own: Steps = np.diff(graph.ranks[rank].work[graph.edges[rank]]).astype(float)
+    return own
+
+
+def host_ns(graph: Graph, rank: int) -> float | None:
+    """The host's own time over the window without data loading, ns; None where launches are not known."""
+    nodes = graph.ranks[rank]
+    known = np.flatnonzero(nodes.host > NEVER)
+    if len(known) < 2:
+        return None
+    own = (nodes.host - nodes.host_input)[known]
+    return float(own.max() - own.min())
+
+
+def chance(own: Steps, others: NDArray[np.float64]) -> float:
+    """Probability that some rank looks as late as this one if (rank, step) cells were dealt at random.
+
+    A permutation test on the largest mean over a rank's steps; `others` has shape (ranks, steps). [Good 2005]
+    """
+    if not len(others) or not own.sum():
+        return 1.0
+    cells = np.concatenate((own[None, :], others))
+    observed = float(own.mean())
+    random = np.random.default_rng(_SEED)
+    flat = np.tile(cells.ravel(), (_SHUFFLES, 1))
+    dealt = random.permuted(flat, axis=1).reshape(_SHUFFLES, *cells.shape)
+    hits = int((dealt.mean(axis=2).max(axis=1) >= observed * (1 - 1e-9)).sum())
+    return (hits + 1) / (_SHUFFLES + 1)

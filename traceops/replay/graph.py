@@ -1,0 +1,227 @@
+"""The graph of all ranks' work and collectives, from the ranks' programs and the matching."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.align.clocks import ClockFit
+from traceops.align.match import Matching
+from traceops.analyses.ledger import OWN_BUCKETS
+from traceops.analyses.program import FOLLOWS_NS, NEVER, RankProgram
+from traceops.model import Int
+from traceops.summary import RankSummary
+
+# Beside the ledger's own buckets: time in which communication ran while the rank's host was late.
+WORK = (*OWN_BUCKETS, "masked")
+MASKED = len(OWN_BUCKETS)
+
+Label = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class RankNodes:
+    """One rank's part: its collectives and step edges as nodes, and where it waited for one of them.
+
+    `work[i]` is the rank's own time at node i: the moment (ns, common clock) less all waiting in joins
+    before it; the node begins `delay[i]` after that, or after the end of node `after[i]` (-1: none),
+    whichever is later. Join j, over at `joined_at[j]`, waits at own time `join_work[j]` for the
+    end of node `join_node[j]`. Neither node i nor the work behind it begins before `host[i]`, the host's own
+    time. `spent` and `join_spent` tell how much of the own time went to each of WORK.
+    """
+
+    labels: tuple[Label, ...]
+    work: Int
+    delay: Int
+    after: Int
+    stands_at: Int  # the moment of each node (ns, the rank's clock), which orders nodes and joins
+    standing: Int  # the same moment on the common clock, or when the join began in which it falls
+    join_node: Int
+    joined_at: Int
+    join_work: Int
+    host: Int
+    host_input: Int
+    spent: Int
+    join_spent: Int
+    first_edge: int  # node of the first step's start; the other edges follow
+    begin: Int  # as measured, common clock
+    end: Int
+
+    @property
+    def role(self) -> int:
+        """Equal for ranks that ran the same collectives in the same steps."""
+        return hash(frozenset(self.labels))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """All ranks' nodes; `members[c]` are (rank, node) of collective c, in an order in which they can be replayed.
+
+    `kind[c]` is the index of the collective in `matching.collectives`.
+    """
+
+    ranks: dict[int, RankNodes]
+    members: tuple[tuple[tuple[int, int], ...], ...]
+    transfer: Int
+    kind: tuple[int, ...]
+    steps: tuple[int, ...]
+    edges: dict[int, NDArray[np.int64]]  # rank -> node of each edge of `steps`, one more than steps
+
+    def peers(self, rank: int) -> list[int]:
+        """The other ranks that ran the same program."""
+        role = self.ranks[rank].role
+        return [other for other, nodes in self.ranks.items() if other != rank and nodes.role == role]
+
+
+def build_graph(
+    ranks: Sequence[RankSummary], matching: Matching, fits: Mapping[int, ClockFit]
+) -> Graph | None:
+    """The graph over the steps that all ranks share; None where there is nothing to compare."""
+    steps = _common_steps(ranks)
+    if not steps or len(ranks) < 2 or not matching.collectives:
+        return None
+    labels: dict[int, list[tuple[int, Label, int]]] = {summary.rank: [] for summary in ranks}
+    count: dict[tuple[int, Label], int] = defaultdict(int)
+    # From the end, because windows start at different moments; then peers' labels agree.
+    for number in range(len(matching.collectives) - 1, -1, -1):
+        collective = matching.collectives[number]
+        for rank, position in collective.members:
+            key = (collective.description, len(collective.group), collective.op)
+            labels[rank].append((position, (*key, count[rank, key]), number))
+            count[rank, key] += 1
+    nodes = {s.rank: _rank_nodes(s, fits[s.rank], sorted(labels[s.rank]), steps) for s in ranks}
+    at: dict[int, dict[int, int]] = {}
+    for rank, own in labels.items():
+        at[rank] = {number: node for node, (_, _, number) in enumerate(sorted(own))}
+    order = _order(matching, nodes, at)
+    return Graph(
+        ranks=nodes,
+        members=tuple(
+            tuple((rank, at[rank][number]) for rank, _ in matching.collectives[number].members)
+            for number in order
+        ),
+        transfer=np.array([matching.collectives[number].transfer_ns for number in order], dtype=np.int64),
+        kind=tuple(order),
+        steps=steps,
+        edges={rank: np.arange(len(own.work) - len(steps) - 1, len(own.work)) for rank, own in nodes.items()},
+    )
+
+
+def _common_steps(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
+    """The longest run of consecutive steps that every rank recorded."""
+    if not ranks:
+        return ()
+    common = set.intersection(*({int(n) for n in summary.step_numbers} for summary in ranks))
+    first = [int(n) for n in ranks[0].step_numbers if int(n) in common]
+    runs: list[list[int]] = []
+    for number in first:
+        if runs and all(_consecutive(summary, runs[-1][-1], number) for summary in ranks):
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    longest = max((len(run) for run in runs), default=0)
+    return next((tuple(run) for run in runs if len(run) == longest), ())
+
+
+def _consecutive(summary: RankSummary, one: int, other: int) -> bool:
+    numbers = summary.step_numbers
+    at = np.flatnonzero(numbers == one)
+    return len(at) > 0 and int(at[0]) + 1 < len(numbers) and int(numbers[int(at[0]) + 1]) == other
+
+
+def _order(
+    matching: Matching, nodes: Mapping[int, RankNodes], at: Mapping[int, Mapping[int, int]]
+) -> list[int]:
+    """Collectives by their end: whatever one waited for had ended before."""
+    ends = [
+        max(int(nodes[rank].end[at[rank][number]]) for rank, _ in collective.members)
+        for number, collective in enumerate(matching.collectives)
+    ]
+    return sorted(range(len(ends)), key=lambda number: ends[number])
+
+
+def _rank_nodes(
+    summary: RankSummary, fit: ClockFit, own: Sequence[tuple[int, Label, int]], steps: tuple[int, ...]
+) -> RankNodes:
+    comm, program = summary.comm, summary.program
+    at = np.array([position for position, _, _ in own], dtype=np.int64)
+    node_of = np.full(len(comm.start) + 1, -1, dtype=np.int64)
+    node_of[at] = np.arange(len(at))
+    known = node_of[program.join_comm] >= 0 if len(program.join_comm) else np.zeros(0, dtype=bool)
+    join_start, join_end = program.join_start[known], program.join_end[known]
+    join_node = node_of[program.join_comm[known]]
+
+    first = int(np.flatnonzero(summary.step_numbers == steps[0])[0])
+    edges = summary.step_edges[first : first + len(steps) + 1]
+    start, end = comm.start[at], comm.end[at]
+    ready = program.ready[at]
+    for stream in np.unique(comm.stream[at]):  # a stream runs in order
+        same = comm.stream[at] == stream
+        ready[same] = np.minimum(np.maximum.accumulate(ready[same]), start[same])
+    after, after_end = _followed(start, end, comm.stream[at], ready)
+
+    waited = np.concatenate(([0], np.cumsum(join_end - join_start)))
+    moments = np.concatenate((ready, edges))
+    joined = np.searchsorted(join_end, moments, side="right")
+    # In the middle of a join the rank stands where the join began.
+    begun = np.searchsorted(join_start, moments, side="right")
+    standing = (
+        np.where(begun > joined, join_start[np.minimum(joined, max(len(join_start) - 1, 0))], moments)
+        if len(join_start)
+        else moments
+    )
+    work = fit.correct(standing) - waited[joined]
+    base = np.maximum(standing[: len(at)], after_end)
+    delay = np.concatenate((np.maximum(start - base, 0), np.zeros(len(edges), dtype=np.int64)))
+    # A join ends when its collective does, or a little later.
+    late = join_end - end[join_node] if len(join_node) else np.zeros(0, dtype=np.int64)
+    chosen = np.concatenate((at, len(comm.start) + first + np.arange(len(edges))))
+    return RankNodes(
+        labels=(*(label for _, label, _ in own), *(("step", number) for number in (*steps, "end"))),
+        work=work,
+        delay=delay,
+        after=np.concatenate((after, np.full(len(edges), -1, dtype=np.int64))),
+        stands_at=moments,
+        standing=fit.correct(standing),
+        join_node=join_node,
+        joined_at=join_end,
+        join_work=fit.correct(join_start) - waited[:-1] - late,
+        host=np.where(program.host[chosen] > NEVER, fit.correct(program.host[chosen]), NEVER),
+        host_input=program.host_input[chosen],
+        spent=spent_before(program, standing),
+        join_spent=spent_before(program, join_start),
+        first_edge=len(at),
+        begin=fit.correct(np.concatenate((start, edges))),
+        end=fit.correct(np.concatenate((end, edges))),
+    )
+
+
+def _followed(start: Int, end: Int, stream: Int, ready: Int) -> tuple[Int, Int]:
+    """The collective each one had to wait for (-1: none) and its end: before it on its stream, or close before it."""
+    after = np.full(len(start), -1, dtype=np.int64)
+    for value in np.unique(stream):
+        same = np.flatnonzero(stream == value)
+        after[same[1:]] = same[:-1]
+    ended = np.where(after >= 0, end[after], np.iinfo(np.int64).min) if len(start) else start
+    by_end = np.argsort(end, kind="stable")
+    closest = np.searchsorted(end[by_end], start, side="right") - 1
+    other = by_end[np.maximum(closest, 0)] if len(start) else closest
+    follows = (closest >= 0) & (other != np.arange(len(start)))
+    follows &= (end[other] > np.maximum(ready, ended)) & (start - end[other] <= FOLLOWS_NS)
+    after = np.where(follows, other, after)
+    ended = np.where(follows, end[other], ended)
+    return after, np.minimum(ended, start)
+
+
+def spent_before(program: RankProgram, moments: Int) -> Int:
+    """Own time by WORK before each moment, ns; what no bucket holds is communication that masked a late host."""
+    own = program.own_before(moments)
+    inside = np.clip(moments, program.times[0], program.times[-1])
+    waited = program.joined_before(inside) - program.joined_before(program.times[:1])
+    masked = np.maximum(inside - program.times[0] - waited - own.sum(axis=1), 0)
+    return np.concatenate((own, masked[:, None]), axis=1)
