@@ -18,7 +18,10 @@ SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 
 @dataclass(frozen=True)
 class CommArgs:
-    """What the trace says about the collective behind one event; None where it says nothing."""
+    """What the trace says about the collective behind one event; None where it says nothing.
+
+    `source` and `destination` are the other end of a receive and of a send, counted inside the group.
+    """
 
     op: str
     elements_in: int | None = None
@@ -29,6 +32,8 @@ class CommArgs:
     group_description: str | None = None
     group_ranks: tuple[int, ...] | None = None
     sequence: int | None = None
+    source: int | None = None
+    destination: int | None = None
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,6 @@ def test_a_run_of_32_ranks(builder):
     assert found == truth(run, TraceStyle())
 
 
-@pytest.mark.xfail(strict=True, reason="counted from the end, collectives of equal size are paired one off")
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_a_window_that_is_cut_in_its_last_step_is_not_paired_one_off(builder):
     """No sequence numbers, and nobody says that the last step of rank 1 is not whole: it has its annotation."""

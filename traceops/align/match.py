@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traceops.analyses.program import NEVER
 from traceops.model import CommArgs, Int
 from traceops.summary import RankSummary
 
@@ -16,6 +17,11 @@ _OP_IN_KERNEL = re.compile(
     r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|send_?recv|barrier|gather|scatter)",
     re.I,
 )
+_Key = tuple[tuple[int, ...], str, str]
+_SEND_RECEIVE = "send_recv"
+_PAIRED_NS = 50_000  # ends of one collective lie about this close: other pairings are tried where they do not
+_MOST_SHIFT = 256
+NO_METADATA = "coalesced or grouped, its metadata is missing"
 BEFORE_WINDOW = "launched before the window, nothing is known of it"
 _ROOTED = re.compile(r"broadcast|^reduce$|^_?reduce_?oop|^gather|^scatter", re.I)
 _POINT_TO_POINT = re.compile(r"send|recv", re.I)
@@ -66,12 +72,11 @@ class Matching:
 def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> Matching:
     """Match by (global ranks of the group, description, operation), and in it by sequence or from the end.
 
-    Windows start at different moments but ranks leave a step together, so counting from the end pairs
-    them [docs/metrics.md]. A pair whose sizes differ is left out rather than believed.
+    Point-to-point goes by (source, destination), in order. Windows start at different moments but ranks
+    leave a step together, so counting from the end pairs them [docs/metrics.md]. A pair whose sizes differ
+    is left out rather than believed.
     """
-    by_key: dict[tuple[tuple[int, ...], str, str], dict[int, list[int]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    by_key: dict[_Key, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     summaries = {summary.rank: summary for summary in ranks}
     unmatched: dict[str, int] = defaultdict(int)
     events = 0
@@ -80,22 +85,29 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
         default = _only_group(summary, world)
         others_known = any(args is not None for args in summary.comm.args)
         for position, args in enumerate(summary.comm.args):
-            group = args.group_ranks if args is not None else None
+            group = (args.group_ranks if args is not None else None) or default
+            op = _operation(args, summary.comm.name[position])
+            point_to_point = _POINT_TO_POINT.search(op) is not None
+            if point_to_point and args is not None:
+                group = _ends_of(summary.rank, args, group)
             if args is None and others_known:
-                unmatched[BEFORE_WINDOW] += 1
-            elif (group or default) is None:
+                launched = summary.program.host[position] > NEVER
+                unmatched[NO_METADATA if launched else BEFORE_WINDOW] += 1
+            elif point_to_point and (group is None or args is None):
+                unmatched["point-to-point whose other end is not named"] += 1
+            elif group is None:
                 unmatched["its process group is not known"] += 1
-            elif not set(group or default or ()) <= summaries.keys():
+            elif not set(group) <= summaries.keys():
                 unmatched["ranks of its group have no trace"] += 1
             else:
-                op = _operation(args, summary.comm.name[position])
-                if _POINT_TO_POINT.search(op):
-                    unmatched["point-to-point"] += 1
-                else:
-                    description = (args.group_description if args else None) or ""
-                    by_key[tuple(group or default or ()), description, op][summary.rank].append(position)
+                description = (args.group_description if args else None) or ""
+                # A send and its receive are one operation from one rank to another.
+                by_key[group, description, _SEND_RECEIVE if point_to_point else op][summary.rank].append(
+                    position
+                )
     collectives: list[Collective] = []
-    for (group, description, op), positions in by_key.items():
+    for (ends, description, op), positions in by_key.items():
+        group = tuple(sorted(ends))
         paired = _pair(group, positions, summaries)
         unmatched["outside the window of other ranks"] += sum(map(len, positions.values())) - len(
             group
@@ -117,13 +129,14 @@ def _pair(
     """Members (rank, position) of each collective of one group and operation.
 
     By kineto's sequence number where every event has one. Else counted from the end: of the window where
-    all ranks recorded the same last step, of each common step where they did not.
+    all ranks recorded the same last step, of each common step where they did not; and moved where the
+    rhythm of the ends says that a window was cut off in between.
     """
     sequences = {rank: [_sequence(summaries[rank], at) for at in positions[rank]] for rank in group}
     if all(None not in own and len(set(own)) == len(own) for own in sequences.values()):
         keys: dict[int, list[int | None]] = sequences
     elif len({_last_step(summaries[rank]) for rank in group}) == 1:
-        keys = {rank: [0] * len(positions[rank]) for rank in group}
+        return _pair_from_end(group, positions, summaries)
     else:
         keys = {rank: [_step_of(summaries[rank], at) for at in positions[rank]] for rank in group}
     by_key: dict[int | None, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -135,6 +148,59 @@ def _pair(
         count = min(len(own[rank]) for rank in group) if key is not None else 0
         paired += [tuple((rank, own[rank][index]) for rank in group) for index in range(-count, 0)]
     return paired
+
+
+def _pair_from_end(
+    group: tuple[int, ...], positions: dict[int, list[int]], summaries: dict[int, RankSummary]
+) -> list[tuple[tuple[int, int], ...]]:
+    """Counted from the end, after each rank was moved to fit the rank with most events."""
+    if any(not positions[rank] for rank in group):
+        return []
+    ends = {rank: summaries[rank].comm.end[positions[rank]] for rank in group}
+    reference = max(group, key=lambda rank: (len(ends[rank]), -rank))
+    # Rank r's event i from the end is the reference's event i + shift from the end.
+    shift = {rank: _shift(ends[reference], ends[rank]) if rank != reference else 0 for rank in group}
+    first = max(shift.values())
+    last = min(len(ends[rank]) + shift[rank] for rank in group)
+    return [
+        tuple((rank, positions[rank][len(ends[rank]) - 1 - (place - shift[rank])]) for rank in group)
+        for place in range(last - 1, first - 1, -1)
+    ]
+
+
+def _shift(reference: Int, own: Int) -> int:
+    """By how many events the end of `own` lies before the reference's: all members leave a collective together.
+
+    The ends of equal events differ by the offset of two clocks, always by the same. Equal counts from
+    the end stand unless another shift fits far better.
+    """
+    least = max(3, min(len(reference), len(own)) // 2)
+
+    def unlike(shift: int) -> float:
+        a = reference[: len(reference) - shift] if shift >= 0 else reference
+        b = own if shift >= 0 else own[: len(own) + shift]
+        count = min(len(a), len(b))
+        if count < least:
+            return float("inf")
+        apart = a[len(a) - count :] - b[len(b) - count :]
+        return float(np.mean(np.abs(apart - np.median(apart))))
+
+    as_counted = unlike(0)
+    if as_counted <= _PAIRED_NS or as_counted == float("inf"):
+        return 0
+    most = min(_MOST_SHIFT, max(len(reference), len(own)))
+    best = min(range(-most, most + 1), key=lambda shift: (unlike(shift), abs(shift)))
+    return best if unlike(best) < 0.1 * as_counted else 0
+
+
+def _ends_of(rank: int, args: CommArgs, group: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """(source, destination) of a send or receive as global ranks; None where the other end is not named."""
+    if group is None or rank not in group:
+        return None
+    other = args.destination if args.destination is not None else args.source
+    if other is None or not 0 <= other < len(group) or group[other] == rank:
+        return None
+    return (rank, group[other]) if args.destination is not None else (group[other], rank)
 
 
 def _sequence(summary: RankSummary, position: int) -> int | None:

@@ -32,7 +32,7 @@ _WHY = {
 
 def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Verdict]:
     """TO-S001 and TO-S002 [docs/metrics.md, who causes the wait]."""
-    if run.stragglers is None or run.lateness is None:
+    if run.stragglers is None or run.lateness is None or run.what_if is None or not run.what_if.holds:
         why = _nothing_to_compare(run)
         return [Verdict("TO-S001", not_evaluated=why), Verdict("TO-S002", not_evaluated=why)]
     persistent: list[Finding] = []
@@ -105,6 +105,8 @@ def _nothing_to_compare(run: CrossRank) -> str:
         return "there is only one rank"
     if not run.split:
         return "no collective could be matched across ranks"
+    if run.what_if is not None:
+        return f"the replay is off by up to {run.what_if.error_pct:.0f} % of the measured step"
     return "no step is common to all ranks"
 
 

@@ -27,6 +27,8 @@ class _Args(msgspec.Struct, gc=False):
     group_description: str | None = msgspec.field(default=None, name="Process Group Description")
     group_ranks: str | list[int] | None = msgspec.field(default=None, name="Process Group Ranks")
     sequence: int | None = msgspec.field(default=None, name="Seq")
+    source: int | None = msgspec.field(default=None, name="Src Rank")
+    destination: int | None = msgspec.field(default=None, name="Dst Rank")
 
 
 class RawEvent(msgspec.Struct, gc=False):

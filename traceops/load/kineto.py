@@ -215,6 +215,8 @@ def _comm_args(event: RawEvent) -> CommArgs:
         group_description=args.group_description,
         group_ranks=ranks,
         sequence=_int(args.sequence),
+        source=_int(args.source),
+        destination=_int(args.destination),
     )
 
 

@@ -85,13 +85,16 @@ def build_graph(
     steps = _common_steps(ranks)
     if not steps or len(ranks) < 2 or not matching.collectives:
         return None
+    comm = {summary.rank: summary.comm for summary in ranks}
     labels: dict[int, list[tuple[int, Label, int]]] = {summary.rank: [] for summary in ranks}
     count: dict[tuple[int, Label], int] = defaultdict(int)
     # From the end, because windows start at different moments; then peers' labels agree.
     for number in range(len(matching.collectives) - 1, -1, -1):
         collective = matching.collectives[number]
         for rank, position in collective.members:
-            key = (collective.description, len(collective.group), collective.op)
+            args = comm[rank].args[position]
+            sends = args is not None and args.destination is not None  # stages of a pipeline are no peers
+            key = (collective.description, len(collective.group), collective.op, sends)
             labels[rank].append((position, (*key, count[rank, key]), number))
             count[rank, key] += 1
     nodes = {s.rank: _rank_nodes(s, fits[s.rank], sorted(labels[s.rank]), steps) for s in ranks}

@@ -13,6 +13,7 @@ from traceops.replay.graph import Graph
 from traceops.replay.simulate import Change, measured_step_ns, simulate
 
 Steps = NDArray[np.float64]
+MOST_ERROR = 0.05  # mean over steps, beyond which nothing is concluded from a replay
 HOST = ("idle_host", "idle_sync", "masked")
 LOADING = ("idle_input",)
 
@@ -41,6 +42,12 @@ class WhatIf:
     def error_pct(self) -> float:
         """Largest error of a replayed step against the measured one, percent."""
         return float(np.max(100.0 * np.abs(self.replayed_ns - self.measured_ns) / self.measured_ns))
+
+    @property
+    def holds(self) -> bool:
+        """Whether the replay reproduces the measured steps well enough to predict others."""
+        error = np.abs(self.replayed_ns - self.measured_ns) / self.measured_ns
+        return float(error.mean()) <= MOST_ERROR
 
     def saved_ns(self, change: str, ranks: Sequence[int] = ()) -> float | None:
         """Mean saving a step of a change that was tried, ns; None if it was not."""
