@@ -84,7 +84,8 @@ RULES: tuple[Rule, ...] = (
         "Fires where a rank causes 10 % or more of all waiting, running it at its peers' pace saves 10 % of the step "
         "(warning; error from 20 %) in most steps, the others are seen to wait, and a permutation test puts chance "
         "at 10 % or less. Info where the others wait 10 % of the step for one rank but would hardly be faster "
-        "without it, or where the cause is the host and the profiler slowed the steps by more than 20 %.",
+        "without it, or where the cause is the host and the profiler slowed the steps by more than 20 %, or by an "
+        "unknown amount in a run that its hosts bound anyway.",
     ),
     Rule(
         "TO-S002",

@@ -16,7 +16,7 @@ from traceops.analyses.stragglers import Stragglers, measure_stragglers
 from traceops.intervals import intersect, subtract, union
 from traceops.model import Int
 from traceops.replay.graph import Graph, build_graph
-from traceops.replay.what_if import WhatIf, measure_what_if
+from traceops.replay.what_if import Replays, WhatIf, measure_what_if
 from traceops.summary import RankSummary
 
 
@@ -103,9 +103,10 @@ def measure_across(
     run = CrossRank(tuple(times), matching, split, world, known, device, clocks)
     if graph is None or lateness is None:
         return run
-    stragglers = measure_stragglers(graph, lateness)
+    replays = Replays(graph)
+    stragglers = measure_stragglers(replays, lateness)
     reference = reference_transfers(matching, graph.kind, device, known, world)
-    what_if = measure_what_if(graph, _rank_sets(stragglers), reference)
+    what_if = measure_what_if(replays, _rank_sets(stragglers), reference)
     return replace(run, graph=graph, lateness=lateness, stragglers=stragglers, what_if=what_if)
 
 

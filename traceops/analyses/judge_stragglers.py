@@ -19,6 +19,7 @@ _CHANCE = 0.1
 _SURE = 0.05
 _VISIBLE = 0.25  # of the saving: what the others must be seen to wait
 _PROFILED = 1.2  # profiled ÷ unprofiled step from which a slow host may be the profiler's doing
+_HOST_BOUND = 0.1  # of the step with the stragglers cured: what it would lose if no host were late
 _CLOCK_PCT = 5.0  # of the step: spread of aligned ends beyond which ranks cannot be laid side by side
 
 _WHY = {
@@ -142,6 +143,12 @@ def _finding(
     if straggler.cause == "host":
         if slowdown is None:
             confidence = "medium"
+            if run.stragglers.host_share >= _HOST_BOUND:
+                severity = "info"
+                note = (
+                    " But hosts bound the whole run: under the profiler, whose cost these traces do not tell, one of "
+                    "them is the slowest by nature (see TO-I001)."
+                )
         elif slowdown > _PROFILED:
             confidence, severity = "low", "info"
             note = (

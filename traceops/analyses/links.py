@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -47,6 +48,7 @@ def collective_bytes(collective: Collective) -> int | None:
     return collective.elements * size if collective.elements is not None and size is not None else None
 
 
+@cache
 def bus_factor(op: str, n: int) -> float:
     """Bus over algorithm bandwidth for a group of `n` [nccl-tests, doc/PERFORMANCE.md]."""
     name = op.replace("_", "")

@@ -12,12 +12,13 @@ from traceops.analyses.lateness import CAUSES, Lateness
 from traceops.analyses.program import NEVER
 from traceops.replay.graph import WORK, Graph
 from traceops.replay.simulate import simulate
-from traceops.replay.what_if import HOST, LOADING, cure, step_with_fixed
+from traceops.replay.what_if import HOST, LOADING, Replays, cure
 
 LEAST_SHARE = 0.10  # of all waiting: who causes less is not looked at
 MOST_CANDIDATES = 16
 _MATTERS = 0.02  # of the step: what a rank must save beside the others to be counted among them
 LATE_STEP = 0.05  # of the step: what a rank must cost in a step to be late in it
+_OF_WORST = 0.25  # of what it costs in its worst step: the least that a late step costs
 _COVERS = 0.80  # of the lateness: what a cause must explain to be named
 _SHUFFLES = 2000
 _SEED = 20200
@@ -46,56 +47,68 @@ class Straggler:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Those that matter, most saved first; `leader` caused most of the waiting, whether or not it costs anything."""
+    """Those that matter, most saved first; `leader` caused most of the waiting, whether or not it costs anything.
+
+    `joint_ns` are the step times with all of `found` cured, `host_share` the part of those that would go
+    if no host were ever late: a job that its hosts bound anyway has a slowest one by nature.
+    """
 
     found: tuple[Straggler, ...]
     leader: Straggler | None
     step_ns: Steps
-    joint_ns: Steps | None  # step times with all of `found` cured
+    joint_ns: Steps | None
+    host_share: float
 
 
-def measure_stragglers(graph: Graph, lateness: Lateness) -> Stragglers:
+def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
     """Find the smallest set of ranks whose cure explains what curing all candidates saves."""
-    base = simulate(graph).step_ns()
+    graph, base = replays.graph, replays.base.step_ns()
     shares = {rank: lateness.share(rank) or 0.0 for rank in graph.ranks}
     order = sorted((rank for rank in shares if graph.peers(rank)), key=lambda rank: (-shares[rank], rank))
     leader = order[0] if order and shares[order[0]] >= LEAST_SHARE else None
     chosen = [rank for rank in order if shares[rank] >= LEAST_SHARE][:MOST_CANDIDATES]
     while chosen and cure(graph, chosen) is None:
         chosen.pop()  # somebody has to show how fast a rank can be
-    chosen = _needed(graph, base, _with_hidden(graph, base, chosen)) if chosen else []
-    with_all = step_with_fixed(graph, chosen) if chosen else None
-    found = [_straggler(graph, lateness, rank, chosen, base) for rank in chosen]
+    chosen = _needed(replays, _with_hidden(replays, chosen)) if chosen else []
+    with_all = _steps(replays, chosen) if chosen else None
+    found = [_straggler(replays, lateness, rank, chosen) for rank in chosen]
     found.sort(key=lambda straggler: -float(straggler.saved.mean()))
     first = next((s for s in found if s.rank == leader), None)
     if leader is not None and first is None:
-        first = _straggler(graph, lateness, leader, [leader], base)
-    return Stragglers(tuple(found), first, base, with_all)
+        first = _straggler(replays, lateness, leader, [leader])
+    host_share = 0.0
+    cured = cure(graph, chosen)
+    if with_all is not None and cured is not None:
+        in_time = simulate(graph, replace(cured, without=HOST)).step_ns()
+        host_share = float((with_all - in_time).mean() / with_all.mean())
+    return Stragglers(tuple(found), first, base, with_all, host_share)
 
 
-def _with_hidden(graph: Graph, base: Steps, chosen: Sequence[int]) -> list[int]:
+def _steps(replays: Replays, cured: Sequence[int]) -> Steps | None:
+    replay = replays.cured(cured)
+    return None if replay is None else replay.step_ns()
+
+
+def _with_hidden(replays: Replays, chosen: Sequence[int]) -> list[int]:
     """Adds ranks that are seen to be late only once the later ones are cured."""
     chosen = list(chosen)
-    while len(chosen) < MOST_CANDIDATES:
-        change = cure(graph, chosen)
-        if change is None:
-            break
-        replay = simulate(graph, change)
-        blamed = {r: ns for r, ns in replay.waited_for.items() if r not in chosen and graph.peers(r)}
+    least = LATE_STEP * float(replays.base.step_ns().mean())
+    while len(chosen) < MOST_CANDIDATES and (replay := replays.cured(chosen)) is not None:
+        blamed = {r: ns for r, ns in replay.waited_for.items() if r not in chosen and replays.graph.peers(r)}
         worst = max(blamed, key=lambda r: blamed[r], default=None)
-        steps = step_with_fixed(graph, [*chosen, worst]) if worst is not None else None
-        if worst is None or steps is None or (replay.step_ns() - steps).mean() < LATE_STEP * base.mean():
+        steps = _steps(replays, [*chosen, worst]) if worst is not None else None
+        if worst is None or steps is None or (replay.step_ns() - steps).mean() < least:
             break
         chosen.append(worst)
     return chosen
 
 
-def _needed(graph: Graph, base: Steps, chosen: list[int]) -> list[int]:
+def _needed(replays: Replays, chosen: list[int]) -> list[int]:
     """Leaves out, least blamed first, ranks whose cure adds nothing to that of the others."""
-    with_all = step_with_fixed(graph, chosen)
+    base, with_all = replays.base.step_ns(), _steps(replays, chosen)
     for rank in reversed(list(chosen)):
         rest = [other for other in chosen if other != rank]
-        without = step_with_fixed(graph, rest) if rest else base
+        without = _steps(replays, rest)
         if with_all is not None and without is not None:
             gain = (without - with_all) / base.mean()
             if gain.mean() < _MATTERS and gain.max() < 2 * LATE_STEP:
@@ -103,16 +116,17 @@ def _needed(graph: Graph, base: Steps, chosen: list[int]) -> list[int]:
     return chosen
 
 
-def _straggler(graph: Graph, lateness: Lateness, rank: int, chosen: Sequence[int], base: Steps) -> Straggler:
+def _straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence[int]) -> Straggler:
+    graph, base = replays.graph, replays.base.step_ns()
     rest = [other for other in chosen if other != rank]
-    without = step_with_fixed(graph, rest) if rest else base
-    with_all, only = step_with_fixed(graph, chosen), step_with_fixed(graph, [rank])
+    without, with_all, only = _steps(replays, rest), _steps(replays, chosen), _steps(replays, [rank])
     saved = base * 0 if with_all is None or without is None else without - with_all
-    late = [step for step, ns in zip(lateness.steps, saved, strict=True) if ns >= LATE_STEP * np.median(base)]
+    least = max(LATE_STEP * float(np.median(base)), _OF_WORST * float(saved.max()))
+    late = [step for step, ns in zip(lateness.steps, saved, strict=True) if ns >= least]
     peers = [peer for peer in graph.peers(rank) if peer not in chosen]
     share = lateness.share(rank) or 0.0
-    if share < LEAST_SHARE and rest and (change := cure(graph, rest)) is not None:
-        waited_for = simulate(graph, change).waited_for  # who was hidden behind the others shows without them
+    if share < LEAST_SHARE and rest and (replay := replays.cured(rest)) is not None:
+        waited_for = replay.waited_for  # who was hidden behind the others shows without them
         share = waited_for[rank] / max(sum(waited_for.values()), 1)
     return Straggler(
         rank=rank,

@@ -52,11 +52,6 @@ class RankNodes:
     begin: Int  # as measured, common clock
     end: Int
 
-    @property
-    def role(self) -> int:
-        """Equal for ranks that ran the same collectives in the same steps."""
-        return hash(frozenset(self.labels))
-
 
 @dataclass(frozen=True)
 class Graph:
@@ -71,11 +66,13 @@ class Graph:
     kind: tuple[int, ...]
     steps: tuple[int, ...]
     edges: dict[int, NDArray[np.int64]]  # rank -> node of each edge of `steps`, one more than steps
+    roles: dict[
+        int, tuple[int, ...]
+    ]  # rank -> the ranks that ran the same collectives in the same steps, itself too
 
     def peers(self, rank: int) -> list[int]:
         """The other ranks that ran the same program."""
-        role = self.ranks[rank].role
-        return [other for other, nodes in self.ranks.items() if other != rank and nodes.role == role]
+        return [other for other in self.roles[rank] if other != rank]
 
 
 def build_graph(
@@ -112,7 +109,15 @@ def build_graph(
         kind=tuple(order),
         steps=steps,
         edges={rank: np.arange(len(own.work) - len(steps) - 1, len(own.work)) for rank, own in nodes.items()},
+        roles=_roles(nodes),
     )
+
+
+def _roles(nodes: Mapping[int, RankNodes]) -> dict[int, tuple[int, ...]]:
+    by_program: dict[frozenset[Label], list[int]] = defaultdict(list)
+    for rank, own in nodes.items():
+        by_program[frozenset(own.labels)].append(rank)
+    return {rank: tuple(ranks) for ranks in by_program.values() for rank in ranks}
 
 
 def _common_steps(ranks: Sequence[RankSummary]) -> tuple[int, ...]:

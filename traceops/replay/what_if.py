@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceops.model import Int
 from traceops.replay.graph import Graph
-from traceops.replay.simulate import Change, measured_step_ns, simulate
+from traceops.replay.simulate import Change, Replay, measured_step_ns, simulate
 
 Steps = NDArray[np.float64]
 MOST_ERROR = 0.05  # mean over steps, beyond which nothing is concluded from a replay
@@ -79,36 +80,55 @@ def rank_change(ranks: Sequence[int]) -> str:
     return f"ranks {listed} as their peers" if len(ranks) > 1 else f"rank {listed} as its peers"
 
 
+class Replays:
+    """Replays of one graph, each made once however often it is asked for."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._made: dict[tuple[int, ...], Replay | None] = {}
+
+    @cached_property
+    def base(self) -> Replay:
+        """As measured."""
+        return simulate(self.graph)
+
+    def cured(self, ranks: Sequence[int]) -> Replay | None:
+        """With these ranks running as their peers do; None where one has no peer outside the set."""
+        if not ranks:
+            return self.base
+        key = tuple(sorted(ranks))
+        if key not in self._made:
+            change = cure(self.graph, key)
+            self._made[key] = None if change is None else simulate(self.graph, change)
+        return self._made[key]
+
+
 def measure_what_if(
-    graph: Graph,
-    rank_sets: Sequence[tuple[int, ...]],
-    reference_ns: Int | None,
-    measured: Steps | None = None,
+    replays: Replays, rank_sets: Sequence[tuple[int, ...]], reference_ns: Int | None
 ) -> WhatIf:
     """Replay the changes that are always of interest, and each of `rank_sets` run as their peers do.
 
     `reference_ns` is each collective's transfer at the bandwidth its link should give, None where nothing
     is known of the link.
     """
-    replayed = simulate(graph).step_ns() if measured is None else measured
-    made = [
-        Prediction(NO_COMMUNICATION, (), simulate(graph, Change(transfer=graph.transfer * 0)).step_ns()),
-        Prediction(NO_LOADING, (), simulate(graph, Change(without=LOADING)).step_ns()),
-        Prediction(HOST_IN_TIME, (), simulate(graph, Change(without=HOST)).step_ns()),
-    ]
+    graph = replays.graph
+    changes = {
+        NO_COMMUNICATION: Change(transfer=graph.transfer * 0),
+        NO_LOADING: Change(without=LOADING),
+        HOST_IN_TIME: Change(without=HOST),
+    }
     if reference_ns is not None:
-        faster = np.minimum(graph.transfer, reference_ns)
-        made.append(Prediction(REFERENCE, (), simulate(graph, Change(transfer=faster)).step_ns()))
-    everyone = {rank: chosen for rank in graph.ranks if (chosen := median_peer(graph, rank, ())) is not None}
-    if everyone:
-        medians = {rank: median_rank(graph, [rank, *graph.peers(rank)]) for rank in everyone}
-        made.append(Prediction(ALL_EQUAL, (), simulate(graph, Change(program_of=medians)).step_ns()))
+        changes[REFERENCE] = Change(transfer=np.minimum(graph.transfer, reference_ns))
+    medians = {rank: median_rank(graph, role) for rank, role in graph.roles.items() if len(role) > 1}
+    if medians:
+        changes[ALL_EQUAL] = Change(program_of=medians)
+    made = [Prediction(name, (), simulate(graph, change).step_ns()) for name, change in changes.items()]
     for ranks in rank_sets:
-        steps = step_with_fixed(graph, ranks)
-        if steps is not None:
-            made.append(Prediction(rank_change(ranks), tuple(ranks), steps))
+        replay = replays.cured(ranks)
+        if replay is not None:
+            made.append(Prediction(rank_change(ranks), tuple(ranks), replay.step_ns()))
     made.sort(key=lambda prediction: (float(prediction.step_ns.mean()), prediction.change))
-    return WhatIf(measured_step_ns(graph), replayed, tuple(made))
+    return WhatIf(measured_step_ns(graph), replays.base.step_ns(), tuple(made))
 
 
 def cure(graph: Graph, ranks: Sequence[int]) -> Change | None:
@@ -120,12 +140,6 @@ def cure(graph: Graph, ranks: Sequence[int]) -> Change | None:
             return None
         program_of[rank] = peer
     return Change(program_of=program_of)
-
-
-def step_with_fixed(graph: Graph, ranks: Sequence[int]) -> Steps | None:
-    """Step times, ns, if these ranks ran as their median peer outside the set does; None without a peer."""
-    change = cure(graph, ranks)
-    return None if change is None else simulate(graph, change).step_ns()
 
 
 def median_peer(graph: Graph, rank: int, excluded: Sequence[int]) -> int | None:
