@@ -21,7 +21,7 @@ COMM_OP = re.compile(r"record_param_comms|c10d::|nccl:|gloo:")
 KEPT_ARGS = {
     "External id", "device", "stream", "correlation", "bytes", "memory bandwidth (GB/s)", "wait_on_stream",
     "wait_on_cuda_event_record_corr_id", "Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size",
-    "Process Group Name", "Process Group Description", "Process Group Ranks", "Seq", "Rank",
+    "Process Group Name", "Process Group Description", "Process Group Ranks", "Seq", "Rank", "Src Rank", "Dst Rank",
     "name", "labels", "sort_index",  # metadata events
 }  # fmt: skip
 
