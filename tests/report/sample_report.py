@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sample_cross import cross_tables
+
 from traceops.analyses.ledger import BUCKETS
 from traceops.findings import RULES
 from traceops.model import Check, Evidence, Finding, Report
@@ -40,6 +42,12 @@ def sample_report(ranks: int = 4, steps: int = 3, hostile: str = HOSTILE) -> Rep
             "profiler_slowdown": None,
             "matching": {"events": 100, "matched_pct": 97.5, "unmatched": {hostile: 5}},
             "notes": [hostile],
+            "clocks": {"anchors": 42, "residual_p50_us": 3.5, "residual_p95_us": 9.33, "unaligned": []},
+            "replay": {
+                "error_pct": 0.2733,
+                "straggler_slowdown": 1.6667,
+                "steps": list(range(3, 3 + steps)),
+            },
         },
         ranks=rank_rows,
         steps=[
@@ -75,6 +83,7 @@ def sample_report(ranks: int = 4, steps: int = 3, hostile: str = HOSTILE) -> Rep
             }
         ],
         tables={
+            **cross_tables(ranks, steps, late, hostile),
             "kernels": [
                 _kernel(f"void at::native::{hostile}<float, {n}>(int, float*)", n) for n in range(40)
             ],

@@ -14,6 +14,7 @@ import pytest
 from sample_report import HOSTILE, LATE, sample_report
 
 from traceops.analyses.ledger import BUCKETS
+from traceops.model import Check
 from traceops.report.cells import Column, build_table, number, ranks_text, short_name, size
 from traceops.report.html import render_html, script_json
 from traceops.report.verdict import verdict
@@ -67,8 +68,8 @@ def test_elements_nest(page: Page) -> None:
 def test_sections_stand_in_reading_order(page: Page) -> None:
     order = [attributes["id"] for attributes in page.all("section")]
     assert order == [
-        "findings", "what-if", "ledger", "steps", "idle", "kernels", "collectives", "blocking", "hta", "checks",
-        "definitions",
+        "findings", "lateness", "what-if", "ledger", "path", "timeline", "steps", "idle", "collectives", "kernels",
+        "blocking", "hta", "checks", "definitions",
     ]  # fmt: skip
     assert verdict(sample_report()).sentence in page.text()
 
@@ -92,7 +93,9 @@ def test_chart_data_cannot_leave_its_script_and_is_json(page: Page) -> None:
     data = page.scripts()[0]
     assert not set("<>&/\u2028\u2029") & set(data)
     charts = json.loads(data)
-    assert set(charts) == {"ledger", "steps", "idle"}
+    assert set(charts) == {
+        "ledger", "steps", "idle", "lateness", "what-if", "path", "timeline", "arrivals", "bandwidth",
+    }  # fmt: skip
     assert [bar["meta"] for bar in charts["ledger"]["data"]] == list(BUCKETS)
     assert json.loads(script_json({"a": HOSTILE})) == {"a": HOSTILE}
 
@@ -154,6 +157,42 @@ def test_1024_ranks_stay_a_page() -> None:
     assert {"ledger", "distribution"} <= set(charts)
     assert "worst of 1024 ranks" in page.text()
     assert f"rank {LATE}" in charts["ledger"]["data"][0]["y"]
+
+
+def test_every_chart_has_its_place_and_every_link_its_section(page: Page) -> None:
+    drawn = {(a.get("id") or "").removeprefix("chart-") for a in page.all("div") if a.get("class") == "chart"}
+    assert drawn == set(json.loads(page.scripts()[0]))
+    ids = {attributes.get("id") for _, attributes in page.elements}
+    assert all((a["href"] or "")[1:] in ids for a in page.all("a"))
+
+
+def test_what_compares_ranks_is_said_in_words_too(page: Page) -> None:
+    text = page.text()
+    assert "of the path runs through rank 1's computation" in text
+    assert "straggler slowdown S = 1.67" in text and "within 0.27 %" in text
+    assert "Clocks agree within 9.33 µs" in text
+
+
+def test_200_ranks_show_the_worst_in_every_chart() -> None:
+    text = render_html(sample_report(200, steps=50), plotlyjs="cdn")
+    assert len(text.encode("utf-8", "replace")) < 2_000_000
+    charts = json.loads(Page(text).scripts()[0])
+    assert len(charts["lateness"]["data"][0]["y"]) == 32
+    assert len(charts["timeline"]["layout"]["yaxis"]["ticktext"]) == 32
+
+
+def test_without_tables_that_compare_ranks_their_sections_are_left_out_and_why_is_said() -> None:
+    kept = {
+        name: rows for name, rows in sample_report().tables.items() if name in ("kernels", "blocking_calls")
+    }
+    checks = [Check("TO-S001", "not_evaluated", "no collective could be matched across ranks")]
+    page = Page(render_html(replace(sample_report(), tables=kept, what_if=[], checks=checks), plotlyjs="cdn"))
+    sections = {a["id"] for a in page.all("section")}
+    assert not sections & {"what-if", "path", "timeline"}
+    assert "Not evaluated: no collective could be matched across ranks." in page.text()
+    assert not {"lateness", "path", "timeline"} & set(json.loads(page.scripts()[0]))
+    one = Page(render_html(replace(sample_report(1), tables=kept, what_if=[]), plotlyjs="cdn"))
+    assert "lateness" not in {a["id"] for a in one.all("section")}
 
 
 def test_empty_report_is_a_page_without_charts() -> None:
@@ -221,6 +260,8 @@ def test_page_works_offline_in_a_browser(tmp_path: Path) -> None:
         tab.on("request", lambda request: asked.append(request.url))
         tab.goto(path.as_uri())
         tab.wait_for_selector("#chart-idle[data-drawn]")
+        tab.wait_for_selector("#chart-bandwidth[data-drawn]")
+        drawn = tab.locator(".chart[data-drawn]").count()
         bars = tab.locator("#chart-ledger .bars .point path").count()
         tab.wait_for_selector("#chart-ledger .legend")
         too_wide = tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
@@ -228,4 +269,5 @@ def test_page_works_offline_in_a_browser(tmp_path: Path) -> None:
     assert said == []
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
     assert bars >= 4 * 3
+    assert drawn == 9
     assert not too_wide

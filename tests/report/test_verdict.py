@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from traceops.model import Check, Evidence, Finding, Report, Severity
+from traceops.model import Check, Confidence, Evidence, Finding, Report, Severity
 from traceops.report.verdict import not_evaluated, verdict, who_text
 
 
@@ -111,6 +111,127 @@ def test_no_steps_and_unknown_wait_is_not_a_clean_bill() -> None:
 def test_impact_beyond_the_step_is_not_called_a_part_of_it() -> None:
     said = verdict(make_report([make_finding("TO-I001", impact=80.0)]))
     assert "80.0 ms a step" in said.sentence
+
+
+def straggler(
+    rank: int = 2,
+    *,
+    rule: str = "TO-S001",
+    severity: Severity = "error",
+    cause: str = "gpu_compute",
+    saved: float = 21.0,
+    waits: float | None = 22.2,
+    steps: tuple[int, ...] = (3, 4, 5),
+    confidence: Confidence = "high",
+) -> Finding:
+    evidence = (
+        Evidence("saved at its peers' pace", saved, "ms/step", 5.0, rank),
+        Evidence("waiting for it", waits, "ms/step and rank", rank=rank),
+    )
+    return Finding(
+        rule, severity, confidence, "Title", "A long message.", evidence, (rank,), steps, saved, cause
+    )
+
+
+FOUR: dict[int, float | None] = {0: 0.0, 1: 0.0, 2: 1.0, 3: 0.0}
+FIRED, CLEAR = (
+    Check("TO-S001", "fired", "why"),
+    Check("TO-S001", "clear", "why"),
+)
+
+
+def test_a_straggler_is_one_crisp_clause_and_waiting_is_not_said_again() -> None:
+    said = verdict(make_report([straggler()], wait_pct=60.0, late=FOUR, checks=[FIRED]))
+    assert said.level == "error"
+    assert said.sentence == (
+        "Rank 2's GPU computes longer: the other 3 ranks wait 22.2 ms of each 50.0 ms step for it; at its peers' "
+        "pace a step would take 29.0 ms (42 % less) (TO-S001, error)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("cause", "start"),
+    [
+        ("host", "Rank 2's host launches late: "),
+        ("input", "Rank 2's input comes late: "),
+        ("copy", "Rank 2's memory copies take longer: "),
+        ("unknown", "Rank 2 is late: "),
+    ],
+)
+def test_a_stragglers_cause_is_named(cause: str, start: str) -> None:
+    said = verdict(make_report([straggler(cause=cause)], late=FOUR, checks=[FIRED]))
+    assert said.sentence.startswith(start)
+
+
+def test_the_replayed_step_is_what_savings_are_taken_from() -> None:
+    report = make_report([straggler(saved=20.957)], late=FOUR, checks=[FIRED])
+    report.what_if.append(what_if((2,), 45.66, 24.703))
+    assert "of each 45.7 ms step" in verdict(report).sentence
+    assert "take 24.7 ms (46 % less)" in verdict(report).sentence
+
+
+def test_late_in_some_steps_names_them() -> None:
+    found = straggler(rule="TO-S002", severity="warning", steps=(14,))
+    said = verdict(make_report([found], late=FOUR, checks=[CLEAR]))
+    assert said.sentence.startswith(
+        "Rank 2's GPU computes longer in step 14: the other 3 ranks wait 22.2 ms of each"
+    )
+    assert "for it on average" in said.sentence
+
+
+def test_stragglers_that_only_help_together_are_one_clause() -> None:
+    both = [straggler(0, waits=13.4), straggler(2, cause="input", waits=0.0)]
+    extra = make_finding("TO-I002", "info")
+    report = make_report([*both, extra], late=FOUR, checks=[FIRED])
+    report.what_if.append(what_if((0, 2), 91.8, 71.3))
+    assert verdict(report).sentence == (
+        "Ranks 0 (its GPU computes longer) and 2 (its input comes late) are late: the other 2 ranks wait 20.1 ms of "
+        "each 91.8 ms step for them; at their peers' pace a step would take 71.3 ms (22 % less) (TO-S001, error). "
+        "1 more finding below."
+    )
+
+
+def test_stragglers_without_a_common_prediction_stay_apart() -> None:
+    report = make_report([straggler(0), straggler(2)], late=FOUR, checks=[FIRED])
+    assert (
+        verdict(report).sentence.startswith("Rank 0's GPU") and "1 more finding" in verdict(report).sentence
+    )
+
+
+def test_a_straggler_whose_cure_saves_nothing_is_a_remark() -> None:
+    found = straggler(severity="info", cause="host", saved=0.157, waits=14.6, steps=())
+    said = verdict(make_report([found], wait_pct=40.0, late=FOUR, checks=[FIRED]))
+    assert said.level == "info"
+    assert "but at its peers' pace a step would be only 0.157 ms shorter (TO-S001, info)" in said.sentence
+
+
+def test_low_confidence_is_said() -> None:
+    found = straggler(severity="info", cause="host", confidence="low")
+    said = verdict(make_report([found], late=FOUR, checks=[FIRED]))
+    assert "42 % less) (TO-S001, info, low confidence)" in said.sentence
+
+
+def test_unknown_numbers_are_left_out_of_the_clause() -> None:
+    said = verdict(make_report([straggler(waits=None)], steps=False, late=FOUR, checks=[FIRED]))
+    assert said.sentence == "Rank 2's GPU computes longer (TO-S001, error)."
+
+
+@pytest.mark.parametrize("findings", [[], [make_finding("TO-I001", ranks=(0,))]])
+def test_waiting_accuses_nobody_where_stragglers_are_clear(findings: list[Finding]) -> None:
+    said = verdict(make_report(findings, wait_pct=50.0, late=FOUR, checks=[CLEAR]))
+    assert (
+        "late" not in said.sentence.replace("launches too late", "") and "rank 2" not in said.sentence.lower()
+    )
+
+
+def test_waiting_is_still_named_where_stragglers_could_not_be_judged() -> None:
+    unknown = Check("TO-S001", "not_evaluated", "no step is common to all ranks")
+    said = verdict(make_report(wait_pct=50.0, late=FOUR, checks=[unknown]))
+    assert said.level == "warning" and "rank 2 causes 100 % of that" in said.sentence
+
+
+def what_if(ranks: tuple[int, ...], step: float, predicted: float) -> dict[str, Any]:
+    return {"change": "c", "ranks": list(ranks), "step_time_ms": step, "predicted_step_time_ms": predicted}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 from traceops.model import Evidence, Finding, Report
 from traceops.report.cells import (
+    GREW,
     Cell,
     Column,
     Table,
@@ -166,7 +167,8 @@ def _as_measured(value: float | None) -> Cell:
 def _threshold(evidence: Evidence) -> Cell:
     if evidence.threshold is None:
         return Cell("")
-    return Cell(f"{evidence.threshold:g}{' ' + evidence.unit if evidence.unit else ''}")
+    amount = f"{evidence.threshold:g}{' ' + evidence.unit if evidence.unit else ''}"
+    return Cell(f"peers: {amount}" if evidence.metric.startswith(GREW) else amount)
 
 
 def _kernel_share(row: Mapping[str, Any]) -> Cell:

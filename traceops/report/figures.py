@@ -16,7 +16,7 @@ from traceops.report.worst import shown_ranks
 
 MOST_STEPS = 400
 _PATTERN = {"comm_wait": "/", "comm_unmatched": ".", "idle_sync": "\\"}  # for print without colour
-_Y_LABELS = {"automargin": True, "ticks": "outside", "ticklen": 6, "tickcolor": "rgba(0,0,0,0)"}
+Y_LABELS = {"automargin": True, "ticks": "outside", "ticklen": 6, "tickcolor": "rgba(0,0,0,0)"}
 _WRITE_IN_CELLS = 12  # steps; more, and the numbers no longer fit
 
 
@@ -46,7 +46,7 @@ def steps_figure(report: Report, ranks: Sequence[int] | None = None) -> go.Figur
     }
     wanted = set(chosen)
     steps = sorted({step for rank, step in duration if rank in wanted})[-MOST_STEPS:]
-    grid = [[_rounded(duration.get((rank, step))) for step in steps] for rank in chosen]
+    grid = [[rounded(duration.get((rank, step))) for step in steps] for rank in chosen]
     known = [value for line in grid for value in line if value is not None] or [0.0]
     median = float(np.median(known))
     written = len(steps) <= _WRITE_IN_CELLS
@@ -68,9 +68,9 @@ def steps_figure(report: Report, ranks: Sequence[int] | None = None) -> go.Figur
             hovertemplate="%{y}, %{x}: %{z:.3f} ms<extra></extra>",
         )
     )
-    figure.update_yaxes(autorange="reversed", type="category", **_Y_LABELS)
+    figure.update_yaxes(autorange="reversed", type="category", **Y_LABELS)
     figure.update_xaxes(type="category", automargin=True)
-    return _laid_out(figure, len(chosen), pixels=22)
+    return laid_out(figure, len(chosen), pixels=22)
 
 
 def distribution_figure(report: Report) -> go.Figure:
@@ -81,7 +81,7 @@ def distribution_figure(report: Report) -> go.Figure:
         if not values or max(values) <= 0:
             continue
         least, low, middle, high, most = (
-            _rounded(float(v)) for v in np.percentile(values, (0, 25, 50, 75, 100))
+            rounded(float(v)) for v in np.percentile(values, (0, 25, 50, 75, 100))
         )
         figure.add_box(
             q1=[low],
@@ -96,8 +96,8 @@ def distribution_figure(report: Report) -> go.Figure:
             showlegend=False,
         )
     figure.update_xaxes(title={"text": f"ms a step over all {len(report.ranks)} ranks"}, rangemode="tozero")
-    figure.update_yaxes(**_Y_LABELS)
-    return _laid_out(figure, len(figure.data), pixels=30)
+    figure.update_yaxes(**Y_LABELS)
+    return laid_out(figure, len(figure.data), pixels=30)
 
 
 def _stacked(report: Report, buckets: Sequence[str], ranks: Sequence[int] | None, title: str) -> go.Figure:
@@ -106,7 +106,7 @@ def _stacked(report: Report, buckets: Sequence[str], ranks: Sequence[int] | None
     labels = [f"rank {rank}" for rank in chosen]
     figure = go.Figure()
     for bucket in buckets:
-        values = [_rounded(by_rank[rank].get(f"{bucket}_ms")) for rank in chosen]
+        values = [rounded(by_rank[rank].get(f"{bucket}_ms")) for rank in chosen]
         term = TERMS[bucket]
         figure.add_bar(
             x=values,
@@ -135,11 +135,11 @@ def _stacked(report: Report, buckets: Sequence[str], ranks: Sequence[int] | None
         legend={"traceorder": "normal", "itemclick": "toggle", "itemdoubleclick": "toggleothers"},
     )
     figure.update_xaxes(title={"text": title}, rangemode="tozero")
-    figure.update_yaxes(autorange="reversed", type="category", **_Y_LABELS)
-    return _laid_out(figure, len(chosen), pixels=26, least=250)
+    figure.update_yaxes(autorange="reversed", type="category", **Y_LABELS)
+    return laid_out(figure, len(chosen), pixels=26, least=250)
 
 
-def _laid_out(figure: go.Figure, lines: int, pixels: int, least: int = 150) -> go.Figure:
+def laid_out(figure: go.Figure, lines: int, pixels: int, least: int = 150, grid_y: bool = False) -> go.Figure:
     """High enough for its lines, without a background so that it fits a light and a dark page."""
     figure.update_layout(
         height=max(least, 80 + pixels * lines),
@@ -149,7 +149,10 @@ def _laid_out(figure: go.Figure, lines: int, pixels: int, least: int = 150) -> g
         font={"size": 12},
         template="none",
     )
-    figure.update_xaxes(gridcolor="rgba(128,128,128,0.25)", zerolinecolor="rgba(128,128,128,0.5)")
+    lines_of = {"gridcolor": "rgba(128,128,128,0.25)", "zerolinecolor": "rgba(128,128,128,0.5)"}
+    figure.update_xaxes(**lines_of)
+    if grid_y:
+        figure.update_yaxes(**lines_of)
     return figure
 
 
@@ -162,5 +165,6 @@ def _where(row: dict[str, Any]) -> str:
     return f" on {html.escape(str(row['host'])[:80])}" if row.get("host") else ""
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
+    """Four decimals, None for what is not known."""
     return None if value is None or not np.isfinite(value) else round(float(value), 4)

@@ -14,7 +14,7 @@ from traceops.analyses.ledger import IDLE_BUCKETS
 from traceops.bundled import bundled
 from traceops.findings import RULES
 from traceops.model import Report
-from traceops.report import detail_tables, rank_tables
+from traceops.report import cross_tables, cross_text, detail_tables, rank_tables
 from traceops.report.cells import Cell, number, ranks_text
 from traceops.report.terms import COLUMNS, TERMS
 from traceops.report.verdict import verdict
@@ -67,9 +67,13 @@ def script_json(value: Any) -> str:
 
 def _charts(report: Report, shown: list[int]) -> dict[str, Any]:
     """Plotly figures by the id of the element they are drawn into; empty charts are left out."""
-    from traceops.report import figures
+    from traceops.report import cross_figures, figures, path_figures
 
     made = {}
+    if report.tables.get("lateness"):
+        made["lateness"] = cross_figures.lateness_figure(report, shown)
+    if report.what_if:
+        made["what-if"] = cross_figures.what_if_figure(report)
     if report.steps and report.ranks:
         made["ledger"] = figures.ledger_figure(report, shown)
         if len(report.ranks) > MOST_RANKS:
@@ -78,6 +82,14 @@ def _charts(report: Report, shown: list[int]) -> dict[str, Any]:
             made["steps"] = figures.steps_figure(report, shown)
         if any(row.get(f"{bucket}_ms") for row in report.ranks for bucket in IDLE_BUCKETS):
             made["idle"] = figures.idle_figure(report, shown)
+    if report.tables.get("critical_path"):
+        made["path"] = path_figures.critical_path_figure(report)
+    if report.tables.get("timeline"):
+        made["timeline"] = path_figures.timeline_figure(report, shown)
+    if report.tables.get("arrivals"):
+        made["arrivals"] = cross_figures.arrivals_figure(report)
+    if any(row.get("bytes") for row in report.tables.get("bandwidth") or []):
+        made["bandwidth"] = cross_figures.bandwidth_figure(report)
     return {key: json.loads(figure.to_json()) for key, figure in made.items()}
 
 
@@ -98,6 +110,7 @@ def _content(report: Report, shown: list[int]) -> dict[str, Any]:
         "blocking_table": detail_tables.blocking_table(report),
         "hta_tables": detail_tables.hta_tables(report, shown),
         "what_if_table": detail_tables.what_if_table(report),
+        **_cross_rank(report, shown),
         "own_breakdown": [row["rank"] for row in report.ranks if row.get("breakdown_source") == "traceops"],
         "split": any(row.get("comm_wait_ms") is not None for row in report.ranks),
         "matching": report.summary.get("matching") or {},
@@ -109,6 +122,23 @@ def _content(report: Report, shown: list[int]) -> dict[str, Any]:
         "rule_titles": {rule.id: rule.title for rule in RULES},
         "number": number,
         "ranks_text": ranks_text,
+    }
+
+
+def _cross_rank(report: Report, shown: list[int]) -> dict[str, Any]:
+    """What compares ranks: tables, None where there is nothing to show, and sentences, empty likewise."""
+    path, timeline = report.tables.get("critical_path") or [], report.tables.get("timeline") or []
+    return {
+        "lateness_table": cross_tables.lateness_table(report),
+        "waiting_sentence": cross_text.waiting_sentence(report) if len(report.ranks) > 1 else "",
+        "replay_sentence": cross_text.replay_sentence(report),
+        "path_table": cross_tables.path_table(report),
+        "path_sentence": cross_text.path_sentence(report),
+        "path_step": path[0]["step"] if path else None,
+        "timeline_table": cross_tables.timeline_table(report, shown),
+        "timeline_step": timeline[0]["step"] if timeline else None,
+        "clocks_sentence": cross_text.clocks_sentence(report),
+        "arrivals_table": cross_tables.arrivals_table(report),
     }
 
 

@@ -13,13 +13,19 @@ from rich.text import Text
 
 from traceops.analyses.ledger import BUCKETS
 from traceops.load.discover import TraceFile
-from traceops.model import Finding, Report
+from traceops.model import Evidence, Finding, Report
+from traceops.report.cells import GREW, short_name
+from traceops.report.cross_text import percent
 from traceops.report.verdict import verdict
 
 _STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "clear": "bold green"}
 _MARK = {"error": "✖", "warning": "▲", "info": "●", "clear": "✔"}
 _MOST_RANKS = 8
 _BAR_WIDTH = 30
+_MOST_CHANGES = 3
+_WORTH_PCT = 1.0  # of the step: a change that saves less is not worth a line
+_MOST_NAME = 40
+_MOST_VALUE = 100
 
 
 def print_report(report: Report, file: TextIO, written: Path) -> None:
@@ -29,6 +35,8 @@ def print_report(report: Report, file: TextIO, written: Path) -> None:
     said = verdict(report)
     console.print(_plain(f"{_MARK.get(said.level, '●')} {said.sentence}", _STYLE.get(said.level, "")))
     console.print(_ledger(report))
+    if (what_if := _what_if(report)) is not None:
+        console.print(what_if)
     console.print(_ranks(report))
     for finding in report.findings:
         _print_finding(console, finding)
@@ -87,6 +95,28 @@ def _ledger(report: Report) -> Table:
     return table
 
 
+def _what_if(report: Report) -> Table | None:
+    """The changes that save most, and how good the replay is; None where none saves 1 %."""
+    rows = sorted(report.what_if, key=lambda row: -(row["saved_pct"] or 0.0))
+    rows = [row for row in rows if (row["saved_pct"] or 0.0) >= _WORTH_PCT][:_MOST_CHANGES]
+    if not rows:
+        return None
+    table = Table(box=None, pad_edge=False, header_style="dim", caption_justify="left")
+    table.add_column("what if")
+    table.add_column("step ms", justify="right")
+    table.add_column("saved %", justify="right")
+    for row in rows:
+        table.add_row(
+            _plain(row["change"]),
+            f"{_number(row['step_time_ms'], 2)} → {_number(row['predicted_step_time_ms'], 2)}",
+            _number(row["saved_pct"], 1),
+        )
+    error = (report.summary.get("replay") or {}).get("error_pct")
+    if error is not None:
+        table.caption = f"unchanged, the replay is within {percent(error)} of the measured steps"
+    return table
+
+
 def _ranks(report: Report) -> Table:
     columns: tuple[tuple[str, str, int], ...] = (
         ("idle %", "idle_pct", 1),
@@ -118,17 +148,25 @@ def _ranks(report: Report) -> Table:
 def _print_finding(console: Console, finding: Finding) -> None:
     style = _STYLE[finding.severity]
     line = Text(f"{_MARK[finding.severity]} {finding.rule} ", style=style)
-    line.append(f"{finding.title}. ", style="bold")
+    line.append_text(_plain(f"{finding.title}. ", "bold"))
     line.append_text(_plain(finding.message))
     console.print(line)
-    shown = [
-        f"{e.metric} {e.value}{' ' + e.unit if e.unit else ''}"
-        for e in finding.evidence
-        if e.value is not None
-    ]
+    shown = [_evidence(e) for e in finding.evidence if e.value is not None]
     console.print(_plain("    " + "; ".join(shown), "dim"))
     if finding.severity != "info":
         console.print(Text("    → " + finding.advice))
+
+
+def _evidence(evidence: Evidence) -> str:
+    """Metric, value and unit; a long name of a kernel or region shortened, the page has all of it."""
+    what, colon, grown = evidence.metric.partition(GREW)
+    if colon and not what:
+        usual = "" if evidence.threshold is None else f", peers {evidence.threshold:g}"
+        return f"{GREW}{short_name(grown, _MOST_NAME)} {evidence.value} {evidence.unit}{usual}"
+    value = evidence.value
+    if isinstance(value, str) and len(value) > _MOST_VALUE:
+        value = f"{value[:_MOST_VALUE]}…"
+    return f"{evidence.metric} {value}{' ' + evidence.unit if evidence.unit else ''}"
 
 
 def _number(value: Any, digits: int) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from traceops.analyses.lateness import CAUSES as LATENESS_CAUSES
 from traceops.analyses.ledger import BUCKETS
 
 
@@ -53,7 +55,26 @@ TERMS: dict[str, Term] = {
 if tuple(TERMS) != BUCKETS:
     raise RuntimeError("report/terms.py and the ledger disagree on the buckets")
 
+TRANSFER = "transfer"  # what the critical path calls a collective with all members there
 KINDS = {"compute": TERMS["compute"], "comm": TERMS["comm_transfer"], "memory": TERMS["memory"]}
+
+
+def term_of(kind: Any) -> Term:
+    """Name and colour of a piece: a bucket of the ledger, or 'transfer'."""
+    key = "comm_transfer" if kind == TRANSFER else str(kind)
+    return TERMS.get(key) or Term("Other", "#444444", "")
+
+
+# Why a rank is late [analyses/lateness.py]: (its name in a table, what the rank does).
+CAUSES: dict[str, tuple[str, str]] = {
+    "gpu_compute": ("GPU", "its GPU computes longer"),
+    "host": ("Host", "its host launches later"),
+    "input": ("Input", "it waits longer for its input"),
+    "copy": ("Copies", "it copies longer"),
+    "unknown": ("Unknown", "no single cause explains it"),
+}
+if tuple(CAUSES) != LATENESS_CAUSES:
+    raise RuntimeError("report/terms.py and the lateness disagree on the causes")
 
 COLUMNS: dict[str, str] = {
     "Step": "Device time of one step; on the table the median over the rank's steps.",

@@ -10,6 +10,14 @@ from typing import Any, Literal
 
 from traceops.model import Check, Finding, Report
 from traceops.report.cells import ranks_text
+from traceops.report.stragglers import (
+    STRAGGLERS,
+    mean_of_ranks,
+    ms_text,
+    straggler_clause,
+    stragglers_judged,
+    who_text,
+)
 
 Level = Literal["error", "warning", "info", "clear"]
 
@@ -49,15 +57,17 @@ class Verdict:
 def verdict(report: Report) -> Verdict:
     """What to act on first. Pure: says nothing that the report's own numbers do not hold.
 
-    Findings of severity warning or error come first. Without one, waiting that takes `WAIT_INFO_PCT` of
-    the step names the rank that causes most of it. Else a clean bill that names what nobody judged.
+    Findings of severity warning or error come first, then a straggler that is only a remark. Where nobody
+    could judge stragglers, waiting that takes `WAIT_INFO_PCT` of the step names the rank that causes most
+    of it; where they were judged, waiting alone accuses nobody. Else a clean bill that names what nobody judged.
     """
     serious = [f for f in report.findings if f.severity != "info"]
-    waiting = _waiting(report)
+    waiting = None if stragglers_judged(report) else _waiting(report)
     if serious:
         first = serious[0]
-        sentence = f"{_lead(report, first)} ({first.rule}, {first.severity})."
-        others = len(report.findings) - 1
+        lead, covered = _lead(report, first)
+        sentence = f"{lead} ({_label(first)})."
+        others = len(report.findings) - covered
         if waiting and waiting.pct >= WAIT_WARNING_PCT:
             if waiting.rank in first.ranks and len(first.ranks) < len(report.ranks):
                 sentence += _others_wait(report, first.ranks)
@@ -66,10 +76,18 @@ def verdict(report: Report) -> Verdict:
         if others:
             sentence += f" {others} more finding{'s' if others > 1 else ''} below."
         return Verdict(first.severity, sentence)
+    late = next((f for f in report.findings if f.rule in STRAGGLERS), None)
+    if late is not None:
+        return Verdict("info", f"{_lead(report, late)[0]} ({_label(late)}). {_nothing_else(report)}")
     if waiting and waiting.pct >= WAIT_INFO_PCT:
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
         return Verdict(level, f"{waiting.sentence()} {_nothing_else(report)}")
     return _clean_bill(report)
+
+
+def _label(finding: Finding) -> str:
+    """'TO-S001, error', and the confidence where it is low."""
+    return f"{finding.rule}, {finding.severity}{', low confidence' if finding.confidence == 'low' else ''}"
 
 
 def _others_wait(report: Report, blamed: Sequence[int]) -> str:
@@ -79,7 +97,7 @@ def _others_wait(report: Report, blamed: Sequence[int]) -> str:
     if not known:
         return ""
     who = f"Rank {next(iter(waits))} waits" if len(waits) == 1 else "The others wait"
-    return f" {who} {_ms(statistics.median(known))} ms a step."
+    return f" {who} {ms_text(statistics.median(known))} ms a step."
 
 
 @dataclass(frozen=True)
@@ -93,8 +111,8 @@ class _Waiting:
     step_ms: float | None
 
     def sentence(self) -> str:
-        step = "" if self.step_ms is None else f" of each {_ms(self.step_ms)} ms step"
-        waits = f"Ranks wait {_ms(self.ms)} ms{step} ({self.pct:.0f} %) for others that are late"
+        step = "" if self.step_ms is None else f" of each {ms_text(self.step_ms)} ms step"
+        waits = f"Ranks wait {ms_text(self.ms)} ms{step} ({self.pct:.0f} %) for others that are late"
         if self.rank is None or self.share is None:
             return f"{waits}; which one cannot be said."
         return f"{waits}; rank {self.rank} causes {100 * self.share:.0f} % of that."
@@ -108,38 +126,38 @@ def _waiting(report: Report) -> _Waiting | None:
     blamed = [row for row in report.ranks if row.get("late_share") is not None]
     worst = max(blamed, key=lambda row: float(row["late_share"]), default=None)
     if worst is None or not worst["late_share"]:
-        return _Waiting(ms, pct, None, None, _mean_of_ranks(report))
-    return _Waiting(ms, pct, int(worst["rank"]), float(worst["late_share"]), _mean_of_ranks(report))
+        return _Waiting(ms, pct, None, None, mean_of_ranks(report))
+    return _Waiting(ms, pct, int(worst["rank"]), float(worst["late_share"]), mean_of_ranks(report))
 
 
-def _lead(report: Report, finding: Finding) -> str:
-    """The finding in one clause; a rule without a clause of its own speaks through its message."""
+def _lead(report: Report, finding: Finding) -> tuple[str, int]:
+    """The finding in one clause, and how many findings that clause covers.
+
+    A rule without a clause of its own speaks through its message.
+    """
+    if finding.rule in STRAGGLERS:
+        return straggler_clause(report, finding)
     missing = report.run.get("ranks_missing")
     if finding.rule == "TO-V001" and missing:
         world = report.run.get("world_size")
         verb = "ranks has" if len(missing) == 1 else "ranks have"
-        return f"{len(missing)} of {world} {verb} no trace ({ranks_text(missing, 4)}), so nothing is known of them"
+        return (
+            f"{len(missing)} of {world} {verb} no trace ({ranks_text(missing, 4)}), so nothing is known of them",
+            1,
+        )
     if finding.impact_ms is None or not finding.ranks or finding.rule not in (*_LOSES, "TO-O001"):
-        return finding.message.rstrip(".")
+        return finding.message.rstrip("."), 1
     worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])
     if finding.rule == "TO-O001":
-        step = _of_step(finding, _mean_of_ranks(report))
-        return f"Ranks exchange data for {_ms(finding.impact_ms)} ms{step} with no computation to hide it"
+        step = _of_step(finding, mean_of_ranks(report))
+        return (
+            f"Ranks exchange data for {ms_text(finding.impact_ms)} ms{step} with no computation to hide it",
+            1,
+        )
     one, several = _LOSES[finding.rule]
     step = _of_step(finding, _mean_step(report.steps, worst))
     who, verb = who_text(finding.ranks, len(report.ranks)), one if len(finding.ranks) == 1 else several
-    return f"{who} {verb} {_ms(finding.impact_ms)} ms{step}"
-
-
-def who_text(ranks: Sequence[int], count: int) -> str:
-    """Ranks in words that begin a sentence: 'Rank 1', 'Ranks 1 and 3', 'All 4 ranks', '40 of 64 ranks'."""
-    if len(ranks) == 1:
-        return f"Rank {ranks[0]}"
-    if len(ranks) == count:
-        return "Both ranks" if count == 2 else f"All {count} ranks"
-    if len(ranks) > 4:
-        return f"{len(ranks)} of {count} ranks"
-    return f"Ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+    return f"{who} {verb} {ms_text(finding.impact_ms)} ms{step}", 1
 
 
 def _clean_bill(report: Report) -> Verdict:
@@ -149,7 +167,7 @@ def _clean_bill(report: Report) -> Verdict:
             f"The traces hold no complete step, so where its time went cannot be said. {_nothing_else(report)}",
         )
     step, compute = _median_step(report), (report.summary.get("ledger_pct") or {}).get("compute")
-    parts = [] if step is None else [f"a step takes {_ms(step)} ms"]
+    parts = [] if step is None else [f"a step takes {ms_text(step)} ms"]
     if compute is not None:
         parts.append(f"{compute:.0f} % of it compute")
     about = f": {', '.join(parts)}" if parts else ""
@@ -188,7 +206,7 @@ def _of_step(finding: Finding, step_ms: float | None) -> str:
     """'of each 54.9 ms step', unless the cost is not known to be a part of that step."""
     if step_ms is None or finding.impact_ms is None or finding.impact_ms > step_ms:
         return " a step"
-    return f" of each {_ms(step_ms)} ms step"
+    return f" of each {ms_text(step_ms)} ms step"
 
 
 def _mean_step(steps: Sequence[dict[str, Any]], rank: int) -> float | None:
@@ -200,17 +218,3 @@ def _mean_step(steps: Sequence[dict[str, Any]], rank: int) -> float | None:
 def _median_step(report: Report) -> float | None:
     median = (report.summary.get("step_time_ms") or {}).get("median")
     return None if median is None else float(median)
-
-
-def _mean_of_ranks(report: Report) -> float | None:
-    """The step that per-step costs are shares of: median over ranks of the mean over their steps, ms."""
-    durations: dict[int, list[float]] = defaultdict(list)
-    for row in report.steps:
-        durations[row["rank"]].append(float(row["duration_ms"]))
-    return statistics.median(map(statistics.fmean, durations.values())) if durations else None
-
-
-def _ms(value: float) -> str:
-    """Milliseconds with about three digits: 0.042, 1.25, 29.3, 157."""
-    size = abs(value)
-    return f"{value:.{0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3}f}"
