@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hta_reference import TABLES, differences, hta_analysis, hta_answers, write_rebased
 
+from traceops import hta_bridge
 from traceops.analyses.activity import COMM, COMPUTE, MEMORY, find_activity
 from traceops.analyses.kernels import measure_kernels
 from traceops.analyses.ledger import measure_ledger
@@ -242,3 +243,11 @@ def test_hta_rounds_times_unless_told_otherwise_and_our_columns_are_not_rounded(
         idle.append(float(run.stdout.split("idle ")[1]))
     assert idle[1] == pytest.approx(hta_tables(0, load_trace(str(DDP))).temporal["idle_time(us)"][0])
     assert idle[0] > 1.2 * idle[1]
+
+
+def test_a_correlation_id_on_thousands_of_rows_does_not_multiply():
+    correlation = np.array([7] * 2000 + [8] * 3)
+    on_device = np.array([True, False] * 1000 + [False, True, True])
+    assert hta_bridge._joinable(correlation, on_device).tolist() == [-1] * 2000 + [8] * 3
+    graph = np.full(5001, 9)  # one cudaGraphLaunch and its kernels
+    assert (hta_bridge._joinable(graph, np.arange(5001) > 0) == 9).all()

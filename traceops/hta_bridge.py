@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from traceops.model import RankTrace
+from traceops.model import Int, RankTrace
 
 if TYPE_CHECKING:
     import pandas as pd
 
 KERNEL_WAIT_US = 30  # HTA's default bound between 'kernel wait' and 'other'
+_MOST_JOINED = 100_000  # pairs of one correlation id; a CUDA graph has one launch and its kernels
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def to_hta(rank: int, trace: RankTrace) -> Any:
             "dur": dur,
             "end": ts + dur,
             "stream": events.stream[rows],
-            "correlation": events.correlation[rows],
+            "correlation": _joinable(events.correlation[rows], events.stream[rows] >= 0),
         },
         index=index,
     )
@@ -111,6 +113,15 @@ def to_hta(rank: int, trace: RankTrace) -> Any:
     kept.index.names = [None]
     result.traces[rank] = _frame_by_name()(kept)
     return result
+
+
+def _joinable(correlation: Int, on_device: NDArray[np.bool_]) -> Int:
+    """Correlation ids without those of many host and many device rows at once: HTA would join each with each."""
+    ids, which = np.unique(correlation, return_inverse=True)
+    device = np.bincount(which, weights=on_device, minlength=len(ids))
+    host = np.bincount(which, weights=~on_device, minlength=len(ids))
+    kept: Int = np.where((device * host > _MOST_JOINED)[which], -1, correlation)
+    return kept
 
 
 def launch_summary(tables: HtaTables) -> HtaTables:

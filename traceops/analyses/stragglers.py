@@ -16,6 +16,7 @@ from traceops.replay.what_if import HOST, LOADING, Replays, cure
 
 LEAST_SHARE = 0.10  # of all waiting: who causes less is not looked at
 MOST_CANDIDATES = 16
+MOST_COMPARED = 128  # peers in the permutation test
 _MATTERS = 0.02  # of the step: what a rank must save beside the others to be counted among them
 LATE_STEP = 0.05  # of the step: what a rank must cost in a step to be late in it
 _OF_WORST = 0.25  # of what it costs in its worst step: the least that a late step costs
@@ -210,7 +211,8 @@ def chance(own: Steps, others: NDArray[np.float64]) -> float:
     """
     if not len(others) or not own.sum():
         return 1.0
-    cells = np.concatenate((own[None, :], others))
+    thinned = others[:: len(others) // MOST_COMPARED + 1]
+    cells = np.concatenate((own[None, :], thinned))
     observed = float(own.mean())
     random = np.random.default_rng(_SEED)
     flat = np.tile(cells.ravel(), (_SHUFFLES, 1))

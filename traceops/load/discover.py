@@ -21,7 +21,16 @@ _RANK = re.compile(r"(?:^|[^a-z])(?:rank|worker)[_-]?(\d+)(?=\D|$)", re.IGNORECA
 _WINDOW = re.compile(r"(?:^|[._-])window[_-]?(\d+)(?=\D|$)", re.IGNORECASE)
 # What lies beside traces without being one.
 _NEVER = frozenset(
-    {"run.json", "manifest.json", "report.json", "truth.json", "package.json", "settings.json"}
+    {
+        "run.json",
+        "manifest.json",
+        "report.json",
+        "truth.json",
+        "package.json",
+        "settings.json",
+        "timeline.json",
+        "timeline.json.gz",
+    }
 )
 _SKIP_FOLDERS = frozenset({"evidence", "logs", "node_modules", "__pycache__"})
 

@@ -162,8 +162,7 @@ def bandwidth_figure(report: Report) -> go.Figure:
         type="log",
         range=[min(sizes) - beside, max(sizes) + beside],
         title={"text": "bytes of one collective"},
-        tickformat="~s",
-        ticksuffix="B",
+        **_size_ticks(min(sizes) - beside, max(sizes) + beside),
     )
     figure.update_yaxes(title={"text": "bus GB/s"}, rangemode="tozero", automargin=True)
     figure.update_layout(legend={"orientation": "h", "y": -0.3, "x": 0})
@@ -221,6 +220,18 @@ def _label_places(figure: go.Figure, labels: Sequence[str]) -> None:
         zeroline=False,
         **Y_LABELS,
     )
+
+
+def _size_ticks(low: float, high: float) -> dict[str, list[Any]]:
+    """Round sizes between two powers of ten: 1, 2 and 5 of each, only 1 where there are many."""
+    digits = (1, 2, 5) if high - low < 3.5 else (1,)
+    values = [
+        digit * 10**power
+        for power in range(math.floor(low), math.ceil(high) + 1)
+        for digit in digits
+        if power >= 0 and low <= math.log10(digit * 10**power) <= high
+    ]
+    return {"tickvals": values, "ticktext": [size(value).text.replace(".0 ", " ") for value in values]}
 
 
 def _caused(row: Mapping[str, Any] | None) -> float | None:

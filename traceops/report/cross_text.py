@@ -44,6 +44,9 @@ def replay_sentence(report: Report) -> str:
         which = f"steps {ranks_text(steps, 4)}" if len(steps) > 1 else "step"
         said = f"Unchanged, the replay of {which} is within {percent(error)} of what was measured{doubt}."
     slowdown = replay.get("straggler_slowdown")
+    late = any(found.rule.startswith("TO-S") and found.severity != "info" for found in report.findings)
+    if slowdown is not None and slowdown < _NO_SLOWDOWN and late:
+        slowdown = None  # with half of the ranks late their median is no measure
     if slowdown is not None and slowdown < _NO_SLOWDOWN:
         said += f" Making all ranks equal would save next to nothing (straggler slowdown S = {slowdown:.2f})."
     elif slowdown is not None:

@@ -154,7 +154,7 @@ def _print_finding(console: Console, finding: Finding) -> None:
     shown = [_evidence(e) for e in finding.evidence if e.value is not None]
     console.print(_plain("    " + "; ".join(shown), "dim"))
     if finding.severity != "info":
-        console.print(Text("    → " + finding.advice))
+        console.print(_plain("    → " + finding.advice))
 
 
 def _evidence(evidence: Evidence) -> str:
