@@ -74,6 +74,7 @@ def test_bandwidth_is_over_size_on_a_log_axis_with_a_colour_a_kind() -> None:
     assert figure.layout.xaxis.type == "log"
     low, high = figure.layout.xaxis.range
     assert low < 6 and high > 7.5 and high - low >= 1
+    assert list(figure.layout.xaxis.ticktext) == ["1 MB", "2 MB", "5 MB", "10 MB", "20 MB"]
 
 
 def test_bandwidth_leaves_out_unknown_sizes_and_joins_rare_kinds() -> None:

@@ -43,6 +43,8 @@ def test_replay_says_its_error_and_the_slowdown() -> None:
     assert "S = 1.67" in replay_sentence(report)
     report.summary["replay"] = {"error_pct": 7.0, "straggler_slowdown": 1.004, "steps": [3]}
     assert "with care" in replay_sentence(report) and "next to nothing" in replay_sentence(report)
+    late = replace(report.findings[0], rule="TO-S001")
+    assert "S =" not in replay_sentence(replace(report, findings=[late]))  # half of the ranks are late
     report.summary["replay"] = None
     assert replay_sentence(report) == ""
 

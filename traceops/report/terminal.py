@@ -162,11 +162,18 @@ def _evidence(evidence: Evidence) -> str:
     what, colon, grown = evidence.metric.partition(GREW)
     if colon and not what:
         usual = "" if evidence.threshold is None else f", peers {evidence.threshold:g}"
-        return f"{GREW}{short_name(grown, _MOST_NAME)} {evidence.value} {evidence.unit}{usual}"
+        return f"{GREW}{_short(grown)} {evidence.value} {evidence.unit}{usual}"
     value = evidence.value
     if isinstance(value, str) and len(value) > _MOST_VALUE:
         value = f"{value[:_MOST_VALUE]}…"
     return f"{evidence.metric} {value}{' ' + evidence.unit if evidence.unit else ''}"
+
+
+def _short(name: str) -> str:
+    """A kernel without return type and parameters; of other names the beginning and the end."""
+    if "<" in name or len(name) <= _MOST_NAME:
+        return short_name(name, _MOST_NAME)
+    return f"{name[: _MOST_NAME * 2 // 3]}…{name[-(_MOST_NAME // 3) :]}"
 
 
 def _number(value: Any, digits: int) -> str:
