@@ -22,8 +22,11 @@ _PATH_PIECES = 400
 
 
 def what_if_rows(run: CrossRank) -> list[dict[str, Any]]:
-    """report.json's what_if: mean step over the window as replayed, and under each change, ms."""
-    if run.what_if is None:
+    """report.json's what_if: mean step over the window as replayed, and under each change, ms.
+
+    Empty where the replay does not reproduce the measured steps.
+    """
+    if run.what_if is None or not run.what_if.holds:
         return []
     step = float(run.what_if.replayed_ns.mean())
     rows = []

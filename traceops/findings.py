@@ -71,7 +71,7 @@ RULES: tuple[Rule, ...] = (
         "reduce-scatter is an anchor. Do not compare positions of ranks in the merged timeline.",
         True,
         "Warning where the ends of matched collectives still differ between ranks by more than 5 % of the step "
-        "(p95) after offset and drift are taken out; info where ranks share too few collectives with the others.",
+        "(median) after offset and drift are taken out; info where ranks share too few collectives with the others.",
     ),
     Rule(
         "TO-S001",

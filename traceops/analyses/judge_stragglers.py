@@ -20,7 +20,7 @@ _SURE = 0.05
 _VISIBLE = 0.25  # of the saving: what the others must be seen to wait
 _PROFILED = 1.2  # profiled ÷ unprofiled step from which a slow host may be the profiler's doing
 _HOST_BOUND = 0.1  # of the step with the stragglers cured: what it would lose if no host were late
-_CLOCK_PCT = 5.0  # of the step: spread of aligned ends beyond which ranks cannot be laid side by side
+_CLOCK_PCT = 5.0  # of the step: median spread of aligned ends beyond which ranks cannot be laid side by side
 
 _WHY = {
     "gpu_compute": "its GPU computes longer",
@@ -75,12 +75,13 @@ def judge_clocks(run: CrossRank) -> Verdict:
             not_evaluated="no matched collective synchronises the ranks, so clocks are left as they are",
         )
     step_ns = 1e6 * float(np.median([mean_ms(times.duration) for times in run.ranks]))
-    spread_pct = 100 * clocks.residual_p95_ns / step_ns if step_ns else 0.0
+    p50, p95 = clocks.residual_p50_ns or 0.0, clocks.residual_p95_ns
+    spread_pct = 100 * p50 / step_ns if step_ns else 0.0
     told = (
-        f"aligned ends of {clocks.anchors} collectives lie within {clocks.residual_p95_ns / 1e3:.0f} µs (p95)"
+        f"ends of {clocks.anchors} collectives lie within {p50 / 1e3:.0f} µs (median; p95 {p95 / 1e3:.0f} µs)"
     )
     if spread_pct <= _CLOCK_PCT and not clocks.unaligned:
-        return Verdict("TO-V006", clear=told)
+        return Verdict("TO-V006", clear=f"aligned {told}")
     ranks = clocks.unaligned
     message = (
         f"Ranks {', '.join(map(str, ranks[:16]))} share too few collectives with the others to align their clocks."
@@ -90,11 +91,12 @@ def judge_clocks(run: CrossRank) -> Verdict:
     )
     evidence = [
         Evidence(
-            "spread of aligned ends, p95",
-            round(clocks.residual_p95_ns / 1e3, 1),
+            "spread of aligned ends, median",
+            round(p50 / 1e3, 1),
             "µs",
             round(step_ns / 1e3 * _CLOCK_PCT / 100, 1),
         ),
+        Evidence("spread of aligned ends, p95", round(p95 / 1e3, 1), "µs"),
         Evidence("anchors", clocks.anchors, "collectives"),
     ]
     severity: Severity = "info" if ranks else "warning"

@@ -51,7 +51,9 @@ class WhatIf:
         return float(error.mean()) <= MOST_ERROR
 
     def saved_ns(self, change: str, ranks: Sequence[int] = ()) -> float | None:
-        """Mean saving a step of a change that was tried, ns; None if it was not."""
+        """Mean saving a step of a change that was tried, ns; None if it was not, or if the replay does not hold."""
+        if not self.holds:
+            return None
         for prediction in self.predictions:
             if prediction.change == change and (not ranks or prediction.ranks == tuple(ranks)):
                 return float((self.replayed_ns - prediction.step_ns).mean())
