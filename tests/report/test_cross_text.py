@@ -27,7 +27,7 @@ def test_path_over_many_ranks_names_none() -> None:
     report = sample_report(50)
     piece = report.tables["critical_path"][0]
     report.tables["critical_path"] = [{**piece, "rank": rank} for rank in range(50)]
-    assert path_sentence(report).startswith("95 % of the path runs through computation of 50 ranks")
+    assert path_sentence(report).startswith("95 % of the path runs through computation on 50 ranks")
 
 
 def test_own_work_that_no_bucket_holds_is_the_hosts() -> None:

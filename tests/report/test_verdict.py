@@ -224,6 +224,12 @@ def test_waiting_accuses_nobody_where_stragglers_are_clear(findings: list[Findin
     )
 
 
+def test_much_waiting_is_no_clean_bill_though_nobody_is_to_blame() -> None:
+    said = verdict(make_report(wait_pct=50.0, late=FOUR, checks=[CLEAR]))
+    assert said.level == "info" and "50 % waiting for each other" in said.sentence
+    assert "waiting" not in verdict(make_report(wait_pct=15.0, late=FOUR, checks=[CLEAR])).sentence
+
+
 def test_waiting_is_still_named_where_stragglers_could_not_be_judged() -> None:
     unknown = Check("TO-S001", "not_evaluated", "no step is common to all ranks")
     said = verdict(make_report(wait_pct=50.0, late=FOUR, checks=[unknown]))

@@ -21,6 +21,7 @@ MOST_CHANGES = 16
 WORTH_PCT = 1.0  # of the step: a change that saves less is drawn grey
 _MOST_COLOURS = 8
 _WRITE_IN_CELLS = 12  # steps; more, and the numbers no longer fit
+_MOST_TALL = 16  # ranks; more, and rows get lower
 _GREY = "#8a8f98"
 _SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A7A7A", "#B8A800")
 
@@ -61,7 +62,7 @@ def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> go.Fi
     )
     figure.update_yaxes(autorange="reversed", type="category", **Y_LABELS)
     figure.update_xaxes(type="category", automargin=True)
-    return laid_out(figure, len(chosen), pixels=22)
+    return laid_out(figure, len(chosen), pixels=22 if len(chosen) <= _MOST_TALL else 14)
 
 
 def arrivals_figure(report: Report) -> go.Figure:

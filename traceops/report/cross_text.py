@@ -14,13 +14,13 @@ _MOST_PARTS = 4
 _MOSTLY = 0.75  # of a bucket's time on the path, to be one rank's
 _DOUBTFUL_PCT = 5.0  # error of the replay from which predictions are to be taken with care
 _NO_SLOWDOWN = 1.02
-# A bucket on the path: (whose it is, for one rank; without a rank).
+# A bucket on the path: (what one rank has, what is on several).
 _OWN = {
     "compute": ("computation", "computation"),
     "memory": ("memory copies", "memory copies"),
     "idle_input": ("input", "waiting for input"),
-    "idle_sync": ("host, which blocks on the device", "hosts that block on the device"),
-    "idle_host": ("host, which launches late", "hosts that launch late"),
+    "idle_sync": ("host, which blocks on the device", "blocked hosts"),
+    "idle_host": ("host, which launches late", "late launches"),
     "idle_dependency": ("dependencies between streams", "dependencies between streams"),
     "idle_gap": ("gaps between kernels", "gaps between kernels"),
 }
@@ -130,4 +130,4 @@ def _part_text(bucket: str, by_rank: Mapping[int, float], ms: float) -> str:
     if by_rank[most] >= _MOSTLY * ms:
         return f"rank {most}'s {one}"
     ranks = [rank for rank, own in by_rank.items() if own > 0.1 * by_rank[most]]
-    return f"{many} of ranks {ranks_text(ranks, 3)}" if len(ranks) <= 3 else f"{many} of {len(ranks)} ranks"
+    return f"{many} on ranks {ranks_text(ranks, 3)}" if len(ranks) <= 3 else f"{many} on {len(ranks)} ranks"

@@ -170,11 +170,15 @@ def _clean_bill(report: Report) -> Verdict:
     parts = [] if step is None else [f"a step takes {ms_text(step)} ms"]
     if compute is not None:
         parts.append(f"{compute:.0f} % of it compute")
+    waiting = (report.summary.get("ledger_pct") or {}).get("comm_wait") or 0.0
+    if waiting >= WAIT_WARNING_PCT:
+        parts.append(f"{waiting:.0f} % waiting for each other")
     about = f": {', '.join(parts)}" if parts else ""
     notes = len(report.findings)
     seen = f" {notes} finding{'s' if notes > 1 else ''} of severity info below." if notes else ""
     return Verdict(
-        "info" if notes else "clear", f"Nothing serious found{about}.{seen}{_unjudged_text(report)}"
+        "info" if notes or waiting >= WAIT_WARNING_PCT else "clear",
+        f"Nothing serious found{about}.{seen}{_unjudged_text(report)}",
     )
 
 
