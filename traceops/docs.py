@@ -21,6 +21,8 @@ def rules_markdown() -> str:
         lines += [f"## {rule.id}: {rule.title}", ""]
         if rule.judged:
             lines += [rule.how, "", f"What to do: {rule.advice}", ""]
+            lines += [f"- `{cause}`: {advice}" for cause, advice in rule.by_cause]
+            lines += [""] if rule.by_cause else []
         else:
             lines += ["The id is reserved; no command judges this yet.", ""]
     return "\n".join(lines)

@@ -10,16 +10,47 @@ from traceops.model import SEVERITIES, Check, Confidence, Evidence, Finding, Sev
 
 @dataclass(frozen=True)
 class Rule:
-    """A documented rule; `judged` is False while no command judges it yet."""
+    """A documented rule; `judged` is False while no command judges it yet.
+
+    `by_cause` is the advice for findings with that cause, in place of `advice`.
+    """
 
     id: str
     title: str
     advice: str
     judged: bool = False
     how: str = ""
+    by_cause: tuple[tuple[str, str], ...] = ()
+
+    def advice_for(self, cause: str | None) -> str:
+        """What to do about a finding with this cause."""
+        return dict(self.by_cause).get(cause or "", self.advice)
 
 
 _PLANNED = "not judged by this version of traceops"
+
+_LATE_BY_CAUSE = (
+    (
+        "gpu_compute",
+        "Compare this GPU's clocks, temperature and power with its peers' (nvidia-smi -q -d PERFORMANCE,CLOCK), look "
+        "for another process on it, and for a larger batch or longer sequences on this rank.",
+    ),
+    (
+        "host",
+        "Look at the rank's CPU binding and NUMA node, for other processes on its cores, and for logging, metrics or "
+        "checkpoints that only this rank does.",
+    ),
+    (
+        "input",
+        "Look at the loader, the data shard and the storage of this rank: more workers (num_workers), prefetch_factor, "
+        "samples of even size.",
+    ),
+    (
+        "copy",
+        "Pin the memory this rank copies from and use non_blocking=True; check its GPU's PCIe generation and width "
+        "against its siblings' (nvidia-smi -q).",
+    ),
+)
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -76,16 +107,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "TO-S001",
         "A rank is persistently late and makes the others wait",
-        "gpu_compute: compare its GPU's clocks, temperature and power with the others' (nvidia-smi -q -d "
-        "PERFORMANCE,CLOCK), look for another process on it, and for uneven batches or sequence lengths. host: CPU "
-        "binding and NUMA node of the rank, other processes on its cores, logging or metrics done on one rank only. "
-        "input: the loader, shard or storage of that rank. copy: pinned memory, the GPU's PCIe width.",
+        "Compare what this rank does in a step with a peer's, in the merged timeline (traceops view).",
         True,
         "Fires where a rank causes 10 % or more of all waiting, running it at its peers' pace saves 10 % of the step "
         "(warning; error from 20 %) in most steps, the others are seen to wait, and a permutation test puts chance "
         "at 10 % or less. Info where the others wait 10 % of the step for one rank but would hardly be faster "
         "without it, or where the cause is the host and the profiler slowed the steps by more than 20 %, or by an "
         "unknown amount in a run that its hosts bound anyway.",
+        _LATE_BY_CAUSE,
     ),
     Rule(
         "TO-S002",
@@ -226,7 +255,7 @@ def finding(
         steps=tuple(steps),
         impact_ms=impact_ms,
         cause=cause,
-        advice=BY_ID[rule].advice,
+        advice=BY_ID[rule].advice_for(cause),
     )
 
 
