@@ -107,7 +107,7 @@ class RankTrace:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One number behind a finding."""
+    """One number behind a finding; `peers` is the median peer's, where a rank is compared with others."""
 
     metric: str
     value: float | int | str | None
@@ -115,6 +115,7 @@ class Evidence:
     threshold: float | None = None
     rank: int | None = None
     step: int | None = None
+    peers: float | None = None
 
 
 @dataclass(frozen=True)

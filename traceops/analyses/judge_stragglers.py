@@ -158,13 +158,14 @@ def _finding(
                 "rank may not be late."
             )
     when = "" if rule == "TO-S001" else f" in {_steps(straggler.late_steps)}"
-    others = len(run.ranks) - 1
-    wait = "the other rank waits" if others == 1 else f"the other {others} ranks wait"
-    message = (
-        f"Rank {straggler.rank} is late{when}, and {wait} {_waiting_ms(run, straggler):.2f} ms a step for it: "
-        f"{_WHY[straggler.cause]}. At its peers' pace the step would take "
-        f"{(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms ({100 * saved / step:.0f} % less).{note}"
-    )
+    message = f"Rank {straggler.rank} is late{when}: {_WHY[straggler.cause]}. {_waits(run, straggler)} "
+    beside = [other.rank for other in run.stragglers.found if other.rank != straggler.rank]
+    if beside:
+        named = f"rank{'s' if len(beside) > 1 else ''} {', '.join(map(str, beside))}"
+        message += f"With {named} cured too, its cure saves {saved / 1e6:.2f} of {step / 1e6:.2f} ms a step"
+    else:
+        message += f"At its peers' pace the step would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms"
+    message += f" ({100 * saved / step:.0f} % less).{note}"
     return finding(
         rule,
         severity,
@@ -204,6 +205,15 @@ def _only_waited_for(run: CrossRank, leader: Straggler, slowdown: float | None) 
             cause=leader.cause,
         )
     ]
+
+
+def _waits(run: CrossRank, straggler: Straggler) -> str:
+    waiting = _waiting_ms(run, straggler)
+    if waiting < 0.01:
+        return "Nobody is seen to wait for it yet, because others are later still."
+    others = len(run.ranks) - 1
+    wait = "The other rank waits" if others == 1 else f"The other {others} ranks wait"
+    return f"{wait} {waiting:.2f} ms a step for it."
 
 
 def _waiting_ms(run: CrossRank, straggler: Straggler) -> float:
@@ -247,7 +257,9 @@ def grown(run: CrossRank, rank: int, cause: str) -> list[Evidence]:
     }
     most = sorted(more, key=lambda name: more[name][1] - more[name][0])[:3]
     return [
-        Evidence(f"grew: {name[:120]}", round(more[name][0], 3), "ms/step", round(more[name][1], 3), rank)
+        Evidence(
+            f"grew: {name}", round(more[name][0], 3), "ms/step", rank=rank, peers=round(more[name][1], 3)
+        )
         for name in most
         if more[name][0] - more[name][1] > 0.01
     ]

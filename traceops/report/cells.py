@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 UNKNOWN = "–"
-GREW = (
-    "grew: "  # evidence of what took longer than on a rank's peers, whose value is in place of the threshold
-)
+GREW = "grew: "  # evidence of what took longer than on a rank's peers
 _CLOSE = 0.01  # values within 1 % of each other have no worst one
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from traceops.model import Evidence, Finding, Report
 from traceops.report.cells import (
-    GREW,
     Cell,
     Column,
     Table,
@@ -138,7 +137,11 @@ def evidence_table(finding: Finding) -> Table:
         Column("value", "Value", make=lambda row: _evidence_value(row["evidence"])),
     ]
     if any(e.threshold is not None for e in finding.evidence):
-        columns.append(Column("threshold", "Fires from", make=lambda row: _threshold(row["evidence"])))
+        columns.append(
+            Column("threshold", "Fires from", make=lambda row: _beside(row["evidence"], "threshold"))
+        )
+    if any(e.peers is not None for e in finding.evidence):
+        columns.append(Column("peers", "Its peers", make=lambda row: _beside(row["evidence"], "peers")))
     for key in ("rank", "step"):
         if any(row[key] is not None for row in rows):
             columns.append(Column(key, key.capitalize(), make=partial(_number_or_blank, key)))
@@ -164,11 +167,10 @@ def _as_measured(value: float | None) -> Cell:
     return known if known.css or value is None else Cell(f"{value:,}".replace(",", "\u202f"))
 
 
-def _threshold(evidence: Evidence) -> Cell:
-    if evidence.threshold is None:
-        return Cell("")
-    amount = f"{evidence.threshold:g}{' ' + evidence.unit if evidence.unit else ''}"
-    return Cell(f"peers: {amount}" if evidence.metric.startswith(GREW) else amount)
+def _beside(evidence: Evidence, field: str) -> Cell:
+    """The threshold or the peers' value, in the evidence's unit; empty where there is none."""
+    value = getattr(evidence, field)
+    return Cell("" if value is None else f"{value:g}{' ' + evidence.unit if evidence.unit else ''}")
 
 
 def _kernel_share(row: Mapping[str, Any]) -> Cell:

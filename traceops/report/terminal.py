@@ -46,7 +46,8 @@ def print_report(report: Report, file: TextIO, written: Path) -> None:
     )
     if skipped:
         console.print(
-            f"{skipped} rules could not be evaluated on these traces; the report says why.", style="dim"
+            f"{skipped} rule{'s' if skipped > 1 else ''} could not be evaluated on these traces; the report says why.",
+            style="dim",
         )
     console.print(_plain(f"Report: {written}"))
 
@@ -161,7 +162,7 @@ def _evidence(evidence: Evidence) -> str:
     """Metric, value and unit; a long name of a kernel or region shortened, the page has all of it."""
     what, colon, grown = evidence.metric.partition(GREW)
     if colon and not what:
-        usual = "" if evidence.threshold is None else f", peers {evidence.threshold:g}"
+        usual = "" if evidence.peers is None else f", peers {evidence.peers:g}"
         return f"{GREW}{_short(grown)} {evidence.value} {evidence.unit}{usual}"
     value = evidence.value
     if isinstance(value, str) and len(value) > _MOST_VALUE:
