@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from replay.measured_runs import (
     BUILDERS,
     CAUSES,
+    DRY,
     GPU_BOUND,
     HOST_BOUND,
     across,
@@ -45,10 +46,6 @@ from traceops.replay.what_if import (
 
 # A failure is not made smaller: every example is a run, and they are small.
 FEW = settings(max_examples=20, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
-DRY = pytest.mark.xfail(
-    strict=True,
-    reason="where the device had run dry before the window, the first edge takes the launch of a later activity",
-)
 
 
 @dataclass(frozen=True)
