@@ -1,0 +1,184 @@
+"""What links gave and should give: references by GPU, bus factors, slow groups found and no others."""
+
+from dataclasses import replace
+
+import pytest
+from generated_run import Size, SlowLink, ddp, fsdp2, hsdp, simulate, tp_dp
+from replay.measured_runs import across, program, true_step
+
+from traceops.align.match import Collective
+from traceops.analyses.bandwidth import judge_low, judge_siblings
+from traceops.analyses.links import (
+    bus_factor,
+    busbw_gbs,
+    collective_bytes,
+    reference_of,
+    reference_transfer_ns,
+    reference_transfers,
+)
+from traceops.replay.what_if import REFERENCE
+
+# As fast as NVLink 4 gives, so that a healthy group is well above the bound; messages of 64 MB.
+FAST = Size(bandwidth_gbs=300.0, far_bandwidth_gbs=300.0, elements=1 << 24, kernel_us=150.0)
+
+
+def collective(op="allreduce", elements=1 << 24, dtype="Float", ranks=4, transfer_ns=1_000_000):
+    group = tuple(range(ranks))
+    members = tuple((rank, 0) for rank in group)
+    return Collective(group, "default_pg", op, elements, dtype, members, transfer_ns, (0,) * ranks)
+
+
+@pytest.mark.parametrize(
+    ("device", "link", "gbs"),
+    [
+        ("NVIDIA H200", "NVLink 4", 350.0),
+        ("NVIDIA H100 80GB HBM3", "NVLink 4", 350.0),
+        ("NVIDIA GH200 480GB", "NVLink 4", 350.0),
+        ("NVIDIA A100-SXM4-80GB", "NVLink 3", 230.0),
+        ("Tesla V100-SXM2-32GB", "NVLink 2", 120.0),
+        ("NVIDIA GB200", "NVLink 5", 650.0),
+        pytest.param(
+            "NVIDIA B200",
+            "NVLink 5",
+            650.0,
+            marks=pytest.mark.xfail(strict=True, reason="only GB200 is known"),
+        ),
+        ("NVIDIA H800", "NVLink 4, cut down", 160.0),
+        ("NVIDIA A800-SXM4-80GB", "NVLink 3, cut down", 160.0),
+        ("NVIDIA H100 PCIe", None, None),
+        ("NVIDIA H100 NVL", None, None),
+        ("NVIDIA A100-PCIE-40GB", None, None),
+        ("NVIDIA GeForce RTX 4090", None, None),
+        ("AMD Instinct MI300X", None, None),
+        (None, None, None),
+    ],
+)
+def test_the_reference_goes_by_the_name_of_the_gpu(device, link, gbs):
+    found = reference_of((0, 1), device, {0: "a", 1: "a"}, 2)
+    assert (None if found is None else (found.link, found.busbw_gbs)) == (link and (link, gbs))
+
+
+def test_between_hosts_and_where_hosts_are_not_known_nothing_is_expected():
+    two = {0: "a", 1: "a", 8: "b"}
+    assert reference_of((0, 1), "NVIDIA H200", two, 16) is not None
+    assert reference_of((0, 8), "NVIDIA H200", two, 16) is None
+    assert reference_of((0, 9), "NVIDIA H200", two, 16) is None  # one of them not known
+    assert reference_of((0, 1), "NVIDIA H200", {}, 8) is not None  # no larger than one host
+    assert reference_of((0, 1), "NVIDIA H200", {}, 16) is None
+
+
+def test_bus_factors_are_those_of_nccl_tests():
+    assert bus_factor("allreduce", 4) == 1.5
+    assert bus_factor("all_reduce", 2) == 1.0
+    for op in (
+        "allgather",
+        "_allgather_base",
+        "_reduce_scatter_base",
+        "reduce_scatter",
+        "all_to_all",
+        "gather",
+    ):
+        assert bus_factor(op, 4) == 0.75
+    for op in ("broadcast", "reduce"):
+        assert bus_factor(op, 4) == 1.0
+    assert bus_factor("allreduce", 1) == 1.0
+
+
+def test_bytes_and_bus_bandwidth():
+    assert collective_bytes(collective(elements=1000, dtype="Float")) == 4000
+    assert collective_bytes(collective(elements=1000, dtype="BFloat16")) == 2000
+    assert collective_bytes(collective(elements=1000, dtype="c10::BFloat16")) == 2000
+    assert collective_bytes(collective(elements=1000, dtype="Float8_e4m3fn")) == 1000
+    assert collective_bytes(collective(elements=None)) is None
+    assert collective_bytes(collective(dtype="Something")) is None
+    assert busbw_gbs(collective(elements=10**6, transfer_ns=40_000)) == pytest.approx(150.0)
+    assert busbw_gbs(collective(transfer_ns=0)) is None
+    assert busbw_gbs(collective(elements=0)) is None
+
+
+def test_the_transfer_at_the_reference():
+    reference = reference_of((0, 1), "NVIDIA H200", {}, 4)
+    one = collective(elements=70_000_000)  # 280 MB, 420 MB over the bus
+    assert reference_transfer_ns(one, reference) == pytest.approx(20_000 + 1_200_000)
+    assert reference_transfer_ns(one, None) == one.transfer_ns
+    assert reference_transfer_ns(replace(one, elements=None), reference) == one.transfer_ns
+
+
+@pytest.mark.parametrize("builder", [ddp, fsdp2])
+def test_the_bandwidth_of_a_generated_run_is_the_one_it_was_given(builder):
+    run = simulate(program(builder, replace(FAST, latency_us=0.001, end_jitter_us=0.0)), 4)
+    measured = across(run)
+    achieved = [busbw_gbs(c) for c in measured.matching.collectives]
+    assert achieved == pytest.approx([300.0] * len(achieved), rel=0.03)
+    assert len(achieved) == len([c for c in run.collectives if c.step >= 3])
+
+
+def test_a_slow_link_of_the_whole_group_is_c001():
+    made = program(ddp, FAST)
+    assert judge_low(across(simulate(made, 4))).findings == ()
+    run = simulate(made, 4, [SlowLink("world", 5.0)])
+    measured = across(run)
+    [found] = judge_low(measured).findings
+    assert (found.rule, found.severity, found.ranks) == ("TO-C001", "warning", (0, 1, 2, 3))
+    assert "NVIDIA H200" in found.message
+    good = replace(made, groups=tuple(replace(groups, bandwidth_gbs=350.0) for groups in made.groups))
+    saved = (true_step(run) - true_step(simulate(good, 4))) / 1e6
+    assert found.impact_ms == pytest.approx(saved, rel=0.1)
+    assert found.impact_ms == pytest.approx(measured.what_if.saved_ns(REFERENCE) / 1e6, abs=1e-3)
+
+
+def test_a_very_slow_link_is_an_error_and_a_slow_one_that_costs_nothing_a_remark():
+    [found] = judge_low(across(simulate(program(ddp, FAST), 4, [SlowLink("world", 20.0)]))).findings
+    assert found.severity == "error"
+    compute = replace(FAST, kernel_us=20_000.0, elements=1 << 21)  # 8 MB a layer
+    measured = across(simulate(program(ddp, compute), 4, [SlowLink("world", 5.0)]))
+    [found] = judge_low(measured).findings
+    assert found.severity == "info"
+
+
+def test_what_is_not_known_is_not_judged():
+    measured = across(simulate(program(ddp, FAST), 4, [SlowLink("world", 5.0)]))
+    assert "device not named" in judge_low(replace(measured, device=None)).not_evaluated
+    apart = replace(measured, hosts={0: "a", 1: "a", 2: "b", 3: "b"})
+    assert "2 hosts" in judge_low(apart).not_evaluated
+    small = across(simulate(program(ddp, replace(FAST, elements=1 << 16)), 4))
+    assert "8 MB or more" in judge_low(small).not_evaluated
+    no_groups = judge_siblings(measured)
+    assert "no two groups" in no_groups.not_evaluated
+
+
+@pytest.mark.parametrize(
+    ("builder", "key"), [(hsdp, "shard"), (hsdp, "replicate"), (tp_dp, "tp"), (tp_dp, "dp")]
+)
+def test_one_slow_group_among_its_siblings_is_c002(builder, key):
+    run = simulate(program(builder, FAST), 8, [SlowLink(key, 3.0, ranks=(5,))])
+    [slow] = {c.members for c in run.collectives if c.op.group == key and 5 in c.members}
+    found = judge_siblings(across(run)).findings
+    assert {f.ranks for f in found} == {slow}
+    assert {(f.rule, f.severity) for f in found} == {("TO-C002", "warning")}
+    assert found[0].impact_ms > 0
+
+
+@pytest.mark.parametrize(("builder", "key"), [(hsdp, "shard"), (tp_dp, "tp")])
+def test_groups_that_are_all_slow_or_hardly_slower_are_no_c002(builder, key):
+    for faults in ([], [SlowLink(key, 3.0)], [SlowLink(key, 1.6, ranks=(5,))]):
+        verdict = judge_siblings(across(simulate(program(builder, FAST), 8, faults)))
+        assert verdict.findings == ()
+        assert verdict.clear
+
+
+def test_transfers_at_the_reference_in_the_order_of_the_graph():
+    measured = across(
+        simulate(program(hsdp, FAST), 8, [SlowLink("shard", 4.0, ranks=(0,))], ranks_per_host=4)
+    )
+    order = measured.graph.kind
+    given = reference_transfers(measured.matching, order, "NVIDIA H200", measured.hosts, 8)
+    for number, ns in zip(order, given.tolist(), strict=True):
+        one = measured.matching.collectives[number]
+        inside = len({measured.hosts[rank] for rank in one.group}) == 1
+        if not inside:
+            assert ns == one.transfer_ns
+        else:
+            size = collective_bytes(one) * bus_factor(one.op, len(one.group))
+            assert ns == pytest.approx(20_000 + size / 350.0, abs=2)
+    assert reference_transfers(measured.matching, order, None, measured.hosts, 8) is None
