@@ -20,6 +20,8 @@ _OP_IN_KERNEL = re.compile(
 _Key = tuple[tuple[int, ...], str, str]
 _SEND_RECEIVE = "send_recv"
 _PAIRED_NS = 50_000  # ends of one collective lie about this close: other pairings are tried where they do not
+_IN_RHYTHM_NS = 200_000
+_FAR_BETTER = 0.25
 _MOST_SHIFT = 256
 NO_METADATA = "coalesced or grouped, its metadata is missing"
 BEFORE_WINDOW = "launched before the window, nothing is known of it"
@@ -128,15 +130,17 @@ def _pair(
 ) -> list[tuple[tuple[int, int], ...]]:
     """Members (rank, position) of each collective of one group and operation.
 
-    By kineto's sequence number where every event has one. Else counted from the end: of the window where
-    all ranks recorded the same last step, of each common step where they did not; and moved where the
-    rhythm of the ends says that a window was cut off in between.
+    By kineto's sequence number where every event has one. Else counted from the end of the window, and
+    moved where the rhythm of the ends says that a window was cut off before; where ranks recorded different
+    last steps and no rhythm is found, from the end of each common step.
     """
     sequences = {rank: [_sequence(summaries[rank], at) for at in positions[rank]] for rank in group}
     if all(None not in own and len(set(own)) == len(own) for own in sequences.values()):
         keys: dict[int, list[int | None]] = sequences
     elif len({_last_step(summaries[rank]) for rank in group}) == 1:
-        return _pair_from_end(group, positions, summaries)
+        return _pair_from_end(group, positions, summaries) or []
+    elif (in_rhythm := _pair_from_end(group, positions, summaries, only_in_rhythm=True)) is not None:
+        return in_rhythm
     else:
         keys = {rank: [_step_of(summaries[rank], at) for at in positions[rank]] for rank in group}
     by_key: dict[int | None, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -151,28 +155,45 @@ def _pair(
 
 
 def _pair_from_end(
-    group: tuple[int, ...], positions: dict[int, list[int]], summaries: dict[int, RankSummary]
-) -> list[tuple[tuple[int, int], ...]]:
-    """Counted from the end, after each rank was moved to fit the rank with most events."""
+    group: tuple[int, ...],
+    positions: dict[int, list[int]],
+    summaries: dict[int, RankSummary],
+    only_in_rhythm: bool = False,
+) -> list[tuple[tuple[int, int], ...]] | None:
+    """Counted from the end, after each rank was moved to fit the rank with most events.
+
+    None where `only_in_rhythm` asks for ends that fit and they do not.
+    """
     if any(not positions[rank] for rank in group):
-        return []
+        return None
     ends = {rank: summaries[rank].comm.end[positions[rank]] for rank in group}
     reference = max(group, key=lambda rank: (len(ends[rank]), -rank))
     # Rank r's event i from the end is the reference's event i + shift from the end.
-    shift = {rank: _shift(ends[reference], ends[rank]) if rank != reference else 0 for rank in group}
+    found = {rank: _shift(ends[reference], ends[rank], same_end=not only_in_rhythm) for rank in group}
+    shift = {rank: moved for rank, (moved, _) in found.items()}
+    if only_in_rhythm and any(unlike > _IN_RHYTHM_NS for _, unlike in found.values()):
+        return None
     first = max(shift.values())
     last = min(len(ends[rank]) + shift[rank] for rank in group)
-    return [
+    paired = [
         tuple((rank, positions[rank][len(ends[rank]) - 1 - (place - shift[rank])]) for rank in group)
         for place in range(last - 1, first - 1, -1)
     ]
+    if only_in_rhythm:  # few and even steps fit in several ways: then their numbers have to agree too
+        steps = [{_step_of(summaries[rank], position) for rank, position in members} for members in paired]
+        known = [own for own in steps if None not in own]
+        if 2 * sum(len(own) == 1 for own in known) <= len(known):
+            return None
+    return paired
 
 
-def _shift(reference: Int, own: Int) -> int:
-    """By how many events the end of `own` lies before the reference's: all members leave a collective together.
+def _shift(reference: Int, own: Int, same_end: bool) -> tuple[int, float]:
+    """By how many events `own` ends before the reference, and how unlike their ends then are (ns, mean).
 
-    The ends of equal events differ by the offset of two clocks, always by the same. Equal counts from
-    the end stand unless another shift fits far better.
+    All members leave a collective together.
+
+    The ends of equal events differ by the offset of two clocks, always by the same. Where windows have the
+    `same_end`, equal counts from the end stand unless another shift fits far better.
     """
     least = max(3, min(len(reference), len(own)) // 2)
 
@@ -186,11 +207,13 @@ def _shift(reference: Int, own: Int) -> int:
         return float(np.mean(np.abs(apart - np.median(apart))))
 
     as_counted = unlike(0)
-    if as_counted <= _PAIRED_NS or as_counted == float("inf"):
-        return 0
+    if same_end and as_counted <= _PAIRED_NS:
+        return 0, as_counted
     most = min(_MOST_SHIFT, max(len(reference), len(own)))
     best = min(range(-most, most + 1), key=lambda shift: (unlike(shift), abs(shift)))
-    return best if unlike(best) < 0.1 * as_counted else 0
+    if same_end and not unlike(best) < _FAR_BETTER * as_counted:
+        return 0, as_counted
+    return best, unlike(best)
 
 
 def _ends_of(rank: int, args: CommArgs, group: tuple[int, ...] | None) -> tuple[int, ...] | None:

@@ -39,16 +39,20 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
     persistent: list[Finding] = []
     sometimes: list[Finding] = []
     left_out: list[str] = []
+    too_few = ""
     step, seen = float(run.stragglers.step_ns.mean()), _seen_waiting(run)
     for straggler in run.stragglers.found:
         saved = float(straggler.saved.mean())
         most = len(straggler.late_steps) > len(run.lateness.steps) / 2
         if not seen or straggler.share < LEAST_SHARE:
             left_out.append(f"hardly anybody is seen to wait for rank {straggler.rank}")
-        elif most and saved >= step * IMPACT_BOUNDS[0] / 100 and straggler.chance > _CHANCE:
+        elif not straggler.apart:
             left_out.append(
-                f"rank {straggler.rank} looks late, but {len(run.lateness.steps)} steps are too few to rule out chance"
+                f"rank {straggler.rank} is the slowest, but not far beyond what its peers differ by"
             )
+        elif most and saved >= step * IMPACT_BOUNDS[0] / 100 and straggler.chance > _CHANCE:
+            count = len(run.lateness.steps)
+            too_few = f"rank {straggler.rank} looks late, but {count} step(s) cannot rule out chance"
         elif most and (severity := severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)):
             severity = "warning" if severity == "info" else severity
             persistent.append(_finding("TO-S001", severity, run, straggler, profiler_slowdown))
@@ -59,7 +63,7 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
         persistent += _only_waited_for(run, leader, profiler_slowdown)
     clear = _clear(run) + "".join(f"; {reason}" for reason in left_out)
     return [
-        Verdict("TO-S001", tuple(persistent), clear=clear),
+        Verdict("TO-S001", tuple(persistent), not_evaluated="" if persistent else too_few, clear=clear),
         Verdict("TO-S002", tuple(sometimes), clear=clear),
     ]
 

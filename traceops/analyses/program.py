@@ -126,7 +126,8 @@ def _joins(
             work[np.minimum(following, len(work) - 1)] if len(work) else np.zeros(len(end), dtype=np.int64)
         )
         begins = np.where(some, activity.start[first] if len(work) else 0, np.iinfo(np.int64).max)
-        issued = np.where(some, launched[first] if len(work) else 0, end)
+        known = np.where(activity.launch[first] >= 0, launched[first], start) if len(work) else start
+        issued = np.where(some, known, end)
         # What ends a step is waited for by whatever comes after it.
         closes = np.isin(end, steps.edges)
         released &= closes | ((begins - end <= RELEASE_NS) & (issued < end))

@@ -20,6 +20,7 @@ MOST_COMPARED = 128  # peers in the permutation test
 _MATTERS = 0.02  # of the step: what a rank must save beside the others to be counted among them
 LATE_STEP = 0.05  # of the step: what a rank must cost in a step to be late in it
 _OF_WORST = 0.25  # of what it costs in its worst step: the least that a late step costs
+_HIDDEN = 0.1  # of the step: what the cure of a rank must add that is late only behind others
 _COVERS = 0.80  # of the lateness: what a cause must explain to be named
 _SHUFFLES = 2000
 _SEED = 20200
@@ -33,7 +34,8 @@ class Straggler:
 
     `saved` is per step what the step gains if this rank runs as its peers do, the other stragglers being
     cured already; `alone` what it gains if only this one is cured. `chance` is the probability that ranks
-    whose steps were dealt at random would show one as late. `caused` is by CAUSES, a step.
+    whose steps were dealt at random would show one as late. `caused` is by CAUSES, a step. `apart` says
+    whether its own time in its late steps lies beyond what its peers differ by among themselves.
     """
 
     rank: int
@@ -44,6 +46,7 @@ class Straggler:
     alone: Steps
     late_steps: tuple[int, ...]
     chance: float
+    apart: bool
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ def _steps(replays: Replays, cured: Sequence[int]) -> Steps | None:
 def _with_hidden(replays: Replays, chosen: Sequence[int]) -> list[int]:
     """Adds ranks that are seen to be late only once the later ones are cured."""
     chosen = list(chosen)
-    least = LATE_STEP * float(replays.base.step_ns().mean())
+    least = _HIDDEN * float(replays.base.step_ns().mean())
     while len(chosen) < MOST_CANDIDATES and (replay := replays.cured(chosen)) is not None:
         blamed = {r: ns for r, ns in replay.waited_for.items() if r not in chosen and replays.graph.peers(r)}
         worst = max(blamed, key=lambda r: blamed[r], default=None)
@@ -122,9 +125,14 @@ def _straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence
     rest = [other for other in chosen if other != rank]
     without, with_all, only = _steps(replays, rest), _steps(replays, chosen), _steps(replays, [rank])
     saved = base * 0 if with_all is None or without is None else without - with_all
-    least = max(LATE_STEP * float(np.median(base)), _OF_WORST * float(saved.max()))
-    late = [step for step, ns in zip(lateness.steps, saved, strict=True) if ns >= least]
     peers = [peer for peer in graph.peers(rank) if peer not in chosen]
+    own, others = _own_steps(graph, rank), np.array([_own_steps(graph, peer) for peer in peers])
+    in_late = _late(saved, base)
+    if len(others) and not in_late.sum() > len(base) / 2:
+        # The others may feel it a step later than it took place.
+        in_late = _late(own - np.median(others, axis=0), base)
+    late = [step for step, is_late in zip(lateness.steps, in_late, strict=True) if is_late]
+    in_late = in_late if late else ~in_late
     share = lateness.share(rank) or 0.0
     if share < LEAST_SHARE and rest and (replay := replays.cured(rest)) is not None:
         waited_for = replay.waited_for  # who was hidden behind the others shows without them
@@ -137,7 +145,8 @@ def _straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence
         saved=saved,
         alone=base * 0 if only is None else base - only,
         late_steps=tuple(late),
-        chance=chance(_own_steps(graph, rank), np.array([_own_steps(graph, peer) for peer in peers])),
+        chance=chance(own, others),
+        apart=len(others) > 0 and _apart(own[in_late], others[:, in_late]),
     )
 
 
@@ -186,6 +195,19 @@ def _spent(graph: Graph, rank: int) -> NDArray[np.int64]:
     nodes = graph.ranks[rank]
     spent: NDArray[np.int64] = nodes.spent[graph.edges[rank][-1]] - nodes.spent[graph.edges[rank][0]]
     return spent
+
+
+def _late(more: Steps, base: Steps) -> NDArray[np.bool_]:
+    """The steps in which a rank is late, by what it takes more or costs in each, ns."""
+    late: NDArray[np.bool_] = more >= max(LATE_STEP * float(np.median(base)), _OF_WORST * float(more.max()))
+    return late
+
+
+def _apart(own: Steps, others: NDArray[np.float64]) -> bool:
+    """Whether a rank is no mere slowest of many: as far beyond the slowest peer as that is twice beyond the median."""
+    means = others.mean(axis=1)
+    slowest = float(means.max())
+    return float(own.mean()) >= slowest + 2 * (slowest - float(np.median(means)))
 
 
 def _own_steps(graph: Graph, rank: int) -> Steps:

@@ -114,9 +114,10 @@ def build_graph(
 
 
 def _roles(nodes: Mapping[int, RankNodes]) -> dict[int, tuple[int, ...]]:
-    by_program: dict[frozenset[Label], list[int]] = defaultdict(list)
+    by_program: dict[tuple[frozenset[Label], bool], list[int]] = defaultdict(list)
     for rank, own in nodes.items():
-        by_program[frozenset(own.labels)].append(rank)
+        launches_known = bool((own.host > NEVER).any())  # else its host cannot be compared, nor its causes
+        by_program[frozenset(own.labels), launches_known].append(rank)
     return {rank: tuple(ranks) for ranks in by_program.values() for rank in ranks}
 
 
@@ -124,7 +125,7 @@ def _common_steps(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
     """The longest run of consecutive steps that every rank recorded."""
     if not ranks:
         return ()
-    common = set.intersection(*({int(n) for n in summary.step_numbers} for summary in ranks))
+    common = set.intersection(*({int(n) for n in _whole_steps(summary)} for summary in ranks))
     first = [int(n) for n in ranks[0].step_numbers if int(n) in common]
     runs: list[list[int]] = []
     for number in first:
@@ -134,6 +135,11 @@ def _common_steps(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
             runs.append([number])
     longest = max((len(run) for run in runs), default=0)
     return next((tuple(run) for run in runs if len(run) == longest), ())
+
+
+def _whole_steps(summary: RankSummary) -> Int:
+    """A damaged trace breaks off in its last step."""
+    return summary.step_numbers[: len(summary.step_numbers) - bool(summary.damage)]
 
 
 def _consecutive(summary: RankSummary, one: int, other: int) -> bool:
