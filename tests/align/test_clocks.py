@@ -25,7 +25,7 @@ from replay.measured_runs import BUILDERS, DRY, across, findings, hosts_of, prog
 from traceops.align.clocks import ClockFit, align_clocks, theil_sen
 from traceops.align.match import match_collectives
 from traceops.analyses.crossrank import measure_across
-from traceops.analyses.judge_stragglers import judge_clocks
+from traceops.analyze import judge_clocks
 
 LONG = Size(kernels=2, kernel_us=20_000, elements=1 << 24)  # steps of half a second, over which clocks drift
 FEW = settings(max_examples=30, deadline=None, derandomize=True)
@@ -125,7 +125,7 @@ def test_ranks_of_one_host_share_a_clock():
 
 
 def test_a_rank_whose_ends_contradict_its_host_keeps_its_own_clock():
-    run = simulate(program(ddp, steps=6), 4, [ClockShift(2, offset_us=5e3)])
+    run = simulate(program(ddp, steps=3), 4, [ClockShift(2, offset_us=5e3)])
     _, clocks = aligned(summaries(run, hta=False), 4, hosts_of(run))
     assert clocks.fits[0].offset_ns - clocks.fits[2].offset_ns == pytest.approx(5e6, abs=1e4)
     assert clocks.residual_p95_ns < 10_000

@@ -77,6 +77,12 @@ def test_blame_goes_along_the_chain_to_its_root(builder, rank):
     assert directly[rank] < 0.9 * sum(directly.values())  # else this would test nothing
 
 
+def test_blame_goes_along_a_chain_whose_waiting_compute_hides():
+    """The replicas wait for a rank that computed while its scatter waited, and so was charged with nothing itself."""
+    run = simulate(program(hsdp, layers=4, sync=True), 8, [SlowHost(1, 800, at="backward")])
+    assert across(run).lateness.share(1) > 0.7
+
+
 @pytest.mark.parametrize("builder", [hsdp, tp_dp])
 @pytest.mark.parametrize("pair", [(1, 6), (0, 3), (2, 7)])
 def test_two_slow_ranks_of_different_groups_share_the_blame(builder, pair):

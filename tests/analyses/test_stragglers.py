@@ -1,6 +1,8 @@
 """On generated runs the ranks that cost time are found, with their cause and what they cost, and no others."""
 
+import json
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from generated_run import (
     step_time,
     summaries,
     tp_dp,
+    write_traces,
 )
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -41,9 +44,13 @@ from replay.measured_runs import (
 from traceops.analyses.bandwidth import judge_low, judge_siblings
 from traceops.analyses.comm_pattern import judge_late_start, judge_small
 from traceops.analyses.crossrank import measure_across
-from traceops.analyses.judge_stragglers import judge_clocks, judge_stragglers
+from traceops.analyses.judge_clocks import judge_clocks
+from traceops.analyses.judge_stragglers import judge_stragglers
 from traceops.analyses.stragglers import chance
+from traceops.hta_bridge import HtaTables
+from traceops.load.discover import discover
 from traceops.replay.critical_path import critical_path
+from traceops.summary import summarize
 
 FEW = settings(max_examples=60, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
 
@@ -176,6 +183,7 @@ def test_ranks_that_take_turns_are_late_in_their_steps():
     }
 
 
+@DRY
 @FEW
 @given(
     st.sampled_from(BUILDERS),
@@ -354,6 +362,30 @@ def test_a_collective_that_one_rank_lacks():
     args[len(args) // 2] = None
     ranks[2] = replace(ranks[2], comm=replace(comm, args=tuple(args)))
     check_everything(ranks, 4, hosts_of(run))
+
+
+def test_a_rank_that_did_nothing(tmp_path):
+    """Its trace holds its steps and nothing else; other groups go on without it."""
+    run = simulate(program(hsdp), 8)
+    for rank, path in enumerate(write_traces(run, tmp_path)):
+        trace = json.loads(path.read_text())
+        if rank == 5:
+            rows = trace["traceEvents"]
+            trace["traceEvents"] = [e for e in rows if e["ph"] != "X" or e["name"].startswith("ProfilerStep")]
+            path.write_text(json.dumps(trace))
+    [window] = discover(str(tmp_path)).windows
+    with patch("traceops.summary.hta_tables", return_value=HtaTables()):
+        ranks = [summarize(file) for file in window.files]
+    check_everything(ranks, 8, hosts_of(run))
+
+
+@pytest.mark.xfail(strict=True, raises=ZeroDivisionError, reason="a sibling that takes no time divides")
+def test_collectives_of_no_length():
+    run = simulate(program(hsdp), 8)
+    ranks = summaries(run, hta=False)
+    comm = ranks[5].comm
+    ranks[5] = replace(ranks[5], comm=replace(comm, end=comm.start))
+    check_everything(ranks, 8, hosts_of(run))
 
 
 def test_rooted_collectives():

@@ -225,6 +225,16 @@ def test_more_cured_ranks_never_save_less(builder, host_bound, late, kinds):
     assert before == pytest.approx(true_step(simulate(made, 8)), rel=0.10)
 
 
+def test_late_ranks_run_as_the_one_that_is_not():
+    made = program(fsdp2)
+    run = simulate(made, 4, [SlowCompute(rank, 2.0) for rank in (0, 1, 3)])
+    replays = Replays(across(run).graph)
+    healthy = true_step(simulate(made, 4))
+    assert replays.cured((0, 1, 3)).step_ns().mean() == pytest.approx(healthy, rel=0.05)
+    assert replays.cured((0, 1)).step_ns().mean() == pytest.approx(true_step(run), rel=0.05)
+    assert replays.cured((0, 1, 2, 3)) is None  # nobody is left to run as
+
+
 def blocking_launches(run, ahead):
     """The run as torch traces it where its host may be `ahead` launches in front: the launch call blocks."""
     ranks = []
