@@ -45,7 +45,9 @@ def main() -> int:
     steps = len(run.graph.steps) if run.graph is not None else 0
     print(f"{args.ranks} ranks × {steps} steps, {len(run.matching.collectives)} collectives matched")
     print(f"load (one rank {statistics.median(loads):.3f} s)      {load:8.2f} s")
-    print(f"map  (one rank {statistics.median(maps):.3f} s)      {statistics.median(maps) * args.ranks:8.2f} s")
+    print(
+        f"map  (one rank {statistics.median(maps):.3f} s)      {statistics.median(maps) * args.ranks:8.2f} s"
+    )
     print(f"cross-rank stage               {statistics.median(reduces):8.2f} s, judging {judging:.2f} s")
     print(f"cross-rank ÷ load              {(statistics.median(reduces) + judging) / load:8.3f}")
     return 0

@@ -16,7 +16,8 @@ from traceops.analyses.comm_pattern import judge_late_start, judge_small
 from traceops.analyses.communication import judge_exposed
 from traceops.analyses.crossrank import CrossRank, measure_across
 from traceops.analyses.idle import judge_idle
-from traceops.analyses.judge_stragglers import judge_clocks, judge_stragglers
+from traceops.analyses.judge_clocks import judge_clocks
+from traceops.analyses.judge_stragglers import judge_stragglers
 from traceops.analyses.validity import (
     judge_backward_sync,
     judge_damage,

@@ -111,7 +111,7 @@ RULES: tuple[Rule, ...] = (
         True,
         "Fires where a rank causes 10 % or more of all waiting, running it at its peers' pace saves 10 % of the step "
         "(warning; error from 20 %) in most steps, the others are seen to wait, and a permutation test puts chance "
-        "at 10 % or less. Info where the others wait 10 % of the step for one rank but would hardly be faster "
+        "at 12 % or less. Info where the others wait 10 % of the step for one rank but would hardly be faster "
         "without it, or where the cause is the host and the profiler slowed the steps by more than 20 %, or by an "
         "unknown amount in a run that its hosts bound anyway.",
         _LATE_BY_CAUSE,
@@ -141,8 +141,9 @@ RULES: tuple[Rule, ...] = (
         "Send fewer and larger messages: DDP's bucket_cap_mb (25 is the default), one flat buffer or "
         "all_reduce_coalesced instead of a call a parameter, larger FSDP units.",
         True,
-        "At least 20 collectives a step below 1 MB that reach less than a tenth of their group's best bandwidth: info "
-        "where their exposed transfer takes 5 % of the step, warning from 10 %, error from 25 %.",
+        "At least 20 collectives a step below 4 MB that reach less than a quarter of what their link gives (where that "
+        "is not known, of their group's best): info where their transfer takes 2 % of the step, hidden or not, or "
+        "their exposed transfer 5 %, warning from 10 %, error from 25 %.",
     ),
     Rule(
         "TO-O003",
@@ -188,8 +189,8 @@ RULES: tuple[Rule, ...] = (
         "to the peers' devices, and at `nvidia-smi topo -m` and `nvidia-smi nvlink -s`.",
         True,
         "Bus bandwidth of messages of 8 MB and more, median, against what NCCL reaches over the NVLink of that GPU "
-        "inside one host: warning below 30 %, error below 10 %, info where their transfer takes less than 2 % of the "
-        "step. Not judged between hosts and for GPUs without NVLink: there the traces alone do not tell what to "
+        "inside one host: warning below 30 %, error below 10 %, info where the reference would save less than 2 % of "
+        "the step. Not judged between hosts and for GPUs without NVLink: there the traces alone do not tell what to "
         "expect.",
     ),
     Rule(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traceops.align.pair import pair
 from traceops.analyses.program import NEVER
 from traceops.model import CommArgs, Int
 from traceops.summary import RankSummary
@@ -19,10 +20,6 @@ _OP_IN_KERNEL = re.compile(
 )
 _Key = tuple[tuple[int, ...], str, str]
 _SEND_RECEIVE = "send_recv"
-_PAIRED_NS = 50_000  # ends of one collective lie about this close: other pairings are tried where they do not
-_IN_RHYTHM_NS = 200_000
-_FAR_BETTER = 0.25
-_MOST_SHIFT = 256
 NO_METADATA = "coalesced or grouped, its metadata is missing"
 BEFORE_WINDOW = "launched before the window, nothing is known of it"
 _ROOTED = re.compile(r"broadcast|^reduce$|^_?reduce_?oop|^gather|^scatter", re.I)
@@ -88,6 +85,12 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
         others_known = any(args is not None for args in summary.comm.args)
         for position, args in enumerate(summary.comm.args):
             group = (args.group_ranks if args is not None else None) or default
+            if (
+                args is not None
+                and args.group_ranks is None
+                and args.group_size not in (None, len(group or ()))
+            ):
+                group = None  # it says that it was another group than the only one we know
             op = _operation(args, summary.comm.name[position])
             point_to_point = _POINT_TO_POINT.search(op) is not None
             if point_to_point and args is not None:
@@ -110,7 +113,7 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
     collectives: list[Collective] = []
     for (ends, description, op), positions in by_key.items():
         group = tuple(sorted(ends))
-        paired = _pair(group, positions, summaries)
+        paired = pair(group, positions, summaries)
         unmatched["outside the window of other ranks"] += sum(map(len, positions.values())) - len(
             group
         ) * len(paired)
@@ -125,97 +128,6 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
     return Matching(tuple(collectives), events, dict(unmatched))
 
 
-def _pair(
-    group: tuple[int, ...], positions: dict[int, list[int]], summaries: dict[int, RankSummary]
-) -> list[tuple[tuple[int, int], ...]]:
-    """Members (rank, position) of each collective of one group and operation.
-
-    By kineto's sequence number where every event has one. Else counted from the end of the window, and
-    moved where the rhythm of the ends says that a window was cut off before; where ranks recorded different
-    last steps and no rhythm is found, from the end of each common step.
-    """
-    sequences = {rank: [_sequence(summaries[rank], at) for at in positions[rank]] for rank in group}
-    if all(None not in own and len(set(own)) == len(own) for own in sequences.values()):
-        keys: dict[int, list[int | None]] = sequences
-    elif len({_last_step(summaries[rank]) for rank in group}) == 1:
-        return _pair_from_end(group, positions, summaries) or []
-    elif (in_rhythm := _pair_from_end(group, positions, summaries, only_in_rhythm=True)) is not None:
-        return in_rhythm
-    else:
-        keys = {rank: [_step_of(summaries[rank], at) for at in positions[rank]] for rank in group}
-    by_key: dict[int | None, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for rank in group:
-        for key, position in zip(keys[rank], positions[rank], strict=True):
-            by_key[key][rank].append(position)
-    paired = []
-    for key, own in by_key.items():
-        count = min(len(own[rank]) for rank in group) if key is not None else 0
-        paired += [tuple((rank, own[rank][index]) for rank in group) for index in range(-count, 0)]
-    return paired
-
-
-def _pair_from_end(
-    group: tuple[int, ...],
-    positions: dict[int, list[int]],
-    summaries: dict[int, RankSummary],
-    only_in_rhythm: bool = False,
-) -> list[tuple[tuple[int, int], ...]] | None:
-    """Counted from the end, after each rank was moved to fit the rank with most events.
-
-    None where `only_in_rhythm` asks for ends that fit and they do not.
-    """
-    if any(not positions[rank] for rank in group):
-        return None
-    ends = {rank: summaries[rank].comm.end[positions[rank]] for rank in group}
-    reference = max(group, key=lambda rank: (len(ends[rank]), -rank))
-    # Rank r's event i from the end is the reference's event i + shift from the end.
-    found = {rank: _shift(ends[reference], ends[rank], same_end=not only_in_rhythm) for rank in group}
-    shift = {rank: moved for rank, (moved, _) in found.items()}
-    if only_in_rhythm and any(unlike > _IN_RHYTHM_NS for _, unlike in found.values()):
-        return None
-    first = max(shift.values())
-    last = min(len(ends[rank]) + shift[rank] for rank in group)
-    paired = [
-        tuple((rank, positions[rank][len(ends[rank]) - 1 - (place - shift[rank])]) for rank in group)
-        for place in range(last - 1, first - 1, -1)
-    ]
-    if only_in_rhythm:  # few and even steps fit in several ways: then their numbers have to agree too
-        steps = [{_step_of(summaries[rank], position) for rank, position in members} for members in paired]
-        known = [own for own in steps if None not in own]
-        if 2 * sum(len(own) == 1 for own in known) <= len(known):
-            return None
-    return paired
-
-
-def _shift(reference: Int, own: Int, same_end: bool) -> tuple[int, float]:
-    """By how many events `own` ends before the reference, and how unlike their ends then are (ns, mean).
-
-    All members leave a collective together.
-
-    The ends of equal events differ by the offset of two clocks, always by the same. Where windows have the
-    `same_end`, equal counts from the end stand unless another shift fits far better.
-    """
-    least = max(3, min(len(reference), len(own)) // 2)
-
-    def unlike(shift: int) -> float:
-        a = reference[: len(reference) - shift] if shift >= 0 else reference
-        b = own if shift >= 0 else own[: len(own) + shift]
-        count = min(len(a), len(b))
-        if count < least:
-            return float("inf")
-        apart = a[len(a) - count :] - b[len(b) - count :]
-        return float(np.mean(np.abs(apart - np.median(apart))))
-
-    as_counted = unlike(0)
-    if same_end and as_counted <= _PAIRED_NS:
-        return 0, as_counted
-    most = min(_MOST_SHIFT, max(len(reference), len(own)))
-    best = min(range(-most, most + 1), key=lambda shift: (unlike(shift), abs(shift)))
-    if same_end and not unlike(best) < _FAR_BETTER * as_counted:
-        return 0, as_counted
-    return best, unlike(best)
-
-
 def _ends_of(rank: int, args: CommArgs, group: tuple[int, ...] | None) -> tuple[int, ...] | None:
     """(source, destination) of a send or receive as global ranks; None where the other end is not named."""
     if group is None or rank not in group:
@@ -224,21 +136,6 @@ def _ends_of(rank: int, args: CommArgs, group: tuple[int, ...] | None) -> tuple[
     if other is None or not 0 <= other < len(group) or group[other] == rank:
         return None
     return (rank, group[other]) if args.destination is not None else (group[other], rank)
-
-
-def _sequence(summary: RankSummary, position: int) -> int | None:
-    args = summary.comm.args[position]
-    return None if args is None else args.sequence
-
-
-def _last_step(summary: RankSummary) -> int | None:
-    return int(summary.step_numbers[-1]) if len(summary.step_numbers) else None
-
-
-def _step_of(summary: RankSummary, position: int) -> int | None:
-    """The number of the step that launched the event, None outside all steps."""
-    step = int(summary.comm.step[position])
-    return int(summary.step_numbers[step]) if 0 <= step < len(summary.step_numbers) else None
 
 
 def waits_by_rank(matching: Matching, ranks: Sequence[RankSummary]) -> dict[int, tuple[Int, Int, Int]]:

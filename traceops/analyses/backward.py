@@ -23,13 +23,14 @@ class BackwardSync:
 
     `promised_by` is the wrapper seen in the trace that promises to, '' where there is none.
     `device_end[k]` is when the last computation that step k's backward launched was over, ns; NO_BACKWARD
-    where the step has none.
+    where the step has none. `launches_known` is False where no launch of any collective is recorded.
     """
 
     steps_with_backward: int
     steps_synchronised: int
     promised_by: str
     device_end: Int
+    launches_known: bool
 
 
 def measure_backward_sync(events: Events, activity: Activity, steps: StepBounds) -> BackwardSync:
@@ -49,5 +50,6 @@ def measure_backward_sync(events: Events, activity: Activity, steps: StepBounds)
             synchronised += bool(((launched >= first) & (launched <= last)).any())
             computed = compute_end[(compute_launched >= first) & (compute_launched <= last)]
             device_end[step] = computed.max() if len(computed) else NO_BACKWARD
+    known = bool(comm.any()) or not (activity.kind == COMM).any()
     promise = next((name for name in events.names if _PROMISES.match(name)), "")
-    return BackwardSync(with_backward, synchronised, promise, device_end)
+    return BackwardSync(with_backward, synchronised, promise, device_end, known)

@@ -57,12 +57,16 @@ def judge_low(run: CrossRank) -> Verdict:
     share, achieved, group, reference, same = min(low, key=lambda entry: entry[0])
     total_ms = sum(c.transfer_ns for _, _, _, _, own in low for c in own) / 1e6 / max(steps, 1) / len(low)
     severity = severity_of(-share, -_LOW_PCT[0], -_LOW_PCT[1], -_LOW_PCT[2])
-    if severity is None or 100.0 * total_ms < _MATTERS_PCT * step_ms:
+    cost_ms = total_ms if saved is None else max(saved, 0.0) / 1e6
+    if severity is None or 100.0 * cost_ms < _MATTERS_PCT * step_ms:
         severity = "info"
+    where = (
+        "of one host" if hosts.get(group[0]) is not None else "of one host, which these traces do not name"
+    )
     ranks = sorted({rank for _, _, own, _, _ in low for rank in own})
     message = (
         f"Large {same[0].op} messages of {len(group)} ranks move {achieved:.1f} GB/s (bus bandwidth), {share:.1f} % "
-        f"of the {reference.busbw_gbs:g} GB/s that {reference.link} gives between {device} of one host."
+        f"of the {reference.busbw_gbs:g} GB/s that {reference.link} gives between {device} {where}."
     )
     return Verdict(
         "TO-C001",
@@ -82,7 +86,7 @@ def judge_low(run: CrossRank) -> Verdict:
                     Evidence("their transfer", round(total_ms, 3), "ms/step"),
                 ],
                 ranks=ranks,
-                impact_ms=round(total_ms if saved is None else max(saved, 0.0) / 1e6, 3),
+                impact_ms=round(cost_ms, 3),
             ),
         ),
     )
@@ -104,7 +108,7 @@ def judge_siblings(run: CrossRank) -> Verdict:
             if others:
                 compared += 1
                 usual = float(np.median(others))
-                if median >= _SIBLING * usual:
+                if usual > 0 and median >= _SIBLING * usual:
                     slow[group].append((median, usual, len(groups[group])))
     if not compared:
         return Verdict("TO-C002", not_evaluated="no two groups run the same operation on the same bytes")
@@ -113,11 +117,13 @@ def judge_siblings(run: CrossRank) -> Verdict:
         lost_ms = sum((median - usual) * count for median, usual, count in kind) / 1e6 / max(steps, 1)
         median, usual, count = max(kind, key=lambda entry: entry[0] / entry[1])
         listed = ", ".join(map(str, group[:16]))
+        # What a cut-off trace lost may have paired other collectives.
+        damaged = any(times.summary.damage for times in run.ranks)
         found.append(
             finding(
                 "TO-C002",
-                "warning",
-                "high",
+                "info" if damaged else "warning",
+                "low" if damaged else "high",
                 f"Collectives among ranks {listed} transfer {median / usual:.1f} times as long as the same ones in "
                 f"sibling groups ({median / 1e6:.3f} against {usual / 1e6:.3f} ms).",
                 [

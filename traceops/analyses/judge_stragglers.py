@@ -1,4 +1,4 @@
-"""Turns stragglers into TO-S001 and TO-S002, and clocks that do not fit into TO-V006."""
+"""Turns stragglers into TO-S001 and TO-S002."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from traceops.analyses.crossrank import CrossRank, RankTimes, mean_ms
+from traceops.analyses.crossrank import CrossRank, RankTimes
+from traceops.analyses.judge_clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.analyses.lateness import CAUSES
 from traceops.analyses.stragglers import LEAST_SHARE, Straggler
 from traceops.findings import Verdict, finding, severity_of
@@ -15,12 +16,11 @@ from traceops.model import Confidence, Evidence, Finding, Severity
 IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error
 _BURST_PCT = (10.0, 25.0)  # what a rank late in some steps costs the worst of them: info, warning
 _WAITING_PCT = 10.0  # of the step: waiting for one rank that is worth a remark though its cure saves little
-_CHANCE = 0.1
+_CHANCE = 0.12  # two ranks of three steps each cannot do better than one in ten
 _SURE = 0.05
 _VISIBLE = 0.25  # of the saving: what the others must be seen to wait
 _PROFILED = 1.2  # profiled ÷ unprofiled step from which a slow host may be the profiler's doing
 _HOST_BOUND = 0.1  # of the step with the stragglers cured: what it would lose if no host were late
-_CLOCK_PCT = 5.0  # of the step: median spread of aligned ends beyond which ranks cannot be laid side by side
 
 _WHY = {
     "gpu_compute": "its GPU computes longer",
@@ -33,8 +33,17 @@ _WHY = {
 
 def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Verdict]:
     """TO-S001 and TO-S002 [docs/metrics.md, who causes the wait]."""
-    if run.stragglers is None or run.lateness is None or run.what_if is None or not run.what_if.holds:
+    if (
+        run.stragglers is None
+        or run.lateness is None
+        or run.what_if is None
+        or not run.what_if.holds
+        or (out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT)
+    ):
         why = _nothing_to_compare(run)
+        return [Verdict("TO-S001", not_evaluated=why), Verdict("TO-S002", not_evaluated=why)]
+    if run.stragglers.alone is not None:
+        why = f"the others wait most for rank {run.stragglers.alone}, and no other rank runs its program"
         return [Verdict("TO-S001", not_evaluated=why), Verdict("TO-S002", not_evaluated=why)]
     persistent: list[Finding] = []
     sometimes: list[Finding] = []
@@ -64,47 +73,8 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
     clear = _clear(run) + "".join(f"; {reason}" for reason in left_out)
     return [
         Verdict("TO-S001", tuple(persistent), not_evaluated="" if persistent else too_few, clear=clear),
-        Verdict("TO-S002", tuple(sometimes), clear=clear),
+        Verdict("TO-S002", tuple(sometimes), not_evaluated="" if sometimes else too_few, clear=clear),
     ]
-
-
-def judge_clocks(run: CrossRank) -> Verdict:
-    """TO-V006: whether the ranks' clocks could be brought together."""
-    clocks = run.clocks
-    if len(run.ranks) < 2:
-        return Verdict("TO-V006", not_evaluated="there is only one rank")
-    if clocks.residual_p95_ns is None:
-        return Verdict(
-            "TO-V006",
-            not_evaluated="no matched collective synchronises the ranks, so clocks are left as they are",
-        )
-    step_ns = 1e6 * float(np.median([mean_ms(times.duration) for times in run.ranks]))
-    p50, p95 = clocks.residual_p50_ns or 0.0, clocks.residual_p95_ns
-    spread_pct = 100 * p50 / step_ns if step_ns else 0.0
-    told = (
-        f"ends of {clocks.anchors} collectives lie within {p50 / 1e3:.0f} µs (median; p95 {p95 / 1e3:.0f} µs)"
-    )
-    if spread_pct <= _CLOCK_PCT and not clocks.unaligned:
-        return Verdict("TO-V006", clear=f"aligned {told}")
-    ranks = clocks.unaligned
-    message = (
-        f"Ranks {', '.join(map(str, ranks[:16]))} share too few collectives with the others to align their clocks."
-        if ranks
-        else f"After alignment the {told}, {spread_pct:.0f} % of a step: positions of ranks against each other are not "
-        "to be trusted. Waiting, transfer and causes do not need common clocks and hold."
-    )
-    evidence = [
-        Evidence(
-            "spread of aligned ends, median",
-            round(p50 / 1e3, 1),
-            "µs",
-            round(step_ns / 1e3 * _CLOCK_PCT / 100, 1),
-        ),
-        Evidence("spread of aligned ends, p95", round(p95 / 1e3, 1), "µs"),
-        Evidence("anchors", clocks.anchors, "collectives"),
-    ]
-    severity: Severity = "info" if ranks else "warning"
-    return Verdict("TO-V006", (finding("TO-V006", severity, "high", message, evidence, ranks=ranks),))
 
 
 def _nothing_to_compare(run: CrossRank) -> str:
@@ -112,9 +82,11 @@ def _nothing_to_compare(run: CrossRank) -> str:
         return "there is only one rank"
     if not run.split:
         return "no collective could be matched across ranks"
+    if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
+        return "the ends of matched collectives do not fit together, see TO-V006"
     if run.what_if is not None:
         return f"the replay is off by up to {run.what_if.error_pct:.0f} % of the measured step"
-    return "no step is common to all ranks"
+    return "no step is common to all ranks with most of its collectives matched"
 
 
 def _seen_waiting(run: CrossRank) -> bool:
@@ -146,7 +118,7 @@ def _finding(
         "high" if straggler.chance <= _SURE and straggler.cause != "unknown" else "medium"
     )
     note = ""
-    if straggler.cause == "host":
+    if straggler.cause in ("host", "unknown"):
         if slowdown is None:
             confidence = "medium"
             if run.stragglers.host_share >= _HOST_BOUND:
@@ -155,7 +127,7 @@ def _finding(
                     " But hosts bound the whole run: under the profiler, whose cost these traces do not tell, one of "
                     "them is the slowest by nature (see TO-I001)."
                 )
-        elif slowdown > _PROFILED:
+        elif slowdown > _PROFILED and straggler.cause == "host":
             confidence, severity = "low", "info"
             note = (
                 f" The profiler made the steps {slowdown:.2f} times as long, most of it host time: without it this "
@@ -163,7 +135,7 @@ def _finding(
             )
     when = "" if rule == "TO-S001" else f" in {_steps(straggler.late_steps)}"
     message = f"Rank {straggler.rank} is late{when}: {_WHY[straggler.cause]}. {_waits(run, straggler)} "
-    beside = [other.rank for other in run.stragglers.found if other.rank != straggler.rank]
+    beside = sorted(other.rank for other in run.stragglers.found if other.rank != straggler.rank)
     if beside:
         named = f"rank{'s' if len(beside) > 1 else ''} {', '.join(map(str, beside))}"
         message += f"With {named} cured too, its cure saves {saved / 1e6:.2f} of {step / 1e6:.2f} ms a step"
@@ -214,7 +186,7 @@ def _only_waited_for(run: CrossRank, leader: Straggler, slowdown: float | None) 
 def _waits(run: CrossRank, straggler: Straggler) -> str:
     waiting = _waiting_ms(run, straggler)
     if waiting < 0.01:
-        return "Nobody is seen to wait for it yet, because others are later still."
+        return "Nobody is seen to wait for it alone, because others are as late or later."
     others = len(run.ranks) - 1
     wait = "The other rank waits" if others == 1 else f"The other {others} ranks wait"
     return f"{wait} {waiting:.2f} ms a step for it."

@@ -15,9 +15,9 @@ from traceops.model import Int
 # Bus bandwidth that NCCL reaches inside one host for large messages, GB/s: a bit under the link's one-way
 # rate of NVLink 2, 3, 4 and 5 (150, 300, 450 and 900 GB/s). [NVIDIA data sheets; nccl-tests on such hosts]
 LINKS: tuple[tuple[str, str, float], ...] = (
-    (r"GB?[23]00", "NVLink 5", 650.0),
+    (r"G?B[23]00", "NVLink 5", 650.0),
     (r"H800", "NVLink 4, cut down", 160.0),
-    (r"H200|H100(?!.*(PCIe|NVL))|GH200", "NVLink 4", 350.0),
+    (r"(?<!G)H200|H100(?!.*(PCIe|NVL))", "NVLink 4", 350.0),
     (r"A800", "NVLink 3, cut down", 160.0),
     (r"A100.*SXM", "NVLink 3", 230.0),
     (r"V100.*SXM", "NVLink 2", 120.0),

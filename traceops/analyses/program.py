@@ -160,6 +160,7 @@ def _host(events: Events, activity: Activity, comm: Int, steps: StepBounds) -> t
     loading = union(events.ts[loads], events.end[loads])
     moment = events.ts[np.maximum(launch, 0)] if len(events) else rows
     known = (launch >= 0) & activity.on_gpu
+    known[len(comm) :] &= last[: len(rows) - len(comm)] >= 0  # before the first activity nothing was launched
     host = np.where(known, moment - held.covered_before(moment), NEVER)
     # A step is over when its last kernel is, not when that was launched.
     host[len(comm) :] += np.where(known[len(comm) :], (activity.end - activity.start)[closing], 0)

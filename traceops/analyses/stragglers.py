@@ -21,6 +21,7 @@ _MATTERS = 0.02  # of the step: what a rank must save beside the others to be co
 LATE_STEP = 0.05  # of the step: what a rank must cost in a step to be late in it
 _OF_WORST = 0.25  # of what it costs in its worst step: the least that a late step costs
 _HIDDEN = 0.1  # of the step: what the cure of a rank must add that is late only behind others
+_MOST_HIDDEN = 2  # ranks whose cure alone adds nothing, because they hide each other
 _COVERS = 0.80  # of the lateness: what a cause must explain to be named
 _SHUFFLES = 2000
 _SEED = 20200
@@ -54,7 +55,8 @@ class Stragglers:
     """Those that matter, most saved first; `leader` caused most of the waiting, whether or not it costs anything.
 
     `joint_ns` are the step times with all of `found` cured, `host_share` the part of those that would go
-    if no host were ever late: a job that its hosts bound anyway has a slowest one by nature.
+    if no host were ever late: a job that its hosts bound anyway has a slowest one by nature. `alone` is the
+    rank that caused most of the waiting if no other runs its program, so that nothing can be compared.
     """
 
     found: tuple[Straggler, ...]
@@ -62,12 +64,15 @@ class Stragglers:
     step_ns: Steps
     joint_ns: Steps | None
     host_share: float
+    alone: int | None
 
 
 def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
     """Find the smallest set of ranks whose cure explains what curing all candidates saves."""
     graph, base = replays.graph, replays.base.step_ns()
     shares = {rank: lateness.share(rank) or 0.0 for rank in graph.ranks}
+    most = max(shares, key=lambda rank: (shares[rank], -rank))
+    alone = most if shares[most] >= LEAST_SHARE and not graph.peers(most) else None
     order = sorted((rank for rank in shares if graph.peers(rank)), key=lambda rank: (-shares[rank], rank))
     leader = order[0] if order and shares[order[0]] >= LEAST_SHARE else None
     chosen = [rank for rank in order if shares[rank] >= LEAST_SHARE][:MOST_CANDIDATES]
@@ -85,7 +90,7 @@ def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
     if with_all is not None and cured is not None:
         in_time = simulate(graph, replace(cured, without=HOST)).step_ns()
         host_share = float((with_all - in_time).mean() / with_all.mean())
-    return Stragglers(tuple(found), first, base, with_all, host_share)
+    return Stragglers(tuple(found), first, base, with_all, host_share, alone)
 
 
 def _steps(replays: Replays, cured: Sequence[int]) -> Steps | None:
@@ -94,17 +99,20 @@ def _steps(replays: Replays, cured: Sequence[int]) -> Steps | None:
 
 
 def _with_hidden(replays: Replays, chosen: Sequence[int]) -> list[int]:
-    """Adds ranks that are seen to be late only once the later ones are cured."""
-    chosen = list(chosen)
+    """Adds ranks that are seen to be late only once the later ones are cured, even several that hide each other."""
+    chosen, sure = list(chosen), len(chosen)
     least = _HIDDEN * float(replays.base.step_ns().mean())
     while len(chosen) < MOST_CANDIDATES and (replay := replays.cured(chosen)) is not None:
         blamed = {r: ns for r, ns in replay.waited_for.items() if r not in chosen and replays.graph.peers(r)}
         worst = max(blamed, key=lambda r: blamed[r], default=None)
         steps = _steps(replays, [*chosen, worst]) if worst is not None else None
-        if worst is None or steps is None or (replay.step_ns() - steps).mean() < least:
+        if worst is None or steps is None or len(chosen) - sure >= _MOST_HIDDEN:
             break
         chosen.append(worst)
-    return chosen
+        before = _steps(replays, chosen[:sure])
+        if before is not None and (before - steps).mean() >= least:
+            sure = len(chosen)
+    return chosen[:sure]
 
 
 def _needed(replays: Replays, chosen: list[int]) -> list[int]:

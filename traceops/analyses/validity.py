@@ -115,6 +115,8 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
     with_backward = {s.rank: s.backward for s in ranks if s.backward.steps_with_backward}
     if not with_backward:
         return Verdict("TO-V004", not_evaluated="the traces hold no backward pass")
+    if not any(backward.launches_known for backward in with_backward.values()):
+        return Verdict("TO-V004", not_evaluated="the traces do not say when their collectives were launched")
     if any(backward.steps_synchronised for backward in with_backward.values()):
         return Verdict("TO-V004", clear="collectives were launched inside backward")
     who = seen or f"the strategy {manifest.get('strategy')}"

@@ -22,6 +22,9 @@ WORK = (*OWN_BUCKETS, "masked")
 MASKED = len(OWN_BUCKETS)
 
 Label = tuple[Any, ...]
+_ALIKE = 0.9  # of their collectives that ranks of one role share
+_MOST_ROLES = 64  # beyond so many different programs only equal ones are one role
+_MATCHED = 0.5  # of a rank's collectives in a step: with fewer the step shows too little
 
 
 @dataclass(frozen=True)
@@ -79,25 +82,26 @@ def build_graph(
     ranks: Sequence[RankSummary], matching: Matching, fits: Mapping[int, ClockFit]
 ) -> Graph | None:
     """The graph over the steps that all ranks share; None where there is nothing to compare."""
-    steps = _common_steps(ranks)
+    steps = _common_steps(ranks, matching)
     if not steps or len(ranks) < 2 or not matching.collectives:
         return None
-    comm = {summary.rank: summary.comm for summary in ranks}
+    by_rank = {summary.rank: summary for summary in ranks}
     labels: dict[int, list[tuple[int, Label, int]]] = {summary.rank: [] for summary in ranks}
     count: dict[tuple[int, Label], int] = defaultdict(int)
-    # From the end, because windows start at different moments; then peers' labels agree.
+    # By step, and in it from the end, because windows start at different moments; then peers' labels agree.
     for number in range(len(matching.collectives) - 1, -1, -1):
         collective = matching.collectives[number]
         for rank, position in collective.members:
-            args = comm[rank].args[position]
+            args = by_rank[rank].comm.args[position]
             sends = args is not None and args.destination is not None  # stages of a pipeline are no peers
-            key = (collective.description, len(collective.group), collective.op, sends)
+            step = _step_of(by_rank[rank], position)
+            key = (step, collective.description, len(collective.group), collective.op, sends)
             labels[rank].append((position, (*key, count[rank, key]), number))
             count[rank, key] += 1
-    nodes = {s.rank: _rank_nodes(s, fits[s.rank], sorted(labels[s.rank]), steps) for s in ranks}
-    at: dict[int, dict[int, int]] = {}
-    for rank, own in labels.items():
-        at[rank] = {number: node for node, (_, _, number) in enumerate(sorted(own))}
+    for own in labels.values():
+        own.sort(key=lambda entry: entry[0])
+    nodes = {s.rank: _rank_nodes(s, fits[s.rank], labels[s.rank], steps) for s in ranks}
+    at = {rank: {number: i for i, (_, _, number) in enumerate(own)} for rank, own in labels.items()}
     order = _order(matching, nodes, at)
     return Graph(
         ranks=nodes,
@@ -109,23 +113,48 @@ def build_graph(
         kind=tuple(order),
         steps=steps,
         edges={rank: np.arange(len(own.work) - len(steps) - 1, len(own.work)) for rank, own in nodes.items()},
-        roles=_roles(nodes),
+        roles=_roles(nodes, steps),
     )
 
 
-def _roles(nodes: Mapping[int, RankNodes]) -> dict[int, tuple[int, ...]]:
+def _roles(nodes: Mapping[int, RankNodes], steps: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Ranks whose programs are nearly the same: a collective more here and there makes no other role."""
     by_program: dict[tuple[frozenset[Label], bool], list[int]] = defaultdict(list)
     for rank, own in nodes.items():
         launches_known = bool((own.host > NEVER).any())  # else its host cannot be compared, nor its causes
-        by_program[frozenset(own.labels), launches_known].append(rank)
-    return {rank: tuple(ranks) for ranks in by_program.values() for rank in ranks}
+        inside = frozenset(label for label in own.labels if label[0] == "step" or label[0] in steps)
+        by_program[inside, launches_known].append(rank)
+    roles: dict[int, tuple[int, ...]] = {}
+    for program, ranks in by_program.items():
+        like = (
+            [other for other in by_program if _alike(program, other)]
+            if len(by_program) <= _MOST_ROLES
+            else [program]
+        )
+        together = tuple(sorted(rank for other in like for rank in by_program[other]))
+        roles |= dict.fromkeys(ranks, together)
+    return roles
 
 
-def _common_steps(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
-    """The longest run of consecutive steps that every rank recorded."""
+def _alike(one: tuple[frozenset[Label], bool], other: tuple[frozenset[Label], bool]) -> bool:
+    shared = len(one[0] & other[0])
+    return one[1] == other[1] and shared >= _ALIKE * max(len(one[0]), len(other[0]))
+
+
+def _step_of(summary: RankSummary, position: int) -> int | None:
+    step = int(summary.comm.step[position])
+    return int(summary.step_numbers[step]) if 0 <= step < len(summary.step_numbers) else None
+
+
+def _common_steps(ranks: Sequence[RankSummary], matching: Matching) -> tuple[int, ...]:
+    """The longest run of consecutive steps that every rank recorded, with most of their collectives matched."""
     if not ranks:
         return ()
-    common = set.intersection(*({int(n) for n in _whole_steps(summary)} for summary in ranks))
+    matched: dict[int, list[int]] = defaultdict(list)
+    for collective in matching.collectives:
+        for rank, position in collective.members:
+            matched[rank].append(position)
+    common = set.intersection(*(_usable_steps(summary, matched[summary.rank]) for summary in ranks))
     first = [int(n) for n in ranks[0].step_numbers if int(n) in common]
     runs: list[list[int]] = []
     for number in first:
@@ -137,9 +166,17 @@ def _common_steps(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
     return next((tuple(run) for run in runs if len(run) == longest), ())
 
 
-def _whole_steps(summary: RankSummary) -> Int:
-    """A damaged trace breaks off in its last step."""
-    return summary.step_numbers[: len(summary.step_numbers) - bool(summary.damage)]
+def _usable_steps(summary: RankSummary, matched: Sequence[int]) -> set[int]:
+    """Numbers of the steps that can be replayed; a damaged trace breaks off in its last one."""
+    count = len(summary.step_numbers)
+    inside = (summary.comm.step >= 0) & (summary.comm.step < count)
+    of_all = np.bincount(summary.comm.step[inside], minlength=count)
+    chosen = np.zeros(len(inside), dtype=bool)
+    chosen[np.array(matched, dtype=np.int64)] = True
+    of_matched = np.bincount(summary.comm.step[inside & chosen], minlength=count)
+    usable = of_matched >= _MATCHED * of_all
+    usable[count - bool(summary.damage) :] = False
+    return {int(number) for number in summary.step_numbers[usable]}
 
 
 def _consecutive(summary: RankSummary, one: int, other: int) -> bool:

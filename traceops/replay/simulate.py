@@ -85,23 +85,27 @@ def simulate(graph: Graph, change: Change | None = None) -> Replay:
 
 
 def relabelled(source: RankNodes, target: RankNodes) -> RankNodes:
-    """The program of `source` with its nodes in the order of `target`, which runs the same one.
+    """The program of `source` with its nodes in the order of `target`.
 
-    Raises KeyError where it does not.
+    A node that only the target has begins with the one before it; a join for one that only the source has goes.
     """
     if source.labels == target.labels:
         return source
     at = {label: node for node, label in enumerate(source.labels)}
-    take = np.array([at[label] for label in target.labels], dtype=np.int64)
-    to = np.empty(len(take), dtype=np.int64)
-    to[take] = np.arange(len(take))
+    same = np.array([at.get(label, -1) for label in target.labels], dtype=np.int64)
+    known = np.flatnonzero(same >= 0)
+    before = np.maximum(np.searchsorted(known, np.arange(len(same)), side="right") - 1, 0)
+    take = same[known[before]]
+    to = np.full(len(source.labels), -1, dtype=np.int64)
+    to[same[known]] = known
     after = source.after[take]
     return replace(
         source,
         labels=target.labels,
+        first_edge=target.first_edge,
         work=source.work[take],
-        delay=source.delay[take],
-        after=np.where(after >= 0, to[after], -1),
+        delay=np.where(same >= 0, source.delay[take], 0),
+        after=np.where((same >= 0) & (after >= 0), to[after], -1),
         stands_at=source.stands_at[take],
         standing=source.standing[take],
         join_node=to[source.join_node],
@@ -138,7 +142,8 @@ class _Run:
         self._delay: list[int] = nodes.delay.tolist()
         self._after: list[int] = nodes.after.tolist()
         # What may hold the rank up, in the order of its time: joins (node, own time), launches (-1, how far behind).
-        behind = np.concatenate((join_work, host - work))
+        # A join for a node that is not there holds nothing up.
+        behind = np.concatenate((np.where(nodes.join_node >= 0, join_work, NEVER), host - work))
         waits_for = np.concatenate((nodes.join_node, np.full(len(work), -1)))
         moment = np.concatenate((nodes.joined_at, nodes.stands_at))
         order = np.argsort(moment, kind="stable")

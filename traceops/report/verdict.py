@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from traceops.analyses.ledger import BUCKETS
 from traceops.model import Check, Finding, Report
 from traceops.report.cells import ranks_text
 from traceops.report.stragglers import (
@@ -151,13 +152,19 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
     if finding.rule == "TO-O001":
         step = _of_step(finding, mean_of_ranks(report))
         return (
-            f"Ranks exchange data for {ms_text(finding.impact_ms)} ms{step} with no computation to hide it",
+            f"Ranks exchange data for {ms_text(_lost_ms(finding))} ms{step} with no computation to hide it",
             1,
         )
     one, several = _LOSES[finding.rule]
     step = _of_step(finding, _mean_step(report.steps, worst))
     who, verb = who_text(finding.ranks, len(report.ranks)), one if len(finding.ranks) == 1 else several
-    return f"{who} {verb} {ms_text(finding.impact_ms)} ms{step}", 1
+    return f"{who} {verb} {ms_text(_lost_ms(finding))} ms{step}", 1
+
+
+def _lost_ms(finding: Finding) -> float:
+    """What the finding measured, ms a step: its cure may save less, which is its impact."""
+    measured = next((e.value for e in finding.evidence if e.metric in BUCKETS and e.unit == "ms/step"), None)
+    return float(measured) if isinstance(measured, (int, float)) else finding.impact_ms or 0.0
 
 
 def _clean_bill(report: Report) -> Verdict:
