@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from generated_run import (
     Program,
     Size,
@@ -30,11 +29,6 @@ GPU_BOUND = Size()
 HOST_BOUND = Size(kernel_us=3.0, launch_us=10.0, elements=1 << 16)
 DEFAULT = TraceStyle()
 CAUSES = {SlowCompute: "gpu_compute", SlowHost: "host", SlowInput: "input", SlowCopy: "copy"}
-
-DRY = pytest.mark.xfail(
-    strict=True,
-    reason="where the device had run dry before the window, the first edge takes the launch of a later activity",
-)
 
 
 def program(builder=ddp, size=GPU_BOUND, steps=4, sync=False, layers=3, **rest) -> Program:

@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from replay.measured_runs import (
     BUILDERS,
     CAUSES,
-    DRY,
     GPU_BOUND,
     HOST_BOUND,
     across,
@@ -101,7 +100,6 @@ def test_the_replay_without_a_change_gives_the_measured_steps(spec):
     check_reproduced(spec.run())
 
 
-@DRY
 @pytest.mark.parametrize("size", [GPU_BOUND, HOST_BOUND], ids=["gpu", "host"])
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_so_it_does_where_the_device_had_run_dry_before_the_window(builder, size):
@@ -109,7 +107,6 @@ def test_so_it_does_where_the_device_had_run_dry_before_the_window(builder, size
         check_reproduced(simulate(program(builder, size, sync=True), 4, [SlowHost(rank, 900)]))
 
 
-@DRY
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_so_it_does_in_a_run_that_its_hosts_bound(builder):
     check_reproduced(simulate(program(builder, HOST_BOUND), 4, [SlowHost(2, 200)]))
@@ -143,7 +140,6 @@ def test_of_two_faults_the_cure_of_one_leaves_the_other(builder):
         assert replays.cured(cured).step_ns().mean() == pytest.approx(without, rel=0.1)
 
 
-@DRY
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_changes_of_the_whole_run_give_the_run_that_had_them(builder):
     for size in (GPU_BOUND, HOST_BOUND):
@@ -190,7 +186,6 @@ def test_transfers_at_twice_the_bandwidth():
     assert halved == pytest.approx(true_step(simulate(twice, 4)), rel=0.03)
 
 
-@DRY
 @FEW
 @given(specs(any_host=True))
 def test_no_change_makes_steps_negative_or_longer(spec):
@@ -204,7 +199,6 @@ def test_no_change_makes_steps_negative_or_longer(spec):
         assert prediction.step_ns.mean() <= 1.02 * what_if.replayed_ns.mean(), prediction.change
 
 
-@DRY
 @FEW
 @given(
     st.sampled_from(BUILDERS),
