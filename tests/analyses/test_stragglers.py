@@ -96,10 +96,6 @@ def test_severity_goes_by_what_the_step_would_gain(builder, share, severity):
     assert [found for found in said(across(run)) if found[1] != "info"] == wanted
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="backward hides the waiting, which delays transfers behind it: a cost of 23 %, yet nobody is seen to wait",
-)
 @pytest.mark.parametrize(("builder", "share"), [(tp_dp, 0.30), (ddp, 0.14)])
 def test_a_rank_that_delays_hidden_communication_is_found(builder, share):
     made = program(builder, steps=6)
@@ -108,9 +104,6 @@ def test_a_rank_that_delays_hidden_communication_is_found(builder, share):
     assert [found[2:] for found in said(across(run)) if found[1] != "info"] == [((5,), "gpu_compute")]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a host a little late shows its loading, which the others' waiting hides"
-)
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_a_host_that_is_a_little_late_is_not_called_slow_to_load(builder):
     made = replace(builder(layers=3, steps=6, size=HOST_BOUND))

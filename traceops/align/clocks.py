@@ -18,6 +18,7 @@ from traceops.summary import RankSummary
 _SYNCHRONISES = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.I)
 _LEAST_ANCHORS = 3
 _LEAST_FOR_DRIFT = 8
+_OUT_OF_NOISE = 6.0  # times the residual that a drift moves a clock over the window
 _MOST_ANCHORS = 200  # a pair; slopes are taken between all of them
 _DRIFT_PPM = 500.0  # no clock of a computer is worse: what looks like more is noise
 
@@ -137,7 +138,8 @@ def _fit(own: Int, common: Int) -> ClockFit:
     middle = round(float(np.median(own)))
     sloped = np.abs(apart - base - at_middle - slope * (own - middle))
     trusted = len(own) >= _LEAST_FOR_DRIFT and abs(slope) * 1e6 <= _DRIFT_PPM
-    if trusted and np.median(sloped) < 0.5 * np.median(flat):
+    moved = abs(slope) * float(np.ptp(own))  # over the window: has to stand out of the noise
+    if trusted and np.median(sloped) < 0.5 * np.median(flat) and moved > _OUT_OF_NOISE * np.median(sloped):
         return ClockFit(base + round(at_middle), slope, middle)
     return ClockFit(base, 0.0, middle)
 

@@ -95,7 +95,12 @@ def _seen_waiting(run: CrossRank) -> bool:
     found = run.stragglers.found
     if run.stragglers.joint_ns is None:
         return False
-    waiting = sum(sum(s.caused.values()) for s in found) / max(len(run.ranks) - len(found), 1)
+    late = {straggler.rank for straggler in found}
+    waiting = sum(sum(s.caused.values()) for s in found)
+    # Waiting that other work hides delays the transfers behind it all the same.
+    hidden = sum(sum(c.wait_ns) for c in run.matching.collectives if c.last_rank in late)
+    steps = max(len(run.stragglers.step_ns), 1)
+    waiting = max(waiting, hidden / steps) / max(len(run.ranks) - len(found), 1)
     return waiting >= _VISIBLE * float((run.stragglers.step_ns - run.stragglers.joint_ns).mean())
 
 
@@ -187,6 +192,9 @@ def _waits(run: CrossRank, straggler: Straggler) -> str:
     waiting = _waiting_ms(run, straggler)
     if waiting < 0.01:
         return "Nobody is seen to wait for it alone, because others are as late or later."
+    assert run.stragglers is not None
+    if waiting < _VISIBLE * float(straggler.saved.mean()) / 1e6 and len(run.stragglers.found) == 1:
+        return "It delays transfers, which the others partly hide behind their own work."
     others = len(run.ranks) - 1
     wait = "The other rank waits" if others == 1 else f"The other {others} ranks wait"
     return f"{wait} {waiting:.2f} ms a step for it."

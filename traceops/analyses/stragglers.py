@@ -169,6 +169,9 @@ def _cause(
     """
     charged = dict(zip(CAUSES, lateness.caused[rank].sum(axis=1).tolist(), strict=True))
     total = sum(charged.values())
+    if not _loads_longer(graph, rank, peers, 0.5 * charged["input"] / max(len(peers), 1)):
+        # It loads as long as they do; what they wait for it elsewhere only hides theirs.
+        charged["host"] += charged.pop("input")
     best = max(charged, key=lambda cause: charged[cause])
     if best in ("input", "gpu_compute", "copy") and total > 0:
         own, others = host_ns(graph, rank), [ns for peer in peers if (ns := host_ns(graph, peer)) is not None]
@@ -190,6 +193,8 @@ def _cause_by_replay(graph: Graph, rank: int, peers: Sequence[int], rest: Sequen
         return "unknown"
     before = simulate(graph, others).step_ns().mean() if rest else simulate(graph).step_ns().mean()
     for cause, work in (("input", LOADING), ("copy", ("memory",)), ("host", HOST)):
+        if cause == "input" and not _loads_longer(graph, rank, peers, 0.5 * saved * len(graph.steps)):
+            continue
         without = simulate(graph, replace(others, without=work, without_on=(rank,))).step_ns().mean()
         if before - without >= _COVERS * saved:
             return cause
@@ -222,6 +227,21 @@ def _own_steps(graph: Graph, rank: int) -> Steps:
     """Own time of a rank in each step: what is left of it without waiting, ns."""
     own: Steps = np.diff(graph.ranks[rank].work[graph.edges[rank]]).astype(float)
     return own
+
+
+def _loads_longer(graph: Graph, rank: int, peers: Sequence[int], least_ns: float) -> bool:
+    """Whether this rank's host spends that much more of the window in data loading than its median peer's."""
+    own, others = (
+        _loading_ns(graph, rank),
+        [ns for peer in peers if (ns := _loading_ns(graph, peer)) is not None],
+    )
+    return own is None or not others or own - float(np.median(others)) >= least_ns
+
+
+def _loading_ns(graph: Graph, rank: int) -> float | None:
+    nodes = graph.ranks[rank]
+    known = nodes.host > NEVER
+    return float(nodes.host_input[known].max()) if known.any() else None
 
 
 def host_ns(graph: Graph, rank: int) -> float | None:
