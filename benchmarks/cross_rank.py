@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from traceops.analyses.crossrank import measure_across
@@ -33,7 +35,7 @@ def main() -> int:
     files = found.windows[-1].files
     loads, maps, summaries = [], [], []
     for file in files:
-        loads.append(_seconds(lambda path=file.path: load_trace(path)))  # type: ignore[misc]
+        loads.append(_seconds(partial(load_trace, file.path)))
         began = time.perf_counter()
         summaries.append(summarize(file))
         maps.append(time.perf_counter() - began)
@@ -64,9 +66,9 @@ def renamed(summary: RankSummary, rank: int, world: int) -> RankSummary:
     return replace(summary, rank=rank, meta=meta, comm=replace(summary.comm, args=args))
 
 
-def _seconds(work: object) -> float:
+def _seconds(work: Callable[[], object]) -> float:
     began = time.perf_counter()
-    work()  # type: ignore[operator]
+    work()
     return time.perf_counter() - began
 
 
