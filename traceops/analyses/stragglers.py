@@ -105,8 +105,12 @@ def _with_hidden(replays: Replays, chosen: Sequence[int]) -> list[int]:
     while len(chosen) < MOST_CANDIDATES and (replay := replays.cured(chosen)) is not None:
         blamed = {r: ns for r, ns in replay.waited_for.items() if r not in chosen and replays.graph.peers(r)}
         worst = max(blamed, key=lambda r: blamed[r], default=None)
-        steps = _steps(replays, [*chosen, worst]) if worst is not None else None
-        if worst is None or steps is None or len(chosen) - sure >= _MOST_HIDDEN:
+        if worst is None or blamed[worst] < _MATTERS * replays.base.step_ns().sum() * (
+            len(replays.graph.ranks) - 1
+        ):
+            break
+        steps = _steps(replays, [*chosen, worst])
+        if steps is None or len(chosen) - sure >= _MOST_HIDDEN:
             break
         chosen.append(worst)
         before = _steps(replays, chosen[:sure])
