@@ -43,7 +43,6 @@ def critical_path(graph: Graph, step: int) -> list[Piece]:
         since = begins[rank]
         if moment <= since:
             break
-        nodes = graph.ranks[rank]
         before, freed = _released(graph, rank, node, moment)
         start = max(freed, since)
         if moment > start:
@@ -61,7 +60,6 @@ def critical_path(graph: Graph, step: int) -> list[Piece]:
         if last == rank and last_node == node:
             break
         rank, node, moment = last, last_node, arrived
-        del nodes
     return pieces[::-1]
 
 
