@@ -56,6 +56,11 @@ class RankSummary:
     backward: BackwardSync
     hta: HtaTables
 
+    def step_number(self, position: int) -> int | None:
+        """The number of the step that launched the collective at this position of `comm`; None outside all."""
+        step = int(self.comm.step[position])
+        return int(self.step_numbers[step]) if 0 <= step < len(self.step_numbers) else None
+
 
 def summarize(file: TraceFile) -> RankSummary:
     """Load one trace and measure it. Raises InputError where the file cannot be opened."""

@@ -125,7 +125,7 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
                 continue
             collectives.append(_collective(group, description, op, members, args_of[0], summaries))
     unmatched = {reason: count for reason, count in unmatched.items() if count}
-    return Matching(tuple(collectives), events, dict(unmatched))
+    return Matching(tuple(collectives), events, unmatched)
 
 
 def _ends_of(rank: int, args: CommArgs, group: tuple[int, ...] | None) -> tuple[int, ...] | None:

@@ -10,9 +10,9 @@ from traceops.model import Int
 from traceops.summary import RankSummary
 
 _PAIRED_NS = 50_000  # ends of one collective lie about this close: other pairings are tried where they do not
-_IN_RHYTHM_NS = 200_000
-_FAR_BETTER = 0.25
-_MOST_SHIFT = 256
+_IN_RHYTHM_NS = 200_000  # how unlike ends may be that are paired by their rhythm alone
+_FAR_BETTER = 0.25  # of the unlikeness as counted: what another shift must reach to be believed
+_MOST_SHIFT = 256  # events a window may end before another
 
 
 def pair(
@@ -121,7 +121,5 @@ def _last_step(summary: RankSummary) -> int | None:
 
 def _step_of(summary: RankSummary, position: int) -> int | None:
     """The number of the step that launched the event; None outside all, and where a damaged trace breaks off."""
-    step = int(summary.comm.step[position])
-    if summary.damage and step == len(summary.step_numbers) - 1:
-        return None
-    return int(summary.step_numbers[step]) if 0 <= step < len(summary.step_numbers) else None
+    broken_off = summary.damage and summary.comm.step[position] == len(summary.step_numbers) - 1
+    return None if broken_off else summary.step_number(position)

@@ -153,7 +153,7 @@ def _straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence
         rank=rank,
         share=share,
         caused=dict(zip(CAUSES, (lateness.caused[rank].sum(axis=1) / len(base)).tolist(), strict=True)),
-        cause=_cause(graph, lateness, rank, peers, rest, saved),
+        cause=_cause(replays, lateness, rank, peers, rest, saved),
         saved=saved,
         alone=base * 0 if only is None else base - only,
         late_steps=tuple(late),
@@ -163,7 +163,7 @@ def _straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence
 
 
 def _cause(
-    graph: Graph, lateness: Lateness, rank: int, peers: Sequence[int], rest: Sequence[int], saved: Steps
+    replays: Replays, lateness: Lateness, rank: int, peers: Sequence[int], rest: Sequence[int], saved: Steps
 ) -> str:
     """The cause that covers most of the charge, if it covers enough of it; else what a replay shows.
 
@@ -171,6 +171,7 @@ def _cause(
     alone shows idle time for its host, though its host is no slower than theirs. Such time does not
     count against the cause.
     """
+    graph = replays.graph
     charged = dict(zip(CAUSES, lateness.caused[rank].sum(axis=1).tolist(), strict=True))
     total = sum(charged.values())
     if not _loads_longer(graph, rank, peers, 0.5 * charged["input"] / max(len(peers), 1)):
@@ -187,15 +188,18 @@ def _cause(
         and (lateness.share(rank) or 0) >= LEAST_SHARE
     ):
         return best
-    return _cause_by_replay(graph, rank, peers, rest, float(saved.mean()))
+    return _cause_by_replay(replays, rank, peers, rest, float(saved.mean()))
 
 
-def _cause_by_replay(graph: Graph, rank: int, peers: Sequence[int], rest: Sequence[int], saved: float) -> str:
+def _cause_by_replay(
+    replays: Replays, rank: int, peers: Sequence[int], rest: Sequence[int], saved: float
+) -> str:
     """The kind of work whose loss on this rank alone saves what its cure does, the others being cured."""
-    others = cure(graph, rest)
-    if others is None or not peers or saved <= 0:
+    graph = replays.graph
+    others, cured = cure(graph, rest), _steps(replays, rest)
+    if others is None or cured is None or not peers or saved <= 0:
         return "unknown"
-    before = simulate(graph, others).step_ns().mean() if rest else simulate(graph).step_ns().mean()
+    before = cured.mean()
     for cause, work in (("input", LOADING), ("copy", ("memory",)), ("host", HOST)):
         if cause == "input" and not _loads_longer(graph, rank, peers, 0.5 * saved * len(graph.steps)):
             continue
@@ -235,10 +239,8 @@ def _own_steps(graph: Graph, rank: int) -> Steps:
 
 def _loads_longer(graph: Graph, rank: int, peers: Sequence[int], least_ns: float) -> bool:
     """Whether this rank's host spends that much more of the window in data loading than its median peer's."""
-    own, others = (
-        _loading_ns(graph, rank),
-        [ns for peer in peers if (ns := _loading_ns(graph, peer)) is not None],
-    )
+    own = _loading_ns(graph, rank)
+    others = [ns for peer in peers if (ns := _loading_ns(graph, peer)) is not None]
     return own is None or not others or own - float(np.median(others)) >= least_ns
 
 

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from traceops.cli.arguments import positive
 from traceops.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--fail-on", choices=("info", "warning", "error"), help="exit 1 on a finding this severe")
     add("--strict", action="store_true", help="exit 3 if any file could not be read whole")
-    add("--jobs", type=_positive, metavar="N", help="processes to read traces with (one a core)")
+    add("--jobs", type=positive, metavar="N", help="processes to read traces with (one a core)")
     add("-q", "--quiet", action="store_true", help="print the report's path only")
 
 
@@ -121,10 +122,3 @@ def _check_writable(folder: Path) -> None:
         raise InputError(f"{folder} cannot be made ({error.strerror}); choose another with -o DIR") from error
     if not os.access(folder, os.W_OK):
         raise InputError(f"{folder} is not writable; choose another with -o DIR")
-
-
-def _positive(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value

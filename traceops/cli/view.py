@@ -7,6 +7,8 @@ import re
 import sys
 from pathlib import Path
 
+from traceops.cli.arguments import positive
+
 HELP = "Write all ranks as one aligned timeline for ui.perfetto.dev."
 
 _MOST_NUMBERS = 1_000_000  # in a list such as 0-3: more is a slip
@@ -23,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--ranks", type=_numbers, metavar="LIST", help="ranks to show, such as 0,2-3 (all)")
     add("--steps", type=_numbers, metavar="LIST", help="steps to show, such as 4-5 (all)")
-    add("--jobs", type=_positive, metavar="N", help="processes to read traces with (one a core)")
+    add("--jobs", type=positive, metavar="N", help="processes to read traces with (one a core)")
     add("-q", "--quiet", action="store_true", help="print the file's path only")
 
 
@@ -73,10 +75,3 @@ def _numbers(text: str) -> tuple[int, ...]:
             raise argparse.ArgumentTypeError(f"takes numbers and ranges such as 0,2-3, not {text!r}")
         numbers |= set(range(first, last + 1))
     return tuple(sorted(numbers))
-
-
-def _positive(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value

@@ -19,7 +19,6 @@ from traceops.summary import RankSummary
 
 # Beside the ledger's own buckets: time in which communication ran while the rank's host was late.
 WORK = (*OWN_BUCKETS, "masked")
-MASKED = len(OWN_BUCKETS)
 
 Label = tuple[Any, ...]
 _ALIKE = 0.9  # of their collectives that ranks of one role share
@@ -69,9 +68,7 @@ class Graph:
     kind: tuple[int, ...]
     steps: tuple[int, ...]
     edges: dict[int, NDArray[np.int64]]  # rank -> node of each edge of `steps`, one more than steps
-    roles: dict[
-        int, tuple[int, ...]
-    ]  # rank -> the ranks that ran the same collectives in the same steps, itself too
+    roles: dict[int, tuple[int, ...]]  # rank -> the ranks that ran nearly the same program, itself too
 
     def peers(self, rank: int) -> list[int]:
         """The other ranks that ran the same program."""
@@ -94,7 +91,7 @@ def build_graph(
         for rank, position in collective.members:
             args = by_rank[rank].comm.args[position]
             sends = args is not None and args.destination is not None  # stages of a pipeline are no peers
-            step = _step_of(by_rank[rank], position)
+            step = by_rank[rank].step_number(position)
             key = (step, collective.description, len(collective.group), collective.op, sends)
             labels[rank].append((position, (*key, count[rank, key]), number))
             count[rank, key] += 1
@@ -139,11 +136,6 @@ def _roles(nodes: Mapping[int, RankNodes], steps: Sequence[int]) -> dict[int, tu
 def _alike(one: tuple[frozenset[Label], bool], other: tuple[frozenset[Label], bool]) -> bool:
     shared = len(one[0] & other[0])
     return one[1] == other[1] and shared >= _ALIKE * max(len(one[0]), len(other[0]))
-
-
-def _step_of(summary: RankSummary, position: int) -> int | None:
-    step = int(summary.comm.step[position])
-    return int(summary.step_numbers[step]) if 0 <= step < len(summary.step_numbers) else None
 
 
 def _common_steps(ranks: Sequence[RankSummary], matching: Matching) -> tuple[int, ...]:

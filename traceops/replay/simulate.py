@@ -25,14 +25,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Replay:
-    """Simulated ends of steps (rank -> edges, ns), and per collective when it could transfer and ended (ns).
+    """Simulated ends of steps (rank -> edges, ns).
 
     `waited_for[rank]` is what the other members of its collectives waited for the rank that came last, ns.
     """
 
     edges: dict[int, NDArray[np.int64]]
-    ready: list[int]
-    end: list[int]
     waited_for: dict[int, int]
 
     def step_ns(self) -> NDArray[np.float64]:
@@ -65,14 +63,12 @@ def simulate(graph: Graph, change: Change | None = None) -> Replay:
         for rank, node in members:
             collective_of[rank][node] = number
     transfer = (graph.transfer if change.transfer is None else change.transfer).tolist()
-    ready: list[int] = []
     ends: list[int] = []
     waited_for = dict.fromkeys(graph.ranks, 0)
     for number, members in enumerate(graph.members):
         begins = [programs[rank].begin(node, collective_of[rank], ends) for rank, node in members]
         latest = max(begins)
         waited_for[members[begins.index(latest)][0]] += len(begins) * latest - sum(begins)
-        ready.append(latest)
         ends.append(latest + transfer[number])
     edges = {
         rank: np.array(
@@ -81,7 +77,7 @@ def simulate(graph: Graph, change: Change | None = None) -> Replay:
         )
         for rank in graph.ranks
     }
-    return Replay(edges, ready, ends, waited_for)
+    return Replay(edges, waited_for)
 
 
 def relabelled(source: RankNodes, target: RankNodes) -> RankNodes:
