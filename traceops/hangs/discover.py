@@ -1,0 +1,297 @@
+"""Finds the evidence of a hang in a run folder, a folder of dumps, or one file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from traceops.errors import InputError
+from traceops.hangs.jobs import one_job
+from traceops.hangs.model import Evidence, LogEvent, RankProcess, RankRecord, RankStacks, RecordedGroup, Stall
+from traceops.load.flight_recorder import is_dump, read_dump
+from traceops.load.hang_log import read_log, records_from_log
+from traceops.load.run_manifest import read_run_manifest
+from traceops.load.stacks import read_stacks, sniff
+
+_HEAD = 1 << 16
+_DEEPEST = 4
+_MOST_FILES = 20_000
+_SKIPPED = (".pt.trace.json", ".pt.trace.json.gz", ".html", ".csv", ".py", ".pyc", ".png", ".svg", ".gz", ".zip")
+_RANK = re.compile(r"rank[_\-.]?(\d{1,7})", re.IGNORECASE)
+_LAST_NUMBER = re.compile(r"(\d{1,7})(?:\.[A-Za-z]\w*)*$")
+
+
+@dataclass
+class _Found:
+    """What has been read so far."""
+
+    dumps: list[RankRecord] = field(default_factory=list)
+    groups: dict[int, dict[str, RecordedGroup]] = field(default_factory=dict)
+    stacks: dict[int, list[RankStacks]] = field(default_factory=dict)
+    processes: dict[int, RankProcess] = field(default_factory=dict)
+    log: list[LogEvent] = field(default_factory=list)
+    stalls: list[Stall] = field(default_factory=list)
+    worlds: list[int] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    problems: list[tuple[str, str]] = field(default_factory=list)
+
+
+def holds_evidence(path: str | os.PathLike[str]) -> bool:
+    """Whether a run folder holds evidence of a hang or of a rank that died; cheap, reads run.json at most."""
+    root = Path(path)
+    evidence = root / "evidence"
+    if evidence.is_dir() and any(
+        next(evidence.glob(pattern), None) is not None for pattern in ("hang.*.json", "flight_recorder_*", "stacks_*")
+    ):
+        return True
+    if not (root / "run.json").is_file():
+        return False
+    manifest, _ = read_run_manifest(str(root))
+    return manifest.get("status") in ("failed", "hung") and manifest.get("failed_rank") is not None
+
+
+def find_evidence(path: str | os.PathLike[str]) -> Evidence:
+    """All evidence under `path`: a run folder, its evidence folder, a folder of dumps and logs, or one file.
+
+    Raises InputError where nothing under `path` tells anything of a hang. A bad file costs itself only.
+    """
+    root = Path(path)
+    if not root.exists():
+        raise InputError(f"{root} does not exist; give a run folder, a folder of dumps or logs, or one of those files")
+    found = _Found()
+    run_folder = root.parent if root.name == "evidence" and (root.parent / "run.json").is_file() else root
+    manifest: dict[str, Any] = {}
+    if root.is_dir():
+        manifest = _read_run(run_folder, found)
+    for file in _candidates(root, run_folder):
+        _read(file, found, alone=root.is_file())
+    records, dropped = one_job(found.dumps)
+    records = {rank: _with_groups(record, found.groups.get(rank, {})) for rank, record in records.items()}
+    for rank, record in records_from_log(found.log).items():
+        records.setdefault(rank, record)
+    problems = [*found.problems, *dropped]
+    if not (records or found.stacks or found.log or found.stalls or manifest.get("failed_rank") is not None):
+        listed = "".join(f"\n  {file}: {what}" for file, what in problems[:20])
+        raise InputError(
+            f"{root} holds no evidence of a hang: no flight-recorder dump, no log that tells of one, no stacks"
+            f"{listed}"
+        )
+    return Evidence(
+        root=str(root),
+        name=run_folder.resolve().name if root.is_dir() else root.stem,
+        world_size=_world_size(found, records, manifest),
+        records=dict(sorted(records.items())),
+        stacks={rank: _richest(several) for rank, several in sorted(found.stacks.items())},
+        processes=dict(sorted(found.processes.items())),
+        log=tuple(found.log),
+        stall=max(found.stalls, key=lambda stall: stall.stalled_s, default=None),
+        files=tuple(found.files),
+        problems=tuple(problems),
+        failed_rank=manifest.get("failed_rank") if isinstance(manifest.get("failed_rank"), int) else None,
+    )
+
+
+def _candidates(root: Path, run_folder: Path) -> Iterator[Path]:
+    """Files to look at: of a run folder its evidence and logs only, of any other folder all."""
+    if root.is_file():
+        yield root
+        return
+    if (run_folder / "run.json").is_file():
+        for folder in (run_folder / "evidence", run_folder / "logs"):
+            yield from _files(folder)
+        return
+    yield from _files(root)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    count = 0
+    for parent, folders, names in os.walk(folder):
+        if len(Path(parent).relative_to(folder).parts) >= _DEEPEST:
+            folders.clear()
+        folders.sort()
+        for name in sorted(names):
+            if name.startswith(".") or name.lower().endswith(_SKIPPED):
+                continue
+            count += 1
+            if count > _MOST_FILES:
+                return
+            path = Path(parent, name)
+            if path.is_file():  # no pipes, sockets or devices
+                yield path
+
+
+def _read(path: Path, found: _Found, *, alone: bool) -> None:
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError as error:
+        found.problems.append((str(path), f"it cannot be read ({error.strerror or error})"))
+        return
+    if not head:
+        found.problems.append((str(path), "it is empty"))
+        return
+    try:
+        if path.suffix == ".json" and _read_own(path, found):
+            found.files.append(str(path))
+        elif is_dump(head):
+            _read_dump(path, found)
+        else:
+            _read_text(path, found)
+    except InputError as error:
+        if alone:
+            raise
+        found.problems.append((str(path), str(error).removeprefix(f"{path} ")))
+
+
+def _read_dump(path: Path, found: _Found) -> None:
+    rank = rank_in_name(path)
+    if rank is None:
+        raise InputError(f"{path} does not say of which rank it is; name it …_rank_<number>")
+    record, damage = read_dump(path, rank)
+    if damage:
+        found.problems.append((str(path), damage))
+    found.dumps.append(record)
+    found.files.append(str(path))
+
+
+def _read_text(path: Path, found: _Found) -> None:
+    kind, rank = sniff(str(path)), _rank_of_text(path)
+    if kind == "stacks":
+        if rank is None:
+            raise InputError(f"{path} does not say of which rank it is; name it …_rank_<number>")
+        found.stacks.setdefault(rank, []).append(read_stacks(str(path), rank))
+        found.files.append(str(path))
+    elif kind == "log":
+        events = read_log(str(path), rank)
+        if events:
+            found.log += events
+            found.files.append(str(path))
+
+
+def rank_in_name(path: Path) -> int | None:
+    """The rank a file's name tells (rank_3, _dump_9, fr_0.json), or its folder's (rank_3/dump)."""
+    for name in (path.name, path.parent.name):
+        if (match := _RANK.search(name)) is not None:
+            return int(match[1])
+    match = _LAST_NUMBER.search(path.name)
+    return None if match is None else int(match[1])
+
+
+def _rank_of_text(path: Path) -> int | None:
+    """Of a log only a name with 'rank' in it says whose it is: numbers in it may be anything."""
+    if path.name.startswith(("stacks", "py-spy", "pyspy", "stack")):
+        return rank_in_name(path)
+    match = _RANK.search(path.name)
+    return int(match[1]) if match else None
+
+
+def _read_own(path: Path, found: _Found) -> bool:
+    """Read a file that `traceops run` wrote; False if it is none."""
+    is_hang, is_groups = path.name.startswith("hang."), path.name.startswith("groups_")
+    if not is_hang and not is_groups:
+        return False
+    try:
+        document = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not whole JSON ({error})") from error
+    if not isinstance(document, dict):
+        raise InputError(f"{path} is not a JSON object")
+    return _read_stall(document, found) if is_hang else _read_groups(document, found)
+
+
+def _read_stall(document: dict[str, Any], found: _Found) -> bool:
+    kind, stalled = document.get("kind"), document.get("stalled_s")
+    if kind not in ("step", "init") or not isinstance(stalled, (int, float)):
+        return False
+    host = document.get("host") if isinstance(document.get("host"), str) else None
+    found.stalls.append(
+        Stall(
+            kind,
+            float(stalled),
+            float(document.get("limit_s") or 0.0),
+            int(document.get("noticed_ns") or 0),
+            host,
+            tuple(str(note) for note in document.get("notes") or ()),
+        )
+    )
+    for row in document.get("ranks") or ():
+        if isinstance(row, dict) and isinstance(row.get("rank"), int):
+            known = found.processes.get(row["rank"], RankProcess(row["rank"]))
+            keys = ("pid", "state", "step", "phase", "heartbeat_age_s", "exit_code")
+            told = {key: row[key] for key in keys if row.get(key) is not None}
+            found.processes[row["rank"]] = replace(known, host=known.host or host, exit_code=None, **told)
+    return True
+
+
+def _read_groups(document: dict[str, Any], found: _Found) -> bool:
+    rank, groups = document.get("rank"), document.get("groups")
+    if not isinstance(rank, int) or not isinstance(groups, dict):
+        return False
+    if isinstance(document.get("world_size"), int):
+        found.worlds.append(document["world_size"])
+    found.groups[rank] = {
+        str(name): RecordedGroup(str(name), str(group.get("description") or ""), tuple(sorted(group["ranks"])))
+        for name, group in groups.items()
+        if isinstance(group, dict)
+        and isinstance(group.get("ranks"), list)
+        and group["ranks"]
+        and all(isinstance(member, int) for member in group["ranks"])
+    }
+    return True
+
+
+def _with_groups(record: RankRecord, told: dict[str, RecordedGroup]) -> RankRecord:
+    """The record with the members that the rank itself told, where its dump does not (gloo's never do)."""
+    groups = dict(record.groups)
+    for name, group in told.items():
+        if name not in groups or groups[name].ranks is None:
+            description = groups[name].description if name in groups else ""
+            groups[name] = replace(group, description=description or group.description)
+    return replace(record, groups=groups)
+
+
+def _read_run(folder: Path, found: _Found) -> dict[str, Any]:
+    manifest, problem = read_run_manifest(str(folder))
+    if problem is not None:
+        found.problems.append(problem)
+    if isinstance(manifest.get("world_size"), int):
+        found.worlds.append(manifest["world_size"])
+    for row in manifest.get("ranks") or ():
+        rank = row.get("rank")
+        if isinstance(rank, int):
+            found.processes[rank] = RankProcess(
+                rank=rank,
+                host=_typed(row.get("host"), str),
+                pid=_typed(row.get("pid"), int),
+                step=_typed(row.get("steps"), int),
+                exit_code=_typed(row.get("exit_code"), int),
+                error=_typed(row.get("error"), str),
+            )
+    if manifest:
+        found.files.append(str(folder / "run.json"))
+    return manifest
+
+
+def _typed(value: Any, kind: type) -> Any:
+    return value if isinstance(value, kind) and not isinstance(value, bool) else None
+
+
+def _richest(several: Iterable[RankStacks]) -> RankStacks:
+    """Of several looks at one rank the one that shows compiled code too, else the one with most frames."""
+    return max(
+        several,
+        key=lambda stacks: (stacks.main is not None, sum(len(thread.frames) for thread in stacks.threads)),
+    )
+
+
+def _world_size(found: _Found, records: dict[int, RankRecord], manifest: dict[str, Any]) -> int | None:
+    """The number of ranks the job has, as far as anything tells."""
+    members = [group.ranks for record in records.values() for group in record.groups.values() if group.ranks]
+    known = [*found.worlds, *(max(ranks) + 1 for ranks in members)]
+    seen = {*records, *found.stacks, *found.processes, *(rank for event in found.log for rank in event.accused)}
+    return max([*known, max(seen) + 1]) if seen else max(known, default=None)
