@@ -18,8 +18,8 @@ from traceops.report.cells import GREW, short_name
 from traceops.report.cross_text import percent
 from traceops.report.verdict import verdict
 
-_STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "clear": "bold green"}
-_MARK = {"error": "✖", "warning": "▲", "info": "●", "clear": "✔"}
+STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "clear": "bold green"}
+MARK = {"error": "✖", "warning": "▲", "info": "●", "clear": "✔"}
 _MOST_RANKS = 8
 _BAR_WIDTH = 30
 _MOST_CHANGES = 3
@@ -30,10 +30,10 @@ _MOST_VALUE = 100
 
 def print_report(report: Report, file: TextIO, written: Path) -> None:
     """Verdict, where the step goes, findings, the worst ranks, and where the report lies."""
-    console = _Console(file=file, highlight=False, soft_wrap=True)
+    console = PlainConsole(file=file, highlight=False, soft_wrap=True)
     console.print(_heading(report))
     said = verdict(report)
-    console.print(_plain(f"{_MARK.get(said.level, '●')} {said.sentence}", _STYLE.get(said.level, "")))
+    console.print(plain(f"{MARK.get(said.level, '●')} {said.sentence}", STYLE.get(said.level, "")))
     console.print(_ledger(report))
     if (what_if := _what_if(report)) is not None:
         console.print(what_if)
@@ -49,16 +49,16 @@ def print_report(report: Report, file: TextIO, written: Path) -> None:
             f"{skipped} rule{'s' if skipped > 1 else ''} could not be evaluated on these traces; the report says why.",
             style="dim",
         )
-    console.print(_plain(f"Report: {written}"))
+    console.print(plain(f"Report: {written}"))
 
 
-class _Console(Console):
+class PlainConsole(Console):
     def on_broken_pipe(self) -> None:
         """Let the command end as if all had been read; rich would exit with 1, which means findings."""
         raise BrokenPipeError
 
 
-def _plain(text: str, style: str = "") -> Text:
+def plain(text: str, style: str = "") -> Text:
     """Text from a trace or a path: no markup, and no control characters that would steer the terminal."""
     return Text("".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text), style=style)
 
@@ -72,7 +72,7 @@ def _heading(report: Report) -> Text:
         parts.append(
             f"step {step['median']:.2f} ms (median of {step['n']}, p5–p95 {step['p5']:.2f}–{step['p95']:.2f})"
         )
-    return _plain(f"{run['name']}: ", "bold") + _plain(" · ".join(parts))
+    return plain(f"{run['name']}: ", "bold") + plain(" · ".join(parts))
 
 
 def _ledger(report: Report) -> Table:
@@ -108,7 +108,7 @@ def _what_if(report: Report) -> Table | None:
     table.add_column("saved %", justify="right")
     for row in rows:
         table.add_row(
-            _plain(row["change"]),
+            plain(row["change"]),
             f"{_number(row['step_time_ms'], 2)} → {_number(row['predicted_step_time_ms'], 2)}",
             _number(row["saved_pct"], 1),
         )
@@ -147,15 +147,15 @@ def _ranks(report: Report) -> Table:
 
 
 def _print_finding(console: Console, finding: Finding) -> None:
-    style = _STYLE[finding.severity]
-    line = Text(f"{_MARK[finding.severity]} {finding.rule} ", style=style)
-    line.append_text(_plain(f"{finding.title}. ", "bold"))
-    line.append_text(_plain(finding.message))
+    style = STYLE[finding.severity]
+    line = Text(f"{MARK[finding.severity]} {finding.rule} ", style=style)
+    line.append_text(plain(f"{finding.title}. ", "bold"))
+    line.append_text(plain(finding.message))
     console.print(line)
     shown = [_evidence(e) for e in finding.evidence if e.value is not None]
-    console.print(_plain("    " + "; ".join(shown), "dim"))
+    console.print(plain("    " + "; ".join(shown), "dim"))
     if finding.severity != "info":
-        console.print(_plain("    → " + finding.advice))
+        console.print(plain("    → " + finding.advice))
 
 
 def _evidence(evidence: Evidence) -> str:

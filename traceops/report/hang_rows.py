@@ -1,0 +1,128 @@
+"""Equal ranks and equal waits of a hang merged, so that hundreds of ranks stay a few lines."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from traceops.hangs.model import Diagnosis, Root, Wait
+
+# What ranks have to share to be one line, given up from the right as long as there are too many lines.
+_LEVELS: tuple[tuple[str, ...], ...] = (
+    (
+        "state",
+        "op",
+        "sequence",
+        "op_state",
+        "exit_code",
+        "step",
+        "bytes",
+        "where",
+        "doing",
+        "group",
+        "waits_for",
+    ),
+    ("state", "op", "sequence", "op_state", "exit_code", "step", "bytes", "where", "doing"),
+    ("state", "op", "sequence", "exit_code", "bytes", "where"),
+    ("state", "op", "exit_code"),
+    ("state",),
+)
+_ORDER = ("root", "dead", "stopped", "idle", "waiting", "absent")
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """Ranks that are in the same state: `shared` what they have in common, `differ` key -> number of values.
+
+    root: which of the diagnosis' roots they belong to, counted from 0; None for ranks that only wait.
+    """
+
+    ranks: tuple[int, ...]
+    shared: Mapping[str, Any]
+    differ: Mapping[str, int]
+    root: int | None = None
+
+
+@dataclass(frozen=True)
+class MergedWait:
+    """Ranks that wait for the same ranks in the same operation."""
+
+    ranks: tuple[int, ...]
+    on: tuple[int, ...]
+    why: str
+    group: str | None
+    op: str | None
+    sequence: int | None
+
+
+def merged_ranks(diagnosis: Diagnosis, most: int) -> list[RankGroup]:
+    """Rows of equal ranks, roots first; as many as `most` if merging what is nearly equal can do that."""
+    root_of = roots_by_rank(diagnosis.roots)
+    groups: list[RankGroup] = []
+    # Causes stay apart as long as those that wait can be merged further.
+    for own, others in [(0, level) for level in range(len(_LEVELS))] + [
+        (level, -1) for level in (1, 2, 3, 4)
+    ]:
+        groups = _merge(diagnosis.ranks, root_of, _LEVELS[own], _LEVELS[others])
+        if len(groups) <= most:
+            break
+    return groups
+
+
+def merged_waits(waits: Sequence[Wait]) -> list[MergedWait]:
+    """Waits with equal operation and reason: those of several ranks for the same ones become one."""
+    on: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for wait in waits:
+        on[wait.rank, wait.why, wait.group, wait.op, wait.sequence].append(wait.on)
+    ranks: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for (rank, *what), targets in on.items():
+        waited_for = (tuple(sorted(set(targets))), *what)
+        ranks[waited_for].append(rank)
+    return [MergedWait(tuple(sorted(own)), *key) for key, own in ranks.items()]
+
+
+def roots_by_rank(roots: Sequence[Root]) -> dict[int, int]:
+    """Rank -> the first of the roots it belongs to."""
+    result: dict[int, int] = {}
+    for number, root in enumerate(roots):
+        for rank in root.ranks:
+            result.setdefault(rank, number)
+    return result
+
+
+def _merge(
+    rows: Sequence[Mapping[str, Any]], root_of: Mapping[int, int], own: Sequence[str], others: Sequence[str]
+) -> list[RankGroup]:
+    same: dict[Hashable, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        root = root_of.get(row["rank"])
+        keys = others if root is None else own
+        equal = (root, *(_hashable(row.get(key)) for key in keys))
+        same[equal].append(row)
+    groups = [_group(members, root_of.get(members[0]["rank"])) for members in same.values()]
+    return sorted(groups, key=_place)
+
+
+def _group(rows: Sequence[Mapping[str, Any]], root: int | None) -> RankGroup:
+    shared: dict[str, Any] = {}
+    differ: dict[str, int] = {}
+    for key in dict.fromkeys(key for row in rows for key in row if key != "rank"):
+        values = {_hashable(row.get(key)) for row in rows}
+        if len(values) == 1:
+            shared[key] = rows[0].get(key)
+        else:
+            shared[key] = None
+            differ[key] = len(values)
+    return RankGroup(tuple(sorted(row["rank"] for row in rows)), shared, differ, root)
+
+
+def _place(group: RankGroup) -> tuple[int, int, int]:
+    state = group.shared.get("state")
+    order = _ORDER.index(state) if state in _ORDER else len(_ORDER)
+    return (0, group.root, group.ranks[0]) if group.root is not None else (1, order, group.ranks[0])
+
+
+def _hashable(value: Any) -> Hashable:
+    return tuple(value) if isinstance(value, (list, tuple, set)) else value

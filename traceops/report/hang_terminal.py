@@ -1,0 +1,160 @@
+"""A hang on the terminal: the cause in a sentence, its proof, the ranks, and what to try next."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import TextIO
+
+from rich.table import Table
+
+from traceops.hangs.model import Diagnosis, Root
+from traceops.report.cells import ranks_text
+from traceops.report.hang_rows import RankGroup, merged_ranks
+from traceops.report.hang_text import (
+    hang_level,
+    hang_sentence,
+    operation_text,
+    read_text,
+    root_advice,
+    root_label,
+    root_sentence,
+    shown_path,
+    stall_text,
+    unknown_ranks,
+)
+from traceops.report.terminal import MARK, STYLE, PlainConsole, plain
+
+_WIDTHS = (60, 100)  # lines longer than that are hard to read in a log
+_MOST_LINES = 16
+_MOST_EVIDENCE = 6
+_MOST_PROBLEMS = 5
+_MOST_NOTES = 5
+_MOST_ADVICE = 400  # characters
+
+
+def print_diagnosis(diagnosis: Diagnosis, file: TextIO, written: Path | None = None) -> None:
+    """The cause first, for people who read a job's log over ssh; `written` is where the whole report lies."""
+    console = PlainConsole(file=file, highlight=False)
+    console.width = min(max(console.width if console.is_terminal else _WIDTHS[1], _WIDTHS[0]), _WIDTHS[1])
+    level = hang_level(diagnosis)
+    if not diagnosis.roots:
+        _say(console, f"{MARK[level]} {hang_sentence(diagnosis)}", STYLE[level], hanging=2)
+    for number, root in enumerate(diagnosis.roots):
+        if number:
+            console.print()
+        _print_root(console, root)
+    if diagnosis.ranks:
+        console.print()
+        console.print(_ranks(diagnosis))
+        console.print()
+    if diagnosis.roots:
+        stall = stall_text(diagnosis)
+        _say(
+            console, f"{stall}. Read: {read_text(diagnosis)}." if stall else f"Read: {read_text(diagnosis)}."
+        )
+        if unknown := unknown_ranks(diagnosis):
+            _say(console, f"Nothing is known of rank{'s' if len(unknown) > 1 else ''} {ranks_text(unknown)}.")
+    else:
+        for rule, reason in diagnosis.not_evaluated.items():
+            _say(console, f"Not evaluated: {rule}, {reason}", "dim", hanging=2)
+    _remarks(console, diagnosis)
+    if written is not None:
+        console.print(plain(f"Report: {_ascii_ranges(str(written))}"), soft_wrap=True)
+
+
+def _print_root(console: PlainConsole, root: Root) -> None:
+    _say(console, f"{MARK['error']} {root_sentence(root)} {root_label(root)}", STYLE["error"], hanging=2)
+    for what, value in root.evidence[:_MOST_EVIDENCE]:
+        _say(console, f"    {what}: {value}", hanging=6)
+    if len(root.evidence) > _MOST_EVIDENCE:
+        _say(console, f"    … {len(root.evidence) - _MOST_EVIDENCE} more in the report", "dim")
+    advice = root_advice(root)
+    if advice:
+        _say(console, f"    → {textwrap.shorten(advice, _MOST_ADVICE, placeholder=' …')}", hanging=6)
+
+
+def _ranks(diagnosis: Diagnosis) -> Table:
+    """A line for equal ranks, causes first; columns that nobody fills are left out."""
+    groups = merged_ranks(diagnosis, _MOST_LINES)
+    shown, rest = groups[:_MOST_LINES], groups[_MOST_LINES:]
+    columns = {
+        "rank": [ranks_text(group.ranks, 4) for group in shown],
+        "state": [str(group.shared.get("state") or "differs") for group in shown],
+        "step": [_value(group, "step") for group in shown],
+        "in": [operation_text(group.shared, group.differ) for group in shown],
+        "at, or doing": [place_text(group) for group in shown],
+        "waits for": [_targets(group) for group in shown],
+    }
+    table = Table(box=None, pad_edge=False, header_style="dim", caption_justify="left")
+    kept = [name for name, cells in columns.items() if any(cells)]
+    for name in kept:
+        table.add_column(
+            name,
+            no_wrap=name in ("state", "step"),
+            overflow="fold",
+            justify="right" if name == "step" else "left",
+        )
+    for index in range(len(shown)):
+        style = STYLE["error"] if shown[index].root is not None else ""
+        table.add_row(*(plain(_ascii_ranges(columns[name][index])) for name in kept), style=style)
+    if rest:
+        left = sum(len(group.ranks) for group in rest)
+        table.caption = f"{left} more ranks in hang_ranks.csv"
+    return table
+
+
+def place_text(group: RankGroup) -> str:
+    """The line of code of the pending operation, or what the rank does instead; its exit code if it died."""
+    if group.shared.get("exit_code") is not None:
+        return f"exit code {group.shared['exit_code']}"
+    keys = ("doing", "where") if group.root is not None or not group.shared.get("op") else ("where", "doing")
+    return next((str(group.shared[key]) for key in keys if group.shared.get(key)), "")
+
+
+def _targets(group: RankGroup) -> str:
+    if "waits_for" in group.differ:
+        return "differs"
+    return ranks_text(group.shared.get("waits_for") or (), 4)
+
+
+def _value(group: RankGroup, key: str) -> str:
+    if key in group.differ:
+        return "differs"
+    value = group.shared.get(key)
+    return "" if value is None else str(value)
+
+
+def _remarks(console: PlainConsole, diagnosis: Diagnosis) -> None:
+    """What could not be read, and what the reader should know of what was."""
+    problems, notes = (
+        diagnosis.evidence.problems,
+        list(dict.fromkeys([*diagnosis.evidence.notes, *diagnosis.notes])),
+    )
+    for path, what in problems[:_MOST_PROBLEMS]:
+        _say(console, f"Not used: {shown_path(diagnosis, path)}: {what}", STYLE["warning"], hanging=2)
+    if len(problems) > _MOST_PROBLEMS:
+        _say(console, f"… and {len(problems) - _MOST_PROBLEMS} more files that could not be used")
+    for note in notes[:_MOST_NOTES]:
+        _say(console, f"Note: {note}", "dim", hanging=2)
+    if len(notes) > _MOST_NOTES:
+        _say(console, f"… and {len(notes) - _MOST_NOTES} more notes in the report", "dim")
+
+
+def _say(console: PlainConsole, text: str, style: str = "", hanging: int = 0) -> None:
+    """Text broken at words; further lines are indented by `hanging`, so that each item stays one to the eye."""
+    indent = len(text) - len(text.lstrip(" "))
+    lines = textwrap.wrap(
+        _ascii_ranges(plain(text).plain.strip()),
+        console.width,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * hanging,
+        break_on_hyphens=False,
+    )
+    for line in lines:
+        console.print(plain(line, style), soft_wrap=True)
+
+
+def _ascii_ranges(text: str) -> str:
+    """'0-3' for '0–3': many terminals and logs behind ssh have ASCII only."""
+    return text.replace("–", "-")
