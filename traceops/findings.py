@@ -5,27 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from traceops.hang_rules import HANG_RULES
 from traceops.model import SEVERITIES, Check, Confidence, Evidence, Finding, Severity
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A documented rule; `judged` is False while no command judges it yet.
-
-    `by_cause` is the advice for findings with that cause, in place of `advice`.
-    """
-
-    id: str
-    title: str
-    advice: str
-    judged: bool = False
-    how: str = ""
-    by_cause: tuple[tuple[str, str], ...] = ()
-
-    def advice_for(self, cause: str | None) -> str:
-        """What to do about a finding with this cause."""
-        return dict(self.by_cause).get(cause or "", self.advice)
-
+from traceops.rule import Rule
 
 _PLANNED = "not judged by this version of traceops"
 
@@ -207,12 +189,7 @@ RULES: tuple[Rule, ...] = (
     Rule("TO-P003", "NCCL fell back to sockets", ""),
     Rule("TO-P004", "The NIC in use is far from its GPU", ""),
     Rule("TO-P005", "A link is narrower or slower than its siblings", ""),
-    Rule("TO-H001", "Hang: ranks never entered a collective that others wait in", ""),
-    Rule("TO-H002", "Hang: ranks called different collectives, sizes or types", ""),
-    Rule("TO-H003", "Hang: a rank entered but its GPU never got there or never finished", ""),
-    Rule("TO-H004", "A rank died and the others wait for it", ""),
-    Rule("TO-H005", "No progress before the first step", ""),
-    Rule("TO-H006", "Hang: every member entered and none finished", ""),
+    *HANG_RULES,
     Rule("TO-M001", "A rank is near or over its memory", ""),
     Rule("TO-M002", "Memory is lost to fragmentation or imbalance", ""),
     Rule("TO-R001", "A metric regressed", ""),

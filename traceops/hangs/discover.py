@@ -21,7 +21,18 @@ from traceops.load.stacks import read_stacks, sniff
 _HEAD = 1 << 16
 _DEEPEST = 4
 _MOST_FILES = 20_000
-_SKIPPED = (".pt.trace.json", ".pt.trace.json.gz", ".html", ".csv", ".py", ".pyc", ".png", ".svg", ".gz", ".zip")
+_SKIPPED = (
+    ".pt.trace.json",
+    ".pt.trace.json.gz",
+    ".html",
+    ".csv",
+    ".py",
+    ".pyc",
+    ".png",
+    ".svg",
+    ".gz",
+    ".zip",
+)
 _RANK = re.compile(r"rank[_\-.]?(\d{1,7})", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(\d{1,7})(?:\.[A-Za-z]\w*)*$")
 
@@ -46,7 +57,8 @@ def holds_evidence(path: str | os.PathLike[str]) -> bool:
     root = Path(path)
     evidence = root / "evidence"
     if evidence.is_dir() and any(
-        next(evidence.glob(pattern), None) is not None for pattern in ("hang.*.json", "flight_recorder_*", "stacks_*")
+        next(evidence.glob(pattern), None) is not None
+        for pattern in ("hang.*.json", "flight_recorder_*", "stacks_*")
     ):
         return True
     if not (root / "run.json").is_file():
@@ -62,7 +74,9 @@ def find_evidence(path: str | os.PathLike[str]) -> Evidence:
     """
     root = Path(path)
     if not root.exists():
-        raise InputError(f"{root} does not exist; give a run folder, a folder of dumps or logs, or one of those files")
+        raise InputError(
+            f"{root} does not exist; give a run folder, a folder of dumps or logs, or one of those files"
+        )
     found = _Found()
     run_folder = root.parent if root.name == "evidence" and (root.parent / "run.json").is_file() else root
     manifest: dict[str, Any] = {}
@@ -235,7 +249,9 @@ def _read_groups(document: dict[str, Any], found: _Found) -> bool:
     if isinstance(document.get("world_size"), int):
         found.worlds.append(document["world_size"])
     found.groups[rank] = {
-        str(name): RecordedGroup(str(name), str(group.get("description") or ""), tuple(sorted(group["ranks"])))
+        str(name): RecordedGroup(
+            str(name), str(group.get("description") or ""), tuple(sorted(group["ranks"]))
+        )
         for name, group in groups.items()
         if isinstance(group, dict)
         and isinstance(group.get("ranks"), list)
@@ -293,5 +309,10 @@ def _world_size(found: _Found, records: dict[int, RankRecord], manifest: dict[st
     """The number of ranks the job has, as far as anything tells."""
     members = [group.ranks for record in records.values() for group in record.groups.values() if group.ranks]
     known = [*found.worlds, *(max(ranks) + 1 for ranks in members)]
-    seen = {*records, *found.stacks, *found.processes, *(rank for event in found.log for rank in event.accused)}
+    seen = {
+        *records,
+        *found.stacks,
+        *found.processes,
+        *(rank for event in found.log for rank in event.accused),
+    }
     return max([*known, max(seen) + 1]) if seen else max(known, default=None)

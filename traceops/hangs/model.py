@@ -9,7 +9,17 @@ from traceops.model import Confidence
 
 State = Literal["scheduled", "started", "completed"]
 LogKind = Literal[
-    "timeout", "status", "mismatch", "missing", "error", "cuda", "nccl", "memory", "exit", "connection", "monitor"
+    "timeout",
+    "status",
+    "mismatch",
+    "missing",
+    "error",
+    "cuda",
+    "nccl",
+    "memory",
+    "exit",
+    "connection",
+    "monitor",
 ]
 
 

@@ -80,10 +80,14 @@ def _document(path: Path, data: bytes) -> tuple[Any, str]:
         try:
             parts = salvage_plain(data)
         except ForbiddenPickle as forbidden:
-            raise InputError(f"{path} is not a flight-recorder dump and was not opened: {forbidden}") from forbidden
+            raise InputError(
+                f"{path} is not a flight-recorder dump and was not opened: {forbidden}"
+            ) from forbidden
         document = _assembled(parts)
         if not document:
-            raise InputError(f"{path} is cut off or damaged ({error}); nothing could be read from it") from error
+            raise InputError(
+                f"{path} is cut off or damaged ({error}); nothing could be read from it"
+            ) from error
         entries = len(document.get("entries", []))
         return document, f"it is cut off or damaged ({error}); its first {entries} entries are used"
 
@@ -131,7 +135,9 @@ def _ranks(value: Any) -> tuple[int, ...] | None:
     return tuple(sorted(ranks)) or None
 
 
-def _status(config: Any, entries: list[dict[str, Any]], groups: dict[str, RecordedGroup]) -> dict[str, GroupStatus]:
+def _status(
+    config: Any, entries: list[dict[str, Any]], groups: dict[str, RecordedGroup]
+) -> dict[str, GroupStatus]:
     """How far each group has come, by name: the dump counts groups by an id of its own."""
     result: dict[str, GroupStatus] = {}
     config = config if isinstance(config, dict) else {}
@@ -140,7 +146,10 @@ def _status(config: Any, entries: list[dict[str, Any]], groups: dict[str, Record
         name = names.get(str(key))
         if name is not None and isinstance(value, dict):
             result[name] = GroupStatus(
-                *(_sequence(value.get(f"last_{what}_collective")) for what in ("enqueued", "started", "completed"))
+                *(
+                    _sequence(value.get(f"last_{what}_collective"))
+                    for what in ("enqueued", "started", "completed")
+                )
             )
     for name in {_group_of(entry)[0] for entry in entries if _P2P.search(entry["profiling_name"])}:
         result[name] = _collective_status([entry for entry in entries if _group_of(entry)[0] == name])
@@ -174,7 +183,9 @@ def _sequence(value: Any) -> int | None:
 
 
 def _operations(entries: list[dict[str, Any]], groups: dict[str, RecordedGroup]) -> list[Operation]:
-    ordered = sorted(enumerate(entries), key=lambda pair: (_number(pair[1].get("record_id"), pair[0]), pair[0]))
+    ordered = sorted(
+        enumerate(entries), key=lambda pair: (_number(pair[1].get("record_id"), pair[0]), pair[0])
+    )
     operations = [_operation(entry, number, groups) for number, (_, entry) in enumerate(ordered)]
     result: list[Operation] = []
     for _, run in groupby(operations, key=lambda op: (op.group, op.is_p2p, op.sequence)):
@@ -258,7 +269,9 @@ def _frames(value: Any) -> tuple[Frame, ...]:
         if isinstance(frame, dict):
             line = frame.get("line")
             frames.append(
-                Frame(_text(frame.get("name")), _text(frame.get("filename")), line if _is_count(line) else None)
+                Frame(
+                    _text(frame.get("name")), _text(frame.get("filename")), line if _is_count(line) else None
+                )
             )
     return tuple(frames)
 

@@ -49,7 +49,15 @@ def load_plain(data: bytes) -> Any:
             return _Plain(io.BytesIO(data)).load()
     except pickle.UnpicklingError:
         raise
-    except (EOFError, ValueError, TypeError, AttributeError, LookupError, OverflowError, MemoryError) as error:
+    except (
+        EOFError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        OverflowError,
+        MemoryError,
+    ) as error:
         raise pickle.UnpicklingError(str(error) or type(error).__name__) from error
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from traceops.rank_text import ranks_text as ranks_text
+
 UNKNOWN = "–"
 GREW = "grew: "  # evidence of what took longer than on a rank's peers
 _CLOSE = 0.01  # values within 1 % of each other have no worst one
@@ -116,18 +118,6 @@ def short_name(text: str, limit: int = 72) -> str:
     if len(short) <= limit:
         return short
     return f"{short[: limit * 2 // 3]}…{short[-(limit // 3) :]}"
-
-
-def ranks_text(ranks: Sequence[int], most: int = 12) -> str:
-    """'0–7, 12': runs of ranks joined, and how many more where that is long."""
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    shown = ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs[:most])
-    return shown + (f" … ({len(set(ranks))} in all)" if len(runs) > most else "")
 
 
 def bar_fill(pct: Any, colour: str) -> str:

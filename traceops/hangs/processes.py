@@ -1,0 +1,89 @@
+"""Ranks whose process is gone or stopped, from exit codes, the launcher's look at them, and logs."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from traceops.hangs.model import Evidence, LogEvent
+
+# How ranks end that did nothing wrong: by themselves, or by the SIGTERM that follows another's failure.
+_OBEYED = (None, 0, -signal.SIGTERM, 128 + signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a rank's process ended: `reason` in words; `cause` is 'memory', 'gpu' or None."""
+
+    rank: int
+    reason: str
+    exit_code: int | None = None
+    cause: str | None = None
+
+
+def deaths(evidence: Evidence) -> dict[int, Death]:
+    """Ranks that died by themselves, by rank: not those that a launcher ended because of them."""
+    found = _gone(evidence) if evidence.stall is not None else _failed(evidence)
+    return {rank: found[rank] for rank in sorted(found)}
+
+
+def stopped(evidence: Evidence) -> list[int]:
+    """Ranks whose process was stopped by a signal (SIGSTOP, a debugger)."""
+    return sorted(rank for rank, process in evidence.processes.items() if process.state in ("T", "t"))
+
+
+def _gone(evidence: Evidence) -> dict[int, Death]:
+    """While the launcher watched, the job still ran: who was gone at that moment is dead."""
+    found = {}
+    for rank, process in evidence.processes.items():
+        if process.state in ("gone", "Z"):
+            reason = "its process was gone" if process.exit_code is None else _exit_text(process.exit_code)
+            found[rank] = _death(evidence, rank, reason, process.exit_code, process.error)
+    return found
+
+
+def _failed(evidence: Evidence) -> dict[int, Death]:
+    exits = {rank: event for event in evidence.log if event.kind == "exit" for rank in event.accused}
+    roots = [
+        rank for event in evidence.log if event.kind == "exit" and event.root_cause for rank in event.accused
+    ]
+    if evidence.failed_rank is not None:
+        roots = [evidence.failed_rank]
+    if not roots:  # no launcher says who was first: all that did not merely obey it
+        roots = [rank for rank, event in exits.items() if event.exit_code not in _OBEYED]
+    found = {}
+    for rank in roots:
+        process, event = evidence.processes.get(rank), exits.get(rank)
+        code = process.exit_code if process is not None else None
+        if code is None and event is not None and event.exit_code is not None:
+            code = event.exit_code if event.exit_code >= 0 else 128 - event.exit_code
+        reason = _exit_text(code) if code is not None else "its process ended"
+        found[rank] = _death(evidence, rank, reason, code, process.error if process is not None else None)
+    return found
+
+
+def _death(evidence: Evidence, rank: int, reason: str, code: int | None, error: str | None) -> Death:
+    own = [event for event in evidence.log if event.rank == rank]
+    memory = next((event for event in own if event.kind == "memory"), None)
+    cuda = next((event for event in own if event.kind == "cuda"), None)
+    said = error or _first_text(own, "error")
+    cause = "memory" if memory is not None else "gpu" if cuda is not None else None
+    detail = said or (memory or cuda).text if (said or memory or cuda) else None  # type: ignore[union-attr]
+    if detail and detail not in reason:
+        reason = f"{reason}: {detail[:300]}"
+    return Death(rank, reason, code, cause)
+
+
+def _first_text(events: list[LogEvent], kind: str) -> str | None:
+    return next((event.text for event in events if event.kind == kind), None)
+
+
+def _exit_text(code: int) -> str:
+    if code <= 128:
+        return f"it ended with exit code {code}"
+    try:
+        name = signal.Signals(code - 128).name
+    except ValueError:
+        return f"it ended with exit code {code}"
+    hint = ", often the kernel's out-of-memory killer" if name == "SIGKILL" else ""
+    return f"it was killed by {name} (exit code {code}{hint})"

@@ -1,0 +1,162 @@
+"""Where each rank stands: the operations it has called and not finished, in groups named alike on all ranks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from traceops.hangs.model import Evidence, Operation, RankRecord, RecordedGroup
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group, whichever of its members speaks of it; `ranks` is None where no member list is known.
+
+    Names differ between members (each rank counts the groups it is in), so members and description tell
+    groups apart, and `number` those that have both alike, in order of creation. `index` stands for all three.
+    """
+
+    index: int
+    ranks: tuple[int, ...] | None = field(compare=False)
+    description: str = field(compare=False)
+    number: str = field(compare=False)
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        plain = self.description in ("", "undefined")
+        if plain and self.ranks is not None:
+            return f"group of {len(self.ranks)}"
+        return self.description if not plain else f"group {self.number}"
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operation of a rank, with the group it is in."""
+
+    rank: int
+    group: Group
+    op: Operation
+
+    @property
+    def key(self) -> tuple[Group, int]:
+        """What all members' calls of one collective share."""
+        return self.group, self.op.sequence
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One rank's position. calls: its collectives that are known, by key. pending: not finished, in program order.
+
+    enqueued: the last collective it called in each group, None where that cannot be told. sends: the
+    operations to and from single peers, by (group, peer, kind), in order, finished ones too.
+    """
+
+    rank: int
+    record: RankRecord
+    calls: Mapping[tuple[Group, int], Call]
+    pending: tuple[Call, ...]
+    enqueued: Mapping[Group, int | None]
+    sends: Mapping[tuple[Group, int | None, str], tuple[Call, ...]]
+
+    @property
+    def head(self) -> Call | None:
+        """The first operation that is not finished: what the rank waits in."""
+        return self.pending[0] if self.pending else None
+
+    def entered(self, group: Group, sequence: int) -> bool | None:
+        """Whether the rank has called this collective; None where that cannot be told."""
+        last = self.enqueued.get(group)
+        return None if last is None else last >= sequence
+
+    def finished(self, group: Group, sequence: int) -> bool:
+        """Whether the rank's call of this collective is complete; one that the recorder forgot is."""
+        call = self.calls.get((group, sequence))
+        return bool(self.entered(group, sequence)) and (call is None or call not in self.pending)
+
+
+def standings(evidence: Evidence) -> dict[int, Standing]:
+    """Every rank that has a record, by rank."""
+    world = tuple(range(evidence.world_size)) if evidence.world_size else None
+    known: dict[tuple[tuple[int, ...] | None, str, str], Group] = {}
+    named = {rank: _groups(record, world, known) for rank, record in evidence.records.items()}
+    with_p2p = {
+        named[rank][op.group]
+        for rank, record in evidence.records.items()
+        for op in record.operations
+        if op.is_p2p
+    }
+    return {rank: _standing(record, named[rank], with_p2p) for rank, record in evidence.records.items()}
+
+
+def _groups(
+    record: RankRecord,
+    world: tuple[int, ...] | None,
+    known: dict[tuple[tuple[int, ...] | None, str, str], Group],
+) -> dict[str, Group]:
+    """This rank's name of each group -> the group; `known` are those met so far, and grows."""
+    named: dict[str, Group] = {}
+    alike: dict[tuple[tuple[int, ...] | None, str], int] = defaultdict(int)
+    for name in sorted(record.groups, key=_creation_order):
+        group = record.groups[name]
+        ranks = group.ranks or (world if _is_default(group) else None)
+        number = str(alike[ranks, group.description]) if ranks else name
+        alike[ranks, group.description] += 1
+        key = (ranks, group.description, number)
+        named[name] = known.setdefault(key, Group(len(known), *key))
+    return named
+
+
+def _creation_order(name: str) -> tuple[int, str]:
+    """Torch numbers groups; other names have no order but their own."""
+    return (int(name), "") if name.isdecimal() else (1 << 62, name)
+
+
+def _is_default(group: RecordedGroup) -> bool:
+    """Whether this is the group of all ranks, which old torch and gloo list without members."""
+    return group.description == "default_pg" or (group.name in ("0", "default_pg") and not group.description)
+
+
+def _standing(record: RankRecord, named: Mapping[str, Group], with_p2p: set[Group]) -> Standing:
+    calls = [Call(record.rank, named[op.group], op) for op in record.operations]
+    last_finished: dict[Group, int] = {}
+    for name, status in record.status.items():
+        if name in named and status.completed is not None:
+            last_finished[named[name]] = status.completed
+    for call in calls:  # a group's collectives finish in order: one before a finished one is finished
+        if not call.op.is_p2p and call.op.state == "completed":
+            last_finished[call.group] = max(last_finished.get(call.group, 0), call.op.sequence)
+    pending = tuple(
+        call
+        for call in calls
+        if call.op.state != "completed"
+        and (call.op.is_p2p or call.op.sequence > last_finished.get(call.group, 0))
+    )
+    enqueued: dict[Group, int | None] = {}
+    for name, group in named.items():
+        status = record.status.get(name)
+        known = [call.op.sequence for call in calls if call.group == group and not call.op.is_p2p]
+        counts_collectives = bool(known) or group not in with_p2p or _mixed(calls, group)
+        if status is not None and status.enqueued is not None and counts_collectives:
+            known.append(status.enqueued)
+        if not known and record.whole:
+            known = [0]
+        enqueued[group] = max(known, default=None)
+    sends: dict[tuple[Group, int | None, str], list[Call]] = defaultdict(list)
+    for call in calls:
+        if call.op.is_p2p:
+            sends[call.group, call.op.peer, call.op.op].append(call)
+    return Standing(
+        record.rank,
+        record,
+        {call.key: call for call in calls if not call.op.is_p2p},
+        pending,
+        enqueued,
+        {key: tuple(same) for key, same in sends.items()},
+    )
+
+
+def _mixed(calls: list[Call], group: Group) -> bool:
+    """Whether the rank's own sends in the group are known, so that its status counts collectives alone."""
+    return any(call.group == group and call.op.is_p2p for call in calls)

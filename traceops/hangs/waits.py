@@ -1,0 +1,193 @@
+"""Who waits for whom: from each rank's first unfinished operation to the members that keep it from finishing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from traceops.hangs.calls import describe
+from traceops.hangs.model import Wait
+from traceops.hangs.standing import Call, Group, Standing
+
+NOT_CALLED = "has not called it"
+EARLIER = "has called it, but is still in an earlier operation"
+NO_RECORD = "left no record"
+
+
+@dataclass(frozen=True)
+class Waits:
+    """The wait-for graph: `edges`, and `by_rank`, the ranks each rank waits for directly."""
+
+    edges: tuple[Wait, ...]
+    by_rank: Mapping[int, frozenset[int]]
+
+    def waiting_for(self, roots: Collection[int]) -> tuple[int, ...]:
+        """Ranks that wait for one of `roots`, directly or through others."""
+        reached = set(roots)
+        grown = True
+        while grown:
+            new = {rank for rank, on in self.by_rank.items() if rank not in reached and on & reached}
+            reached |= new
+            grown = bool(new)
+        return tuple(sorted(reached - set(roots)))
+
+
+def find_waits(ranks: Mapping[int, Standing], dead: Collection[int] = ()) -> Waits:
+    """The edges of all ranks that have a record.
+
+    dead: ranks whose process is known to be gone; a rank without a record is waited for where nothing else
+    keeps the operation from finishing, a dead one always.
+    """
+    edges = [wait for standing in ranks.values() for wait in _edges(standing, ranks, dead)]
+    by_rank: dict[int, set[int]] = defaultdict(set)
+    for wait in edges:
+        by_rank[wait.rank].add(wait.on)
+    return Waits(tuple(edges), {rank: frozenset(on) for rank, on in by_rank.items()})
+
+
+def _edges(standing: Standing, ranks: Mapping[int, Standing], dead: Collection[int]) -> list[Wait]:
+    head = standing.head
+    if head is None:
+        return []
+    if head.op.is_p2p:
+        together = [call for call in standing.pending if _launched_together(call, head)]
+        return [wait for call in together for wait in _to_peer(call, standing, ranks)]
+    group, sequence = head.key
+    present, absent = [], []
+    for member in group.ranks or ranks:
+        if member == standing.rank:
+            continue
+        if member not in ranks:
+            absent.append(_wait(head, member, NO_RECORD))
+        elif group in ranks[member].enqueued and (why := _keeps_waiting(ranks[member], group, sequence)):
+            present.append(_wait(head, member, why))
+    if present:
+        return [*present, *(wait for wait in absent if wait.on in dead)]
+    return absent
+
+
+def _keeps_waiting(member: Standing, group: Group, sequence: int) -> str | None:
+    """Why a member has not come to this collective yet; None if it is there, or beyond, or cannot be told."""
+    entered = member.entered(group, sequence)
+    if entered is None:
+        return None
+    if not entered:
+        return NOT_CALLED
+    if member.finished(group, sequence):
+        return None
+    assert member.head is not None  # it has this very operation pending
+    return None if member.head.key == (group, sequence) and not member.head.op.is_p2p else EARLIER
+
+
+def _to_peer(head: Call, standing: Standing, ranks: Mapping[int, Standing]) -> list[Wait]:
+    """A send waits for its receive and a receive for its send."""
+    peer = head.op.peer
+    if peer is None:
+        return []
+    if peer not in ranks:
+        return [_wait(head, peer, NO_RECORD)]
+    other = counterpart(head, standing, ranks[peer])
+    if other is None:
+        return [] if has_finished(head, standing, ranks[peer]) else [_wait(head, peer, NOT_CALLED)]
+    first = ranks[peer].head
+    if first is None or other is first or _launched_together(other, first):
+        return []
+    return [_wait(head, peer, EARLIER)]
+
+
+def counterpart(call: Call, standing: Standing, peer: Standing) -> Call | None:
+    """The peer's unfinished other half of a send or receive: the n-th unfinished one of that direction."""
+    own = [c for c in standing.pending if _same_way(c, call)]
+    opposite = "recv" if call.op.op == "send" else "send"
+    theirs = [
+        c
+        for c in peer.pending
+        if c.op.is_p2p
+        and c.group == call.group
+        and c.op.op == opposite
+        and c.op.peer in (standing.rank, None)
+    ]
+    position = own.index(call)
+    return theirs[position] if position < len(theirs) else None
+
+
+def has_finished(call: Call, standing: Standing, peer: Standing) -> bool:
+    """Whether the peer has finished the other half already, which only complete records can prove."""
+    if not (standing.record.whole and peer.record.whole):
+        return False
+    opposite = "recv" if call.op.op == "send" else "send"
+    own = standing.sends.get((call.group, peer.rank, call.op.op), ())
+    theirs = peer.sends.get((call.group, standing.rank, opposite), ())
+    return own.index(call) < len(theirs)
+
+
+def _same_way(one: Call, other: Call) -> bool:
+    return one.op.is_p2p and (one.group, one.op.op, one.op.peer) == (other.group, other.op.op, other.op.peer)
+
+
+def _launched_together(one: Call, other: Call) -> bool:
+    """Sends and receives of one batch share a number, and finish together."""
+    return (
+        one.op.is_p2p
+        and other.op.is_p2p
+        and one.group == other.group
+        and one.op.sequence == other.op.sequence
+    )
+
+
+def _wait(head: Call, on: int, why: str) -> Wait:
+    what = describe(head.op) if head.op.is_p2p else head.op.op
+    return Wait(head.rank, on, why, head.group.label, what, head.op.sequence)
+
+
+def cycles(by_rank: Mapping[int, frozenset[int]]) -> list[tuple[int, ...]]:
+    """Sets of ranks that wait for each other in a circle and for nobody else, each sorted.
+
+    The strongly connected components with more than one rank that no edge leaves.
+    """
+    nodes = {*by_rank, *(on for waits in by_rank.values() for on in waits)}
+    found = []
+    for component in _components(nodes, by_rank):
+        leaves = any(on not in component for rank in component for on in by_rank.get(rank, ()))
+        if len(component) > 1 and not leaves:
+            found.append(tuple(sorted(component)))
+    return sorted(found)
+
+
+def _components(nodes: Iterable[int], edges: Mapping[int, frozenset[int]]) -> list[set[int]]:
+    """Strongly connected components, by Tarjan's algorithm without recursion."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    result: list[set[int]] = []
+    for start in sorted(nodes):
+        if start in index:
+            continue
+        work = [(start, iter(sorted(edges.get(start, ()))))]
+        index[start] = low[start] = len(index)
+        stack.append(start)
+        on_stack.add(start)
+        while work:
+            node, rest = work[-1]
+            following = next(rest, None)
+            if following is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    component = set()
+                    while node not in component:
+                        member = stack.pop()
+                        on_stack.discard(member)
+                        component.add(member)
+                    result.append(component)
+            elif following not in index:
+                index[following] = low[following] = len(index)
+                stack.append(following)
+                on_stack.add(following)
+                work.append((following, iter(sorted(edges.get(following, ())))))
+            elif following in on_stack:
+                low[node] = min(low[node], index[following])
+    return result
