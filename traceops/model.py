@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from traceops.hangs.model import Diagnosis
 
 Int = NDArray[np.int64]
 Severity = Literal["error", "warning", "info"]
@@ -14,6 +17,7 @@ Confidence = Literal["high", "medium", "low"]
 Status = Literal["fired", "clear", "not_evaluated"]
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
+CONFIDENCES: tuple[Confidence, ...] = ("low", "medium", "high")
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,7 @@ class Report:
     """Everything an analysis found: what every renderer draws from and report.json holds.
 
     `tables` are the tables behind the figures, one CSV file each: name -> rows with equal keys.
+    `hang` is the diagnosis of a hang, None where the run folder holds no evidence of one.
     """
 
     run: dict[str, Any]
@@ -160,3 +165,4 @@ class Report:
     checks: list[Check]
     what_if: list[dict[str, Any]] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    hang: Diagnosis | None = None

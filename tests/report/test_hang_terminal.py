@@ -61,12 +61,12 @@ def test_each_independent_cause_has_its_paragraph_and_leads_the_table() -> None:
     causes = [number for number, line in enumerate(lines) if line.startswith("✖")]
     assert len(causes) == 2 and lines[causes[1] - 1] == ""
     table = next(number for number, line in enumerate(lines) if line.startswith("rank"))
-    assert [line.split()[:2] for line in lines[table + 1 : table + 3]] == [["14", "dead"], ["5", "root"]]
+    assert [line.split()[:2] for line in lines[table + 1 : table + 3]] == [["14", "dead"], ["5", "cause"]]
 
 
 def test_512_ranks_are_three_rows() -> None:
     lines = printed(many())
-    states = [line for line in lines if "waiting" in line or "root" in line.split()[1:2]]
+    states = [line for line in lines if "waiting" in line or "cause" in line.split()[1:2]]
     assert len(states) == 3
     assert "in 64 groups" in flowing(many())
 

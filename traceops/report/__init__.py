@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from traceops.errors import InputError
+from traceops.findings import Verdict, checks
+from traceops.hangs.model import Diagnosis
 from traceops.model import Report
-from traceops.report.csv import CSV_FILES, render_csv_files
-from traceops.report.json import render_json
+from traceops.report.csv import CSV_FILES, HANG_CSV_FILES, render_csv_files, render_hang_csv_files
+from traceops.report.hang_json import hang_document
+from traceops.report.json import json_text, plain_json, render_json
 
 FORMATS = ("html", "csv", "json")
 
@@ -31,11 +35,40 @@ def write_report(
         from traceops.report.html import render_html
 
         contents["summary.html"] = render_html(report, plotlyjs=plotlyjs)
+    return _write_files(contents, {*CSV_FILES, "report.json", "summary.html"}, folder)
+
+
+def write_diagnosis(
+    diagnosis: Diagnosis, verdicts: Sequence[Verdict], folder: Path, formats: tuple[str, ...] = FORMATS
+) -> list[Path]:
+    """Write a hang's page, hang.json and CSV files into `folder`, as `write_report` does; the page comes first.
+
+    `verdicts` are those of `judge_hang`.
+    """
+    from traceops.hangs.included import hang_findings
+
+    found = hang_findings(diagnosis, verdicts)
+    judged = {verdict.rule for verdict in verdicts}
+    checked = [check for check in checks(verdicts) if check.rule in judged]
+    contents: dict[str, str] = {}
+    if "html" in formats:
+        from traceops.report.hang_html import render_hang_html
+
+        contents["hang.html"] = render_hang_html(diagnosis, found, checked)
+    if "json" in formats:
+        contents["hang.json"] = json_text(plain_json(hang_document(diagnosis, found, checked)))
+    if "csv" in formats:
+        contents |= render_hang_csv_files(diagnosis)
+    return _write_files(contents, {"hang.html", "hang.json", *HANG_CSV_FILES}, folder)
+
+
+def _write_files(contents: dict[str, str], own: set[str], folder: Path) -> list[Path]:
+    """Write texts by file name; what else is in `own` is of an earlier report and goes."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():
             _write_whole(folder / name, text)
-        for name in {*CSV_FILES, "report.json", "summary.html"} - contents.keys():
+        for name in own - contents.keys():
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise InputError(

@@ -1,12 +1,15 @@
-"""summary.csv (a row a rank), findings.csv and the tables behind the figures."""
+"""summary.csv (a row a rank), findings.csv, the tables behind the figures, and the two tables of a hang."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from traceops.hangs.model import Diagnosis
 from traceops.model import Finding, Report
 
 CSV_FILES = (
@@ -30,6 +33,9 @@ CSV_FILES = (
     "hta_queue_length.csv",
 )
 
+HANG_CSV_FILES = ("hang_ranks.csv", "hang_waits.csv")
+
+_WAIT_COLUMNS = ("rank", "on", "group", "op", "sequence", "why")
 _FINDING_COLUMNS = (
     "rule",
     "severity",
@@ -57,6 +63,15 @@ def render_csv_files(report: Report) -> dict[str, str]:
     return {name: text for name, text in files.items() if text}
 
 
+def render_hang_csv_files(diagnosis: Diagnosis) -> dict[str, str]:
+    """File name -> text: a row a rank, and a row an edge of who waits for whom."""
+    files = {
+        "hang_ranks.csv": _render(diagnosis.ranks),
+        "hang_waits.csv": _render([asdict(wait) for wait in diagnosis.waits], _WAIT_COLUMNS),
+    }
+    return {name: text for name, text in files.items() if text}
+
+
 def _finding_row(finding: Finding) -> dict[str, Any]:
     evidence = "; ".join(
         f"{e.metric}={e.value}{' ' + e.unit if e.unit else ''}"
@@ -67,7 +82,7 @@ def _finding_row(finding: Finding) -> dict[str, Any]:
     return {**values, "evidence": evidence}
 
 
-def _render(rows: list[dict[str, Any]], columns: tuple[str, ...] = ()) -> str:
+def _render(rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...] = ()) -> str:
     columns = columns or tuple(dict.fromkeys(key for row in rows for key in row))
     if not columns:
         return ""

@@ -15,12 +15,14 @@ from traceops.report.hang_text import (
     hang_level,
     hang_sentence,
     operation_text,
+    place_text,
     read_text,
     root_advice,
     root_label,
     root_sentence,
     shown_path,
     stall_text,
+    state_text,
     unknown_ranks,
 )
 from traceops.report.terminal import MARK, STYLE, PlainConsole, plain
@@ -80,7 +82,7 @@ def _ranks(diagnosis: Diagnosis) -> Table:
     shown, rest = groups[:_MOST_LINES], groups[_MOST_LINES:]
     columns = {
         "rank": [ranks_text(group.ranks, 4) for group in shown],
-        "state": [str(group.shared.get("state") or "differs") for group in shown],
+        "state": [state_text(group) for group in shown],
         "step": [_value(group, "step") for group in shown],
         "in": [operation_text(group.shared, group.differ) for group in shown],
         "at, or doing": [place_text(group) for group in shown],
@@ -102,14 +104,6 @@ def _ranks(diagnosis: Diagnosis) -> Table:
         left = sum(len(group.ranks) for group in rest)
         table.caption = f"{left} more ranks in hang_ranks.csv"
     return table
-
-
-def place_text(group: RankGroup) -> str:
-    """The line of code of the pending operation, or what the rank does instead; its exit code if it died."""
-    if group.shared.get("exit_code") is not None:
-        return f"exit code {group.shared['exit_code']}"
-    keys = ("doing", "where") if group.root is not None or not group.shared.get("op") else ("where", "doing")
-    return next((str(group.shared[key]) for key in keys if group.shared.get(key)), "")
 
 
 def _targets(group: RankGroup) -> str:

@@ -10,6 +10,7 @@ from traceops.findings import BY_ID
 from traceops.hangs.model import Diagnosis, Root
 from traceops.model import Severity
 from traceops.report.cells import ranks_text, size
+from traceops.report.hang_rows import RankGroup
 
 MOST_SPANS = 8  # of ranks in a sentence
 
@@ -73,6 +74,22 @@ def operation_text(row: Mapping[str, Any], differ: Mapping[str, int] | None = No
     elif "group" in differ:
         text += f" in {differ['group']} groups"
     return text if row.get("bytes") is None else f"{text}, {size(row['bytes']).text}"
+
+
+def state_text(group: RankGroup) -> str:
+    """The state that the ranks share; 'cause' for a root."""
+    state = group.shared.get("state")
+    if state is None:
+        return "differs"
+    return "cause" if state == "root" else str(state)
+
+
+def place_text(group: RankGroup) -> str:
+    """The line of code of the pending operation, or what the rank does instead; its exit code if it died."""
+    if group.shared.get("exit_code") is not None:
+        return f"exit code {group.shared['exit_code']}"
+    keys = ("doing", "where") if group.root is not None or not group.shared.get("op") else ("where", "doing")
+    return next((str(group.shared[key]) for key in keys if group.shared.get(key)), "")
 
 
 def read_text(diagnosis: Diagnosis) -> str:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections import Counter
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from traceops.analyses.ledger import IDLE_BUCKETS
-from traceops.bundled import bundled
 from traceops.findings import RULES
 from traceops.model import Report
-from traceops.report import cross_tables, cross_text, detail_tables, rank_tables
+from traceops.report import cross_tables, cross_text, detail_tables, hang_html, page, rank_tables
 from traceops.report.cells import Cell, number, ranks_text
+from traceops.report.page import word
 from traceops.report.terms import COLUMNS, TERMS
 from traceops.report.verdict import verdict
 from traceops.report.worst import MOST_RANKS, shown_ranks
 from traceops.version import __version__
 
 PLOTLYJS = ("inline", "cdn")
-_CDN = "https://cdn.plot.ly"
 
 
 def render_html(report: Report, *, plotlyjs: str = "inline") -> str:
@@ -36,24 +31,30 @@ def render_html(report: Report, *, plotlyjs: str = "inline") -> str:
     import plotly.offline
 
     library = plotly.offline.get_plotlyjs()
-    source = "" if plotlyjs == "inline" else f"{_CDN}/plotly-{plotly.offline.get_plotlyjs_version()}.min.js"
+    source = (
+        "" if plotlyjs == "inline" else f"{page.CDN}/plotly-{plotly.offline.get_plotlyjs_version()}.min.js"
+    )
     shown = shown_ranks(report)
     charts = _charts(report, shown)
-    script = _template_text("summary.js")
+    script = page.template_text("summary.js")
     data = script_json(charts)
     inline = [script] if source else [library, script]
-    environment = _environment()
-    return environment.get_template("summary.html.j2").render(
-        css=_template_text("summary.css"),
-        library="" if source else library,
-        library_source=source,
-        library_hash=_hash(library),
-        chart_data=data,
-        script=script,
-        policy=_policy(inline, external=_hash(library) if source else ""),
-        charts=charts,
-        version=__version__,
-        **_content(report, shown),
+    return (
+        page.environment()
+        .get_template("summary.html.j2")
+        .render(
+            css=page.template_text("summary.css")
+            + ("" if report.hang is None else page.template_text("hang.css")),
+            library="" if source else library,
+            library_source=source,
+            library_hash=page.script_hash(library),
+            chart_data=data,
+            script=script,
+            policy=page.policy(inline, external=page.script_hash(library) if source else ""),
+            charts=charts,
+            version=__version__,
+            **_content(report, shown),
+        )
     )
 
 
@@ -122,6 +123,7 @@ def _content(report: Report, shown: list[int]) -> dict[str, Any]:
         "rule_titles": {rule.id: rule.title for rule in RULES},
         "number": number,
         "ranks_text": ranks_text,
+        "hang": None if report.hang is None else hang_html.hang_content(report.hang),
     }
 
 
@@ -150,13 +152,13 @@ def _facts(report: Report) -> list[tuple[str, Cell]]:
     facts = [
         ("Ranks", Cell(f"{len(run.get('ranks_present') or [])} of {run.get('world_size')}")),
         ("Ranks missing", Cell(ranks_text(missing), css="bad") if missing else Cell("none")),
-        ("Hosts", _word(len(run["hosts"])) if run.get("hosts") else _word(None)),
-        ("Device", _word(run.get("device"))),
-        ("Backend", _word(run.get("backend"))),
-        ("Strategy", _word(run.get("strategy"))),
-        ("torch", _word(run.get("torch_version"))),
-        ("NCCL", _word(run.get("nccl_version"))),
-        ("Steps", Cell(f"{len(steps)} ({ranks_text(steps, 4)})") if steps else _word(None)),
+        ("Hosts", word(len(run["hosts"])) if run.get("hosts") else word(None)),
+        ("Device", word(run.get("device"))),
+        ("Backend", word(run.get("backend"))),
+        ("Strategy", word(run.get("strategy"))),
+        ("torch", word(run.get("torch_version"))),
+        ("NCCL", word(run.get("nccl_version"))),
+        ("Steps", Cell(f"{len(steps)} ({ranks_text(steps, 4)})") if steps else word(None)),
         ("Step, median", _unit(median)),
         ("p5 – p95", _unit(number(step.get("p5")), number(step.get("p95")))),
         ("Without profiler", _unit(number(report.summary.get("unprofiled_step_time_ms")))),
@@ -169,41 +171,9 @@ def _facts(report: Report) -> list[tuple[str, Cell]]:
 
 def _unit(*cells: Cell) -> Cell:
     if any(cell.css == "unknown" for cell in cells):
-        return _word(None)
+        return word(None)
     return Cell(" – ".join(cell.text for cell in cells) + " ms")
-
-
-def _word(value: Any) -> Cell:
-    return Cell("–", "not known", "unknown") if value in (None, "") else Cell(str(value)[:120], str(value))
 
 
 def _damage(report: Report) -> list[str]:
     return [f"Rank {row['rank']}: {row['damage']}" for row in report.ranks if row.get("damage")]
-
-
-def _environment() -> Environment:
-    """Escapes every value, whatever a template is called."""
-    return Environment(
-        loader=FileSystemLoader(bundled("templates")),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-def _template_text(name: str) -> str:
-    return bundled("templates", name).read_text(encoding="utf-8")
-
-
-def _hash(script: str) -> str:
-    digest = hashlib.sha256(script.encode("utf-8", "replace")).digest()
-    return f"sha256-{base64.b64encode(digest).decode()}"
-
-
-def _policy(scripts: list[str], external: str = "") -> str:
-    """Only these scripts run; nothing is loaded but (with 'cdn') plotly.js; plotly sets styles itself."""
-    allowed = " ".join(f"'{_hash(script)}'" for script in scripts)
-    if external:
-        allowed += f" {_CDN} '{external}'"
-    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from traceops.model import Report
+from traceops.report.hang_json import hang_object
 from traceops.version import __version__
 
 SCHEMA_VERSION = 1
@@ -19,7 +20,7 @@ SCHEMA_PATH = Path(__file__).with_name("report.schema.json")
 
 def to_json_object(report: Report) -> dict[str, Any]:
     """The object report.json holds: JSON types only, null where a number is not known."""
-    result: dict[str, Any] = _plain(
+    result: dict[str, Any] = plain_json(
         {
             "schema_version": SCHEMA_VERSION,
             "tool": {"name": "traceops", "version": __version__},
@@ -31,6 +32,7 @@ def to_json_object(report: Report) -> dict[str, Any]:
             "what_if": report.what_if,
             "findings": [asdict(finding) for finding in report.findings],
             "checks": [asdict(check) for check in report.checks],
+            "hang": None if report.hang is None else hang_object(report.hang),
         }
     )
     return result
@@ -38,14 +40,20 @@ def to_json_object(report: Report) -> dict[str, Any]:
 
 def render_json(report: Report) -> str:
     """The text of report.json."""
-    return json.dumps(to_json_object(report), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_text(to_json_object(report))
 
 
-def _plain(value: Any) -> Any:
+def json_text(value: Any) -> str:
+    """JSON as our files hold it, of what `plain_json` made."""
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def plain_json(value: Any) -> Any:
+    """JSON types only: numpy's numbers as Python's, null for what is no finite number."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain_json(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from traceops.analyses.ledger import BUCKETS
 from traceops.model import Check, Finding, Report
 from traceops.report.cells import ranks_text
+from traceops.report.hang_text import hang_level, hang_sentence
 from traceops.report.stragglers import (
     STRAGGLERS,
     mean_of_ranks,
@@ -58,10 +59,15 @@ class Verdict:
 def verdict(report: Report) -> Verdict:
     """What to act on first. Pure: says nothing that the report's own numbers do not hold.
 
-    Findings of severity warning or error come first, then a straggler that is only a remark. Where nobody
-    could judge stragglers, waiting that takes `WAIT_INFO_PCT` of the step names the rank that causes most
-    of it; where they were judged, waiting alone accuses nobody. Else a clean bill that names what nobody judged.
+    A hang comes before everything else. Then findings of severity warning or error, then a straggler that
+    is only a remark. Where nobody could judge stragglers, waiting that takes `WAIT_INFO_PCT` of the step
+    names the rank that causes most of it; where they were judged, waiting alone accuses nobody. Else a
+    clean bill that names what nobody judged.
     """
+    if report.hang is not None and report.hang.roots:
+        others = sum(not finding.rule.startswith("TO-H") for finding in report.findings)
+        more = f" {others} more finding{'s' if others > 1 else ''} below." if others else ""
+        return Verdict(hang_level(report.hang), f"{hang_sentence(report.hang)}{more}")
     serious = [f for f in report.findings if f.severity != "info"]
     waiting = None if stragglers_judged(report) else _waiting(report)
     if serious:
