@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from traceops.hangs.model import Diagnosis
-from traceops.report.cells import ranks_text, size
+from traceops.report.cells import ranks_text
 from traceops.report.hang_rows import RankGroup, merged_ranks
-from traceops.report.hang_text import operation_text, place_text, state_text
+from traceops.report.hang_text import bytes_text, operation_text, place_text, state_text
 
 MOST_NODES = 14
+_LIKED_NODES = 10  # with more, ranks that are nearly alike share a box
 WIDTH, GAP_X, GAP_Y, MARGIN = 272, 76, 22, 10
 LINE, PADDING = 18, 11
 _MOST_CHARS = 36  # of a line in a box, at 13 px
@@ -72,7 +73,7 @@ def wait_graphs(diagnosis: Diagnosis) -> tuple[Graph, Graph] | None:
 
 
 def _nodes_and_edges(diagnosis: Diagnosis) -> tuple[list[Node], list[Edge]]:
-    groups = merged_ranks(diagnosis, MOST_NODES)[:MOST_NODES]
+    groups = merged_ranks(diagnosis, _LIKED_NODES)[:MOST_NODES]
     node_of = {rank: number for number, group in enumerate(groups) for rank in group.ranks}
     reasons: dict[tuple[int, int], dict[str, None]] = defaultdict(dict)
     for wait in diagnosis.waits:
@@ -100,11 +101,10 @@ def _connected(nodes: list[Node], edges: list[Edge]) -> tuple[list[Node], list[E
 def _node(group: RankGroup, waits: bool) -> Node:
     state = state_text(group)
     kind: Kind = "root" if group.root is not None else "waiting" if waits else "other"
-    operation = operation_text({**group.shared, "bytes": None}, group.differ)
-    nbytes = group.shared.get("bytes")
-    detail = " · ".join(
-        text for text in ("" if nbytes is None else size(nbytes).text, place_text(group)) if text
-    )
+    several = {key: values for key, values in group.differ.items() if key != "bytes"}
+    operation = operation_text({**group.shared, "bytes": None}, several)
+    nbytes = bytes_text(group.shared, group.differ)
+    detail = " · ".join(text for text in (nbytes, place_text(group)) if text)
     shown = [text for text in (_who(group), state, operation, detail) if text]
     full = "\n".join(shown)
     if kind == "waiting" and len(shown) > 2:

@@ -10,39 +10,40 @@ from typing import Any
 from traceops.hangs.model import Diagnosis, Root, Wait
 
 # What ranks have to share to be one line, given up from the right as long as there are too many lines.
-_LEVELS: tuple[tuple[str, ...], ...] = (
-    (
-        "state",
-        "op",
-        "sequence",
-        "op_state",
-        "exit_code",
-        "step",
-        "bytes",
-        "where",
-        "doing",
-        "group",
-        "waits_for",
-    ),
-    ("state", "op", "sequence", "op_state", "exit_code", "step", "bytes", "where", "doing"),
-    ("state", "op", "sequence", "exit_code", "bytes", "where"),
-    ("state", "op", "exit_code"),
-    ("state",),
+_ALIKE = (
+    "state",
+    "op",
+    "exit_code",
+    "sequence",
+    "where",
+    "doing",
+    "op_state",
+    "group",
+    "step",
+    "waits_for",
+    "bytes",
 )
+_LEVELS = tuple(_ALIKE[:kept] for kept in (11, 10, 8, 7, 5, 3, 1))
 _ORDER = ("root", "dead", "stopped", "idle", "waiting", "absent")
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Ranks that are in the same state: `shared` what they have in common, `differ` key -> number of values.
+    """Ranks that are in the same state: `shared` what they have in common, `differ` key -> the several values.
 
     root: which of the diagnosis' roots they belong to, counted from 0; None for ranks that only wait.
     """
 
     ranks: tuple[int, ...]
     shared: Mapping[str, Any]
-    differ: Mapping[str, int]
+    differ: Mapping[str, tuple[Any, ...]]
     root: int | None = None
+
+    @property
+    def waits_for(self) -> tuple[int, ...]:
+        """The ranks that these wait for, each for some of them at least."""
+        several = self.differ.get("waits_for", (self.shared.get("waits_for") or (),))
+        return tuple(sorted({rank for ranks in several for rank in ranks or ()}))
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,10 @@ def merged_ranks(diagnosis: Diagnosis, most: int) -> list[RankGroup]:
     """Rows of equal ranks, roots first; as many as `most` if merging what is nearly equal can do that."""
     root_of = roots_by_rank(diagnosis.roots)
     groups: list[RankGroup] = []
+    last = len(_LEVELS) - 1
     # Causes stay apart as long as those that wait can be merged further.
-    for own, others in [(0, level) for level in range(len(_LEVELS))] + [
-        (level, -1) for level in (1, 2, 3, 4)
+    for own, others in [(0, level) for level in range(last + 1)] + [
+        (level, last) for level in range(1, last + 1)
     ]:
         groups = _merge(diagnosis.ranks, root_of, _LEVELS[own], _LEVELS[others])
         if len(groups) <= most:
@@ -107,14 +109,14 @@ def _merge(
 
 def _group(rows: Sequence[Mapping[str, Any]], root: int | None) -> RankGroup:
     shared: dict[str, Any] = {}
-    differ: dict[str, int] = {}
+    differ: dict[str, tuple[Any, ...]] = {}
     for key in dict.fromkeys(key for row in rows for key in row if key != "rank"):
-        values = {_hashable(row.get(key)) for row in rows}
+        values = tuple(dict.fromkeys(_hashable(row.get(key)) for row in rows))
         if len(values) == 1:
             shared[key] = rows[0].get(key)
         else:
             shared[key] = None
-            differ[key] = len(values)
+            differ[key] = values
     return RankGroup(tuple(sorted(row["rank"] for row in rows)), shared, differ, root)
 
 

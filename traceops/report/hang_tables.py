@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from traceops.hangs.model import Diagnosis
-from traceops.report.cells import Cell, Column, Table, build_table, name, ranks_text, size
+from traceops.report.cells import Cell, Column, Table, build_table, name, ranks_text
 from traceops.report.hang_rows import RankGroup, merged_waits
-from traceops.report.hang_text import operation_text, state_text
+from traceops.report.hang_text import bytes_text, operation_text, state_text
 
 MOST_ROWS = 64
 _MOST_WAITS = 100
@@ -91,20 +90,25 @@ def _row(group: RankGroup) -> dict[str, Any]:
         )
     }
     cells["state"] = Cell(state_text(group), css="worst" if group.root is not None else "")
-    nbytes = group.shared.get("bytes")
-    cells["bytes"] = _shared(group, "bytes") if nbytes is None else replace(size(nbytes), css="nowrap")
-    for key in ("waits_for", "sources"):
-        values = group.shared.get(key) or ()
-        if key in group.differ:
-            cells[key] = _shared(group, key)
-        else:
-            cells[key] = _ranks_cell(values) if key == "waits_for" else Cell(", ".join(map(str, values)))
+    cells["bytes"] = Cell(bytes_text(group.shared, group.differ), _exact(group), "nowrap")
+    cells["waits_for"] = _ranks_cell(group.waits_for)
+    several = group.differ.get("sources", (group.shared.get("sources") or (),))
+    cells["sources"] = Cell(
+        ", ".join(dict.fromkeys(str(source) for sources in several for source in sources or ()))
+    )
     return cells
+
+
+def _exact(group: RankGroup) -> str:
+    nbytes = group.shared.get("bytes")
+    return "" if nbytes is None else f"{nbytes:,} bytes"
 
 
 def _shared(group: RankGroup, key: str) -> Cell:
     if key in group.differ:
-        return Cell(f"{group.differ[key]} values", "these ranks differ; hang_ranks.csv has each", "unknown")
+        return Cell(
+            f"{len(group.differ[key])} values", "these ranks differ; hang_ranks.csv has each", "unknown"
+        )
     value = group.shared.get(key)
     return _text("" if value is None else str(value))
 

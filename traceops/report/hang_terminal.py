@@ -29,6 +29,7 @@ from traceops.report.terminal import MARK, STYLE, PlainConsole, plain
 
 _WIDTHS = (60, 100)  # lines longer than that are hard to read in a log
 _MOST_LINES = 16
+_LIKED_LINES = 8  # with more, ranks that are nearly alike share a line
 _MOST_EVIDENCE = 6
 _MOST_PROBLEMS = 5
 _MOST_NOTES = 5
@@ -42,10 +43,11 @@ def print_diagnosis(diagnosis: Diagnosis, file: TextIO, written: Path | None = N
     level = hang_level(diagnosis)
     if not diagnosis.roots:
         _say(console, f"{MARK[level]} {hang_sentence(diagnosis)}", STYLE[level], hanging=2)
+    advised: set[str] = set()
     for number, root in enumerate(diagnosis.roots):
         if number:
             console.print()
-        _print_root(console, root)
+        _print_root(console, root, advised)
     if diagnosis.ranks:
         console.print()
         console.print(_ranks(diagnosis))
@@ -65,20 +67,21 @@ def print_diagnosis(diagnosis: Diagnosis, file: TextIO, written: Path | None = N
         console.print(plain(f"Report: {_ascii_ranges(str(written))}"), soft_wrap=True)
 
 
-def _print_root(console: PlainConsole, root: Root) -> None:
+def _print_root(console: PlainConsole, root: Root, advised: set[str]) -> None:
     _say(console, f"{MARK['error']} {root_sentence(root)} {root_label(root)}", STYLE["error"], hanging=2)
     for what, value in root.evidence[:_MOST_EVIDENCE]:
         _say(console, f"    {what}: {value}", hanging=6)
     if len(root.evidence) > _MOST_EVIDENCE:
         _say(console, f"    … {len(root.evidence) - _MOST_EVIDENCE} more in the report", "dim")
     advice = root_advice(root)
-    if advice:
+    if advice and advice not in advised:
+        advised.add(advice)
         _say(console, f"    → {textwrap.shorten(advice, _MOST_ADVICE, placeholder=' …')}", hanging=6)
 
 
 def _ranks(diagnosis: Diagnosis) -> Table:
     """A line for equal ranks, causes first; columns that nobody fills are left out."""
-    groups = merged_ranks(diagnosis, _MOST_LINES)
+    groups = merged_ranks(diagnosis, _LIKED_LINES)
     shown, rest = groups[:_MOST_LINES], groups[_MOST_LINES:]
     columns = {
         "rank": [ranks_text(group.ranks, 4) for group in shown],
@@ -86,7 +89,7 @@ def _ranks(diagnosis: Diagnosis) -> Table:
         "step": [_value(group, "step") for group in shown],
         "in": [operation_text(group.shared, group.differ) for group in shown],
         "at, or doing": [place_text(group) for group in shown],
-        "waits for": [_targets(group) for group in shown],
+        "waits for": [ranks_text(group.waits_for, 4) for group in shown],
     }
     table = Table(box=None, pad_edge=False, header_style="dim", caption_justify="left")
     kept = [name for name, cells in columns.items() if any(cells)]
@@ -104,12 +107,6 @@ def _ranks(diagnosis: Diagnosis) -> Table:
         left = sum(len(group.ranks) for group in rest)
         table.caption = f"{left} more ranks in hang_ranks.csv"
     return table
-
-
-def _targets(group: RankGroup) -> str:
-    if "waits_for" in group.differ:
-        return "differs"
-    return ranks_text(group.shared.get("waits_for") or (), 4)
 
 
 def _value(group: RankGroup, key: str) -> str:

@@ -61,19 +61,34 @@ def subject(ranks: Sequence[int]) -> str:
     return f"Rank{'' if len(set(ranks)) == 1 else 's'} {ranks_text(ranks, MOST_SPANS)}"
 
 
-def operation_text(row: Mapping[str, Any], differ: Mapping[str, int] | None = None) -> str:
-    """'all_reduce #64 of default_pg, 4.2 MB'; `differ` says how many values merged rows have of a key."""
+def operation_text(row: Mapping[str, Any], differ: Mapping[str, Sequence[Any]] | None = None) -> str:
+    """'all_reduce #64 of default_pg, 4.2 MB'; `differ` holds the values that merged rows have of a key."""
     differ = differ or {}
     if row.get("op") is None:
-        return f"{differ['op']} operations" if "op" in differ else ""
+        return f"{len(differ['op'])} operations" if "op" in differ else ""
     text = str(row["op"])
     if row.get("sequence") is not None:
         text += f" #{row['sequence']}"
     if row.get("group") is not None:
         text += f" of {row['group']}"
     elif "group" in differ:
-        text += f" in {differ['group']} groups"
-    return text if row.get("bytes") is None else f"{text}, {size(row['bytes']).text}"
+        text += f" in {len(differ['group'])} groups"
+    nbytes = bytes_text(row, differ)
+    return f"{text}, {nbytes}" if nbytes else text
+
+
+def bytes_text(row: Mapping[str, Any], differ: Mapping[str, Sequence[Any]]) -> str:
+    """'4.2 MB', or '21.0–22.5 MB' of merged rows; empty where it is not known."""
+    if row.get("bytes") is not None:
+        return size(row["bytes"]).text
+    known = [int(value) for value in differ.get("bytes", ()) if value is not None]
+    if not known:
+        return ""
+    least, most = size(min(known)).text, size(max(known)).text
+    if least == most:
+        return most
+    value, _, unit = least.partition(" ")
+    return f"{value}–{most}" if most.endswith(f" {unit}") else f"{least} to {most}"
 
 
 def state_text(group: RankGroup) -> str:

@@ -1,0 +1,53 @@
+"""The diagnosis of a hang as a part of `analyze`, where the run folder holds evidence of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from traceops.errors import InputError
+from traceops.findings import Verdict
+from traceops.hangs.diagnose import diagnose
+from traceops.hangs.discover import holds_evidence
+from traceops.hangs.judge import judge_hang, judge_no_hang
+from traceops.hangs.model import Diagnosis
+from traceops.load.source import is_remote
+from traceops.model import Finding
+
+
+def included_diagnosis(root: str) -> tuple[Diagnosis | None, list[Verdict]]:
+    """The diagnosis of a run folder and the verdicts of its rules; None and why not where there is none."""
+    if is_remote(root):
+        return None, _not_judged("evidence of a hang is read from local folders only")
+    if not _has_evidence(root):
+        return None, judge_no_hang()
+    try:
+        diagnosis = diagnose(root)
+    except InputError as error:
+        return None, _not_judged(f"the evidence of a hang could not be used: {error}")
+    return diagnosis, judge_hang(diagnosis)
+
+
+def hang_findings(diagnosis: Diagnosis | None, verdicts: Sequence[Verdict]) -> list[Finding]:
+    """The findings of a hang's rules in the order of the diagnosis' roots: the most certain first."""
+    found = [finding for verdict in verdicts for finding in verdict.findings]
+    order = {
+        (root.rule, root.ranks): number for number, root in enumerate(diagnosis.roots if diagnosis else ())
+    }
+    return sorted(found, key=lambda finding: order.get((finding.rule, finding.ranks), len(order)))
+
+
+def evidence_hint(path: str) -> str:
+    """What to say where `path` has no traces but evidence of a hang; empty where it has none."""
+    if is_remote(path) or not _has_evidence(path):
+        return ""
+    return f"\nIt holds evidence of a hang, though: traceops diagnose {path}"
+
+
+def _has_evidence(path: str) -> bool:
+    return Path(path).is_dir() and holds_evidence(path)
+
+
+def _not_judged(reason: str) -> list[Verdict]:
+    return [replace(verdict, not_evaluated=reason) for verdict in judge_no_hang()]
