@@ -23,7 +23,7 @@ from traceops.hangs.model import (
 )
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028\x1b[31m'\"&<b>"
-LOADING = "load_batch (data.py:31)"
+LOADING = "sleeping in load_batch (data.py:31)"
 
 
 def row(rank: int, state: str, **known: Any) -> dict[str, Any]:
@@ -57,7 +57,11 @@ def evidence(ranks: int, **known: Any) -> Evidence:
     operation = Operation(64, "0", "all_reduce", 64, sizes_in=((1048576,),), dtypes_in=("Float",))
     records = {
         rank: RankRecord(
-            rank, f"run/evidence/dump_{rank}", {"0": group}, (operation,), {"0": GroupStatus(64, 64, 63)}
+            rank,
+            f"run/evidence/dump_{rank}",
+            {"0": group},
+            (operation,),
+            {"0": GroupStatus(enqueued=64, completed=63)},
         )
         for rank in range(ranks)
     }
@@ -85,7 +89,7 @@ def skipped(ranks: int = 4, culprit: int = 3, text: str = "") -> Diagnosis:
         ranks=(culprit,),
         confidence="high",
         message=f"Rank {culprit} never entered all_reduce #64 of default_pg (4.2 MB, train.py:128); "
-        f"ranks {others[0]}–{others[-1]} wait for it. It is asleep in {LOADING}.{text}",
+        f"ranks {others[0]}–{others[-1]} wait for it. It is {LOADING}.{text}",
         waiting=others,
         cause="host",
         group="default_pg",
@@ -97,7 +101,7 @@ def skipped(ranks: int = 4, culprit: int = 3, text: str = "") -> Diagnosis:
         doing=LOADING,
         evidence=(
             (f"last enqueued by rank {culprit}", f"#63 of default_pg{text}"),
-            ("stack of the main thread", f"sleep (lib.py:9) < {LOADING} < main (train.py:120)"),
+            ("stack of the main thread", "sleep (lib.py:9) < load_batch (data.py:31) < main (train.py:120)"),
         ),
     )
     stall = Stall("step", 42.4, 30.0, 1_700_000_000_000_000_000, f"node{text}")
@@ -122,7 +126,7 @@ def two_roots() -> Diagnosis:
     """16 ranks, a pipeline of two stages with four replica groups: ranks 5 and 14 hold up two chains."""
     rows = [
         *(waiting(rank, [5], "replicate_1", 31) for rank in (1, 9, 13)),
-        row(5, "root", step=7, doing="forward (model.py:77)"),
+        row(5, "root", step=7, doing="in forward (model.py:77)"),
         *(waiting(rank, [rank + 1], "pp", 12, op="recv", where="pipe.py:40") for rank in (0, 4, 8, 12)),
         *(waiting(rank, [14], "replicate_2", 31) for rank in (2, 6, 10)),
         row(14, "dead", exit_code=137, step=7),
@@ -134,7 +138,7 @@ def two_roots() -> Diagnosis:
              evidence=(("exit code of rank 14", "137 (SIGKILL)"),)),
         Root("TO-H001", (5,), "medium", "Rank 5 never entered all_reduce #31 of replicate_1.",
              waiting=(0, 1, 4, 8, 9, 12, 13), cause="host", op="all_reduce", sequence=31, group="replicate_1",
-             group_ranks=(1, 5, 9, 13), doing="forward (model.py:77)",
+             group_ranks=(1, 5, 9, 13), doing="in forward (model.py:77)",
              evidence=(("last enqueued by rank 5", "#30 of replicate_1"),)),
     )  # fmt: skip
     ordered = tuple(sorted(rows, key=lambda row: int(row["rank"])))
@@ -184,7 +188,7 @@ def many(ranks: int = 512, group_size: int = 8) -> Diagnosis:
     for rank in range(ranks):
         shard, replica = rank // group_size, rank % group_size
         if rank == culprit:
-            rows.append(row(rank, "root", step=40, doing="save (checkpoint.py:88)"))
+            rows.append(row(rank, "root", step=40, doing="in save (checkpoint.py:88)"))
         elif replica == own:
             rows.append(waiting(rank, [culprit], f"replicate_{replica}", 900))
         else:
@@ -195,5 +199,5 @@ def many(ranks: int = 512, group_size: int = 8) -> Diagnosis:
     waits = tuple(rank for rank in range(ranks) if rank != culprit)
     root = Root("TO-H001", (culprit,), "high", f"Rank {culprit} never entered all_reduce #900 of replicate_{own}.",
                 waiting=waits, cause="host", group=f"replicate_{own}", op="all_reduce", sequence=900,
-                doing="save (checkpoint.py:88)", evidence=((f"last enqueued by rank {culprit}", "#899"),))  # fmt: skip
+                doing="in save (checkpoint.py:88)", evidence=((f"last enqueued by rank {culprit}", "#899"),))  # fmt: skip
     return Diagnosis(evidence(ranks), (root,), tuple(rows), edges(rows))

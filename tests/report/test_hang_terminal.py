@@ -41,7 +41,7 @@ def test_the_first_line_names_who_what_and_who_waits() -> None:
         "✖ Rank 3 never entered all_reduce #64 of default_pg (4.2 MB, train.py:128); ranks 0-2"
     )
     text = flowing(skipped())
-    assert "It is asleep in load_batch (data.py:31). [TO-H001, error, high confidence]" in text
+    assert "It is sleeping in load_batch (data.py:31). [TO-H001, error, high confidence]" in text
     assert text.count("load_batch (data.py:31)") == 3  # the sentence, its proof, the table
     assert "last enqueued by rank 3: #63 of default_pg" in text
     assert "Nothing moved between steps for 42 s (limit 30 s)." in text

@@ -16,7 +16,7 @@ MOST_NODES = 14
 _LIKED_NODES = 10  # with more, ranks that are nearly alike share a box
 WIDTH, GAP_X, GAP_Y, MARGIN = 272, 76, 22, 10
 LINE, PADDING = 18, 11
-_MOST_CHARS = 36  # of a line in a box, at 13 px
+_WIDEST, _USUAL, _NARROW = 9.6, 7.9, 5.0  # px of a character at 13 px in a wide typeface
 _LANE = 14  # between arrows beside a column of boxes
 _MOST_LANES = 6
 
@@ -101,11 +101,13 @@ def _connected(nodes: list[Node], edges: list[Edge]) -> tuple[list[Node], list[E
 def _node(group: RankGroup, waits: bool) -> Node:
     state = state_text(group)
     kind: Kind = "root" if group.root is not None else "waiting" if waits else "other"
-    several = {key: values for key, values in group.differ.items() if key != "bytes"}
-    operation = operation_text({**group.shared, "bytes": None}, several)
-    nbytes = bytes_text(group.shared, group.differ)
-    detail = " · ".join(text for text in (nbytes, place_text(group)) if text)
-    shown = [text for text in (_who(group), state, operation, detail) if text]
+    only_call = {key: group.shared.get(key) for key in ("op", "sequence")}
+    call = operation_text(only_call, {key: several for key, several in group.differ.items() if key == "op"})
+    in_group = str(group.shared.get("group") or "")
+    if call and "group" in group.differ:
+        in_group = f"in {len(group.differ['group'])} groups"
+    call = " · ".join(text for text in (call, bytes_text(group.shared, group.differ)) if text)
+    shown = [text for text in (_who(group), state, call, in_group, place_text(group)) if text]
     full = "\n".join(shown)
     if kind == "waiting" and len(shown) > 2:
         shown.remove(state)  # the arrow says it
@@ -120,7 +122,15 @@ def _who(group: RankGroup) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
+    """As much of a line as a box is wide, by what characters take in a wide typeface."""
+    left = WIDTH - 2 * 12 - _WIDEST
+    for at, char in enumerate(text):
+        left -= (
+            _WIDEST if char.isupper() or not char.isascii() else 8.4 if char not in ".,:;|ijl()[] '" else 5.2
+        )
+        if left < 0 and at + 1 < len(text):
+            return f"{text[:at]}…"
+    return text
 
 
 def _layered(nodes: Sequence[Node], edges: Sequence[Edge]) -> list[Node]:
@@ -197,8 +207,11 @@ def _wide_edge(edge: Edge, nodes: Sequence[Node], top: float) -> Edge:
     y1, y2 = start.y + start.height / 2, end.y + end.height / 2
     if start.layer > end.layer:
         x1, x2 = start.x + WIDTH, end.x - 6
-        bend = min((x2 - x1) / 2, GAP_X)
-        return replace(edge, path=f"M{x1:g},{y1:g} C{x1 + bend:g},{y1:g} {x2 - bend:g},{y2:g} {x2:g},{y2:g}")
+        turned = x1 + GAP_X - 6  # at the target's height before the next column begins
+        half = (x1 + turned) / 2
+        return replace(
+            edge, path=f"M{x1:g},{y1:g} C{half:g},{y1:g} {half:g},{y2:g} {turned:g},{y2:g} H{x2:g}"
+        )
     if start.layer == end.layer:
         x, bend = start.x + WIDTH, GAP_X * 0.55
         y1, y2 = (y1 + 6, y2 - 6) if y1 < y2 else (y1 - 6, y2 + 6)

@@ -32,7 +32,7 @@ def ranks_table(diagnosis: Diagnosis, groups: Sequence[RankGroup]) -> Table:
                 ("bytes", "Size", ""),
                 ("op_state", "Operation is", "as the rank's flight recorder has it"),
                 ("where", "Called at", "line of code of the operation"),
-                ("doing", "Main thread is in", "from its stack"),
+                ("doing", "Main thread is", "from its stack"),
                 ("exit_code", "Exit code", "as a shell has it: 128 + n for signal n"),
                 ("waits_for", "Waits for", ""),
                 ("pending", "Pending", "operations called and not completed"),

@@ -42,7 +42,7 @@ def root_sentence(root: Root) -> str:
     if root.waiting and "wait" not in said:
         said += f"; {subject(root.waiting).lower()} wait{'s' if len(root.waiting) == 1 else ''} for it"
     if root.doing and root.doing not in said:
-        said += f". {'It is' if len(root.ranks) == 1 else 'They are'} in {root.doing}"
+        said += f". {'It is' if len(root.ranks) == 1 else 'They are'} {root.doing}"
     return said + "."
 
 
