@@ -199,5 +199,5 @@ def many(ranks: int = 512, group_size: int = 8) -> Diagnosis:
     waits = tuple(rank for rank in range(ranks) if rank != culprit)
     root = Root("TO-H001", (culprit,), "high", f"Rank {culprit} never entered all_reduce #900 of replicate_{own}.",
                 waiting=waits, cause="host", group=f"replicate_{own}", op="all_reduce", sequence=900,
-                doing="in save (checkpoint.py:88)", evidence=((f"last enqueued by rank {culprit}", "#899"),))  # fmt: skip
+                doing="in save (checkpoint.py:88)", evidence=(("last enqueued by it", "#899"),))  # fmt: skip
     return Diagnosis(evidence(ranks), (root,), tuple(rows), edges(rows))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sample_hang import HOSTILE, dead_with_log, many, mismatch, nobody_waits, skipped, two_roots
@@ -96,8 +98,12 @@ def test_512_ranks_stay_a_small_page() -> None:
 
 def test_without_a_hang_it_says_what_was_read() -> None:
     text = page(nobody_waits()).text()
-    assert "It shows no rank waiting for another." in text
+    assert "What was read shows no rank waiting for another." in text
     assert "flight-recorder dumps of ranks 0–3 (4 of 4)" in text
+
+
+def test_ranks_of_which_nothing_is_known_are_named() -> None:
+    assert page(dead_with_log()).text().count("Nothing is known of ranks 0–2.") == 2
 
 
 def test_summary_leads_with_the_hang_and_keeps_the_rest() -> None:
@@ -117,3 +123,35 @@ def test_summary_with_evidence_but_no_cause_keeps_its_own_verdict() -> None:
     report = replace(sample_report(), hang=nobody_waits())
     assert verdict(report) == verdict(sample_report())
     assert "Nobody is seen to wait for another rank." in Page(render_html(report, plotlyjs="cdn")).text()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [400, 1400])
+def test_page_fits_and_says_nothing_in_a_browser(tmp_path: Path, width: int) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium")
+    said: list[str] = []
+    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        tab = browser.new_context(offline=True, viewport={"width": width, "height": 900}).new_page()
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        for number, diagnosis in enumerate((skipped(text=HOSTILE), two_roots(), many())):
+            path = tmp_path / f"hang_{number}.html"
+            path.write_text(render_hang_html(diagnosis, [], []), encoding="utf-8", errors="replace")
+            tab.goto(path.as_uri())
+            assert not tab.evaluate(
+                "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+            )
+            assert tab.locator("svg.waits:visible").count() == 1
+            inside = "b => { const g = b.parentNode.querySelector('rect').getBBox(), t = b.getBBox();"
+            inside += (
+                " return t.x >= g.x && t.x + t.width <= g.x + g.width && t.y + t.height <= g.y + g.height }"
+            )
+            for text in tab.locator("svg.waits:visible .node text").element_handles():
+                assert text.evaluate(inside), text.text_content()
+        browser.close()
+    assert said == []

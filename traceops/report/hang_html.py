@@ -21,6 +21,7 @@ from traceops.report.hang_text import (
     root_sentence,
     shown_path,
     stall_text,
+    subject,
     unknown_ranks,
 )
 from traceops.report.terms import COLUMNS
@@ -58,11 +59,13 @@ def hang_content(diagnosis: Diagnosis) -> dict[str, Any]:
     groups = merged_ranks(diagnosis, hang_tables.MOST_ROWS)
     stacks, more_stacks = _stacks(diagnosis)
     files = diagnosis.evidence.files
+    unknown = unknown_ranks(diagnosis)
     return {
         "roots": [f"{root_sentence(root)} {root_label(root)}" for root in diagnosis.roots[1:]],
         "sentence": hang_sentence(diagnosis),
         "level": hang_level(diagnosis),
         "read": f"Read: {read_text(diagnosis)}.",
+        "unknown": f"Nothing is known of {subject(unknown).lower()}." if unknown else "",
         "stall": stall_text(diagnosis),
         "graphs": [
             {"graph": graph, "css": css}
@@ -94,7 +97,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, Cell]]:
     return [
         ("Ranks", page.word(evidence.world_size)),
         ("Evidence of", _ranks(known)),
-        ("No evidence of", Cell(f"rank {ranks_text(unknown, 4)}", css="bad") if unknown else Cell("no rank")),
+        ("No evidence of", Cell(subject(unknown).lower(), css="bad") if unknown else Cell("no rank")),
         ("Waiting", _ranks(len(waiting))),
         ("Stalled for", Cell(f"{stall.stalled_s:.0f} s") if stall else page.word(None)),
         ("Hosts", page.word(len(hosts) or None)),
