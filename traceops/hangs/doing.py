@@ -1,0 +1,257 @@
+"""What a rank is doing, told from its main thread's stack."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Literal
+
+from traceops.hangs.model import Frame, ThreadStack
+
+Kind = Literal[
+    "collective", "init", "input", "gpu_sync", "checkpoint", "debugger", "subprocess", "network", "compile",
+    "profiler", "import", "backward", "sleep", "lock", "library", "user", "unknown",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Doing:
+    """kind: see `_WORDS`, and 'library' or 'user' for code that is not known to wait for anything; text: in words.
+
+    where: the innermost frame of the user's own code, or of a third-party package if there is none.
+    """
+
+    kind: Kind
+    text: str
+    where: Frame | None = None
+
+
+# The first kind that a frame above the user's own code has is the answer: a barrier inside
+# init_process_group is initialisation, a lock inside the data loader is input.
+_WORDS: tuple[tuple[Kind, str], ...] = (
+    ("debugger", "stopped in a debugger"),
+    ("init", "setting up communication in {function}"),
+    ("collective", "waiting in {function}"),
+    ("input", "waiting for a batch of data"),
+    ("gpu_sync", "waiting for the GPU in {function}"),
+    ("checkpoint", "saving or loading a checkpoint in {function}"),
+    ("compile", "compiling in {function}"),
+    ("profiler", "in the profiler's {function}"),
+    ("subprocess", "waiting for another process in {function}"),
+    ("network", "waiting for the network in {function}"),
+    ("backward", "in the backward pass"),
+    ("sleep", "sleeping"),
+    ("import", "importing a module"),
+    ("lock", "waiting for a lock or another thread in {function}"),
+)
+
+_C10D = "torch/distributed/distributed_c10d.py"
+_COLLECTIVES = (
+    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_coalesced", "all_gather_into_tensor",
+    "_all_gather_base", "all_gather_object", "reduce_scatter", "reduce_scatter_tensor", "_reduce_scatter_base",
+    "broadcast", "broadcast_object_list", "barrier", "monitored_barrier", "gather", "gather_object", "scatter",
+    "scatter_object_list", "reduce", "all_to_all", "all_to_all_single", "send", "recv", "isend", "irecv",
+    "batch_isend_irecv", "send_object_list", "recv_object_list", "_coalescing_manager", "end_coalescing",
+    "destroy_process_group",
+)  # fmt: skip
+_SETUP = (
+    "init_process_group", "new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group",
+    "_new_group_with_tag", "_new_process_group_helper", "_store_based_barrier", "_split_process_group",
+)  # fmt: skip
+
+# (end of the file's path, or a folder in it with '/' at its end; function or '*'; kind)
+_REGISTRY: tuple[tuple[str, str, Kind], ...] = (
+    *((_C10D, function, "collective") for function in _COLLECTIVES),
+    *((_C10D, function, "init") for function in _SETUP),
+    ("torch/distributed/_functional_collectives.py", "*", "collective"),
+    ("torch/distributed/nn/functional.py", "*", "collective"),
+    ("torch/distributed/algorithms/join.py", "*", "collective"),
+    ("torch/distributed/utils.py", "_sync_module_states", "collective"),
+    ("torch/distributed/utils.py", "_sync_params_and_buffers", "collective"),
+    ("torch/distributed/utils.py", "_verify_param_shape_across_processes", "collective"),
+    ("torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", "*", "collective"),
+    ("torch/distributed/_composable/fsdp/_fsdp_collectives.py", "*", "collective"),
+    ("torch/nn/parallel/distributed.py", "_sync_buffers", "collective"),
+    ("torch/nn/parallel/distributed.py", "_sync_module_buffers", "collective"),
+    ("torch/nn/parallel/distributed.py", "_check_global_requires_backward_grad_sync", "collective"),
+    ("torch/nn/modules/_functions.py", "*", "collective"),  # SyncBatchNorm
+    ("torch/distributed/rendezvous.py", "*", "init"),
+    ("torch/distributed/device_mesh.py", "*", "init"),
+    ("torch/distributed/elastic/rendezvous/", "*", "init"),
+    ("torch/distributed/elastic/utils/store.py", "*", "init"),
+    ("torch/cuda/__init__.py", "_lazy_init", "init"),
+    ("torch/cuda/__init__.py", "synchronize", "gpu_sync"),
+    ("torch/cuda/streams.py", "synchronize", "gpu_sync"),
+    ("torch/cuda/memory.py", "empty_cache", "gpu_sync"),
+    ("torch/amp/grad_scaler.py", "_maybe_opt_step", "gpu_sync"),
+    ("torch/accelerator/__init__.py", "synchronize", "gpu_sync"),
+    ("torch/_tensor_str.py", "*", "gpu_sync"),
+    ("torch/utils/data/", "*", "input"),
+    ("torchdata/", "*", "input"),
+    ("webdataset/", "*", "input"),
+    ("datasets/iterable_dataset.py", "*", "input"),
+    ("nvidia/dali/", "*", "input"),
+    ("multiprocessing/queues.py", "*", "input"),
+    ("multiprocessing/connection.py", "*", "input"),
+    ("torch/distributed/checkpoint/", "*", "checkpoint"),
+    ("torch/serialization.py", "*", "checkpoint"),
+    ("safetensors/torch.py", "*", "checkpoint"),
+    ("torch/_inductor/", "*", "compile"),
+    ("torch/_dynamo/convert_frame.py", "*", "compile"),
+    ("torch/utils/cpp_extension.py", "*", "compile"),
+    ("triton/compiler/", "*", "compile"),
+    ("torch/profiler/", "*", "profiler"),
+    ("torch/autograd/profiler.py", "*", "profiler"),
+    ("torch/autograd/graph.py", "_engine_run_backward", "backward"),
+    ("torch/autograd/__init__.py", "backward", "backward"),
+    ("torch/autograd/__init__.py", "grad", "backward"),
+    ("pdb.py", "*", "debugger"),
+    ("bdb.py", "*", "debugger"),
+    ("debugpy/", "*", "debugger"),
+    ("subprocess.py", "*", "subprocess"),
+    ("multiprocessing/popen_fork.py", "*", "subprocess"),
+    ("multiprocessing/process.py", "join", "subprocess"),
+    ("multiprocessing/pool.py", "*", "subprocess"),
+    ("socket.py", "*", "network"),
+    ("ssl.py", "*", "network"),
+    ("http/client.py", "*", "network"),
+    ("urllib3/", "*", "network"),
+    ("grpc/", "*", "network"),
+    ("threading.py", "*", "lock"),
+    ("queue.py", "*", "lock"),
+    ("concurrent/futures/_base.py", "*", "lock"),
+    ("torch/utils/file_baton.py", "*", "lock"),
+    ("filelock/", "*", "lock"),
+)
+# Threads start here: no sign of waiting.
+_THREAD_START = frozenset({"_bootstrap", "_bootstrap_inner", "run"})
+
+# Compiled code, as py-spy --native shows it: function, anywhere in its name -> kind.
+_NATIVE: tuple[tuple[str, Kind], ...] = (
+    ("ProcessGroupNCCL::initNCCLComm", "init"), ("ncclCommInit", "init"), ("TCPStore", "init"),
+    ("ProcessGroupNCCL", "collective"), ("ProcessGroupGloo", "collective"), ("ncclGroupEnd", "collective"),
+    ("pncclAllReduce", "collective"), ("ncclAll", "collective"), ("ncclReduce", "collective"),
+    ("ncclBroadcast", "collective"), ("ncclSend", "collective"), ("ncclRecv", "collective"),
+    ("cudaStreamSynchronize", "gpu_sync"), ("cudaDeviceSynchronize", "gpu_sync"),
+    ("cudaEventSynchronize", "gpu_sync"), ("cuStreamSynchronize", "gpu_sync"), ("cuCtxSynchronize", "gpu_sync"),
+    ("cuEventSynchronize", "gpu_sync"), ("cudaMemcpy", "gpu_sync"), ("cuMemcpy", "gpu_sync"),
+    ("_local_scalar_dense", "gpu_sync"), ("hipStreamSynchronize", "gpu_sync"), ("hipDeviceSynchronize", "gpu_sync"),
+    ("hipEventSynchronize", "gpu_sync"), ("hipMemcpy", "gpu_sync"),
+    ("nanosleep", "sleep"), ("time_sleep", "sleep"), ("pysleep", "sleep"),
+)  # fmt: skip
+
+_INSTALLED = (
+    "/site-packages/",
+    "/dist-packages/",
+    "/torchinductor_",
+    "/traceops/capture/",
+    "/traceops/launch/",
+)
+_STANDARD = re.compile(r"/lib(?:64)?/python3(?:\.\d{1,3})?t?/(?!site-packages/|dist-packages/)")
+# A torch built from source lies in a folder of any name.
+_TORCH = re.compile(
+    r"(?:^|/)torch/(?:[a-z_]{1,40}/|_tensor\.py|functional\.py|serialization\.py|storage\.py|hub\.py)"
+)
+# py-spy cuts paths to what is below sys.path: the package's name is all that is left.
+_PACKAGES = frozenset(
+    {
+        "torch", "torchvision", "torchdata", "traceops", "numpy", "transformers", "accelerate", "deepspeed", "datasets",
+        "lightning", "lightning_fabric", "pytorch_lightning", "safetensors", "huggingface_hub", "urllib3", "requests",
+        "grpc", "triton", "wandb", "filelock", "webdataset", "nvidia", "debugpy", "peft", "trl", "composer", "ray",
+    }
+)  # fmt: skip
+
+
+def doing(stack: ThreadStack) -> Doing:
+    """What the thread does, as far as the functions on its stack tell.
+
+    A C function that is not named on the stack (time.sleep or .item() in a stack of faulthandler) counts as
+    its caller.
+    """
+    frames = stack.frames
+    own = next((place for place, frame in enumerate(frames) if is_own(frame)), len(frames))
+    where = frames[own] if own < len(frames) else _package_frame(frames)
+    above = frames[:own]
+    kinds = [_kind(frame) for frame in above]
+    for kind, words in _WORDS:
+        matching = [frame for frame, its in zip(above, kinds, strict=True) if its == kind]
+        if matching:  # the outermost is what the user called: all_gather_object rather than its all_gather
+            return Doing(kind, words.format(function=_short(matching[-1])) + _called_from(where), where)
+    if where is not None and own < len(frames) and any(_kind(frame) == "input" for frame in frames[own:]):
+        return Doing("input", f"loading data in {_place(where)}", where)
+    if not frames:
+        return Doing("unknown", "no Python code on its stack")
+    named = next((frame for frame in above if frame.file), None)
+    if named is not None:
+        at = "" if named is where else _called_from(where)
+        return Doing("library", f"in {_place(named)}{at}", where)
+    if where is None:
+        return Doing("unknown", f"in {_place(frames[0])}")
+    return Doing("user", f"in {_place(where)}", where)
+
+
+def is_own(frame: Frame) -> bool:
+    """Whether this is the user's code: not torch, the standard library, an installed package or compiled code."""
+    file = frame.file.replace("\\", "/")
+    if not file.endswith((".py", ".pyx", ".ipynb")) and not file.startswith(("<stdin>", "<ipython")):
+        return False
+    if any(part in file for part in _INSTALLED) or _STANDARD.search(file) or _TORCH.search(file):
+        return False
+    if file.startswith("/"):
+        return True
+    top = file.partition("/")[0].removesuffix(".py")
+    return top not in _PACKAGES and top not in sys.stdlib_module_names
+
+
+def _package_frame(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost frame of an installed package other than torch."""
+    return next(
+        (
+            frame
+            for frame in frames
+            if any(part in frame.file for part in _INSTALLED[:2])
+            and frame.file.endswith(".py")
+            and not _TORCH.search(frame.file)
+        ),
+        None,
+    )
+
+
+def _kind(frame: Frame) -> Kind | None:
+    file, function = frame.file.replace("\\", "/"), _short(frame)
+    if file.startswith("<frozen importlib"):
+        return "import"
+    if not file.endswith(".py"):
+        return next((kind for part, kind in _NATIVE if part in frame.function), None)
+    if function in _THREAD_START and file.endswith("threading.py"):
+        return None
+    for path, called, kind in _REGISTRY:
+        if called in ("*", function) and _is_at(file, path):
+            return kind
+    return None
+
+
+def _is_at(file: str, path: str) -> bool:
+    if path.endswith("/"):
+        return file.startswith(path) or f"/{path}" in file
+    return file == path or file.endswith(f"/{path}")
+
+
+def _short(frame: Frame) -> str:
+    """The function without its class: py-spy writes Condition.wait where others write wait."""
+    if not frame.file.endswith(".py"):
+        return frame.function.partition("(")[0]
+    return frame.function.rpartition(".")[2] or frame.function
+
+
+def _place(frame: Frame) -> str:
+    line = "" if frame.line is None else f":{frame.line}"
+    file = PurePosixPath(frame.file.replace("\\", "/")).name
+    return f"{_short(frame)} ({file}{line})" if file else _short(frame)
+
+
+def _called_from(where: Frame | None) -> str:
+    return "" if where is None else f", called from {_place(where)}"
