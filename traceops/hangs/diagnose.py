@@ -57,7 +57,7 @@ def _roots(
     dead: Mapping[int, Death],
     doings: Mapping[int, Doing],
 ) -> list[Root]:
-    roots = found_in_records.mismatches(ranks)
+    roots = found_in_records.mismatches(ranks, waits)
     roots += without_record.died(dead, waits, everybody(evidence))
     roots += found_in_records.not_called(ranks, waits, _explained(roots, waits))
     roots += found_in_records.circles(ranks, waits, _explained(roots, waits))
@@ -69,12 +69,14 @@ def _roots(
         roots = without_record.from_stacks(evidence, doings)
     errors = without_record.gpu_errors(evidence.log)
     init = evidence.stall is not None and evidence.stall.kind == "init"
+    roots = [_broken_circle(root, doings) for root in roots]
     return [_with_doing(_before_first_step(_with_gpu(root, doings, errors), init), doings) for root in roots]
 
 
 def _explained(roots: Iterable[Root], waits: Waits) -> set[int]:
     """Ranks whose waiting has a root already, and those roots."""
-    return {rank for root in roots for rank in (*root.ranks, *root.waiting, *waits.waiting_for(root.ranks))}
+    here = {rank for root in roots for rank in (*root.ranks, *root.waiting)}
+    return here | set(waits.waiting_for(here))
 
 
 def _with_gpu(root: Root, doings: Mapping[int, Doing], errors: Mapping[int, Any]) -> Root:

@@ -71,11 +71,16 @@ class RecordedGroup:
 
 @dataclass(frozen=True)
 class GroupStatus:
-    """How far a rank has come in a group: sequence numbers, None where not told."""
+    """How far a rank has come in a group: sequence numbers of collectives, None where not told.
+
+    messages: the last send or receive it called. latest: the number of whatever it called last, where the
+    source does not tell collectives from messages.
+    """
 
     enqueued: int | None = None
-    started: int | None = None
     completed: int | None = None
+    messages: int | None = None
+    latest: int | None = None
 
 
 @dataclass(frozen=True)

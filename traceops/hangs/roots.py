@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from traceops.hangs.calls import by_signature, describe, message_bytes, place, shape_text
 from traceops.hangs.model import Root
 from traceops.hangs.standing import Call, Group, Standing
-from traceops.hangs.waits import NOT_CALLED, Waits, counterpart, cycles
+from traceops.hangs.waits import NOT_CALLED, NOT_SEEN, Waits, counterpart, cycles
 from traceops.rank_text import ranks_text, who, who_first
 
 HOST, MISMATCH, GPU, DIED, START, NETWORK = (
@@ -26,7 +26,7 @@ class Meeting:
     calls: tuple[Call, ...]
 
 
-def mismatches(ranks: Mapping[int, Standing]) -> list[Root]:
+def mismatches(ranks: Mapping[int, Standing], waits: Waits) -> list[Root]:
     """Collectives in which ranks wait and that were called differently: the smaller side is the root."""
     seen: set[tuple[Group, int]] = set()
     roots = []
@@ -38,14 +38,15 @@ def mismatches(ranks: Mapping[int, Standing]) -> list[Root]:
         calls = [other.calls[head.key] for other in ranks.values() if head.key in other.calls]
         sides = by_signature(calls)
         if len(sides) > 1:
-            roots.append(_mismatch(head, sides))
+            roots.append(_mismatch(head, sides, waits))
     return roots
 
 
-def _mismatch(head: Call, sides: list[list[Call]]) -> Root:
+def _mismatch(head: Call, sides: list[list[Call]], waits: Waits) -> Root:
     largest = [side for side in sides if len(side) == len(sides[0])]
     undecided = len(largest) > 1  # two against two: nothing tells who is wrong
     odd = [call for side in (sides if undecided else sides[1:]) for call in side]
+    inside = [call.rank for side in sides for call in side]
     told = "; ".join(
         f"{who([call.rank for call in side])} called {describe(side[0].op)}{_at(side[0])}"
         for side in sides[:4]
@@ -58,7 +59,7 @@ def _mismatch(head: Call, sides: list[list[Call]]) -> Root:
             confidence="medium" if undecided else "high",
             message=f"As #{head.op.sequence} of {head.group.label}, {told}"
             + ("; as many on each side, so nothing tells which call is wrong." if undecided else "."),
-            waiting=tuple(sorted(call.rank for side in sides for call in side if call not in odd)),
+            waiting=tuple(sorted({*inside, *waits.waiting_for(inside)} - {call.rank for call in odd})),
             evidence=tuple(
                 (f"call of {who([c.rank for c in side])}", describe(side[0].op)) for side in sides[:8]
             ),
@@ -68,21 +69,22 @@ def _mismatch(head: Call, sides: list[list[Call]]) -> Root:
 
 def not_called(ranks: Mapping[int, Standing], waits: Waits, explained: Collection[int]) -> list[Root]:
     """Ranks that wait for nobody and never called what others wait in: their hosts are elsewhere."""
-    wanted: dict[int, list[tuple[int, Call]]] = defaultdict(list)
+    wanted: dict[int, list[Call]] = defaultdict(list)
+    sure: set[int] = set()
     for wait in waits.edges:
-        standing = ranks.get(wait.on)
-        if standing is None or wait.why != NOT_CALLED or standing.head is not None or wait.on in explained:
-            continue
-        head = ranks[wait.rank].head
-        assert head is not None  # an edge begins at a pending operation
-        wanted[wait.on].append((wait.rank, head))
+        standing, head = ranks.get(wait.on), ranks[wait.rank].head
+        elsewhere = standing is not None and standing.head is None and wait.on not in explained
+        if elsewhere and head is not None and wait.why in (NOT_CALLED, NOT_SEEN):
+            wanted[wait.on].append(head)
+            sure |= {wait.on} if wait.why == NOT_CALLED else set()
     alike: dict[tuple[Group, int, str], list[int]] = defaultdict(list)
-    for root, callers in wanted.items():
-        first = min((call for _, call in callers), key=lambda call: (call.op.is_p2p, call.op.sequence))
-        alike[first.group, first.op.sequence, first.op.op].append(root)
+    for root, calls in wanted.items():
+        most, _ = Counter((call.group, call.op.sequence, call.op.op) for call in calls).most_common(1)[0]
+        alike[most].append(root)
     roots = []
-    for (group, sequence, _), members in alike.items():
-        call = next(c for _, c in wanted[members[0]] if (c.group, c.op.sequence) == (group, sequence))
+    for (group, sequence, op), members in alike.items():
+        key = (group, sequence, op)
+        call = next(c for c in wanted[members[0]] if (c.group, c.op.sequence, c.op.op) == key)
         waiting = waits.waiting_for(members)
         roots.append(
             _about(
@@ -90,7 +92,7 @@ def not_called(ranks: Mapping[int, Standing], waits: Waits, explained: Collectio
                 Root(
                     rule=HOST,
                     ranks=tuple(sorted(members)),
-                    confidence="high" if _all_known(group, ranks) else "medium",
+                    confidence="high" if _all_known(group, ranks) and sure >= set(members) else "medium",
                     message=f"{who_first(members)} never called {_call_text(call, 'which the others call')}; "
                     f"{_wait_verb(waiting)} for it.",
                     waiting=waiting,
@@ -101,7 +103,7 @@ def not_called(ranks: Mapping[int, Standing], waits: Waits, explained: Collectio
                             str(ranks[rank].enqueued.get(group)),
                         )
                         for rank in sorted(members)[:8]
-                        if not call.op.is_p2p
+                        if not call.op.is_p2p and ranks[rank].enqueued.get(group) is not None
                     ),
                 ),
             )
@@ -153,7 +155,7 @@ def stuck_together(ranks: Mapping[int, Standing], waits: Waits, explained: Colle
         here = [call for call in meeting.calls if call.rank not in explained]
         if not here:
             continue
-        finished = _finished_elsewhere(meeting, ranks)
+        finished = _finished_elsewhere(meeting, ranks, waits)
         started = [call for call in meeting.calls if call.op.state == "started"]
         scheduled = [call for call in meeting.calls if call.op.state == "scheduled"]
         if finished and len(finished) >= len(meeting.calls):
@@ -186,16 +188,20 @@ def _meetings(ranks: Mapping[int, Standing], waits: Waits) -> list[Meeting]:
     return meetings
 
 
-def _finished_elsewhere(meeting: Meeting, ranks: Mapping[int, Standing]) -> list[int]:
-    """Members that are through with a collective in which these are not."""
-    if meeting.calls[0].op.is_p2p:
-        return []
+def _finished_elsewhere(meeting: Meeting, ranks: Mapping[int, Standing], waits: Waits) -> list[int]:
+    """Members that are through with an operation in which these are not.
+
+    Where a member's count is not known, it is through if it waits for these in something later.
+    """
+    first = meeting.calls[0]
     here = {call.rank for call in meeting.calls}
-    return [
-        rank
-        for rank in meeting.group.ranks or ranks
-        if rank in ranks and rank not in here and ranks[rank].finished(meeting.group, meeting.sequence)
-    ]
+    if first.op.is_p2p:
+        peer = first.op.peer
+        return [peer] if peer is not None and peer in ranks and peer not in here else []
+    others = [rank for rank in meeting.group.ranks or ranks if rank in ranks and rank not in here]
+    unknown = [rank for rank in others if ranks[rank].entered(*first.key) is None]
+    beyond = set(unknown) & set(waits.waiting_for(here))
+    return [rank for rank in others if ranks[rank].finished(*first.key) or rank in beyond]
 
 
 def _gpu(
@@ -243,9 +249,9 @@ def _network(meeting: Meeting, ranks: Mapping[int, Standing], waits: Waits, star
             confidence="high" if not unsure and _all_known(meeting.group, ranks) else "low",
             message=f"All {len(members)} members called {_call_text(meeting.calls[0])}, and none finished it"
             + (
-                f": {state}."
+                ": all run it."
                 if started
-                else f"; {state}, so a GPU that hangs on one of them is not told from the network."
+                else "; starts were not recorded, so a GPU that hangs is not excluded."
             ),
             waiting=waits.waiting_for(members),
             cause="network" if started else None,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from traceops.hangs.model import Evidence, Operation, RankRecord, RecordedGroup
+from traceops.hangs.model import Evidence, GroupStatus, Operation, RankRecord, RecordedGroup
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,9 @@ class Call:
 class Standing:
     """One rank's position. calls: its collectives that are known, by key. pending: not finished, in program order.
 
-    enqueued: the last collective it called in each group, None where that cannot be told. sends: the
-    operations to and from single peers, by (group, peer, kind), in order, finished ones too.
+    enqueued: the last collective it called in each group, messages the last send or receive, latest either of
+    them, None where that cannot be told. sends: the operations to and from single peers, by (group, peer,
+    kind), in order, finished ones too.
     """
 
     rank: int
@@ -58,6 +59,8 @@ class Standing:
     calls: Mapping[tuple[Group, int], Call]
     pending: tuple[Call, ...]
     enqueued: Mapping[Group, int | None]
+    messages: Mapping[Group, int | None]
+    latest: Mapping[Group, int | None]
     sends: Mapping[tuple[Group, int | None, str], tuple[Call, ...]]
 
     @property
@@ -82,10 +85,10 @@ def standings(evidence: Evidence) -> dict[int, Standing]:
     known: dict[tuple[tuple[int, ...] | None, str, str], Group] = {}
     named = {rank: _groups(record, world, known) for rank, record in evidence.records.items()}
     with_p2p = {
-        named[rank][op.group]
+        named[rank][name]
         for rank, record in evidence.records.items()
-        for op in record.operations
-        if op.is_p2p
+        for name, status in record.status.items()
+        if status.messages and name in named[rank]
     }
     return {rank: _standing(record, named[rank], with_p2p) for rank, record in evidence.records.items()}
 
@@ -122,7 +125,7 @@ def _standing(record: RankRecord, named: Mapping[str, Group], with_p2p: set[Grou
     calls = [Call(record.rank, named[op.group], op) for op in record.operations]
     last_finished: dict[Group, int] = {}
     for name, status in record.status.items():
-        if name in named and status.completed is not None:
+        if name in named and status.completed is not None and not _unclear(status, named[name], with_p2p):
             last_finished[named[name]] = status.completed
     for call in calls:  # a group's collectives finish in order: one before a finished one is finished
         if not call.op.is_p2p and call.op.state == "completed":
@@ -134,15 +137,18 @@ def _standing(record: RankRecord, named: Mapping[str, Group], with_p2p: set[Grou
         and (call.op.is_p2p or call.op.sequence > last_finished.get(call.group, 0))
     )
     enqueued: dict[Group, int | None] = {}
+    messages: dict[Group, int | None] = {}
+    latest: dict[Group, int | None] = {}
     for name, group in named.items():
-        status = record.status.get(name)
+        status = record.status.get(name, GroupStatus())
         known = [call.op.sequence for call in calls if call.group == group and not call.op.is_p2p]
-        counts_collectives = bool(known) or group not in with_p2p or _mixed(calls, group)
-        if status is not None and status.enqueued is not None and counts_collectives:
+        if status.enqueued is not None and not _unclear(status, group, with_p2p):
             known.append(status.enqueued)
         if not known and record.whole:
             known = [0]
         enqueued[group] = max(known, default=None)
+        messages[group] = status.messages
+        latest[group] = status.latest
     sends: dict[tuple[Group, int | None, str], list[Call]] = defaultdict(list)
     for call in calls:
         if call.op.is_p2p:
@@ -153,10 +159,12 @@ def _standing(record: RankRecord, named: Mapping[str, Group], with_p2p: set[Grou
         {call.key: call for call in calls if not call.op.is_p2p},
         pending,
         enqueued,
+        messages,
+        latest,
         {key: tuple(same) for key, same in sends.items()},
     )
 
 
-def _mixed(calls: list[Call], group: Group) -> bool:
-    """Whether the rank's own sends in the group are known, so that its status counts collectives alone."""
-    return any(call.group == group and call.op.is_p2p for call in calls)
+def _unclear(status: GroupStatus, group: Group, with_p2p: set[Group]) -> bool:
+    """Whether a status may count sends and receives instead of collectives."""
+    return group in with_p2p and status.messages is None

@@ -13,6 +13,7 @@ from traceops.hangs.standing import Call, Group, Standing
 NOT_CALLED = "has not called it"
 EARLIER = "has called it, but is still in an earlier operation"
 NO_RECORD = "left no record"
+NOT_SEEN = "has not called it, as far as its record tells"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,15 @@ def find_waits(ranks: Mapping[int, Standing], dead: Collection[int] = ()) -> Wai
     keeps the operation from finishing, a dead one always.
     """
     edges = [wait for standing in ranks.values() for wait in _edges(standing, ranks, dead)]
+    certain = _graph([wait for wait in edges if wait.why != NOT_SEEN])
+    # A member that waits for this very rank in something later is through with what this rank is in.
+    edges = [
+        wait for wait in edges if wait.why != NOT_SEEN or wait.on not in certain.waiting_for([wait.rank])
+    ]
+    return _graph(edges)
+
+
+def _graph(edges: list[Wait]) -> Waits:
     by_rank: dict[int, set[int]] = defaultdict(set)
     for wait in edges:
         by_rank[wait.rank].add(wait.on)
@@ -68,12 +78,10 @@ def _edges(standing: Standing, ranks: Mapping[int, Standing], dead: Collection[i
 
 
 def _keeps_waiting(member: Standing, group: Group, sequence: int) -> str | None:
-    """Why a member has not come to this collective yet; None if it is there, or beyond, or cannot be told."""
+    """Why a member has not come to this collective yet; None if it is there or beyond."""
     entered = member.entered(group, sequence)
-    if entered is None:
-        return None
     if not entered:
-        return NOT_CALLED
+        return NOT_SEEN if entered is None else NOT_CALLED
     if member.finished(group, sequence):
         return None
     assert member.head is not None  # it has this very operation pending
@@ -89,7 +97,8 @@ def _to_peer(head: Call, standing: Standing, ranks: Mapping[int, Standing]) -> l
         return [_wait(head, peer, NO_RECORD)]
     other = counterpart(head, standing, ranks[peer])
     if other is None:
-        return [] if has_finished(head, standing, ranks[peer]) else [_wait(head, peer, NOT_CALLED)]
+        finished = has_finished(head, standing, ranks[peer])
+        return [] if finished else [_wait(head, peer, NOT_SEEN if finished is None else NOT_CALLED)]
     first = ranks[peer].head
     if first is None or other is first or _launched_together(other, first):
         return []
@@ -97,8 +106,11 @@ def _to_peer(head: Call, standing: Standing, ranks: Mapping[int, Standing]) -> l
 
 
 def counterpart(call: Call, standing: Standing, peer: Standing) -> Call | None:
-    """The peer's unfinished other half of a send or receive: the n-th unfinished one of that direction."""
-    own = [c for c in standing.pending if _same_way(c, call)]
+    """The peer's unfinished other half of a send or receive.
+
+    Found by counting where both records are complete, by the number in a group of two, which both ends
+    count alike, and else as the n-th unfinished one of that direction.
+    """
     opposite = "recv" if call.op.op == "send" else "send"
     theirs = [
         c
@@ -108,18 +120,32 @@ def counterpart(call: Call, standing: Standing, peer: Standing) -> Call | None:
         and c.op.op == opposite
         and c.op.peer in (standing.rank, None)
     ]
-    position = own.index(call)
+    if standing.record.whole and peer.record.whole:
+        position = standing.sends[call.group, peer.rank, call.op.op].index(call)
+        every = peer.sends.get((call.group, standing.rank, opposite), ())
+        return every[position] if position < len(every) and every[position] in theirs else None
+    if len(call.group.ranks or ()) == 2:
+        return next((c for c in theirs if c.op.sequence == call.op.sequence), None)
+    position = [c for c in standing.pending if _same_way(c, call)].index(call)
     return theirs[position] if position < len(theirs) else None
 
 
-def has_finished(call: Call, standing: Standing, peer: Standing) -> bool:
-    """Whether the peer has finished the other half already, which only complete records can prove."""
-    if not (standing.record.whole and peer.record.whole):
-        return False
+def has_finished(call: Call, standing: Standing, peer: Standing) -> bool | None:
+    """Whether the peer has finished the other half already; None where that cannot be told.
+
+    Complete records prove it by counting; in a group of two both ends count every message alike.
+    """
     opposite = "recv" if call.op.op == "send" else "send"
-    own = standing.sends.get((call.group, peer.rank, call.op.op), ())
-    theirs = peer.sends.get((call.group, standing.rank, opposite), ())
-    return own.index(call) < len(theirs)
+    if standing.record.whole and peer.record.whole:
+        own = standing.sends.get((call.group, peer.rank, call.op.op), ())
+        theirs = peer.sends.get((call.group, standing.rank, opposite), ())
+        return own.index(call) < len(theirs)
+    if len(call.group.ranks or ()) != 2:
+        return False
+    messages, latest = peer.messages.get(call.group), peer.latest.get(call.group)
+    if messages is not None:
+        return messages >= call.op.sequence
+    return None if latest is not None and latest >= call.op.sequence else False
 
 
 def _same_way(one: Call, other: Call) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
@@ -58,7 +59,7 @@ def read_dump(path: Path, rank: int) -> tuple[RankRecord, str]:
         groups=groups,
         operations=tuple(operations),
         status=_status(document.get("pg_status"), entries, groups),
-        whole=_whole(entries) and not damage,
+        whole=_whole(entries) and bool(entries or not document.get("pg_status")) and not damage,
         active_only=_active_only(entries) if entries else bool(document.get("pg_status")),
         timed=any(entry.get("time_discovered_started_ns") for entry in entries),
         nccl_version=_text(document.get("comm_lib_version") or document.get("nccl_version")) or None,
@@ -145,26 +146,29 @@ def _status(
     for key, value in config.items():
         name = names.get(str(key))
         if name is not None and isinstance(value, dict):
+            enqueued = _sequence(value.get("last_enqueued_collective"))
             result[name] = GroupStatus(
-                *(
-                    _sequence(value.get(f"last_{what}_collective"))
-                    for what in ("enqueued", "started", "completed")
-                )
+                enqueued, _sequence(value.get("last_completed_collective")), latest=enqueued
             )
-    for name in {_group_of(entry)[0] for entry in entries if _P2P.search(entry["profiling_name"])}:
-        result[name] = _collective_status([entry for entry in entries if _group_of(entry)[0] == name])
+    by_group: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for entry in entries:
+        by_group[_group_of(entry)[0]].append(entry)
+    for name, own in by_group.items():
+        messages = max(_number(entry.get("p2p_seq_id"), 0) for entry in own)
+        if messages:  # the dump's own status then counts sends and receives too, in the same field
+            result[name] = replace(_collective_status(own), messages=messages)
     return result
 
 
 def _collective_status(entries: list[dict[str, Any]]) -> GroupStatus:
-    """How far a group has come in its collectives: its status counts the sends and receives in between too."""
+    """How far a group has come in its collectives: each entry tells the number of the last one before it."""
     enqueued = max(_number(entry.get("collective_seq_id"), 0) for entry in entries)
     pending = [
         _number(entry.get("collective_seq_id"), 0)
         for entry in entries
         if not _P2P.search(entry["profiling_name"]) and _state(entry) != "completed"
     ]
-    return GroupStatus(enqueued, None, min(pending) - 1 if pending else enqueued)
+    return GroupStatus(enqueued, min(pending) - 1 if pending else enqueued)
 
 
 def _names_by_id(ids: list[str], entries: list[dict[str, Any]], groups: list[str]) -> dict[str, str]:
