@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ def _assembled(parts: list[Any]) -> dict[str, Any]:
     keys = {"version", "pg_config", "pg_status", "comm_lib_version", "nccl_version", "entries"}
     document: dict[str, Any] = {}
     entries: list[Any] = []
-    for part, following in zip(parts, [*parts[1:], None], strict=True):
+    for part, following in zip_longest(parts, parts[1:]):
         if isinstance(part, dict) and not _is_entry(part):
             document |= {key: value for key, value in part.items() if key in keys}
         elif isinstance(part, str) and part in keys:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import io
 import pickle
 import resource
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
+
+# What reading damaged or hostile bytes may raise, besides UnpicklingError.
+_DAMAGE = (
+    EOFError, ValueError, TypeError, AttributeError, LookupError, OverflowError, MemoryError, RecursionError,
+    struct.error,
+)  # fmt: skip
 
 # What unpickling may take beyond the file's own size, in bytes: a number in a hostile pickle makes Python
 # reserve a table of any length.
@@ -68,9 +75,7 @@ def salvage_plain(data: bytes) -> list[Any]:
         return [reader.load()]
     except ForbiddenPickle:
         raise
-    except (
-        pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, OverflowError,
-    ):  # fmt: skip
+    except (pickle.UnpicklingError, *_DAMAGE):
         return reader.parts() if hasattr(reader, "stack") else []
 
 
