@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from traceops.capture.folder import write_run
+from traceops.capture.folder import who_am_i, write_run
 from traceops.capture.manifest import read_ranks, write_rank
+from traceops.capture.responder import Responder
 from traceops.capture.session import Capture, describe
 from traceops.capture.settings import CaptureSettings, from_environment
 from traceops.capture.steps import on_training_step
@@ -37,6 +38,8 @@ def main(argv: Sequence[str]) -> int:
     except UsageError as refused:
         print(f"traceops: {refused}", file=sys.stderr)
         return refused.exit_code
+    if settings.progress is not None and settings.evidence is not None:
+        Responder(Path(settings.progress), Path(settings.evidence), who_am_i()[0])
     on_training_step(session.step)
     code = 0
     error: BaseException | None = None

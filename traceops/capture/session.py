@@ -142,6 +142,8 @@ class Capture:
             self._timers[phase].mark()
         if not self._recorder.is_open:
             return
+        if self._schedule.ends_window(step):
+            self._tell("profiler", step + 1)  # writing the trace may take minutes
         self._recorder.step()
         if self._schedule.ends_window(step):
             self._keep_window(self._schedule.window(step), complete=True)
@@ -150,6 +152,7 @@ class Capture:
         phase, before = self._schedule.phase(step), self._schedule.phase(step - 1) if step else None
         opens = phase in (Phase.WARMUP, Phase.ACTIVE) and not self._recorder.is_open
         if opens and self._record.status == "running":
+            self._tell("profiler", step)
             try:
                 self._recorder.open(step, self._foreign_profiler)
             except RuntimeError as error:  # Kineto holds one session a process
@@ -157,8 +160,11 @@ class Capture:
         starts = phase is not before or (step > 0 and self._schedule.ends_window(step - 1))
         if starts and (phase is Phase.UNPROFILED or (phase is Phase.ACTIVE and self._recorder.is_open)):
             self._timers[phase] = StepTimer()
+        self._tell("starting" if self.automatic and step == 0 else phase.value, step)
+
+    def _tell(self, phase: str, step: int) -> None:
         if self._progress is not None:
-            self._progress.write(phase.value, step, self._samples)
+            self._progress.write(phase, step, self._samples)
 
     def _keep_window(self, window: int, *, complete: bool) -> None:
         timed = {phase: timer.durations() for phase, timer in self._timers.items()}
@@ -208,6 +214,7 @@ class Capture:
 
     def _stop_recording(self) -> None:
         if self._recorder.is_open:
+            self._tell("profiler", self._step)
             self._recorder.close()
         if self._timers:
             self._keep_window(self._schedule.window(self._step), complete=False)
@@ -252,8 +259,8 @@ class Capture:
                 note = self._shortfall()
             self._record = replace(self._record, status=status, note=note)
             self._save()
+            self._tell("ended", self._step)
             if self._progress is not None:
-                self._progress.write("ended", self._step, self._samples)
                 self._progress.close()
             if not self.settings.launched:
                 write_run(self._folder())

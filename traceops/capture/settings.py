@@ -27,6 +27,7 @@ class CaptureSettings:
     profile_memory: every allocation.  with_flops: operator FLOPs.  with_modules: module hierarchy.
     overwrite: replace the traces of another run in `out` instead of refusing.
     progress: folder for the progress records that a launcher reads; None writes none.
+    evidence: folder for what a rank that hangs is asked to save; None where nobody watches for hangs.
     launched: a launcher merges the manifests into run.json; without one rank 0 does.
     """
 
@@ -39,6 +40,7 @@ class CaptureSettings:
     with_modules: bool = False
     overwrite: bool = False
     progress: str | None = None
+    evidence: str | None = None
     launched: bool = False
 
     def merged(self, overrides: Mapping[str, Any]) -> CaptureSettings:

@@ -9,6 +9,7 @@ from typing import Any
 
 from traceops.capture.schedule import Schedule
 from traceops.errors import UsageError
+from traceops.launch.limits import Limits
 from traceops.workload.options import TrainConfig, add_training_arguments, check, config_from, to_argv
 
 HELP = "Profile every rank of a training: --strategy NAME, or -- my_script.py ARGS."
@@ -27,6 +28,9 @@ _STEPS = {
     "active": "steps recorded",
     "repeat": "windows of unprofiled, warmup and active steps",
 }
+_HANGS = """A training hangs if no rank finishes a step for so long and nothing in it moves: what the ranks do
+is saved to evidence/ in the run folder, the cause is named, and the job ended with exit code 124. A slow
+step, in which something does move, may take ten times as long."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +56,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--overwrite", action="store_true", help="replace the run in that folder")
     add("--no-log-files", action="store_true", help="pass output on as it is: no logs/, no [rank N] marks")
     add("--dry-run", action="store_true", help="print the command and end")
+    hangs = parser.add_argument_group("hangs", description=_HANGS)
+    add = hangs.add_argument
+    add(
+        "--hang-timeout",
+        type=_seconds,
+        metavar="S",
+        help="seconds without a step (60, or 10 median steps if that is longer); 0: do not watch",
+    )
+    add(
+        "--init-timeout",
+        type=_seconds,
+        default=Limits().init_s,
+        metavar="S",
+        help="seconds before the first step (%(default)g); 0: wait for ever",
+    )
     capture = parser.add_argument_group("capture")
     for name, text in _STEPS.items():
         flag, default = "--" + name.replace("_", "-"), getattr(Schedule(), name)
@@ -106,13 +125,27 @@ def main(args: argparse.Namespace) -> int:
         settings["schedule"] = schedule
     if args.overwrite:
         settings["overwrite"] = True
-    plan = Plan(args.name or out.name, out, cluster, trains, settings, extra_env, not args.no_log_files)
+    limits = None if args.hang_timeout == 0 else Limits(args.hang_timeout, args.init_timeout)
+    plan = Plan(
+        args.name or out.name, out, cluster, trains, settings, extra_env, not args.no_log_files, limits
+    )  # fmt: skip
     if args.dry_run:
         import os
 
         print(plan.shell(os.environ))
         return 0
     return launch(plan)
+
+
+def _seconds(text: str) -> float:
+    """Seconds from 0. Raises ArgumentTypeError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError("must be a number of seconds, 0 or more")
+    return value
 
 
 def _strategy(config: TrainConfig, schedule: Schedule, world_size: int, device: str) -> list[str]:

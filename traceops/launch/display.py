@@ -8,7 +8,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from traceops.capture.progress import Progress
 
@@ -93,6 +94,13 @@ class Screen:
             self._clear()
             sys.stderr.write(f"traceops: {text}\n")
             sys.stderr.flush()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside the block nothing else is written, so that a longer text stays in one piece."""
+        with self._lock:
+            self._clear()
+            yield
 
     def _clear(self) -> None:
         if self._shown:

@@ -14,6 +14,7 @@ from typing import Any
 import traceops
 from traceops.capture.settings import ENV
 from traceops.errors import UsageError
+from traceops.launch.limits import Limits
 
 # torchrun expands ${rank} itself, for each line that a rank prints.
 LOG_PREFIX = "[rank ${rank}] "
@@ -73,7 +74,7 @@ class Plan:
     """Everything that is needed to start a run, decided.
 
     capture: the JSON object in TRACEOPS_CAPTURE. extra_env: from --env. trains: the script (or "-m", module)
-    and its arguments.
+    and its arguments. limits: when the ranks count as hanging; None does not watch them.
     """
 
     name: str
@@ -83,6 +84,12 @@ class Plan:
     capture: dict[str, Any]
     extra_env: dict[str, str]
     log_files: bool = True
+    limits: Limits | None = None
+
+    @property
+    def evidence(self) -> Path:
+        """Folder for what is left of a hang."""
+        return self.out / "evidence"
 
     @property
     def command(self) -> list[str]:

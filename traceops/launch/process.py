@@ -19,9 +19,11 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from traceops.capture.progress import read_progress
 from traceops.launch.display import Pace, Screen, is_chatter
+from traceops.launch.hangs import HangWatch
 
 # torchrun itself gives its ranks 30 s; ours come after that only if torchrun is stuck as well.
 GRACE_S = 35.0
+HUNG_GRACE_S = 12.0  # ranks that hang seldom answer
 _POLL_S = 0.1
 _LOOK_EVERY_S = 2.0
 # From the first of these lines on, torchrun tells of the failure at length; we do so in two lines.
@@ -31,11 +33,15 @@ _PREFIXED = re.compile(rb"^\[rank \d+\] ")
 
 @dataclass(frozen=True)
 class Ended:
-    """How torchrun ended: its return code, the signal we were sent (or None), and what it said itself."""
+    """How torchrun ended: its return code, the signal we were sent (or None), and what it said itself.
+
+    hung: we ended it because its ranks hung.
+    """
 
     returncode: int
     signal: int | None
     torchrun_log: str
+    hung: bool = False
 
 
 def run(
@@ -46,12 +52,14 @@ def run(
     ranks: int,
     prefixed: bool,
     screen: Screen,
+    hangs: HangWatch | None = None,
 ) -> Ended:
     """Run `command` until it and all its processes have ended.
 
     progress: folder of the ranks' records. ranks: how many run on this machine. prefixed: whether the lines
     of the ranks are marked as theirs, so that torchrun's own can be told from them.
-    SIGINT and SIGTERM end the run: SIGTERM to torchrun, which passes it on, and SIGKILL to whatever is left.
+    SIGINT and SIGTERM end the run, and so does a hang: SIGTERM to torchrun, which passes it on, and SIGKILL to
+    whatever is left.
     """
     with _signals() as received:
         # A session of its own: Ctrl-C reaches us only, and we end the ranks in order.
@@ -66,29 +74,36 @@ def run(
         ]
         for reader in readers:
             reader.start()
-        pace, family, looked, told_at = Pace(ranks), {}, 0.0, None
+        pace, family, looked, told_at, hung = Pace(ranks), {}, 0.0, None, False
         while process.poll() is None:
             now = time.monotonic()
-            if now - looked > _LOOK_EVERY_S or (received and told_at is None):
-                family.update({child.pid: child for child in _children(process.pid)})
-                looked = now
-            if received and told_at is None:
-                screen.say("stopping the ranks; what was captured is kept (again to kill them at once)")
-                own.muted = True
-                process.terminate()
-                told_at = now
-            if len(received) > 1 or (told_at is not None and now - told_at > GRACE_S):
-                break
             if told_at is None:
                 records = read_progress(progress)
                 alive = sum(psutil.pid_exists(record.pid) for record in records)
                 screen.progress(pace.line(records, alive))
+                hung = hangs is not None and hangs.observe(records) and not received
+            ending = told_at is None and (hung or bool(received))
+            if now - looked > _LOOK_EVERY_S or ending:
+                family.update({child.pid: child for child in _children(process.pid)})
+                looked = now
+            if ending:
+                if received:
+                    screen.say("stopping the ranks; what was captured is kept (again to kill them at once)")
+                own.muted = True
+                process.terminate()
+                told_at = now
+            grace = HUNG_GRACE_S if hung else GRACE_S
+            if len(received) > (0 if hung else 1) or (told_at is not None and now - told_at > grace):
+                break
             time.sleep(_POLL_S)
         family.update({child.pid: child for child in _children(process.pid)})
         _end(process, [*family.values()])
         for reader in readers:
             reader.join(timeout=5)
-    return Ended(process.wait(), received[0] if received else None, own.text())
+        if hangs is not None:
+            hangs.finish()
+    signalled = received[0] if received and not hung else None
+    return Ended(process.wait(), signalled, own.text(), hung)
 
 
 class _Own:

@@ -9,6 +9,7 @@ import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from traceops.capture.environment import (
     environment_that_matters,
@@ -18,50 +19,65 @@ from traceops.capture.environment import (
 )
 from traceops.capture.manifest import RankManifest, merge, read_ranks, write_json, write_rank
 from traceops.launch.display import Screen
+from traceops.launch.evidence import tidy
 from traceops.launch.folder import collect_logs
+from traceops.launch.hangs import HangWatch
 from traceops.launch.outcome import Failure, first_failure, reported_codes, shell_code, with_exit_codes
 from traceops.launch.plan import Plan
 from traceops.launch.process import Ended, run
+from traceops.launch.variables import hang_variables
 
+HUNG = 124  # as timeout(1) has it
 _TAIL_LINES = 20
 
 
 def launch(plan: Plan) -> int:
     """Run `plan`; returns the exit code of the training: of the rank that failed first, if one did.
 
-    After Ctrl-C or SIGTERM it is 128 plus the signal's number, 130 for Ctrl-C.
+    After Ctrl-C or SIGTERM it is 128 plus the signal's number, 130 for Ctrl-C; 124 after a hang.
     """
     screen = Screen()
     started = time.time_ns()
     plan.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="traceops-") as progress:
         # One node: we have looked at the folder and merge the manifests; several: each rank claims its own.
-        assignments = plan.assignments(os.environ, progress=progress, launched=plan.cluster.nnodes == 1)
-        env = {**os.environ, **assignments}
+        capture: dict[str, Any] = {"progress": progress, "launched": plan.cluster.nnodes == 1}
+        hangs = None
+        if plan.limits is not None:
+            plan.evidence.mkdir(exist_ok=True)  # torch and NCCL write there, but do not make it
+            capture["evidence"] = str(plan.evidence)
+            hangs = HangWatch(plan.limits, plan.out, Path(progress), screen)
+        env = {**os.environ, **plan.assignments(os.environ, **capture)}
+        if hangs is not None:
+            env |= hang_variables(env, plan.evidence, Path(progress))
         _write_run(plan, [], env, started, status="running")
         screen.say(
             f"{plan.cluster.nproc} rank{'s' if plan.cluster.nproc > 1 else ''}, run folder {_short(plan.out)}"
         )
         ended = run(
             plan.command, env, progress=Path(progress), ranks=plan.cluster.nproc,
-            prefixed=plan.log_files, screen=screen,
+            prefixed=plan.log_files, screen=screen, hangs=hangs,
         )  # fmt: skip
-    reported = reported_codes(ended.torchrun_log)
-    silent = 0 if ended.returncode == 0 else -signal.SIGTERM if ended.signal else None
+    tidy(plan.evidence)
+    reported = {} if ended.hung else reported_codes(ended.torchrun_log)
+    silent = 0 if ended.returncode == 0 else -signal.SIGTERM if ended.signal or ended.hung else None
     ranks = with_exit_codes(read_ranks(plan.out), reported, default=silent)
     here = [rank for rank in ranks if rank.host == host()]
     for rank in here:
         write_rank(plan.out, rank)
     _keep_logs(plan, ended, here)
-    failure = None if ended.returncode == 0 or ended.signal else first_failure(ranks, reported)
+    own_end = ended.returncode != 0 and not ended.signal and not ended.hung
+    failure = first_failure(ranks, reported) if own_end else None
     code = _exit_code(ended, failure)
-    status = "interrupted" if ended.signal else "failed" if code else "finished"
+    status = "hung" if ended.hung else "interrupted" if ended.signal else "failed" if code else "finished"
     _write_run(plan, ranks, env, started, status=status, exit_code=code, failure=failure)
     _tell(screen, plan, ranks, ended, failure, code)
     return code
 
 
 def _exit_code(ended: Ended, failure: Failure | None) -> int:
+    if ended.hung:
+        return HUNG
     if ended.signal is not None:
         return 128 + ended.signal
     if ended.returncode and failure is not None:
@@ -119,6 +135,9 @@ def _tell(
         log = plan.out / "logs" / f"rank_{failure.rank}.stderr.log"
         if log.exists():
             screen.say(f"its output is in {_short(log)}")
+    elif ended.hung:
+        screen.say(f"hang: the job was ended; evidence is in {_short(plan.evidence)}")
+        screen.say(f"next: traceops diagnose {_short(plan.out)}")
     elif code and not ended.signal:
         screen.say(f"torchrun ended with {ended.returncode} and named no rank; its last words:")
         tail = ended.torchrun_log.splitlines(keepends=True)[-_TAIL_LINES:]
@@ -127,7 +146,7 @@ def _tell(
         screen.say(note)
     traced = sum(bool(rank.traces) for rank in ranks)
     screen.say(f"{traced} of {plan.cluster.world_size} ranks traced in {_short(plan.out)}")
-    if traced:
+    if traced and not ended.hung:
         screen.say(f"next: traceops analyze {_short(plan.out)}")
 
 

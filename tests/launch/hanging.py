@@ -1,0 +1,101 @@
+"""A training in which one rank goes wrong: hanging.py FAULT RANK, after a few good steps."""
+
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+GOOD_STEPS = 6
+FOREVER_S = 600
+
+
+def all_reduce(size=1024):
+    dist.all_reduce(torch.ones(size))
+
+
+def stop_here():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def leave(code):
+    os._exit(code)
+
+
+def evaluate(seconds):
+    """Long work between two steps, without a collective."""
+    end = time.monotonic() + seconds
+    matrix = torch.eye(64)
+    while time.monotonic() < end:
+        for _ in range(100):
+            matrix = matrix @ matrix
+        matrix = matrix / matrix.norm()
+
+
+class Batches(torch.utils.data.Dataset):
+    """Batches for the good steps, and one that never comes if `stuck`."""
+
+    def __init__(self, stuck):
+        self._stuck = stuck
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        if self._stuck and index == GOOD_STEPS:
+            time.sleep(FOREVER_S)
+        return torch.ones(8)
+
+
+def go_wrong(fault):
+    """What the faulty rank does instead of its next step's collective."""
+    if fault == "sleep":  # before a collective
+        time.sleep(FOREVER_S)
+    elif fault == "skip":  # it goes on without the collective and then waits for something else
+        time.sleep(0.1)
+        time.sleep(FOREVER_S)
+    elif fault == "collective":
+        dist.broadcast(torch.ones(1024), src=dist.get_rank())
+    elif fault == "shape":
+        all_reduce(2048)
+    elif fault == "exit-0":
+        leave(0)
+    elif fault == "exit-3":
+        leave(3)
+    elif fault == "raise":
+        raise ValueError("boom")
+    elif fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault == "stop":
+        stop_here()
+    elif fault == "evaluate":
+        evaluate(float(sys.argv[3]))
+
+
+def main():
+    fault, faulty = sys.argv[1], int(sys.argv[2])
+    mine = int(os.environ["RANK"]) == faulty
+    if fault == "init" and mine:
+        time.sleep(FOREVER_S)
+    dist.init_process_group("gloo")
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(Batches(mine and fault == "loader"), batch_size=1, num_workers=1)
+    for number, batch in enumerate(loader):
+        if number == GOOD_STEPS and mine:
+            go_wrong(fault)
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        all_reduce()
+        optimizer.step()
+        if number == 2 * GOOD_STEPS:
+            break
+    if fault == "evaluate-last" and mine:
+        evaluate(float(sys.argv[3]))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Lets the launcher see what a rank is doing when it seems to hang, without the main thread's help."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from traceops.capture.manifest import write_json
+
+# Not the first real-time signals: those are what other programs take.
+STACKS_SIGNAL = signal.SIGRTMIN + 11
+PULSE, GROUPS, DUMP = b"p", b"g", b"d"
+
+
+def stacks_path(folder: Path, rank: int) -> Path:
+    """Where STACKS_SIGNAL makes the rank append the stacks of its threads, after a line that tells whose."""
+    return folder / f"stacks_{rank}.txt"
+
+
+def fifo_path(folder: Path, rank: int) -> Path:
+    """Where the rank takes requests: PULSE, GROUPS, or DUMP, which is GROUPS and the flight recorder."""
+    return folder / f"ask_{rank}.fifo"
+
+
+def pulse_path(folder: Path, rank: int) -> Path:
+    """JSON with counters that grow only if the rank works."""
+    return folder / f"pulse_{rank}.json"
+
+
+class Responder:
+    """One rank's answers: stacks on a signal, counters and the flight recorder from a thread.
+
+    The signal's handler is C and needs neither the GIL nor the main thread. The thread sleeps in a read until
+    it is asked; where the main thread hangs with the GIL held, it cannot answer.
+
+    progress: the launcher's own folder. evidence: folder of the run for what is kept.
+    """
+
+    def __init__(self, progress: Path, evidence: Path, rank: int) -> None:
+        self._progress = progress
+        self._evidence = evidence
+        self._rank = rank
+        main = threading.main_thread().ident or 0
+        self._stacks = stacks_path(progress, rank).open("a")
+        self._stacks.write(f"# rank {rank}, pid {os.getpid()}, main thread 0x{main:016x}\n\n")
+        self._stacks.flush()
+        faulthandler.register(STACKS_SIGNAL, file=self._stacks, all_threads=True, chain=False)
+        fifo = fifo_path(progress, rank)
+        fifo.unlink(missing_ok=True)  # of this rank before torchrun restarted it
+        os.mkfifo(fifo)
+        self._requests = os.open(fifo, os.O_RDWR)  # both ends, so that reading never ends
+        threading.Thread(target=self._serve, name="traceops-responder", daemon=True).start()
+
+    def _serve(self) -> None:
+        while request := os.read(self._requests, 1):
+            try:
+                self._answer(request)
+            except OSError as error:  # a full disk must not end the answers, nor the training
+                print(f"traceops: rank {self._rank} cannot save its state: {error}", file=sys.stderr)
+
+    def _answer(self, request: bytes) -> None:
+        if request == PULSE:
+            write_json(pulse_path(self._progress, self._rank), pulse())
+            return
+        described = describe_groups(self._rank)
+        if described is None:
+            return
+        write_json(self._evidence / f"groups_{self._rank}.json", described)
+        recorder, target = _flight_recorder(), self._evidence / f"flight_recorder_{self._rank}"
+        if request == GROUPS or recorder is None or target.exists():  # torch may have written it already
+            return
+        part = self._evidence / f".flight_recorder_{self._rank}.part"
+        part.write_bytes(recorder())
+        part.replace(target)
+
+
+def pulse() -> dict[str, Any]:
+    """Counters that grow only if this process works: collectives called by group, and GPU allocations.
+
+    {"collectives": {group: sequence number}, "gpu_allocations": number, or null where no GPU is in use}.
+    """
+    collectives = {}
+    for group, name in _groups().items():
+        try:
+            collectives[name] = int(group._get_sequence_number_for_group())
+        except RuntimeError:  # a backend that counts nothing, or one that is being taken down
+            continue
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    on_gpu = cuda is not None and hasattr(cuda, "is_initialized") and cuda.is_initialized()
+    allocations = cuda.memory_stats().get("allocation.all.allocated") if on_gpu and cuda is not None else None
+    return {"collectives": collectives, "gpu_allocations": allocations}
+
+
+def describe_groups(rank: int) -> dict[str, Any] | None:
+    """The process groups that this rank knows and their members; None before there are any."""
+    groups = _groups()
+    if not groups:
+        return None
+    world = sys.modules["torch.distributed.distributed_c10d"]._world
+    return {
+        "rank": rank,
+        "world_size": world.default_pg.size() if world.default_pg is not None else None,
+        "groups": {
+            name: {"description": group.group_desc, "ranks": sorted(world.pg_group_ranks.get(group, {}))}
+            for group, name in groups.items()
+        },
+    }
+
+
+def _groups() -> dict[Any, str]:
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    world = getattr(c10d, "_world", None)  # absent while torch is being imported
+    return {} if world is None else dict(world.pg_names)
+
+
+def _flight_recorder() -> Callable[[], bytes] | None:
+    """What dumps the recorder: NCCL has its own, and before torch 2.9 was the only one to have any."""
+    native = sys.modules.get("torch._C._distributed_c10d")
+    dist = sys.modules.get("torch.distributed")
+    nccl = dist is not None and dist.is_initialized() and "nccl" in dist.get_backend()
+    names = ("_dump_nccl_trace", "_dump_fr_trace") if nccl else ("_dump_fr_trace", "_dump_nccl_trace")
+    return next((found for name in names if (found := getattr(native, name, None)) is not None), None)
+
+
+def ask(folder: Path, rank: int, request: bytes) -> bool:
+    """Send a request to a rank, from the launcher; False where nobody is there to take it."""
+    try:
+        pipe = os.open(fifo_path(folder, rank), os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:  # not there yet, or no reader: the rank is gone
+        return False
+    try:
+        return os.write(pipe, request) == 1
+    except OSError:  # full, or its reader has just gone
+        return False
+    finally:
+        os.close(pipe)
+
+
+def read_pulse(folder: Path, rank: int) -> dict[str, Any]:
+    """The rank's last answer to PULSE; {} if it has never given one."""
+    path = pulse_path(folder, rank)
+    return dict(json.loads(path.read_text())) if path.exists() else {}

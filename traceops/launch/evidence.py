@@ -1,0 +1,170 @@
+"""Saves what can be seen of ranks that hang, before they are ended: stacks, flight recorders, the machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from traceops.capture.environment import host
+from traceops.capture.manifest import read_ranks, write_json
+from traceops.capture.progress import Progress
+from traceops.capture.responder import DUMP, GROUPS, ask
+from traceops.errors import InputError
+from traceops.hangs.model import Stall
+from traceops.launch.programs import output
+from traceops.launch.sight import stacks_now, state
+from traceops.launch.variables import dump_pipe_stem
+from traceops.launch.watch import is_alive
+
+_PIPE_S = 4.0  # torch looks at its pipe once a second
+_RESPONDER_S = 3.0
+_PROGRAM_S = 8.0
+_STAMP = re.compile(r"\[\s*(\d+\.\d+)\]")  # seconds of the monotonic clock
+_KERNEL = re.compile(r"NVRM|\bXid\b|oom-kill|Out of memory: Killed")
+
+
+def collect(
+    out: Path, progress: Path, records: Sequence[Progress], stall: Stall, *, began_s: float = 0.0
+) -> None:
+    """Write everything about these ranks into the evidence folder of `out`; ``hang.<host>.json`` comes last.
+
+    began_s: when the run began, by the monotonic clock: what the kernel said before is not about it.
+    Takes 1 to 3 s, and up to some 20 s where ranks or programs do not answer.
+    """
+    evidence = out / "evidence"
+    evidence.mkdir(parents=True, exist_ok=True)
+    rows = [_row(out, record, stall) for record in records]
+    alive = [record for record in records if is_alive(record)]
+    stacks = stacks_now(alive, progress)
+    for rank, text in stacks.items():
+        _write(evidence / f"stacks_{rank}.txt", text)
+    notes = [f"rank {record.rank} gave no stack" for record in alive if record.rank not in stacks]
+    _dump_flight_recorders(evidence, progress, alive)
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        looks = [pool.submit(_py_spy, evidence, record) for record in alive]
+        looks += [pool.submit(_gpus, evidence), pool.submit(_kernel, evidence, began_s)]
+        notes += [note for look in looks if (note := look.result()) is not None]
+    stall = replace(stall, notes=(*stall.notes, *notes))
+    write_json(evidence / f"hang.{host()}.json", {"schema_version": 1, **asdict(stall), "ranks": rows})
+
+
+def tidy(evidence: Path) -> None:
+    """Remove empty files, and the folder if nothing else is in it: a healthy run leaves none behind."""
+    for path in evidence.glob("*"):
+        if path.is_file() and not path.stat().st_size:
+            path.unlink()
+    with suppress(OSError):  # not empty, or never there
+        evidence.rmdir()
+
+
+def _row(out: Path, record: Progress, stall: Stall) -> dict[str, Any]:
+    now = state(record.pid)
+    code = None
+    if now in ("gone", "Z"):
+        # torchrun ends the others as soon as one fails; one that is gone while they go on was done.
+        code = _own_exit_code(out, record)
+        code = 0 if code is None else code
+    return {
+        "rank": record.rank,
+        "pid": record.pid,
+        "state": now,
+        "step": record.step,
+        "phase": record.phase,
+        "sequence": record.sequence,
+        "heartbeat_age_s": round((stall.noticed_ns - record.time_ns) / 1e9, 3),
+        "exit_code": code,
+    }
+
+
+def _own_exit_code(out: Path, record: Progress) -> int | None:
+    try:
+        ranks = read_ranks(out)
+    except InputError:  # of another rank, perhaps; said when the run is merged
+        return None
+    return next((rank.exit_code for rank in ranks if rank.pid == record.pid), None)
+
+
+def _dump_flight_recorders(evidence: Path, progress: Path, alive: Sequence[Progress]) -> None:
+    """Ask torch itself first: its pipe works without the GIL, but only for NCCL."""
+    piped = [record for record in alive if _asked_torch(progress, record.rank)]
+    asked = [record for record in alive if ask(progress, record.rank, GROUPS if record in piped else DUMP)]
+    _wait_for(evidence, [record for record in asked if record not in piped], _RESPONDER_S)
+    missing = _wait_for(evidence, piped, _PIPE_S)
+    again = [record for record in missing if ask(progress, record.rank, DUMP)]
+    _wait_for(evidence, again, _RESPONDER_S)
+
+
+def _asked_torch(progress: Path, rank: int) -> bool:
+    stem = dump_pipe_stem(progress)
+    try:
+        pipe = os.open(stem.with_name(f"{stem.name}{rank}.pipe"), os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:  # not NCCL, or not initialised, or the rank is gone
+        return False
+    try:
+        return os.write(pipe, b"1") == 1
+    except OSError:
+        return False
+    finally:
+        os.close(pipe)
+
+
+def _wait_for(evidence: Path, records: Sequence[Progress], timeout_s: float) -> list[Progress]:
+    """Wait until the ranks' dumps are there and have stopped growing; returns the ranks without one."""
+    sizes: dict[int, int] = {}
+    deadline = time.monotonic() + timeout_s
+    missing = list(records)
+    while missing and time.monotonic() < deadline:
+        time.sleep(0.1)
+        for record in list(missing):
+            path = evidence / f"flight_recorder_{record.rank}"
+            size = path.stat().st_size if path.exists() else 0
+            if size and sizes.get(record.rank) == size:
+                missing.remove(record)
+            sizes[record.rank] = size
+    return missing
+
+
+def _py_spy(evidence: Path, record: Progress) -> str | None:
+    """Stacks with compiled code, if py-spy is installed; returns why there are none."""
+    program = shutil.which("py-spy")
+    if program is None or state(record.pid) == "T":  # it would wait for a stopped process to stop
+        return None
+    found = output([program, "dump", "--native", "--pid", str(record.pid)], _PROGRAM_S)
+    if found.problem is not None:
+        return f"py-spy could not look at rank {record.rank}: {found.problem}"
+    _write(evidence / f"py-spy_{record.rank}.txt", found.text)
+    return None
+
+
+def _gpus(evidence: Path) -> str | None:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    found = output([program], _PROGRAM_S)
+    if found.problem is not None:
+        return f"nvidia-smi: {found.problem}"
+    _write(evidence / f"nvidia-smi.{host()}.txt", found.text)
+    return None
+
+
+def _kernel(evidence: Path, began_s: float) -> None:
+    program = shutil.which("dmesg")
+    lines = output([program], _PROGRAM_S).text.splitlines() if program else []
+    stamped = [(match, line) for line in lines if (match := _STAMP.match(line)) and _KERNEL.search(line)]
+    told = [line for match, line in stamped if float(match[1]) >= began_s]
+    if told:
+        _write(evidence / f"kernel.{host()}.txt", "\n".join(told) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text)
+    part.replace(path)

@@ -1,0 +1,71 @@
+"""What the launcher does about a hang: notice it, save the evidence, say who did it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from traceops.capture.progress import Progress
+from traceops.errors import TraceopsError
+from traceops.hangs.model import Stall
+from traceops.launch.display import Screen
+from traceops.launch.evidence import collect
+from traceops.launch.limits import Limits
+from traceops.launch.watch import Watch
+
+_LONGEST_S = 25.0
+
+
+class HangWatch:
+    """Watches the ranks of one run; after a stall it needs a moment before they may be ended.
+
+    out: the run folder. progress: the launcher's own.
+    """
+
+    def __init__(self, limits: Limits, out: Path, progress: Path, screen: Screen) -> None:
+        self._out = out
+        self._progress = progress
+        self._screen = screen
+        self._watch = Watch(limits, progress, screen.say)
+        self._work: threading.Thread | None = None
+        self._deadline = 0.0
+        self._began = time.monotonic()
+        self.stall: Stall | None = None
+
+    def observe(self, records: Sequence[Progress]) -> bool:
+        """Told of the ranks' records again and again, returns whether it is time to end the job."""
+        now = time.monotonic()
+        if self._work is not None:
+            return not self._work.is_alive() or now > self._deadline
+        self.stall = self._watch.observe(records, now)
+        if self.stall is not None:
+            before = "a step" if self.stall.kind == "step" else "a first step"
+            self._screen.say(
+                f"hang: {self.stall.stalled_s:.0f} s without {before}; saving what the ranks are doing"
+            )
+            # Not in the launcher's own thread, where Ctrl-C would have to wait for it.
+            self._work = threading.Thread(target=self._respond, args=(records, self.stall), daemon=True)
+            self._work.start()
+            self._deadline = now + _LONGEST_S
+        return False
+
+    def finish(self) -> None:
+        """Wait for a verdict that was not ready when the job had to be ended."""
+        if self._work is not None:
+            self._work.join(_LONGEST_S)
+
+    def _respond(self, records: Sequence[Progress], stall: Stall) -> None:
+        try:
+            collect(self._out, self._progress, records, stall, began_s=self._began)
+            from traceops.hangs.diagnose import diagnose
+            from traceops.report.hang_terminal import print_diagnosis
+
+            diagnosis = diagnose(self._out)
+        except (TraceopsError, OSError) as error:  # a full disk, say; the job is ended all the same
+            self._screen.say(f"the hang cannot be explained: {error}")
+            return
+        with self._screen.paused():
+            print_diagnosis(diagnosis, sys.stderr)

@@ -1,0 +1,35 @@
+"""Runs programs that look at a machine in trouble, where they may themselves never come back."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a program printed; `problem` says why there is nothing, None where there is."""
+
+    text: str
+    problem: str | None = None
+
+
+def output(command: Sequence[str], timeout_s: float) -> Output:
+    """Run `command` for at most `timeout_s`, without waiting for one that cannot even be killed."""
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError as error:
+        return Output("", str(error.strerror or error))
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):  # inside a driver that hangs it does not even die
+            process.communicate(timeout=0.5)
+        return Output("", f"no answer within {timeout_s:.0f} s")
+    if process.returncode:
+        lines = err.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
+        return Output("", lines[-1])
+    return Output(out.decode(errors="replace"))

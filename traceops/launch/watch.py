@@ -1,0 +1,163 @@
+"""Decides from the ranks' heartbeats, and from looks at them, whether a training is slow or hangs."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from traceops.capture.environment import host
+from traceops.capture.progress import Progress
+from traceops.hangs.model import Stall
+from traceops.launch.limits import Limits
+from traceops.launch.sight import Sight, look, state
+
+_LEAST_S = 60.0
+_MEDIAN_STEPS = 10
+_EXTENSION = 10  # a step in which something moves may take as many times the limit
+_LONGEST_QUIET_S = 15.0
+_LOOKS = 10
+_SHORTEST_PAUSE_S = 0.25
+
+Look = Callable[[Sequence[Progress], Path], Mapping[int, Sight]]
+
+
+class Watch:
+    """Told of the ranks' records again and again, says when they hang.
+
+    A training hangs if no rank on this machine has finished a step for the limit, and nothing has moved in
+    the last part of it. What moves is a slow step: it may take ten times as long, or longer while
+    collectives are called or where the capture has ended before the training, so that steps go unseen.
+
+    folder: of the records. say: tells the user. look: how to see the ranks.
+    """
+
+    def __init__(self, limits: Limits, folder: Path, say: Callable[[str], None], look: Look = look) -> None:
+        self._limits = limits
+        self._say = say
+        self._stillness = _Stillness(folder, look)
+        self._since = time.monotonic()  # when a step was finished last
+        self._records: dict[int, Progress] = {}
+        self._step_s: deque[float] = deque(maxlen=200)
+        self._told = False
+
+    def observe(self, records: Sequence[Progress], now: float) -> Stall | None:
+        """The stall, if there is one by now; `now` is of the monotonic clock."""
+        if self._advanced(records):
+            self._since, self._told = now, False
+            self._stillness.reset()
+            return None
+        limit = self._limit(records)
+        alive = [record for record in records if is_alive(record)]
+        if not limit or (records and not alive):  # those that all have ended wait for other machines
+            return None
+        stalled, quiet = now - self._since, min(limit / 2, _LONGEST_QUIET_S)
+        if stalled < limit - quiet:
+            return None
+        seen = self._stillness
+        seen.look(alive, now, quiet)
+        if stalled < limit:
+            return None
+        if seen.looks >= 2 and now - seen.since >= quiet:
+            return self._stall(records, stalled, limit, ())
+        unseen = all(record.phase == "ended" for record in alive)
+        if stalled >= _EXTENSION * limit and not unseen and now - seen.collectives > limit:
+            return self._stall(records, stalled, limit, (f"something still moved: {seen.what}",))
+        if seen.what and not self._told:
+            self._told = True
+            self._say(f"slow step: no step for {stalled:.0f} s; {seen.what}")
+        return None
+
+    def _advanced(self, records: Sequence[Progress]) -> bool:
+        advanced = False
+        for record in records:
+            before = self._records.get(record.rank)
+            if before is not None and before.pid == record.pid and 0 < before.step < record.step:
+                taken = (record.time_ns - before.time_ns) / 1e9
+                self._step_s.append(taken / (record.step - before.step))
+            if before is None or (before.pid, before.step, before.phase) != (
+                record.pid, record.step, record.phase,
+            ):  # fmt: skip
+                advanced = True
+            self._records[record.rank] = record
+        return advanced
+
+    def _limit(self, records: Sequence[Progress]) -> float:
+        if _kind(records) == "init":
+            return self._limits.init_s
+        if self._limits.hang_s is not None:
+            return self._limits.hang_s
+        median = statistics.median(self._step_s) if self._step_s else 0.0
+        return max(_LEAST_S, _MEDIAN_STEPS * median)
+
+    def _stall(
+        self, records: Sequence[Progress], stalled: float, limit: float, notes: tuple[str, ...]
+    ) -> Stall:
+        gone = [str(record.rank) for record in records if not is_alive(record)]
+        if gone:
+            several = len(gone) > 1
+            notes += (
+                f"rank{'s' if several else ''} {', '.join(gone)} {'are' if several else 'is'} gone while others wait",
+            )
+        if not records:
+            notes += (
+                "no rank has started: torchrun waits for the other machines, or the ranks cannot start",
+            )
+        return Stall(_kind(records), stalled, limit, time.time_ns(), host(), notes)
+
+
+class _Stillness:
+    """Looks at the ranks again and again, and knows since when nothing has moved.
+
+    looks: how often nothing had moved. since: when something moved last, and `what`.
+    collectives: when collectives were called last.
+    """
+
+    def __init__(self, folder: Path, look: Look) -> None:
+        self._folder = folder
+        self._look = look
+        self.reset()
+
+    def reset(self) -> None:
+        self._sights: Mapping[int, Sight] | None = None
+        self._due = 0.0
+        self.looks = 0
+        self.since = self.collectives = float("-inf")
+        self.what = ""
+
+    def look(self, alive: Sequence[Progress], now: float, quiet: float) -> None:
+        """Look again if it is time to; `quiet` is how long nothing has to move to count as still."""
+        if now < self._due:
+            return
+        before, self._sights = self._sights, self._look(alive, self._folder)
+        self._due = now + max(quiet / _LOOKS, _SHORTEST_PAUSE_S)
+        if before is None:
+            self.since = now
+            return
+        pairs = [(sight, before[rank]) for rank, sight in self._sights.items() if rank in before]
+        if any(sight.collectives_since(earlier) for sight, earlier in pairs):
+            self.collectives = now
+        saving = [record.rank for record in alive if record.phase == "profiler"]
+        moving = [sight for sight, earlier in pairs if sight.moved_since(earlier)]
+        if saving:
+            self.what = f"the profiler of rank {saving[0]} starts or writes its trace"
+        elif moving:
+            where = moving[0].where()
+            self.what = f"rank {moving[0].rank} is still working{where and f' in {where}'}"
+        if saving or moving:
+            self.since, self.looks = now, 0
+            self._due = now + quiet / 2  # a rank that works is not disturbed more than needed
+        else:
+            self.looks += 1
+
+
+def is_alive(record: Progress) -> bool:
+    """Whether the rank's process is still there."""
+    return state(record.pid) not in ("gone", "Z")
+
+
+def _kind(records: Sequence[Progress]) -> Literal["step", "init"]:
+    return "step" if any(record.step for record in records) else "init"
