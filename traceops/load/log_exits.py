@@ -1,0 +1,116 @@
+"""Which processes ended and how, as torchrun, Slurm, MPI and torch.multiprocessing say in a log."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+
+from traceops.launch.outcome import reported_codes, signal_name
+
+_REPORTED_RANK = re.compile(r"^\s{0,8}rank\s{0,8}: \d{1,7} \(local_rank: \d{1,7}\)\s{0,8}$")
+_PID = re.compile(r"\(pid: (\d{1,10})\)")
+_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,7}) \(pid: (\d{1,10})\)")
+_SRUN = re.compile(r"srun: error: [^\s:]{1,200}: tasks? ([\d,\-]{1,2000}): (.{1,200})")
+_SRUN_CODE = re.compile(r"Exited with exit code (\d{1,5})")
+_MPI = re.compile(r"noticed that process rank (\d{1,7}) .{0,200}?exited on signal (\d{1,3})")
+_SPAWN = re.compile(r"process (\d{1,7}) terminated with (?:signal (SIG[A-Z]{1,10})|exit code (\d{1,5}))")
+# Slurm's words for a signal, as strsignal has them.
+_SIGNALS = {
+    "Killed": signal.SIGKILL, "Segmentation fault": signal.SIGSEGV, "Aborted": signal.SIGABRT,
+    "Terminated": signal.SIGTERM, "Bus error": signal.SIGBUS, "Out Of Memory": signal.SIGKILL,
+    "Floating point exception": signal.SIGFPE, "Illegal instruction": signal.SIGILL,
+}  # fmt: skip
+_MOST_TASKS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Exit:
+    """A process of `ranks` ended. sure: the numbers are ranks; else a launcher's count that may differ."""
+
+    line: int
+    ranks: tuple[int, ...]
+    code: int
+    text: str
+    root: bool = False
+    sure: bool = True
+    pid: int | None = None
+
+
+class Exits:
+    """Reads a launcher's lines; torchrun's report takes two lines a rank."""
+
+    def __init__(self) -> None:
+        self._in_root = False
+        self._rank_line: str | None = None
+        self._at: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._rank_line is not None
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that torchrun's report is at."""
+        return self._at
+
+    def take(self, number: int, body: str) -> Exit | None:
+        if body.startswith(("Failures:", "=====")):
+            self._in_root, self._at = False, None
+        elif body.startswith("Root Cause"):
+            self._in_root = True
+        if self._rank_line is not None:
+            line, self._rank_line = self._rank_line, None
+            return self._reported(number, f"{line}\n{body}")
+        if _REPORTED_RANK.match(body) is not None:
+            self._rank_line = body
+            return None
+        return _failed(number, body)
+
+    def _reported(self, number: int, lines: str) -> Exit | None:
+        pid = _PID.search(lines)
+        for rank, code in reported_codes(lines).items():
+            self._at = rank
+            root = " (root cause)" if self._in_root else ""
+            text = f"torchrun: rank {rank} {_ended(code)}{root}"
+            return Exit(number, (rank,), code, text, self._in_root, pid=None if pid is None else int(pid[1]))
+        return None
+
+
+def _failed(number: int, body: str) -> Exit | None:
+    if "exitcode: " in body and (match := _FAILED.search(body)) is not None:
+        code, local = int(match[1]), int(match[2])
+        text = f"torchrun: local rank {local} {_ended(code)}"
+        return Exit(number, (local,), code, text, root=True, sure=False, pid=int(match[3]))
+    if "srun: error: " in body and (match := _SRUN.search(body)) is not None:
+        srun = _srun_code(match[2])
+        return None if srun is None else Exit(number, _tasks(match[1]), srun, match[0], sure=False)
+    if "exited on signal" in body and (match := _MPI.search(body)) is not None:
+        return Exit(number, (int(match[1]),), -int(match[2]), match[0], root=True)
+    if "terminated with " in body and (match := _SPAWN.search(body)) is not None:
+        code = int(match[3]) if match[3] else -getattr(signal, match[2], 0)
+        return Exit(number, (int(match[1]),), code, match[0], sure=False) if code else None
+    return None
+
+
+def _srun_code(words: str) -> int | None:
+    exited = _SRUN_CODE.match(words)
+    if exited is not None:
+        code = int(exited[1])
+        return 128 - code if 128 < code < 128 + signal.NSIG else code  # a shell between srun and the rank
+    return next((-number for name, number in _SIGNALS.items() if words.startswith(name)), None)
+
+
+def _tasks(text: str) -> tuple[int, ...]:
+    """'0-2,5' as numbers."""
+    tasks: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if first.isdecimal() and len(first) < 8 and (not dash or (last.isdecimal() and len(last) < 8)):
+            end = int(last) if dash else int(first)
+            tasks += range(int(first), min(end, int(first) + _MOST_TASKS - len(tasks)) + 1)
+    return tuple(tasks[:_MOST_TASKS])
+
+
+def _ended(code: int) -> str:
+    return f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"

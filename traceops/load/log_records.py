@@ -1,0 +1,60 @@
+"""What a log alone says of each rank's collectives, in the shape of a flight recorder's dump."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from traceops.hangs.model import GroupStatus, LogEvent, Operation, RankRecord, RecordedGroup
+
+_DEFAULT_NAME = "0"  # the name that torch gives the group of all ranks
+
+
+def records_from_log(events: Iterable[LogEvent]) -> dict[int, RankRecord]:
+    """What the log alone says of each rank's collectives: those that timed out, and how far each group has come.
+
+    A timeout without a number in its group cannot be compared between ranks and is left out.
+    """
+    said: defaultdict[int, list[LogEvent]] = defaultdict(list)
+    for event in events:
+        is_call = event.kind == "timeout" and event.op is not None and event.sequence is not None
+        if event.rank is not None and (is_call or event.kind == "status"):
+            said[event.rank].append(event)
+    return {rank: _record(rank, its) for rank, its in sorted(said.items())}
+
+
+def _record(rank: int, events: list[LogEvent]) -> RankRecord:
+    groups: dict[str, RecordedGroup] = {}
+    status: dict[str, GroupStatus] = {}
+    calls: dict[tuple[str, int], LogEvent] = {}
+    for event in events:
+        name = event.group or _DEFAULT_NAME
+        description = event.group_description or ""
+        if name not in groups or (description and not groups[name].description):
+            groups[name] = RecordedGroup(name, description, None)
+        if event.kind == "status":
+            before = status.get(name)
+            enqueued = max(event.enqueued or 0, (before and before.enqueued) or 0)
+            status[name] = GroupStatus(enqueued=enqueued, completed=event.completed)
+        elif event.sequence is not None:
+            calls.setdefault((name, event.sequence), event)
+    # In a log the order of timeouts is that of their ends; within a group the numbers tell the order.
+    ordered = sorted(calls.items(), key=lambda item: item[0][1])
+    operations = tuple(_operation(place, key[0], event) for place, (key, event) in enumerate(ordered))
+    return RankRecord(
+        rank=rank, path=events[0].path, groups=groups, operations=operations, status=status, source="log"
+    )  # fmt: skip
+
+
+def _operation(record: int, group: str, event: LogEvent) -> Operation:
+    return Operation(
+        record=record,
+        group=group,
+        op=event.op or "",
+        sequence=event.sequence or 0,
+        is_p2p=event.op in ("send", "recv"),
+        sizes_in=None if event.elements_in is None else ((event.elements_in,),),
+        sizes_out=None if event.elements_out is None else ((event.elements_out,),),
+        state="scheduled",
+        frames=event.frames,
+    )

@@ -1,0 +1,219 @@
+"""The one-line messages in logs that bear on a hang: their wording, kind and what they tell."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from traceops.hangs.model import LogKind
+
+# As torch's watchdog writes operations -> as its flight recorder does.
+OPERATIONS = {
+    "BROADCAST": "broadcast",
+    "ALLREDUCE": "all_reduce",
+    "ALLREDUCE_COALESCED": "allreduce_coalesced",
+    "REDUCE": "reduce",
+    "ALLGATHER": "all_gather",
+    "_ALLGATHER_BASE": "_all_gather_base",
+    "ALLGATHER_BASE": "_all_gather_base",
+    "ALLGATHER_COALESCED": "all_gather_into_tensor_coalesced",
+    "ALLGATHER_INTO_TENSOR_COALESCED": "all_gather_into_tensor_coalesced",
+    "GATHER": "gather",
+    "SCATTER": "scatter",
+    "REDUCE_SCATTER": "reduce_scatter",
+    "_REDUCE_SCATTER_BASE": "_reduce_scatter_base",
+    "REDUCE_SCATTER_BASE": "_reduce_scatter_base",
+    "REDUCE_SCATTER_TENSOR_COALESCED": "reduce_scatter_tensor_coalesced",
+    "ALLTOALL": "all_to_all",
+    "ALLTOALL_BASE": "all_to_all",
+    "SEND": "send",
+    "RECV": "recv",
+    "RECVANYSOURCE": "recv",
+    "BARRIER": "barrier",
+    "COALESCED": "coalesced",
+}
+
+# Every pattern starts with a literal and repeats nothing without a bound: a hostile line costs what a plain
+# one of its length costs.
+WORK = re.compile(
+    r"Work[A-Z]{1,5}CCL\((?:SeqNum=(?P<sequence>\d{1,18}), )?OpType=(?P<op>\w{1,40})"
+    r"(?:, TensorShape=\[[^\]]{0,200}\])?"
+    r"(?:, NumelIn=(?P<elements_in>\d{1,18}), NumelOut=(?P<elements_out>\d{1,18}))?"
+    r", Timeout\(ms\)=\d{1,18}\) (?:ran for \d{1,18} milliseconds|timed out in blocking wait)"
+)
+STATUS = re.compile(
+    r"ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), last completed (?:NCCL )?work: (?P<completed>-?\d{1,18})"
+)
+# [PG ID 0 PG GUID 0(default_pg) Rank 2]; torch 2.4: [PG 0 (default_pg) Rank 2], 2.3: [PG 0 Rank 2]
+GROUP = re.compile(
+    r"\[PG (?:ID \d{1,9} PG GUID )?(?P<group>[^\s()\]]{1,80}) ?(?:\((?P<description>[^()\]]{0,80})\))? "
+    r"Rank (?P<rank>\d{1,7})\]"
+)
+RANK_IN_GROUP = re.compile(r"\[Rank (\d{1,7})\]")
+_FINGERPRINT = re.compile(
+    r"Rank (?P<rank>\d{1,7}) is running (?:inconsistent )?collective: (?:CollectiveFingerPrint\()?"
+    r"(?:SequenceNumber=(?P<sequence>\d{1,18}),? ?)?(?:OpType=)?(?P<op>[A-Z_]{1,40})"
+    r"(?:, TensorShape=\[(?P<shape>[^\]]{0,400})\])?(?:, TensorDtypes=(?P<dtype>\w{1,40}))?"
+)
+_GLOO_WAIT = re.compile(r"imed out waiting \d{1,18}ms for (?:recv|send) operation")
+_XID = re.compile(r"Xid \((?:PCI:)?[0-9A-Fa-f:.]{1,20}\): \d{1,4}")
+_KILLED = re.compile(r"Killed process (\d{1,10})")
+_NCCL_WARNING = "NCCL WARN "
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a line tells: fields of a LogEvent without who said it and where. pid: of a process it names."""
+
+    kind: LogKind
+    text: str
+    fields: dict[str, Any]
+    pid: int | None = None
+
+
+def canonical_op(name: str) -> str:
+    return OPERATIONS.get(name, name.lower())
+
+
+def told_by(body: str) -> Told | None:
+    """What a line without its prefixes tells; None if nothing."""
+    if "Watchdog caught" in body or "WorkNCCL(" in body:
+        work = WORK.search(body)
+        if work is not None:
+            return Told("timeout", body, _operation(work))
+    if "ast enqueued" in body and (status := STATUS.search(body)) is not None:
+        done = {name: max(int(status[name]), 0) for name in ("enqueued", "completed")}  # -1: none yet
+        return Told("status", body, done)
+    if "mismatch between collectives" in body:
+        return _mismatch(body)
+    if "monitoredBarrier" in body:
+        return _barrier(body)
+    if _NCCL_WARNING in body:
+        return _nccl_warning(body)
+    if "imed out waiting" in body and _GLOO_WAIT.search(body) is not None:
+        return Told("timeout", body, {})
+    if "Killed process" in body and ("ut of memory" in body or "oom" in body):
+        killed = _KILLED.search(body)
+        return Told("memory", body, {}, None if killed is None else int(killed[1]))
+    if "Xid (" in body and _XID.search(body) is not None:
+        return Told("cuda", body, {})
+    for kind, needle, exceptions in _SIMPLE:
+        if needle in body and not any(exception in body for exception in exceptions):
+            return Told(kind, body, {})
+    return None
+
+
+# In this order: the first that is in the line says what it is.
+_SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (
+    ("memory", "CUDA out of memory", ()),
+    ("memory", "HIP out of memory", ()),
+    ("memory", "OutOfMemoryError", ()),
+    ("memory", "CUDA error: out of memory", ()),
+    ("memory", "can't allocate memory", ()),
+    ("memory", "std::bad_alloc", ()),
+    ("memory", "oom-kill:", ()),
+    ("memory", "oom-kill event", ()),
+    ("memory", "oom_kill event", ()),
+    ("memory", "OOM Killed", ()),
+    ("cuda", "CUDA error:", ()),
+    ("cuda", "HIP error:", ()),
+    ("cuda", "Cuda failure", ()),
+    ("cuda", "uncorrectable ECC error", ()),
+    ("cuda", "device-side assert triggered", ()),
+    ("cuda", "GPU has fallen off the bus", ()),
+    ("cuda", "ncclUnhandledCudaError", ()),
+    ("cuda", "HW Exception by GPU", ()),
+    ("cuda", "CUBLAS_STATUS_EXECUTION_FAILED", ()),
+    ("monitor", "Heartbeat monitor timed out", ()),
+    ("monitor", "watchdog got stuck for", ()),
+    ("monitor", "watchdog was stuck for", ()),
+    ("monitor", "monitor thread timeout", ()),
+    ("connection", "ncclRemoteError", ()),
+    ("connection", "ncclSystemError", ()),
+    ("connection", "remote process exited or there was a network error", ()),
+    ("connection", "unhandled system error", ()),
+    ("connection", "Connection closed by", ()),
+    ("connection", "Connection reset by peer", ()),
+    ("connection", "Connection refused", ("socket has failed to connect",)),  # torch tries again, and says so
+    ("connection", "Broken pipe", ()),
+    ("connection", "ait timeout after", ()),
+    ("connection", "Socket Timeout", ()),
+    ("connection", "client socket has timed out", ()),
+    ("connection", "waiting for clients", ()),
+    ("connection", "waiting for workers", ()),
+    ("connection", "DistStoreError", ()),
+    ("connection", "DistNetworkError", ()),
+    ("nccl", "NCCL error", ()),
+    ("nccl", "ncclInternalError", ()),
+    ("nccl", "ncclInvalidUsage", ()),
+    ("nccl", "NCCLABORTEDCOMM", ()),
+)
+
+
+def _operation(match: re.Match[str]) -> dict[str, Any]:
+    numbers = ("sequence", "elements_in", "elements_out")
+    told = {name: int(match[name]) for name in numbers if match[name] is not None}
+    return {"op": canonical_op(match["op"]), **told}
+
+
+def _mismatch(body: str) -> Told:
+    """Both calls in short; the full text lists layouts and devices at length."""
+    calls = list(_FINGERPRINT.finditer(body))
+    if not calls:
+        return Told("mismatch", body, {})
+    text = ", but ".join(f"rank {call['rank']} is running {_call(call)}" for call in calls[:8])
+    first = calls[0]
+    fields: dict[str, Any] = {
+        "accused": tuple(sorted({int(call["rank"]) for call in calls})),
+        "op": canonical_op(first["op"]),
+    }
+    if first["sequence"] is not None:
+        fields["sequence"] = int(first["sequence"])
+    return Told("mismatch", f"Different collectives: {text}", fields)
+
+
+def _call(call: re.Match[str]) -> str:
+    number = "" if call["sequence"] is None else f" number {call['sequence']}"
+    size = "" if call["shape"] is None else f" of [{call['shape']}]"
+    dtype = "" if call["dtype"] is None else f" {call['dtype']}"
+    return f"{canonical_op(call['op'])}{number}{size}{dtype}"
+
+
+def _barrier(body: str) -> Told | None:
+    before, failed, _ = body.partition(" failed to pass monitoredBarrier")
+    if failed:
+        ranks = before.rpartition("Rank")[2]
+        accused = tuple(sorted({int(number) for number in re.findall(r"\d{1,7}", ranks)}))
+        return Told("missing", body, {"accused": accused, "op": "monitored_barrier"})
+    if "timed out in monitoredBarrier" in body:
+        return Told("timeout", body, {"op": "monitored_barrier"})
+    if "No ranks successfully processed" in body:
+        return Told("missing", body, {"op": "monitored_barrier"})
+    if "received errors while waiting" in body:
+        return Told("connection", body, {"op": "monitored_barrier"})
+    return None
+
+
+def _nccl_warning(body: str) -> Told:
+    said = body.partition(_NCCL_WARNING)[2]
+    if "Message truncated" in said or "Mismatched collective" in said:
+        return Told("mismatch", body, {})
+    if "Cuda failure" in said or "CUDA failure" in said:
+        return Told("memory" if "out of memory" in said else "cuda", body, {})
+    lost = (
+        "Connection closed", "Connection reset", "Connection refused", "Connection timed out", "Broken pipe",
+        "Got completion", "socketProgress", "remote peer", "remote error", "Timeout waiting",
+    )  # fmt: skip
+    if any(words in said for words in lost):
+        return Told("connection", body, {})
+    return Told("nccl", body, {})
+
+
+# A block of a log that holds none of these tells nothing, and its lines are not looked at.
+NEEDLES: tuple[bytes, ...] = (
+    b"Watchdog caught", b"WorkNCCL(", b"ast enqueued", b"[PG ", b"mismatch between collectives", b"monitoredBarrier",
+    b"NCCL WARN ", b"imed out waiting", b"Killed process", b"Xid (", b"Traceback (most recent call last)",
+    b"Fatal Python error", b"Stack trace of the failed", b"exitcode", b"srun: error: ", b"exited on signal",
+    b"terminated with ", *(needle.encode() for _, needle, _ in _SIMPLE),
+)  # fmt: skip

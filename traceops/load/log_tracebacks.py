@@ -1,0 +1,129 @@
+"""Tracebacks and fatal errors of Python as they go by in a log, one per rank at a time."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+from traceops.hangs.model import Frame
+
+_START = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^\s{0,64}File "(.{0,4096})", line (\d{1,9})(?:, in (.{1,1000}))?$')
+_FATAL_FRAME = re.compile(r'^  File "(.{0,4096})", line (\d{1,9}|\?\?\?) in (.{1,1000})$')
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+# What Python goes on after.
+_SURVIVED = ("Exception ignored in", "Exception in thread", "Exception ignored on", "--- Logging error ---")
+_MOST_FRAMES = 200
+_LONGEST = 5000  # lines; what is longer is no traceback
+
+# A wait in these functions is a wait in this operation.
+_CALLS = {
+    "all_reduce": "all_reduce", "all_gather": "all_gather", "all_gather_into_tensor": "_all_gather_base",
+    "reduce_scatter": "reduce_scatter", "reduce_scatter_tensor": "_reduce_scatter_base", "broadcast": "broadcast",
+    "barrier": "barrier", "gather": "gather", "scatter": "scatter", "reduce": "reduce", "all_to_all": "all_to_all",
+    "all_to_all_single": "all_to_all", "send": "send", "recv": "recv", "monitored_barrier": "monitored_barrier",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Raised:
+    """A whole traceback: its last line, its frames innermost first, and how it follows the one before.
+
+    link: 'cause' where it replaces the exception before it, which it names; 'origin' where it is the
+    exception of a worker that the one before tells of. survived: the process went on.
+    """
+
+    text: str
+    line: int
+    frames: tuple[Frame, ...]
+    link: Literal["", "cause", "origin"]
+    survived: bool
+
+
+@dataclass
+class _Open:
+    line: int
+    offset: int  # of text before each line, such as a time
+    base: int  # spaces before the lines that are not indented
+    link: Literal["", "cause", "origin"]
+    survived: bool
+    frames: deque[Frame] = field(default_factory=lambda: deque(maxlen=_MOST_FRAMES))
+    shifted: bool = False
+    length: int = 0
+
+
+class Tracebacks:
+    """The traceback of one speaker."""
+
+    def __init__(self) -> None:
+        self._open: _Open | None = None
+        self._chained = False
+        self._survived = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._open is not None
+
+    def take(self, number: int, body: str) -> Raised | None:
+        """Look at the next line; the traceback that ends with it."""
+        found = body.find(_START)
+        if found >= 0:
+            self._begin(number, body, found)
+            return None
+        if self._open is None:
+            if body.strip():
+                self._chained = any(words in body for words in _CHAINED) or (
+                    self._chained and not body.strip()
+                )
+                self._survived = body.startswith(_SURVIVED)
+            return None
+        return self._continue(self._open, body)
+
+    def _begin(self, number: int, body: str, found: int) -> None:
+        before = body[:found]
+        link: Literal["", "cause", "origin"] = "cause" if self._chained else ""
+        if before.endswith("Original "):
+            link, found = "origin", found - len("Original ")
+        survived = self._survived or "Exception Group" in before
+        in_report = before.strip() == "traceback :"
+        self._open = _Open(number, 0 if in_report else found, 2 if in_report else 0, link, survived)
+        self._chained = self._survived = False
+
+    def _continue(self, open_: _Open, body: str) -> Raised | None:
+        open_.length += 1
+        if open_.length > _LONGEST:
+            self._open = None
+            return None
+        line = body[open_.offset :] if open_.shifted else body
+        if not line.strip():
+            return None
+        match = _FRAME.match(line)
+        if match is None and open_.offset and not open_.frames:
+            match = _FRAME.match(body[open_.offset :])
+            open_.shifted = match is not None
+        if match is not None:
+            open_.frames.append(Frame(match[3] or "<module>", match[1], int(match[2])))
+            return None
+        if len(line) - len(line.lstrip(" ")) > open_.base:
+            return None
+        self._open = None
+        frames = tuple(reversed(open_.frames))
+        return Raised(line.strip(), open_.line, frames, open_.link, open_.survived)
+
+
+def fatal_frame(body: str) -> Frame | None:
+    """A line of the stack below 'Fatal Python error'."""
+    match = _FATAL_FRAME.match(body)
+    if match is None:
+        return None
+    return Frame(match[3], match[1], int(match[2]) if match[2].isdecimal() else None)
+
+
+def operation_in(frames: tuple[Frame, ...]) -> str | None:
+    """The collective that the innermost call into torch.distributed is, as the flight recorder names it."""
+    for frame in frames:
+        if frame.file.endswith("torch/distributed/distributed_c10d.py") and frame.function in _CALLS:
+            return _CALLS[frame.function]
+    return None
