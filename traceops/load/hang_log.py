@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections import defaultdict
 from typing import Any
 
 from traceops.hangs.model import Frame, LogEvent
-from traceops.load.log_events import Cell, Events
+from traceops.load.log_events import Cell, Events, shortened
 from traceops.load.log_exits import Exit, Exits
 from traceops.load.log_records import records_from_log
 from traceops.load.log_rules import GROUP, NEEDLES, RANK_IN_GROUP, told_by
 from traceops.load.log_speaker import Speakers
-from traceops.load.log_tracebacks import Raised, Tracebacks, fatal_frame, operation_in
+from traceops.load.log_tracebacks import SURVIVED, Raised, Tracebacks, fatal_frame, operation_in
 from traceops.load.text_lines import blocks, holds_any, lines
 
 __all__ = ["read_log", "records_from_log"]
@@ -20,6 +21,13 @@ __all__ = ["read_log", "records_from_log"]
 _STACK_OF_FAILED = "Stack trace of the failed collective:"
 _STACK_FRAME = re.compile(r"^#(\d{1,4}) (\S{1,500}) from (.{1,4096}):(\d{1,9})\s{0,4}$")
 _FATAL = "Fatal Python error: "
+_FATAL_SIGNALS = {
+    f"{_FATAL}Segmentation fault": signal.SIGSEGV,
+    f"{_FATAL}Aborted": signal.SIGABRT,
+    f"{_FATAL}Bus error": signal.SIGBUS,
+    f"{_FATAL}Floating-point exception": signal.SIGFPE,
+    f"{_FATAL}Illegal instruction": signal.SIGILL,
+}
 _CURRENT = re.compile(r"^Current thread 0x[0-9a-f]{1,16}(?: \[.{0,200}\])? \(most recent call first\):")
 _MOST_FRAMES = 200
 _MOST_SPEAKERS = 1 << 14
@@ -79,11 +87,8 @@ class _Reader:
         if (ended := self._exits.take(number, body)) is not None:
             self._end(ended)
             return
-        if "Traceback" in body or rank in self._tracebacks:
-            inside = rank in self._open
-            self._traceback(number, rank, body)
-            if inside or rank in self._open:
-                return
+        if self._traceback(number, rank, body):
+            return
         if _FATAL in body:
             text = body[body.index(_FATAL) :]
             self._fatal = (rank, self._events.add("error", rank, number, text), False)
@@ -162,16 +167,17 @@ class _Reader:
 
         return self._events.recent("timeout", rank, same)
 
-    def _traceback(self, number: int, rank: int | None, body: str) -> None:
-        if rank not in self._tracebacks and len(self._tracebacks) >= _MOST_SPEAKERS:
-            return
-        if (
-            self._exits.rank is not None and "traceback :" in body
-        ):  # torchrun's report shows a rank's error file
-            rank = self._exits.rank
-        elif self._exits.rank in self._open and rank is None:
-            rank = self._exits.rank
+    def _traceback(self, number: int, rank: int | None, body: str) -> bool:
+        """Whether the line is one of a traceback."""
+        reported = self._exits.rank
+        if rank is None and reported is not None and ("traceback :" in body or reported in self._open):
+            rank = reported  # torchrun's report shows the error file of this rank
+        if rank not in self._tracebacks:
+            begins = "Traceback" in body or body.startswith(SURVIVED)
+            if not begins or len(self._tracebacks) >= _MOST_SPEAKERS:
+                return False
         tracebacks = self._tracebacks[rank]
+        was_open = tracebacks.is_open
         raised = tracebacks.take(number, body)
         if tracebacks.is_open:
             self._open.add(rank)
@@ -179,16 +185,21 @@ class _Reader:
             self._open.discard(rank)
         if raised is not None:
             self._add_raised(rank, raised)
+        return was_open or tracebacks.is_open
 
     def _add_raised(self, rank: int | None, raised: Raised) -> None:
         if raised.survived or raised.text.startswith(_NOT_THE_CAUSE):
             return
         before = self._raised.get(rank)
+        if before is not None and before.event.text == shortened(
+            raised.text
+        ):  # printed, and in an error file
+            return
         cell = self._told(raised.line, rank, raised.text, raised.frames)
         if cell is None:
             if raised.link == "origin" and before is not None:
-                text = f"{before.event.text} {raised.text}"
-                before.amend(text=text[:600], frames=raised.frames + before.event.frames)
+                text = shortened(f"{before.event.text} {raised.text}")
+                before.amend(text=text, frames=raised.frames + before.event.frames)
                 return
             text = raised.text
             if raised.link == "cause" and before is not None and before.event.kind == "error":
@@ -248,7 +259,16 @@ class _Reader:
         for pid, cell in self._killed:
             if pid in self._pids:
                 cell.amend(accused=(self._pids[pid],))
+        self._place_fatal()
         return self._events.in_order()
+
+    def _place_fatal(self) -> None:
+        """Python says of itself which signal ended it, torchrun of which rank: one of each belong together."""
+        for words, code in _FATAL_SIGNALS.items():
+            cells = [cell for cell in self._events.all_of("error", None) if words in cell.event.text]
+            ranks = [ended.ranks[0] for ended in self._launched if ended.code == -code]
+            if len(cells) == len(ranks) == 1:
+                cells[0].amend(rank=ranks[0])
 
 
 def _rank_in_message(body: str, group: re.Match[str] | None) -> int | None:

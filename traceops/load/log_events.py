@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,16 @@ _LAST = 100
 _MOST = 100_000  # of all: a log of garbage must not fill the memory
 _MOST_TEXT = 600
 
+# [E1120 23:51:07.561 ProcessGroupNCCL.cpp:689] [Rank 0] says nothing that the event does not.
+_GLOG = re.compile(r"^\[[EWIF]\d{0,4} [^\]]{1,80}\] (?:\[Rank \d{1,7}\]:? )?")
+_EXPLANATION = "This is most likely caused by"
+
+
+def shortened(text: str) -> str:
+    """A message in one line, without torch's prefix and its general advice."""
+    said = _GLOG.sub("", text[: 8 * _MOST_TEXT].strip()).partition(_EXPLANATION)[0]
+    return " ".join(said.split())[:_MOST_TEXT]
+
 
 class Cell:
     """An event that later lines may complete."""
@@ -28,7 +39,7 @@ class Cell:
 
 
 class Events:
-    """Keeps the first and the last events of each kind and rank, each text once."""
+    """Keeps the first and the last events of each kind and rank."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -37,11 +48,10 @@ class Events:
         self._count = 0
 
     def add(self, kind: LogKind, rank: int | None, line: int, text: str, **fields: Any) -> Cell:
-        """A new event; one more of the same text by the same rank, one after the other, is the same event."""
+        """A new event; its text is cut to what a reader needs."""
         if rank is not None and rank >= MOST_RANKS:
             rank = None
-        text = " ".join(text[: 4 * _MOST_TEXT].split())[:_MOST_TEXT]
-        cell = Cell(LogEvent(kind, rank, self._path, line, text, **fields))
+        cell = Cell(LogEvent(kind, rank, self._path, line, shortened(text), **fields))
         first = self._first.setdefault((kind, rank), []) if self._count < _MOST else []
         if len(first) < _FIRST:
             first.append(cell)
@@ -64,6 +74,9 @@ class Events:
                 if wanted(cell.event):
                     return cell
         return None
+
+    def all_of(self, kind: LogKind, rank: int | None) -> list[Cell]:
+        return [*self._first.get((kind, rank), ()), *self._last.get((kind, rank), ())]
 
     def any_rank(self, kind: LogKind, wanted: Callable[[LogEvent], bool]) -> bool:
         """Whether there is one as wanted, whoever says so."""

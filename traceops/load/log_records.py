@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from traceops.hangs.model import GroupStatus, LogEvent, Operation, RankRecord, RecordedGroup
 
+_MESSAGES = ("send", "recv")
 _DEFAULT_NAME = "0"  # the name that torch gives the group of all ranks
 
 
@@ -27,17 +28,18 @@ def _record(rank: int, events: list[LogEvent]) -> RankRecord:
     groups: dict[str, RecordedGroup] = {}
     status: dict[str, GroupStatus] = {}
     calls: dict[tuple[str, int], LogEvent] = {}
+    messages = {event.group or _DEFAULT_NAME for event in events if event.op in _MESSAGES}
     for event in events:
         name = event.group or _DEFAULT_NAME
         description = event.group_description or ""
         if name not in groups or (description and not groups[name].description):
             groups[name] = RecordedGroup(name, description, None)
-        if event.kind == "status":
-            before = status.get(name)
-            enqueued = max(event.enqueued or 0, (before and before.enqueued) or 0)
-            status[name] = GroupStatus(enqueued=enqueued, completed=event.completed)
-        elif event.sequence is not None:
+        if event.kind == "timeout" and event.sequence is not None:
             calls.setdefault((name, event.sequence), event)
+        elif name in messages:  # torch counts them in the same field
+            status[name] = GroupStatus(latest=event.enqueued)
+        else:
+            status[name] = GroupStatus(event.enqueued, event.completed, latest=event.enqueued)
     # In a log the order of timeouts is that of their ends; within a group the numbers tell the order.
     ordered = sorted(calls.items(), key=lambda item: item[0][1])
     operations = tuple(_operation(place, key[0], event) for place, (key, event) in enumerate(ordered))
@@ -52,7 +54,7 @@ def _operation(record: int, group: str, event: LogEvent) -> Operation:
         group=group,
         op=event.op or "",
         sequence=event.sequence or 0,
-        is_p2p=event.op in ("send", "recv"),
+        is_p2p=event.op in _MESSAGES,
         sizes_in=None if event.elements_in is None else ((event.elements_in,),),
         sizes_out=None if event.elements_out is None else ((event.elements_out,),),
         state="scheduled",

@@ -14,7 +14,7 @@ _FRAME = re.compile(r'^\s{0,64}File "(.{0,4096})", line (\d{1,9})(?:, in (.{1,10
 _FATAL_FRAME = re.compile(r'^  File "(.{0,4096})", line (\d{1,9}|\?\?\?) in (.{1,1000})$')
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 # What Python goes on after.
-_SURVIVED = ("Exception ignored in", "Exception in thread", "Exception ignored on", "--- Logging error ---")
+SURVIVED = ("Exception ignored in", "Exception in thread", "Exception ignored on", "--- Logging error ---")
 _MOST_FRAMES = 200
 _LONGEST = 5000  # lines; what is longer is no traceback
 
@@ -77,7 +77,7 @@ class Tracebacks:
                 self._chained = any(words in body for words in _CHAINED) or (
                     self._chained and not body.strip()
                 )
-                self._survived = body.startswith(_SURVIVED)
+                self._survived = body.startswith(SURVIVED)
             return None
         return self._continue(self._open, body)
 
