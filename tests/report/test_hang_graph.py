@@ -91,3 +91,8 @@ def test_waiting_in_a_circle_is_drawn() -> None:
 
 def test_nobody_waiting_is_no_graph() -> None:
     assert wait_graphs(nobody_waits()) is None and wait_graphs(dead_with_log()) is None
+
+
+def test_who_only_a_root_says_is_waiting_is_drawn() -> None:
+    graphs = wait_graphs(replace(mismatch(), waits=()))
+    assert graphs is not None and arrows(graphs[0]) == {("Ranks 0–1, 3 (3)", "Rank 2")}

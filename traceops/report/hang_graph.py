@@ -9,7 +9,7 @@ from typing import Literal
 
 from traceops.hangs.model import Diagnosis
 from traceops.report.cells import ranks_text
-from traceops.report.hang_rows import RankGroup, merged_ranks
+from traceops.report.hang_rows import RankGroup, merged_ranks, shown_waits
 from traceops.report.hang_text import bytes_text, operation_text, place_text, state_text
 
 MOST_NODES = 14
@@ -76,7 +76,7 @@ def _nodes_and_edges(diagnosis: Diagnosis) -> tuple[list[Node], list[Edge]]:
     groups = merged_ranks(diagnosis, _LIKED_NODES)[:MOST_NODES]
     node_of = {rank: number for number, group in enumerate(groups) for rank in group.ranks}
     reasons: dict[tuple[int, int], dict[str, None]] = defaultdict(dict)
-    for wait in diagnosis.waits:
+    for wait in shown_waits(diagnosis):
         ends = node_of.get(wait.rank), node_of.get(wait.on)
         if ends[0] is not None and ends[1] is not None and ends[0] != ends[1]:
             reasons[ends[0], ends[1]][wait.why] = None

@@ -12,7 +12,7 @@ from traceops.model import Check, Finding
 from traceops.report import detail_tables, hang_tables, page
 from traceops.report.cells import Cell, number, ranks_text
 from traceops.report.hang_graph import LINE, PADDING, WIDTH, wait_graphs
-from traceops.report.hang_rows import merged_ranks
+from traceops.report.hang_rows import merged_ranks, shown_waits
 from traceops.report.hang_text import (
     hang_level,
     hang_sentence,
@@ -65,6 +65,7 @@ def hang_content(diagnosis: Diagnosis) -> dict[str, Any]:
         "sentence": hang_sentence(diagnosis),
         "level": hang_level(diagnosis),
         "read": f"Read: {read_text(diagnosis)}.",
+        "has_cause": bool(diagnosis.roots),
         "unknown": f"Nothing is known of {subject(unknown).lower()}." if unknown else "",
         "stall": stall_text(diagnosis),
         "graphs": [
@@ -93,7 +94,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, Cell]]:
     dumps = sum(record.source == "flight recorder" for record in evidence.records.values())
     versions = {record.nccl_version for record in evidence.records.values() if record.nccl_version}
     hosts = {row["host"] for row in diagnosis.ranks if row.get("host")}
-    waiting = {wait.rank for wait in diagnosis.waits}
+    waiting = {wait.rank for wait in shown_waits(diagnosis)}
     return [
         ("Ranks", page.word(evidence.world_size)),
         ("Evidence of", _ranks(known)),

@@ -73,6 +73,18 @@ def merged_ranks(diagnosis: Diagnosis, most: int) -> list[RankGroup]:
     return groups
 
 
+def shown_waits(diagnosis: Diagnosis) -> list[Wait]:
+    """The graph's edges, and for ranks that only a root says are waiting an edge to that root."""
+    waits = list(diagnosis.waits)
+    known = {wait.rank for wait in waits}
+    for root in diagnosis.roots:
+        why = f"as the finding says ({root.rule})"
+        for rank in root.waiting:
+            if rank not in known and rank not in root.ranks:
+                waits += [Wait(rank, on, why, root.group, root.op, root.sequence) for on in root.ranks]
+    return waits
+
+
 def merged_waits(waits: Sequence[Wait]) -> list[MergedWait]:
     """Waits with equal operation and reason: those of several ranks for the same ones become one."""
     on: dict[tuple[Any, ...], list[int]] = defaultdict(list)

@@ -7,7 +7,7 @@ from typing import Any
 
 from traceops.hangs.model import Diagnosis
 from traceops.report.cells import Cell, Column, Table, build_table, name, ranks_text
-from traceops.report.hang_rows import RankGroup, merged_waits
+from traceops.report.hang_rows import RankGroup, merged_waits, shown_waits
 from traceops.report.hang_text import bytes_text, operation_text, state_text
 
 MOST_ROWS = 64
@@ -49,7 +49,7 @@ def ranks_table(diagnosis: Diagnosis, groups: Sequence[RankGroup]) -> Table:
 
 def waits_table(diagnosis: Diagnosis) -> Table | None:
     """The graph in words: who waits for whom, in what and why; None where nobody waits."""
-    waits = sorted(merged_waits(diagnosis.waits), key=lambda wait: (-len(wait.ranks), wait.ranks))
+    waits = sorted(merged_waits(shown_waits(diagnosis)), key=lambda wait: (-len(wait.ranks), wait.ranks))
     if not waits:
         return None
     rows = [

@@ -147,8 +147,12 @@ def shown_path(diagnosis: Diagnosis, path: str) -> str:
 
 
 def unknown_ranks(diagnosis: Diagnosis) -> list[int]:
-    """Ranks of which nothing was found."""
-    return [int(row["rank"]) for row in diagnosis.ranks if row["state"] == "absent"]
+    """Ranks of which nothing was found, even if the others wait for them."""
+    return [
+        int(row["rank"])
+        for row in diagnosis.ranks
+        if not row.get("sources") and row["state"] not in ("dead", "stopped")
+    ]
 
 
 def _waiting(diagnosis: Diagnosis) -> list[int]:
