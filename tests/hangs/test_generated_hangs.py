@@ -1,15 +1,11 @@
 """Simulated jobs that hang in a known way: the planted rank and class are named, in every form of dump."""
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
+from generated_hang import Fault, Job, Step, dumps, random_job, run, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-from generated_hang import Fault, Job, dumps, random_job, run, write
 
 from traceops.hangs.diagnose import diagnose
 
@@ -57,6 +53,14 @@ def forgotten(job: Job, ring: int) -> bool:
     )
 
 
+def messages_in_larger_groups(job: Job) -> bool:
+    """Whether a message is unfinished in a group of more than its two ranks."""
+    return any(
+        now != "completed" and job.steps[index].p2p and len(job.groups[job.steps[index].group]) > 2
+        for (_, index), now in job.state.items()
+    )
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 10**9),
@@ -69,11 +73,14 @@ def test_the_planted_rank_and_class_are_named(tmp_path_factory, seed, kind, worl
     if case is None or ("ring" in form and forgotten(case[0], form["ring"])):
         return
     job, fault = case
+    step = job.steps[fault.at]
+    if "active_only" in form and fault.kind == "lost" and messages_in_larger_groups(job):
+        return  # which of several messages between two ranks one is cannot be told from the unfinished ones
     folder = write(tmp_path_factory.mktemp("dumps"), dumps(job, [fault], **form))
 
     found = diagnose(folder)
 
-    members = tuple(sorted(job.steps[fault.at].ranks))
+    members = tuple(sorted(step.ranks))
     ranks = members if kind == "network" else (fault.rank,)
     assert [(root.rule, root.ranks) for root in found.roots] == [(RULES[kind], ranks)]
     rows = {row["rank"]: row for row in found.ranks}
@@ -102,8 +109,6 @@ def test_two_independent_roots_are_both_named(tmp_path, seed):
     groups = {"world": tuple(range(8)), "left": (0, 1, 2, 3), "right": (4, 5, 6, 7)}
     job = random_job(rng, 8)
     job.groups = groups
-    from generated_hang import Step
-
     job.steps = [Step(rng.choice(["left", "right"]), ()) for _ in range(40)]
     job.steps = [Step(step.group, groups[step.group], elements=64 + i) for i, step in enumerate(job.steps)]
     left, right = rng.randrange(4), 4 + rng.randrange(4)

@@ -15,6 +15,7 @@ from traceops.hangs.doing import Doing, doing
 from traceops.hangs.model import Diagnosis, Evidence, Root
 from traceops.hangs.processes import Death, deaths, stopped
 from traceops.hangs.standing import Standing, standings
+from traceops.hangs.stuck import stuck_together
 from traceops.hangs.waits import Waits, find_waits
 from traceops.model import CONFIDENCES
 from traceops.rank_text import who, who_first
@@ -60,16 +61,16 @@ def _roots(
     roots = found_in_records.mismatches(ranks, waits)
     roots += without_record.died(dead, waits, everybody(evidence))
     roots += found_in_records.not_called(ranks, waits, _explained(roots, waits))
-    roots += found_in_records.circles(ranks, waits, _explained(roots, waits))
+    away = {rank for rank, seen in doings.items() if seen.kind not in ("collective", "gpu_sync", "init")}
+    roots += found_in_records.circles(ranks, waits, _explained(roots, waits), away)
     roots += without_record.silent(ranks, waits, doings, stopped(evidence), _explained(roots, waits))
-    roots += found_in_records.stuck_together(ranks, waits, _explained(roots, waits))
+    roots += stuck_together(ranks, waits, _explained(roots, waits))
     if not roots:
         roots = without_record.from_log(evidence.log)
     if not roots:
         roots = without_record.from_stacks(evidence, doings)
     errors = without_record.gpu_errors(evidence.log)
     init = evidence.stall is not None and evidence.stall.kind == "init"
-    roots = [_broken_circle(root, doings) for root in roots]
     return [_with_doing(_before_first_step(_with_gpu(root, doings, errors), init), doings) for root in roots]
 
 

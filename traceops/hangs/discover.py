@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from traceops.errors import InputError
 from traceops.hangs.jobs import one_job
-from traceops.hangs.model import Evidence, LogEvent, RankProcess, RankRecord, RankStacks, RecordedGroup, Stall
+from traceops.hangs.model import Evidence, RankRecord, RankStacks, RecordedGroup
+from traceops.hangs.own_files import Found, read_own, read_run
 from traceops.load.flight_recorder import is_dump, read_dump
 from traceops.load.hang_log import read_log, records_from_log
 from traceops.load.run_manifest import read_run_manifest
@@ -35,21 +35,6 @@ _SKIPPED = (
 )
 _RANK = re.compile(r"rank[_\-.]?(\d{1,7})", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(\d{1,7})(?:\.[A-Za-z]\w*)*$")
-
-
-@dataclass
-class _Found:
-    """What has been read so far."""
-
-    dumps: list[RankRecord] = field(default_factory=list)
-    groups: dict[int, dict[str, RecordedGroup]] = field(default_factory=dict)
-    stacks: dict[int, list[RankStacks]] = field(default_factory=dict)
-    processes: dict[int, RankProcess] = field(default_factory=dict)
-    log: list[LogEvent] = field(default_factory=list)
-    stalls: list[Stall] = field(default_factory=list)
-    worlds: list[int] = field(default_factory=list)
-    files: list[str] = field(default_factory=list)
-    problems: list[tuple[str, str]] = field(default_factory=list)
 
 
 def holds_evidence(path: str | os.PathLike[str]) -> bool:
@@ -77,11 +62,11 @@ def find_evidence(path: str | os.PathLike[str]) -> Evidence:
         raise InputError(
             f"{root} does not exist; give a run folder, a folder of dumps or logs, or one of those files"
         )
-    found = _Found()
+    found = Found()
     run_folder = root.parent if root.name == "evidence" and (root.parent / "run.json").is_file() else root
     manifest: dict[str, Any] = {}
     if root.is_dir():
-        manifest = _read_run(run_folder, found)
+        manifest = read_run(run_folder, found)
     for file in _candidates(root, run_folder):
         _read(file, found, alone=root.is_file())
     records, dropped = one_job(found.dumps)
@@ -139,7 +124,7 @@ def _files(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _read(path: Path, found: _Found, *, alone: bool) -> None:
+def _read(path: Path, found: Found, *, alone: bool) -> None:
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
@@ -150,7 +135,7 @@ def _read(path: Path, found: _Found, *, alone: bool) -> None:
         found.problems.append((str(path), "it is empty"))
         return
     try:
-        if path.suffix == ".json" and _read_own(path, found):
+        if path.suffix == ".json" and read_own(path, found):
             found.files.append(str(path))
         elif is_dump(head):
             _read_dump(path, found)
@@ -162,7 +147,7 @@ def _read(path: Path, found: _Found, *, alone: bool) -> None:
         found.problems.append((str(path), str(error).removeprefix(f"{path} ")))
 
 
-def _read_dump(path: Path, found: _Found) -> None:
+def _read_dump(path: Path, found: Found) -> None:
     rank = rank_in_name(path)
     if rank is None:
         raise InputError(f"{path} does not say of which rank it is; name it …_rank_<number>")
@@ -173,7 +158,7 @@ def _read_dump(path: Path, found: _Found) -> None:
     found.files.append(str(path))
 
 
-def _read_text(path: Path, found: _Found) -> None:
+def _read_text(path: Path, found: Found) -> None:
     kind, rank = sniff(str(path)), _rank_of_text(path)
     if kind == "stacks":
         if rank is None:
@@ -204,63 +189,6 @@ def _rank_of_text(path: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def _read_own(path: Path, found: _Found) -> bool:
-    """Read a file that `traceops run` wrote; False if it is none."""
-    is_hang, is_groups = path.name.startswith("hang."), path.name.startswith("groups_")
-    if not is_hang and not is_groups:
-        return False
-    try:
-        document = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not whole JSON ({error})") from error
-    if not isinstance(document, dict):
-        raise InputError(f"{path} is not a JSON object")
-    return _read_stall(document, found) if is_hang else _read_groups(document, found)
-
-
-def _read_stall(document: dict[str, Any], found: _Found) -> bool:
-    kind, stalled = document.get("kind"), document.get("stalled_s")
-    if kind not in ("step", "init") or not isinstance(stalled, (int, float)):
-        return False
-    host = document.get("host") if isinstance(document.get("host"), str) else None
-    found.stalls.append(
-        Stall(
-            kind,
-            float(stalled),
-            float(document.get("limit_s") or 0.0),
-            int(document.get("noticed_ns") or 0),
-            host,
-            tuple(str(note) for note in document.get("notes") or ()),
-        )
-    )
-    for row in document.get("ranks") or ():
-        if isinstance(row, dict) and isinstance(row.get("rank"), int):
-            known = found.processes.get(row["rank"], RankProcess(row["rank"]))
-            keys = ("pid", "state", "step", "phase", "heartbeat_age_s", "exit_code")
-            told = {key: row[key] for key in keys if row.get(key) is not None}
-            found.processes[row["rank"]] = replace(known, host=known.host or host, exit_code=None, **told)
-    return True
-
-
-def _read_groups(document: dict[str, Any], found: _Found) -> bool:
-    rank, groups = document.get("rank"), document.get("groups")
-    if not isinstance(rank, int) or not isinstance(groups, dict):
-        return False
-    if isinstance(document.get("world_size"), int):
-        found.worlds.append(document["world_size"])
-    found.groups[rank] = {
-        str(name): RecordedGroup(
-            str(name), str(group.get("description") or ""), tuple(sorted(group["ranks"]))
-        )
-        for name, group in groups.items()
-        if isinstance(group, dict)
-        and isinstance(group.get("ranks"), list)
-        and group["ranks"]
-        and all(isinstance(member, int) for member in group["ranks"])
-    }
-    return True
-
-
 def _with_groups(record: RankRecord, told: dict[str, RecordedGroup]) -> RankRecord:
     """The record with the members that the rank itself told, where its dump does not (gloo's never do)."""
     groups = dict(record.groups)
@@ -271,32 +199,6 @@ def _with_groups(record: RankRecord, told: dict[str, RecordedGroup]) -> RankReco
     return replace(record, groups=groups)
 
 
-def _read_run(folder: Path, found: _Found) -> dict[str, Any]:
-    manifest, problem = read_run_manifest(str(folder))
-    if problem is not None:
-        found.problems.append(problem)
-    if isinstance(manifest.get("world_size"), int):
-        found.worlds.append(manifest["world_size"])
-    for row in manifest.get("ranks") or ():
-        rank = row.get("rank")
-        if isinstance(rank, int):
-            found.processes[rank] = RankProcess(
-                rank=rank,
-                host=_typed(row.get("host"), str),
-                pid=_typed(row.get("pid"), int),
-                step=_typed(row.get("steps"), int),
-                exit_code=_typed(row.get("exit_code"), int),
-                error=_typed(row.get("error"), str),
-            )
-    if manifest:
-        found.files.append(str(folder / "run.json"))
-    return manifest
-
-
-def _typed(value: Any, kind: type) -> Any:
-    return value if isinstance(value, kind) and not isinstance(value, bool) else None
-
-
 def _richest(several: Iterable[RankStacks]) -> RankStacks:
     """Of several looks at one rank the one that shows compiled code too, else the one with most frames."""
     return max(
@@ -305,7 +207,7 @@ def _richest(several: Iterable[RankStacks]) -> RankStacks:
     )
 
 
-def _world_size(found: _Found, records: dict[int, RankRecord], manifest: dict[str, Any]) -> int | None:
+def _world_size(found: Found, records: dict[int, RankRecord], manifest: dict[str, Any]) -> int | None:
     """The number of ranks the job has, as far as anything tells."""
     members = [group.ranks for record in records.values() for group in record.groups.values() if group.ranks]
     known = [*found.worlds, *(max(ranks) + 1 for ranks in members)]

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from traceops.hangs.calls import by_signature, describe, message_bytes, place, shape_text
 from traceops.hangs.model import Root
 from traceops.hangs.standing import Call, Group, Standing
-from traceops.hangs.waits import NOT_CALLED, NOT_SEEN, Waits, counterpart, cycles
-from traceops.rank_text import ranks_text, who, who_first
+from traceops.hangs.waits import NOT_CALLED, NOT_SEEN, Waits, cycles
+from traceops.rank_text import who, who_first
 
 HOST, MISMATCH, GPU, DIED, START, NETWORK = (
     "TO-H001", "TO-H002", "TO-H003", "TO-H004", "TO-H005", "TO-H006",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """A collective or a pair of send and receive that all whom it needs have come to, by rank."""
-
-    group: Group
-    sequence: int
-    calls: tuple[Call, ...]
 
 
 def mismatches(ranks: Mapping[int, Standing], waits: Waits) -> list[Root]:
@@ -38,11 +29,11 @@ def mismatches(ranks: Mapping[int, Standing], waits: Waits) -> list[Root]:
         calls = [other.calls[head.key] for other in ranks.values() if head.key in other.calls]
         sides = by_signature(calls)
         if len(sides) > 1:
-            roots.append(_mismatch(head, sides, waits))
+            roots.append(_mismatch(head, sides, ranks, waits))
     return roots
 
 
-def _mismatch(head: Call, sides: list[list[Call]], waits: Waits) -> Root:
+def _mismatch(head: Call, sides: list[list[Call]], ranks: Mapping[int, Standing], waits: Waits) -> Root:
     largest = [side for side in sides if len(side) == len(sides[0])]
     undecided = len(largest) > 1  # two against two: nothing tells who is wrong
     odd = [call for side in (sides if undecided else sides[1:]) for call in side]
@@ -51,12 +42,14 @@ def _mismatch(head: Call, sides: list[list[Call]], waits: Waits) -> Root:
         f"{who([call.rank for call in side])} called {describe(side[0].op)}{_at(side[0])}"
         for side in sides[:4]
     )
-    return _about(
+    return about(
         odd[0],
         Root(
             rule=MISMATCH,
             ranks=tuple(sorted(call.rank for call in odd)),
-            confidence="medium" if undecided else "high",
+            confidence="high"
+            if not undecided and _recorded([call.rank for call in odd], ranks)
+            else "medium",
             message=f"As #{head.op.sequence} of {head.group.label}, {told}"
             + ("; as many on each side, so nothing tells which call is wrong." if undecided else "."),
             waiting=tuple(sorted({*inside, *waits.waiting_for(inside)} - {call.rank for call in odd})),
@@ -87,14 +80,14 @@ def not_called(ranks: Mapping[int, Standing], waits: Waits, explained: Collectio
         call = next(c for c in wanted[members[0]] if (c.group, c.op.sequence, c.op.op) == key)
         waiting = waits.waiting_for(members)
         roots.append(
-            _about(
+            about(
                 call,
                 Root(
                     rule=HOST,
                     ranks=tuple(sorted(members)),
-                    confidence="high" if _all_known(group, ranks) and sure >= set(members) else "medium",
-                    message=f"{who_first(members)} never called {_call_text(call, 'which the others call')}; "
-                    f"{_wait_verb(waiting)} for it.",
+                    confidence="high" if all_known(group, ranks) and sure >= set(members) else "medium",
+                    message=f"{who_first(members)} never called {call_text(call, 'which the others call')}; "
+                    f"{they_wait(waiting)} for it.",
                     waiting=waiting,
                     cause="host",
                     evidence=tuple(
@@ -111,29 +104,35 @@ def not_called(ranks: Mapping[int, Standing], waits: Waits, explained: Collectio
     return roots
 
 
-def circles(ranks: Mapping[int, Standing], waits: Waits, explained: Collection[int]) -> list[Root]:
-    """Ranks that wait for each other: they called the same operations in a different order."""
+def circles(
+    ranks: Mapping[int, Standing], waits: Waits, explained: Collection[int], away: Collection[int]
+) -> list[Root]:
+    """Ranks that wait for each other: they called the same operations in a different order.
+
+    away: ranks whose stack shows their host elsewhere: those will not make their next call, and are the root.
+    """
     roots = []
     for members in cycles(waits.by_rank):
         if set(members) & set(explained):
             continue
-        told = "; ".join(
-            f"rank {rank} is in {_call_text(head)}"
-            for rank in members[:6]
-            if (head := ranks[rank].head) is not None
-        )
-        head = ranks[members[0]].head
-        assert head is not None
+        heads = [(rank, head) for rank in members if (head := ranks[rank].head) is not None]
+        told = "; ".join(f"rank {rank} is in {call_text(head)}" for rank, head in heads[:6])
+        culprits = tuple(rank for rank in members if rank in away)
+        if culprits and len(culprits) < len(members):
+            rule, named, why = HOST, culprits, f"{who_first(culprits)} will not make the next call"
+        else:
+            rule, named, why = MISMATCH, members, "They call the same operations in a different order"
         roots.append(
-            _about(
-                head,
+            about(
+                heads[0][1],
                 Root(
-                    rule=MISMATCH,
-                    ranks=members,
+                    rule=rule,
+                    ranks=named,
                     confidence="medium",
                     message=f"{who_first(members)} wait for each other: {told}"
-                    f"{'; …' if len(members) > 6 else ''}. They call the same operations in a different order.",
-                    waiting=waits.waiting_for(members),
+                    f"{'; …' if len(heads) > 6 else ''}. {why}.",
+                    waiting=waits.waiting_for(named),
+                    cause="host" if rule == HOST else None,
                     evidence=tuple(
                         (
                             f"rank {wait.rank} waits for rank {wait.on}",
@@ -148,125 +147,17 @@ def circles(ranks: Mapping[int, Standing], waits: Waits, explained: Collection[i
     return roots
 
 
-def stuck_together(ranks: Mapping[int, Standing], waits: Waits, explained: Collection[int]) -> list[Root]:
-    """Operations that all members came to and that do not end: one rank's GPU, or the network."""
-    roots = []
-    for meeting in _meetings(ranks, waits):
-        here = [call for call in meeting.calls if call.rank not in explained]
-        if not here:
-            continue
-        finished = _finished_elsewhere(meeting, ranks, waits)
-        started = [call for call in meeting.calls if call.op.state == "started"]
-        scheduled = [call for call in meeting.calls if call.op.state == "scheduled"]
-        if finished and len(finished) >= len(meeting.calls):
-            roots.append(_gpu(meeting, here, finished, "finished", ranks, waits))
-        elif started and scheduled:
-            roots.append(_gpu(meeting, scheduled, [call.rank for call in started], "started", ranks, waits))
-        else:
-            roots.append(_network(meeting, ranks, waits, bool(started)))
-    return roots
+def all_known(group: Group, ranks: Mapping[int, Standing]) -> bool:
+    """Whether every member has a flight recorder's dump."""
+    return group.ranks is not None and _recorded(group.ranks, ranks)
 
 
-def _meetings(ranks: Mapping[int, Standing], waits: Waits) -> list[Meeting]:
-    """What ranks that wait for nobody are in, by operation."""
-    by_key: dict[tuple[Group, int, bool], list[Call]] = defaultdict(list)
-    for rank, standing in ranks.items():
-        if standing.head is not None and not waits.by_rank.get(rank):
-            call = standing.head
-            by_key[call.group, call.op.sequence if not call.op.is_p2p else -1, call.op.is_p2p].append(call)
-    meetings = []
-    for (group, sequence, is_p2p), calls in by_key.items():
-        if not is_p2p:
-            meetings.append(Meeting(group, sequence, tuple(calls)))
-            continue
-        for call in calls:
-            peer = ranks.get(call.op.peer) if call.op.peer is not None else None
-            other = counterpart(call, ranks[call.rank], peer) if peer is not None else None
-            pair = (call, other) if other is not None else (call,)
-            if other is None or call.rank < other.rank or other not in calls:
-                meetings.append(Meeting(group, call.op.sequence, pair))
-    return meetings
+def _recorded(members: Sequence[int], ranks: Mapping[int, Standing]) -> bool:
+    """Whether all have a flight recorder's dump, which tells more than a log."""
+    return all(rank in ranks and ranks[rank].record.source == "flight recorder" for rank in members)
 
 
-def _finished_elsewhere(meeting: Meeting, ranks: Mapping[int, Standing], waits: Waits) -> list[int]:
-    """Members that are through with an operation in which these are not.
-
-    Where a member's count is not known, it is through if it waits for these in something later.
-    """
-    first = meeting.calls[0]
-    here = {call.rank for call in meeting.calls}
-    if first.op.is_p2p:
-        peer = first.op.peer
-        return [peer] if peer is not None and peer in ranks and peer not in here else []
-    others = [rank for rank in meeting.group.ranks or ranks if rank in ranks and rank not in here]
-    unknown = [rank for rank in others if ranks[rank].entered(*first.key) is None]
-    beyond = set(unknown) & set(waits.waiting_for(here))
-    return [rank for rank in others if ranks[rank].finished(*first.key) or rank in beyond]
-
-
-def _gpu(
-    meeting: Meeting,
-    stuck: Sequence[Call],
-    others: Sequence[int],
-    did: str,
-    ranks: Mapping[int, Standing],
-    waits: Waits,
-) -> Root:
-    members = tuple(sorted(call.rank for call in stuck))
-    one = len(members) == 1
-    waiting = tuple(
-        sorted({*waits.waiting_for(members), *(others if did == "started" else ())} - set(members))
-    )
-    return _about(
-        stuck[0],
-        Root(
-            rule=GPU,
-            ranks=members,
-            confidence="high" if _all_known(meeting.group, ranks) else "medium",
-            message=f"{who_first(members)} called {_call_text(stuck[0])}, but {'its GPU' if one else 'their GPUs'} "
-            f"never {'finished it, though' if did == 'finished' else 'got to it, while'} {who(others)} "
-            f"{did} it; {_wait_verb(waiting)}.",
-            waiting=waiting,
-            cause="gpu",
-            evidence=(
-                (f"{did} on", ranks_text(sorted(others), 16)),
-                (f"state on {who(members)}", stuck[0].op.state),
-                ("operations pending behind it", str(len(ranks[members[0]].pending) - 1)),
-            ),
-        ),
-    )
-
-
-def _network(meeting: Meeting, ranks: Mapping[int, Standing], waits: Waits, started: bool) -> Root:
-    members = tuple(sorted(call.rank for call in meeting.calls))
-    timed = any(ranks[rank].record.timed for rank in members)
-    unsure = not started and not timed
-    return _about(
-        meeting.calls[0],
-        Root(
-            rule=NETWORK,
-            ranks=members,
-            confidence="high" if not unsure and _all_known(meeting.group, ranks) else "low",
-            message=f"All {len(members)} members called {_call_text(meeting.calls[0])}, and none finished it"
-            + (
-                ": all run it."
-                if started
-                else "; starts were not recorded, so a GPU that hangs is not excluded."
-            ),
-            waiting=waits.waiting_for(members),
-            cause="network" if started else None,
-            evidence=(("members", ranks_text(members, 16)), ("state", meeting.calls[0].op.state)),
-        ),
-    )
-
-
-def _all_known(group: Group, ranks: Mapping[int, Standing]) -> bool:
-    return group.ranks is not None and all(
-        rank in ranks and ranks[rank].record.source == "flight recorder" for rank in group.ranks
-    )
-
-
-def _about(call: Call, root: Root) -> Root:
+def about(call: Call, root: Root) -> Root:
     """The root with the operation it is about."""
     return replace(
         root,
@@ -279,7 +170,7 @@ def _about(call: Call, root: Root) -> Root:
     )
 
 
-def _call_text(call: Call, by: str = "called") -> str:
+def call_text(call: Call, by: str = "called") -> str:
     """'all_reduce #64 of default_pg (1048576 Float, called in step (train.py:128))'."""
     where = place(call.op.frames)
     details = [text for text in (shape_text(call.op), None if where is None else f"{by} in {where}") if text]
@@ -292,7 +183,8 @@ def _at(call: Call) -> str:
     return "" if where is None else f" in {where}"
 
 
-def _wait_verb(waiting: Sequence[int]) -> str:
+def they_wait(waiting: Sequence[int]) -> str:
+    """'ranks 0–2 wait'."""
     if not waiting:
         return "nobody else waits"
     return f"{who(waiting)} wait{'s' if len(waiting) == 1 else ''}"

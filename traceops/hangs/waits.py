@@ -141,7 +141,7 @@ def has_finished(call: Call, standing: Standing, peer: Standing) -> bool | None:
         theirs = peer.sends.get((call.group, standing.rank, opposite), ())
         return own.index(call) < len(theirs)
     if len(call.group.ranks or ()) != 2:
-        return False
+        return None
     messages, latest = peer.messages.get(call.group), peer.latest.get(call.group)
     if messages is not None:
         return messages >= call.op.sequence

@@ -1,0 +1,134 @@
+"""Operations that all members came to and that do not end: one rank's GPU, or the network."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from traceops.hangs.model import Root
+from traceops.hangs.roots import GPU, NETWORK, about, all_known, call_text, they_wait
+from traceops.hangs.standing import Call, Group, Standing
+from traceops.hangs.waits import Waits, counterpart
+from traceops.rank_text import ranks_text, who, who_first
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """A collective or a pair of send and receive that all whom it needs have come to, by rank."""
+
+    group: Group
+    sequence: int
+    calls: tuple[Call, ...]
+
+
+def stuck_together(ranks: Mapping[int, Standing], waits: Waits, explained: Collection[int]) -> list[Root]:
+    """Operations that all members came to and that do not end: one rank's GPU, or the network."""
+    roots = []
+    for meeting in _meetings(ranks, waits):
+        here = [call for call in meeting.calls if call.rank not in explained]
+        if not here:
+            continue
+        finished = _finished_elsewhere(meeting, ranks, waits)
+        started = [call for call in meeting.calls if call.op.state == "started"]
+        scheduled = [call for call in meeting.calls if call.op.state == "scheduled"]
+        if finished and len(finished) >= len(meeting.calls):
+            roots.append(_gpu(meeting, here, finished, "finished", ranks, waits))
+        elif started and scheduled:
+            roots.append(_gpu(meeting, scheduled, [call.rank for call in started], "started", ranks, waits))
+        else:
+            roots.append(_network(meeting, ranks, waits, bool(started)))
+    return roots
+
+
+def _meetings(ranks: Mapping[int, Standing], waits: Waits) -> list[Meeting]:
+    """What ranks that wait for nobody are in, by operation."""
+    by_key: dict[tuple[Group, int, bool], list[Call]] = defaultdict(list)
+    for rank, standing in ranks.items():
+        if standing.head is not None and not waits.by_rank.get(rank):
+            call = standing.head
+            by_key[call.group, call.op.sequence if not call.op.is_p2p else -1, call.op.is_p2p].append(call)
+    meetings = []
+    for (group, sequence, is_p2p), calls in by_key.items():
+        if not is_p2p:
+            meetings.append(Meeting(group, sequence, tuple(calls)))
+            continue
+        for call in calls:
+            peer = ranks.get(call.op.peer) if call.op.peer is not None else None
+            other = counterpart(call, ranks[call.rank], peer) if peer is not None else None
+            pair = (call, other) if other is not None else (call,)
+            if other is None or call.rank < other.rank or other not in calls:
+                meetings.append(Meeting(group, call.op.sequence, pair))
+    return meetings
+
+
+def _finished_elsewhere(meeting: Meeting, ranks: Mapping[int, Standing], waits: Waits) -> list[int]:
+    """Members that are through with an operation in which these are not.
+
+    Where a member's count is not known, it is through if it waits for these in something later.
+    """
+    first = meeting.calls[0]
+    here = {call.rank for call in meeting.calls}
+    if first.op.is_p2p:
+        peer = first.op.peer
+        return [peer] if peer is not None and peer in ranks and peer not in here else []
+    others = [rank for rank in meeting.group.ranks or ranks if rank in ranks and rank not in here]
+    unknown = [rank for rank in others if ranks[rank].entered(*first.key) is None]
+    beyond = set(unknown) & set(waits.waiting_for(here))
+    return [rank for rank in others if ranks[rank].finished(*first.key) or rank in beyond]
+
+
+def _gpu(
+    meeting: Meeting,
+    stuck: Sequence[Call],
+    others: Sequence[int],
+    did: str,
+    ranks: Mapping[int, Standing],
+    waits: Waits,
+) -> Root:
+    members = tuple(sorted(call.rank for call in stuck))
+    one = len(members) == 1
+    waiting = tuple(
+        sorted({*waits.waiting_for(members), *(others if did == "started" else ())} - set(members))
+    )
+    return about(
+        stuck[0],
+        Root(
+            rule=GPU,
+            ranks=members,
+            confidence="high" if all_known(meeting.group, ranks) else "medium",
+            message=f"{who_first(members)} called {call_text(stuck[0])}, but {'its GPU' if one else 'their GPUs'} "
+            f"never {'finished it, though' if did == 'finished' else 'got to it, while'} {who(others)} "
+            f"{did} it; {they_wait(waiting)}.",
+            waiting=waiting,
+            cause="gpu",
+            evidence=(
+                (f"{did} on", ranks_text(sorted(others), 16)),
+                (f"state on {who(members)}", stuck[0].op.state),
+                ("operations pending behind it", str(len(ranks[members[0]].pending) - 1)),
+            ),
+        ),
+    )
+
+
+def _network(meeting: Meeting, ranks: Mapping[int, Standing], waits: Waits, started: bool) -> Root:
+    members = tuple(sorted(call.rank for call in meeting.calls))
+    timed = any(ranks[rank].record.timed for rank in members)
+    unsure = not started and not timed
+    return about(
+        meeting.calls[0],
+        Root(
+            rule=NETWORK,
+            ranks=members,
+            confidence="high" if not unsure and all_known(meeting.group, ranks) else "low",
+            message=f"All {len(members)} members called {call_text(meeting.calls[0])}, and none finished it"
+            + (
+                ": all run it."
+                if started
+                else "; starts were not recorded, so a GPU that hangs is not excluded."
+            ),
+            waiting=waits.waiting_for(members),
+            cause="network" if started else None,
+            evidence=(("members", ranks_text(members, 16)), ("state", meeting.calls[0].op.state)),
+        ),
+    )
