@@ -29,6 +29,7 @@ from traceops.analyses.validity import (
 from traceops.assemble import assemble
 from traceops.errors import InputError
 from traceops.findings import Verdict
+from traceops.hangs.included import evidence_hint, included_diagnosis
 from traceops.hta_bridge import preload
 from traceops.load.discover import Discovery, TraceFile, Window, discover
 from traceops.load.source import is_remote
@@ -48,8 +49,18 @@ def analyze(
 
     Raises InputError where nothing can be read. Damaged files cost themselves only and are findings.
     """
-    found = discover(os.fspath(path))
+    found = find_traces(os.fspath(path))
     return analyze_window(found, found.windows[-1], jobs=jobs, progress=progress)
+
+
+def find_traces(path: str) -> Discovery:
+    """`discover`, whose error says so where `path` holds evidence of a hang in place of traces."""
+    try:
+        return discover(path)
+    except InputError as error:
+        if hint := evidence_hint(path):
+            raise InputError(f"{error}{hint}") from error
+        raise
 
 
 def analyze_window(
@@ -62,15 +73,18 @@ def analyze_window(
     problems += [(s.path, "; ".join(s.damage) or "it holds no events") for s in ranks if not s.event_count]
     if not usable:
         listed = "\n".join(f"  {path}: {what}" for path, what in problems[:20])
-        raise InputError(f"{found.root}: none of the traces holds an event that could be read:\n{listed}")
+        raise InputError(
+            f"{found.root}: none of the traces holds an event that could be read:\n{listed}{evidence_hint(found.root)}"
+        )
     found = replace(found, problems=tuple(problems))
     hosts = {summary.rank: rank_host(found, summary) for summary in usable}
     run = measure_across(usable, world_size(found, usable), hosts)
-    return assemble(found, run, run_block(found, usable), judge(found, usable, run))
+    hang, of_hang = included_diagnosis(found.root)
+    return assemble(found, run, run_block(found, usable), [*of_hang, *judge(found, usable, run)], hang)
 
 
 def judge(found: Discovery, ranks: Sequence[RankSummary], run: CrossRank) -> list[Verdict]:
-    """Every rule's verdict, in no particular order."""
+    """The verdict of every rule that needs traces, in no particular order."""
     slowdown = profiler_slowdown(found.manifest)
     single_file = not is_remote(found.root) and Path(found.root).is_file()
     return [

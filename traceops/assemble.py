@@ -16,15 +16,24 @@ from traceops.analyses.steps import NO_STEP
 from traceops.analyses.validity import profiler_slowdown
 from traceops.assemble_cross import clocks_block, cross_rank_tables, replay_block, what_if_rows
 from traceops.findings import Verdict, checks, most_important_first
+from traceops.hangs.included import hang_findings
+from traceops.hangs.judge import HANG_RULES
+from traceops.hangs.model import Diagnosis
 from traceops.load.discover import Discovery
 from traceops.model import Report
 from traceops.run_info import rank_host
 
 
 def assemble(
-    found: Discovery, run: CrossRank, run_info: dict[str, Any], verdicts: Sequence[Verdict]
+    found: Discovery,
+    run: CrossRank,
+    run_info: dict[str, Any],
+    verdicts: Sequence[Verdict],
+    hang: Diagnosis | None = None,
 ) -> Report:
     """Everything the renderers need, in the units and keys of report.json."""
+    of_hang = hang_findings(hang, [verdict for verdict in verdicts if verdict.rule in HANG_RULES])
+    others = [f for verdict in verdicts if verdict.rule not in HANG_RULES for f in verdict.findings]
     rank_rows = [_rank_row(found, run, times) for times in run.ranks]
     return Report(
         run=run_info,
@@ -32,9 +41,7 @@ def assemble(
         ranks=rank_rows,
         steps=[row for times in run.ranks for row in _step_rows(run, times)],
         collectives=collective_rows(run),
-        findings=most_important_first(
-            merge_overlapping([f for verdict in verdicts for f in verdict.findings])
-        ),
+        findings=[*of_hang, *most_important_first(merge_overlapping(others))],
         checks=checks(verdicts),
         what_if=what_if_rows(run),
         tables={
@@ -43,6 +50,7 @@ def assemble(
             "blocking_calls": _blocking_rows(run),
             **_hta_rows(run),
         },
+        hang=hang,
     )
 
 

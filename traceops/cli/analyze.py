@@ -45,13 +45,12 @@ def main(args: argparse.Namespace) -> int:
     formats = tuple(part.strip() for part in args.format.split(",") if part.strip())
     if not formats or not set(formats) <= {"html", "csv", "json"}:
         raise UsageError(f"--format takes html, csv and json, separated by commas, not {args.format!r}")
-    from traceops.analyze import analyze_window
-    from traceops.load.discover import discover
+    from traceops.analyze import analyze_window, find_traces
     from traceops.model import SEVERITIES
     from traceops.report import write_report
     from traceops.report.terminal import ProgressLine, print_report
 
-    found = discover(args.path)
+    found = find_traces(args.path)
     root = output_folder(args.path, found.name) if args.output is None else Path(args.output)
     _check_writable(root)
     reports = []

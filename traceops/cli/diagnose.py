@@ -38,7 +38,9 @@ def main(args: argparse.Namespace) -> int:
 
     diagnosis = diagnose(args.path)
     verdicts = judge_hang(diagnosis)
-    folder = Path(args.output) if args.output else output_folder(_run_folder(args.path), diagnosis.evidence.name)
+    folder = (
+        Path(args.output) if args.output else output_folder(_run_folder(args.path), diagnosis.evidence.name)
+    )
     written = write_diagnosis(diagnosis, verdicts, folder, formats)
     if args.quiet:
         print(written[0])
@@ -54,4 +56,6 @@ def main(args: argparse.Namespace) -> int:
 def _run_folder(path: str) -> str:
     """A run folder for its evidence folder too, so that both are reported on in the same place."""
     folder = Path(path)
-    return str(folder.parent) if folder.name == "evidence" and (folder.parent / "run.json").is_file() else path
+    return (
+        str(folder.parent) if folder.name == "evidence" and (folder.parent / "run.json").is_file() else path
+    )
