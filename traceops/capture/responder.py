@@ -30,14 +30,15 @@ def fifo_path(folder: Path, rank: int) -> Path:
 
 
 def pulse_path(folder: Path, rank: int) -> Path:
-    """JSON with counters that grow only if the rank works."""
+    """JSON with what changes only if the rank works."""
     return folder / f"pulse_{rank}.json"
 
 
 class Responder:
     """One rank's answers: stacks on a signal, counters and the flight recorder from a thread.
 
-    The signal's handler is C and needs neither the GIL nor the main thread. The thread sleeps in a read until
+    The signal's handler is C and needs neither the GIL nor the main thread, but may crash the process if
+    another thread runs Python just then: it is for ranks that are given up. The thread sleeps in a read until
     it is asked; where the main thread hangs with the GIL held, it cannot answer.
 
     progress: the launcher's own folder. evidence: folder of the run for what is kept.
@@ -82,9 +83,10 @@ class Responder:
 
 
 def pulse() -> dict[str, Any]:
-    """Counters that grow only if this process works: collectives called by group, and GPU allocations.
+    """What changes only if this process works: the main thread's place, collectives called, GPU allocations.
 
-    {"collectives": {group: sequence number}, "gpu_allocations": number, or null where no GPU is in use}.
+    {"main": [[file, line, function, instruction], …] innermost first, "collectives": {group: sequence number},
+    "gpu_allocations": number, or null where no GPU is in use}.
     """
     collectives = {}
     for group, name in _groups().items():
@@ -96,7 +98,17 @@ def pulse() -> dict[str, Any]:
     cuda = getattr(torch, "cuda", None)
     on_gpu = cuda is not None and hasattr(cuda, "is_initialized") and cuda.is_initialized()
     allocations = cuda.memory_stats().get("allocation.all.allocated") if on_gpu and cuda is not None else None
-    return {"collectives": collectives, "gpu_allocations": allocations}
+    return {"main": _main_stack(), "collectives": collectives, "gpu_allocations": allocations}
+
+
+def _main_stack() -> list[tuple[str, int, str, int]]:
+    frames = []
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        code = frame.f_code
+        frames.append((code.co_filename, frame.f_lineno, code.co_name, frame.f_lasti))
+        frame = frame.f_back
+    return frames
 
 
 def describe_groups(rank: int) -> dict[str, Any] | None:
@@ -144,7 +156,9 @@ def ask(folder: Path, rank: int, request: bytes) -> bool:
         os.close(pipe)
 
 
-def read_pulse(folder: Path, rank: int) -> dict[str, Any]:
-    """The rank's last answer to PULSE; {} if it has never given one."""
+def read_pulse(folder: Path, rank: int) -> tuple[int, dict[str, Any]]:
+    """When the rank answered PULSE last, and what; (0, {}) if it never has."""
     path = pulse_path(folder, rank)
-    return dict(json.loads(path.read_text())) if path.exists() else {}
+    if not path.exists():
+        return 0, {}
+    return path.stat().st_mtime_ns, json.loads(path.read_text())

@@ -102,6 +102,7 @@ def run(
             reader.join(timeout=5)
         if hangs is not None:
             hangs.finish()
+            hung = hangs.stall is not None and (hung or not received)  # or it ended while evidence was saved
     signalled = received[0] if received and not hung else None
     return Ended(process.wait(), signalled, own.text(), hung)
 

@@ -18,11 +18,9 @@ from traceops.capture.responder import PULSE, STACKS_SIGNAL, ask, read_pulse, st
 
 _ANSWER_S = 1.0
 _SETTLED_S = 0.03
+_PAUSE_S = 0.01
 _STORAGE_BYTES_PER_S = 1e6
-_CORES = 0.5
-_LARGEST_BYTES = 1 << 20
-_MAIN = re.compile(r"^# .* main thread 0x([0-9a-f]+)$", re.MULTILINE)
-_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+_CORES = 0.1  # a rank that waits takes none; one that works may have to share them
 _LIBRARIES = re.compile(r"/(site-packages|dist-packages|lib/python3[^/]*|traceops/capture)/|^<")
 
 
@@ -30,73 +28,76 @@ _LIBRARIES = re.compile(r"/(site-packages|dist-packages|lib/python3[^/]*|traceop
 class Sight:
     """What a look at a rank showed.
 
-    main: stack of its main thread as faulthandler prints it, None where it gave none. pulse: its own counters.
-    storage_bytes: read and written by it and its children. cpu_s: their processor time; for a rank with a
-    GPU only its children's, because waiting for a GPU takes a whole core.
+    pulse: what it said itself, see `traceops.capture.responder.pulse`; {} if it did not answer, because its
+    main thread is inside a call that lets no other thread run. storage_bytes: read and written by it and its
+    children. cpu_s: their processor time; for a rank with a GPU only its children's, because waiting for a
+    GPU takes a whole core.
     """
 
     rank: int
     time_s: float
-    main: str | None = None
     pulse: dict[str, Any] = field(default_factory=dict)
     storage_bytes: int = 0
     cpu_s: float = 0.0
 
     def where(self) -> str:
         """The innermost of the training's own lines: 'evaluate (train.py:88)'; '' if the stack is unknown."""
-        frames = _FRAME.findall(self.main or "")
+        frames = self.pulse.get("main") or []
         own = [frame for frame in frames if not _LIBRARIES.search(frame[0])]
         if not frames:
             return ""
-        file, line, function = (own or frames)[0]
+        file, line, function, _ = (own or frames)[0]
         return f"{function} ({Path(file).name}:{line})"
 
     def moved_since(self, before: Sight) -> bool:
         """Whether the rank did anything between the two looks."""
         elapsed = max(self.time_s - before.time_s, 1e-3)
         return (
-            (self.main is not None and before.main is not None and self.main != before.main)
-            or self.collectives_since(before)
-            or self.pulse.get("gpu_allocations") != before.pulse.get("gpu_allocations")
+            (bool(self.pulse and before.pulse) and self.pulse != before.pulse)
             or (self.storage_bytes - before.storage_bytes) / elapsed > _STORAGE_BYTES_PER_S
             or (self.cpu_s - before.cpu_s) / elapsed > _CORES
         )
 
     def collectives_since(self, before: Sight) -> bool:
         """Whether the rank called collectives between the two looks."""
-        return bool(before.pulse) and self.pulse.get("collectives") != before.pulse.get("collectives")
+        return bool(self.pulse and before.pulse) and self.pulse["collectives"] != before.pulse["collectives"]
 
 
-def look(records: Sequence[Progress], folder: Path) -> dict[int, Sight]:
-    """A look at every rank that is alive, all of them at once; takes `_ANSWER_S` at most."""
-    alive = [record for record in records if state(record.pid) not in ("gone", "Z")]
-    for record in alive:
-        ask(folder, record.rank, PULSE)
-    texts = stacks_now(alive, folder)
+def look(alive: Sequence[Progress], folder: Path) -> dict[int, Sight]:
+    """A look at every one of these ranks, all of them at once; takes `_ANSWER_S` at most."""
+    asked = {record.rank: read_pulse(folder, record.rank)[0] for record in alive}
+    waited = {rank for rank in asked if ask(folder, rank, PULSE)}
+    pulses: dict[int, dict[str, Any]] = {}
+    deadline = time.monotonic() + _ANSWER_S
+    while waited - set(pulses) and time.monotonic() < deadline:
+        time.sleep(_PAUSE_S)
+        for rank in waited - set(pulses):
+            answered, pulse = read_pulse(folder, rank)
+            if answered != asked[rank]:
+                pulses[rank] = pulse
     sights = {}
     for record in alive:
         storage, cpu = _spent(record.pid)
-        sights[record.rank] = Sight(
-            record.rank, time.monotonic(), _main_thread(texts.get(record.rank, "")),
-            read_pulse(folder, record.rank), storage, cpu,
-        )  # fmt: skip
+        pulse = pulses.get(record.rank, {})
+        sights[record.rank] = Sight(record.rank, time.monotonic(), pulse, storage, cpu)
     return sights
 
 
 def stacks_now(records: Sequence[Progress], folder: Path) -> dict[int, str]:
-    """The stacks of all threads as they are now, after the line that tells whose; ranks that give none miss."""
+    """The stacks of all threads as they are now, after the line that tells whose; ranks that give none miss.
+
+    Only for ranks that hang: taking them may crash one that works.
+    """
     before = {}
     for record in records:
         path = stacks_path(folder, record.rank)
         if path.exists() and _listens(record.pid):
-            if path.stat().st_size > _LARGEST_BYTES:  # of many looks at a slow step
-                os.truncate(path, len(_header(path)))
             before[record.rank] = path.stat().st_size
             with suppress(ProcessLookupError):
                 os.kill(record.pid, STACKS_SIGNAL)
     deadline, sizes, changed = time.monotonic() + _ANSWER_S, dict(before), time.monotonic()
     while time.monotonic() < deadline:
-        time.sleep(_SETTLED_S / 3)
+        time.sleep(_PAUSE_S)
         now = {rank: stacks_path(folder, rank).stat().st_size for rank in before}
         if now != sizes:
             sizes, changed = now, time.monotonic()
@@ -133,17 +134,6 @@ def _listens(pid: int) -> bool:
         return False
     caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", text, re.MULTILINE)
     return caught is not None and bool(int(caught[1], 16) >> (STACKS_SIGNAL - 1) & 1)
-
-
-def _main_thread(text: str) -> str | None:
-    """The main thread's part of what faulthandler wrote."""
-    main = _MAIN.search(text)
-    if main is None:
-        return None
-    blocks = re.split(r"\n(?=(?:Current thread|Thread) 0x)", text)
-    return next(
-        (part for part in blocks if re.match(rf"\w+(?: thread)? 0x0*{main[1].lstrip('0')}\b", part)), None
-    )
 
 
 def _spent(pid: int) -> tuple[int, float]:
