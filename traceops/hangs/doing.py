@@ -132,7 +132,8 @@ _THREAD_START = frozenset({"_bootstrap", "_bootstrap_inner", "run"})
 # Compiled code, as py-spy --native shows it: function, anywhere in its name -> kind.
 _NATIVE: tuple[tuple[str, Kind], ...] = (
     ("ProcessGroupNCCL::initNCCLComm", "init"), ("ncclCommInit", "init"), ("TCPStore", "init"),
-    ("ProcessGroupNCCL", "collective"), ("ProcessGroupGloo", "collective"), ("ncclGroupEnd", "collective"),
+    ("c10d::Reducer", "collective"), ("ProcessGroupNCCL", "collective"), ("ProcessGroupGloo", "collective"),
+    ("ncclGroupEnd", "collective"),
     ("pncclAllReduce", "collective"), ("ncclAll", "collective"), ("ncclReduce", "collective"),
     ("ncclBroadcast", "collective"), ("ncclSend", "collective"), ("ncclRecv", "collective"),
     ("cudaStreamSynchronize", "gpu_sync"), ("cudaDeviceSynchronize", "gpu_sync"),
@@ -153,7 +154,8 @@ _INSTALLED = (
 _STANDARD = re.compile(r"/lib(?:64)?/python3(?:\.\d{1,3})?t?/(?!site-packages/|dist-packages/)")
 # A torch built from source lies in a folder of any name.
 _TORCH = re.compile(
-    r"(?:^|/)torch/(?:[a-z_]{1,40}/|_tensor\.py|functional\.py|serialization\.py|storage\.py|hub\.py)"
+    r"(?:^|/)torch/(?:_[a-z_]{1,40}/|(?:accelerator|amp|ao|autograd|cuda|distributed|fx|jit|multiprocessing|nn|optim|"
+    r"profiler|utils|xpu)/|(?:_tensor|_tensor_str|functional|hub|serialization|storage)\.py)"
 )
 # py-spy cuts paths to what is below sys.path: the package's name is all that is left.
 _PACKAGES = frozenset(
@@ -178,8 +180,8 @@ def doing(stack: ThreadStack) -> Doing:
     kinds = [_kind(frame) for frame in above]
     for kind, words in _WORDS:
         matching = [frame for frame, its in zip(above, kinds, strict=True) if its == kind]
-        if matching:  # the outermost is what the user called: all_gather_object rather than its all_gather
-            return Doing(kind, words.format(function=_short(matching[-1])) + _called_from(where), where)
+        if matching:
+            return Doing(kind, words.format(function=_short(_telling(matching))) + _called_from(where), where)
     if where is not None and own < len(frames) and any(_kind(frame) == "input" for frame in frames[own:]):
         return Doing("input", f"loading data in {_place(where)}", where)
     if not frames:
@@ -204,6 +206,12 @@ def is_own(frame: Frame) -> bool:
         return True
     top = file.partition("/")[0].removesuffix(".py")
     return top not in _PACKAGES and top not in sys.stdlib_module_names
+
+
+def _telling(frames: Sequence[Frame]) -> Frame:
+    """The outermost Python function is what the user called; of compiled code the innermost is what waits."""
+    called = [frame for frame in frames if frame.file.endswith(".py") or frame.file.startswith("<")]
+    return called[-1] if called else frames[0]
 
 
 def _package_frame(frames: Sequence[Frame]) -> Frame | None:

@@ -32,7 +32,6 @@ _PYSPY_PROCESS = re.compile(r"^Process \d{1,10}: ")
 _PYSPY_THREAD = re.compile(
     r'^Thread (0x[0-9A-Fa-f]{1,16}|\d{1,20}) \(([^()]{1,40})\)(?:: "(.{0,200})")?\s{0,4}$'
 )
-_PYSPY_FRAME = re.compile(r"^    (\S.{0,2000}) \((.{1,4096})\)\s{0,4}$")
 _GDB_THREAD = re.compile(
     r'^Thread (\d{1,9}) \((?:Thread (0x[0-9a-f]{1,16}) )?\(?LWP (\d{1,10})\)?(?: "(.{0,100})")?\)'
 )
@@ -141,13 +140,20 @@ def _frame(line: str, writer: str) -> Frame | None:
     if writer == "gdb":
         match = _GDB_FRAME.match(line)
         return None if match is None else _gdb_frame(match[1])
-    match = _PYSPY_FRAME.match(line)
-    if match is None:
+    return _pyspy_frame(line)
+
+
+def _pyspy_frame(line: str) -> Frame | None:
+    """From '    step (train.py:12)' or '    clock_nanosleep (libc.so.6)'; local variables are indented further."""
+    if not line.startswith("    ") or line[4:5].isspace() or not line.rstrip().endswith(")"):
         return None
-    file, colon, number = match[2].rpartition(":")
+    function, _, place = line.strip()[:-1].rpartition(" (")
+    if not function or not place:
+        return None
+    file, colon, number = place.rpartition(":")
     if colon and number.isdecimal():
-        return Frame(match[1], file, _number(number))
-    return Frame(match[1], match[2])
+        return Frame(function, file, _number(number))
+    return Frame(function, place)
 
 
 def _gdb_frame(text: str) -> Frame:
