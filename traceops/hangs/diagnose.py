@@ -16,7 +16,7 @@ from traceops.hangs.model import Diagnosis, Evidence, Root
 from traceops.hangs.processes import Death, deaths, stopped
 from traceops.hangs.standing import Standing, standings
 from traceops.hangs.stuck import stuck_together
-from traceops.hangs.waits import Waits, find_waits
+from traceops.hangs.waits import Waits, find_waits, with_roots
 from traceops.model import CONFIDENCES
 from traceops.rank_text import who, who_first
 
@@ -41,6 +41,7 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
     }
     waits = find_waits(ranks, dead)
     roots = _roots(evidence, ranks, waits, dead, doings)
+    waits = with_roots(waits, roots)
     return Diagnosis(
         evidence=evidence,
         roots=tuple(sorted(roots, key=lambda root: -CONFIDENCES.index(root.confidence))),
@@ -58,7 +59,11 @@ def _roots(
     dead: Mapping[int, Death],
     doings: Mapping[int, Doing],
 ) -> list[Root]:
-    roots = found_in_records.mismatches(ranks, waits)
+    steps = {rank: told.step for rank, told in evidence.processes.items() if told.step is not None}
+    roots = found_in_records.mismatches(ranks, waits, steps)
+    if roots:  # the library that notices other sizes than it expects ends the process: an echo
+        noticed = {event.rank for event in evidence.log if event.kind == "mismatch"}
+        dead = {rank: death for rank, death in dead.items() if rank not in noticed}
     roots += without_record.died(dead, waits, everybody(evidence))
     roots += found_in_records.not_called(ranks, waits, _explained(roots, waits))
     away = {rank for rank, seen in doings.items() if seen.kind not in ("collective", "gpu_sync", "init")}

@@ -132,7 +132,13 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
         found.problems.append((str(path), f"it cannot be read ({error.strerror or error})"))
         return
     if not head:
-        found.problems.append((str(path), "it is empty"))
+        if path.suffix not in (
+            ".log",
+            ".txt",
+            ".out",
+            ".err",
+        ):  # a program that printed nothing is no problem
+            found.problems.append((str(path), "it is empty"))
         return
     try:
         if path.suffix == ".json" and read_own(path, found):

@@ -61,7 +61,9 @@ def _read_stall(document: dict[str, Any], found: Found) -> bool:
             known = found.processes.get(row["rank"], RankProcess(row["rank"]))
             keys = ("pid", "state", "step", "phase", "heartbeat_age_s", "exit_code")
             told = {key: row[key] for key in keys if row.get(key) is not None}
-            found.processes[row["rank"]] = replace(known, host=known.host or host, exit_code=None, **told)
+            found.processes[row["rank"]] = replace(
+                known, **{"host": known.host or host, "exit_code": None, **told}
+            )
     return True
 
 

@@ -17,8 +17,12 @@ HOST, MISMATCH, GPU, DIED, START, NETWORK = (
 )  # fmt: skip
 
 
-def mismatches(ranks: Mapping[int, Standing], waits: Waits) -> list[Root]:
-    """Collectives in which ranks wait and that were called differently: the smaller side is the root."""
+def mismatches(ranks: Mapping[int, Standing], waits: Waits, steps: Mapping[int, int]) -> list[Root]:
+    """Collectives in which ranks wait and that were called differently: the smaller side is the root.
+
+    steps: steps that each rank has finished, as far as known: of sides as large, the one that is not where
+    most ranks are.
+    """
     seen: set[tuple[Group, int]] = set()
     roots = []
     for standing in ranks.values():
@@ -29,13 +33,13 @@ def mismatches(ranks: Mapping[int, Standing], waits: Waits) -> list[Root]:
         calls = [other.calls[head.key] for other in ranks.values() if head.key in other.calls]
         sides = by_signature(calls)
         if len(sides) > 1:
-            roots.append(_mismatch(head, sides, ranks, waits))
+            roots.append(_mismatch(head, _ordered(sides, steps), ranks, waits))
     return roots
 
 
 def _mismatch(head: Call, sides: list[list[Call]], ranks: Mapping[int, Standing], waits: Waits) -> Root:
-    largest = [side for side in sides if len(side) == len(sides[0])]
-    undecided = len(largest) > 1  # two against two: nothing tells who is wrong
+    undecided = sides[0] == []  # as many on each side: nothing tells who is wrong
+    sides = [side for side in sides if side]
     odd = [call for side in (sides if undecided else sides[1:]) for call in side]
     inside = [call.rank for side in sides for call in side]
     told = "; ".join(

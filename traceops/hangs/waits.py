@@ -7,13 +7,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from traceops.hangs.calls import describe
-from traceops.hangs.model import Wait
+from traceops.hangs.model import Root, Wait
 from traceops.hangs.standing import Call, Group, Standing
 
 NOT_CALLED = "has not called it"
 EARLIER = "has called it, but is still in an earlier operation"
 NO_RECORD = "left no record"
+CAUSE = "is the cause"
 NOT_SEEN = "has not called it, as far as its record tells"
+_MOST_ROOTS = 8  # edges drawn from one rank to the ranks of one root
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,18 @@ def find_waits(ranks: Mapping[int, Standing], dead: Collection[int] = ()) -> Wai
         wait for wait in edges if wait.why != NOT_SEEN or wait.on not in certain.waiting_for([wait.rank])
     ]
     return _graph(edges)
+
+
+def with_roots(waits: Waits, roots: Iterable[Root]) -> Waits:
+    """The graph with the waiting that only a root explains: for another call, or a GPU that hangs."""
+    added = [
+        Wait(rank, on, CAUSE, root.group, root.op, root.sequence)
+        for root in roots
+        for rank in root.waiting
+        if not waits.by_rank.get(rank)
+        for on in root.ranks[:_MOST_ROOTS]
+    ]
+    return _graph([*waits.edges, *added])
 
 
 def _graph(edges: list[Wait]) -> Waits:
