@@ -37,6 +37,20 @@ def mismatches(ranks: Mapping[int, Standing], waits: Waits, steps: Mapping[int, 
     return roots
 
 
+def _ordered(sides: list[list[Call]], steps: Mapping[int, int]) -> list[list[Call]]:
+    """The side that is right first; an empty one where that cannot be told."""
+    largest = [side for side in sides if len(side) == len(sides[0])]
+    if len(largest) == 1:
+        return sides
+    common = Counter(steps.values()).most_common(2)
+    if not common or (len(common) == 2 and common[0][1] == common[1][1]):
+        return [[], *sides]
+    there = [side for side in largest if any(steps.get(call.rank) == common[0][0] for call in side)]
+    if len(there) != 1:
+        return [[], *sides]
+    return [*there, *(side for side in sides if side not in there)]
+
+
 def _mismatch(head: Call, sides: list[list[Call]], ranks: Mapping[int, Standing], waits: Waits) -> Root:
     undecided = sides[0] == []  # as many on each side: nothing tells who is wrong
     sides = [side for side in sides if side]
