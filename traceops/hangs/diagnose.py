@@ -66,7 +66,8 @@ def _roots(
         dead = {rank: death for rank, death in dead.items() if rank not in noticed}
     roots += without_record.died(dead, waits, everybody(evidence))
     roots += found_in_records.not_called(ranks, waits, _explained(roots, waits))
-    away = {rank for rank, seen in doings.items() if seen.kind not in ("collective", "gpu_sync", "init")}
+    perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)
+    away = {rank for rank, seen in doings.items() if seen.kind not in perhaps}
     roots += found_in_records.circles(ranks, waits, _explained(roots, waits), away)
     roots += without_record.silent(ranks, waits, doings, stopped(evidence), _explained(roots, waits))
     roots += stuck_together(ranks, waits, _explained(roots, waits))
@@ -154,7 +155,7 @@ def _rank_rows(
             state = "stopped"
         elif rank in to_blame:
             state = "root"
-        elif head is not None or (rank in doings and doings[rank].kind in ("collective", "init")):
+        elif head is not None or (rank in doings and doings[rank].kind in without_record.WAITING):
             state = "waiting"
         elif standing is None and rank not in doings and (process is None or process.state is None):
             state = "absent"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from traceops.hangs.doing import Doing
@@ -13,8 +13,9 @@ from traceops.hangs.standing import Standing
 from traceops.hangs.waits import NO_RECORD, Waits
 from traceops.rank_text import who, who_first
 
-# What a rank's main thread may be in while it waits for others.
-_WAITING = ("collective", "init")
+# What a rank's main thread is in while it waits for others, and what it may be in.
+WAITING = ("collective", "init")
+PERHAPS_WAITING = ("backward", "gpu_sync")
 _MOST = 8
 
 
@@ -59,7 +60,9 @@ def silent(
     """Ranks without a record that others wait for: stopped, seen elsewhere by their stack, or not seen at all."""
     absent = {wait.on: wait for wait in waits.edges if wait.why == NO_RECORD and wait.on not in explained}
     inside = {
-        rank for rank in absent if rank in doings and doings[rank].kind in _WAITING and rank not in halted
+        rank
+        for rank in absent
+        if rank in doings and doings[rank].kind in (*WAITING, *PERHAPS_WAITING) and rank not in halted
     }
     kinds: dict[str, list[int]] = defaultdict(list)
     for rank in absent:
@@ -105,16 +108,15 @@ def from_stacks(evidence: Evidence, doings: Mapping[int, Doing]) -> list[Root]:
     """The ranks whose main thread is not where the others wait; all of them if none waits for others."""
     if not doings:
         return []
-    waiting = sorted(rank for rank, doing in doings.items() if doing.kind in _WAITING)
+    waiting = sorted(rank for rank, doing in doings.items() if doing.kind in WAITING)
     elsewhere = sorted(rank for rank in doings if rank not in waiting)
+    certain = [rank for rank in elsewhere if doings[rank].kind not in PERHAPS_WAITING]
+    elsewhere = certain or elsewhere  # backward and the GPU may well wait for those that are on their host
     init = evidence.stall is not None and evidence.stall.kind == "init"
     if elsewhere:
-        gpu = [rank for rank in elsewhere if doings[rank].kind == "gpu_sync"]
-        if gpu and len(gpu) < len(elsewhere):  # they may well wait for those that are on their host
-            elsewhere = [rank for rank in elsewhere if rank not in gpu]
-        on_gpu = gpu == elsewhere
-        if on_gpu and not waiting:
-            return []  # all wait for their GPUs: which of them hangs is not to be seen from here
+        on_gpu = all(doings[rank].kind == "gpu_sync" for rank in elsewhere)
+        if not certain and not waiting:
+            return []  # all wait for their GPUs: for which of them is not to be seen from here
         others = sorted(set(doings) - set(elsewhere))
         rule = START if init else GPU if on_gpu else HOST
         before = " before the first step" if init else ""
@@ -126,7 +128,7 @@ def from_stacks(evidence: Evidence, doings: Mapping[int, Doing]) -> list[Root]:
             Root(
                 rule=rule,
                 ranks=tuple(elsewhere),
-                confidence="medium",
+                confidence="medium" if certain else "low",
                 message=f"{who_first(elsewhere)} {told}",
                 waiting=tuple(others),
                 cause="gpu" if rule == GPU else "host",
@@ -172,7 +174,7 @@ def from_log(log: Sequence[LogEvent]) -> list[Root]:
     ):
         events = [event for event in log if event.kind == kind and event.accused]
         if events:
-            ranks = tuple(sorted({rank for event in events for rank in event.accused}))
+            ranks = _most_accused(events)
             roots.append(
                 Root(
                     rule=rule,
@@ -184,6 +186,14 @@ def from_log(log: Sequence[LogEvent]) -> list[Root]:
                 )
             )
     return roots
+
+
+def _most_accused(events: Sequence[LogEvent]) -> tuple[int, ...]:
+    """Who is named most often: in a mismatch every rank names itself and the one it compares with."""
+    counts = Counter(rank for event in events for rank in event.accused)
+    if all(event.kind == "missing" for event in events):
+        return tuple(sorted(counts))
+    return tuple(sorted(rank for rank, count in counts.items() if count == max(counts.values())))
 
 
 def gpu_errors(log: Sequence[LogEvent]) -> dict[int, LogEvent]:

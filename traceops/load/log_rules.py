@@ -106,6 +106,7 @@ def told_by(body: str) -> Told | None:
 
 # In this order: the first that is in the line says what it is.
 _SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (
+    ("mismatch", "Received data size doesn't match expected size", ()),  # gloo
     ("memory", "CUDA out of memory", ()),
     ("memory", "HIP out of memory", ()),
     ("memory", "OutOfMemoryError", ()),

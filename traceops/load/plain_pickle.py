@@ -34,7 +34,7 @@ class _Plain(pickle.Unpickler):
         raise ForbiddenPickle("it refers to objects outside itself")
 
 
-class _PlainSlow(pickle._Unpickler):  # type: ignore[name-defined,misc]  # the same, written in Python
+class _PlainSlow(pickle._Unpickler):  # the same, written in Python
     stack: list[Any]
     metastack: list[list[Any]]
 
