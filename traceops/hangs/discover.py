@@ -165,7 +165,7 @@ def _read_dump(path: Path, found: Found) -> None:
 
 
 def _read_text(path: Path, found: Found) -> None:
-    kind, rank = sniff(str(path)), _rank_of_text(path)
+    kind, rank = sniff(str(path)), _rank_of_text(path, found.one_node)
     if kind == "stacks":
         if rank is None:
             raise InputError(f"{path} does not say of which rank it is; name it …_rank_<number>")
@@ -187,8 +187,13 @@ def rank_in_name(path: Path) -> int | None:
     return None if match is None else int(match[1])
 
 
-def _rank_of_text(path: Path) -> int | None:
-    """Of a log only a name with 'rank' in it says whose it is: numbers in it may be anything."""
+def _rank_of_text(path: Path, one_node: bool) -> int | None:
+    """Of a log only a name with 'rank' in it says whose it is: numbers in it may be anything.
+
+    Torchrun's own folders, attempt_0/<local rank>/stderr.log, tell it where there is one node only.
+    """
+    if one_node and path.parent.parent.name.startswith("attempt_") and path.parent.name.isdecimal():
+        return int(path.parent.name)
     if path.name.startswith(("stacks", "py-spy", "pyspy", "stack")):
         return rank_in_name(path)
     match = _RANK.search(path.name)

@@ -25,6 +25,7 @@ class Found:
     worlds: list[int] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
+    one_node: bool = False
 
 
 def read_own(path: Path, found: Found) -> bool:
@@ -92,6 +93,7 @@ def read_run(folder: Path, found: Found) -> dict[str, Any]:
         found.problems.append(problem)
     if isinstance(manifest.get("world_size"), int):
         found.worlds.append(manifest["world_size"])
+    found.one_node = manifest.get("nnodes") == 1
     for row in manifest.get("ranks") or ():
         rank = row.get("rank")
         if isinstance(rank, int):
