@@ -24,6 +24,13 @@ def leave(code):
     os._exit(code)
 
 
+def leave_a_child():
+    """End, while a child goes on that holds the connections open: the others see nothing of the end."""
+    if os.fork() == 0:
+        time.sleep(FOREVER_S)
+    os._exit(0)
+
+
 def evaluate(seconds):
     """Long work between two steps, without a collective."""
     end = time.monotonic() + seconds
@@ -53,15 +60,14 @@ def go_wrong(fault):
     """What the faulty rank does instead of its next step's collective."""
     if fault == "sleep":  # before a collective
         time.sleep(FOREVER_S)
-    elif fault == "skip":  # it goes on without the collective and then waits for something else
-        time.sleep(0.1)
-        time.sleep(FOREVER_S)
     elif fault == "collective":
         dist.broadcast(torch.ones(1024), src=dist.get_rank())
     elif fault == "shape":
-        all_reduce(2048)
+        all_reduce(512)
     elif fault == "exit-0":
         leave(0)
+    elif fault == "exit-0-unseen":
+        leave_a_child()
     elif fault == "exit-3":
         leave(3)
     elif fault == "raise":
@@ -82,16 +88,20 @@ def main():
     dist.init_process_group("gloo")
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = torch.utils.data.DataLoader(Batches(mine and fault == "loader"), batch_size=1, num_workers=1)
+    stuck = mine and fault == "loader"
+    loader = torch.utils.data.DataLoader(Batches(stuck), batch_size=1, num_workers=int(fault == "loader"))
     for number, batch in enumerate(loader):
         if number == GOOD_STEPS and mine:
             go_wrong(fault)
         optimizer.zero_grad()
         model(batch).sum().backward()
-        all_reduce()
+        if not (mine and fault == "skip" and number == GOOD_STEPS):  # its calls are one behind from here on
+            all_reduce()
         optimizer.step()
         if number == 2 * GOOD_STEPS:
             break
+    if fault == "skip" and mine:
+        time.sleep(FOREVER_S)
     if fault == "evaluate-last" and mine:
         evaluate(float(sys.argv[3]))
     dist.destroy_process_group()

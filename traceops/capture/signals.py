@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from traceops.capture.unblock import abort_nccl
+from traceops.capture.unblock import abort_nccl, hang_up
 
 # A handler runs between two bytecodes; a rank that takes longer to get there is waiting in C, for its peers.
 _BLOCKED_AFTER_S = 3.0
@@ -83,7 +83,7 @@ def saving_on_sigterm(save: Callable[[], None]) -> Iterator[Saver]:
 
 @contextmanager
 def _freed_when_blocked(saver: Saver) -> Iterator[None]:
-    """Inside the block, a thread frees the main thread if it waits on the GPU when SIGTERM comes.
+    """Inside the block, a thread frees the main thread if it waits for its peers when SIGTERM comes.
 
     Python writes the number of each signal to this socket at once, whatever the main thread is doing.
     """
@@ -104,6 +104,7 @@ def _freed_when_blocked(saver: Saver) -> Iterator[None]:
             ours = received[0] == signal.SIGTERM and _installed(saver)
             if ours and not saver.reached.wait(_BLOCKED_AFTER_S):
                 abort_nccl()
+                hang_up()
 
     owner = os.getpid()
     os.register_at_fork(after_in_child=lambda: _silence(write.fileno()))

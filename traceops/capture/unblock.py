@@ -1,9 +1,13 @@
-"""Frees a rank that waits on the GPU for peers that are gone, so that it can still save its trace."""
+"""Frees a rank that waits for peers that are gone or hang, so that it can still save its trace."""
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 import threading
+from contextlib import suppress
+from pathlib import Path
 
 from traceops.capture.timing import uses_gpu
 
@@ -39,3 +43,18 @@ def abort_nccl() -> None:
     abort = getattr(dist.distributed_c10d, "_abort_process_group", None)  # experimental in torch 2.6 to 2.13
     if abort is not None:
         abort()
+
+
+def hang_up() -> None:
+    """Shut down this process's TCP connections: gloo and the store then raise where they wait for a peer.
+
+    Gloo has no abort that frees who waits in it. Nothing can be sent afterwards.
+    """
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available():
+        return
+    for path in Path("/proc/self/fd").iterdir():
+        # What is no socket, or only listens for connections, raises an OSError.
+        with suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as connection:
+            if connection.family != socket.AF_UNIX and connection.getpeername():
+                connection.shutdown(socket.SHUT_RDWR)

@@ -16,7 +16,7 @@ from typing import Any
 from traceops.capture.environment import host
 from traceops.capture.manifest import read_ranks, write_json
 from traceops.capture.progress import Progress
-from traceops.capture.responder import DUMP, GROUPS, ask
+from traceops.capture.responder import DUMP, GROUPS, ask, read_pulse
 from traceops.errors import InputError
 from traceops.hangs.model import Stall
 from traceops.launch.programs import output
@@ -96,10 +96,16 @@ def _dump_flight_recorders(evidence: Path, progress: Path, alive: Sequence[Progr
     """Ask torch itself first: its pipe works without the GIL, but only for NCCL."""
     piped = [record for record in alive if _asked_torch(progress, record.rank)]
     asked = [record for record in alive if ask(progress, record.rank, GROUPS if record in piped else DUMP)]
-    _wait_for(evidence, [record for record in asked if record not in piped], _RESPONDER_S)
+    _wait_for(evidence, [r for r in asked if r not in piped and _has_groups(progress, r)], _RESPONDER_S)
     missing = _wait_for(evidence, piped, _PIPE_S)
     again = [record for record in missing if ask(progress, record.rank, DUMP)]
     _wait_for(evidence, again, _RESPONDER_S)
+
+
+def _has_groups(progress: Path, record: Progress) -> bool:
+    """Whether the rank has anything to dump, as far as is known, and can."""
+    _, pulse = read_pulse(progress, record.rank)
+    return state(record.pid) != "T" and (not pulse or bool(pulse["collectives"]))
 
 
 def _asked_torch(progress: Path, rank: int) -> bool:

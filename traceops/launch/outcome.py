@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from traceops.capture.manifest import RankManifest
 
+# How a rank's error reads when the process at the other end of a connection has ended.
+_PEER_GONE = re.compile(
+    r"(Connection|Socket) (was |is )?(closed|reset)|Broken pipe|remote process (has )?exited|connectFullMesh failed",
+    re.IGNORECASE,
+)
 _REPORT = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*: (-?\d+)", re.MULTILINE)
 
 
@@ -65,6 +71,21 @@ def first_failure(ranks: list[RankManifest], reported: dict[int, int]) -> Failur
         if code not in (0, -signal.SIGTERM):
             return Failure(rank, shell_code(code), f"exit code {code}")
     return None
+
+
+def left_early(
+    ranks: list[RankManifest], gone: Sequence[int], failure: Failure, reported: Mapping[int, int]
+) -> Failure | None:
+    """The rank that ended without a failure before `failure` was raised for want of it; None if that is not so.
+
+    gone: ranks in the order in which their processes ended. torchrun goes on when a rank ends with code 0.
+    """
+    if not gone or gone[0] == failure.rank or not _PEER_GONE.search(failure.reason):
+        return None
+    first = next((rank for rank in ranks if rank.rank == gone[0]), None)
+    if gone[0] in reported or (first is not None and first.exit_code not in (None, 0)):
+        return None
+    return Failure(gone[0], 0, "it ended while the others still needed it")
 
 
 def shell_code(code: int) -> int:

@@ -9,17 +9,18 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
-import psutil  # type: ignore[import-untyped, unused-ignore]
-
-from traceops.capture.progress import read_progress
+from traceops.capture.progress import Progress, read_progress
 from traceops.launch.display import Pace, Screen, is_chatter
+from traceops.launch.family import Family
 from traceops.launch.hangs import HangWatch
+from traceops.launch.sight import state
+from traceops.launch.watch import is_alive
 
 # torchrun itself gives its ranks 30 s; ours come after that only if torchrun is stuck as well.
 GRACE_S = 35.0
@@ -35,13 +36,15 @@ _PREFIXED = re.compile(rb"^\[rank \d+\] ")
 class Ended:
     """How torchrun ended: its return code, the signal we were sent (or None), and what it said itself.
 
-    hung: we ended it because its ranks hung.
+    hung: we ended it because its ranks hung. gone: ranks whose processes we saw end while torchrun knew of no
+    failure yet, in this order.
     """
 
     returncode: int
     signal: int | None
     torchrun_log: str
     hung: bool = False
+    gone: tuple[int, ...] = ()
 
 
 def run(
@@ -74,17 +77,21 @@ def run(
         ]
         for reader in readers:
             reader.start()
-        pace, family, looked, told_at, hung = Pace(ranks), {}, 0.0, None, False
+        pace, family, looked, told_at, hung = Pace(ranks), Family(process, env), 0.0, None, False
+        gone: list[int] = []
         while process.poll() is None:
             now = time.monotonic()
             if told_at is None:
                 records = read_progress(progress)
-                alive = sum(psutil.pid_exists(record.pid) for record in records)
-                screen.progress(pace.line(records, alive))
-                hung = hangs is not None and hangs.observe(records) and not received
+                ended = [record.rank for record in records if not is_alive(record)]
+                screen.progress(pace.line(records, len(records) - len(ended)))
+                if not own.muted:
+                    gone += [rank for rank in ended if rank not in gone]
+                if hangs is not None and (hangs.stall is not None or not own.muted):
+                    hung = hangs.observe(records) and not received
             ending = told_at is None and (hung or bool(received))
             if now - looked > _LOOK_EVERY_S or ending:
-                family.update({child.pid: child for child in _children(process.pid)})
+                family.refresh()
                 looked = now
             if ending:
                 if received:
@@ -92,19 +99,27 @@ def run(
                 own.muted = True
                 process.terminate()
                 told_at = now
-            grace = HUNG_GRACE_S if hung else GRACE_S
-            if len(received) > (0 if hung else 1) or (told_at is not None and now - told_at > grace):
+            impatient = len(received) > (0 if hung else 1)
+            if impatient or (told_at is not None and now - told_at > _grace(hung, records)):
                 break
             time.sleep(_POLL_S)
-        family.update({child.pid: child for child in _children(process.pid)})
-        _end(process, [*family.values()])
+        family.end()
         for reader in readers:
             reader.join(timeout=5)
         if hangs is not None:
             hangs.finish()
             hung = hangs.stall is not None and (hung or not received)  # or it ended while evidence was saved
     signalled = received[0] if received and not hung else None
-    return Ended(process.wait(), signalled, own.text(), hung)
+    return Ended(process.wait(), signalled, own.text(), hung, tuple(gone))
+
+
+def _grace(hung: bool, records: Sequence[Progress]) -> float:
+    """How long torchrun and its ranks have to end after SIGTERM."""
+    if not hung:
+        return GRACE_S
+    alive = [record for record in records if is_alive(record)]
+    stopped = alive and all(state(record.pid) in ("T", "t") for record in alive)  # they hear nothing
+    return _POLL_S if stopped else HUNG_GRACE_S
 
 
 class _Own:
@@ -154,23 +169,3 @@ def _signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _children(pid: int) -> list[psutil.Process]:
-    try:
-        return list(psutil.Process(pid).children(recursive=True))
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _end(process: subprocess.Popen[bytes], family: list[psutil.Process]) -> None:
-    """Kill what is left; psutil compares start times, so a reused process id is not touched."""
-    if process.poll() is None:
-        process.kill()
-    process.wait()
-    left = [child for child in family if child.is_running()]
-    _, left = psutil.wait_procs(left, timeout=1.0)  # a data loader ends a moment after its rank
-    for child in left:
-        with suppress(psutil.NoSuchProcess):
-            child.kill()
-    psutil.wait_procs(left, timeout=5.0)

@@ -22,7 +22,14 @@ from traceops.launch.display import Screen
 from traceops.launch.evidence import tidy
 from traceops.launch.folder import collect_logs
 from traceops.launch.hangs import HangWatch
-from traceops.launch.outcome import Failure, first_failure, reported_codes, shell_code, with_exit_codes
+from traceops.launch.outcome import (
+    Failure,
+    first_failure,
+    left_early,
+    reported_codes,
+    shell_code,
+    with_exit_codes,
+)
 from traceops.launch.plan import Plan
 from traceops.launch.process import Ended, run
 from traceops.launch.variables import hang_variables
@@ -62,13 +69,17 @@ def launch(plan: Plan) -> int:
     reported = {} if ended.hung else reported_codes(ended.torchrun_log)
     silent = 0 if ended.returncode == 0 else -signal.SIGTERM if ended.signal or ended.hung else None
     ranks = with_exit_codes(read_ranks(plan.out), reported, default=silent)
+    own_end = ended.returncode != 0 and not ended.signal and not ended.hung
+    failure = first_failure(ranks, reported) if own_end else None
+    code = _exit_code(ended, failure)
+    if failure is not None and (leaver := left_early(ranks, ended.gone, failure, reported)) is not None:
+        failure, echo = leaver, failure
+        screen.say(f"rank {echo.rank} failed with exit code {code}, because rank {leaver.rank} was gone")
+        ranks = with_exit_codes(ranks, {leaver.rank: 0}, default=None)
     here = [rank for rank in ranks if rank.host == host()]
     for rank in here:
         write_rank(plan.out, rank)
     _keep_logs(plan, ended, here)
-    own_end = ended.returncode != 0 and not ended.signal and not ended.hung
-    failure = first_failure(ranks, reported) if own_end else None
-    code = _exit_code(ended, failure)
     status = "hung" if ended.hung else "interrupted" if ended.signal else "failed" if code else "finished"
     _write_run(plan, ranks, env, started, status=status, exit_code=code, failure=failure)
     _tell(screen, plan, ranks, ended, failure, code)
@@ -129,8 +140,9 @@ def _tell(
 ) -> None:
     if failure is not None:
         where = next((f" on {rank.host}" for rank in ranks if rank.rank == failure.rank), "")
+        what = "failed" if failure.exit_code else "ended"
         screen.say(
-            f"rank {failure.rank}{where} failed first, exit code {failure.exit_code}: {failure.reason}"
+            f"rank {failure.rank}{where} {what} first, exit code {failure.exit_code}: {failure.reason}"
         )
         log = plan.out / "logs" / f"rank_{failure.rank}.stderr.log"
         if log.exists():

@@ -16,6 +16,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from traceops.capture.progress import Progress
 from traceops.capture.responder import PULSE, STACKS_SIGNAL, ask, read_pulse, stacks_path
 
+STARTING = -1
 _ANSWER_S = 1.0
 _SETTLED_S = 0.03
 _PAUSE_S = 0.01
@@ -64,7 +65,12 @@ class Sight:
 
 
 def look(alive: Sequence[Progress], folder: Path) -> dict[int, Sight]:
-    """A look at every one of these ranks, all of them at once; takes `_ANSWER_S` at most."""
+    """A look at every one of these ranks, all of them at once; takes `_ANSWER_S` at most.
+
+    Before there is any, at torchrun and what it starts, as rank `STARTING`.
+    """
+    if not alive:
+        return {STARTING: Sight(STARTING, time.monotonic(), {}, *_spent(os.getpid()))}
     asked = {record.rank: read_pulse(folder, record.rank)[0] for record in alive}
     waited = {rank for rank in asked if ask(folder, rank, PULSE)}
     pulses: dict[int, dict[str, Any]] = {}

@@ -13,7 +13,7 @@ from traceops.capture.environment import host
 from traceops.capture.progress import Progress
 from traceops.hangs.model import Stall
 from traceops.launch.limits import Limits
-from traceops.launch.sight import Sight, look, state
+from traceops.launch.sight import STARTING, Sight, look, state
 
 _LEAST_S = 60.0
 _MEDIAN_STEPS = 10
@@ -144,6 +144,8 @@ class _Stillness:
         moving = [sight for sight, earlier in pairs if sight.moved_since(earlier)]
         if saving:
             self.what = f"the profiler of rank {saving[0]} starts or writes its trace"
+        elif moving and moving[0].rank == STARTING:
+            self.what = "the ranks are still being started"
         elif moving:
             where = moving[0].where()
             self.what = f"rank {moving[0].rank} is still working{where and f' in {where}'}"

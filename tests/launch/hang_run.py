@@ -1,0 +1,72 @@
+"""Runs the training of hanging.py under `traceops run` and tells what became of it."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from traceops.capture.settings import ENV
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).with_name("hanging.py")
+DEADLOCK_S = 180
+
+
+@dataclass(frozen=True)
+class Run:
+    code: int
+    said: str
+    folder: Path
+
+    @property
+    def manifest(self):
+        return json.loads((self.folder / "run.json").read_text())
+
+    @property
+    def evidence(self):
+        """File names, less those that a kernel, a GPU or py-spy may add."""
+        names = {path.name for path in (self.folder / "evidence").glob("*")}
+        return {name for name in names if not name.startswith(("kernel.", "nvidia-smi.", "py-spy_"))}
+
+    @property
+    def hang(self):
+        (path,) = (self.folder / "evidence").glob("hang.*.json")
+        return json.loads(path.read_text())
+
+
+def start(folder, fault, *more, nproc=2, options=("--hang-timeout", "2"), active=6):
+    """Start the training with this fault of rank 1, for `finish`; it goes wrong in step 6.
+
+    Steps 3 to 2 + active are recorded.
+    """
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return subprocess.Popen(
+        [sys.executable, "-m", "traceops", "run", "--nproc", str(nproc), *options, "--out", str(folder / "run"),
+         "--skip-first", "1", "--unprofiled", "1", "--warmup", "1", "--active", str(active),
+         "--", str(SCRIPT), fault, "1", *map(str, more)],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def finish(process, folder):
+    """Wait for its end; whatever that was, no process may be left."""
+    _, said = process.communicate(timeout=DEADLOCK_S)
+    assert not left_behind(folder), said
+    return Run(process.returncode, said, folder / "run")
+
+
+def left_behind(folder):
+    """Processes that belong to the run in this folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(folder) in process.environ().get(ENV, ""):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found

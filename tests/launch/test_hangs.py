@@ -1,0 +1,113 @@
+"""Real trainings that hang in every way: noticed, explained, and ended without a process left."""
+
+import json
+import pickle
+import re
+import signal
+import time
+
+import pytest
+from hang_run import DEADLOCK_S, finish, start
+
+from traceops.hangs.diagnose import diagnose
+
+
+def check_evidence(run, *, dumped, stacks):
+    """The files are those of these ranks and can be read."""
+    expected = {f"flight_recorder_{rank}" for rank in dumped} | {f"groups_{rank}.json" for rank in dumped}
+    expected |= {f"stacks_{rank}.txt" for rank in stacks}
+    assert {name for name in run.evidence if not name.startswith("hang.")} == expected
+    for rank in dumped:
+        folder = run.folder / "evidence"
+        assert pickle.loads((folder / f"flight_recorder_{rank}").read_bytes())["entries"]
+        groups = json.loads((folder / f"groups_{rank}.json").read_text())
+        assert groups["rank"] == rank and groups["groups"]["0"]["ranks"] == list(range(groups["world_size"]))
+    for rank in stacks:
+        text = (run.folder / "evidence" / f"stacks_{rank}.txt").read_text()
+        header = text.splitlines()[0]
+        assert header.startswith(f"# rank {rank}, pid {run.hang['ranks'][rank]['pid']}, main thread 0x")
+        assert "hanging.py" in text and f"hread {header.split()[-1]} (most" in text
+
+
+def check_end(run):
+    assert run.code == 124, run.said
+    manifest = run.manifest
+    assert (manifest["status"], manifest["exit_code"]) == ("hung", 124)
+    assert re.search(r"hang: \d+ s without", run.said) and "next: traceops diagnose " in run.said
+
+
+def rules(run):
+    """(rule, ranks) of each root, and that it was said before the job was ended."""
+    found = [(root.rule, root.ranks) for root in diagnose(run.folder).roots]
+    for rule, _ in found:
+        assert rule in run.said
+    return found
+
+
+@pytest.mark.parametrize("fault", ["sleep", "skip", "loader"])
+def test_a_rank_that_does_not_come_to_a_collective(tmp_path, fault):
+    run = finish(start(tmp_path, fault), tmp_path)
+    check_end(run)
+    check_evidence(run, dumped=[0, 1], stacks=[0, 1])
+    assert (run.hang["schema_version"], run.hang["kind"], run.hang["limit_s"]) == (1, "step", 2.0)
+    assert run.hang["stalled_s"] >= 2
+    assert [rank["state"] for rank in run.hang["ranks"]] == ["S", "S"]
+    assert all(rank["exit_code"] is None and rank["heartbeat_age_s"] >= 1 for rank in run.hang["ranks"])
+    assert rules(run) == [("TO-H001", (1,))]
+    for rank in run.manifest["ranks"]:
+        assert rank["traces"], "a rank that waits for its peers is freed to save its trace"
+
+
+def test_the_one_of_three(tmp_path):
+    run = finish(start(tmp_path, "sleep", nproc=3), tmp_path)
+    check_end(run)
+    check_evidence(run, dumped=[0, 1, 2], stacks=[0, 1, 2])
+    assert rules(run) == [("TO-H001", (1,))]
+
+
+def test_another_collective(tmp_path):
+    run = finish(start(tmp_path, "collective", nproc=3), tmp_path)
+    check_end(run)
+    check_evidence(run, dumped=[0, 1, 2], stacks=[0, 1, 2])
+    assert rules(run) == [("TO-H002", (1,))]
+
+
+def test_a_stopped_rank(tmp_path):
+    run = finish(start(tmp_path, "stop"), tmp_path)
+    check_end(run)
+    check_evidence(run, dumped=[0], stacks=[0])
+    assert [rank["state"] for rank in run.hang["ranks"]] == ["S", "T"]
+    assert "rank 1 gave no stack" in run.hang["notes"]
+    assert rules(run) == [("TO-H001", (1,))]
+
+
+def test_a_rank_that_is_gone_where_the_others_cannot_see_it(tmp_path):
+    run = finish(start(tmp_path, "exit-0-unseen"), tmp_path)
+    check_end(run)
+    check_evidence(run, dumped=[0], stacks=[0])
+    assert [(rank["state"], rank["exit_code"]) for rank in run.hang["ranks"]] == [("S", None), ("gone", 0)]
+    assert run.hang["notes"] == ["rank 1 is gone while others wait"]
+    assert rules(run) == [("TO-H004", (1,))]
+
+
+def test_a_rank_that_never_comes_to_initialise(tmp_path):
+    # Ranks that start slowly on a busy machine move, or use the processor, and are not taken for hanging.
+    options = ("--hang-timeout", "30", "--init-timeout", "2")
+    run = finish(start(tmp_path, "init", options=options), tmp_path)
+    check_end(run)
+    check_evidence(run, dumped=[], stacks=[0, 1])
+    assert run.hang["kind"] == "init"
+    assert [(rank["step"], rank["phase"]) for rank in run.hang["ranks"]] == [(0, "starting")] * 2
+    assert rules(run) == [("TO-H005", (1,))]
+
+
+def test_interrupted_while_it_hangs(tmp_path):
+    process = start(tmp_path, "sleep", options=("--hang-timeout", "600"))
+    records = tmp_path / "run" / "rank_1" / "manifest.json"
+    deadline = time.monotonic() + DEADLOCK_S
+    while "step 6" not in (line := process.stderr.readline()):
+        assert process.poll() is None and time.monotonic() < deadline, line
+    process.send_signal(signal.SIGINT)
+    run = finish(process, tmp_path)
+    assert run.code == 130 and run.manifest["status"] == "interrupted", run.said
+    assert run.evidence == set() and records.exists()

@@ -1,0 +1,182 @@
+"""When a training counts as hanging, on made-up heartbeats and looks."""
+
+import os
+
+import pytest
+
+from traceops.capture.progress import Progress
+from traceops.launch.limits import Limits
+from traceops.launch.sight import Sight
+from traceops.launch.variables import hang_variables
+from traceops.launch.watch import Watch
+
+GONE = 2**22 + 1  # beyond the largest pid
+
+
+class Scene:
+    """Two ranks, a clock that runs when told to, and what a look at them shows."""
+
+    def __init__(self, tmp_path, limits=Limits(60, 1800)):  # noqa: B008
+        self.now = 1000.0
+        self.said = []
+        self.ranks = {
+            0: Progress(0, os.getpid(), "done", 20, None, 0),
+            1: Progress(1, os.getpid(), "done", 20, None, 0),
+        }
+        self.working = self.calling = False
+        self.looks = 0
+        self.watch = Watch(limits, tmp_path, self.said.append, self.look)
+        self.tell()
+
+    def look(self, alive, folder):
+        self.looks += 1
+        stack = [["/home/me/train.py", 88, "evaluate", self.looks if self.working else 0]]
+        pulse = {
+            "main": stack,
+            "collectives": {"0": self.looks if self.calling else 0},
+            "gpu_allocations": None,
+        }
+        return {
+            record.rank: Sight(record.rank, self.now, pulse if record.rank == 0 else {}) for record in alive
+        }
+
+    def tell(self, **changed):
+        """Both ranks write a record."""
+        for rank, record in self.ranks.items():
+            self.ranks[rank] = Progress(**{**vars(record), "time_ns": int(self.now * 1e9), **changed})
+        return self.watch.observe(list(self.ranks.values()), self.now)
+
+    def wait(self, seconds):
+        """Let time pass; the stall, if one was seen."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 0.1
+            stall = self.watch.observe(list(self.ranks.values()), self.now)
+            if stall is not None:
+                return stall
+        return None
+
+
+@pytest.fixture
+def scene(tmp_path):
+    return Scene(tmp_path)
+
+
+def test_nobody_is_looked_at_while_steps_are_finished(scene):
+    for step in range(21, 30):
+        assert scene.wait(40) is None
+        assert scene.tell(step=step) is None
+    assert scene.looks == 0
+
+
+def test_still_for_the_limit_is_a_hang(scene):
+    assert scene.wait(59.5) is None
+    stall = scene.wait(2)
+    assert (stall.kind, stall.limit_s, stall.notes) == ("step", 60, ())
+    assert 60 <= stall.stalled_s < 62 and scene.looks > 5
+
+
+def test_what_moves_is_slow_until_ten_times_the_limit(scene):
+    scene.working = True
+    assert scene.wait(599) is None
+    assert scene.said == ["slow step: no step for 60 s; rank 0 is still working in evaluate (train.py:88)"]
+    stall = scene.wait(3)
+    assert stall.notes == ("something still moved: rank 0 is still working in evaluate (train.py:88)",)
+
+
+def test_work_that_ends_in_a_hang(scene):
+    scene.working = True
+    assert scene.wait(100) is None
+    scene.working = False
+    assert 110 < scene.wait(60).stalled_s < 130
+
+
+def test_a_new_step_is_told_of_anew(scene):
+    scene.working = True
+    assert scene.wait(70) is None
+    assert scene.tell(step=21) is None
+    assert scene.wait(70) is None and len(scene.said) == 2
+
+
+def test_collectives_that_are_called_are_progress_without_end(scene):
+    scene.working = scene.calling = True
+    assert scene.wait(2000) is None
+    scene.calling = False
+    assert scene.wait(70) is not None
+
+
+def test_steps_that_nobody_reports_are_not_missed(scene):
+    scene.tell(phase="ended")
+    scene.working = True
+    assert scene.wait(2000) is None
+    scene.working = False
+    assert scene.wait(30) is not None
+
+
+def test_the_profiler_may_write_its_trace(scene):
+    scene.tell(phase="profiler")
+    assert scene.wait(599) is None
+    assert "the profiler of rank 0 starts or writes its trace" in scene.said[0]
+
+
+def test_before_the_first_step_there_is_more_time(tmp_path):
+    scene = Scene(tmp_path)
+    scene.tell(step=0, phase="starting")
+    assert scene.wait(1799) is None
+    assert scene.wait(5).kind == "init"
+
+
+def test_without_a_limit_the_first_step_may_take_for_ever(tmp_path):
+    scene = Scene(tmp_path, Limits(60, 0))
+    scene.tell(step=0, phase="starting")
+    assert scene.wait(5000) is None and scene.looks == 0
+
+
+def test_long_steps_have_a_longer_limit(tmp_path):
+    scene = Scene(tmp_path, Limits())
+    for step in range(21, 26):
+        scene.wait(20)
+        scene.tell(step=step)
+    assert scene.wait(199) is None
+    assert scene.wait(5).limit_s == pytest.approx(200, rel=0.02)
+
+
+def test_a_rank_that_is_gone_is_named(scene):
+    scene.ranks[1] = Progress(1, GONE, "done", 20, None, 0)
+    scene.watch.observe(list(scene.ranks.values()), scene.now)
+    assert scene.wait(62).notes == ("rank 1 is gone while others wait",)
+
+
+def test_ranks_that_are_all_gone_wait_for_other_machines(scene):
+    scene.tell(pid=GONE)
+    assert scene.wait(5000) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "moved"),
+    [
+        (Sight(0, 0.0), Sight(0, 1.0), False),
+        (Sight(0, 0.0), Sight(0, 1.0, storage_bytes=2_000_000), True),
+        (Sight(0, 0.0), Sight(0, 1.0, storage_bytes=500_000), False),
+        (Sight(0, 0.0), Sight(0, 1.0, cpu_s=0.9), True),
+        (Sight(0, 0.0), Sight(0, 1.0, cpu_s=0.01), False),
+        (Sight(0, 0.0, {"main": [1]}), Sight(0, 1.0, {"main": [2]}), True),
+        (Sight(0, 0.0, {"main": [1]}), Sight(0, 1.0), False),  # did not answer: not a sign of anything
+    ],
+)
+def test_signs_of_work(before, after, moved):
+    assert after.moved_since(before) is moved
+
+
+def test_the_names_that_this_torch_knows(tmp_path, monkeypatch):
+    for version, size in (((2, 8), "TORCH_NCCL_TRACE_BUFFER_SIZE"), ((2, 9), "TORCH_FR_BUFFER_SIZE")):
+        monkeypatch.setattr("traceops.launch.variables.torch_version", lambda version=version: version)
+        values = hang_variables({}, tmp_path / "evidence", tmp_path)
+        assert values[size] == "2000" and len([name for name in values if "BUFFER_SIZE" in name]) == 1
+        assert str(tmp_path / "evidence" / "flight_recorder_") in values.values()
+
+
+def test_what_the_user_has_set_stays(tmp_path):
+    mine = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "1", "TORCH_NCCL_ENABLE_TIMING": "0", "NCCL_DEBUG": "INFO"}
+    values = hang_variables(mine, tmp_path, tmp_path)
+    assert not set(values) & {*mine, "TORCH_FR_BUFFER_SIZE", "NCCL_DEBUG_FILE"}
