@@ -6,6 +6,7 @@ import pytest
 
 from traceops.capture.progress import Progress
 from traceops.launch.limits import Limits
+from traceops.launch.nodes import Nodes
 from traceops.launch.sight import Sight
 from traceops.launch.variables import hang_variables
 from traceops.launch.watch import Watch
@@ -16,7 +17,7 @@ GONE = 2**22 + 1  # beyond the largest pid
 class Scene:
     """Two ranks, a clock that runs when told to, and what a look at them shows."""
 
-    def __init__(self, tmp_path, limits=Limits(60, 1800)):  # noqa: B008
+    def __init__(self, tmp_path, limits=Limits(60, 1800), all_still=bool):  # noqa: B008
         self.now = 1000.0
         self.said = []
         self.ranks = {
@@ -25,7 +26,7 @@ class Scene:
         }
         self.working = self.calling = False
         self.looks = 0
-        self.watch = Watch(limits, tmp_path, self.said.append, self.look)
+        self.watch = Watch(limits, tmp_path, self.said.append, all_still, self.look)
         self.tell()
 
     def look(self, alive, folder):
@@ -150,6 +151,23 @@ def test_a_rank_that_is_gone_is_named(scene):
 def test_ranks_that_are_all_gone_wait_for_other_machines(scene):
     scene.tell(pid=GONE)
     assert scene.wait(5000) is None
+
+
+def test_ranks_that_wait_for_a_slow_one_on_another_machine_do_not_hang(tmp_path):
+    here, there = Nodes(tmp_path, 2), Nodes(tmp_path, 2)
+    there._own = tmp_path / ".still.another"
+    scene = Scene(tmp_path, all_still=here.all_still)
+    assert scene.wait(200) is None
+    there.all_still(True)
+    assert scene.wait(1) is not None
+    scene.tell(step=21)
+    assert [path.name for path in tmp_path.glob(".still.*")] == [".still.another"]
+
+
+def test_machines_that_cannot_see_each_other_wait_ten_times_as_long(tmp_path):
+    scene = Scene(tmp_path, all_still=Nodes(tmp_path, 2).all_still)
+    assert scene.wait(599) is None
+    assert "another machine" in scene.wait(3).notes[0]
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def launch(plan: Plan) -> int:
         if plan.limits is not None:
             plan.evidence.mkdir(exist_ok=True)  # torch and NCCL write there, but do not make it
             capture["evidence"] = str(plan.evidence)
-            hangs = HangWatch(plan.limits, plan.out, Path(progress), screen)
+            hangs = HangWatch(plan.limits, plan.out, Path(progress), screen, plan.cluster.nnodes)
         env = {**os.environ, **plan.assignments(os.environ, **capture)}
         if hangs is not None:
             env |= hang_variables(env, plan.evidence, Path(progress))

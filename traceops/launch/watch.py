@@ -21,6 +21,7 @@ _EXTENSION = 10  # a step in which something moves may take as many times the li
 _LONGEST_QUIET_S = 15.0
 _LOOKS = 10
 _SHORTEST_PAUSE_S = 0.25
+_ELSEWHERE = "the ranks of another machine still moved, or its launcher does not share the run folder"
 
 Look = Callable[[Sequence[Progress], Path], Mapping[int, Sight]]
 
@@ -32,11 +33,20 @@ class Watch:
     the last part of it. What moves is a slow step: it may take ten times as long, or longer while
     collectives are called or where the capture has ended before the training, so that steps go unseen.
 
-    folder: of the records. say: tells the user. look: how to see the ranks.
+    folder: of the records. say: tells the user. all_still: told whether the ranks are still here, says
+    whether they are on all machines. look: how to see the ranks.
     """
 
-    def __init__(self, limits: Limits, folder: Path, say: Callable[[str], None], look: Look = look) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        folder: Path,
+        say: Callable[[str], None],
+        all_still: Callable[[bool], bool] = bool,
+        look: Look = look,
+    ) -> None:
         self._limits = limits
+        self._all_still = all_still
         self._say = say
         self._stillness = _Stillness(folder, look)
         self._since = time.monotonic()  # when a step was finished last
@@ -49,10 +59,14 @@ class Watch:
         if self._advanced(records):
             self._since, self._told = now, False
             self._stillness.reset()
+            self._all_still(False)
             return None
         limit = self._limit(records)
         alive = [record for record in records if is_alive(record)]
-        if not limit or (records and not alive):  # those that all have ended wait for other machines
+        if records and not alive:  # torchrun waits for other machines
+            self._all_still(True)
+            return None
+        if not limit:
             return None
         stalled, quiet = now - self._since, min(limit / 2, _LONGEST_QUIET_S)
         if stalled < limit - quiet:
@@ -61,11 +75,13 @@ class Watch:
         seen.look(alive, now, quiet)
         if stalled < limit:
             return None
-        if seen.looks >= 2 and now - seen.since >= quiet:
+        still = seen.looks >= 2 and now - seen.since >= quiet
+        if self._all_still(still):
             return self._stall(records, stalled, limit, ())
         unseen = all(record.phase == "ended" for record in alive)
         if stalled >= _EXTENSION * limit and not unseen and now - seen.collectives > limit:
-            return self._stall(records, stalled, limit, (f"something still moved: {seen.what}",))
+            moved = f"something still moved: {seen.what}"
+            return self._stall(records, stalled, limit, (_ELSEWHERE if still else moved,))
         if seen.what and not self._told:
             self._told = True
             self._say(f"slow step: no step for {stalled:.0f} s; {seen.what}")
