@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -140,7 +141,8 @@ def _wait_for(evidence: Path, records: Sequence[Progress], timeout_s: float) -> 
 
 def _py_spy(evidence: Path, record: Progress) -> str | None:
     """Stacks with compiled code, if py-spy is installed; returns why there are none."""
-    program = shutil.which("py-spy")
+    beside = str(Path(sys.executable).parent)  # in an environment that is not activated
+    program = shutil.which("py-spy") or shutil.which("py-spy", path=beside)
     if program is None or state(record.pid) == "T":  # it would wait for a stopped process to stop
         return None
     found = output([program, "dump", "--native", "--pid", str(record.pid)], _PROGRAM_S)
