@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from itertools import groupby, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from traceops.errors import InputError
-from traceops.hangs.model import Frame, GroupStatus, Operation, RankRecord, RecordedGroup, State
+from traceops.hangs.model import GroupStatus, RankRecord, RecordedGroup
 from traceops.load.plain_pickle import ForbiddenPickle, load_plain, salvage_plain
+from traceops.load.recorder_entries import (
+    P2P,
+    group_of,
+    is_count,
+    is_entry,
+    number_of,
+    operations_of,
+    state_of,
+    text_of,
+)
 
-# "nccl:send 0->1", "nccl:recv 3<-11": ranks counted inside the group, this rank first.
-_P2P = re.compile(r"(send|recv)\s+(\d+)\s*(?:->|<-)\s*(\d+)")
-_WRAPPER = "coalesced"
 _PICKLE = b"\x80"
 
 
@@ -38,20 +47,37 @@ def read_dump(path: Path, rank: int) -> tuple[RankRecord, str]:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
+    with _no_collector():
+        return _record(path, rank, data)
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Millions of small objects, none of them garbage: looking for cycles takes half the time of many ranks."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _record(path: Path, rank: int, data: bytes) -> tuple[RankRecord, str]:
     document, damage = _document(path, data)
     if isinstance(document, list):  # torch 2.2: the entries alone
         document = {"entries": document}
     if not isinstance(document, dict) or not isinstance(document.get("entries", []), list):
         raise InputError(f"{path} is not a flight-recorder dump: it holds no list of entries")
-    entries = [entry for entry in document.get("entries", []) if _is_entry(entry)]
+    entries = [entry for entry in document.get("entries", []) if is_entry(entry)]
     groups = _groups(document.get("pg_config"))
     if not entries and not groups and not document.get("pg_status"):
         raise InputError(f"{path} is not a flight-recorder dump: neither entries nor process groups")
     if len(entries) < len(document.get("entries", [])):
         damage = damage or f"{len(document['entries']) - len(entries)} of its entries make no sense"
-    operations = _operations(entries, groups)
+    operations = operations_of(entries, groups)
     for entry in entries:
-        name, description = _group_of(entry)
+        name, description = group_of(entry)
         groups.setdefault(name, RecordedGroup(name, description, None))
     record = RankRecord(
         rank=rank,
@@ -62,7 +88,7 @@ def read_dump(path: Path, rank: int) -> tuple[RankRecord, str]:
         whole=_whole(entries) and bool(entries or not document.get("pg_status")) and not damage,
         active_only=_active_only(entries) if entries else bool(document.get("pg_status")),
         timed=any(entry.get("time_discovered_started_ns") for entry in entries),
-        nccl_version=_text(document.get("comm_lib_version") or document.get("nccl_version")) or None,
+        nccl_version=text_of(document.get("comm_lib_version") or document.get("nccl_version")) or None,
     )
     return record, damage
 
@@ -99,19 +125,15 @@ def _assembled(parts: list[Any]) -> dict[str, Any]:
     document: dict[str, Any] = {}
     entries: list[Any] = []
     for part, following in zip_longest(parts, parts[1:]):
-        if isinstance(part, dict) and not _is_entry(part):
+        if isinstance(part, dict) and not is_entry(part):
             document |= {key: value for key, value in part.items() if key in keys}
         elif isinstance(part, str) and part in keys:
             document[part] = following
-        elif _is_entry(part):
+        elif is_entry(part):
             entries.append(part)
     known = document.get("entries")
     document["entries"] = [*(known if isinstance(known, list) else []), *entries]
     return document if document["entries"] or document.get("pg_config") else {}
-
-
-def _is_entry(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("profiling_name"), str)
 
 
 def _groups(config: Any) -> dict[str, RecordedGroup]:
@@ -119,10 +141,10 @@ def _groups(config: Any) -> dict[str, RecordedGroup]:
     for key, value in config.items() if isinstance(config, dict) else ():
         if not isinstance(value, dict):
             continue
-        name = _text(value.get("name", key))
+        name = text_of(value.get("name", key))
         ranks = _ranks(value.get("ranks"))
         if name or ranks:  # gloo writes one group without name or members
-            groups[name] = RecordedGroup(name, _text(value.get("desc")), ranks)
+            groups[name] = RecordedGroup(name, text_of(value.get("desc")), ranks)
     return groups
 
 
@@ -132,7 +154,7 @@ def _ranks(value: Any) -> tuple[int, ...] | None:
         value = [int(digits) for digits in re.findall(r"\d{1,9}", value)]
     if not isinstance(value, (list, tuple)):
         return None
-    ranks = {rank for rank in value if _is_count(rank)}
+    ranks = {rank for rank in value if is_count(rank)}
     return tuple(sorted(ranks)) or None
 
 
@@ -152,9 +174,9 @@ def _status(
             )
     by_group: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for entry in entries:
-        by_group[_group_of(entry)[0]].append(entry)
+        by_group[group_of(entry)[0]].append(entry)
     for name, own in by_group.items():
-        messages = max(_number(entry.get("p2p_seq_id"), 0) for entry in own)
+        messages = max(number_of(entry.get("p2p_seq_id"), 0) for entry in own)
         if messages:  # the dump's own status then counts sends and receives too, in the same field
             result[name] = replace(_collective_status(own), messages=messages)
     return result
@@ -162,18 +184,18 @@ def _status(
 
 def _collective_status(entries: list[dict[str, Any]]) -> GroupStatus:
     """How far a group has come in its collectives: each entry tells the number of the last one before it."""
-    enqueued = max(_number(entry.get("collective_seq_id"), 0) for entry in entries)
+    enqueued = max(number_of(entry.get("collective_seq_id"), 0) for entry in entries)
     pending = [
-        _number(entry.get("collective_seq_id"), 0)
+        number_of(entry.get("collective_seq_id"), 0)
         for entry in entries
-        if not _P2P.search(entry["profiling_name"]) and _state(entry) != "completed"
+        if not P2P.search(entry["profiling_name"]) and state_of(entry) != "completed"
     ]
     return GroupStatus(enqueued, min(pending) - 1 if pending else enqueued)
 
 
 def _names_by_id(ids: list[str], entries: list[dict[str, Any]], groups: list[str]) -> dict[str, str]:
     """Group id -> name, from the entries; ids and numbered names both follow the order of creation."""
-    names = {str(entry.get("pg_id")): _group_of(entry)[0] for entry in entries}
+    names = {str(entry.get("pg_id")): group_of(entry)[0] for entry in entries}
     if len(ids) != len(groups) or not all(text.isdecimal() for text in (*ids, *groups)):
         return names
     in_order = dict(zip(sorted(ids, key=int), sorted(groups, key=int), strict=True))
@@ -186,135 +208,15 @@ def _sequence(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _operations(entries: list[dict[str, Any]], groups: dict[str, RecordedGroup]) -> list[Operation]:
-    ordered = sorted(
-        enumerate(entries), key=lambda pair: (_number(pair[1].get("record_id"), pair[0]), pair[0])
-    )
-    operations = [_operation(entry, number, groups) for number, (_, entry) in enumerate(ordered)]
-    result: list[Operation] = []
-    for _, run in groupby(operations, key=lambda op: (op.group, op.is_p2p, op.sequence)):
-        result += _uncoalesced(list(run))
-    return result
-
-
-def _uncoalesced(run: list[Operation]) -> list[Operation]:
-    """Operations launched together: the last entry stands for the launch, and only it has a state.
-
-    Sends and receives stay apart, with that state; collectives become one with all their sizes.
-    """
-    if len(run) == 1 or not run[-1].op.lower().endswith(_WRAPPER):
-        return run
-    last = run[-1]
-    members = run[:-1] if last.op == _WRAPPER else run
-    if members[0].is_p2p:
-        return [replace(member, state=last.state) for member in members]
-    names = {member.op for member in members}
-    return [
-        replace(
-            members[0],
-            op=names.pop() if len(names) == 1 else _WRAPPER,
-            sizes_in=_joined(member.sizes_in for member in members),
-            sizes_out=_joined(member.sizes_out for member in members),
-            state=last.state,
-        )
-    ]
-
-
-def _joined(sizes: Iterable[tuple[tuple[int, ...], ...] | None]) -> tuple[tuple[int, ...], ...]:
-    return tuple(size for each in sizes for size in each or ())
-
-
-def _operation(entry: dict[str, Any], number: int, groups: Mapping[str, RecordedGroup]) -> Operation:
-    group, _ = _group_of(entry)
-    name = entry["profiling_name"].partition(":")[2] or entry["profiling_name"]
-    is_p2p = bool(entry.get("is_p2p"))
-    peer = None
-    if (match := _P2P.match(name)) is not None:
-        name, is_p2p = match[1], True
-        members = groups[group].ranks if group in groups else None
-        index = int(match[3])
-        peer = members[index] if members is not None and index < len(members) else None if members else index
-    key = "p2p_seq_id" if is_p2p else "collective_seq_id"
-    return Operation(
-        record=_number(entry.get("record_id"), number),
-        group=group,
-        op=name,
-        sequence=_number(entry.get(key, entry.get("seq_id")), 0),
-        is_p2p=is_p2p,
-        peer=peer,
-        sizes_in=_sizes(entry.get("input_sizes")),
-        sizes_out=_sizes(entry.get("output_sizes")),
-        dtypes_in=_texts(entry.get("input_dtypes")),
-        dtypes_out=_texts(entry.get("output_dtypes")),
-        state=_state(entry),
-        created_ns=_number(entry.get("time_created_ns"), 0) or None,
-        frames=_frames(entry.get("frames")),
-    )
-
-
-def _state(entry: dict[str, Any]) -> State:
-    """Gloo leaves every operation 'scheduled' and tells its end by retiring it."""
-    if entry.get("state") == "completed" or entry.get("retired") is True:
-        return "completed"
-    return "started" if entry.get("state") == "started" else "scheduled"
-
-
-def _group_of(entry: dict[str, Any]) -> tuple[str, str]:
-    """(name, description) of an entry's group; before torch 2.4 the id is all there is."""
-    group = entry.get("process_group")
-    if isinstance(group, (list, tuple)) and group:
-        return _text(group[0]), _text(group[1]) if len(group) > 1 else ""
-    return _text(entry.get("pg_id", 0)), ""
-
-
-def _frames(value: Any) -> tuple[Frame, ...]:
-    frames = []
-    for frame in value if isinstance(value, (list, tuple)) else ():
-        if isinstance(frame, dict):
-            line = frame.get("line")
-            frames.append(
-                Frame(
-                    _text(frame.get("name")), _text(frame.get("filename")), line if _is_count(line) else None
-                )
-            )
-    return tuple(frames)
-
-
-def _sizes(value: Any) -> tuple[tuple[int, ...], ...] | None:
-    if not isinstance(value, (list, tuple)):
-        return None
-    return tuple(
-        tuple(int(size) for size in shape if _is_count(size))
-        for shape in value
-        if isinstance(shape, (list, tuple))
-    )
-
-
-def _texts(value: Any) -> tuple[str, ...] | None:
-    return tuple(_text(item) for item in value) if isinstance(value, (list, tuple)) else None
-
-
-def _text(value: Any) -> str:
-    return value[:1000] if isinstance(value, str) else "" if value is None else str(value)[:1000]
-
-
-def _number(value: Any, default: int) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else default
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
 def _active_only(entries: list[dict[str, Any]]) -> bool:
     """Whether completed operations were left out: nothing is completed though numbers have gaps or begin late."""
-    if any(_state(entry) == "completed" for entry in entries):
+    if any(state_of(entry) == "completed" for entry in entries):
         return False
-    numbers = sorted(_number(entry.get("record_id"), 0) for entry in entries)
+    numbers = sorted(number_of(entry.get("record_id"), 0) for entry in entries)
     return numbers[0] > 0 or numbers[-1] - numbers[0] >= len(numbers)
 
 
 def _whole(entries: list[dict[str, Any]]) -> bool:
     """Whether the ring still holds the rank's first operation and every one since."""
-    numbers = sorted(_number(entry.get("record_id"), -1) for entry in entries)
+    numbers = sorted(number_of(entry.get("record_id"), -1) for entry in entries)
     return numbers == list(range(len(numbers)))
