@@ -40,8 +40,9 @@ def test_another_shape(tmp_path):
 def test_a_slow_step_is_not_a_hang(tmp_path, fault):
     run = finish(start(tmp_path, fault, 5, active=2), tmp_path)
     assert run.code == 0, run.said
-    assert run.said.count("slow step: no step for ") == 1
-    assert "rank 1 is still working in evaluate (hanging.py:" in run.said
+    assert re.search(
+        r"slow step: no step for \d+ s; rank 1 is still working in evaluate \(hanging.py:", run.said
+    )
     assert run.manifest["status"] == "finished" and [len(r["traces"]) for r in run.manifest["ranks"]] == [
         1,
         1,

@@ -163,8 +163,10 @@ class _Stillness:
         elif moving and moving[0].rank == STARTING:
             self.what = "the ranks are still being started"
         elif moving:
-            where = moving[0].where()
-            self.what = f"rank {moving[0].rank} is still working{where and f' in {where}'}"
+            rank, where = max(
+                ((sight.rank, sight.where()) for sight in moving), key=lambda told: bool(told[1])
+            )
+            self.what = f"rank {rank} is still working{where and f' in {where}'}"
         if saving or moving:
             self.since, self.looks = now, 0
             self._due = now + quiet / 2  # a rank that works is not disturbed more than needed
