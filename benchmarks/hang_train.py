@@ -54,7 +54,7 @@ def make_model(strategy: str, dim: int, layers: int, device: torch.device) -> nn
     else:
         mesh = init_device_mesh(device.type, (world,))
     for layer in model:
-        fully_shard(layer, mesh=mesh)  # type: ignore[arg-type]
+        fully_shard(layer, mesh=mesh)
     return fully_shard(model, mesh=mesh)  # type: ignore[return-value]
 
 
@@ -73,7 +73,9 @@ def before_step(fault: str, device: torch.device) -> None:
         lock.acquire()
         lock.acquire()
     elif fault == "gil":
-        ctypes.PyDLL(None).sleep(_FOREVER_S)  # PyDLL does not give the interpreter's lock back
+        mutex = ctypes.create_string_buffer(128)  # PyDLL keeps the interpreter's lock during a call
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
     elif fault == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif fault == "exit0":

@@ -139,3 +139,16 @@ def test_the_first_failure_is_the_cause_not_the_echo():
     # one that left no manifest at all: os._exit(3)
     assert first_failure([], reported_codes(_REPORT.format(code=3))) == Failure(2, 3, "exit code 3")
     assert first_failure([manifest(0, "finished", 0)], {}) is None
+
+
+def test_a_rank_that_torchrun_killed_out_of_impatience_is_not_the_first():
+    log = (
+        "W torch/distributed/elastic/multiprocessing/api.py:1031] Unable to shutdown process 4295 via 15, forcefully "
+        "exiting via 9\n"
+        "  rank      : 2 (local_rank: 2)\n  exitcode  : -9 (pid: 4295)\n"
+        "Root Cause (first observed failure):\n"
+        "  rank      : 3 (local_rank: 3)\n  exitcode  : 3 (pid: 4296)\n"
+    )
+
+    assert reported_codes(log) == {2: -15, 3: 3}
+    assert first_failure([], reported_codes(log)) == Failure(3, 3, "exit code 3")

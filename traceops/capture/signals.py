@@ -36,6 +36,7 @@ class Saver:
         finally:
             self._holds -= 1
         if self._waiting and self._holds == 0:
+            self._waiting = False  # or the saving, which is a block like this one, would save again
             self(signal.SIGTERM, None)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:

@@ -29,7 +29,7 @@ _PIPE_S = 4.0  # torch looks at its pipe once a second
 _RESPONDER_S = 3.0
 _PROGRAM_S = 8.0
 _STAMP = re.compile(r"\[\s*(\d+\.\d+)\]")  # seconds of the monotonic clock
-_KERNEL = re.compile(r"NVRM|\bXid\b|oom-kill|Out of memory: Killed")
+_KERNEL = re.compile(r"\bXid\b|oom-kill|Out of memory: Killed|fallen off the bus")
 
 
 def collect(
@@ -60,7 +60,7 @@ def collect(
 def tidy(evidence: Path) -> None:
     """Remove empty files, and the folder if nothing else is in it: a healthy run leaves none behind."""
     for path in evidence.glob("*"):
-        if path.is_file() and not path.stat().st_size:
+        if path.is_file() and (not path.stat().st_size or path.suffix == ".part"):
             path.unlink()
     with suppress(OSError):  # not empty, or never there
         evidence.rmdir()

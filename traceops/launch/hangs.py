@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from traceops.capture.progress import Progress
+from traceops.capture.responder import DUMP, ask
 from traceops.errors import TraceopsError
 from traceops.hangs.model import Stall
 from traceops.launch.display import Screen
@@ -52,6 +53,11 @@ class HangWatch:
             self._work.start()
             self._deadline = now + _LONGEST_S
         return False
+
+    def rank_failed(self, records: Sequence[Progress]) -> None:
+        """Told once torchrun ends the ranks because one failed: the others say what they wait in, if they can."""
+        for record in records:
+            ask(self._progress, record.rank, DUMP)
 
     def finish(self) -> None:
         """Wait for a verdict that was not ready when the job had to be ended."""

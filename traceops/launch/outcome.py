@@ -14,7 +14,11 @@ _PEER_GONE = re.compile(
     r"(Connection|Socket) (was |is )?(closed|reset)|Broken pipe|remote process (has )?exited|connectFullMesh failed",
     re.IGNORECASE,
 )
-_REPORT = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*: (-?\d+)", re.MULTILINE)
+_REPORT = re.compile(
+    r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*: (-?\d+)(?: \(pid: (\d+)\))?", re.MULTILINE
+)
+# What torchrun says when a rank does not end within 30 s of its SIGTERM.
+_LOST_PATIENCE = re.compile(r"Unable to shutdown process (\d+) via")
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,15 @@ class Failure:
 
 
 def reported_codes(torchrun_log: str) -> dict[int, int]:
-    """Rank to return code (-n for signal n) from torchrun's report; root cause last, as it prints it."""
-    return {int(rank): int(code) for rank, code in _REPORT.findall(torchrun_log)}
+    """Rank to return code (-n for signal n) from torchrun's report; root cause last, as it prints it.
+
+    A rank that torchrun killed because it did not end counts as ended by SIGTERM, like the others.
+    """
+    impatient = set(_LOST_PATIENCE.findall(torchrun_log))
+    return {
+        int(rank): -signal.SIGTERM if pid in impatient else int(code)
+        for rank, code, pid in _REPORT.findall(torchrun_log)
+    }
 
 
 def with_exit_codes(

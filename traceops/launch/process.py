@@ -79,6 +79,7 @@ def run(
             reader.start()
         pace, family, looked, told_at, hung = Pace(ranks), Family(process, env), 0.0, None, False
         gone: list[int] = []
+        failed = False
         while process.poll() is None:
             now = time.monotonic()
             if told_at is None:
@@ -89,6 +90,9 @@ def run(
                     gone += [rank for rank in ended if rank not in gone]
                 if hangs is not None and (hangs.stall is not None or not own.muted):
                     hung = hangs.observe(records) and not received
+                elif hangs is not None and not failed:
+                    failed = True
+                    hangs.rank_failed(records)
             ending = told_at is None and (hung or bool(received))
             if now - looked > _LOOK_EVERY_S or ending:
                 family.refresh()
