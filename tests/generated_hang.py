@@ -200,6 +200,7 @@ def _dump(
                 "ranks": str(list(job.groups[name])),
             }
             for name in mine
+            if last[name]  # torch lists a group with its first operation
         },
         "comm_lib_version": "2.28.9",
         "pg_status": status,

@@ -21,9 +21,11 @@ def one_job(records: Sequence[RankRecord]) -> tuple[dict[int, RankRecord], list[
     by_world: dict[tuple[int, ...] | None, list[RankRecord]] = defaultdict(list)
     for record in records:
         by_world[_world(record)].append(record)
-    if None in by_world and len(by_world) > 1:  # a dump that tells no members may belong to any
-        largest = max((world for world in by_world if world), key=lambda world: len(by_world[world]))
-        by_world[largest] += by_world.pop(None)
+    untold = by_world.pop(None, [])
+    by_size = sorted(by_world, key=lambda world: -len(by_world[world]))
+    for record in untold:  # it may belong to any job that has all ranks it knows of
+        fitting = (world for world in by_size if _members(record) <= set(world or ()))
+        by_world[next(fitting, None)].append(record)
     jobs = [job for same_world in by_world.values() for job in _by_time(same_world)]
     if not jobs:
         return {}, []
@@ -36,9 +38,14 @@ def one_job(records: Sequence[RankRecord]) -> tuple[dict[int, RankRecord], list[
 
 
 def _world(record: RankRecord) -> tuple[int, ...] | None:
-    """The members of the largest group a rank knows: the job's ranks."""
-    known = [group.ranks for group in record.groups.values() if group.ranks]
+    """The job's ranks; None where the rank has not used the group of all ranks: torch lists those used only."""
+    known = [group.ranks for group in record.groups.values() if group.ranks and group.is_of_all]
     return max(known, key=len, default=None)
+
+
+def _members(record: RankRecord) -> set[int]:
+    """All ranks that the record tells of."""
+    return {rank for group in record.groups.values() for rank in group.ranks or ()}
 
 
 def _last_call(record: RankRecord) -> int | None:
@@ -68,6 +75,8 @@ def _why(record: RankRecord, kept: Sequence[RankRecord]) -> str:
     world, usual = _world(record), worlds.most_common(1)[0][0]
     if world != usual and world and usual:
         return f"it is of another job, with {len(world)} ranks where the others have {len(usual)}; left out"
+    if usual and not _members(record) <= set(usual):
+        return "it is of another job, with ranks that the others do not know; left out"
     return "it is of another job, over an hour before or after the others; left out"
 
 

@@ -68,6 +68,11 @@ class RecordedGroup:
     description: str
     ranks: tuple[int, ...] | None
 
+    @property
+    def is_of_all(self) -> bool:
+        """Whether this is the group of all ranks, which old torch and gloo list without members."""
+        return self.description == "default_pg" or (self.name in ("0", "default_pg") and not self.description)
+
 
 @dataclass(frozen=True)
 class GroupStatus:

@@ -10,6 +10,7 @@ from traceops.hangs.calls import by_signature, describe, message_bytes, place, s
 from traceops.hangs.model import Root
 from traceops.hangs.standing import Call, Group, Standing
 from traceops.hangs.waits import NOT_CALLED, NOT_SEEN, Waits, cycles
+from traceops.model import Confidence
 from traceops.rank_text import who, who_first
 
 HOST, MISMATCH, GPU, DIED, START, NETWORK = (
@@ -103,8 +104,9 @@ def not_called(ranks: Mapping[int, Standing], waits: Waits, explained: Collectio
                 Root(
                     rule=HOST,
                     ranks=tuple(sorted(members)),
-                    confidence="high" if all_known(group, ranks) and sure >= set(members) else "medium",
-                    message=f"{who_first(members)} never called {call_text(call, 'which the others call')}; "
+                    confidence=_how_sure(all_known(group, ranks), sure >= set(members)),
+                    message=f"{who_first(members)} {'never' if sure >= set(members) else 'perhaps never'} called "
+                    f"{call_text(call, 'which the others call')}; "
                     f"{they_wait(waiting)} for it.",
                     waiting=waiting,
                     cause="host",
@@ -122,6 +124,11 @@ def not_called(ranks: Mapping[int, Standing], waits: Waits, explained: Collectio
     return roots
 
 
+def _how_sure(all_recorded: bool, counted: bool) -> Confidence:
+    """counted: the records number the collectives of these ranks; else only nothing shows that they called it."""
+    return "low" if not counted else "high" if all_recorded else "medium"
+
+
 def circles(
     ranks: Mapping[int, Standing], waits: Waits, explained: Collection[int], away: Collection[int]
 ) -> list[Root]:
@@ -134,6 +141,7 @@ def circles(
         if set(members) & set(explained):
             continue
         heads = [(rank, head) for rank in members if (head := ranks[rank].head) is not None]
+        inside = [wait for wait in waits.edges if wait.rank in members and wait.on in members]
         told = "; ".join(f"rank {rank} is in {call_text(head)}" for rank, head in heads[:6])
         culprits = tuple(rank for rank in members if rank in away)
         if culprits and len(culprits) < len(members):
@@ -146,7 +154,7 @@ def circles(
                 Root(
                     rule=rule,
                     ranks=named,
-                    confidence="medium",
+                    confidence="low" if any(wait.why == NOT_SEEN for wait in inside) else "medium",
                     message=f"{who_first(members)} wait for each other: {told}"
                     f"{'; …' if len(heads) > 6 else ''}. {why}.",
                     waiting=waits.waiting_for(named),
@@ -156,9 +164,8 @@ def circles(
                             f"rank {wait.rank} waits for rank {wait.on}",
                             f"{wait.op} #{wait.sequence} of {wait.group}",
                         )
-                        for wait in waits.edges
-                        if wait.rank in members and wait.on in members
-                    )[:12],
+                        for wait in inside[:12]
+                    ),
                 ),
             )
         )

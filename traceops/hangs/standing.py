@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from traceops.hangs.model import Evidence, GroupStatus, Operation, RankRecord, RecordedGroup
+from traceops.hangs.model import Evidence, GroupStatus, Operation, RankRecord
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _groups(
     alike: dict[tuple[tuple[int, ...] | None, str], int] = defaultdict(int)
     for name in sorted(record.groups, key=_creation_order):
         group = record.groups[name]
-        ranks = group.ranks or (world if _is_default(group) else None)
+        ranks = group.ranks or (world if group.is_of_all else None)
         number = str(alike[ranks, group.description]) if ranks else name
         alike[ranks, group.description] += 1
         key = (ranks, group.description, number)
@@ -114,11 +114,6 @@ def _groups(
 def _creation_order(name: str) -> tuple[int, str]:
     """Torch numbers groups; other names have no order but their own."""
     return (int(name), "") if name.isdecimal() else (1 << 62, name)
-
-
-def _is_default(group: RecordedGroup) -> bool:
-    """Whether this is the group of all ranks, which old torch and gloo list without members."""
-    return group.description == "default_pg" or (group.name in ("0", "default_pg") and not group.description)
 
 
 def _standing(record: RankRecord, named: Mapping[str, Group], with_p2p: set[Group]) -> Standing:

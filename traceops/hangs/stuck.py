@@ -31,14 +31,24 @@ def stuck_together(ranks: Mapping[int, Standing], waits: Waits, explained: Colle
             continue
         finished = _finished_elsewhere(meeting, ranks, waits)
         started = [call for call in meeting.calls if call.op.state == "started"]
-        scheduled = [call for call in meeting.calls if call.op.state == "scheduled"]
+        scheduled = [
+            call
+            for call in meeting.calls
+            if call.op.state == "scheduled" and not _starts_unknown(ranks[call.rank])
+        ]
         if finished and len(finished) >= len(meeting.calls):
             roots.append(_gpu(meeting, here, finished, "finished", ranks, waits))
         elif started and scheduled:
             roots.append(_gpu(meeting, scheduled, [call.rank for call in started], "started", ranks, waits))
         else:
-            roots.append(_network(meeting, ranks, waits, bool(started)))
+            roots.append(_network(meeting, ranks, waits))
     return roots
+
+
+def _starts_unknown(standing: Standing) -> bool:
+    """Whether this rank, unlike others, recorded no starts: what it finished has none either."""
+    record = standing.record
+    return not record.timed and any(op.state == "completed" for op in record.operations)
 
 
 def _meetings(ranks: Mapping[int, Standing], waits: Waits) -> list[Meeting]:
@@ -111,24 +121,28 @@ def _gpu(
     )
 
 
-def _network(meeting: Meeting, ranks: Mapping[int, Standing], waits: Waits, started: bool) -> Root:
+def _network(meeting: Meeting, ranks: Mapping[int, Standing], waits: Waits) -> Root:
     members = tuple(sorted(call.rank for call in meeting.calls))
-    timed = any(ranks[rank].record.timed for rank in members)
-    unsure = not started and not timed
+    states = {call.op.state for call in meeting.calls}
+    if states == {"started"}:
+        told = ": all run it."
+    elif all(ranks[rank].record.timed for rank in members):
+        told = ", nor has any GPU started it: what is before it on their streams is not excluded."
+    else:
+        told = "; starts were not recorded, so a GPU that hangs is not excluded."
     return about(
         meeting.calls[0],
         Root(
             rule=NETWORK,
             ranks=members,
-            confidence="high" if not unsure and all_known(meeting.group, ranks) else "low",
-            message=f"All {len(members)} members called {call_text(meeting.calls[0])}, and none finished it"
-            + (
-                ": all run it."
-                if started
-                else "; starts were not recorded, so a GPU that hangs is not excluded."
-            ),
+            confidence="low"
+            if states != {"started"}
+            else "high"
+            if all_known(meeting.group, ranks)
+            else "medium",
+            message=f"All {len(members)} members called {call_text(meeting.calls[0])}, and none finished it{told}",
             waiting=waits.waiting_for(members),
-            cause="network" if started else None,
-            evidence=(("members", ranks_text(members, 16)), ("state", meeting.calls[0].op.state)),
+            cause="network" if states == {"started"} else None,
+            evidence=(("members", ranks_text(members, 16)), ("state", ", ".join(sorted(states)))),
         ),
     )

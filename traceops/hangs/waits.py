@@ -84,7 +84,7 @@ def _edges(standing: Standing, ranks: Mapping[int, Standing], dead: Collection[i
             continue
         if member not in ranks:
             absent.append(_wait(head, member, NO_RECORD))
-        elif group in ranks[member].enqueued and (why := _keeps_waiting(ranks[member], group, sequence)):
+        elif why := _keeps_waiting(ranks[member], group, sequence):
             present.append(_wait(head, member, why))
     if present:
         return [*present, *(wait for wait in absent if wait.on in dead)]
@@ -93,6 +93,8 @@ def _edges(standing: Standing, ranks: Mapping[int, Standing], dead: Collection[i
 
 def _keeps_waiting(member: Standing, group: Group, sequence: int) -> str | None:
     """Why a member has not come to this collective yet; None if it is there or beyond."""
+    if group not in member.enqueued:
+        return _unheard_of(member, group)
     entered = member.entered(group, sequence)
     if not entered:
         return NOT_SEEN if entered is None else NOT_CALLED
@@ -100,6 +102,14 @@ def _keeps_waiting(member: Standing, group: Group, sequence: int) -> str | None:
         return None
     assert member.head is not None  # it has this very operation pending
     return None if member.head.key == (group, sequence) and not member.head.op.is_p2p else EARLIER
+
+
+def _unheard_of(member: Standing, group: Group) -> str | None:
+    """A dump lists the groups that the rank has used: one of its own that is not there it has not."""
+    if group.ranks is None:
+        return None
+    alike = any(other.ranks == group.ranks for other in member.enqueued)
+    return NOT_CALLED if member.record.whole and not alike else NOT_SEEN
 
 
 def _to_peer(head: Call, standing: Standing, ranks: Mapping[int, Standing]) -> list[Wait]:
@@ -159,7 +169,8 @@ def has_finished(call: Call, standing: Standing, peer: Standing) -> bool | None:
     messages, latest = peer.messages.get(call.group), peer.latest.get(call.group)
     if messages is not None:
         return messages >= call.op.sequence
-    return None if latest is not None and latest >= call.op.sequence else False
+    mixed = bool(standing.enqueued.get(call.group))  # then the peer's last call may be a collective
+    return None if mixed or (latest is not None and latest >= call.op.sequence) else False
 
 
 def _same_way(one: Call, other: Call) -> bool:

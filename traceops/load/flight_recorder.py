@@ -164,7 +164,7 @@ def _status(
     """How far each group has come, by name: the dump counts groups by an id of its own."""
     result: dict[str, GroupStatus] = {}
     config = config if isinstance(config, dict) else {}
-    names = _names_by_id(list(map(str, config)), entries, list(groups))
+    names = _names_by_id(list(map(str, config)), entries, groups)
     for key, value in config.items():
         name = names.get(str(key))
         if name is not None and isinstance(value, dict):
@@ -193,9 +193,14 @@ def _collective_status(entries: list[dict[str, Any]]) -> GroupStatus:
     return GroupStatus(enqueued, min(pending) - 1 if pending else enqueued)
 
 
-def _names_by_id(ids: list[str], entries: list[dict[str, Any]], groups: list[str]) -> dict[str, str]:
+def _names_by_id(
+    ids: list[str], entries: list[dict[str, Any]], groups: dict[str, RecordedGroup]
+) -> dict[str, str]:
     """Group id -> name, from the entries; ids and numbered names both follow the order of creation."""
     names = {str(entry.get("pg_id")): group_of(entry)[0] for entry in entries}
+    first = next((name for name, group in groups.items() if group.is_of_all), None)
+    if first is not None and first not in names.values():
+        names.setdefault("0", first)  # ids count from 0, and the group of all ranks is made first
     if len(ids) != len(groups) or not all(text.isdecimal() for text in (*ids, *groups)):
         return names
     in_order = dict(zip(sorted(ids, key=int), sorted(groups, key=int), strict=True))
