@@ -65,9 +65,10 @@ def _roots(
         noticed = {event.rank for event in evidence.log if event.kind == "mismatch"}
         dead = {rank: death for rank, death in dead.items() if rank not in noticed}
     roots += without_record.died(dead, waits, everybody(evidence))
-    roots += found_in_records.not_called(ranks, waits, _explained(roots, waits))
     perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)
+    inside = {rank for rank, seen in doings.items() if seen.kind in without_record.WAITING}
     away = {rank for rank, seen in doings.items() if seen.kind not in perhaps}
+    roots += found_in_records.not_called(ranks, waits, _explained(roots, waits), inside, away)
     roots += found_in_records.circles(ranks, waits, _explained(roots, waits), away)
     roots += without_record.silent(ranks, waits, doings, stopped(evidence), _explained(roots, waits))
     roots += stuck_together(ranks, waits, _explained(roots, waits))

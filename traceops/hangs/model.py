@@ -94,7 +94,8 @@ class RankRecord:
 
     operations: in program order. status: by the group's name. whole: `operations` go back to the rank's
     first collective. active_only: completed operations were left out of the dump. timed: starts were recorded.
-    source: 'flight recorder' or 'log'.
+    source: 'flight recorder' or 'log'. backend: 'nccl', 'gloo', …, None where not told. hides_messages: the rank
+    has called sends or receives that are not recorded (gloo's never are).
     """
 
     rank: int
@@ -107,6 +108,8 @@ class RankRecord:
     timed: bool = False
     source: Literal["flight recorder", "log"] = "flight recorder"
     nccl_version: str | None = None
+    backend: str | None = None
+    hides_messages: bool = False
 
 
 @dataclass(frozen=True)

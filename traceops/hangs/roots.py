@@ -79,8 +79,18 @@ def _mismatch(head: Call, sides: list[list[Call]], ranks: Mapping[int, Standing]
     )
 
 
-def not_called(ranks: Mapping[int, Standing], waits: Waits, explained: Collection[int]) -> list[Root]:
-    """Ranks that wait for nobody and never called what others wait in: their hosts are elsewhere."""
+def not_called(
+    ranks: Mapping[int, Standing],
+    waits: Waits,
+    explained: Collection[int],
+    inside: Collection[int],
+    away: Collection[int],
+) -> list[Root]:
+    """Ranks that wait for nobody and never called what others wait in: their hosts are elsewhere.
+
+    inside: ranks whose stack shows them waiting for others, in something that no record holds: they are no
+    root where the stack of another shows its host elsewhere (away).
+    """
     wanted: dict[int, list[Call]] = defaultdict(list)
     sure: set[int] = set()
     for wait in waits.edges:
@@ -94,8 +104,10 @@ def not_called(ranks: Mapping[int, Standing], waits: Waits, explained: Collectio
         most, _ = Counter((call.group, call.op.sequence, call.op.op) for call in calls).most_common(1)[0]
         alike[most].append(root)
     roots = []
-    for (group, sequence, op), members in alike.items():
+    for (group, sequence, op), found in alike.items():
         key = (group, sequence, op)
+        members = [rank for rank in found if rank not in inside] if set(found) & set(away) else found
+        hidden = [rank for rank in members if ranks[rank].record.hides_messages and rank not in away]
         call = next(c for c in wanted[members[0]] if (c.group, c.op.sequence, c.op.op) == key)
         waiting = waits.waiting_for(members)
         roots.append(
@@ -104,10 +116,15 @@ def not_called(ranks: Mapping[int, Standing], waits: Waits, explained: Collectio
                 Root(
                     rule=HOST,
                     ranks=tuple(sorted(members)),
-                    confidence=_how_sure(all_known(group, ranks), sure >= set(members)),
+                    confidence=_how_sure(all_known(group, ranks), sure >= set(members) and not hidden),
                     message=f"{who_first(members)} {'never' if sure >= set(members) else 'perhaps never'} called "
                     f"{call_text(call, 'which the others call')}; "
-                    f"{they_wait(waiting)} for it.",
+                    f"{they_wait(waiting)} for it."
+                    + (
+                        f" {who_first(hidden)} may wait in a send or receive: gloo records none."
+                        if hidden
+                        else ""
+                    ),
                     waiting=waiting,
                     cause="host",
                     evidence=tuple(

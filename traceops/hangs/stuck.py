@@ -36,12 +36,14 @@ def stuck_together(ranks: Mapping[int, Standing], waits: Waits, explained: Colle
             for call in meeting.calls
             if call.op.state == "scheduled" and not _starts_unknown(ranks[call.rank])
         ]
-        if finished and len(finished) >= len(meeting.calls):
+        if any(ranks[call.rank].record.backend == "gloo" for call in meeting.calls):
+            roots.append(_network(meeting, ranks, waits, finished))  # no GPU is in it
+        elif finished and len(finished) >= len(meeting.calls):
             roots.append(_gpu(meeting, here, finished, "finished", ranks, waits))
         elif started and scheduled:
             roots.append(_gpu(meeting, scheduled, [call.rank for call in started], "started", ranks, waits))
         else:
-            roots.append(_network(meeting, ranks, waits))
+            roots.append(_network(meeting, ranks, waits, finished))
     return roots
 
 
@@ -121,26 +123,35 @@ def _gpu(
     )
 
 
-def _network(meeting: Meeting, ranks: Mapping[int, Standing], waits: Waits) -> Root:
+def _network(meeting: Meeting, ranks: Mapping[int, Standing], waits: Waits, finished: Sequence[int]) -> Root:
     members = tuple(sorted(call.rank for call in meeting.calls))
     states = {call.op.state for call in meeting.calls}
+    records = [ranks[rank].record for rank in members]
+    sure = states == {"started"} and meeting.group.ranks is not None
     if states == {"started"}:
-        told = ": all run it."
-    elif all(ranks[rank].record.timed for rank in members):
-        told = ", nor has any GPU started it: what is before it on their streams is not excluded."
+        told = "all run it."
+    elif any(record.backend == "gloo" for record in records):
+        told = "gloo does not tell who of them it waits for."
+    elif all(record.timed for record in records):
+        told = "nor has any GPU started it: what is before it on their streams is not excluded."
     else:
-        told = "; starts were not recorded, so a GPU that hangs is not excluded."
+        told = "starts were not recorded, so a GPU that hangs is not excluded."
+    if meeting.group.ranks is None:
+        whole = f"{who_first(members)} called"
+        told += " Who else is in the group is not known."
+    elif finished:
+        whole = f"All members called, and {who(finished)} finished,"
+    else:
+        whole = f"All {len(members)} members called"
     return about(
         meeting.calls[0],
         Root(
             rule=NETWORK,
             ranks=members,
-            confidence="low"
-            if states != {"started"}
-            else "high"
-            if all_known(meeting.group, ranks)
-            else "medium",
-            message=f"All {len(members)} members called {call_text(meeting.calls[0])}, and none finished it{told}",
+            confidence="low" if not sure else "high" if all_known(meeting.group, ranks) else "medium",
+            message=f"{whole} {call_text(meeting.calls[0])}, and "
+            f"{'none' if len(members) > 1 else 'it never'} finished it{' on ' + who(members) if finished else ''}"
+            f"{':' if states == {'started'} else ';'} {told}",
             waiting=waits.waiting_for(members),
             cause="network" if states == {"started"} else None,
             evidence=(("members", ranks_text(members, 16)), ("state", ", ".join(sorted(states)))),

@@ -19,6 +19,7 @@ from traceops.hangs.model import GroupStatus, RankRecord, RecordedGroup
 from traceops.load.plain_pickle import ForbiddenPickle, load_plain, salvage_plain
 from traceops.load.recorder_entries import (
     P2P,
+    backend_of,
     group_of,
     is_count,
     is_entry,
@@ -76,6 +77,7 @@ def _record(path: Path, rank: int, data: bytes) -> tuple[RankRecord, str]:
     if len(entries) < len(document.get("entries", [])):
         damage = damage or f"{len(document['entries']) - len(entries)} of its entries make no sense"
     operations = operations_of(entries, groups)
+    hides_messages = _hides_messages(entries)
     for entry in entries:
         name, description = group_of(entry)
         groups.setdefault(name, RecordedGroup(name, description, None))
@@ -84,11 +86,13 @@ def _record(path: Path, rank: int, data: bytes) -> tuple[RankRecord, str]:
         path=str(path),
         groups=groups,
         operations=tuple(operations),
-        status=_status(document.get("pg_status"), entries, groups),
+        status=_status(document.get("pg_status"), entries, groups, hides_messages),
         whole=_whole(entries) and bool(entries or not document.get("pg_status")) and not damage,
         active_only=_active_only(entries) if entries else bool(document.get("pg_status")),
         timed=any(entry.get("time_discovered_started_ns") for entry in entries),
         nccl_version=text_of(document.get("comm_lib_version") or document.get("nccl_version")) or None,
+        backend=next((backend_of(entry) for entry in entries), None),
+        hides_messages=hides_messages,
     )
     return record, damage
 
@@ -159,7 +163,7 @@ def _ranks(value: Any) -> tuple[int, ...] | None:
 
 
 def _status(
-    config: Any, entries: list[dict[str, Any]], groups: dict[str, RecordedGroup]
+    config: Any, entries: list[dict[str, Any]], groups: dict[str, RecordedGroup], hides_messages: bool
 ) -> dict[str, GroupStatus]:
     """How far each group has come, by name: the dump counts groups by an id of its own."""
     result: dict[str, GroupStatus] = {}
@@ -179,7 +183,20 @@ def _status(
         messages = max(number_of(entry.get("p2p_seq_id"), 0) for entry in own)
         if messages:  # the dump's own status then counts sends and receives too, in the same field
             result[name] = replace(_collective_status(own), messages=messages)
+        elif hides_messages:
+            result[name] = _collective_status(own)
+    if hides_messages:  # nothing tells whether the other groups' counts are of collectives
+        result = {name: status for name, status in result.items() if name in by_group}
     return result
+
+
+def _hides_messages(entries: list[dict[str, Any]]) -> bool:
+    """Gloo records no sends and receives, but the group's count of all calls goes on."""
+    return any(
+        backend_of(entry) == "gloo"
+        and number_of(entry.get("op_id"), 0) > number_of(entry.get("collective_seq_id"), 0)
+        for entry in entries
+    )
 
 
 def _collective_status(entries: list[dict[str, Any]]) -> GroupStatus:

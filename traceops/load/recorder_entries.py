@@ -99,6 +99,11 @@ def state_of(entry: dict[str, Any]) -> State:
     return "started" if entry.get("state") == "started" else "scheduled"
 
 
+def backend_of(entry: dict[str, Any]) -> str | None:
+    """'nccl' or 'gloo', where the entry tells."""
+    return entry["profiling_name"].rpartition(":")[0].partition(":")[0] or None
+
+
 def group_of(entry: dict[str, Any]) -> tuple[str, str]:
     """(name, description) of an entry's group; before torch 2.4 the id is all there is."""
     group = entry.get("process_group")
