@@ -59,7 +59,8 @@ def _deaf_to_children() -> None:
     that they are gone in the middle of the saving.
     """
     if callable(signal.getsignal(signal.SIGCHLD)):
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # Not SIG_DFL: Python complains of a signal that has come but whose handler is gone.
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
 
 @contextmanager

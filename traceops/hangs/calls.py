@@ -20,6 +20,7 @@ _ANY_INPUT = (
     "gather",
     "send",
     "recv",
+    "_broadcast_oop",
 )
 _ANY_OUTPUT = (
     "all_to_all",
@@ -31,6 +32,7 @@ _ANY_OUTPUT = (
     "coalesced",
     "send",
     "recv",
+    "_reduce_oop",
 )
 # One rank of a correct barrier or broadcast may go by another name of the same thing.
 _ALIKE = {"all_reduce_barrier": "barrier", "allreduce": "all_reduce", "all_gather_base": "_all_gather_base"}

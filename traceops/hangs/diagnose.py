@@ -12,6 +12,7 @@ from traceops.hangs import without_record
 from traceops.hangs.calls import message_bytes, place
 from traceops.hangs.discover import find_evidence
 from traceops.hangs.doing import Doing, doing
+from traceops.hangs.mismatch import mismatches
 from traceops.hangs.model import Diagnosis, Evidence, Root
 from traceops.hangs.processes import Death, deaths, stopped
 from traceops.hangs.standing import Standing, standings
@@ -60,7 +61,7 @@ def _roots(
     doings: Mapping[int, Doing],
 ) -> list[Root]:
     steps = {rank: told.step for rank, told in evidence.processes.items() if told.step is not None}
-    roots = found_in_records.mismatches(ranks, waits, steps)
+    roots = mismatches(ranks, waits, steps)
     if roots:  # the library that notices other sizes than it expects ends the process: an echo
         noticed = {event.rank for event in evidence.log if event.kind == "mismatch"}
         dead = {rank: death for rank, death in dead.items() if rank not in noticed}
@@ -68,7 +69,8 @@ def _roots(
     perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)
     inside = {rank for rank, seen in doings.items() if seen.kind in without_record.WAITING}
     away = {rank for rank, seen in doings.items() if seen.kind not in perhaps}
-    roots += found_in_records.not_called(ranks, waits, _explained(roots, waits), inside, away)
+    if evidence.stall is not None or not dead:  # else the others were caught on their way, not stuck
+        roots += found_in_records.not_called(ranks, waits, _explained(roots, waits), inside, away)
     roots += found_in_records.circles(ranks, waits, _explained(roots, waits), away)
     roots += without_record.silent(ranks, waits, doings, stopped(evidence), _explained(roots, waits))
     roots += stuck_together(ranks, waits, _explained(roots, waits))

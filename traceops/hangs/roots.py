@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from traceops.hangs.calls import by_signature, describe, message_bytes, place, shape_text
+from traceops.hangs.calls import message_bytes, place, shape_text
 from traceops.hangs.model import Root
 from traceops.hangs.standing import Call, Group, Standing
 from traceops.hangs.waits import NOT_CALLED, NOT_SEEN, Waits, cycles
@@ -16,67 +16,6 @@ from traceops.rank_text import who, who_first
 HOST, MISMATCH, GPU, DIED, START, NETWORK = (
     "TO-H001", "TO-H002", "TO-H003", "TO-H004", "TO-H005", "TO-H006",
 )  # fmt: skip
-
-
-def mismatches(ranks: Mapping[int, Standing], waits: Waits, steps: Mapping[int, int]) -> list[Root]:
-    """Collectives in which ranks wait and that were called differently: the smaller side is the root.
-
-    steps: steps that each rank has finished, as far as known: of sides as large, the one that is not where
-    most ranks are.
-    """
-    seen: set[tuple[Group, int]] = set()
-    roots = []
-    for standing in ranks.values():
-        head = standing.head
-        if head is None or head.op.is_p2p or head.key in seen:
-            continue
-        seen.add(head.key)
-        calls = [other.calls[head.key] for other in ranks.values() if head.key in other.calls]
-        sides = by_signature(calls)
-        if len(sides) > 1:
-            roots.append(_mismatch(head, _ordered(sides, steps), ranks, waits))
-    return roots
-
-
-def _ordered(sides: list[list[Call]], steps: Mapping[int, int]) -> list[list[Call]]:
-    """The side that is right first; an empty one where that cannot be told."""
-    largest = [side for side in sides if len(side) == len(sides[0])]
-    if len(largest) == 1:
-        return sides
-    common = Counter(steps.values()).most_common(2)
-    if not common or (len(common) == 2 and common[0][1] == common[1][1]):
-        return [[], *sides]
-    there = [side for side in largest if any(steps.get(call.rank) == common[0][0] for call in side)]
-    if len(there) != 1:
-        return [[], *sides]
-    return [*there, *(side for side in sides if side not in there)]
-
-
-def _mismatch(head: Call, sides: list[list[Call]], ranks: Mapping[int, Standing], waits: Waits) -> Root:
-    undecided = sides[0] == []  # as many on each side: nothing tells who is wrong
-    sides = [side for side in sides if side]
-    odd = [call for side in (sides if undecided else sides[1:]) for call in side]
-    inside = [call.rank for side in sides for call in side]
-    told = "; ".join(
-        f"{who([call.rank for call in side])} called {describe(side[0].op)}{_at(side[0])}"
-        for side in sides[:4]
-    )
-    return about(
-        odd[0],
-        Root(
-            rule=MISMATCH,
-            ranks=tuple(sorted(call.rank for call in odd)),
-            confidence="high"
-            if not undecided and _recorded([call.rank for call in odd], ranks)
-            else "medium",
-            message=f"As #{head.op.sequence} of {head.group.label}, {told}"
-            + ("; as many on each side, so nothing tells which call is wrong." if undecided else "."),
-            waiting=tuple(sorted({*inside, *waits.waiting_for(inside)} - {call.rank for call in odd})),
-            evidence=tuple(
-                (f"call of {who([c.rank for c in side])}", describe(side[0].op)) for side in sides[:8]
-            ),
-        ),
-    )
 
 
 def not_called(
@@ -191,10 +130,10 @@ def circles(
 
 def all_known(group: Group, ranks: Mapping[int, Standing]) -> bool:
     """Whether every member has a flight recorder's dump."""
-    return group.ranks is not None and _recorded(group.ranks, ranks)
+    return group.ranks is not None and recorded(group.ranks, ranks)
 
 
-def _recorded(members: Sequence[int], ranks: Mapping[int, Standing]) -> bool:
+def recorded(members: Sequence[int], ranks: Mapping[int, Standing]) -> bool:
     """Whether all have a flight recorder's dump, which tells more than a log."""
     return all(rank in ranks and ranks[rank].record.source == "flight recorder" for rank in members)
 
@@ -218,11 +157,6 @@ def call_text(call: Call, by: str = "called") -> str:
     details = [text for text in (shape_text(call.op), None if where is None else f"{by} in {where}") if text]
     number = f"{call.op.op} #{call.op.sequence} of {call.group.label}"
     return f"{number} ({', '.join(details)})" if details else number
-
-
-def _at(call: Call) -> str:
-    where = place(call.op.frames)
-    return "" if where is None else f" in {where}"
 
 
 def they_wait(waiting: Sequence[int]) -> str:

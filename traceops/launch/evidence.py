@@ -48,7 +48,8 @@ def collect(
     for rank, text in stacks.items():
         _write(evidence / f"stacks_{rank}.txt", text)
     notes = [f"rank {record.rank} gave no stack" for record in alive if record.rank not in stacks]
-    _dump_flight_recorders(evidence, progress, alive)
+    running = [record for record in alive if state(record.pid) not in ("T", "t")]  # the others cannot answer
+    _dump_flight_recorders(evidence, progress, running)
     with ThreadPoolExecutor(max_workers=16) as pool:
         looks = [pool.submit(_py_spy, evidence, record) for record in alive]
         looks += [pool.submit(_gpus, evidence), pool.submit(_kernel, evidence, began_s)]

@@ -1,0 +1,153 @@
+"""Collectives that ranks called differently: where their calls first part, and which side is out of line."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from traceops.hangs.calls import by_signature, describe, place, signature
+from traceops.hangs.model import Root
+from traceops.hangs.roots import MISMATCH, about, recorded
+from traceops.hangs.standing import Call, Group, Standing
+from traceops.hangs.waits import Waits
+from traceops.rank_text import who
+
+# Calls before the first difference that have to agree: else the ranks' counts are not of the same group.
+_LEAST_COMMON = 3
+# Of calls that have ended, only those where a difference is never correct.
+_STRICT = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "barrier")
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """Calls of one number of a group on two or more sides; `right` is the side in line, None if not known."""
+
+    group: Group
+    sequence: int
+    sides: tuple[tuple[Call, ...], ...]
+    right: int | None
+
+
+def mismatches(ranks: Mapping[int, Standing], waits: Waits, steps: Mapping[int, int]) -> list[Root]:
+    """The first call on which members part, in each group in which ranks wait: the side out of line is the root.
+
+    That is the smaller side; of equal ones the side whose call is not what the steps before had at this place,
+    or else that of a rank that has not finished as many steps as most. NCCL may limp on after a
+    difference, with wrong numbers: then it lies before what the ranks wait in.
+    steps: steps that each rank has finished, as far as known.
+    """
+    heads: dict[Group, list[Call]] = defaultdict(list)
+    for standing in ranks.values():
+        if standing.head is not None and not standing.head.op.is_p2p:
+            heads[standing.head.group].append(standing.head)
+    found = ((group, _first_difference(group, calls, ranks, steps)) for group, calls in heads.items())
+    return [
+        _root(difference, heads[group], ranks, waits) for group, difference in found if difference is not None
+    ]
+
+
+def _first_difference(
+    group: Group, heads: Sequence[Call], ranks: Mapping[int, Standing], steps: Mapping[int, int]
+) -> _Difference | None:
+    pending = {head.op.sequence for head in heads}
+    called: dict[int, list[Call]] = defaultdict(list)
+    for standing in ranks.values():
+        for (own, sequence), call in standing.calls.items():
+            if own == group and sequence <= max(pending):
+                called[sequence].append(call)
+    common = 0
+    for sequence in sorted(called):
+        calls = called[sequence]
+        plain = {(call.op.op, call.op.sizes_in, call.op.sizes_out, call.op.dtypes_in) for call in calls}
+        sides = by_signature(calls) if len(plain) > 1 else [calls]
+        if len(sides) == 1:
+            common += len(calls) > 1
+        elif sequence in pending or (common >= _LEAST_COMMON and _never_correct(sides)):
+            return _judged(group, sequence, sides, ranks, steps)
+    return None
+
+
+def _never_correct(sides: Sequence[Sequence[Call]]) -> bool:
+    return all(signature(side[0].op)[0] in _STRICT for side in sides)
+
+
+def _judged(
+    group: Group,
+    sequence: int,
+    sides: Sequence[Sequence[Call]],
+    ranks: Mapping[int, Standing],
+    steps: Mapping[int, int],
+) -> _Difference:
+    largest = [i for i, side in enumerate(sides) if len(side) == len(sides[0])]
+    if len(largest) > 1:
+        usual = _usual_call(group, sequence, ranks[sides[0][0].rank])
+        in_line = [i for i in largest if usual is not None and signature(sides[i][0].op) == usual]
+        largest = in_line or _where_most_are(largest, sides, steps)
+    right = largest[0] if len(largest) == 1 else None
+    return _Difference(group, sequence, tuple(tuple(side) for side in sides), right)
+
+
+def _usual_call(group: Group, sequence: int, standing: Standing) -> tuple[object, ...] | None:
+    """What the calls of the steps before lead to expect under this number; None where they do not repeat."""
+    before: list[tuple[object, ...]] = []
+    while (call := standing.calls.get((group, sequence - 1 - len(before)))) is not None:
+        before.append(signature(call.op))
+    # The step is the period that holds longest: a run of equal buckets repeats too, but not for long.
+    repeats = {period: _repeats(before, period) for period in range(1, len(before) // 2 + 1)}
+    best = max(repeats, key=lambda period: (repeats[period], -period), default=0)
+    return before[best - 1] if best and repeats[best] >= best else None
+
+
+def _repeats(before: Sequence[tuple[object, ...]], period: int) -> int:
+    """How many of the latest calls equal the one a period earlier."""
+    pairs = zip(before, before[period:], strict=False)
+    return next((i for i, (late, early) in enumerate(pairs) if late != early), len(before) - period)
+
+
+def _where_most_are(
+    largest: list[int], sides: Sequence[Sequence[Call]], steps: Mapping[int, int]
+) -> list[int]:
+    """Those of the sides with a rank in the step that most ranks are in; all where that cannot be told."""
+    common = Counter(steps.values()).most_common(2)
+    if not common or (len(common) == 2 and common[0][1] == common[1][1]):
+        return largest
+    there = [i for i in largest if any(steps.get(call.rank) == common[0][0] for call in sides[i])]
+    return there or largest
+
+
+def _root(found: _Difference, heads: Sequence[Call], ranks: Mapping[int, Standing], waits: Waits) -> Root:
+    odd = [call for i, side in enumerate(found.sides) if i != found.right for call in side]
+    blamed = tuple(sorted(call.rank for call in odd))
+    inside = {call.rank for side in found.sides for call in side} | {head.rank for head in heads}
+    told = "; ".join(
+        f"{who([call.rank for call in side])} called {describe(side[0].op)}{_at(side[0])}"
+        for side in found.sides[:4]
+    )
+    stuck = max(head.op.sequence for head in heads)
+    later = f" From there on their calls did not belong together, until #{stuck} never ended."
+    return about(
+        odd[0],
+        Root(
+            rule=MISMATCH,
+            ranks=blamed,
+            confidence="high" if found.right is not None and recorded(blamed, ranks) else "medium",
+            message=f"As #{found.sequence} of {found.group.label}, {told}"
+            + (
+                "."
+                if found.right is not None
+                else "; as many on each side, so nothing tells which call is wrong."
+            )
+            + (later if stuck > found.sequence else ""),
+            waiting=tuple(sorted({*inside, *waits.waiting_for(inside)} - set(blamed))),
+            evidence=tuple(
+                (f"call of {who([call.rank for call in side])}", describe(side[0].op))
+                for side in found.sides[:8]
+            ),
+        ),
+    )
+
+
+def _at(call: Call) -> str:
+    where = place(call.op.frames)
+    return "" if where is None else f" in {where}"
