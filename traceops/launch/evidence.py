@@ -44,11 +44,11 @@ def collect(
     evidence.mkdir(parents=True, exist_ok=True)
     rows = [_row(out, record, stall) for record in records]
     alive = [record for record in records if is_alive(record)]
-    stacks = stacks_now(alive, progress)
+    running = [record for record in alive if state(record.pid) not in ("T", "t")]  # the others cannot answer
+    stacks = stacks_now(running, progress)
     for rank, text in stacks.items():
         _write(evidence / f"stacks_{rank}.txt", text)
     notes = [f"rank {record.rank} gave no stack" for record in alive if record.rank not in stacks]
-    running = [record for record in alive if state(record.pid) not in ("T", "t")]  # the others cannot answer
     _dump_flight_recorders(evidence, progress, running)
     with ThreadPoolExecutor(max_workers=16) as pool:
         looks = [pool.submit(_py_spy, evidence, record) for record in alive]
