@@ -15,7 +15,7 @@ from traceops.hangs.model import Evidence, RankRecord, RankStacks, RecordedGroup
 from traceops.hangs.own_files import Found, read_own, read_run
 from traceops.load.flight_recorder import is_dump, read_dump
 from traceops.load.hang_log import read_log, records_from_log
-from traceops.load.run_manifest import read_run_manifest
+from traceops.load.run_manifest import MOST_RANKS, read_run_manifest
 from traceops.load.stacks import read_stacks, sniff
 
 _HEAD = 1 << 16
@@ -221,11 +221,11 @@ def _richest(several: Iterable[RankStacks]) -> RankStacks:
 def _world_size(found: Found, records: dict[int, RankRecord], manifest: dict[str, Any]) -> int | None:
     """The number of ranks the job has, as far as anything tells."""
     members = [group.ranks for record in records.values() for group in record.groups.values() if group.ranks]
-    known = [*found.worlds, *(max(ranks) + 1 for ranks in members)]
     seen = {
         *records,
         *found.stacks,
         *found.processes,
         *(rank for event in found.log for rank in event.accused),
     }
-    return max([*known, max(seen) + 1]) if seen else max(known, default=None)
+    sizes = [*found.worlds, *(max(ranks) + 1 for ranks in members), *(rank + 1 for rank in seen)]
+    return max((size for size in sizes if size <= MOST_RANKS), default=None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from traceops.hangs.model import Root
 from traceops.hangs.roots import GPU, NETWORK, about, all_known, call_text, they_wait
 from traceops.hangs.standing import Call, Group, Standing
-from traceops.hangs.waits import Waits, counterpart
+from traceops.hangs.waits import Waits, counterpart, is_beyond, launch
 from traceops.rank_text import ranks_text, who, who_first
 
 
@@ -38,6 +38,8 @@ def stuck_together(ranks: Mapping[int, Standing], waits: Waits, explained: Colle
         ]
         if any(ranks[call.rank].record.backend == "gloo" for call in meeting.calls):
             roots.append(_network(meeting, ranks, waits, finished))  # no GPU is in it
+        elif meeting.group.ranks is not None and len(meeting.group.ranks) == 1:
+            roots.append(_alone(meeting.calls[0], ranks, waits))
         elif finished and len(finished) >= len(meeting.calls):
             roots.append(_gpu(meeting, here, finished, "finished", ranks, waits))
         elif started and scheduled:
@@ -64,29 +66,45 @@ def _meetings(ranks: Mapping[int, Standing], waits: Waits) -> list[Meeting]:
     for (group, sequence, is_p2p), calls in by_key.items():
         if not is_p2p:
             meetings.append(Meeting(group, sequence, tuple(calls)))
-            continue
-        for call in calls:
-            peer = ranks.get(call.op.peer) if call.op.peer is not None else None
-            other = counterpart(call, ranks[call.rank], peer) if peer is not None else None
-            pair = (call, other) if other is not None else (call,)
-            if other is None or call.rank < other.rank or other not in calls:
-                meetings.append(Meeting(group, call.op.sequence, pair))
+        else:
+            meetings += [Meeting(group, heads[0].op.sequence, heads) for heads in _exchanges(calls, ranks)]
     return meetings
+
+
+def _exchanges(heads: Sequence[Call], ranks: Mapping[int, Standing]) -> list[tuple[Call, ...]]:
+    """Ranks whose sends and receives meet each other's, directly or through a batch: they end together."""
+    by_rank = {call.rank: call for call in heads}
+    found: list[tuple[Call, ...]] = []
+    while by_rank:
+        open_ = [by_rank.pop(min(by_rank))]
+        exchange = []
+        while open_:
+            exchange.append(head := open_.pop())
+            for call in launch(ranks[head.rank]):
+                peer = call.op.peer
+                if peer in by_rank and counterpart(call, ranks[call.rank], ranks[peer]) is not None:
+                    open_.append(by_rank.pop(peer))
+        found.append(tuple(sorted(exchange, key=lambda call: call.rank)))
+    return found
 
 
 def _finished_elsewhere(meeting: Meeting, ranks: Mapping[int, Standing], waits: Waits) -> list[int]:
     """Members that are through with an operation in which these are not.
 
-    Where a member's count is not known, it is through if it waits for these in something later.
+    Where a member's count is not known, it is through if it waits for these in something later, or finished that.
     """
     first = meeting.calls[0]
     here = {call.rank for call in meeting.calls}
     if first.op.is_p2p:
-        peer = first.op.peer
-        return [peer] if peer is not None and peer in ranks and peer not in here else []
+        peers = {call.op.peer for head in meeting.calls for call in launch(ranks[head.rank])}
+        return sorted(peer for peer in peers if peer is not None and peer in ranks and peer not in here)
     others = [rank for rank in meeting.group.ranks or ranks if rank in ranks and rank not in here]
     unknown = [rank for rank in others if ranks[rank].entered(*first.key) is None]
-    beyond = set(unknown) & set(waits.waiting_for(here))
+    behind = set(waits.waiting_for(here))
+    beyond = {
+        rank for rank in unknown
+        if rank in behind or any(is_beyond(ranks[rank], ranks[call.rank]) for call in meeting.calls)
+    }  # fmt: skip
     return [rank for rank in others if ranks[rank].finished(*first.key) or rank in beyond]
 
 
@@ -123,6 +141,24 @@ def _gpu(
     )
 
 
+def _alone(call: Call, ranks: Mapping[int, Standing], waits: Waits) -> Root:
+    """A collective of one rank needs no network."""
+    waiting = waits.waiting_for([call.rank])
+    return about(
+        call,
+        Root(
+            rule=GPU,
+            ranks=(call.rank,),
+            confidence="high" if all_known(call.group, ranks) else "medium",
+            message=f"Rank {call.rank} called {call_text(call)}, in which it is alone, and its GPU never finished "
+            f"it; {they_wait(waiting)}.",
+            waiting=waiting,
+            cause="gpu",
+            evidence=((f"state on rank {call.rank}", call.op.state),),
+        ),
+    )
+
+
 def _network(meeting: Meeting, ranks: Mapping[int, Standing], waits: Waits, finished: Sequence[int]) -> Root:
     members = tuple(sorted(call.rank for call in meeting.calls))
     states = {call.op.state for call in meeting.calls}
@@ -139,6 +175,8 @@ def _network(meeting: Meeting, ranks: Mapping[int, Standing], waits: Waits, fini
     if meeting.group.ranks is None:
         whole = f"{who_first(members)} called"
         told += " Who else is in the group is not known."
+    elif meeting.calls[0].op.is_p2p:
+        whole = f"{who_first(members)} called"
     elif finished:
         whole = f"All members called, and {who(finished)} finished,"
     else:

@@ -12,6 +12,7 @@ from traceops.hangs.standing import Call, Group, Standing
 
 NOT_CALLED = "has not called it"
 EARLIER = "has called it, but is still in an earlier operation"
+TOGETHER = "has called it together with others that do not end"
 NO_RECORD = "left no record"
 CAUSE = "is the cause"
 NOT_SEEN = "has not called it, as far as its record tells"
@@ -46,9 +47,50 @@ def find_waits(ranks: Mapping[int, Standing], dead: Collection[int] = ()) -> Wai
     certain = _graph([wait for wait in edges if wait.why != NOT_SEEN])
     # A member that waits for this very rank in something later is through with what this rank is in.
     edges = [
-        wait for wait in edges if wait.why != NOT_SEEN or wait.on not in certain.waiting_for([wait.rank])
+        wait
+        for wait in edges
+        if wait.why != NOT_SEEN
+        or not (wait.on in certain.waiting_for([wait.rank]) or is_beyond(ranks[wait.on], ranks[wait.rank]))
     ]
-    return _graph(edges)
+    return _graph([*edges, *_of_batches(ranks, _graph(edges).by_rank)])
+
+
+def is_beyond(member: Standing, standing: Standing) -> bool:
+    """Whether the member has finished a collective that comes later on this rank than what this one is in."""
+    return any(not call.op.is_p2p and member.finished(*call.key) for call in standing.pending[1:])
+
+
+def _of_batches(ranks: Mapping[int, Standing], waiting: Mapping[int, frozenset[int]]) -> list[Wait]:
+    """Sends and receives launched together end together: whose peer's launch waits for another waits too."""
+    launches = {
+        rank: launch(standing)
+        for rank, standing in ranks.items()
+        if standing.head is not None and standing.head.op.is_p2p
+    }
+    found: list[Wait] = []
+    held = {rank for rank in waiting if len(launches.get(rank, ())) > 1}
+    free = [rank for rank in launches if rank not in waiting]
+    grown = True
+    while grown:
+        new = [
+            _wait(call, call.op.peer, TOGETHER)
+            for rank in free
+            for call in launches[rank]
+            if call.op.peer in held and counterpart(call, ranks[rank], ranks[call.op.peer]) is not None
+        ]
+        found += new
+        held = {wait.rank for wait in new if len(launches[wait.rank]) > 1}
+        moved = {wait.rank for wait in new}
+        free = [rank for rank in free if rank not in moved]
+        grown = bool(held)
+    return found
+
+
+def launch(standing: Standing) -> list[Call]:
+    """The sends and receives that the rank launched together with its first unfinished one."""
+    head = standing.head
+    assert head is not None
+    return [call for call in standing.pending if _launched_together(call, head)]
 
 
 def with_roots(waits: Waits, roots: Iterable[Root]) -> Waits:
@@ -75,8 +117,7 @@ def _edges(standing: Standing, ranks: Mapping[int, Standing], dead: Collection[i
     if head is None:
         return []
     if head.op.is_p2p:
-        together = [call for call in standing.pending if _launched_together(call, head)]
-        return [wait for call in together for wait in _to_peer(call, standing, ranks)]
+        return [wait for call in launch(standing) for wait in _to_peer(call, standing, ranks)]
     group, sequence = head.key
     present, absent = [], []
     for member in group.ranks or ranks:
