@@ -72,7 +72,9 @@ def _roots(
     if evidence.stall is not None or not dead:  # else the others were caught on their way, not stuck
         roots += found_in_records.not_called(ranks, waits, _explained(roots, waits), inside, away)
     roots += found_in_records.circles(ranks, waits, _explained(roots, waits), away)
-    roots += without_record.silent(ranks, waits, doings, stopped(evidence), _explained(roots, waits))
+    roots += without_record.silent(
+        ranks, waits, doings, stopped(evidence), evidence.log, _explained(roots, waits)
+    )
     roots += stuck_together(ranks, waits, _explained(roots, waits))
     if not roots:
         roots = without_record.from_log(evidence.log)

@@ -226,6 +226,7 @@ def _world_size(found: Found, records: dict[int, RankRecord], manifest: dict[str
         *found.stacks,
         *found.processes,
         *(rank for event in found.log for rank in event.accused),
+        *(event.rank for event in found.log if event.rank is not None),
     }
     sizes = [*found.worlds, *(max(ranks) + 1 for ranks in members), *(rank + 1 for rank in seen)]
     return max((size for size in sizes if size <= MOST_RANKS), default=None)

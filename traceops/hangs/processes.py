@@ -9,16 +9,23 @@ from traceops.hangs.model import Evidence, LogEvent
 
 # How ranks end that did nothing wrong: by themselves, or by the SIGTERM that follows another's failure.
 _OBEYED = (None, 0, -signal.SIGTERM, 128 + signal.SIGTERM)
+# What a rank says of a failure of its own, and what it says when another's reaches it.
+_OWN = ("error", "memory", "cuda")
+_REACHED = ("connection", "timeout", "nccl", "monitor")
 
 
 @dataclass(frozen=True)
 class Death:
-    """How a rank's process ended: `reason` in words; `cause` is 'memory', 'gpu' or None."""
+    """How a rank's process ended: `reason` in words; `cause` is 'memory', 'gpu' or None.
+
+    sure: nothing says that this may be the echo of another's failure.
+    """
 
     rank: int
     reason: str
     exit_code: int | None = None
     cause: str | None = None
+    sure: bool = True
 
 
 def deaths(evidence: Evidence) -> dict[int, Death]:
@@ -51,8 +58,12 @@ def _failed(evidence: Evidence) -> dict[int, Death]:
         roots = [evidence.failed_rank]
     if not roots:  # no launcher says who was first: all that did not merely obey it
         roots = [rank for rank, event in exits.items() if event.exit_code not in _OBEYED]
-    found = {}
-    for rank in roots:
+    if not roots:  # nor who ended at all, but peers of theirs do
+        roots = [
+            event.rank for event in evidence.log if event.kind == "connection" and event.rank is not None
+        ]
+    found: dict[int, Death] = {}
+    for rank in _first_causes(evidence, roots, exits):
         process, event = evidence.processes.get(rank), exits.get(rank)
         code = process.exit_code if process is not None else None
         if code is None and event is not None and event.exit_code is not None:
@@ -60,6 +71,24 @@ def _failed(evidence: Evidence) -> dict[int, Death]:
         reason = _exit_text(code) if code is not None else "its process ended"
         found[rank] = _death(evidence, rank, reason, code, process.error if process is not None else None)
     return found
+
+
+def _first_causes(evidence: Evidence, roots: list[int], exits: dict[int, LogEvent]) -> list[int]:
+    """The launcher names whose end it saw first; where that one only lost its peers, who failed by itself."""
+    said: dict[int | None, set[str]] = {}
+    for event in evidence.log:
+        said.setdefault(event.rank, set()).add(event.kind)
+    own = {rank for rank, kinds in said.items() if rank is not None and kinds & set(_OWN)}
+    reached = {rank for rank, kinds in said.items() if kinds & set(_REACHED)} - own
+    if not roots or not set(roots) <= reached:
+        return roots
+    echoes = (*_OBEYED, -signal.SIGABRT, 128 + signal.SIGABRT)  # torch aborts ranks whose peers gave up
+    silent = {rank for rank, event in exits.items() if event.exit_code not in echoes} - reached
+    return (
+        sorted(own)
+        or sorted(silent)
+        or [rank for rank in roots if rank in exits or rank in evidence.processes]
+    )
 
 
 def _death(evidence: Evidence, rank: int, reason: str, code: int | None, error: str | None) -> Death:
@@ -71,7 +100,11 @@ def _death(evidence: Evidence, rank: int, reason: str, code: int | None, error: 
     detail = said or (memory or cuda).text if (said or memory or cuda) else None  # type: ignore[union-attr]
     if detail and detail not in reason:
         reason = f"{reason}: {detail[:300]}"
-    return Death(rank, reason, code, cause)
+    # Torch's watchdog aborts a rank that has waited for too long.
+    aborted = code == 128 + signal.SIGABRT and not detail
+    return Death(
+        rank, reason, code, cause, sure=(code is not None or evidence.stall is not None) and not aborted
+    )
 
 
 def _first_text(events: list[LogEvent], kind: str) -> str | None:

@@ -55,7 +55,7 @@ def not_called(
                 Root(
                     rule=HOST,
                     ranks=tuple(sorted(members)),
-                    confidence=_how_sure(all_known(group, ranks), sure >= set(members) and not hidden),
+                    confidence=how_sure(group, ranks) if sure >= set(members) and not hidden else "low",
                     message=f"{who_first(members)} {'never' if sure >= set(members) else 'perhaps never'} called "
                     f"{call_text(call, 'which the others call')}; "
                     f"{they_wait(waiting)} for it."
@@ -80,9 +80,9 @@ def not_called(
     return roots
 
 
-def _how_sure(all_recorded: bool, counted: bool) -> Confidence:
-    """counted: the records number the collectives of these ranks; else only nothing shows that they called it."""
-    return "low" if not counted else "high" if all_recorded else "medium"
+def how_sure(group: Group, ranks: Mapping[int, Standing]) -> Confidence:
+    """Where nothing tells a group's members, one name may stand for several groups."""
+    return "low" if group.ranks is None else "high" if all_known(group, ranks) else "medium"
 
 
 def circles(

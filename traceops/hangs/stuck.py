@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from traceops.hangs.model import Root
-from traceops.hangs.roots import GPU, NETWORK, about, all_known, call_text, they_wait
+from traceops.hangs.roots import GPU, NETWORK, about, all_known, call_text, how_sure, they_wait
 from traceops.hangs.standing import Call, Group, Standing
 from traceops.hangs.waits import Waits, counterpart, is_beyond, launch
 from traceops.rank_text import ranks_text, who, who_first
@@ -126,7 +126,7 @@ def _gpu(
         Root(
             rule=GPU,
             ranks=members,
-            confidence="high" if all_known(meeting.group, ranks) else "medium",
+            confidence=how_sure(meeting.group, ranks),
             message=f"{who_first(members)} called {call_text(stuck[0])}, but {'its GPU' if one else 'their GPUs'} "
             f"never {'finished it, though' if did == 'finished' else 'got to it, while'} {who(others)} "
             f"{did} it; {they_wait(waiting)}.",
@@ -172,9 +172,9 @@ def _network(meeting: Meeting, ranks: Mapping[int, Standing], waits: Waits, fini
         told = "nor has any GPU started it: what is before it on their streams is not excluded."
     else:
         told = "starts were not recorded, so a GPU that hangs is not excluded."
-    if meeting.group.ranks is None:
+    if meeting.group.ranks is None or any(record.source == "log" for record in records):
         whole = f"{who_first(members)} called"
-        told += " Who else is in the group is not known."
+        told += " Whether others are in the group is not known."
     elif meeting.calls[0].op.is_p2p:
         whole = f"{who_first(members)} called"
     elif finished:

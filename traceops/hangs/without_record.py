@@ -37,7 +37,9 @@ def died(dead: Mapping[int, Death], waits: Waits, everybody: Sequence[int]) -> l
             Root(
                 rule=DIED,
                 ranks=(rank,),
-                confidence="high" if death.exit_code is not None or first is not None else "medium",
+                confidence="high"
+                if death.sure and (death.exit_code is not None or first is not None)
+                else "medium",
                 message=f"Rank {rank} died{called}: {death.reason}.",
                 waiting=waiting or tuple(other for other in everybody if other not in dead),
                 cause=death.cause,
@@ -55,6 +57,7 @@ def silent(
     waits: Waits,
     doings: Mapping[int, Doing],
     halted: Collection[int],
+    log: Sequence[LogEvent],
     explained: Collection[int],
 ) -> list[Root]:
     """Ranks without a record that others wait for: stopped, seen elsewhere by their stack, or not seen at all."""
@@ -80,10 +83,13 @@ def silent(
         waiting = tuple(rank for rank in waits.waiting_for(members) if rank not in members)
         operation = f"{wait.op} #{wait.sequence} of {wait.group}"
         head = ranks[wait.rank].head
+        said = [event for event in log if event.rank in members] if kind == "unseen" else []
         if kind == "stopped":
             why = f"{who_first(members)} {_is(members)} stopped by a signal (SIGSTOP or a debugger)"
         elif kind == "seen":
             why = f"{who_first(members)} left no record of collectives and {_is(members)} elsewhere"
+        elif said:
+            why = f"{who_first(members)} left no record of collectives, but messages in the log"
         else:
             why = f"{who_first(members)} left no evidence at all: dead, on another host, or not collected"
         roots.append(
@@ -98,7 +104,11 @@ def silent(
                 group_ranks=head.group.ranks if head is not None else None,
                 op=wait.op,
                 sequence=wait.sequence,
-                evidence=((f"waits of {who(waiting)}", operation), ("record", "none")),
+                evidence=(
+                    (f"waits of {who(waiting)}", operation),
+                    ("record", "none"),
+                    *((f"{event.path}:{event.line}", event.text[:300]) for event in said[:4]),
+                ),
             )
         )
     return roots

@@ -11,7 +11,7 @@ from traceops.hangs.model import Frame, LogEvent
 from traceops.load.log_events import Cell, Events, shortened
 from traceops.load.log_exits import Exit, Exits
 from traceops.load.log_records import records_from_log
-from traceops.load.log_rules import GROUP, NEEDLES, RANK_IN_GROUP, told_by
+from traceops.load.log_rules import GROUP, NEEDLES, RANK_IN_GROUP, RESTARTS, told_by
 from traceops.load.log_speaker import Speakers
 from traceops.load.log_tracebacks import SURVIVED, Raised, Tracebacks, fatal_frame, operation_in
 from traceops.load.text_lines import blocks, holds_any, lines
@@ -72,6 +72,7 @@ class _Reader:
         self._raised: dict[int | None, Cell] = {}
         self._failed: tuple[int | None, Cell] | None = None  # whose stack of a failed collective comes
         self._fatal: tuple[int | None, Cell, bool] | None = None
+        self._restarted = 0  # the line in which torchrun last said that it starts the ranks again
 
     @property
     def busy(self) -> bool:
@@ -89,6 +90,8 @@ class _Reader:
             return
         if self._traceback(number, rank, body):
             return
+        if any(words in body for words in RESTARTS):
+            self._restarted = number
         if _FATAL in body:
             text = body[body.index(_FATAL) :]
             self._fatal = (rank, self._events.add("error", rank, number, text), False)
@@ -260,7 +263,9 @@ class _Reader:
             if pid in self._pids:
                 cell.amend(accused=(self._pids[pid],))
         self._place_fatal()
-        return self._events.in_order()
+        events = self._events.in_order()
+        latest = tuple(event for event in events if event.line > self._restarted)
+        return latest or events  # an attempt before the last explains only itself
 
     def _place_fatal(self) -> None:
         """Python says of itself which signal ended it, torchrun of which rank: one of each belong together."""

@@ -211,10 +211,13 @@ def _nccl_warning(body: str) -> Told:
     return Told("nccl", body, {})
 
 
+# Torchrun begins another attempt.
+RESTARTS = ("will restart worker group", "; restarting worker group", "] Restarting worker group")
+
 # A block of a log that holds none of these tells nothing, and its lines are not looked at.
 NEEDLES: tuple[bytes, ...] = (
     b"Watchdog caught", b"WorkNCCL(", b"ast enqueued", b"[PG ", b"mismatch between collectives", b"monitoredBarrier",
     b"NCCL WARN ", b"imed out waiting", b"Killed process", b"Xid (", b"Traceback (most recent call last)",
     b"Fatal Python error", b"Stack trace of the failed", b"exitcode", b"srun: error: ", b"exited on signal",
-    b"terminated with ", *(needle.encode() for _, needle, _ in _SIMPLE),
+    b"terminated with ", *(words.encode() for words in RESTARTS), *(needle.encode() for _, needle, _ in _SIMPLE),
 )  # fmt: skip
