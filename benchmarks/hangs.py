@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import json
 import os
+import pickle
 import re
 import statistics
 import subprocess
@@ -202,6 +203,46 @@ def cost(args: argparse.Namespace) -> None:
     print(f"ratio {medians['watched'] / medians['unwatched']:.4f}")
 
 
+def many(args: argparse.Namespace) -> None:
+    """Time to diagnose dumps of many ranks, made here: data-parallel all-reduces, and one rank misses the last."""
+    from traceops.hangs.diagnose import diagnose
+
+    out = Path(args.out)
+    out.mkdir(parents=True, exist_ok=True)
+    late = args.ranks * 3 // 5
+    frames = [{"name": f"f{i}", "filename": f"/home/me/model_{i}.py", "line": 10 * i} for i in range(8)]
+    group = {"name": "0", "desc": "default_pg", "ranks": str(list(range(args.ranks)))}
+    for rank in range(args.ranks):
+        calls = args.entries - (rank == late)
+        entries = [
+            {
+                "frames": frames, "record_id": i, "pg_id": 0, "process_group": ("0", "default_pg"),
+                "collective_seq_id": i + 1, "p2p_seq_id": 0, "op_id": i + 1, "profiling_name": "nccl:all_reduce",
+                "time_created_ns": 10**18 + i, "input_sizes": [[1024 + i % 7]], "input_dtypes": ["Float"],
+                "output_sizes": [[1024 + i % 7]], "output_dtypes": ["Float"], "is_p2p": False, "timeout_ms": 600000,
+                "state": "completed" if i < args.entries - 1 else "started", "retired": i < args.entries - 1,
+                "time_discovered_started_ns": 10**18 + i, "time_discovered_completed_ns": None,
+            }
+            for i in range(calls)
+        ]  # fmt: skip
+        status = {"last_enqueued_collective": calls, "last_completed_collective": args.entries - 1}
+        document = {
+            "version": "2.10",
+            "pg_config": {"0": group},
+            "pg_status": {"0": status},
+            "entries": entries,
+        }
+        (out / f"dump_rank_{rank}").write_bytes(pickle.dumps(document, protocol=2))
+    size = sum(path.stat().st_size for path in out.glob("dump_rank_*"))
+    began = time.perf_counter()
+    found = diagnose(out)
+    took = time.perf_counter() - began
+    assert [root.ranks for root in found.roots] == [(late,)], found.roots
+    print(
+        f"{args.ranks} ranks, {args.entries} entries each, {size / 1e6:.0f} MB: rank {late} named in {took:.1f} s"
+    )
+
+
 def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.1f} s"
 
@@ -211,10 +252,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, function in (("make", make), ("score", score), ("cost", cost)):
+    for name, function in (("make", make), ("score", score), ("cost", cost), ("many", many)):
         sub = commands.add_parser(name)
         sub.set_defaults(function=function)
-        sub.add_argument("out", nargs="?" if name == "cost" else None, default="/tmp/traceops-hang-cost")
+        sub.add_argument(
+            "out", nargs="?" if name in ("cost", "many") else None, default="/tmp/traceops-hangs"
+        )
         sub.add_argument("--nproc", type=int, default=2)
         sub.add_argument("--parallel", type=int, default=1, help="jobs at a time")
         sub.add_argument("--strategies", default="ddp,fsdp2,hsdp")
@@ -222,6 +265,8 @@ def main() -> None:
         sub.add_argument("--timeout", type=float, default=6.0, help="--hang-timeout of the jobs")
         sub.add_argument("--init-timeout", type=float, default=40.0)
         sub.add_argument("--rounds", type=int, default=5)
+        sub.add_argument("--ranks", type=int, default=512)
+        sub.add_argument("--entries", type=int, default=2000)
     args = parser.parse_args()
     with contextlib.suppress(BrokenPipeError):
         args.function(args)

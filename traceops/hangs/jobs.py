@@ -11,6 +11,7 @@ from traceops.hangs.model import RankRecord
 
 # Ranks of one hanging job all stop calling collectives within their timeout, half an hour at most by default.
 _GAP_NS = 3600 * 10**9
+_LATEST = 16  # operations: they are in program order, so nearly in that of time
 
 Dropped = tuple[str, str]
 
@@ -49,7 +50,8 @@ def _members(record: RankRecord) -> set[int]:
 
 
 def _last_call(record: RankRecord) -> int | None:
-    return max((op.created_ns for op in record.operations if op.created_ns), default=None)
+    latest = record.operations[-_LATEST:]
+    return max((op.created_ns for op in latest if op.created_ns), default=None)
 
 
 def _latest(job: Sequence[RankRecord]) -> int:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import pickle
 import re
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -48,20 +45,7 @@ def read_dump(path: Path, rank: int) -> tuple[RankRecord, str]:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
-    with _no_collector():
-        return _record(path, rank, data)
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Millions of small objects, none of them garbage: looking for cycles takes half the time of many ranks."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+    return _record(path, rank, data)
 
 
 def _record(path: Path, rank: int, data: bytes) -> tuple[RankRecord, str]:
@@ -193,9 +177,9 @@ def _status(
 def _hides_messages(entries: list[dict[str, Any]]) -> bool:
     """Gloo records no sends and receives, but the group's count of all calls goes on."""
     return any(
-        backend_of(entry) == "gloo"
-        and number_of(entry.get("op_id"), 0) > number_of(entry.get("collective_seq_id"), 0)
+        number_of(entry.get("op_id"), 0) > number_of(entry.get("collective_seq_id"), 0)
         for entry in entries
+        if backend_of(entry) == "gloo"
     )
 
 

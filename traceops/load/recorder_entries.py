@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
+
+from msgspec.structs import replace
 
 from traceops.hangs.model import Frame, Operation, RecordedGroup, State
 
@@ -24,15 +25,18 @@ def is_entry(value: Any) -> bool:
 
 def operations_of(entries: list[dict[str, Any]], groups: Mapping[str, RecordedGroup]) -> list[Operation]:
     """Each call as one operation, in program order."""
-    ordered = sorted(
-        enumerate(entries), key=lambda pair: (number_of(pair[1].get("record_id"), pair[0]), pair[0])
-    )
+    numbers = [number_of(entry.get("record_id"), place) for place, entry in enumerate(entries)]
+    ordered = entries if numbers == sorted(numbers) else [entries[i] for i in _order(numbers)]
     seen: _Seen = {}
-    operations = [_operation(entry, number, groups, seen) for number, (_, entry) in enumerate(ordered)]
+    operations = [_operation(entry, number, groups, seen) for number, entry in enumerate(ordered)]
     result: list[Operation] = []
     for _, run in groupby(operations, key=lambda op: (op.group, op.is_p2p, op.sequence)):
         result += _uncoalesced(list(run))
     return result
+
+
+def _order(numbers: list[int]) -> list[int]:
+    return sorted(range(len(numbers)), key=numbers.__getitem__)
 
 
 def _uncoalesced(run: list[Operation]) -> list[Operation]:
@@ -107,6 +111,8 @@ def backend_of(entry: dict[str, Any]) -> str | None:
 def group_of(entry: dict[str, Any]) -> tuple[str, str]:
     """(name, description) of an entry's group; before torch 2.4 the id is all there is."""
     group = entry.get("process_group")
+    if type(group) is tuple and len(group) == 2 and type(group[0]) is type(group[1]) is str:
+        return group  # as torch writes it, and asked for again and again
     if isinstance(group, (list, tuple)) and group:
         return text_of(group[0]), text_of(group[1]) if len(group) > 1 else ""
     return text_of(entry.get("pg_id", 0)), ""
@@ -115,19 +121,14 @@ def group_of(entry: dict[str, Any]) -> tuple[str, str]:
 def _frames(value: Any, seen: _Seen) -> tuple[Frame, ...]:
     if not isinstance(value, (list, tuple)) or not value:
         return ()
-    told = [
-        (frame.get("name"), frame.get("filename"), frame.get("line"))
-        for frame in value
-        if isinstance(frame, dict)
-    ]
-    key = ("frames", *told)
     try:
-        known = seen.get(key)
-    except TypeError:  # a list for a name: odd, and no reason to lose the rest
-        return tuple([_frame(*frame) for frame in told])
-    if known is None:
-        known = seen[key] = tuple([_frame(*frame) for frame in told])
-    frames: tuple[Frame, ...] = known
+        key = ("frames", *[(frame["name"], frame["filename"], frame["line"]) for frame in value])
+        frames: tuple[Frame, ...] | None = seen.get(key)
+    except (KeyError, TypeError):  # odd, and no reason to lose the rest
+        odd = [frame for frame in value if isinstance(frame, dict)]
+        return tuple([_frame(frame.get("name"), frame.get("filename"), frame.get("line")) for frame in odd])
+    if frames is None:
+        frames = seen[key] = tuple([_frame(*told) for told in key[1:]])
     return frames
 
 
@@ -138,23 +139,23 @@ def _frame(name: Any, file: Any, line: Any) -> Frame:
 def _sizes(value: Any, seen: _Seen) -> tuple[tuple[int, ...], ...] | None:
     if not isinstance(value, (list, tuple)):
         return None
-    sizes = tuple(
-        [
-            tuple([int(size) for size in shape if is_count(size)])
-            for shape in value
-            if isinstance(shape, (list, tuple))
-        ]
-    )
-    kept: tuple[tuple[int, ...], ...] = seen.setdefault(sizes, sizes)
-    return kept
+    key = f"sizes {value!r}"
+    sizes: tuple[tuple[int, ...], ...] | None = seen.get(key)
+    if sizes is None:
+        shapes = [shape for shape in value if isinstance(shape, (list, tuple))]
+        sizes = tuple([tuple([int(size) for size in shape if is_count(size)]) for shape in shapes])
+        sizes = seen[key] = seen.setdefault(sizes, sizes)
+    return sizes
 
 
 def _texts(value: Any, seen: _Seen) -> tuple[str, ...] | None:
     if not isinstance(value, (list, tuple)):
         return None
-    texts = tuple([text_of(item) for item in value])
-    kept: tuple[str, ...] = seen.setdefault(texts, texts)
-    return kept
+    key = f"texts {value!r}"
+    texts: tuple[str, ...] | None = seen.get(key)
+    if texts is None:
+        texts = seen[key] = tuple([text_of(item) for item in value])
+    return texts
 
 
 def text_of(value: Any) -> str:
