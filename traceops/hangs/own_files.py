@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,34 +44,34 @@ def read_own(path: Path, found: Found) -> bool:
 
 
 def _read_stall(document: dict[str, Any], found: Found) -> bool:
-    kind, stalled = document.get("kind"), document.get("stalled_s")
-    if kind not in ("step", "init") or not isinstance(stalled, (int, float)):
+    kind, stalled = document.get("kind"), _number(document.get("stalled_s"))
+    if kind not in ("step", "init") or stalled is None:
         return False
-    host = document.get("host") if isinstance(document.get("host"), str) else None
+    host = _typed(document.get("host"), str)
     found.stalls.append(
         Stall(
             kind,
-            float(stalled),
-            float(document.get("limit_s") or 0.0),
-            int(document.get("noticed_ns") or 0),
+            stalled,
+            _number(document.get("limit_s")) or 0.0,
+            _typed(document.get("noticed_ns"), int) or 0,
             host,
-            tuple(str(note) for note in document.get("notes") or ()),
+            tuple(str(note) for note in _rows(document.get("notes"))),
         )
     )
-    for row in document.get("ranks") or ():
-        if isinstance(row, dict) and isinstance(row.get("rank"), int):
-            known = found.processes.get(row["rank"], RankProcess(row["rank"]))
-            keys = ("pid", "state", "step", "phase", "heartbeat_age_s", "exit_code")
-            told = {key: row[key] for key in keys if row.get(key) is not None}
-            found.processes[row["rank"]] = replace(
-                known, **{"host": known.host or host, "exit_code": None, **told}
-            )
+    for row in _rows(document.get("ranks")):
+        if isinstance(row, dict) and (rank := _typed(row.get("rank"), int)) is not None:
+            known = found.processes.get(rank, RankProcess(rank))
+            kinds = {"pid": int, "state": str, "step": int, "phase": str, "exit_code": int}
+            told = {key: _typed(row.get(key), its) for key, its in kinds.items()}
+            told["heartbeat_age_s"] = _number(row.get("heartbeat_age_s"))
+            told = {key: value for key, value in told.items() if value is not None}
+            found.processes[rank] = replace(known, **{"host": known.host or host, "exit_code": None, **told})
     return True
 
 
 def _read_groups(document: dict[str, Any], found: Found) -> bool:
-    rank, groups = document.get("rank"), document.get("groups")
-    if not isinstance(rank, int) or not isinstance(groups, dict):
+    rank, groups = _typed(document.get("rank"), int), document.get("groups")
+    if rank is None or not isinstance(groups, dict):
         return False
     if isinstance(document.get("world_size"), int):
         found.worlds.append(document["world_size"])
@@ -94,9 +95,9 @@ def read_run(folder: Path, found: Found) -> dict[str, Any]:
     if isinstance(manifest.get("world_size"), int):
         found.worlds.append(manifest["world_size"])
     found.one_node = manifest.get("nnodes") == 1
-    for row in manifest.get("ranks") or ():
-        rank = row.get("rank")
-        if isinstance(rank, int):
+    for row in _rows(manifest.get("ranks")):
+        rank = _typed(row.get("rank"), int) if isinstance(row, dict) else None
+        if rank is not None:
             found.processes[rank] = RankProcess(
                 rank=rank,
                 host=_typed(row.get("host"), str),
@@ -112,3 +113,14 @@ def read_run(folder: Path, found: Found) -> dict[str, Any]:
 
 def _typed(value: Any, kind: type) -> Any:
     return value if isinstance(value, kind) and not isinstance(value, bool) else None
+
+
+def _number(value: Any) -> float | None:
+    """A number that can be reckoned with."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) >= 1e300:
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def _rows(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
