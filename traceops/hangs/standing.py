@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from traceops.hangs.model import Evidence, GroupStatus, Operation, RankRecord
+from traceops.rank_text import who
+
+_MOST_NAMED = 8  # members by which a group without a name is called
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class Group:
         """What people call it."""
         plain = self.description in ("", "undefined")
         if plain and self.ranks is not None:
-            return f"group of {len(self.ranks)}"
+            few = len(self.ranks) <= _MOST_NAMED
+            return f"the group of {who(self.ranks)}" if few else f"a group of {len(self.ranks)} ranks"
         return self.description if not plain else f"group {self.number}"
 
 

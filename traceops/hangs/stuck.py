@@ -118,9 +118,8 @@ def _gpu(
 ) -> Root:
     members = tuple(sorted(call.rank for call in stuck))
     one = len(members) == 1
-    waiting = tuple(
-        sorted({*waits.waiting_for(members), *(others if did == "started" else ())} - set(members))
-    )
+    held = {*members, *(others if did == "started" else ())}
+    waiting = tuple(sorted({*held, *waits.waiting_for(held)} - set(members)))
     return about(
         stuck[0],
         Root(
