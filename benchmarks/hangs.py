@@ -46,7 +46,7 @@ class Case:
     ended_s: float | None = None  # to the end of the last process
 
 
-def plan(nproc: int, gpu: bool, strategies: list[str], faults: list[str]) -> list[Case]:
+def plan(nproc: int, gpu: bool, strategies: list[str], faults: list[str], shift: int = 0) -> list[Case]:
     """Every fault under the first strategy, and those that depend on groups under the others."""
     cases = []
     for number, strategy in enumerate(strategies):
@@ -58,18 +58,18 @@ def plan(nproc: int, gpu: bool, strategies: list[str], faults: list[str]) -> lis
         for index, fault in enumerate(chosen):
             if fault in GPU_ONLY and not gpu:
                 continue
-            rank = (index + number + 1) % nproc
+            rank = (index + number + 1 + shift) % nproc
             cases.append(Case(f"{strategy}_{fault}_r{rank}_x{nproc}", strategy, fault, rank, nproc))
     return cases
 
 
-def run_case(case: Case, out: Path, timeout: float, init_timeout: float) -> Case:
+def run_case(case: Case, out: Path, timeout: float, init_timeout: float, at: int) -> Case:
     """Start the job under `traceops run` and read off when it said what."""
     command = [
         sys.executable, "-c", "import sys; from traceops.cli import main; sys.exit(main())", "run",
         "--nproc", str(case.nproc), "--out", str(out / case.name), "--overwrite", "--hang-timeout", str(timeout),
         "--init-timeout", str(init_timeout), "--", str(TRAIN), "--strategy", case.strategy, "--fault", case.fault,
-        "--rank", str(case.rank),
+        "--rank", str(case.rank), "--at", str(at),
     ]  # fmt: skip
     said = None
     lines = []
@@ -107,15 +107,19 @@ def _noticed(folder: Path) -> float | None:
 
 def make(args: argparse.Namespace) -> None:
     gpu = Path("/dev/nvidiactl").exists()
-    cases = plan(args.nproc, gpu, args.strategies.split(","), [f for f in args.faults.split(",") if f])
+    faults = [f for f in args.faults.split(",") if f]
+    cases = plan(args.nproc, gpu, args.strategies.split(","), faults, args.shift)
     out = Path(args.out)
     with ThreadPoolExecutor(args.parallel) as pool:
-        done = list(pool.map(lambda case: run_case(case, out, args.timeout, args.init_timeout), cases))
+        done = list(
+            pool.map(lambda case: run_case(case, out, args.timeout, args.init_timeout, args.at), cases)
+        )
     known = json.loads((out / "cases.json").read_text()) if (out / "cases.json").exists() else []
     names = {case.name for case in done}
     merged = [case for case in known if case["name"] not in names] + [asdict(case) for case in done]
     (out / "cases.json").write_text(json.dumps(merged, indent=1))
-    score(args)
+    if not args.no_score:
+        score(args)
 
 
 def score(args: argparse.Namespace) -> None:
@@ -265,6 +269,9 @@ def main() -> None:
         sub.add_argument("--timeout", type=float, default=6.0, help="--hang-timeout of the jobs")
         sub.add_argument("--init-timeout", type=float, default=40.0)
         sub.add_argument("--rounds", type=int, default=5)
+        sub.add_argument("--shift", type=int, default=0, help="plant on other ranks")
+        sub.add_argument("--at", type=int, default=6, help="step of the fault (%(default)s)")
+        sub.add_argument("--no-score", action="store_true", help="only make the jobs")
         sub.add_argument("--ranks", type=int, default=512)
         sub.add_argument("--entries", type=int, default=2000)
     args = parser.parse_args()
