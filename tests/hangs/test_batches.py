@@ -90,3 +90,23 @@ def test_a_rank_that_cannot_be_makes_no_world_of_a_billion(tmp_path):
 
     assert found.evidence.world_size == 3
     assert len(found.ranks) < 10
+
+
+def test_parts_of_finished_launches_in_a_dump_of_unfinished_operations(tmp_path):
+    """Only the launch has an end; its sends and receives stay listed as if they still ran."""
+    dumps = {rank: ring(rank, ["completed"] * 3 + ["started"] * (rank != 2)) for rank in range(4)}
+    for content in dumps.values():
+        content["entries"] = [entry for entry in content["entries"] if entry["state"] != "completed"]
+
+    (root,) = diagnose(write(tmp_path, dumps)).roots
+
+    assert (root.rule, root.ranks, root.waiting) == ("TO-H001", (2,), (0, 1, 3))
+    assert root.sequence == 4
+
+
+def test_a_launch_whose_parts_the_ring_forgot_accuses_no_network(tmp_path):
+    dumps = {rank: ring(rank, ["completed"] * 3 + ["started"]) for rank in range(4)}
+    for content in dumps.values():
+        content["entries"] = content["entries"][-1:]
+
+    assert {root.confidence for root in diagnose(write(tmp_path, dumps)).roots} == {"low"}

@@ -162,7 +162,8 @@ def _network(meeting: Meeting, ranks: Mapping[int, Standing], waits: Waits, fini
     members = tuple(sorted(call.rank for call in meeting.calls))
     states = {call.op.state for call in meeting.calls}
     records = [ranks[rank].record for rank in members]
-    sure = states == {"started"} and meeting.group.ranks is not None
+    nameless = any(call.op.is_p2p and call.op.peer is None for call in meeting.calls)
+    sure = states == {"started"} and meeting.group.ranks is not None and not nameless
     if states == {"started"}:
         told = "all run it."
     elif any(record.backend == "gloo" for record in records):

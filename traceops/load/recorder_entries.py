@@ -30,9 +30,19 @@ def operations_of(entries: list[dict[str, Any]], groups: Mapping[str, RecordedGr
     seen: _Seen = {}
     operations = [_operation(entry, number, groups, seen) for number, entry in enumerate(ordered)]
     result: list[Operation] = []
-    for _, run in groupby(operations, key=lambda op: (op.group, op.is_p2p, op.sequence)):
-        result += _uncoalesced(list(run))
+    runs = [list(run) for _, run in groupby(operations, key=lambda op: (op.group, op.is_p2p, op.sequence))]
+    unfinished_only = not any(op.state == "completed" for op in operations) and [
+        op.record for op in operations
+    ] != list(range(len(operations)))
+    for run in runs:
+        if not (unfinished_only and _launch_is_over(run)):
+            result += _uncoalesced(run)
     return result
+
+
+def _launch_is_over(run: list[Operation]) -> bool:
+    """In a dump of unfinished operations: parts of a launch have no end of their own and stay, the launch went."""
+    return len(run) > 1 and run[0].is_p2p and not run[-1].op.lower().endswith(_WRAPPER)
 
 
 def _order(numbers: list[int]) -> list[int]:
