@@ -135,12 +135,16 @@ def _standing(record: RankRecord, named: Mapping[str, Group], with_p2p: set[Grou
         if call.op.state != "completed"
         and (call.op.is_p2p or call.op.sequence > last_finished.get(call.group, 0))
     )
+    last_called: dict[Group, int] = {}
+    for call in calls:
+        if not call.op.is_p2p:
+            last_called[call.group] = max(last_called.get(call.group, 0), call.op.sequence)
     enqueued: dict[Group, int | None] = {}
     messages: dict[Group, int | None] = {}
     latest: dict[Group, int | None] = {}
     for name, group in named.items():
         status = record.status.get(name, GroupStatus())
-        known = [call.op.sequence for call in calls if call.group == group and not call.op.is_p2p]
+        known = [last_called[group]] if group in last_called else []
         if status.enqueued is not None and not _unclear(status, group, with_p2p):
             known.append(status.enqueued)
         if not known and record.whole:
