@@ -24,13 +24,14 @@ from traceops.model import CONFIDENCES
 from traceops.rank_text import who, who_first
 
 
-def diagnose(path: str | os.PathLike[str]) -> Diagnosis:
+def diagnose(path: str | os.PathLike[str], *, jobs: int | None = None) -> Diagnosis:
     """What the evidence under `path` says of a hang: a run folder, a folder of dumps and logs, or one file.
 
+    jobs: processes to read many dumps with, one a core if None; 1 where this process has threads.
     Raises InputError where there is none.
     """
     with _no_collector():
-        return diagnose_evidence(find_evidence(path))
+        return diagnose_evidence(find_evidence(path, jobs))
 
 
 @contextmanager

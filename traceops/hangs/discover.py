@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from traceops.errors import InputError
+from traceops.hangs.dump_files import read_dumps
 from traceops.hangs.jobs import one_job
 from traceops.hangs.model import Evidence, RankRecord, RankStacks, RecordedGroup
 from traceops.hangs.own_files import Found, read_own, read_run
-from traceops.load.flight_recorder import is_dump, read_dump
+from traceops.load.flight_recorder import is_dump
 from traceops.load.hang_log import read_log, records_from_log
 from traceops.load.run_manifest import MOST_RANKS, read_run_manifest
 from traceops.load.stacks import read_stacks, sniff
@@ -33,6 +34,7 @@ _SKIPPED = (
     ".gz",
     ".zip",
 )
+_TEXTS = (".log", ".txt", ".out", ".err")
 _RANK = re.compile(r"rank[_\-.]?(\d{1,7})", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(\d{1,7})(?:\.[A-Za-z]\w*)*$")
 
@@ -52,9 +54,10 @@ def holds_evidence(path: str | os.PathLike[str]) -> bool:
     return manifest.get("status") in ("failed", "hung") and manifest.get("failed_rank") is not None
 
 
-def find_evidence(path: str | os.PathLike[str]) -> Evidence:
+def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Evidence:
     """All evidence under `path`: a run folder, its evidence folder, a folder of dumps and logs, or one file.
 
+    jobs: processes to read dumps with, one a core if None.
     Raises InputError where nothing under `path` tells anything of a hang. A bad file costs itself only.
     """
     root = Path(path)
@@ -69,6 +72,7 @@ def find_evidence(path: str | os.PathLike[str]) -> Evidence:
         manifest = read_run(run_folder, found)
     for file in _candidates(root, run_folder):
         _read(file, found, alone=root.is_file())
+    _read_all_dumps(found, jobs, alone=root.is_file())
     records, dropped = one_job(found.dumps)
     records = {rank: _with_groups(record, found.groups.get(rank, {})) for rank, record in records.items()}
     for rank, record in records_from_log(found.log).items():
@@ -132,12 +136,7 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
         found.problems.append((str(path), f"it cannot be read ({error.strerror or error})"))
         return
     if not head:
-        if path.suffix not in (
-            ".log",
-            ".txt",
-            ".out",
-            ".err",
-        ):  # a program that printed nothing is no problem
+        if path.suffix not in _TEXTS:  # a program that printed nothing is no problem
             found.problems.append((str(path), "it is empty"))
         return
     try:
@@ -154,14 +153,24 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
 
 
 def _read_dump(path: Path, found: Found) -> None:
+    """Note the dump and its rank: all are read together."""
     rank = rank_in_name(path)
     if rank is None:
         raise InputError(f"{path} does not say of which rank it is; name it …_rank_<number>")
-    record, damage = read_dump(path, rank)
-    if damage:
-        found.problems.append((str(path), damage))
-    found.dumps.append(record)
-    found.files.append(str(path))
+    found.dump_files.append((path, rank))
+
+
+def _read_all_dumps(found: Found, jobs: int | None, *, alone: bool) -> None:
+    for (path, _), (record, problem) in zip(
+        found.dump_files, read_dumps(found.dump_files, jobs), strict=True
+    ):
+        if record is None and alone:
+            raise InputError(problem)
+        if problem:
+            found.problems.append((str(path), problem.removeprefix(f"{path} ")))
+        if record is not None:
+            found.dumps.append(record)
+            found.files.append(str(path))
 
 
 def _read_text(path: Path, found: Found) -> None:

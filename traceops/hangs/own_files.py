@@ -17,6 +17,7 @@ from traceops.load.run_manifest import read_run_manifest
 class Found:
     """What has been read so far."""
 
+    dump_files: list[tuple[Path, int]] = field(default_factory=list)
     dumps: list[RankRecord] = field(default_factory=list)
     groups: dict[int, dict[str, RecordedGroup]] = field(default_factory=dict)
     stacks: dict[int, list[RankStacks]] = field(default_factory=dict)

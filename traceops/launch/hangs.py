@@ -70,7 +70,7 @@ class HangWatch:
             from traceops.hangs.diagnose import diagnose
             from traceops.report.hang_terminal import print_diagnosis
 
-            diagnosis = diagnose(self._out)
+            diagnosis = diagnose(self._out, jobs=1)
         except (TraceopsError, OSError) as error:  # a full disk, say; the job is ended all the same
             self._screen.say(f"the hang cannot be explained: {error}")
             return
