@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import shutil
 from pathlib import Path
 
 import pytest
