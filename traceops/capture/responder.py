@@ -14,8 +14,8 @@ from typing import Any
 
 from traceops.capture.manifest import write_json
 
-# Not the first real-time signals: those are what other programs take.
-STACKS_SIGNAL = signal.SIGRTMIN + 11
+# Not the first real-time signals: those are what other programs take. None on a system without (macOS).
+STACKS_SIGNAL: int | None = signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else None
 PULSE, GROUPS, DUMP = b"p", b"g", b"d"
 
 
@@ -52,7 +52,8 @@ class Responder:
         self._stacks = stacks_path(progress, rank).open("a")
         self._stacks.write(f"# rank {rank}, pid {os.getpid()}, main thread 0x{main:016x}\n\n")
         self._stacks.flush()
-        faulthandler.register(STACKS_SIGNAL, file=self._stacks, all_threads=True, chain=False)
+        if STACKS_SIGNAL is not None:
+            faulthandler.register(STACKS_SIGNAL, file=self._stacks, all_threads=True, chain=False)
         fifo = fifo_path(progress, rank)
         fifo.unlink(missing_ok=True)  # of this rank before torchrun restarted it
         os.mkfifo(fifo)

@@ -53,7 +53,7 @@ def hang_up() -> None:
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available():
         return
-    for path in Path("/proc/self/fd").iterdir():
+    for path in Path("/dev/fd").iterdir():
         # What is no socket, or only listens for connections, raises an OSError.
         with suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as connection:
             if connection.family != socket.AF_UNIX and connection.getpeername():

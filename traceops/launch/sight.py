@@ -22,6 +22,7 @@ _SETTLED_S = 0.03
 _PAUSE_S = 0.01
 _STORAGE_BYTES_PER_S = 1e6
 _CORES = 0.1  # a rank that waits takes none; one that works may have to share them
+_HAS_PROC = Path("/proc/self/stat").exists()
 _LIBRARIES = re.compile(r"/(site-packages|dist-packages|lib/python3[^/]*|traceops/capture)/|^<")
 
 
@@ -94,10 +95,12 @@ def stacks_now(records: Sequence[Progress], folder: Path) -> dict[int, str]:
 
     Only for ranks that hang: taking them may crash one that works.
     """
+    if STACKS_SIGNAL is None:
+        return {}
     before = {}
     for record in records:
         path = stacks_path(folder, record.rank)
-        if path.exists() and _listens(record.pid):
+        if path.exists() and _listens(record.pid, STACKS_SIGNAL):
             before[record.rank] = path.stat().st_size
             with suppress(ProcessLookupError):
                 os.kill(record.pid, STACKS_SIGNAL)
@@ -129,17 +132,32 @@ def state(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
+        return "gone" if _HAS_PROC else _state_elsewhere(pid)
+
+
+def _state_elsewhere(pid: int) -> str:
+    """The same on a system without /proc."""
+    try:
+        status: str = psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
         return "gone"
+    return {psutil.STATUS_STOPPED: "T", psutil.STATUS_ZOMBIE: "Z", psutil.STATUS_RUNNING: "R"}.get(
+        status, "S"
+    )
 
 
-def _listens(pid: int) -> bool:
+def _listens(pid: int, number: int) -> bool:
     """Whether the process handles the signal; one that does not would die of it."""
     try:
         text = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
     caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", text, re.MULTILINE)
-    return caught is not None and bool(int(caught[1], 16) >> (STACKS_SIGNAL - 1) & 1)
+    return (
+        caught is not None
+        and STACKS_SIGNAL is not None
+        and bool(int(caught[1], 16) >> (STACKS_SIGNAL - 1) & 1)
+    )
 
 
 def _spent(pid: int) -> tuple[int, float]:
