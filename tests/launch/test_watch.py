@@ -178,6 +178,8 @@ def test_machines_that_cannot_see_each_other_wait_ten_times_as_long(tmp_path):
         (Sight(0, 0.0), Sight(0, 1.0, storage_bytes=500_000), False),
         (Sight(0, 0.0), Sight(0, 1.0, cpu_s=0.9), True),
         (Sight(0, 0.0), Sight(0, 1.0, cpu_s=0.01), False),
+        (Sight(0, 0.0), Sight(0, 1.0, spinning_s=2.0), False),  # it may wait for its GPU
+        (Sight(0, 0.0), Sight(0, 1.0, spinning_s=12.0), True),
         (Sight(0, 0.0, {"main": [1]}), Sight(0, 1.0, {"main": [2]}), True),
         (Sight(0, 0.0, {"main": [1]}), Sight(0, 1.0), False),  # did not answer: not a sign of anything
     ],

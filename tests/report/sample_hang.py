@@ -113,10 +113,10 @@ def skipped(ranks: int = 4, culprit: int = 3, text: str = "") -> Diagnosis:
             name=f"hang{text}",
             processes={culprit: RankProcess(culprit, "node", 77, "S", 12)},
             problems=((f"run/evidence/dump_x{text}", f"it is empty{text}"),),
-            notes=(f"a note{text}",),
         ),
         roots=(root,),
         ranks=tuple(sorted(rows, key=lambda row: int(row["rank"]))),
+        notes=(f"a note{text}",),
         waits=edges(rows),
         not_evaluated={"TO-H005": f"steps had been finished{text}"},
     )

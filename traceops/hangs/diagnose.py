@@ -243,9 +243,7 @@ def _not_evaluated(evidence: Evidence, ranks: Mapping[int, Standing]) -> dict[st
 
 
 def _notes(evidence: Evidence, ranks: Mapping[int, Standing]) -> tuple[str, ...]:
-    notes = list(evidence.notes)
-    if evidence.stall is not None:
-        notes += evidence.stall.notes
+    notes = [] if evidence.stall is None else list(evidence.stall.notes)
     missing = [rank for rank in everybody(evidence) if rank not in evidence.records]
     if missing and evidence.records:
         notes.append(f"{who_first(missing)} left no record of collectives.")

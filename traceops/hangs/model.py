@@ -220,7 +220,6 @@ class Evidence:
     stall: Stall | None = None
     files: tuple[str, ...] = ()
     problems: tuple[tuple[str, str], ...] = ()
-    notes: tuple[str, ...] = ()
     failed_rank: int | None = None
 
 

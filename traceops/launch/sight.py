@@ -22,6 +22,7 @@ _SETTLED_S = 0.03
 _PAUSE_S = 0.01
 _STORAGE_BYTES_PER_S = 1e6
 _CORES = 0.1  # a rank that waits takes none; one that works may have to share them
+_SPINNING_CORES = 3.0  # one that waits for a GPU takes a core, and NCCL's network thread another
 _HAS_PROC = Path("/proc/self/stat").exists()
 _LIBRARIES = re.compile(r"/(site-packages|dist-packages|lib/python3[^/]*|traceops/capture)/|^<")
 
@@ -33,7 +34,7 @@ class Sight:
     pulse: what it said itself, see `traceops.capture.responder.pulse`; {} if it did not answer, because its
     main thread is inside a call that lets no other thread run. storage_bytes: read and written by it and its
     children. cpu_s: their processor time; for a rank with a GPU only its children's, because waiting for a
-    GPU takes a whole core.
+    GPU takes a whole core: its own are spinning_s.
     """
 
     rank: int
@@ -41,6 +42,7 @@ class Sight:
     pulse: dict[str, Any] = field(default_factory=dict)
     storage_bytes: int = 0
     cpu_s: float = 0.0
+    spinning_s: float = 0.0
 
     def where(self) -> str:
         """The innermost of the training's own lines: 'evaluate (train.py:88)'; '' if the stack is unknown."""
@@ -58,6 +60,7 @@ class Sight:
             (bool(self.pulse and before.pulse) and self.pulse != before.pulse)
             or (self.storage_bytes - before.storage_bytes) / elapsed > _STORAGE_BYTES_PER_S
             or (self.cpu_s - before.cpu_s) / elapsed > _CORES
+            or (self.spinning_s - before.spinning_s) / elapsed > _SPINNING_CORES
         )
 
     def collectives_since(self, before: Sight) -> bool:
@@ -84,9 +87,9 @@ def look(alive: Sequence[Progress], folder: Path) -> dict[int, Sight]:
                 pulses[rank] = pulse
     sights = {}
     for record in alive:
-        storage, cpu = _spent(record.pid)
+        storage, cpu, spinning = _spent(record.pid)
         pulse = pulses.get(record.rank, {})
-        sights[record.rank] = Sight(record.rank, time.monotonic(), pulse, storage, cpu)
+        sights[record.rank] = Sight(record.rank, time.monotonic(), pulse, storage, cpu, spinning)
     return sights
 
 
@@ -160,23 +163,25 @@ def _listens(pid: int, number: int) -> bool:
     )
 
 
-def _spent(pid: int) -> tuple[int, float]:
-    """(bytes of storage, seconds of processor) of the process and its children; see `Sight`."""
+def _spent(pid: int) -> tuple[int, float, float]:
+    """(bytes of storage, seconds of processor, seconds that may be spinning) of a rank; see `Sight`."""
     try:
         rank = psutil.Process(pid)
         family = [rank, *rank.children(recursive=True)]
     except psutil.NoSuchProcess:
-        return 0, 0.0
-    storage, cpu = 0, 0.0
+        return 0, 0.0, 0.0
+    storage, cpu, spinning = 0, 0.0, 0.0
     for process in family:
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             counters = process.io_counters()
             storage += counters.read_bytes + counters.write_bytes
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            if process is not rank or not _uses_gpu(pid):
-                times = process.cpu_times()
+            times = process.cpu_times()
+            if process is rank and _uses_gpu(pid):
+                spinning = times.user + times.system
+            else:
                 cpu += times.user + times.system
-    return storage, cpu
+    return storage, cpu, spinning
 
 
 def _uses_gpu(pid: int) -> bool:

@@ -80,7 +80,7 @@ def hang_content(diagnosis: Diagnosis) -> dict[str, Any]:
         "files": [shown_path(diagnosis, path) for path in files[:_MOST_FILES]],
         "more_files": max(len(files) - _MOST_FILES, 0),
         "problems": [(shown_path(diagnosis, path), problem) for path, problem in diagnosis.evidence.problems],
-        "notes": list(dict.fromkeys([*diagnosis.evidence.notes, *diagnosis.notes])),
+        "notes": list(diagnosis.notes),
         "not_evaluated": diagnosis.not_evaluated,
     }
 

@@ -57,7 +57,7 @@ def hang_object(diagnosis: Diagnosis) -> dict[str, Any]:
         "problems": [
             {"file": shown_path(diagnosis, path), "problem": problem} for path, problem in evidence.problems
         ],
-        "notes": list(dict.fromkeys([*evidence.notes, *diagnosis.notes])),
+        "notes": list(diagnosis.notes),
         "not_evaluated": dict(diagnosis.not_evaluated),
     }
 

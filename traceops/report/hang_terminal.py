@@ -120,7 +120,7 @@ def _remarks(console: PlainConsole, diagnosis: Diagnosis) -> None:
     """What could not be read, and what the reader should know of what was."""
     problems, notes = (
         diagnosis.evidence.problems,
-        list(dict.fromkeys([*diagnosis.evidence.notes, *diagnosis.notes])),
+        list(diagnosis.notes),
     )
     for path, what in problems[:_MOST_PROBLEMS]:
         _say(console, f"Not used: {shown_path(diagnosis, path)}: {what}", STYLE["warning"], hanging=2)
