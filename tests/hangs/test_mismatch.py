@@ -85,3 +85,29 @@ def test_sizes_that_may_differ_are_no_mismatch_of_the_past(tmp_path):
     found = diagnose(write(tmp_path, {0: dump(one, 16), 1: dump(other, 16)}))
 
     assert named(found) == [("TO-H001", (1,), "high")]
+
+
+ABORTED = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+    "  what():  [enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 932980 vs 699052. "
+    "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?\n"
+)
+REPORT = (
+    "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-20_23:52:17\n  host      : localhost\n"
+    "  rank      : {rank} (local_rank: {rank})\n  exitcode  : -6 (pid: 2998)\n"
+)
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+@pytest.mark.parametrize("ended", [0, 1, 2])
+def test_a_rank_that_gloo_aborts_is_not_blamed_for_the_call_of_another(tmp_path, odd, ended):
+    good = [*WARM_UP, *STEP * 6]
+    calls = {rank: [*good, ("all_reduce", 999 if rank == odd else 100)] for rank in range(3)}
+    alive = [rank for rank in range(3) if rank != ended]
+    folder = write(tmp_path, {rank: dump(calls[rank], len(good), ranks=(0, 1, 2)) for rank in alive})
+    (folder / f"rank_{ended}.stderr.log").write_text(ABORTED)
+    (folder / "torchrun.log").write_text(REPORT.format(rank=ended))
+
+    found = diagnose(folder)
+
+    assert [(root.rule, root.ranks) for root in found.roots] == [("TO-H002", (odd,))]

@@ -31,9 +31,11 @@ def test_the_rank_that_died_is_the_cause(tmp_path, fault, code, reason):
 
 def test_another_shape(tmp_path):
     """gloo aborts the process that gets more than it asked for, where NCCL would hang."""
-    run = finish(start(tmp_path, "shape", options=("--hang-timeout", "30")), tmp_path)
+    run = finish(start(tmp_path, "shape", options=("--hang-timeout", "30"), nproc=3), tmp_path)
     assert run.code in (134, 139) and "failed first" in run.said, run.said
     assert run.manifest["status"] == "failed"
+    if "expected size" in run.said:  # said before it aborts; a crash (139) says nothing
+        assert [(root.rule, root.ranks) for root in diagnose(run.folder).roots] == [("TO-H002", (1,))]
 
 
 @pytest.mark.parametrize("fault", ["evaluate", "evaluate-last"])

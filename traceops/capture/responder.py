@@ -70,13 +70,17 @@ class Responder:
     def _answer(self, request: bytes) -> None:
         if request == PULSE:
             write_json(pulse_path(self._progress, self._rank), pulse())
-            return
+        else:
+            self.save(with_recorder=request == DUMP)
+
+    def save(self, *, with_recorder: bool = True) -> None:
+        """Keep what this rank knows of its groups, and its flight recorder, as evidence."""
         described = describe_groups(self._rank)
         if described is None:
             return
         write_json(self._evidence / f"groups_{self._rank}.json", described)
         recorder, target = _flight_recorder(), self._evidence / f"flight_recorder_{self._rank}"
-        if request == GROUPS or recorder is None or target.exists():  # torch may have written it already
+        if not with_recorder or recorder is None or target.exists():  # torch may have written it already
             return
         part = self._evidence / f".flight_recorder_{self._rank}.part"
         part.write_bytes(recorder())

@@ -15,6 +15,7 @@ from types import TracebackType
 
 from traceops.capture.folder import who_am_i, write_run
 from traceops.capture.manifest import read_ranks, write_rank
+from traceops.capture.peer_loss import lost_a_peer
 from traceops.capture.responder import Responder
 from traceops.capture.session import Capture, describe
 from traceops.capture.settings import CaptureSettings, from_environment
@@ -38,8 +39,9 @@ def main(argv: Sequence[str]) -> int:
     except UsageError as refused:
         print(f"traceops: {refused}", file=sys.stderr)
         return refused.exit_code
+    responder: Responder | None = None
     if settings.progress is not None and settings.evidence is not None:
-        Responder(Path(settings.progress), Path(settings.evidence), who_am_i()[0])
+        responder = Responder(Path(settings.progress), Path(settings.evidence), who_am_i()[0])
     on_training_step(session.step)
     code = 0
     error: BaseException | None = None
@@ -55,6 +57,8 @@ def main(argv: Sequence[str]) -> int:
         code, error = 1, failure
         own = _own_traceback(failure)
         sys.excepthook(type(own), own, own.__traceback__)
+        if responder is not None and lost_a_peer(describe(failure)):
+            responder.save()  # what it waited in tells who did not come
     session.close(error)
     _record_exit(session, code, error)
     return code

@@ -14,7 +14,7 @@ from traceops.hangs import without_record
 from traceops.hangs.calls import message_bytes, place
 from traceops.hangs.discover import find_evidence
 from traceops.hangs.doing import Doing, doing
-from traceops.hangs.mismatch import mismatches
+from traceops.hangs.mismatch import mismatches, noticed_mismatch
 from traceops.hangs.model import Diagnosis, Evidence, Root
 from traceops.hangs.processes import Death, deaths, stopped
 from traceops.hangs.standing import Standing, standings
@@ -77,20 +77,22 @@ def _roots(
     doings: Mapping[int, Doing],
 ) -> list[Root]:
     steps = {rank: told.step for rank, told in evidence.processes.items() if told.step is not None}
-    roots = mismatches(ranks, waits, steps)
-    if roots:  # the library that notices other sizes than it expects ends the process: an echo
-        noticed = {event.rank for event in evidence.log if event.kind == "mismatch"}
-        dead = {rank: death for rank, death in dead.items() if rank not in noticed}
+    # A library that notices a mismatch ends the process: an echo of somebody's call.
+    noticed = {
+        event.rank for event in evidence.log if event.kind == "mismatch" and event.rank is not None
+    } & set(dead)
+    dead = {rank: death for rank, death in dead.items() if rank not in noticed}
+    told = [root for root in without_record.from_log(evidence.log) if root.rule == found_in_records.MISMATCH]
+    roots = mismatches(ranks, waits, steps) or told or noticed_mismatch(evidence, noticed, ranks, waits)
     roots += without_record.died(dead, waits, everybody(evidence))
     perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)
     inside = {rank for rank, seen in doings.items() if seen.kind in without_record.WAITING}
     away = {rank for rank, seen in doings.items() if seen.kind not in perhaps}
-    if evidence.stall is not None or not dead:  # else the others were caught on their way, not stuck
+    if evidence.stall is not None or not (dead or noticed):  # else others were caught on their way, not stuck
         roots += found_in_records.not_called(ranks, waits, _explained(roots, waits), inside, away)
     roots += found_in_records.circles(ranks, waits, _explained(roots, waits), away)
-    roots += without_record.silent(
-        ranks, waits, doings, stopped(evidence), evidence.log, _explained(roots, waits)
-    )
+    explained = _explained(roots, waits) | noticed
+    roots += without_record.silent(ranks, waits, doings, stopped(evidence), evidence.log, explained)
     roots += stuck_together(ranks, waits, _explained(roots, waits))
     if not roots:
         roots = without_record.from_log(evidence.log)

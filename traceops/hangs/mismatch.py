@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from traceops.hangs.calls import by_signature, describe, place, signature
-from traceops.hangs.model import Root
+from traceops.hangs.model import Evidence, Root
 from traceops.hangs.roots import MISMATCH, about, recorded
 from traceops.hangs.standing import Call, Group, Standing
 from traceops.hangs.waits import Waits
-from traceops.rank_text import who
+from traceops.rank_text import who, who_first
 
 # Calls before the first difference that have to agree: else the ranks' counts are not of the same group.
 _LEAST_COMMON = 3
@@ -44,6 +44,54 @@ def mismatches(ranks: Mapping[int, Standing], waits: Waits, steps: Mapping[int, 
     found = ((group, _first_difference(group, calls, ranks, steps)) for group, calls in heads.items())
     return [
         _root(difference, heads[group], ranks, waits) for group, difference in found if difference is not None
+    ]
+
+
+def noticed_mismatch(
+    evidence: Evidence, noticed: Collection[int], ranks: Mapping[int, Standing], waits: Waits
+) -> list[Root]:
+    """Ranks that were ended because a message had another size than they expected, where no record tells more.
+
+    The call out of line is that of a survivor which breaks the pattern of the steps before, or else, where the
+    survivors keep to it or are several and agree, that of the rank that was ended.
+    """
+    if not noticed:
+        return []
+    ended = tuple(sorted(noticed))
+    others = [rank for rank in range(evidence.world_size or 0) if rank not in noticed]
+    # The last call of a survivor is the one that broke off, finished with an error or not.
+    last = [calls[-1] for rank in others if rank in ranks and (calls := list(ranks[rank].calls.values()))]
+    expected = {call.rank: _usual_call(*call.key, ranks[call.rank]) for call in last}
+    usual = {
+        call.rank: expected[call.rank] == signature(call.op)
+        for call in last
+        if expected[call.rank] is not None
+    }
+    odd = tuple(sorted(rank for rank, in_line in usual.items() if not in_line))
+    all_agree = len(last) == len(others) and (len(others) > 1 or all(usual.get(rank) for rank in others))
+    what = (
+        f"{who_first(ended)} {'was' if len(ended) == 1 else 'were'} ended by a message of an unexpected size"
+    )
+    if odd:
+        told = f"{what}; the call of {who(odd)} is not what the steps before had at this place."
+    elif all_agree and len(ended) == 1:
+        told = f"{what}; the calls of all others belong together, so it called something else."
+    else:
+        told = f"{what}: ranks called different collectives or sizes. Whose call is wrong is not told."
+    blamed = odd or ended
+    return [
+        Root(
+            rule=MISMATCH,
+            ranks=blamed,
+            confidence="medium" if odd or (all_agree and len(ended) == 1) else "low",
+            message=told,
+            waiting=tuple(rank for rank in waits.waiting_for(ended) if rank not in blamed),
+            evidence=tuple(
+                (f"{event.path}:{event.line}", event.text[:300])
+                for event in evidence.log
+                if event.kind == "mismatch" and event.rank in noticed
+            )[:4],
+        )
     ]
 
 

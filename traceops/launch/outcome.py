@@ -8,12 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from traceops.capture.manifest import RankManifest
+from traceops.capture.peer_loss import lost_a_peer
 
-# How a rank's error reads when the process at the other end of a connection has ended.
-_PEER_GONE = re.compile(
-    r"(Connection|Socket) (was |is )?(closed|reset)|Broken pipe|remote process (has )?exited|connectFullMesh failed",
-    re.IGNORECASE,
-)
 _REPORT = re.compile(
     r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*: (-?\d+)(?: \(pid: (\d+)\))?", re.MULTILINE
 )
@@ -91,7 +87,7 @@ def left_early(
 
     gone: ranks in the order in which their processes ended. torchrun goes on when a rank ends with code 0.
     """
-    if not gone or gone[0] == failure.rank or not _PEER_GONE.search(failure.reason):
+    if not gone or gone[0] == failure.rank or not lost_a_peer(failure.reason):
         return None
     first = next((rank for rank in ranks if rank.rank == gone[0]), None)
     if gone[0] in reported or (first is not None and first.exit_code not in (None, 0)):
