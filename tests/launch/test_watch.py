@@ -170,6 +170,13 @@ def test_machines_that_cannot_see_each_other_wait_ten_times_as_long(tmp_path):
     assert "another machine" in scene.wait(3).notes[0]
 
 
+def test_a_loop_that_waits_in_one_place_wakes_up_and_one_that_waits_for_good_does_not():
+    first = Sight(0, 0.0, wakeups=100)
+    assert Sight(0, 15.0, wakeups=130).woken_since(first)  # two batches a second
+    assert not Sight(0, 15.0, wakeups=109).woken_since(first)  # a loader that is asked every 5 s
+    assert not Sight(0, 1.0, wakeups=102).woken_since(first)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "moved"),
     [

@@ -81,7 +81,7 @@ def test_stacks_of_the_cause_and_problems_are_there() -> None:
     text = page(skipped()).text()
     assert "sleep (lib.py:9)" in text and "main (train.py:120)" in text
     assert "evidence/dump_x: it is empty" in text
-    assert "Nothing moved between steps for 42 s (limit 30 s)" in text
+    assert "No step ended for 42 s (limit 30 s) and nothing was seen to move" in text
 
 
 def test_what_came_from_a_file_stays_text() -> None:

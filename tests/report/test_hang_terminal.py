@@ -44,7 +44,7 @@ def test_the_first_line_names_who_what_and_who_waits() -> None:
     assert "It is sleeping in load_batch (data.py:31). [TO-H001, error, high confidence]" in text
     assert text.count("load_batch (data.py:31)") == 3  # the sentence, its proof, the table
     assert "last enqueued by rank 3: #63 of default_pg" in text
-    assert "Nothing moved between steps for 42 s (limit 30 s)." in text
+    assert "No step ended for 42 s (limit 30 s) and nothing was seen to move." in text
     assert "Not used: evidence/dump_x: it is empty" in text and "Note: a note" in text
 
 
@@ -91,7 +91,7 @@ def test_lack_of_data_is_said_and_never_called_healthy(diagnosis: Diagnosis) -> 
 def test_waiting_without_a_cause_is_said() -> None:
     text = flowing(replace(skipped(), roots=()))
     assert text.startswith(
-        "▲ Nothing moved between steps for 42 s (limit 30 s). Ranks 0-2 wait, but what was read"
+        "▲ No step ended for 42 s (limit 30 s) and nothing was seen to move. Ranks 0-2 wait, but what was read"
     )
 
 

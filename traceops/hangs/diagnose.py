@@ -240,7 +240,11 @@ def _not_evaluated(evidence: Evidence, ranks: Mapping[int, Standing]) -> dict[st
             "nothing tells which processes were alive: no exit codes, no launcher's log"
         )
     if evidence.stall is None:
-        reasons[found_in_records.START] = "nothing tells whether a step was finished: nobody watched this job"
+        failed = evidence.failed_rank is not None
+        why = (
+            "a rank failed, and no stall was seen" if failed else "nothing tells whether a step was finished"
+        )
+        reasons[found_in_records.START] = why
     return reasons
 
 

@@ -103,7 +103,11 @@ def circles(
         if culprits and len(culprits) < len(members):
             rule, named, why = HOST, culprits, f"{who_first(culprits)} will not make the next call"
         else:
-            rule, named, why = MISMATCH, members, "They call the same operations in a different order"
+            rule, named, why = (
+                MISMATCH,
+                members,
+                "They call these operations in different orders, or one of them leaves a call out",
+            )
         roots.append(
             about(
                 heads[0][1],

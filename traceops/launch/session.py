@@ -158,7 +158,9 @@ def _tell(
         screen.say(note)
     traced = sum(bool(rank.traces) for rank in ranks)
     screen.say(f"{traced} of {plan.cluster.world_size} ranks traced in {_short(plan.out)}")
-    if traced and not ended.hung:
+    if failure is not None and any(plan.evidence.glob("flight_recorder_*")):
+        screen.say(f"next: traceops diagnose {_short(plan.out)}, if another rank may be the cause")
+    elif traced and not ended.hung:
         screen.say(f"next: traceops analyze {_short(plan.out)}")
 
 

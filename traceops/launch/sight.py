@@ -22,6 +22,7 @@ _SETTLED_S = 0.03
 _PAUSE_S = 0.01
 _STORAGE_BYTES_PER_S = 1e6
 _CORES = 0.1  # a rank that waits takes none; one that works may have to share them
+_LEAST_WAKEUPS, _WAKEUPS_PER_S = 2, 1.0  # a loader that never delivers is asked every 5 s
 _SPINNING_CORES = 3.0  # one that waits for a GPU takes a core, and NCCL's network thread another
 _HAS_PROC = Path("/proc/self/stat").exists()
 _LIBRARIES = re.compile(r"/(site-packages|dist-packages|lib/python3[^/]*|traceops/capture)/|^<")
@@ -34,7 +35,8 @@ class Sight:
     pulse: what it said itself, see `traceops.capture.responder.pulse`; {} if it did not answer, because its
     main thread is inside a call that lets no other thread run. storage_bytes: read and written by it and its
     children. cpu_s: their processor time; for a rank with a GPU only its children's, because waiting for a
-    GPU takes a whole core: its own are spinning_s.
+    GPU takes a whole core: its own are spinning_s. wakeups: how often the main thread has gone
+    on after it waited: a loop that waits for a loader or sleeps shows one place in every look, and wakes up.
     """
 
     rank: int
@@ -43,6 +45,7 @@ class Sight:
     storage_bytes: int = 0
     cpu_s: float = 0.0
     spinning_s: float = 0.0
+    wakeups: int = 0
 
     def where(self) -> str:
         """The innermost of the training's own lines: 'evaluate (train.py:88)'; '' if the stack is unknown."""
@@ -62,6 +65,11 @@ class Sight:
             or (self.cpu_s - before.cpu_s) / elapsed > _CORES
             or (self.spinning_s - before.spinning_s) / elapsed > _SPINNING_CORES
         )
+
+    def woken_since(self, earlier: Sight) -> bool:
+        """Whether the main thread kept waking up; one that waits for good does so every few seconds at most."""
+        elapsed = self.time_s - earlier.time_s
+        return self.wakeups - earlier.wakeups > max(_LEAST_WAKEUPS, _WAKEUPS_PER_S * elapsed)
 
     def collectives_since(self, before: Sight) -> bool:
         """Whether the rank called collectives between the two looks."""
@@ -89,7 +97,9 @@ def look(alive: Sequence[Progress], folder: Path) -> dict[int, Sight]:
     for record in alive:
         storage, cpu, spinning = _spent(record.pid)
         pulse = pulses.get(record.rank, {})
-        sights[record.rank] = Sight(record.rank, time.monotonic(), pulse, storage, cpu, spinning)
+        sights[record.rank] = Sight(
+            record.rank, time.monotonic(), pulse, storage, cpu, spinning, _wakeups(record.pid)
+        )
     return sights
 
 
@@ -182,6 +192,16 @@ def _spent(pid: int) -> tuple[int, float, float]:
             else:
                 cpu += times.user + times.system
     return storage, cpu, spinning
+
+
+def _wakeups(pid: int) -> int:
+    """Voluntary context switches of the main thread; 0 where the system does not tell."""
+    with suppress(OSError):
+        told = re.search(
+            r"^voluntary_ctxt_switches:\s*(\d+)$", Path(f"/proc/{pid}/task/{pid}/status").read_text(), re.M
+        )
+        return int(told[1]) if told else 0
+    return 0
 
 
 def _uses_gpu(pid: int) -> bool:

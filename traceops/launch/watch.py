@@ -139,6 +139,7 @@ class _Stillness:
 
     def reset(self) -> None:
         self._sights: Mapping[int, Sight] | None = None
+        self._still: Mapping[int, Sight] = {}  # at the beginning of what may be a stillness
         self._due = 0.0
         self.looks = 0
         self.since = self.collectives = float("-inf")
@@ -151,13 +152,16 @@ class _Stillness:
         before, self._sights = self._sights, self._look(alive, self._folder)
         self._due = now + max(quiet / _LOOKS, _SHORTEST_PAUSE_S)
         if before is None:
-            self.since = now
+            self.since, self._still = now, self._sights
             return
         pairs = [(sight, before[rank]) for rank, sight in self._sights.items() if rank in before]
         if any(sight.collectives_since(earlier) for sight, earlier in pairs):
             self.collectives = now
         saving = [record.rank for record in alive if record.phase == "profiler"]
         moving = [sight for sight, earlier in pairs if sight.moved_since(earlier)]
+        moving += [
+            s for s in self._sights.values() if s.rank in self._still and s.woken_since(self._still[s.rank])
+        ]
         if saving:
             self.what = f"the profiler of rank {saving[0]} starts or writes its trace"
         elif moving and moving[0].rank == STARTING:
@@ -168,7 +172,7 @@ class _Stillness:
             )
             self.what = f"rank {rank} is still working{where and f' in {where}'}"
         if saving or moving:
-            self.since, self.looks = now, 0
+            self.since, self.looks, self._still = now, 0, self._sights
             self._due = now + quiet / 2  # a rank that works is not disturbed more than needed
         else:
             self.looks += 1

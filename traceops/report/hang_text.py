@@ -131,12 +131,12 @@ def read_text(diagnosis: Diagnosis) -> str:
 
 
 def stall_text(diagnosis: Diagnosis) -> str:
-    """'Nothing moved for 42 s (limit 30 s)'; empty where nobody watched."""
+    """'No step ended for 42 s (limit 30 s) and nothing was seen to move'; empty where nobody watched."""
     stall = diagnosis.evidence.stall
     if stall is None:
         return ""
-    where = "before the first step" if stall.kind == "init" else "between steps"
-    return f"Nothing moved {where} for {stall.stalled_s:.0f} s (limit {stall.limit_s:g} s)"
+    step = "first step" if stall.kind == "init" else "step"
+    return f"No {step} ended for {stall.stalled_s:.0f} s (limit {stall.limit_s:g} s) and nothing was seen to move"
 
 
 def shown_path(diagnosis: Diagnosis, path: str) -> str:
