@@ -15,7 +15,8 @@ from sample_report import HOSTILE, LATE, sample_report
 
 from traceops.analyses.ledger import BUCKETS
 from traceops.model import Check
-from traceops.report.cells import Column, build_table, number, ranks_text, short_name, size
+from traceops.rank_text import ranks_text
+from traceops.report.cells import Column, build_table, number, short_name, size
 from traceops.report.html import render_html, script_json
 from traceops.report.verdict import verdict
 

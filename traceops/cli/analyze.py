@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from traceops.cli.arguments import positive
-from traceops.errors import InputError, UsageError
+from traceops.cli.arguments import fails, positive, report_formats
+from traceops.errors import InputError
 
 if TYPE_CHECKING:
     from traceops.load.discover import Discovery, Window
@@ -42,11 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    formats = tuple(part.strip() for part in args.format.split(",") if part.strip())
-    if not formats or not set(formats) <= {"html", "csv", "json"}:
-        raise UsageError(f"--format takes html, csv and json, separated by commas, not {args.format!r}")
+    formats = report_formats(args.format)
     from traceops.analyze import analyze_window, find_traces
-    from traceops.model import SEVERITIES
     from traceops.report import write_report
     from traceops.report.terminal import ProgressLine, print_report
 
@@ -82,10 +79,7 @@ def main(args: argparse.Namespace) -> int:
     if args.strict and any(finding.rule == "TO-V002" for finding in findings):
         print("traceops analyze: --strict: not every file could be read whole", file=sys.stderr)
         return 3
-    if args.fail_on is not None:
-        bound = SEVERITIES.index(args.fail_on)
-        return int(any(SEVERITIES.index(finding.severity) >= bound for finding in findings))
-    return 0
+    return fails(findings, args.fail_on)
 
 
 def output_folder(path: str, name: str) -> Path:

@@ -1,8 +1,17 @@
-"""Types of command-line arguments that several commands take."""
+"""What several commands take on the command line, and what it means."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from traceops.errors import UsageError
+
+if TYPE_CHECKING:
+    from traceops.model import Finding, Severity
+
+_FORMATS = ("html", "csv", "json")
 
 
 def positive(text: str) -> int:
@@ -11,3 +20,21 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
     return value
+
+
+def report_formats(text: str) -> tuple[str, ...]:
+    """The formats in ``html,csv,json``. Raises UsageError for any other."""
+    formats = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not formats or not set(formats) <= set(_FORMATS):
+        raise UsageError(f"--format takes html, csv and json, separated by commas, not {text!r}")
+    return formats
+
+
+def fails(findings: Iterable[Finding], fail_on: Severity | None) -> int:
+    """The exit code that --fail-on asks for: 1 for a finding at least that severe."""
+    from traceops.model import SEVERITIES
+
+    if fail_on is None:
+        return 0
+    bound = SEVERITIES.index(fail_on)
+    return int(any(SEVERITIES.index(finding.severity) >= bound for finding in findings))

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from traceops.errors import UsageError
+from traceops.cli.arguments import fails, report_formats
 
 HELP = "Explain a hang: which rank, in what, and who waits; from dumps, logs and stacks of any job."
 
@@ -26,36 +26,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    formats = tuple(part.strip() for part in args.format.split(",") if part.strip())
-    if not formats or not set(formats) <= {"html", "csv", "json"}:
-        raise UsageError(f"--format takes html, csv and json, separated by commas, not {args.format!r}")
+    formats = report_formats(args.format)
     from traceops.cli.analyze import output_folder
     from traceops.hangs.diagnose import diagnose
+    from traceops.hangs.discover import run_folder_of
     from traceops.hangs.judge import judge_hang
-    from traceops.model import SEVERITIES
     from traceops.report import write_diagnosis
     from traceops.report.hang_terminal import print_diagnosis
 
     diagnosis = diagnose(args.path)
     verdicts = judge_hang(diagnosis)
-    folder = (
-        Path(args.output) if args.output else output_folder(_run_folder(args.path), diagnosis.evidence.name)
-    )
+    run_folder = str(run_folder_of(Path(args.path)))  # of its evidence too: one place for both reports
+    folder = Path(args.output) if args.output else output_folder(run_folder, diagnosis.evidence.name)
     written = write_diagnosis(diagnosis, verdicts, folder, formats)
     if args.quiet:
         print(written[0])
     else:
         print_diagnosis(diagnosis, sys.stdout, written[0])
-    if args.fail_on is None:
-        return 0
-    bound = SEVERITIES.index(args.fail_on)
-    findings = [finding for verdict in verdicts for finding in verdict.findings]
-    return int(any(SEVERITIES.index(finding.severity) >= bound for finding in findings))
-
-
-def _run_folder(path: str) -> str:
-    """A run folder for its evidence folder too, so that both are reported on in the same place."""
-    folder = Path(path)
-    return (
-        str(folder.parent) if folder.name == "evidence" and (folder.parent / "run.json").is_file() else path
-    )
+    return fails([finding for verdict in verdicts for finding in verdict.findings], args.fail_on)

@@ -82,7 +82,8 @@ def _roots(
         event.rank for event in evidence.log if event.kind == "mismatch" and event.rank is not None
     } & set(dead)
     dead = {rank: death for rank, death in dead.items() if rank not in noticed}
-    told = [root for root in without_record.from_log(evidence.log) if root.rule == found_in_records.MISMATCH]
+    reported = without_record.from_log(evidence.log)
+    told = [root for root in reported if root.rule == found_in_records.MISMATCH]
     roots = mismatches(ranks, waits, steps) or told or noticed_mismatch(evidence, noticed, ranks, waits)
     roots += without_record.died(dead, waits, everybody(evidence))
     perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)
@@ -94,8 +95,7 @@ def _roots(
     explained = _explained(roots, waits) | noticed
     roots += without_record.silent(ranks, waits, doings, stopped(evidence), evidence.log, explained)
     roots += stuck_together(ranks, waits, _explained(roots, waits))
-    if not roots:
-        roots = without_record.from_log(evidence.log)
+    roots = roots or reported
     if not roots:
         roots = without_record.from_stacks(evidence, doings)
     errors = without_record.gpu_errors(evidence.log)

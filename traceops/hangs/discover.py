@@ -66,7 +66,7 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Evid
             f"{root} does not exist; give a run folder, a folder of dumps or logs, or one of those files"
         )
     found = Found()
-    run_folder = root.parent if root.name == "evidence" and (root.parent / "run.json").is_file() else root
+    run_folder = run_folder_of(root)
     manifest: dict[str, Any] = {}
     if root.is_dir():
         manifest = read_run(run_folder, found)
@@ -97,6 +97,11 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Evid
         problems=tuple(problems),
         failed_rank=manifest.get("failed_rank") if isinstance(manifest.get("failed_rank"), int) else None,
     )
+
+
+def run_folder_of(path: Path) -> Path:
+    """The run folder for its evidence folder, any other path for itself."""
+    return path.parent if path.name == "evidence" and (path.parent / "run.json").is_file() else path
 
 
 def _candidates(root: Path, run_folder: Path) -> Iterator[Path]:

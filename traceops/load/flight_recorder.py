@@ -45,10 +45,6 @@ def read_dump(path: Path, rank: int) -> tuple[RankRecord, str]:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
-    return _record(path, rank, data)
-
-
-def _record(path: Path, rank: int, data: bytes) -> tuple[RankRecord, str]:
     document, damage = _document(path, data)
     if isinstance(document, list):  # torch 2.2: the entries alone
         document = {"entries": document}

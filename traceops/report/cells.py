@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from traceops.rank_text import ranks_text as ranks_text
-
 UNKNOWN = "–"
 GREW = "grew: "  # evidence of what took longer than on a rank's peers
 _CLOSE = 0.01  # values within 1 % of each other have no worst one

@@ -11,7 +11,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from traceops.model import Report
-from traceops.report.cells import ranks_text, size
+from traceops.rank_text import ranks_text
+from traceops.report.cells import size
 from traceops.report.figures import MOST_STEPS, Y_LABELS, laid_out, rounded
 from traceops.report.terms import CAUSES, TERMS
 from traceops.report.worst import shown_ranks

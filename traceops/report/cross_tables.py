@@ -8,7 +8,8 @@ from typing import Any
 
 from traceops.analyses.ledger import BUCKETS
 from traceops.model import Report
-from traceops.report.cells import Cell, Column, Table, build_table, number, ranks_text, rows_of, size
+from traceops.rank_text import ranks_text
+from traceops.report.cells import Cell, Column, Table, build_table, number, rows_of, size
 from traceops.report.terms import CAUSES, TERMS, term_of
 
 MOST_LATE = 8

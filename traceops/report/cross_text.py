@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from traceops.analyses.ledger import BUCKETS
 from traceops.model import Check, Report
-from traceops.report.cells import ranks_text
+from traceops.rank_text import ranks_text
 
 _LEAST_PART_PCT = 4.0  # of the critical path, to be named
 _MOST_PARTS = 4

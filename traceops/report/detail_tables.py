@@ -7,18 +7,8 @@ from functools import partial
 from typing import Any
 
 from traceops.model import Evidence, Finding, Report
-from traceops.report.cells import (
-    Cell,
-    Column,
-    Table,
-    bar_fill,
-    build_table,
-    name,
-    number,
-    ranks_text,
-    rows_of,
-    size,
-)
+from traceops.rank_text import ranks_text
+from traceops.report.cells import Cell, Column, Table, bar_fill, build_table, name, number, rows_of, size
 from traceops.report.terms import COLUMNS, KINDS
 
 MOST_KERNELS = 25

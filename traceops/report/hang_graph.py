@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from traceops.hangs.model import Diagnosis
-from traceops.report.cells import ranks_text
+from traceops.rank_text import ranks_text
 from traceops.report.hang_rows import RankGroup, merged_ranks, shown_waits
 from traceops.report.hang_text import bytes_text, operation_text, place_text, state_text
 

@@ -9,8 +9,9 @@ from typing import Any
 from traceops.findings import RULES
 from traceops.hangs.model import Diagnosis, RankStacks, ThreadStack
 from traceops.model import Check, Finding
+from traceops.rank_text import ranks_text
 from traceops.report import detail_tables, hang_tables, page
-from traceops.report.cells import Cell, number, ranks_text
+from traceops.report.cells import Cell, number
 from traceops.report.hang_graph import LINE, PADDING, WIDTH, wait_graphs
 from traceops.report.hang_rows import merged_ranks, shown_waits
 from traceops.report.hang_text import (

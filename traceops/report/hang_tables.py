@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from traceops.hangs.model import Diagnosis
-from traceops.report.cells import Cell, Column, Table, build_table, name, ranks_text
+from traceops.rank_text import ranks_text
+from traceops.report.cells import Cell, Column, Table, build_table, name
 from traceops.report.hang_rows import RankGroup, merged_waits, shown_waits
 from traceops.report.hang_text import bytes_text, operation_text, state_text
 

@@ -9,7 +9,7 @@ from typing import TextIO
 from rich.table import Table
 
 from traceops.hangs.model import Diagnosis, Root
-from traceops.report.cells import ranks_text
+from traceops.rank_text import ranks_text
 from traceops.report.hang_rows import RankGroup, merged_ranks
 from traceops.report.hang_text import (
     hang_level,

@@ -9,7 +9,8 @@ from typing import Any
 from traceops.findings import BY_ID
 from traceops.hangs.model import Diagnosis, Root
 from traceops.model import Severity
-from traceops.report.cells import ranks_text, size
+from traceops.rank_text import ranks_text
+from traceops.report.cells import size
 from traceops.report.hang_rows import RankGroup
 
 MOST_SPANS = 8  # of ranks in a sentence

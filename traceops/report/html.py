@@ -9,8 +9,9 @@ from typing import Any
 from traceops.analyses.ledger import IDLE_BUCKETS
 from traceops.findings import RULES
 from traceops.model import Report
+from traceops.rank_text import ranks_text
 from traceops.report import cross_tables, cross_text, detail_tables, hang_html, page, rank_tables
-from traceops.report.cells import Cell, number, ranks_text
+from traceops.report.cells import Cell, number
 from traceops.report.page import word
 from traceops.report.terms import COLUMNS, TERMS
 from traceops.report.verdict import verdict

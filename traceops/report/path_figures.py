@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from traceops.analyses.ledger import BUCKETS
 from traceops.model import Report
-from traceops.report.cells import ranks_text
+from traceops.rank_text import ranks_text
 from traceops.report.cross_figures import label_lanes
 from traceops.report.figures import laid_out, rounded
 from traceops.report.terms import TERMS, TRANSFER, term_of

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from traceops.model import Evidence, Finding, Report
-from traceops.report.cells import ranks_text
+from traceops.rank_text import ranks_text
 from traceops.report.cross_text import check_of
 
 STRAGGLERS = ("TO-S001", "TO-S002")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from traceops.analyses.ledger import BUCKETS
 from traceops.model import Check, Finding, Report
-from traceops.report.cells import ranks_text
+from traceops.rank_text import ranks_text
 from traceops.report.hang_text import hang_level, hang_sentence
 from traceops.report.stragglers import (
     STRAGGLERS,
