@@ -88,7 +88,16 @@ CASES: tuple[Case, ...] = (
     Case("slow_gpu_small", plants=(Plant("gpu", 3, 0.05, rule=None),)),
     Case("healthy_zero1", "pytorch_zero1"),
 )
-BY_NAME = {case.name: case for case in CASES}
+# Captured many times, to be compared with each other (gate.py): every rank is as much slower.
+GATE_CASES: tuple[Case, ...] = (
+    Case("same"),
+    Case("compute_02", plants=(Plant("gpu", None, 0.02),)),
+    Case("compute_05", plants=(Plant("gpu", None, 0.05),)),
+    Case("compute_10", plants=(Plant("gpu", None, 0.10),)),
+    Case("input_05", plants=(Plant("fetch", None, 0.05, "input"),)),
+    Case("input_10", plants=(Plant("fetch", None, 0.10, "input"),)),
+)
+BY_NAME = {case.name: case for case in (*CASES, *GATE_CASES)}
 
 
 @dataclass(frozen=True)
