@@ -142,6 +142,17 @@ class OutlierStep:
 
 
 @dataclass(frozen=True)
+class StepPoint:
+    """One step of a capture as it was compared: of all ranks one duration in ms. `index` counts from 0 in time order."""
+
+    side: Literal["base", "head"]
+    capture: str
+    index: int
+    profiled: bool
+    ms: float
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The verdict on head against base, and everything it rests on.
 
@@ -151,6 +162,7 @@ class Comparison:
     the two reports. findings: TO-R001, one a metric that regressed. paired: captures were taken in turn and
     are compared pair by pair. confidence, power: of intervals and of `mde_pct`. launch_noise_pct: standard
     deviation between captures that was assumed where a side has one capture only, None if it was measured.
+    steps: for the figure, every step of both sides, capture by capture.
     """
 
     verdict: Verdict
@@ -174,6 +186,7 @@ class Comparison:
     power: float = 0.9
     launch_noise_pct: float | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    steps: tuple[StepPoint, ...] = ()
 
     @property
     def gated(self) -> tuple[MetricChange, ...]:
