@@ -143,7 +143,7 @@ class OutlierStep:
 
 @dataclass(frozen=True)
 class StepPoint:
-    """One step of a capture as it was compared: of all ranks one duration in ms. `index` counts from 0 in time order."""
+    """One step of a capture as it was compared: of all ranks one duration in ms. `index`: from 0, in time order."""
 
     side: Literal["base", "head"]
     capture: str

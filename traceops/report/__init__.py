@@ -35,7 +35,7 @@ def write_report(
         from traceops.report.html import render_html
 
         contents["summary.html"] = render_html(report, plotlyjs=plotlyjs)
-    return _write_files(contents, {*CSV_FILES, "report.json", "summary.html"}, folder)
+    return write_files(contents, {*CSV_FILES, "report.json", "summary.html"}, folder)
 
 
 def write_diagnosis(
@@ -59,11 +59,14 @@ def write_diagnosis(
         contents["hang.json"] = json_text(plain_json(hang_document(diagnosis, found, checked)))
     if "csv" in formats:
         contents |= render_hang_csv_files(diagnosis)
-    return _write_files(contents, {"hang.html", "hang.json", *HANG_CSV_FILES}, folder)
+    return write_files(contents, {"hang.html", "hang.json", *HANG_CSV_FILES}, folder)
 
 
-def _write_files(contents: dict[str, str], own: set[str], folder: Path) -> list[Path]:
-    """Write texts by file name; what else is in `own` is of an earlier report and goes."""
+def write_files(contents: dict[str, str], own: set[str], folder: Path) -> list[Path]:
+    """Write texts by file name, each whole or not at all; what else is in `own` is of an earlier report and goes.
+
+    Returns the paths written. Raises InputError where the folder cannot be written to.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():

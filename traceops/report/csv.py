@@ -54,20 +54,20 @@ _FINDING_COLUMNS = (
 def render_csv_files(report: Report) -> dict[str, str]:
     """File name -> text. A value that is not known is an empty cell, never 0."""
     files = {
-        "summary.csv": _render(report.ranks),
-        "findings.csv": _render([_finding_row(finding) for finding in report.findings], _FINDING_COLUMNS),
-        "steps.csv": _render(report.steps),
-        "collectives.csv": _render(report.collectives),
+        "summary.csv": csv_text(report.ranks),
+        "findings.csv": csv_text([_finding_row(finding) for finding in report.findings], _FINDING_COLUMNS),
+        "steps.csv": csv_text(report.steps),
+        "collectives.csv": csv_text(report.collectives),
     }
-    files |= {f"{name}.csv": _render(rows) for name, rows in report.tables.items()}
+    files |= {f"{name}.csv": csv_text(rows) for name, rows in report.tables.items()}
     return {name: text for name, text in files.items() if text}
 
 
 def render_hang_csv_files(diagnosis: Diagnosis) -> dict[str, str]:
     """File name -> text: a row a rank, and a row an edge of who waits for whom."""
     files = {
-        "hang_ranks.csv": _render(diagnosis.ranks),
-        "hang_waits.csv": _render([asdict(wait) for wait in diagnosis.waits], _WAIT_COLUMNS),
+        "hang_ranks.csv": csv_text(diagnosis.ranks),
+        "hang_waits.csv": csv_text([asdict(wait) for wait in diagnosis.waits], _WAIT_COLUMNS),
     }
     return {name: text for name, text in files.items() if text}
 
@@ -82,7 +82,8 @@ def _finding_row(finding: Finding) -> dict[str, Any]:
     return {**values, "evidence": evidence}
 
 
-def _render(rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...] = ()) -> str:
+def csv_text(rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...] = ()) -> str:
+    """Rows as CSV, with these columns or else with every key there is; empty where there is neither."""
     columns = columns or tuple(dict.fromkeys(key for row in rows for key in row))
     if not columns:
         return ""
