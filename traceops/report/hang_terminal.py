@@ -25,7 +25,7 @@ from traceops.report.hang_text import (
     state_text,
     unknown_ranks,
 )
-from traceops.report.terminal import MARK, STYLE, PlainConsole, plain
+from traceops.report.terminal import MARK, STYLE, PlainConsole, ascii_ranges, plain, say
 
 _WIDTHS = (60, 100)  # lines longer than that are hard to read in a log
 _MOST_LINES = 16
@@ -42,7 +42,7 @@ def print_diagnosis(diagnosis: Diagnosis, file: TextIO, written: Path | None = N
     console.width = min(max(console.width if console.is_terminal else _WIDTHS[1], _WIDTHS[0]), _WIDTHS[1])
     level = hang_level(diagnosis)
     if not diagnosis.roots:
-        _say(console, f"{MARK[level]} {hang_sentence(diagnosis)}", STYLE[level], hanging=2)
+        say(console, f"{MARK[level]} {hang_sentence(diagnosis)}", STYLE[level], hanging=2)
     advised: set[str] = set()
     for number, root in enumerate(diagnosis.roots):
         if number:
@@ -54,29 +54,27 @@ def print_diagnosis(diagnosis: Diagnosis, file: TextIO, written: Path | None = N
         console.print()
     if diagnosis.roots:
         stall = stall_text(diagnosis)
-        _say(
-            console, f"{stall}. Read: {read_text(diagnosis)}." if stall else f"Read: {read_text(diagnosis)}."
-        )
+        say(console, f"{stall}. Read: {read_text(diagnosis)}." if stall else f"Read: {read_text(diagnosis)}.")
         if unknown := unknown_ranks(diagnosis):
-            _say(console, f"Nothing is known of rank{'s' if len(unknown) > 1 else ''} {ranks_text(unknown)}.")
+            say(console, f"Nothing is known of rank{'s' if len(unknown) > 1 else ''} {ranks_text(unknown)}.")
     else:
         for rule, reason in diagnosis.not_evaluated.items():
-            _say(console, f"Not evaluated: {rule}, {reason}", "dim", hanging=2)
+            say(console, f"Not evaluated: {rule}, {reason}", "dim", hanging=2)
     _remarks(console, diagnosis)
     if written is not None:
-        console.print(plain(f"Report: {_ascii_ranges(str(written))}"), soft_wrap=True)
+        console.print(plain(f"Report: {ascii_ranges(str(written))}"), soft_wrap=True)
 
 
 def _print_root(console: PlainConsole, root: Root, advised: set[str]) -> None:
-    _say(console, f"{MARK['error']} {root_sentence(root)} {root_label(root)}", STYLE["error"], hanging=2)
+    say(console, f"{MARK['error']} {root_sentence(root)} {root_label(root)}", STYLE["error"], hanging=2)
     for what, value in root.evidence[:_MOST_EVIDENCE]:
-        _say(console, f"    {what}: {value}", hanging=6)
+        say(console, f"    {what}: {value}", hanging=6)
     if len(root.evidence) > _MOST_EVIDENCE:
-        _say(console, f"    … {len(root.evidence) - _MOST_EVIDENCE} more in the report", "dim")
+        say(console, f"    … {len(root.evidence) - _MOST_EVIDENCE} more in the report", "dim")
     advice = root_advice(root)
     if advice and advice not in advised:
         advised.add(advice)
-        _say(console, f"    → {textwrap.shorten(advice, _MOST_ADVICE, placeholder=' …')}", hanging=6)
+        say(console, f"    → {textwrap.shorten(advice, _MOST_ADVICE, placeholder=' …')}", hanging=6)
 
 
 def _ranks(diagnosis: Diagnosis) -> Table:
@@ -102,7 +100,7 @@ def _ranks(diagnosis: Diagnosis) -> Table:
         )
     for index in range(len(shown)):
         style = STYLE["error"] if shown[index].root is not None else ""
-        table.add_row(*(plain(_ascii_ranges(columns[name][index])) for name in kept), style=style)
+        table.add_row(*(plain(ascii_ranges(columns[name][index])) for name in kept), style=style)
     if rest:
         left = sum(len(group.ranks) for group in rest)
         table.caption = f"{left} more ranks in hang_ranks.csv"
@@ -123,29 +121,10 @@ def _remarks(console: PlainConsole, diagnosis: Diagnosis) -> None:
         list(diagnosis.notes),
     )
     for path, what in problems[:_MOST_PROBLEMS]:
-        _say(console, f"Not used: {shown_path(diagnosis, path)}: {what}", STYLE["warning"], hanging=2)
+        say(console, f"Not used: {shown_path(diagnosis, path)}: {what}", STYLE["warning"], hanging=2)
     if len(problems) > _MOST_PROBLEMS:
-        _say(console, f"… and {len(problems) - _MOST_PROBLEMS} more files that could not be used")
+        say(console, f"… and {len(problems) - _MOST_PROBLEMS} more files that could not be used")
     for note in notes[:_MOST_NOTES]:
-        _say(console, f"Note: {note}", "dim", hanging=2)
+        say(console, f"Note: {note}", "dim", hanging=2)
     if len(notes) > _MOST_NOTES:
-        _say(console, f"… and {len(notes) - _MOST_NOTES} more notes in the report", "dim")
-
-
-def _say(console: PlainConsole, text: str, style: str = "", hanging: int = 0) -> None:
-    """Text broken at words; further lines are indented by `hanging`, so that each item stays one to the eye."""
-    indent = len(text) - len(text.lstrip(" "))
-    lines = textwrap.wrap(
-        _ascii_ranges(plain(text).plain.strip()),
-        console.width,
-        initial_indent=" " * indent,
-        subsequent_indent=" " * hanging,
-        break_on_hyphens=False,
-    )
-    for line in lines:
-        console.print(plain(line, style), soft_wrap=True)
-
-
-def _ascii_ranges(text: str) -> str:
-    """'0-3' for '0–3': many terminals and logs behind ssh have ASCII only."""
-    return text.replace("–", "-")
+        say(console, f"… and {len(notes) - _MOST_NOTES} more notes in the report", "dim")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -61,6 +62,25 @@ class PlainConsole(Console):
 def plain(text: str, style: str = "") -> Text:
     """Text from a trace or a path: no markup, and no control characters that would steer the terminal."""
     return Text("".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text), style=style)
+
+
+def say(console: Console, text: str, style: str = "", hanging: int = 0) -> None:
+    """Text broken at words; further lines are indented by `hanging`, so that each item stays one to the eye."""
+    indent = len(text) - len(text.lstrip(" "))
+    lines = textwrap.wrap(
+        ascii_ranges(plain(text).plain.strip()),
+        console.width,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * hanging,
+        break_on_hyphens=False,
+    )
+    for line in lines:
+        console.print(plain(line, style), soft_wrap=True)
+
+
+def ascii_ranges(text: str) -> str:
+    """'0-3' for '0–3': many terminals and logs behind ssh have ASCII only."""
+    return text.replace("–", "-")
 
 
 def _heading(report: Report) -> Text:
