@@ -15,6 +15,7 @@ from traceops.analyses.overlapping import merge_overlapping
 from traceops.analyses.steps import NO_STEP
 from traceops.analyses.validity import profiler_slowdown
 from traceops.assemble_cross import clocks_block, cross_rank_tables, replay_block, what_if_rows
+from traceops.assemble_inventory import inventory, peak_memory, step_counts, unprofiled_steps
 from traceops.findings import Verdict, checks, most_important_first
 from traceops.hangs.included import hang_findings
 from traceops.hangs.judge import HANG_RULES
@@ -50,6 +51,8 @@ def assemble(
             "blocking_calls": _blocking_rows(run),
             **_hta_rows(run),
         },
+        inventory=inventory(run),
+        unprofiled_steps=unprofiled_steps(found),
         hang=hang,
     )
 
@@ -58,6 +61,7 @@ def _rank_row(found: Discovery, run: CrossRank, times: RankTimes) -> dict[str, A
     summary, breakdown = times.summary, times.summary.breakdown
     caused = sum(t.caused_wait_ns or 0 for t in run.ranks)
     steps = max(len(times.duration), 1)
+    allocated, reserved = peak_memory(found).get(summary.rank, (None, None))
     return {
         "rank": summary.rank,
         "host": rank_host(found, summary),
@@ -78,6 +82,8 @@ def _rank_row(found: Discovery, run: CrossRank, times: RankTimes) -> dict[str, A
         else _round(times.caused_wait_ns / caused, 4),
         **{f"{bucket}_ms": _bucket_ms(run, times, bucket) for bucket in BUCKETS},
         "input_ms": _round(summary.host.input_ms / steps),
+        "peak_memory_bytes": allocated,
+        "peak_reserved_bytes": reserved,
         "events": summary.event_count,
         "trace": summary.path,
         "damage": "; ".join(summary.damage),
@@ -91,6 +97,7 @@ def _step_rows(run: CrossRank, times: RankTimes) -> list[dict[str, Any]]:
             "step": None if number < 0 else int(number),
             "duration_ms": int(times.duration[i]) / 1e6,
             **{bucket: int(times.buckets[bucket][i]) / 1e6 for bucket in BUCKETS},
+            **step_counts(times, i),
         }
         for i, number in enumerate(times.summary.step_numbers)
     ]

@@ -10,6 +10,7 @@ from traceops.model import SEVERITIES, Check, Confidence, Evidence, Finding, Sev
 from traceops.rule import Rule
 
 _PLANNED = "not judged by this version of traceops"
+_ELSEWHERE = {"TO-R001": "not judged of one run alone; traceops compare judges it"}
 
 _LATE_BY_CAUSE = (
     (
@@ -192,7 +193,15 @@ RULES: tuple[Rule, ...] = (
     *HANG_RULES,
     Rule("TO-M001", "A rank is near or over its memory", ""),
     Rule("TO-M002", "Memory is lost to fragmentation or imbalance", ""),
-    Rule("TO-R001", "A metric regressed", ""),
+    Rule(
+        "TO-R001",
+        "A metric regressed",
+        "The explanations below the verdict say what changed, the first one most likely why. Where it is accepted, "
+        "write a waiver with a reason and a day it ends into traceops.toml.",
+        True,
+        "`traceops compare` only: a gated metric is worse by more than its threshold, and (unless it is exact) its "
+        "interval excludes zero after Holm's correction.",
+    ),
 )
 BY_ID = {rule.id: rule for rule in RULES}
 
@@ -257,7 +266,7 @@ def checks(verdicts: Sequence[Verdict]) -> list[Check]:
     for rule in RULES:
         verdict = by_rule.get(rule.id)
         if verdict is None:
-            result.append(Check(rule.id, "not_evaluated", _PLANNED))
+            result.append(Check(rule.id, "not_evaluated", _ELSEWHERE.get(rule.id, _PLANNED)))
         elif verdict.findings:
             result.append(Check(rule.id, "fired", verdict.findings[0].message))
         elif verdict.not_evaluated:

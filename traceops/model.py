@@ -57,8 +57,10 @@ class Events:
     tid: Int
     stream: Int
     correlation: Int
+    shape: NDArray[np.int32]  # into `shapes`, -1 where the file has no input shapes
     names: tuple[str, ...]
     cats: tuple[str, ...]
+    shapes: tuple[str, ...]  # an operator's input shapes, as the file writes them
     comm: dict[int, CommArgs]  # row -> what its arguments say of the collective
 
     def __len__(self) -> int:
@@ -153,6 +155,7 @@ class Report:
     """Everything an analysis found: what every renderer draws from and report.json holds.
 
     `tables` are the tables behind the figures, one CSV file each: name -> rows with equal keys.
+    `inventory` is what the average rank runs in a step: kernels, operators, collectives, blocking_calls.
     `hang` is the diagnosis of a hang, None where the run folder holds no evidence of one.
     """
 
@@ -165,4 +168,6 @@ class Report:
     checks: list[Check]
     what_if: list[dict[str, Any]] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    inventory: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    unprofiled_steps: list[dict[str, Any]] = field(default_factory=list)
     hang: Diagnosis | None = None

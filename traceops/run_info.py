@@ -9,6 +9,8 @@ from traceops.load.discover import Discovery
 from traceops.model import TraceMeta
 from traceops.summary import RankSummary
 
+_FIRST_EPOCH_NS = 10**18  # 2001: before it, times are no Unix times
+
 
 def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> dict[str, Any]:
     """The `run` object of report.json; null where neither manifest nor traces say."""
@@ -32,7 +34,54 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> dict[str, A
         "nccl_version": manifest.get("nccl_version") or _first(metas, "nccl_version"),
         "strategy": manifest.get("strategy"),
         "steps": steps,
+        "training": manifest.get("training") or {},
+        "samples_per_step": _samples_per_step(manifest),
+        "environment": _dict(manifest, "environment"),
+        "git": _dict(manifest, "git") or None,
+        "cuda_version": _text(manifest, "cuda_version"),
+        "driver_version": _text(manifest, "driver_version"),
+        "command": _command(manifest),
+        "options": _dict(manifest, "options"),
+        "started_ns": _started_ns(discovery),
     }
+
+
+def _samples_per_step(manifest: dict[str, Any]) -> float | None:
+    """Samples of all ranks together: as the training says, else from what each rank told `step()`."""
+    told = (manifest.get("training") or {}).get("samples_per_step")
+    if isinstance(told, (int, float)) and not isinstance(told, bool) and 0 < told < float("inf"):
+        return float(told)
+    counts = []
+    for entry in manifest.get("ranks") or ():
+        samples, steps = entry.get("samples"), entry.get("steps")
+        if not isinstance(samples, int) or not isinstance(steps, int) or samples <= 0 or steps <= 0:
+            return None
+        counts.append(samples / steps)
+    return sum(counts) or None
+
+
+def _started_ns(discovery: Discovery) -> int | None:
+    """When the run began, Unix ns: by its manifest, else by its traces; None where those count from 0."""
+    told = discovery.manifest.get("started_ns")
+    if isinstance(told, int) and not isinstance(told, bool) and 0 < told < 1 << 62:
+        return told
+    first = discovery.windows[0].started_ns if discovery.windows else 0
+    return first if first > _FIRST_EPOCH_NS else None
+
+
+def _dict(manifest: dict[str, Any], key: str) -> dict[str, Any]:
+    value = manifest.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _text(manifest: dict[str, Any], key: str) -> str | None:
+    value = manifest.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _command(manifest: dict[str, Any]) -> list[str]:
+    value = manifest.get("argv")
+    return [str(word) for word in value] if isinstance(value, list) else []
 
 
 def world_size(discovery: Discovery, ranks: Sequence[RankSummary]) -> int:

@@ -11,6 +11,7 @@ from traceops.analyses.activity import COMM, COMPUTE, Activity, find_activity
 from traceops.analyses.backward import BackwardSync, measure_backward_sync
 from traceops.analyses.breakdown import Breakdown, measure_breakdown
 from traceops.analyses.host import HostTime, measure_host
+from traceops.analyses.inventory import Inventory, measure_inventory
 from traceops.analyses.kernels import KernelStats, measure_kernels
 from traceops.analyses.ledger import RankLedger, find_lane, ledger_of
 from traceops.analyses.program import RankProgram, measure_program
@@ -52,6 +53,7 @@ class RankSummary:
     program: RankProgram
     breakdown: Breakdown
     kernels: tuple[KernelStats, ...]
+    inventory: Inventory
     host: HostTime
     backward: BackwardSync
     hta: HtaTables
@@ -88,6 +90,7 @@ def summarize(file: TraceFile) -> RankSummary:
         program=measure_program(events, activity, steps, lane, comm),
         breakdown=measure_breakdown(events, activity, steps, hta),
         kernels=measure_kernels(events, activity, steps),
+        inventory=measure_inventory(events, activity, steps),
         host=measure_host(events, steps),
         backward=measure_backward_sync(events, activity, steps),
         hta=launch_summary(hta),

@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 
 from traceops.align.match import Collective, Matching
+from traceops.analyses.message_size import message_bytes
 from traceops.model import Int
 
 # Bus bandwidth that NCCL reaches inside one host for large messages, GB/s: a bit under the link's one-way
@@ -26,12 +27,6 @@ LARGE_BYTES = 8_000_000  # from here bandwidth, not latency, sets the time
 GPUS_A_HOST = 8  # a job no larger than this whose traces name no hosts is taken to run on one
 _LATENCY_NS = 20_000.0
 
-_DTYPE_BYTES = {
-    "bool": 1, "byte": 1, "char": 1, "int8": 1, "uint8": 1, "half": 2, "float16": 2, "bfloat16": 2, "short": 2,
-    "int16": 2, "float": 4, "float32": 4, "int": 4, "int32": 4, "long": 8, "int64": 8, "double": 8, "float64": 8,
-    "complexfloat": 8, "complexdouble": 16,
-}  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Reference:
@@ -43,9 +38,7 @@ class Reference:
 
 def collective_bytes(collective: Collective) -> int | None:
     """Bytes as nccl-tests counts them: the larger of input and output; None where size or type is not known."""
-    dtype = (collective.dtype or "").lower().removeprefix("c10::").removeprefix("torch.")
-    size = 1 if dtype.startswith("float8") else _DTYPE_BYTES.get(dtype)
-    return collective.elements * size if collective.elements is not None and size is not None else None
+    return message_bytes(collective.elements, collective.dtype)
 
 
 @cache

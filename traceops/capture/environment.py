@@ -23,6 +23,8 @@ _NAMES = (
     "SLURM_NODELIST", "SLURM_NNODES", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_CPUS_PER_TASK",
     "SLURM_CPU_BIND", "SLURM_MEM_BIND",
 )  # fmt: skip
+# What was checked out where HEAD is detached, as CI leaves it: the branch of a pull request first.
+_CI_BRANCH = ("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_COMMIT_REF_NAME")
 _SECRET = ("TOKEN", "SECRET", "PASSW", "CREDENTIAL", "API_KEY", "AUTH")
 
 
@@ -48,13 +50,19 @@ def software_versions() -> dict[str, str | None]:
     }
 
 
-def git_state(folder: Path) -> dict[str, Any] | None:
-    """Commit and dirty flag of the work tree around `folder`; None where there is none, or no git."""
+def git_state(folder: Path, environ: Mapping[str, str] = os.environ) -> dict[str, Any] | None:
+    """Commit, branch and dirty flag of the work tree around `folder`; None where there is none, or no git.
+
+    branch: None where HEAD is detached and no CI says in `environ` which one it checked out.
+    """
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
     changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+    branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD")
+    if branch == "HEAD":
+        branch = next((environ[name] for name in _CI_BRANCH if environ.get(name)), None)
+    return {"commit": commit, "branch": branch, "dirty": None if changes is None else bool(changes)}
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
@@ -86,6 +94,14 @@ def device_of_this_process() -> dict[str, Any]:
         "type": "cuda", "index": index, "name": properties.name,
         "uuid": None if uuid is None else str(uuid), "memory_bytes": properties.total_memory,
     }  # fmt: skip
+
+
+def peak_memory() -> tuple[int | None, int | None]:
+    """Most bytes that tensors held on the current GPU so far, and that the allocator held; None without one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None, None
+    return int(torch.cuda.max_memory_allocated()), int(torch.cuda.max_memory_reserved())
 
 
 def torch_facts() -> dict[str, Any]:

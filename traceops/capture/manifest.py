@@ -45,6 +45,7 @@ class RankManifest:
     unprofiled_host_ms, profiled_host_ms: the same steps by the host clock (the host runs ahead of a GPU).
     profiled_steps: numbers of the steps in profiled_step_ms.
     steps: steps finished. samples: as told to step().
+    peak_memory_bytes: most that tensors held on the GPU; peak_reserved_bytes: most that the allocator held.
     status: running, finished, failed (exception or exit code), terminated (SIGTERM, Ctrl-C), given_way.
     exit_code: of the process, null while it runs or if it was killed before it could say.
     error: last line of the exception. note: why there is no complete trace, if there is none.
@@ -70,6 +71,8 @@ class RankManifest:
     profiled_steps: list[int] = field(default_factory=list)
     steps: int = 0
     samples: int | None = None
+    peak_memory_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
     started_ns: int | None = None
     ended_ns: int | None = None
     exit_code: int | None = None
@@ -88,7 +91,8 @@ class RunManifest:
     ranks: `RankManifest` objects by rank, less schedule, options, training and facts, which are the run's.
     ranks_missing: ranks of the world without a manifest. profiled_steps: of all ranks, sorted.
     unprofiled_step_ms, profiled_step_ms: medians over all ranks and steps.
-    environment: variables that change how a training runs. git: {commit, dirty} of the working folder.
+    environment: variables that change how a training runs.
+    git: {commit, branch, dirty} of the code that ran; branch is null where HEAD is detached and no CI names it.
     status: running, finished, failed, interrupted. exit_code: what `traceops run` returned.
     failed_rank: the rank that failed first, or null. notes: what the reader should be told.
     """

@@ -34,7 +34,7 @@ class Schedule:
     """
 
     skip_first: int = 2
-    unprofiled: int = 4
+    unprofiled: int = 8
     warmup: int = 2
     active: int = 4
     repeat: int = 1

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from traceops.capture.environment import device_of_this_process, host, torch_facts
+from traceops.capture.environment import device_of_this_process, host, peak_memory, torch_facts
 from traceops.capture.folder import agreed_folder, claim, who_am_i, write_run
 from traceops.capture.manifest import RankManifest, WindowRecord, write_rank
 from traceops.capture.progress import ProgressWriter
@@ -281,9 +281,11 @@ class Capture:
 
     def _save(self) -> None:
         known = {key: value for key, value in torch_facts().items() if value is not None}
+        allocated, reserved = peak_memory()
         self._record = replace(
             self._record, steps=self._step, samples=self._samples,
             device=device_of_this_process(), facts={**self._record.facts, **known},
+            peak_memory_bytes=allocated, peak_reserved_bytes=reserved,
         )  # fmt: skip
         write_rank(self._folder(), self._record)
 

@@ -26,7 +26,7 @@ _LONGEST_NS = 1 << 56  # 2 years
 _TS = re.compile(rb'"ts"\s*:\s*"?(-?[0-9.eE+]+)')
 _NOT_ACTIVITY = frozenset({"python_function", "Trace"})
 _COMM_ANNOTATION = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):")
-_COLUMNS = ("index", "name", "cat", "ts", "dur", "pid", "tid", "stream", "correlation")
+_COLUMNS = ("index", "name", "cat", "ts", "dur", "pid", "tid", "stream", "correlation", "shape")
 
 
 def load_trace(path: str) -> RankTrace:
@@ -105,6 +105,7 @@ class _Builder:
         self._rows = 0
         self._names: dict[str, int] = {}
         self._cats: dict[str, int] = {}
+        self._shapes: dict[bytes, int] = {}
         self._parts: dict[str, list[np.ndarray[Any, Any]]] = {column: [] for column in _COLUMNS}
         self._comm: dict[int, CommArgs] = {}
 
@@ -141,6 +142,10 @@ class _Builder:
             "correlation": _ints(
                 [-1 if (a := e.args) is None or a.correlation is None else a.correlation for e in events]
             ),
+            "shape": np.array(
+                [-1 if (a := e.args) is None or not a.dims else self._shape(a.dims) for e in events],
+                dtype=np.int32,
+            ),
         }
         for row, event in enumerate(events, self._rows):
             if event.args is not None and (
@@ -166,10 +171,16 @@ class _Builder:
             tid=column("tid"),
             stream=column("stream"),
             correlation=column("correlation"),
+            shape=column("shape", np.int32),
             names=tuple(self._names),
             cats=tuple(self._cats),
+            shapes=tuple(shape.decode("utf-8", "replace") for shape in self._shapes),
             comm=self._comm,
         )
+
+    def _shape(self, dims: msgspec.Raw) -> int:
+        text = bytes(dims)
+        return self._shapes.setdefault(text, len(self._shapes))
 
     def _times(self, values: list[Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """µs to int64 ns, and which of them are numbers that fit."""

@@ -1,0 +1,221 @@
+"""What is new, gone, renamed or not what it was: kernels, operators, collectives, blocking calls, variables."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from traceops.compare.capture import Capture
+from traceops.compare.model import Change, ChangeKind
+
+_COUNT_CHANGED = 0.5  # a step, on the average rank
+_TIME_CHANGED_PCT = 5.0  # of its own time, and
+_TIME_WORTH_PCT = 0.2  # of the step: less is not worth a line
+_SAME_PLACE = 0.15  # of the step: a kernel launched further away is another one
+_SAME_COUNT = 0.1
+# Variables that differ between any two jobs and change nothing.
+_JOB_VARIABLES = frozenset(
+    {
+        "SLURM_JOB_ID",
+        "SLURM_JOB_NODELIST",
+        "SLURM_NODELIST",
+        "CUDA_VISIBLE_DEVICES",
+        "TORCH_SHOW_CPP_STACKTRACES",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Use:
+    """Something that runs `count` times a step and takes `ms` of it, on the average rank."""
+
+    name: str
+    count: float
+    ms: float
+    detail: str = ""
+    context: str = ""
+    place: float | None = None
+
+
+def find_changes(base: Sequence[Capture], head: Sequence[Capture], step_ms: float) -> tuple[Change, ...]:
+    """All changes, those that cost most time first; `step_ms` says what is worth a line."""
+    changes = [
+        *(
+            change
+            for kind, table, read in _TABLES
+            for change in _compare(kind, _uses(base, table, read), _uses(head, table, read), step_ms)
+        ),
+        *_compare("operator", *_operators(base, head), step_ms),
+    ]  # fmt: skip
+    return (*environment_changes(base, head), *sorted(changes, key=lambda change: -abs(change.delta_ms)))
+
+
+def _compare(
+    kind: ChangeKind,
+    base: dict[Hashable, Use],
+    head: dict[Hashable, Use],
+    step_ms: float,
+) -> list[Change]:
+    both = [(base[key], head[key]) for key in base.keys() & head.keys()]
+    gone = [base[key] for key in base.keys() - head.keys()]
+    new = [head[key] for key in head.keys() - base.keys()]
+    made = []
+    if kind == "kernel":
+        renamed, gone, new = _renamed(gone, new)
+        made = [_change(kind, "renamed", old, now) for old, now in renamed]
+    made += [_change(kind, "changed", old, now) for old, now in both if _differs(old, now, step_ms)]
+    made += [_change(kind, "vanished", old, None) for old in gone if _is_worth(old, step_ms)]
+    made += [_change(kind, "new", None, now) for now in new if _is_worth(now, step_ms)]
+    return sorted(made, key=lambda change: (change.name, change.head_name, change.detail))
+
+
+def _renamed(gone: list[Use], new: list[Use]) -> tuple[list[tuple[Use, Use]], list[Use], list[Use]]:
+    """Pairs of what vanished and what is new that do the same: launched by the same operator as often, there."""
+    pairs = []
+    gone, new = sorted(gone, key=lambda use: -use.ms), list(new)
+    for old in list(gone):
+        alike = [
+            now
+            for now in new
+            if old.context
+            and now.context == old.context
+            and abs(now.count - old.count) <= _SAME_COUNT * max(old.count, now.count)
+            and (old.place is None or now.place is None or abs(now.place - old.place) <= _SAME_PLACE)
+        ]
+        if alike:
+            best = min(
+                alike, key=lambda now: (abs((now.place or 0) - (old.place or 0)), abs(now.ms - old.ms))
+            )
+            pairs.append((old, best))
+            gone.remove(old)
+            new.remove(best)
+    return pairs, gone, new
+
+
+def _change(kind: ChangeKind, status: Any, old: Use | None, now: Use | None) -> Change:
+    some = now or old
+    assert some is not None
+    return Change(
+        kind=kind,
+        status=status,
+        name=(old or some).name,
+        head_name=some.name,
+        base_count=round(old.count, 4) if old else 0.0,
+        head_count=round(now.count, 4) if now else 0.0,
+        base_ms=round(old.ms, 6) if old else 0.0,
+        head_ms=round(now.ms, 6) if now else 0.0,
+        detail=some.detail or some.context,
+    )
+
+
+def _differs(old: Use, now: Use, step_ms: float) -> bool:
+    if abs(now.count - old.count) >= _COUNT_CHANGED:
+        return True
+    delta = abs(now.ms - old.ms)
+    return delta >= _TIME_WORTH_PCT / 100 * step_ms and delta >= _TIME_CHANGED_PCT / 100 * max(old.ms, now.ms)
+
+
+def _is_worth(use: Use, step_ms: float) -> bool:
+    return use.count >= _COUNT_CHANGED or use.ms >= _TIME_WORTH_PCT / 100 * step_ms
+
+
+def _uses(
+    captures: Sequence[Capture], table: str, read: Callable[[dict[str, Any]], tuple[Hashable, Use]]
+) -> dict[Hashable, Use]:
+    """The rows of one table of the inventory, mean over captures."""
+    sums: dict[Hashable, list[Use]] = defaultdict(list)
+    for capture in captures:
+        for row in (capture.report.get("inventory") or {}).get(table) or ():
+            key, use = read(row)
+            sums[key].append(use)
+    return {
+        key: replace(
+            uses[0],
+            count=sum(u.count for u in uses) / len(captures),
+            ms=sum(u.ms for u in uses) / len(captures),
+        )
+        for key, uses in sums.items()
+    }
+
+
+def _kernel(row: dict[str, Any]) -> tuple[Hashable, Use]:
+    name, operator = str(row.get("name")), str(row.get("operator") or "")
+    use = Use(name, _n(row, "count_per_step"), _n(row, "ms_per_step"), operator, operator, row.get("place"))
+    return (name, operator, row.get("kind")), use
+
+
+def _collective(row: dict[str, Any]) -> tuple[Hashable, Use]:
+    op, size, nbytes = str(row.get("op")), row.get("group_size"), row.get("bytes")
+    words = [f"{size} ranks" if size else "", row.get("dtype") or ""]
+    words.append(
+        f"{nbytes} B" if nbytes is not None else f"{row['elements']} elements" if row.get("elements") else ""
+    )
+    key = (op, size, row.get("dtype"), row.get("elements"))
+    detail = ", ".join(word for word in words if word)
+    return key, Use(op, _n(row, "count_per_step"), _n(row, "kernel_ms_per_step"), detail)
+
+
+def _call(row: dict[str, Any]) -> tuple[Hashable, Use]:
+    call, operator = str(row.get("call")), str(row.get("operator") or "")
+    use = Use(operator or call, _n(row, "count_per_step"), _n(row, "ms_per_step"), call if operator else "")
+    return (call, operator), use
+
+
+_TABLES: tuple[tuple[ChangeKind, str, Callable[[dict[str, Any]], tuple[Hashable, Use]]], ...] = (
+    ("kernel", "kernels", _kernel),
+    ("collective", "collectives", _collective),
+    ("blocking_call", "blocking_calls", _call),
+)
+
+
+def _operators(
+    base: Sequence[Capture], head: Sequence[Capture]
+) -> tuple[dict[Hashable, Use], dict[Hashable, Use]]:
+    """Operators by name and input shapes, or by name alone where one side did not record shapes."""
+    rows = [
+        [row for capture in side for row in (capture.report.get("inventory") or {}).get("operators") or ()]
+        for side in (base, head)
+    ]
+    by_shape = all(any(row.get("shapes") for row in side) for side in rows)
+    made = []
+    for side, captures in zip(rows, (base, head), strict=True):
+        uses: dict[Hashable, Use] = {}
+        for row in side:
+            name, shapes = str(row.get("name")), str(row.get("shapes") or "") if by_shape else ""
+            before = uses.get((name, shapes), Use(name, 0.0, 0.0, shapes))
+            uses[name, shapes] = replace(
+                before,
+                count=before.count + _n(row, "count_per_step") / len(captures),
+                ms=before.ms + _n(row, "host_ms_per_step") / len(captures),
+            )
+        made.append(uses)
+    return made[0], made[1]
+
+
+def environment_changes(base: Sequence[Capture], head: Sequence[Capture]) -> list[Change]:
+    """Variables that all captures of a side agree on and the sides do not."""
+    before, now = _environment(base), _environment(head)
+    if before is None or now is None:
+        return []
+    changes = []
+    for name in sorted((before.keys() | now.keys()) - _JOB_VARIABLES):
+        old, new = before.get(name), now.get(name)
+        if old != new:
+            status: Any = "new" if old is None else "vanished" if new is None else "changed"
+            changes.append(Change("environment", status, name, name, base_value=old, head_value=new))
+    return changes
+
+
+def _environment(captures: Sequence[Capture]) -> dict[str, str] | None:
+    """What every capture of a side has set alike; None where no capture says."""
+    known = [c.run["environment"] for c in captures if isinstance(c.run.get("environment"), dict)]
+    if not any(known):
+        return None
+    return {k: str(v) for k, v in known[0].items() if all(other.get(k) == v for other in known)}
+
+
+def _n(row: dict[str, Any], key: str) -> float:
+    value = row.get(key)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0

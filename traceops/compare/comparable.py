@@ -1,0 +1,120 @@
+"""Whether two runs can be compared at all, and what else differs between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from traceops.compare.capture import Capture
+from traceops.rank_text import ranks_text
+
+# What must be the same for a difference in time to mean anything: (name for people, keys of the training).
+_WORKLOAD: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("model", ("model", "model_name", "parameters", "layers", "dim", "heads", "vocab", "hidden_size", "n_layers")),
+    ("batch", ("batch_size", "samples_per_step", "tokens_per_step", "seq_len", "global_batch_size")),
+    ("precision", ("precision", "dtype")),
+)  # fmt: skip
+_WORKLOAD_KEYS = frozenset(key for _, keys in _WORKLOAD for key in keys)
+_NO_SETTING = frozenset({"planted", "seed", "steps"})
+_VERSIONS = (
+    ("torch", "torch_version"), ("NCCL", "nccl_version"), ("CUDA", "cuda_version"),
+    ("driver", "driver_version"), ("backend", "backend"), ("strategy", "strategy"),
+)  # fmt: skip
+
+
+def refusals(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
+    """Why the two should not be compared: world size, GPU, model, batch or precision differ."""
+    everyone = [*base, *head]
+    found = [
+        *_refuse(base, head, "world size", lambda c: c.run.get("world_size")),
+        *_refuse(base, head, "device", lambda c: c.run.get("device")),
+    ]
+    for label, keys in _WORKLOAD:
+        for key in keys:
+            found += _refuse(base, head, f"{label} ({key})", partial(_setting, key))
+    starts = [(c.info.started_ns, c.info.path) for c in everyone if c.info.started_ns is not None]
+    twice = sorted({c.info.path for c in everyone if [x.info.path for x in everyone].count(c.info.path) > 1})
+    if twice:
+        found.append(f"{twice[0]} is given more than once: a capture compared with itself proves nothing")
+    elif len({ns for ns, _ in starts}) < len(starts):
+        same = [path for ns, path in starts if [n for n, _ in starts].count(ns) > 1]
+        found.append(
+            f"{' and '.join(same[:2])} are one and the same capture (they began at the same nanosecond)"
+        )
+    return found
+
+
+def _refuse(
+    base: Sequence[Capture], head: Sequence[Capture], what: str, value: Callable[[Capture], Any]
+) -> list[str]:
+    """A refusal where two captures say different things; one that says nothing contradicts nobody."""
+    sides = [{_text(value(c)) for c in side if value(c) is not None} for side in (base, head)]
+    if len(sides[0] | sides[1]) < 2:
+        return []
+    if any(len(side) > 1 for side in sides):
+        which = "base" if len(sides[0]) > 1 else "head"
+        mixed = sides[0] if len(sides[0]) > 1 else sides[1]
+        return [f"the captures of {which} differ among themselves: {what} {' and '.join(sorted(mixed))}"]
+    return [f"{what}: base {next(iter(sides[0]))}, head {next(iter(sides[1]))}"]
+
+
+def differences(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
+    """What differs and may matter, or is not known; no reason to refuse."""
+    before, now = base[0].run, head[0].run
+    found = [
+        f"{name}: base {before[key]}, head {now[key]}"
+        for name, key in _VERSIONS
+        if before.get(key) and now.get(key) and before[key] != now[key]
+    ]
+    old, new = settings(base[0]), settings(head[0])
+    if old and new:
+        found += [
+            f"setting {key}: base {_text(old.get(key))}, head {_text(new.get(key))}"
+            for key in sorted((old.keys() | new.keys()) - _WORKLOAD_KEYS - _NO_SETTING - {"strategy"})
+            if old.get(key) != new.get(key)
+        ]
+    if not old or not new:
+        side = (
+            "neither side says"
+            if not old and not new
+            else "base does not say"
+            if not old
+            else "head does not say"
+        )
+        found.append(
+            f"{side} which model, batch and precision it trained: nothing checks that they are the same"
+        )
+    hosts = [sorted({str(h) for c in side for h in c.run.get("hosts") or ()}) for side in (base, head)]
+    if all(hosts) and hosts[0] != hosts[1]:
+        found.append(f"hosts: base {', '.join(hosts[0][:3])}, head {', '.join(hosts[1][:3])}")
+    found += [
+        f"{side} has no trace of rank {ranks_text(missing)}"
+        for side, run in (("base", before), ("head", now))
+        if (missing := run.get("ranks_missing"))
+    ]
+    options = [{k for k, v in (run.get("options") or {}).items() if v} for run in (before, now)]
+    if options[0] != options[1]:
+        named = [", ".join(sorted(side)) or "nothing more" for side in options]
+        found.append(
+            f"the profiler recorded different things (base {named[0]}, head {named[1]}), at different cost"
+        )
+    return found
+
+
+def settings(capture: Capture) -> dict[str, Any]:
+    """What the run says of its training, one level deep: {} for traces without a manifest."""
+    training = capture.run.get("training")
+    if not isinstance(training, dict):
+        return {}
+    flat = {key: value for key, value in training.items() if not isinstance(value, (dict, list))}
+    config = training.get("config")
+    return {**flat, **(config if isinstance(config, dict) else {})}
+
+
+def _setting(key: str, capture: Capture) -> Any:
+    return settings(capture).get(key)
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else "not set" if value is None else str(value)

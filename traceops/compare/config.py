@@ -1,0 +1,190 @@
+"""Thresholds, waivers and the like from traceops.toml or [tool.traceops] in pyproject.toml."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from traceops.compare.metrics import BY_NAME
+from traceops.compare.model import Waiver
+from traceops.errors import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE = "traceops.toml"
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """How two runs are compared.
+
+    thresholds: percent for the worse from which a metric fails the gate; None takes it out of the gate.
+    launch_noise_pct: standard deviation between launches of one configuration on this machine, for sides with
+    a single capture; None: what `judge.LAUNCH_NOISE_PCT` says for the device.
+    baselines: where `traceops baseline` keeps its entries. source: the file this was read from.
+    """
+
+    thresholds: Mapping[str, float | None] = field(default_factory=dict)
+    confidence: float = 0.95
+    power: float = 0.9
+    launch_noise_pct: float | None = None
+    waivers: tuple[Waiver, ...] = ()
+    baselines: str | None = None
+    source: str | None = None
+
+    def threshold(self, metric: str) -> float | None:
+        """Percent from which this metric fails the gate, None where it is only shown."""
+        return self.thresholds[metric] if metric in self.thresholds else BY_NAME[metric].threshold_pct
+
+    def waiver(self, metric: str, today: date) -> Waiver | None:
+        """The waiver of a metric that still holds."""
+        return next((w for w in self.waivers if w.metric == metric and today <= w.until), None)
+
+    def expired(self, today: date) -> tuple[Waiver, ...]:
+        """Waivers that held once."""
+        return tuple(w for w in self.waivers if today > w.until)
+
+
+def load_config(start: Path | None = None, file: str | None = None) -> CompareConfig:
+    """The settings for a folder: `file`, else the nearest traceops.toml or [tool.traceops] above `start`.
+
+    Raises UsageError naming the file and the key for anything in it that is not understood.
+    """
+    if file is not None:
+        path = Path(file)
+        table = _read(path)
+        return _parse(_own_table(table, path), str(path))
+    folder = (start or Path()).resolve()
+    for parent in (folder, *folder.parents):
+        if (parent / FILE).is_file():
+            return _parse(_read(parent / FILE), str(parent / FILE))
+        project = parent / "pyproject.toml"
+        if project.is_file() and (own := _own_table(_read(project), project)):
+            return _parse(own, str(project))
+        if (parent / ".git").exists():
+            break
+    return CompareConfig()
+
+
+def with_thresholds(config: CompareConfig, texts: list[str]) -> CompareConfig:
+    """The same with METRIC=PERCENT (or a percent alone, for the step time; `off`) from the command line."""
+    thresholds = dict(config.thresholds)
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        name = name or "step_time"
+        _known(name, "--threshold")
+        thresholds[name] = _percent(None if value == "off" else value, f"--threshold {text}")
+    return replace(config, thresholds=thresholds)
+
+
+def _own_table(table: dict[str, Any], path: Path) -> dict[str, Any]:
+    if path.name != "pyproject.toml":
+        return table
+    tool = table.get("tool")
+    own = tool.get("traceops") if isinstance(tool, dict) else None
+    return own if isinstance(own, dict) else {}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            table: dict[str, Any] = tomllib.load(file)
+            return table
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from error
+
+
+def _parse(table: dict[str, Any], source: str) -> CompareConfig:
+    _only(table, ("compare", "baselines"), source)
+    compare = table.get("compare", {})
+    if not isinstance(compare, dict):
+        raise UsageError(f"{source}: compare must be a table")
+    _only(compare, ("thresholds", "confidence", "power", "launch_noise_pct", "waivers"), f"{source}: compare")
+    thresholds = compare.get("thresholds", {})
+    if not isinstance(thresholds, dict):
+        raise UsageError(f"{source}: compare.thresholds must be a table of metric = percent")
+    for name in thresholds:
+        _known(name, f"{source}: compare.thresholds")
+    waivers = compare.get("waivers", [])
+    if not isinstance(waivers, list) or not all(isinstance(w, dict) for w in waivers):
+        raise UsageError(f"{source}: waivers are written as [[compare.waivers]] tables")
+    noise = compare.get("launch_noise_pct")
+    baselines = table.get("baselines")
+    if baselines is not None and not isinstance(baselines, str):
+        raise UsageError(f"{source}: baselines must be a folder or URL, in quotes")
+    return CompareConfig(
+        thresholds={
+            name: _percent(v, f"{source}: compare.thresholds.{name}") for name, v in thresholds.items()
+        },
+        confidence=_share(compare.get("confidence", 0.95), f"{source}: compare.confidence"),
+        power=_share(compare.get("power", 0.9), f"{source}: compare.power"),
+        launch_noise_pct=None if noise is None else _percent(noise, f"{source}: compare.launch_noise_pct"),
+        waivers=tuple(_waiver(w, source) for w in waivers),
+        baselines=baselines,
+        source=source,
+    )
+
+
+def _waiver(table: dict[str, Any], source: str) -> Waiver:
+    where = f"{source}: compare.waivers"
+    _only(table, ("metric", "reason", "until", "limit_pct"), where)
+    metric, reason, until = table.get("metric"), table.get("reason"), table.get("until")
+    if not isinstance(metric, str):
+        raise UsageError(f"{where}: each needs metric, reason and until")
+    _known(metric, where)
+    if not isinstance(reason, str) or not reason.strip():
+        raise UsageError(f"{where}: the waiver of {metric} needs a reason, in words")
+    if not isinstance(until, date):
+        raise UsageError(f"{where}: the waiver of {metric} needs until = YYYY-MM-DD, without quotes")
+    limit = table.get("limit_pct")
+    return Waiver(
+        metric,
+        reason.strip(),
+        date(until.year, until.month, until.day),
+        None if limit is None else _percent(limit, f"{where}: limit_pct of {metric}"),
+    )
+
+
+def _only(table: dict[str, Any], allowed: tuple[str, ...], where: str) -> None:
+    for key in table:
+        if key not in allowed:
+            raise UsageError(f"{where}: {key} is not known; {_nearest(key, allowed)}")
+
+
+def _known(metric: str, where: str) -> None:
+    if metric not in BY_NAME:
+        raise UsageError(f"{where}: there is no metric {metric}; {_nearest(metric, tuple(BY_NAME))}")
+
+
+def _nearest(word: str, allowed: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(word, allowed, 1)
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(allowed)}"
+
+
+def _percent(value: Any, where: str) -> float | None:
+    """A percent above or at 0; None and false take a metric out of the gate."""
+    if value is None or value is False:
+        return None
+    try:
+        number = float(value) if not isinstance(value, bool) else -1.0
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0.0 <= number < 1e6:
+        raise UsageError(f"{where}: {value!r} is no percentage; give a number such as 5, or off")
+    return number
+
+
+def _share(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.5 < value < 1.0:
+        raise UsageError(f"{where}: {value!r} must lie between 0.5 and 1, such as 0.95")
+    return float(value)

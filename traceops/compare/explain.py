@@ -1,0 +1,285 @@
+"""Why the step changed: from the ledger's buckets down to what is called more often, longer, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from traceops.compare.capture import Capture
+from traceops.compare.communication import collectives_explanation
+from traceops.compare.explanation_text import (
+    bucket_text,
+    calls_text,
+    count_text,
+    joined,
+    kernel_text,
+    ms_text,
+    operator_text,
+)
+from traceops.compare.model import Change, Explanation, MetricChange
+from traceops.model import Evidence
+from traceops.rank_text import ranks_text
+
+# What a change of the step can come from; an explanation names one.
+CAUSES = (
+    "collectives",  # other collectives, or more or fewer of them
+    "bandwidth",  # the same collectives take longer
+    "blocking_calls",  # the host waits for the device more often
+    "input",  # the device waits for data
+    "straggler",  # ranks wait for one of them
+    "compute",  # kernels: new ones, more of them, longer ones
+    "launch",  # the host launches later
+    "memory",  # copies
+    "waiting",  # ranks wait for each other, nobody in particular
+    "other",
+)
+_WORTH_PCT = 1.0  # of the step: less explains nothing
+_FEW = 3  # kernels or operators named in a sentence
+_STRAGGLERS = ("TO-S001", "TO-S002")
+_COPIES = ("Memcpy", "Memset")
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Change of each bucket in ms a step, what base and head had, and what a step of the base takes."""
+
+    change: dict[str, float]
+    base: dict[str, float]
+    head: dict[str, float]
+    step_ms: float
+
+    def sum(self, *buckets: str) -> float:
+        """Change of several buckets together."""
+        return sum(self.change.get(bucket, 0.0) for bucket in buckets)
+
+    @property
+    def worth_ms(self) -> float:
+        """What is worth a sentence."""
+        return _WORTH_PCT / 100.0 * self.step_ms
+
+
+def ledger_of(metrics: Sequence[MetricChange], buckets: Sequence[str]) -> Ledger | None:
+    """The ledger's change, None where a side has no profiled steps."""
+    rows = {row.metric: row for row in metrics}
+    known = [b for b in buckets if rows[b].base is not None and rows[b].head is not None]
+    step = rows["profiled_step_time"].base
+    if step is None or not known:
+        return None
+    return Ledger(
+        {b: rows[b].change or 0.0 for b in known},
+        {b: rows[b].base or 0.0 for b in known},
+        {b: rows[b].head or 0.0 for b in known},
+        step,
+    )
+
+
+def explain(
+    ledger: Ledger, changes: Sequence[Change], base: Sequence[Capture], head: Sequence[Capture]
+) -> tuple[Explanation, ...]:
+    """Reasons for the change, the most important first.
+
+    What can be counted comes before what was only timed: other collectives, new blocking calls, work that
+    was not there. A bucket that one reason accounts for is not explained again by the next.
+    """
+    counted: list[Explanation] = []
+    timed: list[Explanation] = []
+    left = dict(ledger.change)
+
+    def take(*buckets: str) -> float:
+        return sum(left.pop(bucket, 0.0) for bucket in buckets)
+
+    if (found := collectives_explanation(ledger, changes, base, head)) is not None:
+        take(*found.buckets)
+        (counted if found.cause == "collectives" else timed).append(found)
+    if (found := _blocking(ledger, changes)) is not None:
+        take(*found.buckets)
+        counted.append(found)
+    if (found := _straggler(ledger, left, changes, base, head)) is not None:
+        take(*found.buckets)
+        timed.append(found)
+    if (found := _compute(ledger, left, changes)) is not None:
+        (counted if _is_counted(found) else timed).append(found)
+    for bucket in ("idle_input", "idle_host", "memory", "comm_wait", "comm_transfer", "idle_sync"):
+        if abs(left.get(bucket, 0.0)) >= ledger.worth_ms:
+            timed.append(_of_bucket(bucket, left[bucket], ledger, changes, base, head))
+    rest = {b: ms for b, ms in left.items() if b in ("idle_dependency", "idle_gap", "comm_unmatched")}
+    timed += [
+        Explanation("other", bucket_text(b, ledger), ms, (b,))
+        for b, ms in rest.items()
+        if abs(ms) >= ledger.worth_ms
+    ]
+    total = sum(ledger.change.values())
+    along = 1.0 if total >= 0 else -1.0
+    order = sorted(timed, key=lambda e: -e.ms * along)
+    counted.sort(key=lambda e: -abs(e.ms))
+    return (*counted, *order)
+
+
+def _blocking(ledger: Ledger, changes: Sequence[Change]) -> Explanation | None:
+    """Calls that wait for the device and are called more often than before."""
+    calls = [
+        c
+        for c in changes
+        if c.kind == "blocking_call" and abs((c.head_count or 0.0) - (c.base_count or 0.0)) >= 1.0
+    ]
+    if not calls:
+        return None
+    buckets = ("idle_sync", "idle_host") if ledger.sum("idle_host") > 0 else ("idle_sync",)
+    ms = ledger.sum(*buckets)
+    more = sum((c.head_count or 0.0) - (c.base_count or 0.0) for c in calls)
+    if abs(ms) < ledger.worth_ms and abs(more) < 2.0:
+        return None
+    text = f"{calls_text(calls)}; the GPU runs dry meanwhile: idle time of that kind {ms_text(ms)} a step"
+    evidence = (
+        Evidence("blocking_calls_per_step", round(sum(c.head_count or 0.0 for c in calls), 2), "",
+                 peers=round(sum(c.base_count or 0.0 for c in calls), 2)),
+    )  # fmt: skip
+    return Explanation("blocking_calls", text, ms, buckets, evidence, tuple(calls))
+
+
+def _straggler(
+    ledger: Ledger,
+    left: dict[str, float],
+    changes: Sequence[Change],
+    base: Sequence[Capture],
+    head: Sequence[Capture],
+) -> Explanation | None:
+    """A rank that makes the others wait on one side only."""
+    before, now = _stragglers(base), _stragglers(head)
+    new = [finding for key, finding in now.items() if key not in before]
+    gone = [finding for key, finding in before.items() if key not in now]
+    if bool(new) == bool(gone):
+        return None
+    finding = (new or gone)[0]
+    cause = finding.get("cause") or "unknown"
+    own = {"input": ("idle_input",), "host": ("idle_host",), "gpu_compute": ("compute",), "copy": ("memory",)}
+    buckets = ("comm_wait", *own.get(cause, ()))
+    ms = sum(left.get(bucket, 0.0) for bucket in buckets)
+    if (ms > 0) != bool(new) or abs(ms) < ledger.worth_ms:
+        return None
+    ranks = finding.get("ranks") or []
+    who = f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)}"
+    why = {"gpu_compute": "its GPU computes longer", "host": "its host launches later", "copy": "it copies longer",
+           "input": "it waits longer for its input"}.get(cause, "for no single reason")  # fmt: skip
+    text = (
+        f"{who} makes the others wait ({why}): {ms_text(ms)} a step; base had no such straggler"
+        if new
+        else f"{who} no longer makes the others wait: {ms_text(ms)} a step"
+    )
+    kernels = _moved_kernels(changes, ms) if cause == "gpu_compute" else []
+    if kernels and new:
+        text += f". Over all ranks: {joined([kernel_text(c) for c in kernels[:_FEW]])}"
+    evidence = tuple(
+        Evidence(str(e.get("metric")), e.get("value"), str(e.get("unit") or ""))
+        for e in (finding.get("evidence") or [])[:_FEW]
+    )
+    return Explanation("straggler", text, ms, buckets, evidence, tuple(kernels))
+
+
+def _stragglers(side: Sequence[Capture]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Straggler findings, warnings and errors, that most captures of a side have, by rank and cause."""
+    counts: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for capture in side:
+        for finding in capture.report["findings"]:
+            if finding.get("rule") in _STRAGGLERS and finding.get("severity") != "info":
+                key = (tuple(finding.get("ranks") or ()), finding.get("cause"))
+                counts.setdefault(key, []).append(finding)
+    return {key: found[0] for key, found in counts.items() if 2 * len(found) > len(side)}
+
+
+def _compute(ledger: Ledger, left: dict[str, float], changes: Sequence[Change]) -> Explanation | None:
+    ms = left.get("compute", 0.0)
+    if abs(ms) < ledger.worth_ms:
+        return None
+    movers = _moved_kernels(changes, ms)
+    named = movers[:_FEW]
+    how = joined([kernel_text(c) for c in named]) if named else "no single kernel stands out"
+    text = f"compute {ms_text(ms)} a step: {how}"
+    return Explanation("compute", text, ms, ("compute",), (), tuple(movers))
+
+
+def _moved_kernels(changes: Sequence[Change], ms: float) -> list[Change]:
+    """Kernels that took part in a change of `ms`, each at least a tenth of it, most first."""
+    movers = [
+        c
+        for c in changes
+        if c.kind == "kernel" and c.delta_ms * ms > 0 and not c.name.startswith(_COPIES)
+        and abs(c.delta_ms) >= 0.1 * abs(ms)
+    ]  # fmt: skip
+    return sorted(movers, key=lambda c: -abs(c.delta_ms))
+
+
+def _is_counted(explanation: Explanation) -> bool:
+    """Whether most of it is work that was not there before, or that is gone: counted, not only timed."""
+    other = sum(
+        c.delta_ms
+        for c in explanation.changes
+        if c.status in ("new", "vanished")
+        or abs((c.head_count or 0.0) - (c.base_count or 0.0)) >= max(1.0, 0.1 * (c.base_count or 0.0))
+    )
+    return abs(other) >= 0.5 * abs(explanation.ms)
+
+
+def _of_bucket(
+    bucket: str,
+    ms: float,
+    ledger: Ledger,
+    changes: Sequence[Change],
+    base: Sequence[Capture],
+    head: Sequence[Capture],
+) -> Explanation:
+    """One bucket that nothing else accounts for, with what may be behind it."""
+    cause = {
+        "idle_input": "input", "idle_host": "launch", "memory": "memory", "comm_wait": "waiting",
+        "comm_transfer": "bandwidth", "idle_sync": "blocking_calls",
+    }[bucket]  # fmt: skip
+    operators = _moved_operators(changes, ms)
+    behind: list[Change] = []
+    text = bucket_text(bucket, ledger)
+    if bucket == "idle_input":
+        behind = [c for c in operators if "load" in c.name.lower() or "fetch" in c.name.lower()][:_FEW]
+    elif bucket == "idle_host":
+        behind = operators[:_FEW]
+        if (kernels := _kernel_count(base, head)) is not None:
+            text += f"; {count_text('kernel', *kernels)}"
+    elif bucket == "memory":
+        behind = [
+            c for c in changes if c.kind == "kernel" and c.name.startswith(_COPIES) and c.delta_ms * ms > 0
+        ][:_FEW]
+    if behind:
+        texts = [operator_text(c) if c.kind == "operator" else kernel_text(c) for c in behind]
+        text += f" ({joined(texts)})"
+    return Explanation(cause, text, ms, (bucket,), (), tuple(behind))
+
+
+def _moved_operators(changes: Sequence[Change], ms: float) -> list[Change]:
+    """Operators whose host time took part in a change of `ms`, all shapes together, most first."""
+    by_name: dict[str, Change] = {}
+    for change in changes:
+        if change.kind == "operator":
+            same = by_name.get(change.name)
+            by_name[change.name] = (
+                replace(change, detail="")
+                if same is None
+                else replace(
+                    same,
+                    base_count=(same.base_count or 0.0) + (change.base_count or 0.0),
+                    head_count=(same.head_count or 0.0) + (change.head_count or 0.0),
+                    base_ms=(same.base_ms or 0.0) + (change.base_ms or 0.0),
+                    head_ms=(same.head_ms or 0.0) + (change.head_ms or 0.0),
+                )
+            )
+    movers = [c for c in by_name.values() if c.delta_ms * ms > 0 and abs(c.delta_ms) >= 0.1 * abs(ms)]
+    return sorted(movers, key=lambda c: -abs(c.delta_ms))
+
+
+def _kernel_count(base: Sequence[Capture], head: Sequence[Capture]) -> tuple[float, float] | None:
+    """Kernels a step on both sides, where their number differs by a tenth."""
+    counts = []
+    for side in (base, head):
+        rows = [row.get("kernels") for c in side for row in c.report["steps"]]
+        known = sorted(float(n) for n in rows if isinstance(n, (int, float)))
+        counts.append(known[len(known) // 2] if known else 0.0)
+    old, new = counts
+    return (old, new) if old and abs(new - old) >= 0.1 * old else None

@@ -1,0 +1,147 @@
+"""What is compared: each metric, where its numbers come from, which way is better, and its usual threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from traceops.analyses.ledger import BUCKETS, COMM_BUCKETS, IDLE_BUCKETS
+from traceops.analyses.links import bus_factor
+from traceops.compare.capture import Capture, capture_of, step_series, unprofiled_series
+from traceops.compare.model import Family
+from traceops.compare.statistics import Float, Location, harmonic_mean
+
+MIN_STEPS = 6  # a side; below it nothing is claimed of times [docs/metrics.md]
+LEDGER_LABELS = {
+    "compute": "compute",
+    "comm_transfer": "exposed transfer",
+    "comm_wait": "waiting for ranks",
+    "comm_unmatched": "communication, unmatched",
+    "memory": "memory copies",
+    "idle_input": "idle: input",
+    "idle_sync": "idle: host blocked",
+    "idle_host": "idle: launched late",
+    "idle_dependency": "idle: dependency",
+    "idle_gap": "idle: gaps",
+}
+
+Series = Callable[[Capture], Float]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of a capture. `series` gives one value a step, or one in all; empty where it is not known.
+
+    threshold_pct: change for the worse that fails the gate, None if it is only shown unless asked for.
+    of_step: percents are of the base's step time, not of the metric itself (a bucket may be 0).
+    exact: the same code gives the same number, so it is compared without statistics.
+    """
+
+    name: str
+    label: str
+    unit: str
+    family: Family
+    better: Literal["lower", "higher", "neither"]
+    series: Series
+    threshold_pct: float | None = None
+    location: Location = np.median
+    of_step: bool = False
+    exact: bool = False
+
+
+def _throughput(step_time: Series) -> Series:
+    """Samples a second of each step, over all ranks; empty where the run does not say how many samples."""
+
+    def rate(capture: Capture) -> Float:
+        samples = capture.run.get("samples_per_step")
+        if not isinstance(samples, (int, float)) or isinstance(samples, bool) or samples <= 0:
+            return np.empty(0)
+        return samples / step_time(capture) * 1e3
+
+    return rate
+
+
+def _columns(*keys: str) -> Series:
+    return lambda capture: step_series(capture, *keys)
+
+
+def _most_of_ranks(key: str) -> Series:
+    def most(capture: Capture) -> Float:
+        known = [row.get(key) for row in capture.report["ranks"]]
+        values = [float(v) for v in known if isinstance(v, (int, float)) and not isinstance(v, bool)]
+        return np.array([max(values)]) if values and len(values) == len(known) else np.empty(0)
+
+    return most
+
+
+def _busbw(capture: Capture) -> Float:
+    """Bytes on the bus of all matched collectives ÷ their transfer time, GB/s."""
+    moved = spent_ms = 0.0
+    for row in capture.report["collectives"]:
+        if row.get("bytes") and row.get("total_ms"):
+            moved += row["bytes"] * row["count"] * bus_factor(row["op"], len(row["ranks"]))
+            spent_ms += row["total_ms"]
+    return np.array([moved / spent_ms / 1e6]) if spent_ms > 0 else np.empty(0)
+
+
+_PROFILED = _columns("duration_ms")
+METRICS: tuple[Metric, ...] = (
+    Metric("step_time", "step time", "ms", "time", "lower", unprofiled_series, 5.0),
+    Metric(
+        "throughput", "throughput", "samples/s", "time", "higher", _throughput(unprofiled_series), 5.0,
+        location=harmonic_mean,
+    ),
+    Metric("profiled_step_time", "step time, profiled", "ms", "time", "lower", _PROFILED),
+    *(
+        Metric(b, LEDGER_LABELS[b], "ms", "ledger", "lower", _columns(b), location=np.mean, of_step=True)
+        for b in BUCKETS
+    ),
+    Metric(
+        "exposed_comm", "exposed communication", "ms", "communication", "lower", _columns(*COMM_BUCKETS),
+        location=np.mean, of_step=True,
+    ),
+    Metric("idle", "idle", "ms", "ledger", "lower", _columns(*IDLE_BUCKETS), location=np.mean, of_step=True),
+    Metric("busbw", "bus bandwidth", "GB/s", "communication", "higher", _busbw),
+    Metric("kernels", "kernels a step", "", "exact", "lower", _columns("kernels"), 10.0, exact=True),
+    Metric("collectives", "collectives a step", "", "exact", "lower", _columns("collectives"), 10.0, exact=True),
+    Metric(
+        "collective_bytes", "bytes communicated a step", "B", "exact", "lower", _columns("collective_bytes"), 5.0,
+        exact=True,
+    ),
+    Metric(
+        "blocking_calls", "calls that wait for the GPU a step", "", "exact", "lower", _columns("blocking_calls"),
+        exact=True,
+    ),
+    Metric(
+        "peak_memory", "peak memory", "B", "exact", "lower", _most_of_ranks("peak_memory_bytes"), 5.0, exact=True,
+    ),
+    Metric(
+        "peak_reserved", "peak memory reserved", "B", "exact", "lower", _most_of_ranks("peak_reserved_bytes"),
+        exact=True,
+    ),
+)  # fmt: skip
+BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+def metrics_for(captures: Iterable[Sequence[Capture]]) -> tuple[Metric, ...]:
+    """The metrics for comparing these sides: their step time comes from the same kind of steps.
+
+    Steps without the profiler show what the run takes by itself; where any side timed fewer than
+    MIN_STEPS of them, profiled steps are used on all.
+    """
+    enough = all(sum(c.info.unprofiled_steps for c in side) >= MIN_STEPS for side in captures)
+    if enough:
+        return METRICS
+    replaced = {"step_time": _PROFILED, "throughput": _throughput(_PROFILED)}
+    return tuple(replace(m, series=replaced[m.name]) if m.name in replaced else m for m in METRICS)
+
+
+def capture_value(metric: Metric, report: dict[str, Any]) -> float | None:
+    """One number of one capture, from the object that report.json holds; None where it is not known."""
+    capture = capture_of(report, "report.json")
+    metric = next(m for m in metrics_for([[capture]]) if m.name == metric.name)
+    series = metric.series(capture)
+    return float(metric.location(series)) if len(series) else None

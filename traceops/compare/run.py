@@ -1,0 +1,234 @@
+"""From two sides of captures to a Comparison: refuse, measure, judge, explain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import PurePath
+from typing import Any, Literal
+
+from traceops.analyses.ledger import BUCKETS
+from traceops.compare.capture import Capture, step_numbers, step_series, unprofiled_series
+from traceops.compare.changes import find_changes
+from traceops.compare.comparable import differences, refusals
+from traceops.compare.config import CompareConfig
+from traceops.compare.explain import explain, ledger_of
+from traceops.compare.judge import LAUNCH_NOISE_PCT, measure, overall
+from traceops.compare.metrics import MIN_STEPS, metrics_for
+from traceops.compare.model import Comparison, MetricChange, OutlierStep, Side, StepPoint
+from traceops.compare.sentence import sentence, values_text
+from traceops.compare.statistics import far_from_median, taken_in_turn
+from traceops.compare.unchanged import unchanged
+from traceops.errors import UsageError
+from traceops.findings import finding
+from traceops.model import Check, Evidence, Finding
+
+RULE = "TO-R001"
+
+
+def compare(
+    base: Sequence[Capture],
+    head: Sequence[Capture],
+    config: CompareConfig | None = None,
+    *,
+    force: bool = False,
+    today: date | None = None,
+) -> Comparison:
+    """Whether `head` is slower than `base`, by how much, how sure that is, and why.
+
+    Raises UsageError with the reasons where the two are not comparable, unless `force`.
+    """
+    config, today = config or CompareConfig(), today or date.today()
+    base, head = (_in_order(side) for side in _told_apart(base, head))
+    reasons = refusals(base, head)
+    if reasons and not force:
+        listed = "\n".join(f"  {reason}" for reason in reasons)
+        raise UsageError(f"these runs cannot be compared:\n{listed}\n--force compares them all the same")
+    paired = taken_in_turn(*([c.info.started_ns for c in side] for side in (base, head)))
+    single = max(len(base), len(head)) == 1
+    noise = config.launch_noise_pct
+    noise_pct = (
+        LAUNCH_NOISE_PCT["cpu" if base[0].run.get("device") == "cpu" else "cuda"] if noise is None else noise
+    )
+    metrics = metrics_for((base, head))
+    rows = measure(metrics, base, head, config, noise_pct=noise_pct, paired=paired, today=today)
+    step = next((row.base for row in rows if row.metric == "profiled_step_time"), None)
+    changes = find_changes(base, head, step or 1.0)
+    ledger = ledger_of(rows, BUCKETS)
+    explanations = explain(ledger, changes, base, head) if ledger is not None else ()
+    verdict = overall(rows)
+    new, gone = _findings_of(base, head)
+    notes = [_step_time_from(rows, base, head)]
+    if config.expired(today):
+        notes += [f"the waiver of {w.metric} expired on {w.until}: {w.reason}" for w in config.expired(today)]
+    result = Comparison(
+        verdict=verdict,
+        sentence="",
+        base=_side("base", base),
+        head=_side("head", head),
+        metrics=rows,
+        explanations=explanations,
+        changes=changes,
+        unchanged=unchanged(rows, changes, base, head),
+        outliers=(*_outliers("base", base), *_outliers("head", head)),
+        new_findings=new,
+        gone_findings=gone,
+        findings=tuple(_regression(row, explanations) for row in rows if row.outcome == "regression"),
+        checks=(_check(rows, verdict),),
+        refusals=tuple(reasons),
+        warnings=tuple(differences(base, head)),
+        notes=tuple(note for note in notes if note),
+        paired=paired and len(base) >= 3,
+        confidence=config.confidence,
+        power=config.power,
+        launch_noise_pct=noise_pct if single else None,
+        settings={
+            "thresholds": {row.metric: row.threshold_pct for row in rows if row.threshold_pct is not None},
+            "source": config.source,
+            "forced": bool(reasons),
+        },
+        steps=(*_points("base", base), *_points("head", head)),
+    )
+    return replace(result, sentence=sentence(result))
+
+
+def _told_apart(*sides: Sequence[Capture]) -> list[list[Capture]]:
+    """The captures with names that differ: where runs are called alike, the folders they lie in come first."""
+    everyone = [capture for side in sides for capture in side]
+    names = [capture.info.name for capture in everyone]
+    for depth in range(2, 6):
+        if len(set(names)) == len(names):
+            break
+        names = ["/".join(PurePath(capture.info.path).parts[-depth:]) for capture in everyone]
+    named = iter(names)
+    return [
+        [replace(capture, info=replace(capture.info, name=next(named))) for capture in side] for side in sides
+    ]
+
+
+def _in_order(side: Sequence[Capture]) -> list[Capture]:
+    """By start time where all are known, so that pairs are pairs."""
+    if any(c.info.started_ns is None for c in side):
+        return list(side)
+    return sorted(side, key=lambda c: c.info.started_ns or 0)
+
+
+def _side(label: str, captures: Sequence[Capture]) -> Side:
+    return Side(label, tuple(c.info for c in captures), captures[0].run)
+
+
+def _step_time_from(rows: Iterable[MetricChange], base: Sequence[Capture], head: Sequence[Capture]) -> str:
+    unprofiled = [sum(c.info.unprofiled_steps for c in side) for side in (base, head)]
+    if min(unprofiled) >= MIN_STEPS:
+        return "step time and throughput are those of steps without the profiler; the ledger is of profiled steps"
+    return (
+        "step time and throughput are those of profiled steps: fewer than "
+        f"{MIN_STEPS} steps without the profiler were timed on a side"
+    )
+
+
+def _outliers(side: Literal["base", "head"], captures: Sequence[Capture]) -> list[OutlierStep]:
+    found = []
+    for capture in captures:
+        numbers = step_numbers(capture)
+        for profiled, series in (
+            (False, unprofiled_series(capture)),
+            (True, step_series(capture, "duration_ms")),
+        ):
+            if not len(series):
+                continue
+            middle = sorted(series)[len(series) // 2]
+            found += [
+                OutlierStep(
+                    side, capture.info.name, numbers[at] if profiled else int(at), profiled,
+                    float(series[at]), float(middle),
+                )
+                for at in far_from_median(series)
+            ]  # fmt: skip
+    return found
+
+
+def _points(side: Literal["base", "head"], captures: Sequence[Capture]) -> list[StepPoint]:
+    return [
+        StepPoint(side, capture.info.name, index, profiled, float(ms))
+        for capture in captures
+        for profiled, series in (
+            (False, unprofiled_series(capture)),
+            (True, step_series(capture, "duration_ms")),
+        )
+        for index, ms in enumerate(series)
+    ]
+
+
+def _findings_of(
+    base: Sequence[Capture], head: Sequence[Capture]
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """Findings above info that most captures of one side have and none of the other does, by rule and cause."""
+    sides = [_common(side) for side in (base, head)]
+    anywhere = [{_key(f) for c in side for f in c.report["findings"]} for side in (base, head)]
+    new = tuple(f for key, f in sides[1].items() if key not in anywhere[0])
+    gone = tuple(f for key, f in sides[0].items() if key not in anywhere[1])
+    return new, gone
+
+
+def _common(side: Sequence[Capture]) -> dict[Any, Finding]:
+    seen: dict[Any, list[dict[str, Any]]] = {}
+    for capture in side:
+        for key, raw in {
+            _key(f): f for f in capture.report["findings"] if f.get("severity") != "info"
+        }.items():
+            seen.setdefault(key, []).append(raw)
+    return {key: _finding(found[0]) for key, found in seen.items() if 2 * len(found) > len(side)}
+
+
+def _key(raw: dict[str, Any]) -> Any:
+    ranks = tuple(raw.get("ranks") or ()) if str(raw.get("rule")).startswith("TO-S") else ()
+    return raw.get("rule"), raw.get("cause"), ranks
+
+
+def _finding(raw: dict[str, Any]) -> Finding:
+    """A finding as report.json holds it."""
+    return Finding(
+        rule=str(raw.get("rule")),
+        severity=raw["severity"] if raw.get("severity") in ("error", "warning", "info") else "info",
+        confidence=raw["confidence"] if raw.get("confidence") in ("high", "medium", "low") else "low",
+        title=str(raw.get("title") or ""),
+        message=str(raw.get("message") or ""),
+        evidence=(),
+        ranks=tuple(r for r in raw.get("ranks") or () if isinstance(r, int)),
+        impact_ms=raw["impact_ms"] if isinstance(raw.get("impact_ms"), (int, float)) else None,
+        cause=raw.get("cause") if isinstance(raw.get("cause"), str) else None,
+        advice=str(raw.get("advice") or ""),
+    )
+
+
+def _regression(row: MetricChange, explanations: Sequence[Any]) -> Finding:
+    """TO-R001 for one metric."""
+    pct = row.change_pct
+    sure = row.p is None or (row.p < 0.01 and row.low_pct is not None)
+    because = f" {explanations[0].text[:1].upper()}{explanations[0].text[1:]}." if explanations else ""
+    value = None if pct is None or not math.isfinite(pct) else round(pct, 3)
+    return finding(
+        RULE,
+        "error",
+        "high" if sure else "medium",
+        f"{row.label}: {values_text(row)}.{because}",
+        evidence=[
+            Evidence(f"{row.metric}_change", value, "%", row.threshold_pct),
+            Evidence(row.metric, row.head, row.unit, peers=row.base),
+            *([Evidence("p", round(row.p, 6), "")] if row.p is not None else []),
+        ],
+        impact_ms=row.change if row.unit == "ms" else None,
+    )
+
+
+def _check(rows: Sequence[MetricChange], verdict: str) -> Check:
+    regressed = [row.label for row in rows if row.outcome == "regression"]
+    if regressed:
+        return Check(RULE, "fired", ", ".join(regressed))
+    step = next((row for row in rows if row.metric == "step_time"), None)
+    if verdict == "inconclusive":
+        return Check(RULE, "not_evaluated", f"step time: {step.reason if step else 'not known'}")
+    return Check(RULE, "clear", "no gated metric is worse beyond its threshold and beyond noise")

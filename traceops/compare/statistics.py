@@ -1,0 +1,157 @@
+"""How much a metric changed between two sides and how sure that is: block bootstrap, t intervals, Holm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.compare.student import quantile, two_sided_p
+
+Float = NDArray[np.float64]
+Location = Callable[..., Float]  # np.median or np.mean, with axis
+
+DRAWS = 2000
+_SEED = 20_240_607  # the same input gives the same interval
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Base and head over all captures and the change between them, in the metric's unit.
+
+    error: standard error of the change; df: its degrees of freedom, math.inf where it rests on an assumption.
+    noise_assumed: nothing here says how much captures differ, so the caller's figure stands in for it.
+    """
+
+    base: float
+    head: float
+    error: float
+    df: float
+    noise_assumed: bool
+    paired: bool
+
+    @property
+    def change(self) -> float:
+        """Head less base."""
+        return self.head - self.base
+
+    @property
+    def p(self) -> float:
+        """Two-sided: how often a change this large comes of noise alone."""
+        if self.error <= 0.0:
+            return 1.0 if self.change == 0.0 else 0.0
+        return two_sided_p(self.change / self.error, self.df)
+
+    def half_width(self, confidence: float) -> float:
+        """The change's interval reaches this far to both sides."""
+        return quantile(0.5 + confidence / 2.0, self.df) * self.error
+
+    def detectable(self, confidence: float, power: float) -> float:
+        """The smallest change that would be found with probability `power`."""
+        return (quantile(0.5 + confidence / 2.0, self.df) + quantile(power, self.df)) * self.error
+
+
+def estimate(
+    base: Sequence[Float], head: Sequence[Float], location: Location, noise: float, *, paired: bool = False
+) -> Estimate | None:
+    """The change between two sides of one or more captures, each an array of steps in time order.
+
+    Unit of certainty are captures where a side has several: steps of one capture share whatever that launch
+    met, so more steps cannot make up for launches. Their spread is pooled over both sides (paired: taken
+    over the differences of pairs), but never less than steps alone make it. With one capture on both sides
+    the spread within is what a block bootstrap over its steps gives, and `noise` (a standard deviation, in
+    the metric's unit) stands for the launches. None where a side has nothing.
+
+    The bootstrap over whole captures has the variance (k−1)/k · s²/k; with its factor k/(k−1) and a t
+    quantile it is the interval used here. With three to ten captures its percentiles would be too narrow
+    [Hesterberg 2015; Davison and Hinkley 1997, 3.8: resample the outer level only].
+    """
+    base, head = [s for s in base if len(s)], [s for s in head if len(s)]
+    if not base or not head:
+        return None
+    at = [np.array([float(location(series)) for series in side]) for side in (base, head)]
+    before, after = (float(values.mean()) for values in at)
+    within = [np.array([step_error(series, location) for series in side]) for side in (base, head)]
+    inner = math.sqrt(sum(float((errors**2).sum()) / len(errors) ** 2 for errors in within))
+    counts = [len(values) for values in at]
+    if paired and counts[0] == counts[1] and counts[0] >= 3:
+        differences = at[1] - at[0]
+        error = float(differences.std(ddof=1)) / math.sqrt(counts[0])
+        return Estimate(before, after, max(error, inner), counts[0] - 1, False, True)
+    df = sum(counts) - 2
+    if df > 0:
+        squares = sum(float(((values - values.mean()) ** 2).sum()) for values in at)
+        error = math.sqrt(squares / df * (1 / counts[0] + 1 / counts[1]))
+        return Estimate(before, after, max(error, inner), df, False, False)
+    error = math.sqrt(inner**2 + 2.0 * noise**2)
+    return Estimate(before, after, error, _welch(within, base, head, error), True, False)
+
+
+def _welch(within: Sequence[Float], base: Sequence[Float], head: Sequence[Float], error: float) -> float:
+    """Welch and Satterthwaite's degrees of freedom of the two series' errors; the assumed part has no limit."""
+    spread = sum(
+        float(errors[0]) ** 4 / max(len(side[0]) - 1, 1)
+        for errors, side in zip(within, (base, head), strict=True)
+    )
+    return error**4 / spread if spread > 0 else math.inf
+
+
+def step_error(series: Float, location: Location) -> float:
+    """Standard error of a series' location by the circular block bootstrap; 0 for a single value.
+
+    Blocks of ⌈n^(1/3)⌉ steps keep neighbours together [Künsch 1989; Politis and Romano 1992].
+    """
+    n = len(series)
+    if n < 2 or float(np.ptp(series)) == 0.0:
+        return 0.0
+    length = math.ceil(n ** (1 / 3))
+    blocks = math.ceil(n / length)
+    start = np.random.default_rng(_SEED).integers(0, n, size=(DRAWS, blocks, 1))
+    taken = (start + np.arange(length)) % n
+    drawn = location(series[taken.reshape(DRAWS, -1)[:, :n]], axis=1)
+    # A sample's own spread is n/(n-1) too small, as for the mean of independent values.
+    return float(drawn.std()) * math.sqrt(n / (n - 1))
+
+
+def harmonic_mean(values: Float, axis: int | None = None) -> Float:
+    """The rate of all steps together, from each step's own: what outliers cost is in it."""
+    rate: Float = 1.0 / np.mean(1.0 / values, axis=axis)
+    return rate
+
+
+def holm(p: Mapping[str, float]) -> dict[str, float]:
+    """Holm's step-down correction: each p such that the chance of any false alarm stays below a bound on it."""
+    ordered = sorted(p, key=lambda name: p[name])
+    corrected: dict[str, float] = {}
+    least = 0.0
+    for position, name in enumerate(ordered):
+        least = max(least, min(1.0, p[name] * (len(ordered) - position)))
+        corrected[name] = least
+    return corrected
+
+
+def taken_in_turn(base: Sequence[int | None], head: Sequence[int | None]) -> bool:
+    """Whether captures (by start time) were taken pair by pair, each pair one of either side.
+
+    Then drift of the machine hits both members of a pair alike: the i-th of base belongs to the i-th of head.
+    """
+    if len(base) != len(head) or len(base) < 2 or None in base or None in head:
+        return False
+    starts = sorted([(t or 0, "base") for t in base] + [(t or 0, "head") for t in head])
+    if any(first[0] == second[0] for first, second in pairwise(starts)):
+        return False
+    sides = [side for _, side in starts]
+    return all(sides[i] != sides[i + 1] for i in range(0, len(sides), 2))
+
+
+def far_from_median(series: Float) -> NDArray[np.intp]:
+    """Positions of steps further than 5 robust standard deviations, and than a tenth, above the median."""
+    if len(series) < 4:
+        return np.empty(0, dtype=np.intp)
+    median = float(np.median(series))
+    spread = 1.4826 * float(np.median(np.abs(series - median)))
+    return np.flatnonzero(series > median + max(5.0 * spread, 0.1 * median))

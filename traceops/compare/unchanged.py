@@ -1,0 +1,50 @@
+"""What stayed as it was, in words: it narrows down where to look as much as what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traceops.compare.capture import Capture
+from traceops.compare.explanation_text import number, size_text
+from traceops.compare.model import Change, MetricChange
+
+
+def unchanged(
+    metrics: Sequence[MetricChange],
+    changes: Sequence[Change],
+    base: Sequence[Capture],
+    head: Sequence[Capture],
+) -> tuple[str, ...]:
+    """Sentences without a full stop; nothing is said of what is not known on both sides."""
+    rows = {row.metric: row for row in metrics}
+    said = []
+    for metric, what in (
+        ("kernels", "kernels"),
+        ("collectives", "collectives"),
+        ("blocking_calls", "blocking calls"),
+    ):
+        row = rows.get(metric)
+        if row is not None and row.outcome == "unchanged" and row.base and row.base == row.head:
+            said.append(f"{number(row.base)} {what} a step")
+    row = rows.get("collective_bytes")
+    if row is not None and row.base and row.base == row.head:
+        said.append(f"{size_text(row.base)} communicated a step")
+    row = rows.get("peak_memory")
+    if row is not None and row.base and row.outcome == "unchanged":
+        said.append(f"peak memory {size_text(row.base)}")
+    same_kernels = _names(base) & _names(head)
+    if same_kernels and not any(c.kind == "kernel" and c.status != "changed" for c in changes):
+        said.append(f"the same {len(same_kernels)} kernels")
+    if not any(c.kind == "environment" for c in changes) and all(
+        c.run.get("environment") for c in (*base, *head)
+    ):
+        said.append("the same environment variables")
+    return tuple(said)
+
+
+def _names(side: Sequence[Capture]) -> set[str]:
+    return {
+        str(row.get("name"))
+        for capture in side
+        for row in (capture.report.get("inventory") or {}).get("kernels") or ()
+    }
