@@ -29,6 +29,7 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> dict[str, A
         "device": _first(metas, "device")
         or _device_name(manifest)
         or ("cpu" if not _on_gpu(ranks) else None),
+        "device_type": "cuda" if _on_gpu(ranks) else "cpu",
         "backend": manifest.get("backend") or _first(metas, "backend"),
         "torch_version": manifest.get("torch_version") or _first(metas, "torch_version"),
         "nccl_version": manifest.get("nccl_version") or _first(metas, "nccl_version"),

@@ -19,7 +19,7 @@ from traceops.compare.judge import LAUNCH_NOISE_PCT, measure, overall
 from traceops.compare.metrics import MIN_STEPS, metrics_for
 from traceops.compare.model import Comparison, MetricChange, OutlierStep, Side, StepPoint
 from traceops.compare.sentence import sentence, values_text
-from traceops.compare.statistics import far_from_median, taken_in_turn
+from traceops.compare.statistics import LEAST_PAIRS, far_from_median, taken_in_turn
 from traceops.compare.unchanged import unchanged
 from traceops.errors import UsageError
 from traceops.findings import finding
@@ -46,12 +46,12 @@ def compare(
     if reasons and not force:
         listed = "\n".join(f"  {reason}" for reason in reasons)
         raise UsageError(f"these runs cannot be compared:\n{listed}\n--force compares them all the same")
-    paired = taken_in_turn(*([c.info.started_ns for c in side] for side in (base, head)))
-    single = max(len(base), len(head)) == 1
-    noise = config.launch_noise_pct
-    noise_pct = (
-        LAUNCH_NOISE_PCT["cpu" if base[0].run.get("device") == "cpu" else "cuda"] if noise is None else noise
+    paired = len(base) >= LEAST_PAIRS and taken_in_turn(
+        *([c.info.started_ns for c in side] for side in (base, head))
     )
+    single = max(len(base), len(head)) == 1
+    device = "cpu" if base[0].run.get("device_type") == "cpu" else "cuda"
+    noise_pct = LAUNCH_NOISE_PCT[device] if config.launch_noise_pct is None else config.launch_noise_pct
     metrics = metrics_for((base, head))
     rows = measure(metrics, base, head, config, noise_pct=noise_pct, paired=paired, today=today)
     step = next((row.base for row in rows if row.metric == "profiled_step_time"), None)
@@ -80,7 +80,7 @@ def compare(
         refusals=tuple(reasons),
         warnings=tuple(differences(base, head)),
         notes=tuple(note for note in notes if note),
-        paired=paired and len(base) >= 3,
+        paired=paired,
         confidence=config.confidence,
         power=config.power,
         launch_noise_pct=noise_pct if single else None,
