@@ -11,14 +11,14 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 
 from traceops.capture.folder import who_am_i, write_run
 from traceops.capture.manifest import read_ranks, write_rank
 from traceops.capture.peer_loss import lost_a_peer
 from traceops.capture.responder import Responder
 from traceops.capture.session import Capture, describe
-from traceops.capture.settings import CaptureSettings, from_environment
+from traceops.capture.settings import IMPORTS_ENV, CaptureSettings, from_environment
 from traceops.capture.steps import on_training_step
 from traceops.errors import UsageError
 
@@ -61,6 +61,8 @@ def main(argv: Sequence[str]) -> int:
             responder.save()  # what it waited in tells who did not come
     session.close(error)
     _record_exit(session, code, error)
+    if os.environ.get(IMPORTS_ENV):
+        _record_imports(Path(os.environ[IMPORTS_ENV]))
     return code
 
 
@@ -105,6 +107,16 @@ def _record_exit(session: Capture, code: int, error: BaseException | None) -> No
         write_rank(out, replace(record, exit_code=code))
     if not session.settings.launched:
         write_run(out)
+
+
+def _record_imports(folder: Path) -> None:
+    """Leave in `folder` a file that names the file of every module that this process has loaded."""
+    # Not getattr: some packages put objects there that import on every look.
+    found = [
+        vars(module).get("__file__") for module in sys.modules.values() if isinstance(module, ModuleType)
+    ]
+    names = sorted({str(Path(name).absolute()) for name in found if isinstance(name, str)})
+    (folder / f"{os.getpid()}.txt").write_text("".join(f"{name}\n" for name in names))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from traceops.capture.schedule import Schedule
 from traceops.errors import UsageError
 
 ENV = "TRACEOPS_CAPTURE"
+# A folder; a script that runs under the bootstrap leaves there which files its modules came from.
+IMPORTS_ENV = "TRACEOPS_IMPORTS"
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,9 @@ def from_environment(settings: CaptureSettings) -> CaptureSettings:
 
 
 def holds_traces(out: Path) -> bool:
-    """Whether `out` already holds a run: per-rank traces, manifests or a run.json."""
-    patterns = ("run.json", "rank_*/manifest.json", "rank_*/*.pt.trace.json.gz")
+    """Whether `out` already holds a run (per-rank traces, manifests or a run.json), or a series of them."""
+    patterns = (
+        "run.json", "rank_*/manifest.json", "rank_*/*.pt.trace.json.gz",
+        "pairs.json", "base_[0-9]*/run.json", "head_[0-9]*/run.json",
+    )  # fmt: skip
     return any(next(out.glob(pattern), None) is not None for pattern in patterns)

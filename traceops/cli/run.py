@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,10 @@ _STEPS = {
     "unprofiled": "steps timed before the profiler starts",
     "warmup": "steps with the profiler on, not recorded",
     "active": "steps recorded",
-    "repeat": "windows of unprofiled, warmup and active steps",
+    "repeat": "windows of unprofiled, warmup and active steps; with --against, trainings a side instead",
 }
+_AGAINST = """train GITREF and the working tree in turn, --repeat times each (5), for traceops compare:
+profile/NAME/base_1, head_1, head_2, base_2, …"""
 _HANGS = """A training hangs if no rank finishes a step for so long and nothing in it moves: what the ranks do
 is saved to evidence/ in the run folder, the cause is named, and the job ended with exit code 124. A slow
 step, in which something does move, may take ten times as long."""
@@ -55,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="DIR", help="run folder (profile/NAME)")
     add("--overwrite", action="store_true", help="replace the run in that folder")
     add("--no-log-files", action="store_true", help="pass output on as it is: no logs/, no [rank N] marks")
-    add("--dry-run", action="store_true", help="print the command and end")
+    add("--against", metavar="GITREF", help=_AGAINST)
+    add("--dry-run", action="store_true", help="print the command, or all of --against, and end")
     hangs = parser.add_argument_group("hangs", description=_HANGS)
     add = hangs.add_argument
     add(
@@ -82,16 +86,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Launch the run; returns the training's own exit code.
+    """Launch the run, or the series of runs of --against; returns the training's own exit code.
 
     Raises UsageError for everything that cannot work, before anything is started or written.
     """
+    from traceops.launch.against import DEFAULT_REPEAT, prepare, run_series
     from traceops.launch.checks import check_gpus, check_script, gpu_count, require_torch
     from traceops.launch.folder import free_folder, refuse_or_clear
     from traceops.launch.plan import Cluster, Plan, parse_assignments
     from traceops.launch.session import launch
 
     schedule = {name: getattr(args, name) for name in _STEPS if getattr(args, name) is not None}
+    repeat = None if args.against is None else schedule.pop("repeat", DEFAULT_REPEAT)
     decided = replace(Schedule(), **schedule)
     config = config_from(args)
     # argparse leaves the -- in, in some Python versions
@@ -118,8 +124,6 @@ def main(args: argparse.Namespace) -> int:
         out = free_folder(name)
     else:
         out = Path("profile", name).absolute()
-    if cluster.nnodes == 1:  # on a shared disk another node may have begun to write the very same run
-        refuse_or_clear(out, overwrite=args.overwrite, dry_run=args.dry_run)
     settings: dict[str, Any] = {option: True for option in _RECORDING if getattr(args, option)}
     if schedule:
         settings["schedule"] = schedule
@@ -129,12 +133,13 @@ def main(args: argparse.Namespace) -> int:
     plan = Plan(
         args.name or out.name, out, cluster, trains, settings, extra_env, not args.no_log_files, limits
     )  # fmt: skip
+    series = None if repeat is None else prepare(plan, args.against, repeat, os.environ)
+    if cluster.nnodes == 1:  # on a shared disk another node may have begun to write the very same run
+        refuse_or_clear(out, overwrite=args.overwrite, dry_run=args.dry_run)
     if args.dry_run:
-        import os
-
-        print(plan.shell(os.environ))
+        print((series or plan).shell(os.environ))
         return 0
-    return launch(plan)
+    return launch(plan) if series is None else run_series(series)
 
 
 def _seconds(text: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from itertools import count
 from pathlib import Path
@@ -10,11 +11,18 @@ from traceops.capture.manifest import RankManifest
 from traceops.capture.settings import holds_traces
 from traceops.errors import UsageError
 
+_CAPTURE = re.compile(r"(base|head)_\d+")  # of a series, see against.py
+
 
 def free_folder(name: str) -> Path:
     """``profile/<name>``, or the first of ``<name>-2``, ``<name>-3``, … that holds no run yet."""
     candidates = (Path("profile", name if n == 1 else f"{name}-{n}") for n in count(1))
     return next(path for path in candidates if not holds_traces(path)).absolute()
+
+
+def short_path(path: Path) -> str:
+    """`path` as seen from here, if it lies below."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def refuse_or_clear(out: Path, *, overwrite: bool, dry_run: bool) -> None:
@@ -31,7 +39,13 @@ def refuse_or_clear(out: Path, *, overwrite: bool, dry_run: bool) -> None:
     for path in [*out.glob("rank_*"), out / "logs", out / "evidence"]:
         if path.is_dir():
             shutil.rmtree(path)
-    (out / "run.json").unlink(missing_ok=True)
+    for name in ("run.json", "pairs.json"):
+        (out / name).unlink(missing_ok=True)
+    for path in out.iterdir():
+        if _CAPTURE.fullmatch(path.name) and holds_traces(path):
+            refuse_or_clear(path, overwrite=True, dry_run=False)
+            if not any(path.iterdir()):
+                path.rmdir()
 
 
 def collect_logs(out: Path, ranks: list[RankManifest], host: str) -> None:

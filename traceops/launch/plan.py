@@ -70,11 +70,25 @@ class Cluster:
 
 
 @dataclass(frozen=True)
+class Checkout:
+    """Another checkout than the working tree, for the ranks to run in.
+
+    folder: where they start. git: what run.json says of the code there. argv: the script and its arguments as
+    the user named them, for run.json: `folder` is gone when somebody reads it.
+    """
+
+    folder: Path
+    git: dict[str, Any]
+    argv: list[str]
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything that is needed to start a run, decided.
 
     capture: the JSON object in TRACEOPS_CAPTURE. extra_env: from --env. trains: the script (or "-m", module)
-    and its arguments. limits: when the ranks count as hanging; None does not watch them.
+    and its arguments. limits: when the ranks count as hanging; None does not watch them. checkout: of the code
+    that runs; None for the working folder as it is.
     """
 
     name: str
@@ -85,6 +99,7 @@ class Plan:
     extra_env: dict[str, str]
     log_files: bool = True
     limits: Limits | None = None
+    checkout: Checkout | None = None
 
     @property
     def evidence(self) -> Path:

@@ -56,19 +56,22 @@ def run(
     prefixed: bool,
     screen: Screen,
     hangs: HangWatch | None = None,
+    folder: Path | None = None,
 ) -> Ended:
     """Run `command` until it and all its processes have ended.
 
-    progress: folder of the ranks' records. ranks: how many run on this machine. prefixed: whether the lines
-    of the ranks are marked as theirs, so that torchrun's own can be told from them.
+    folder: where it starts, None for here. progress: folder of the ranks' records. ranks: how many run on this
+    machine. prefixed: whether the lines of the ranks are marked as theirs, so that torchrun's own can be told
+    from them.
     SIGINT and SIGTERM end the run, and so does a hang: SIGTERM to torchrun, which passes it on, and SIGKILL to
     whatever is left.
     """
-    with _signals() as received:
+    with held_signals() as received:
         # A session of its own: Ctrl-C reaches us only, and we end the ranks in order.
         process = subprocess.Popen(
-            command, env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-        )
+            command, env=dict(env), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
         own = _Own(prefixed)
         assert process.stdout is not None and process.stderr is not None
         readers = [
@@ -160,7 +163,7 @@ def _forward(pipe: IO[bytes], screen: Screen, error: bool, own: _Own | None) -> 
 
 
 @contextmanager
-def _signals() -> Iterator[list[int]]:
+def held_signals() -> Iterator[list[int]]:
     """Collect SIGINT and SIGTERM in a list instead of dying of them."""
     received: list[int] = []
 

@@ -20,7 +20,7 @@ from traceops.capture.environment import (
 from traceops.capture.manifest import RankManifest, merge, read_ranks, write_json, write_rank
 from traceops.launch.display import Screen
 from traceops.launch.evidence import tidy
-from traceops.launch.folder import collect_logs
+from traceops.launch.folder import collect_logs, short_path
 from traceops.launch.hangs import HangWatch
 from traceops.launch.outcome import (
     Failure,
@@ -38,8 +38,10 @@ HUNG = 124  # as timeout(1) has it
 _TAIL_LINES = 20
 
 
-def launch(plan: Plan) -> int:
+def launch(plan: Plan, *, advise: bool = True) -> int:
     """Run `plan`; returns the exit code of the training: of the rank that failed first, if one did.
+
+    advise: end with what to do with the traces.
 
     After Ctrl-C or SIGTERM it is 128 plus the signal's number, 130 for Ctrl-C; 124 after a hang.
     """
@@ -59,11 +61,12 @@ def launch(plan: Plan) -> int:
             env |= hang_variables(env, plan.evidence, Path(progress))
         _write_run(plan, [], env, started, status="running")
         screen.say(
-            f"{plan.cluster.nproc} rank{'s' if plan.cluster.nproc > 1 else ''}, run folder {_short(plan.out)}"
+            f"{plan.cluster.nproc} rank{'s' if plan.cluster.nproc > 1 else ''}, run folder {short_path(plan.out)}"
         )
         ended = run(
             plan.command, env, progress=Path(progress), ranks=plan.cluster.nproc,
             prefixed=plan.log_files, screen=screen, hangs=hangs,
+            folder=None if plan.checkout is None else plan.checkout.folder,
         )  # fmt: skip
     tidy(plan.evidence)
     reported = {} if ended.hung else reported_codes(ended.torchrun_log)
@@ -82,7 +85,7 @@ def launch(plan: Plan) -> int:
     _keep_logs(plan, ended, here)
     status = "hung" if ended.hung else "interrupted" if ended.signal else "failed" if code else "finished"
     _write_run(plan, ranks, env, started, status=status, exit_code=code, failure=failure)
-    _tell(screen, plan, ranks, ended, failure, code)
+    _tell(screen, plan, ranks, ended, failure, code, advise)
     return code
 
 
@@ -120,10 +123,10 @@ def _write_run(
         ranks,
         name=plan.name,
         command=["traceops", *sys.argv[1:]],
-        argv=plan.trains,
+        argv=plan.trains if plan.checkout is None else plan.checkout.argv,
         environment=environment_that_matters(env),
         versions=software_versions(),
-        git=git_state(Path.cwd()),
+        git=git_state(Path.cwd()) if plan.checkout is None else plan.checkout.git,
         world_size=plan.cluster.world_size,
         nnodes=plan.cluster.nnodes,
         started_ns=started,
@@ -136,7 +139,13 @@ def _write_run(
 
 
 def _tell(
-    screen: Screen, plan: Plan, ranks: list[RankManifest], ended: Ended, failure: Failure | None, code: int
+    screen: Screen,
+    plan: Plan,
+    ranks: list[RankManifest],
+    ended: Ended,
+    failure: Failure | None,
+    code: int,
+    advise: bool,
 ) -> None:
     if failure is not None:
         where = next((f" on {rank.host}" for rank in ranks if rank.rank == failure.rank), "")
@@ -146,10 +155,10 @@ def _tell(
         )
         log = plan.out / "logs" / f"rank_{failure.rank}.stderr.log"
         if log.exists():
-            screen.say(f"its output is in {_short(log)}")
+            screen.say(f"its output is in {short_path(log)}")
     elif ended.hung:
-        screen.say(f"hang: the job was ended; evidence is in {_short(plan.evidence)}")
-        screen.say(f"next: traceops diagnose {_short(plan.out)}")
+        screen.say(f"hang: the job was ended; evidence is in {short_path(plan.evidence)}")
+        screen.say(f"next: traceops diagnose {short_path(plan.out)}")
     elif code and not ended.signal:
         screen.say(f"torchrun ended with {ended.returncode} and named no rank; its last words:")
         tail = ended.torchrun_log.splitlines(keepends=True)[-_TAIL_LINES:]
@@ -157,12 +166,8 @@ def _tell(
     for note in sorted({rank.note for rank in ranks if rank.note}):
         screen.say(note)
     traced = sum(bool(rank.traces) for rank in ranks)
-    screen.say(f"{traced} of {plan.cluster.world_size} ranks traced in {_short(plan.out)}")
+    screen.say(f"{traced} of {plan.cluster.world_size} ranks traced in {short_path(plan.out)}")
     if failure is not None and any(plan.evidence.glob("flight_recorder_*")):
-        screen.say(f"next: traceops diagnose {_short(plan.out)}, if another rank may be the cause")
-    elif traced and not ended.hung:
-        screen.say(f"next: traceops analyze {_short(plan.out)}")
-
-
-def _short(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+        screen.say(f"next: traceops diagnose {short_path(plan.out)}, if another rank may be the cause")
+    elif advise and traced and not ended.hung:
+        screen.say(f"next: traceops analyze {short_path(plan.out)}")
