@@ -27,7 +27,7 @@ _STEPS = {
     "unprofiled": "steps timed before the profiler starts",
     "warmup": "steps with the profiler on, not recorded",
     "active": "steps recorded",
-    "repeat": "windows of unprofiled, warmup and active steps; with --against, trainings a side instead",
+    "repeat": "with --against trainings a side (5), else windows of unprofiled, warmup and active steps",
 }
 _AGAINST = """train GITREF and the working tree in turn, --repeat times each (5), for traceops compare:
 profile/NAME/base_1, head_1, head_2, base_2, …"""
