@@ -1,0 +1,230 @@
+"""The store of baselines: save, list, find and prune, without an index that two jobs could both write."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from traceops.baseline.entry import NAME, Entry, decode, encode
+from traceops.baseline.key import SLUG, key_of
+from traceops.baseline.place import PARTIAL, Place, open_place
+from traceops.errors import InputError, UsageError
+from traceops.load.source import is_remote
+
+DEFAULT_BRANCHES = ("main", "master")
+DAY_NS = 86_400 * 10**9
+VARIABLE = "TRACEOPS_BASELINES"
+
+_HOUR_NS = 3600 * 10**9
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something in the store that is no usable entry, and was left alone. `what` says what is wrong with it."""
+
+    url: str
+    what: str
+
+
+def chosen_store(option: str | None = None) -> str:
+    """Path or URL of the store: this, else $TRACEOPS_BASELINES, else `baselines` of the settings, else baselines/.
+
+    A relative path in the settings counts from their file. Raises UsageError for settings that cannot be read.
+    """
+    if url := option or os.environ.get(VARIABLE):
+        return url
+    from traceops.compare.config import load_config
+
+    config = load_config()
+    if not config.baselines:
+        return "baselines"
+    if config.source is None or is_remote(config.baselines):
+        return config.baselines
+    return str(Path(config.source).parent / Path(config.baselines).expanduser())
+
+
+def save(
+    store_url: str,
+    report: Mapping[str, Any],
+    *,
+    branch: str | None = None,
+    name: str | None = None,
+    commit: str | None = None,
+    source: str = "",
+) -> Entry:
+    """Add a capture's report.json object; `branch`, `name` (of the model) and `commit` replace what its run says.
+
+    Raises InputError where the store cannot be written to.
+    """
+    place = open_place(store_url)
+    key = key_of(report["run"], branch=branch, name=name)
+    saved_ns = time.time_ns()
+    path, data = encode(report, key, commit, source, saved_ns)
+    place.put(path, data)
+    return decode(f"{place.url}/{path}", data)[0]
+
+
+def scan(
+    store_url: str, pattern: str | None = None, problems: list[Problem] | None = None
+) -> Iterator[tuple[Entry, dict[str, Any]]]:
+    """Entries with their reports, key by key in the order of the slugs, each in time order.
+
+    pattern: as `Key.matches` takes it; all keys without. What is no whole entry is added to `problems`.
+    """
+    place = open_place(store_url)
+    problems = [] if problems is None else problems
+    for slug in _slugs(place, problems):
+        names = _names(place, slug, problems)
+        if pattern is None or any(entry.key.matches(pattern) for entry in _newest(place, slug, 1)):
+            yield from _read(place, names, problems)
+
+
+def entries(store_url: str, pattern: str | None = None, problems: list[Problem] | None = None) -> list[Entry]:
+    """As `scan`, without the reports."""
+    return [entry for entry, _ in scan(store_url, pattern, problems)]
+
+
+def find(store_url: str, pattern: str, last: int) -> list[Entry]:
+    """The last entries of the one key that `pattern` names, oldest first; at most `last`.
+
+    pattern: a model name, slug, other word of a key, or shell pattern, see `Key.matches`.
+    Raises InputError where no key matches, and UsageError where several do.
+    """
+    place = open_place(store_url)
+    newest = {slug: _newest(place, slug, 1) for slug in _slugs(place, [])}
+    known = {slug: found[0].key for slug, found in newest.items() if found}
+    matching = [slug for slug, key in known.items() if key.matches(pattern)]
+    if not matching:
+        held = f"it holds {_listed(known)}" if known else "it is empty"
+        raise InputError(
+            f"no baseline in {place.url} matches {pattern!r}: {held}. "
+            "Save one with: traceops baseline save RUN --name NAME"
+        )
+    if len(matching) > 1:
+        raise UsageError(f"{pattern!r} matches {len(matching)} keys, name one of them: {_listed(matching)}")
+    return _newest(place, matching[0], last)
+
+
+def find_like(
+    store_url: str, run: Mapping[str, Any], branch: str | None = None, last: int = 1, name: str | None = None
+) -> list[Entry]:
+    """The last entries whose key is that of this `run` object but for the branch, oldest first; at most `last`.
+
+    branch: main, or else master, where it is None. name: what the baselines were saved with as --name.
+    The run is never its own baseline. Empty where there is none.
+    """
+    place = open_place(store_url)
+    own = key_of(run, name=name)
+    started = run.get("started_ns")
+    for candidate in (branch,) if branch else DEFAULT_BRANCHES:
+        slug = replace(own, branch=candidate).slug
+        found = _newest(place, slug, last, None if started is None else int(started))
+        if found:
+            return found
+    return []
+
+
+def to_prune(
+    found: Sequence[Entry], *, keep: int | None = None, older_than_days: float | None = None, now_ns: int
+) -> list[Entry]:
+    """Which entries go: those beyond the newest `keep` of each key, and only older ones where an age is given.
+
+    Raises UsageError without either, and where a key would lose all its entries without `keep`.
+    """
+    if keep is None and older_than_days is None:
+        raise UsageError("say what may go: --keep N, --older-than DAYS, or both")
+    if keep is not None and keep < 1:
+        raise UsageError(f"--keep {keep} would delete everything; keep 1 or more of each key")
+    by_key: dict[str, list[Entry]] = defaultdict(list)
+    for entry in found:
+        by_key[entry.key.slug].append(entry)
+    chosen: list[Entry] = []
+    emptied = []
+    for slug, own in by_key.items():
+        newest_first = sorted(own, key=lambda entry: (entry.time_ns, entry.url), reverse=True)
+        gone = [
+            entry
+            for entry in newest_first[keep or 0 :]
+            if older_than_days is None or now_ns - entry.time_ns > older_than_days * DAY_NS
+        ]
+        chosen += reversed(gone)
+        if len(gone) == len(own):
+            emptied.append(slug)
+    if emptied:
+        raise UsageError(
+            f"that would delete every entry of {_listed(emptied)}; add --keep 1 to keep the newest of each key "
+            "(a key that is of no use any more is dropped by removing its folder)"
+        )
+    return chosen
+
+
+def remove(found: Iterable[Entry]) -> int:
+    """Delete these entries; how many were there still. Raises InputError where the store refuses."""
+    count = 0
+    for entry in found:
+        folder, _, name = entry.url.rpartition("/")
+        count += open_place(folder).remove(name)
+    return count
+
+
+def _slugs(place: Place, problems: list[Problem]) -> list[str]:
+    """Folders that can hold entries; the rest is named."""
+    slugs = []
+    for item in place.items():
+        if item.folder and SLUG.fullmatch(item.name):
+            slugs.append(item.name)
+        else:
+            problems.append(Problem(f"{place.url}/{item.name}", "no folder of a key"))
+    return slugs
+
+
+def _names(place: Place, slug: str, problems: list[Problem]) -> list[str]:
+    """Names of what should be entries, in time order; what is being written right now is no problem."""
+    names = []
+    for item in place.items(slug):
+        if not item.folder and NAME.fullmatch(item.name):
+            names.append(f"{slug}/{item.name}")
+        elif not item.name.endswith(PARTIAL):
+            problems.append(Problem(f"{place.url}/{slug}/{item.name}", "no entry by its name"))
+        elif item.modified_ns is not None and time.time_ns() - item.modified_ns > _HOUR_NS:
+            problems.append(
+                Problem(f"{place.url}/{slug}/{item.name}", "left behind by a save that was interrupted")
+            )
+    return names
+
+
+def _read(
+    place: Place, names: Sequence[str], problems: list[Problem]
+) -> Iterator[tuple[Entry, dict[str, Any]]]:
+    for name, data in place.read(names):
+        url = f"{place.url}/{name}"
+        try:
+            if isinstance(data, InputError):
+                raise data
+            yield decode(url, data)
+        except InputError as error:  # one damaged entry hides no other
+            problems.append(Problem(url, str(error).removeprefix(f"{url}: ")))
+
+
+def _newest(place: Place, slug: str, last: int, without_started_ns: int | None = None) -> list[Entry]:
+    """The last whole entries of a key, oldest first; only as many are opened as that takes."""
+    found: list[Entry] = []
+    for name in reversed(_names(place, slug, [])):
+        if len(found) >= last:
+            break
+        found += [
+            entry
+            for entry, _ in _read(place, [name], [])
+            if without_started_ns is None or entry.started_ns != without_started_ns
+        ]
+    return found[::-1]
+
+
+def _listed(slugs: Iterable[str]) -> str:
+    names = sorted(slugs)
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
