@@ -199,7 +199,7 @@ def test_a_series_is_one_run_to_whoever_names_the_next(repo, trained, capsys):
 def test_dry_run_prints_every_command(repo, capsys):
     argv = ("--against", "main", "--repeat", "2", "--active", "6", "--dry-run")
     assert traceops_run(*argv, "--", "train.py", "--lr", "1") == 0
-    add, *trainings, remove = capsys.readouterr().out.splitlines()
+    add, *trainings, remove, _ = capsys.readouterr().out.splitlines()
     tree = shlex.split(add)[-2]
     assert f"cd {tree}/app && " in trainings[0] and shlex.split(remove)[-1] == tree
     sides = [("(cd " in line, json.loads(line.split("'")[1])) for line in trainings]

@@ -80,7 +80,8 @@ class Series:
             if plan.checkout is not None:
                 command = f"(cd {shlex.quote(str(plan.checkout.folder))} && {command})"
             lines.append(command)
-        return "\n".join([*lines, shlex.join([*git, *remove_command(self.base.tree)])])
+        lines.append(shlex.join([*git, *remove_command(self.base.tree)]))
+        return "\n".join([*lines, shlex.join(["rm", "-r", str(self.base.folder)])])
 
     def warnings(self) -> list[str]:
         """What the user may not expect of these trainings."""
