@@ -23,6 +23,7 @@ from traceops.baseline.store import (
 )
 from traceops.baseline.store import (
     Problem,
+    baseline_entries,
     chosen_store,
     entries,
     find,
@@ -106,6 +107,30 @@ def test_a_name_of_several_keys_or_of_none_is_an_error_that_lists_them(store: st
     with pytest.raises(InputError, match=r"'gtp'.*it holds gpt-l8"):
         find(store, "gtp", last=1)
     assert [entry.branch for entry in find(store, "topic", last=1)] == ["topic"]
+
+
+def test_baselines_of_a_comparison_by_name_or_by_what_head_is(store: str) -> None:
+    head = capture(9)["run"]
+    with pytest.raises(
+        InputError, match=r"no baseline of main or master like gpt-l8.*traceops baseline save"
+    ):
+        baseline_entries("auto", store, last=3, like=head)
+    for day in range(3):
+        for branch in ("main", "topic"):
+            save(store, capture(day), branch=branch, name="gpt")
+            save(store, capture(day + 10, world_size=8, hosts=["a", "b"]), branch=branch, name="gpt")
+            save(store, capture(day + 20), branch=branch)
+    assert days(baseline_entries("gpt", store, last=2, like=head)) == [1, 2]
+    assert days(baseline_entries("auto", store, last=2, like=head)) == [21, 22]
+    (on_topic,) = baseline_entries("auto@topic", store, last=1, like=head)
+    assert (on_topic.branch, on_topic.report()) == ("topic", capture(22))
+    assert days(baseline_entries("auto", store, last=2, like=capture(22)["run"])) == [20, 21]
+    with pytest.raises(UsageError, match="matches 4 keys"):
+        baseline_entries("gpt", store, last=2)
+    with pytest.raises(UsageError, match="matches 4 keys"):
+        baseline_entries("gpt", store, last=2, like={**head, "world_size": 16})
+    with pytest.raises(UsageError, match="baseline:NAME"):
+        baseline_entries("auto", store, last=2)
 
 
 def test_what_is_no_whole_entry_is_named_and_neither_used_nor_pruned(tmp_path: Path) -> None:

@@ -8,13 +8,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from traceops.baseline.entry import NAME, Entry, decode, encode
-from traceops.baseline.key import SLUG, key_of
+from traceops.baseline.key import SLUG, Key, key_of
 from traceops.baseline.place import PARTIAL, Place, open_place
 from traceops.errors import InputError, UsageError
 from traceops.load.source import is_remote
+
+if TYPE_CHECKING:
+    from traceops.compare.config import CompareConfig
 
 DEFAULT_BRANCHES = ("main", "master")
 DAY_NS = 86_400 * 10**9
@@ -31,16 +34,18 @@ class Problem:
     what: str
 
 
-def chosen_store(option: str | None = None) -> str:
+def chosen_store(option: str | None = None, config: CompareConfig | None = None) -> str:
     """Path or URL of the store: this, else $TRACEOPS_BASELINES, else `baselines` of the settings, else baselines/.
 
-    A relative path in the settings counts from their file. Raises UsageError for settings that cannot be read.
+    A relative path in the settings counts from their file; without `config` they are looked for as
+    `load_config` does. Raises UsageError for settings that cannot be read.
     """
     if url := option or os.environ.get(VARIABLE):
         return url
-    from traceops.compare.config import load_config
+    if config is None:
+        from traceops.compare.config import load_config
 
-    config = load_config()
+        config = load_config()
     if not config.baselines:
         return "baselines"
     if config.source is None or is_remote(config.baselines):
@@ -89,25 +94,57 @@ def entries(store_url: str, pattern: str | None = None, problems: list[Problem] 
     return [entry for entry, _ in scan(store_url, pattern, problems)]
 
 
-def find(store_url: str, pattern: str, last: int) -> list[Entry]:
+def baseline_entries(
+    name: str,
+    option: str | None = None,
+    *,
+    last: int,
+    like: Mapping[str, Any] | None = None,
+    config: CompareConfig | None = None,
+) -> list[Entry]:
+    """What `baseline:NAME` means in a comparison, oldest first: at least one entry, at most `last`.
+
+    name: as `find` takes it; or "auto", "auto@BRANCH" for `find_like`. like: the `run` object to compare with.
+    option, config: as `chosen_store` takes them. Raises InputError or UsageError where there is no such baseline.
+    """
+    store_url = chosen_store(option, config)
+    kind, _, branch = name.partition("@")
+    if kind != "auto":
+        return find(store_url, name, last, like)
+    if like is None:
+        raise UsageError("baseline:auto looks for what is like the other side; name the key: baseline:NAME")
+    found = find_like(store_url, like, branch or None, last)
+    if not found:
+        where = branch or " or ".join(DEFAULT_BRANCHES)
+        raise InputError(
+            f"{store_url} has no baseline of {where} like {key_of(like).text}. Save one on that branch with: "
+            "traceops baseline save RUN (and see traceops baseline list)"
+        )
+    return found
+
+
+def find(store_url: str, pattern: str, last: int = 1, like: Mapping[str, Any] | None = None) -> list[Entry]:
     """The last entries of the one key that `pattern` names, oldest first; at most `last`.
 
-    pattern: a model name, slug, other word of a key, or shell pattern, see `Key.matches`.
+    pattern: a model name, slug, other word of a key, or shell pattern, see `Key.matches`. like: a `run` object
+    to choose by where several keys match: the same but for model and branch, and main or master among those.
     Raises InputError where no key matches, and UsageError where several do.
     """
     place = open_place(store_url)
     newest = {slug: _newest(place, slug, 1) for slug in _slugs(place, [])}
     known = {slug: found[0].key for slug, found in newest.items() if found}
-    matching = [slug for slug, key in known.items() if key.matches(pattern)]
+    matching = {slug: key for slug, key in known.items() if key.matches(pattern)}
     if not matching:
         held = f"it holds {_listed(known)}" if known else "it is empty"
         raise InputError(
             f"no baseline in {place.url} matches {pattern!r}: {held}. "
             "Save one with: traceops baseline save RUN --name NAME"
         )
+    if len(matching) > 1 and like is not None:
+        matching = _most_alike(matching, key_of(like))
     if len(matching) > 1:
         raise UsageError(f"{pattern!r} matches {len(matching)} keys, name one of them: {_listed(matching)}")
-    return _newest(place, matching[0], last)
+    return _newest(place, next(iter(matching)), last, like)
 
 
 def find_like(
@@ -120,11 +157,8 @@ def find_like(
     """
     place = open_place(store_url)
     own = key_of(run, name=name)
-    started = run.get("started_ns")
     for candidate in (branch,) if branch else DEFAULT_BRANCHES:
-        slug = replace(own, branch=candidate).slug
-        found = _newest(place, slug, last, None if started is None else int(started))
-        if found:
+        if found := _newest(place, replace(own, branch=candidate).slug, last, run):
             return found
     return []
 
@@ -211,18 +245,28 @@ def _read(
             problems.append(Problem(url, str(error).removeprefix(f"{url}: ")))
 
 
-def _newest(place: Place, slug: str, last: int, without_started_ns: int | None = None) -> list[Entry]:
-    """The last whole entries of a key, oldest first; only as many are opened as that takes."""
+def _newest(place: Place, slug: str, last: int, but: Mapping[str, Any] | None = None) -> list[Entry]:
+    """The last whole entries of a key, oldest first, without the capture `but`; no more are opened than it takes."""
+    started = None if but is None else but.get("started_ns")
     found: list[Entry] = []
     for name in reversed(_names(place, slug, [])):
         if len(found) >= last:
             break
-        found += [
-            entry
-            for entry, _ in _read(place, [name], [])
-            if without_started_ns is None or entry.started_ns != without_started_ns
-        ]
+        read = (entry for entry, _ in _read(place, [name], []))
+        found += [entry for entry in read if started is None or entry.started_ns != started]
     return found[::-1]
+
+
+def _most_alike(keys: Mapping[str, Key], own: Key) -> dict[str, Key]:
+    """The keys that are `own` but for model and branch, and among them those of main or else master; at least one."""
+    alike = {
+        slug: key for slug, key in keys.items() if replace(key, model=own.model, branch=own.branch) == own
+    }
+    for branch in DEFAULT_BRANCHES:
+        of_branch = {slug: key for slug, key in alike.items() if key.branch == branch}
+        if of_branch:
+            return of_branch
+    return alike or dict(keys)
 
 
 def _listed(slugs: Iterable[str]) -> str:
