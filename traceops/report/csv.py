@@ -100,6 +100,8 @@ def _cell(value: Any) -> Any:
         return ""
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value))
+    if isinstance(value, str):
+        value = value.replace("\0", "\ufffd")  # which ends a file for some readers of CSV
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@"):
         return "'" + value  # a name from a trace is no spreadsheet formula
     return value
