@@ -12,7 +12,7 @@ from traceops.errors import TraceopsError
 from traceops.version import __version__
 
 # Each module has HELP, add_arguments(parser) and main(args) -> exit code, and imports heavy things in main only.
-COMMANDS = ("run", "analyze", "diagnose", "view", "baseline")
+COMMANDS = ("run", "analyze", "compare", "baseline", "diagnose", "view")
 
 
 def build_parser() -> argparse.ArgumentParser:

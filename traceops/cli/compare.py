@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of html, md, json, junit, sarif, csv (%(default)s)",
     )
     add("--plotlyjs", choices=("inline", "cdn"), default="inline", help="inline works offline (%(default)s)")
-    add("--name", help="of this comparison, where one pull request gets several comments")
+    add("--name", default="", help="of this comparison, where one pull request gets several comments")
     add("--jobs", type=positive, metavar="N", help="processes to read traces with (one a core)")
     add("-q", "--quiet", action="store_true", help="print the verdict's sentence only")
 
@@ -76,7 +76,7 @@ def main(args: argparse.Namespace) -> int:
         print(result.sentence)
     else:
         print_comparison(result, sys.stdout, written[0])
-    announce(result, os.environ, sys.stdout)
+    announce(result, os.environ, sys.stdout, name=args.name)
     if result.verdict == "regression":
         return 1
     return 4 if args.strict and result.verdict == "inconclusive" else 0
@@ -107,8 +107,8 @@ def _read(path: str, args: argparse.Namespace, config: CompareConfig, head: Capt
         return [read_capture(path, jobs=args.jobs)]
     from traceops.baseline.store import baseline_entries
 
+    like = None if head is None else head.run
     entries = baseline_entries(
-        path.removeprefix("baseline:"), args.store or config.baselines, last=args.last,
-        like=None if head is None else head.run,
-    )  # fmt: skip
+        path.removeprefix("baseline:"), args.store, last=args.last, like=like, config=config
+    )
     return [capture_of(entry.report(), entry.url) for entry in entries]

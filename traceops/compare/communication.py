@@ -27,8 +27,6 @@ def collectives_explanation(
 ) -> Explanation | None:
     """Other collectives ('collectives'), or the same ones at another bandwidth ('bandwidth'), or neither."""
     old, new = _totals(base), _totals(head)
-    if not old and not new:
-        return None
     rows = tuple(c for c in changes if c.kind == "collective")
     before, now = sum(count for count, _ in old.values()), sum(count for count, _ in new.values())
     moved, moves = _bytes(old), _bytes(new)

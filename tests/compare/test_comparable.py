@@ -1,0 +1,70 @@
+"""What is refused, what is only remarked upon."""
+
+from typing import Any
+
+import pytest
+from comparison_reports import made
+
+from traceops.compare import compare
+from traceops.compare.comparable import differences, refusals
+from traceops.errors import UsageError
+
+CONFIG = {"layers": 8, "batch_size": 4, "precision": "bf16"}
+
+
+def training(**changes: Any) -> dict[str, Any]:
+    return {"strategy": "pytorch_ddp", "config": {**CONFIG, **changes}}
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        ({"world_size": 8}, "world size: base 2, head 8"),
+        ({"device": "NVIDIA H100"}, "device: base NVIDIA H200, head NVIDIA H100"),
+        ({"training": training(layers=16)}, "model (layers): base 8, head 16"),
+        ({"training": training(batch_size=8)}, "batch (batch_size): base 4, head 8"),
+        ({"training": training(precision="fp32")}, "precision (precision): base bf16, head fp32"),
+    ],
+)
+def test_refused_with_the_reason_unless_forced(run: dict[str, Any], reason: str) -> None:
+    base, head = made([100.0] * 8), made([100.0] * 8, at=1, **run)
+    assert refusals([base], [head]) == [reason]
+    with pytest.raises(UsageError, match="cannot be compared") as refused:
+        compare([base], [head])
+    assert reason in str(refused.value) and "--force" in str(refused.value)
+    assert compare([base], [head], force=True).refusals == (reason,)
+
+
+@pytest.mark.parametrize(
+    ("run", "remark"),
+    [
+        ({"torch_version": "2.9.0"}, "torch: base 2.8.0, head 2.9.0"),
+        ({"nccl_version": "2.28"}, "NCCL: base 2.27, head 2.28"),
+        ({"training": training(bucket_mb=1)}, "setting bucket_mb: base not set, head 1"),
+        ({"training": {}}, "head does not say which model"),
+        ({"ranks_missing": [1]}, "head has no trace of rank 1"),
+        ({"options": {"with_stack": True}}, "the profiler recorded different things"),
+        ({"hosts": ["b"]}, "hosts: base a, head b"),
+    ],
+)
+def test_remarked_upon(run: dict[str, Any], remark: str) -> None:
+    known = {"torch_version": "2.8.0", "nccl_version": "2.27", "hosts": ["a"]}
+    base, head = made(**known), made(at=1, **{**known, **run})
+    assert not refusals([base], [head])
+    assert any(remark in said for said in differences([base], [head]))
+
+
+def test_the_same_runs_have_no_remarks() -> None:
+    assert not differences([made()], [made(at=1)]) and not refusals([made()], [made(at=1)])
+
+
+def test_a_side_must_agree_with_itself() -> None:
+    mixed = [made(at=1), made(at=2, world_size=4)]
+    assert "the captures of head differ among themselves: world size" in refusals([made()], mixed)[0]
+
+
+def test_a_capture_is_not_compared_with_itself() -> None:
+    same = made(at=1)
+    assert "given more than once" in refusals([same], [same])[0]
+    copy = made(at=1, name="a copy in another folder")
+    assert "one and the same capture" in refusals([same], [copy])[0]

@@ -1,0 +1,122 @@
+"""The first explanation is the planted cause, on real pairs and on made ones."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from comparison_reports import collective, kernel, made, real
+
+from traceops.compare import compare
+from traceops.compare.explain import CAUSES
+from traceops.compare.model import Comparison
+
+REAL = [
+    ("ddp", "one_bucket", "collectives", "14 all-reduces a step became 1 (the same 470 MB)"),
+    ("ddp", "tiny_buckets", "collectives", "14 all-reduces a step became 34 (the same 470 MB)"),
+    ("ddp", "item_sync", "blocking_calls", "aten::item makes the host wait for the GPU 40 times a step (0 before)"),
+    ("ddp", "no_p2p", "bandwidth", "the same collectives move at 24.7 GB/s of bus bandwidth, 264 before"),
+    ("ddp", "socket", "bandwidth", "the same collectives move at 4.33 GB/s of bus bandwidth, 264 before"),
+    ("resnet50_workers_4", "resnet50_workers_0", "input", "enumerate(DataLoader)#_SingleProcessDataLoaderIter"),
+    ("trace_diff_control", "trace_diff_test", "compute", "volta_sgemm_128x32_nt"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("base", "head", "cause", "words"), REAL)
+def test_real_pairs(base: str, head: str, cause: str, words: str) -> None:
+    result = compare([real(base)], [real(head)], force=True)
+    first = result.explanations[0]
+    assert first.cause == cause and words in first.text
+    assert all(explanation.cause in CAUSES for explanation in result.explanations)
+
+
+@pytest.mark.parametrize(("base", "head", "cause", "words"), REAL)
+def test_the_other_way_round_it_is_the_same_cause(base: str, head: str, cause: str, words: str) -> None:
+    result = compare([real(head)], [real(base)], force=True)
+    assert result.explanations[0].cause == cause
+    assert result.verdict != "regression" or head == "one_bucket"  # which has fewer collectives
+
+
+def test_regressions_of_the_public_pairs_are_found() -> None:
+    slower = compare([real("resnet50_workers_4")], [real("resnet50_workers_0")])
+    assert slower.verdict == "regression" and "waits longer for input" in slower.sentence
+    faster = compare([real("resnet50_workers_0")], [real("resnet50_workers_4")])
+    assert faster.verdict == "improvement" and faster.sentence.startswith("Faster: step time 177")
+
+
+def test_three_steps_prove_nothing_about_time() -> None:
+    result = compare([real("ddp")], [real("socket")])
+    assert result.verdict == "inconclusive" and "3 steps on one side, 6 needed" in result.sentence
+    assert "It looks like" in result.sentence and "4.33 GB/s" in result.sentence
+
+
+def steps(level: float) -> list[float]:
+    return [float(x) for x in level * (1 + np.random.default_rng(1).normal(0, 0.001, 10))]
+
+
+def first(
+    base: dict[str, Any], head: dict[str, Any], levels: tuple[float, float] = (100.0, 110.0)
+) -> Comparison:
+    sides = [made(steps(level), steps(level), at=n, **side) for n, (level, side) in enumerate(
+        zip(levels, (base, head), strict=True))]  # fmt: skip
+    return compare([sides[0]], [sides[1]])
+
+
+def test_a_new_straggler_takes_its_waiting_with_it() -> None:
+    finding = {"rule": "TO-S001", "severity": "error", "confidence": "high", "ranks": [1], "cause": "gpu_compute",
+               "title": "A rank is late", "message": "late", "evidence": []}  # fmt: skip
+    result = first(
+        {"inventory": {"kernels": [kernel("gemm", 10, 20.0)]}},
+        {"inventory": {"kernels": [kernel("gemm", 10, 24.0)]}, "findings": [finding],
+         "buckets": {"comm_wait": 6.0}},
+    )  # fmt: skip
+    assert [e.cause for e in result.explanations] == ["straggler"]
+    assert "Rank 1 makes the others wait (its GPU computes longer)" in result.sentence
+    assert "gemm takes 20.00 → 24.00 ms" in result.sentence
+    assert [f.rule for f in result.new_findings] == ["TO-S001"] and not result.gone_findings
+
+
+def test_launched_later_names_the_operators_over_all_shapes() -> None:
+    def op(shapes: str, ms: float) -> dict[str, Any]:
+        return {"name": "aten::cat", "shapes": shapes, "count_per_step": 5.0, "host_ms_per_step": ms,
+                "device_ms_per_step": 0.0}  # fmt: skip
+
+    result = first(
+        {"inventory": {"operators": [op("[[1]]", 1.0), op("[[2]]", 1.0)]}},
+        {"inventory": {"operators": [op("[[1]]", 5.0), op("[[2]]", 6.0)]}, "buckets": {"idle_host": 10.0}},
+    )
+    assert result.explanations[0].cause == "launch"
+    assert "aten::cat 2.00 → 11.00 ms of host time" in result.explanations[0].text
+
+
+def test_more_bytes_are_said() -> None:
+    result = first({"inventory": {"collectives": [collective(10, 10**7)]}},
+                   {"inventory": {"collectives": [collective(10, 2 * 10**7)]},
+                    "buckets": {"comm_transfer": 10.0}})  # fmt: skip
+    assert "10 all-reduces a step became 10 (100 MB became 200 MB)" in result.explanations[0].text
+    assert "exposes 10.00 ms more communication" in result.explanations[0].text
+
+
+def test_a_slower_link_names_the_variable() -> None:
+    def rows(ms: float) -> list[dict[str, Any]]:
+        return [{"op": "allreduce", "ranks": [0, 1], "bytes": 10**8, "count": 10, "total_ms": ms}]
+
+    result = first({"collectives": rows(10.0)},
+                   {"collectives": rows(60.0), "buckets": {"comm_transfer": 10.0},
+                    "environment": {"NCCL_DEBUG": "WARN", "NCCL_P2P_DISABLE": "1"}})  # fmt: skip
+    assert result.explanations[0].cause == "bandwidth"
+    assert "head has NCCL_P2P_DISABLE=1" in result.explanations[0].text
+
+
+def test_what_offsets_the_change_comes_last() -> None:
+    result = first({"buckets": {"idle_host": 20.0}}, {"buckets": {"idle_input": 40.0}})
+    assert [e.cause for e in result.explanations] == ["input", "compute", "launch"]
+    assert [e.ms > 0 for e in result.explanations] == [True, False, False]
+
+
+def test_no_change_needs_no_explanation() -> None:
+    result = first({}, {}, (100.0, 100.0))
+    assert result.verdict == "no_regression" and not result.explanations and not result.changes
+    assert "500 kernels a step" in result.unchanged and "the same environment variables" in result.unchanged
+    assert (
+        "would have found" not in result.sentence and "would have been found 9 times of 10" in result.sentence
+    )

@@ -1,0 +1,168 @@
+"""Which changes are regressions, which are open, and what the verdict makes of them."""
+
+from datetime import date
+
+import numpy as np
+import pytest
+from comparison_reports import made
+
+from traceops.compare import CompareConfig, compare
+from traceops.compare.model import Comparison, MetricChange, Waiver
+
+NOISE = np.random.default_rng(7).normal(0.0, 0.2, 64)
+QUIET = CompareConfig(launch_noise_pct=0.3)
+
+
+def steps(level: float, n: int = 12) -> list[float]:
+    return [level * (1 + NOISE[i] / 100) for i in range(n)]
+
+
+def row(result: Comparison, name: str) -> MetricChange:
+    return next(metric for metric in result.metrics if metric.metric == name)
+
+
+@pytest.mark.parametrize(
+    ("head", "verdict"),
+    [(100.0, "no_regression"), (102.0, "no_regression"), (108.0, "regression"), (90.0, "improvement")],
+)
+def test_size_and_certainty_decide(head: float, verdict: str) -> None:
+    result = compare([made(steps(100.0))], [made(steps(head), at=1)], QUIET)
+    assert result.verdict == verdict
+    step = row(result, "step_time")
+    assert step.change_pct == pytest.approx(head - 100, abs=0.3)
+    assert step.low_pct is not None and step.high_pct is not None
+    assert step.low_pct < head - 100 + 0.3 and step.high_pct > head - 100 - 0.3
+
+
+def test_a_certain_change_below_the_threshold_is_no_regression_and_said() -> None:
+    step = row(compare([made(steps(100.0))], [made(steps(103.0), at=1)], QUIET), "step_time")
+    assert (step.outcome, step.reason) == ("unchanged", "worse, but less than 5 %")
+
+
+def test_a_large_change_within_noise_is_open() -> None:
+    config = CompareConfig(launch_noise_pct=5.0)
+    result = compare([made(steps(100.0))], [made(steps(107.0), at=1)], config)
+    assert result.verdict == "inconclusive" and not result.findings
+    assert row(result, "step_time").reason == "beyond the threshold, but so is noise"
+    assert result.launch_noise_pct == 5.0 and "repeat" in result.sentence
+
+
+def test_no_change_within_too_much_noise_is_open_too() -> None:
+    result = compare([made(steps(100.0))], [made(steps(100.0), at=1)], CompareConfig(launch_noise_pct=6.0))
+    assert result.verdict == "inconclusive"
+    assert "cannot be ruled out" in row(result, "step_time").reason
+
+
+@pytest.mark.parametrize(("unprofiled", "profiled", "known"), [(5, 5, False), (5, 6, True), (6, 2, True)])
+def test_six_steps_a_side(unprofiled: int, profiled: int, known: bool) -> None:
+    base, head = (made(steps(100.0 * f, unprofiled), steps(100.0 * f, profiled), at=f) for f in (1.0, 1.3))
+    result = compare([base], [head], QUIET)
+    assert (result.verdict == "regression") is known
+    if not known:
+        assert "6 needed" in result.sentence and result.checks[0].status == "not_evaluated"
+
+
+def test_unprofiled_steps_are_what_counts_where_there_are_enough() -> None:
+    base = made(steps(80.0), steps(100.0))
+    head = made(steps(80.0), steps(130.0), at=1)  # the profiler alone got dearer
+    result = compare([base], [head], QUIET)
+    assert result.verdict == "no_regression"
+    profiled = row(result, "profiled_step_time")
+    assert profiled.change_pct == pytest.approx(30, abs=0.5) and profiled.outcome == "informative"
+
+
+def test_throughput_counts_what_outliers_cost() -> None:
+    slow = [*steps(100.0, 12)]
+    for at in range(0, 12, 3):
+        slow[at] = 160.0
+    result = compare([made(steps(100.0))], [made(slow, at=1)], QUIET)
+    assert row(result, "step_time").change_pct == pytest.approx(0, abs=0.3)
+    throughput = row(result, "throughput")
+    assert throughput.base == pytest.approx(80, rel=0.01) and throughput.head == pytest.approx(66.7, rel=0.02)
+    named = [step for step in result.outliers if not step.profiled]
+    assert [step.step for step in named] == [0, 3, 6, 9] and {step.side for step in named} == {"head"}
+
+
+@pytest.mark.parametrize(
+    ("counts", "peak", "worse"),
+    [
+        ({}, 10**9, []),
+        ({}, int(1.2e9), ["peak_memory"]),
+        ({}, int(1.04e9), []),
+        ({"collective_bytes": 2 * 10**8}, 10**9, ["collective_bytes"]),
+        ({"collective_bytes": None}, 10**9, []),
+        ({"collectives": 30}, 10**9, []),  # the step time is known not to be worse
+    ],
+)
+def test_exact_gates(counts: dict[str, int | None], peak: int, worse: list[str]) -> None:
+    result = compare([made(steps(100.0))], [made(steps(100.0), at=1, counts=counts, peak=peak)], QUIET)
+    assert [m.metric for m in result.metrics if m.outcome == "regression"] == worse
+    assert result.verdict == ("regression" if worse else "no_regression")
+
+
+def test_counts_stand_in_for_a_time_that_could_not_be_measured() -> None:
+    result = compare([made(profiled=steps(100, 3))],
+                     [made(profiled=steps(100, 3), at=1, counts={"collectives": 30})], QUIET)  # fmt: skip
+    assert result.verdict == "regression" and row(result, "collectives").outcome == "regression"
+    assert result.sentence.startswith("Regression: collectives a step 10 → 30 (+200.0 %)")
+
+
+def test_a_threshold_set_for_a_count_holds_whatever_the_time_says() -> None:
+    config = CompareConfig(launch_noise_pct=0.3, thresholds={"collectives": 10.0})
+    result = compare([made(steps(100.0))], [made(steps(100.0), at=1, counts={"collectives": 30})], config)
+    assert row(result, "collectives").outcome == "regression"
+
+
+def test_a_count_that_varies_as_much_by_itself_is_no_change() -> None:
+    base = made(steps(100.0))
+    for number, step in enumerate(base.report["steps"]):
+        step["kernels"] = 500 + 200 * (number % 2)
+    result = compare([base], [made(steps(100.0), at=1, counts={"kernels": 650})], QUIET)
+    assert row(result, "kernels").reason == "it varies from step to step by as much"
+
+
+def test_waivers_cover_what_they_say_until_their_day() -> None:
+    base, head = made(steps(100.0)), made(steps(110.0), at=1)
+
+    def verdict(limit: float | None, today: date) -> Comparison:
+        waiver = Waiver("step_time", "the new loss", date(2026, 12, 31), limit)
+        config = CompareConfig(launch_noise_pct=0.3, waivers=(waiver,), thresholds={"throughput": None})
+        return compare([base], [head], config, today=today)
+
+    accepted = verdict(None, date(2026, 12, 31))
+    assert accepted.verdict == "no_regression" and row(accepted, "step_time").outcome == "waived"
+    assert "the new loss" in row(accepted, "step_time").reason
+    assert verdict(15.0, date(2026, 1, 1)).verdict == "no_regression"
+    assert verdict(5.0, date(2026, 1, 1)).verdict == "regression"
+    late = verdict(None, date(2027, 1, 1))
+    assert late.verdict == "regression" and any("expired on 2026-12-31" in note for note in late.notes)
+
+
+def test_three_captures_measure_the_noise_themselves() -> None:
+    rng = np.random.default_rng(3)
+    sides = [
+        [made([level + rng.normal(0, 0.5) + x for x in NOISE[:8]], at=10 * k + side) for k in range(3)]
+        for side, level in enumerate((100.0, 108.0))
+    ]
+    result = compare(*sides, CompareConfig(launch_noise_pct=50.0))
+    assert result.verdict == "regression" and result.launch_noise_pct is None
+    assert row(result, "step_time").samples == (24, 24)
+
+
+def test_ledger_metrics_gate_where_asked() -> None:
+    base = made(steps(100.0), [100.0] * 8, buckets={"idle_input": 1.0})
+    head = made(steps(100.0), [100.0] * 8, at=1, buckets={"idle_input": 9.0})
+    assert compare([base], [head], QUIET).verdict == "no_regression"
+    config = CompareConfig(launch_noise_pct=0.3, thresholds={"idle_input": 5.0})
+    result = compare([base], [head], config)
+    assert result.verdict == "regression"
+    idle = row(result, "idle_input")
+    assert idle.of_step and idle.change == pytest.approx(8.0) and idle.change_pct == pytest.approx(8.0)
+
+
+def test_a_finding_carries_the_numbers() -> None:
+    result = compare([made(steps(100.0))], [made(steps(110.0), at=1)], QUIET)
+    found = next(f for f in result.findings if f.evidence[1].metric == "step_time")
+    assert found.rule == "TO-R001" and found.severity == "error" and found.confidence == "high"
+    assert found.evidence[0].threshold == 5.0 and found.impact_ms == pytest.approx(10, abs=0.5)
+    assert result.checks[0].status == "fired"

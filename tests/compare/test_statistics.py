@@ -1,0 +1,147 @@
+"""Intervals, their calibration, Holm, pairing, outliers."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceops.compare.statistics import (
+    estimate,
+    far_from_median,
+    harmonic_mean,
+    holm,
+    step_error,
+    taken_in_turn,
+)
+from traceops.compare.student import quantile, two_sided_p
+
+
+@pytest.mark.parametrize(
+    ("df", "t"), [(1, 12.7062), (2, 4.30265), (4, 2.77645), (8, 2.30600), (30, 2.04227), (math.inf, 1.95996)]
+)
+def test_student_is_the_tables(df: float, t: float) -> None:
+    assert quantile(0.975, df) == pytest.approx(t, rel=1e-5)
+    assert two_sided_p(t, df) == pytest.approx(0.05, rel=1e-4)
+    assert two_sided_p(-t, df) == two_sided_p(t, df)
+
+
+def test_student_far_out() -> None:
+    assert 0 < two_sided_p(30.0, 5) < 1e-6 and two_sided_p(math.inf, 3) == 0.0
+    assert two_sided_p(40.0, math.inf) >= 0.0 and two_sided_p(0.0, 4) == pytest.approx(1.0)
+
+
+def test_step_error_is_that_of_the_mean_for_independent_steps() -> None:
+    series = np.random.default_rng(2).normal(50.0, 2.0, 400)
+    assert step_error(series, np.mean) == pytest.approx(2.0 / 20, rel=0.25)
+
+
+def test_step_error_grows_where_neighbours_are_alike() -> None:
+    noise = np.random.default_rng(2).normal(0.0, 1.0, 300)
+    alike = np.convolve(noise, np.ones(6) / math.sqrt(6), mode="valid")  # the same spread, but in runs
+    assert step_error(50 + alike, np.mean) > 1.5 * step_error(50 + noise, np.mean)
+
+
+def test_a_constant_series_has_no_error_and_one_step_neither() -> None:
+    assert step_error(np.full(9, 7.0), np.median) == 0.0 == step_error(np.array([3.0]), np.median)
+
+
+@pytest.mark.parametrize(("captures", "paired"), [(1, False), (2, False), (3, False), (5, False), (5, True)])
+def test_false_alarms_stay_at_five_percent(captures: int, paired: bool) -> None:
+    # The same configuration on both sides: launches differ by 2 %, steps within one by 3 %, pairs drift together.
+    rng = np.random.default_rng(captures + 10 * paired)
+    tries, alarms = 400, 0
+    for _ in range(tries):
+        drift = rng.normal(0.0, 3.0, captures) if paired else np.zeros(captures)
+        sides = [
+            [100 + drift[i] + rng.normal(0, 2) + rng.normal(0, 3, 8) for i in range(captures)]
+            for _ in range(2)
+        ]
+        known = estimate(*sides, np.median, 2.0, paired=paired)
+        assert known is not None and known.noise_assumed == (captures == 1)
+        alarms += known.p < 0.05
+    assert alarms / tries < 0.075  # 0.05 and what 400 tries leave open
+
+
+def test_percentiles_of_a_bootstrap_over_three_captures_would_cry_wolf() -> None:
+    # Why the interval is not that: see docs/metrics.md.
+    rng, alarms = np.random.default_rng(3), 0
+    for _ in range(300):
+        base, head = rng.normal(100, 2, 3), rng.normal(100, 2, 3)
+        draws = rng.integers(0, 3, (2, 500, 3))
+        change = head[draws[1]].mean(axis=1) - base[draws[0]].mean(axis=1)
+        low, high = np.percentile(change, [2.5, 97.5])
+        alarms += not low <= 0 <= high
+    assert alarms / 300 > 0.12
+
+
+def test_a_real_change_is_found_and_measured() -> None:
+    rng = np.random.default_rng(4)
+    sides = [[level + rng.normal(0, 0.5) + rng.normal(0, 1, 10) for _ in range(5)] for level in (100, 105)]
+    known = estimate(*sides, np.median, 0.0)
+    assert known is not None and known.p < 0.001
+    assert abs(known.change - 5.0) < 2 * known.half_width(0.95) and known.half_width(0.95) < 2.5
+    assert known.half_width(0.95) < known.detectable(0.95, 0.9) < 2.5 * known.half_width(0.95)
+
+
+def test_pairs_remove_what_both_members_share() -> None:
+    rng = np.random.default_rng(5)
+    drift = np.linspace(0, 20, 6)
+    sides = [[level + drift[i] + rng.normal(0, 0.3, 8) for i in range(6)] for level in (100, 103)]
+    together, apart = (estimate(*sides, np.median, 0.0, paired=paired) for paired in (True, False))
+    assert together is not None and apart is not None
+    assert together.p < 0.01 < 0.3 < apart.p
+
+
+def test_one_capture_a_side_never_claims_what_launches_alone_can_do() -> None:
+    steps = [np.full(50, 100.0), np.full(50, 104.0)]
+    known = estimate([steps[0]], [steps[1]], np.median, 2.0)
+    assert known is not None and known.p > 0.05 and known.df == math.inf
+    assert known.half_width(0.95) == pytest.approx(1.96 * 2 * math.sqrt(2), rel=1e-3)
+
+
+def test_nothing_to_compare() -> None:
+    assert estimate([], [np.ones(3)], np.median, 1.0) is None
+    assert estimate([np.empty(0)], [np.ones(3)], np.median, 1.0) is None
+
+
+def test_harmonic_mean_is_all_samples_over_all_time() -> None:
+    seconds = np.array([1.0, 1.0, 2.0])
+    assert harmonic_mean(8 / seconds) == pytest.approx(24 / 4)
+
+
+def test_holm_by_hand() -> None:
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
+    assert holm({}) == {}
+
+
+@given(st.dictionaries(st.text(max_size=3), st.floats(0, 1), max_size=8))
+def test_holm_only_ever_raises_and_keeps_the_order(p: dict[str, float]) -> None:
+    corrected = holm(p)
+    assert all(1.0 >= corrected[name] >= p[name] for name in p)
+    ordered = sorted(p, key=lambda name: p[name])
+    assert [corrected[name] for name in ordered] == sorted(corrected.values())
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "expected"),
+    [
+        ([1, 4, 5], [2, 3, 6], True),  # base head, head base, base head
+        ([1, 3, 5], [2, 4, 6], True),
+        ([1, 2, 3], [4, 5, 6], False),
+        ([1], [2], False),
+        ([1, 3], [2, None], False),
+        ([1, 3], [2, 4, 5], False),
+        ([1, 1], [1, 1], False),
+    ],
+)
+def test_taken_in_turn(base: list[int | None], head: list[int | None], expected: bool) -> None:
+    assert taken_in_turn(base, head) is expected
+
+
+def test_outliers_are_far_above_the_median_and_worth_a_tenth() -> None:
+    series = np.array([100.0, 101, 99, 100, 180, 100, 101])
+    assert far_from_median(series).tolist() == [4]
+    assert not len(far_from_median(np.array([100.0, 100, 100, 100, 105])))  # far from noise, but small
+    assert not len(far_from_median(np.array([1.0, 50.0])))
