@@ -99,7 +99,7 @@ def evidence_table(evidence: Sequence[Evidence]) -> Table | None:
 
 def _metric_columns(power: float) -> list[Column]:
     return [
-        _metric_column("metric", "Metric", lambda m: m.label, number=False),
+        _metric_column("metric", "Metric", lambda m: text.one_line(m.label, 120), number=False),
         _metric_column("base", "Base", text.base_text),
         _metric_column("head", "Head", text.head_text),
         _metric_column("change", "Change", text.effect_text),

@@ -19,6 +19,7 @@ from traceops.report.terminal import MARK, STYLE, PlainConsole, ascii_ranges, pl
 _WIDTHS = (60, 110)  # lines longer than that are hard to read in a log
 _MOST_EXPLANATIONS, _MOST_CHANGES, _MOST_REMARKS = 8, 6, 5
 _NAME = 44
+_MOST_CHARACTERS, _MOST_OF_VERDICT = 400, 1000
 _RUNNER_COMMAND = re.compile(
     r"::(?=error|warning|notice|debug|group|endgroup|add-|remove-|set-|save-|stop-|echo|internal-)",
     re.IGNORECASE,
@@ -30,7 +31,7 @@ def print_comparison(comparison: Comparison, file: TextIO, written: Path | None 
     console = PlainConsole(file=file, highlight=False)
     console.width = min(max(console.width if console.is_terminal else _WIDTHS[1], _WIDTHS[0]), _WIDTHS[1])
     level = text.VERDICT_LEVEL[comparison.verdict]
-    _say(console, f"{MARK[level]} {comparison.sentence}", STYLE[level], hanging=2)
+    _say(console, f"{MARK[level]} {comparison.sentence}", STYLE[level], hanging=2, limit=_MOST_OF_VERDICT)
     for refusal in comparison.refusals:
         _say(
             console,
@@ -170,9 +171,11 @@ def _cell(said: str, limit: int = 200) -> Text:
     return plain(ascii_ranges(_harmless(said, limit)))
 
 
-def _say(console: PlainConsole, said: str, style: str = "", hanging: int = 0) -> None:
+def _say(
+    console: PlainConsole, said: str, style: str = "", hanging: int = 0, limit: int = _MOST_CHARACTERS
+) -> None:
     indent = len(said) - len(said.lstrip(" "))
-    say(console, " " * indent + _harmless(said, 1000), style, hanging)
+    say(console, " " * indent + _harmless(said, limit), style, hanging)
 
 
 def _harmless(said: str, limit: int) -> str:
