@@ -101,7 +101,7 @@ def test_the_environment_overrides_arguments(monkeypatch):
 
 
 def test_a_schedule_longer_than_the_training_is_refused():
-    with pytest.raises(UsageError, match="needs 12 steps"):
+    with pytest.raises(UsageError, match="needs 14 steps"):
         traceops.capture(settings=CaptureSettings(), total_steps=11)
 
 

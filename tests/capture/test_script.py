@@ -32,8 +32,8 @@ if kind == "explicit":
             train(), train()
             profiler.step()
 elif kind == "profiler":
-    for number in range(14):
-        if number == 9:
+    for number in range(16):
+        if number == 11:
             profiler = torch.profiler.profile()
             profiler.start()
         train()
@@ -73,7 +73,7 @@ def test_optimizer_steps_drive_the_schedule(profiled, tmp_path, kind):
     (rank,) = run["ranks"]
     assert (rank["steps"], rank["exit_code"], rank["status"]) == (14, 0, "finished")
     trace = tmp_path / "run" / rank["traces"][0]
-    assert step_numbers(trace) == [8, 9, 10, 11]
+    assert step_numbers(trace) == [10, 11, 12, 13]
     if kind == "compiled":
         return
     for step, optimizer in zip(
@@ -107,11 +107,11 @@ def test_the_scripts_own_profiler_is_left_alone(profiled):
     assert done.returncode == 0, done.stderr
     (rank,) = run["ranks"]
     assert rank["status"] == "given_way" and "own torch.profiler" in rank["note"]
-    assert [(w["steps"], w["complete"]) for w in rank["windows"]] == [([8], False)]
+    assert [(w["steps"], w["complete"]) for w in rank["windows"]] == [([10], False)]
 
 
 def test_a_script_that_ends_too_early_is_told_what_to_pass(profiled):
     done, run = profiled("app/script.py", "short")
     assert done.returncode == 0
-    assert "only 5 optimizer steps, the schedule needs 12" in run["ranks"][0]["note"]
+    assert "only 5 optimizer steps, the schedule needs 14" in run["ranks"][0]["note"]
     assert "--skip-first" in done.stderr and run["ranks"][0]["traces"] == []

@@ -29,7 +29,7 @@ def empty_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("argv", "reason"),
     [
-        (["--steps", "11"], r"needs 12 steps.*only 11"),
+        (["--steps", "11"], r"needs 14 steps.*only 11"),
         (["--active", "0"], "--active 0"),
         (["--step-unit", "batch", "--grad-accum", "16"], "--grad-accum 16"),
         (["--backend", "nccl", "--device", "cpu"], "nccl"),

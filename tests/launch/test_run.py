@@ -86,21 +86,21 @@ def run_json(out):
 
 
 def test_an_unmodified_script(start, tmp_path):
-    code, out, err = finish(start("--", "app/train.py", "--steps", "13"))
+    code, out, err = finish(start("--", "app/train.py", "--steps", "15"))
     assert code == 0, err
-    said = {f"[rank {rank}] rank {rank} of 2 ['--steps', '13']" for rank in (0, 1)}
+    said = {f"[rank {rank}] rank {rank} of 2 ['--steps', '15']" for rank in (0, 1)}
     assert set(out.splitlines()) == said
     folder = tmp_path / "profile" / "train"
     assert "next: traceops analyze profile/train" in err and "USDT" not in err
     run = run_json(folder)
     assert (run["status"], run["exit_code"], run["world_size"], run["backend"]) == ("finished", 0, 2, "gloo")
-    assert run["argv"] == ["app/train.py", "--steps", "13"] and run["ranks_missing"] == []
-    assert (run["profiled_steps"], run["steps"]) == ([8, 9, 10, 11], 13)
+    assert run["argv"] == ["app/train.py", "--steps", "15"] and run["ranks_missing"] == []
+    assert (run["profiled_steps"], run["steps"]) == ([10, 11, 12, 13], 15)
     for rank in run["ranks"]:
-        assert [steps_in(folder / trace) for trace in rank["traces"]] == [[8, 9, 10, 11]]
-        assert rank["exit_code"] == 0 and len(rank["unprofiled_step_ms"]) == 4
+        assert [steps_in(folder / trace) for trace in rank["traces"]] == [[10, 11, 12, 13]]
+        assert rank["exit_code"] == 0 and len(rank["unprofiled_step_ms"]) == 6
         log = folder / "logs" / f"rank_{rank['rank']}.stdout.log"
-        assert log.read_text() == f"rank {rank['rank']} of 2 ['--steps', '13']\n"
+        assert log.read_text() == f"rank {rank['rank']} of 2 ['--steps', '15']\n"
 
 
 @pytest.mark.parametrize(
@@ -162,5 +162,5 @@ def test_a_built_in_strategy(start, tmp_path):
     assert code == 0, err
     run = run_json(tmp_path / "profile" / "pytorch_ddp")
     assert (run["strategy"], run["device"], run["backend"]) == ("pytorch_ddp", "cpu", "gloo")
-    assert [rank["profiled_steps"] for rank in run["ranks"]] == [[8, 9], [8, 9]]
+    assert [rank["profiled_steps"] for rank in run["ranks"]] == [[10, 11], [10, 11]]
     assert run["training"]["config"]["dim"] == 32 and run["unprofiled_step_ms"] > 0

@@ -34,7 +34,7 @@ class Schedule:
     """
 
     skip_first: int = 2
-    unprofiled: int = 8
+    unprofiled: int = 6
     warmup: int = 2
     active: int = 4
     repeat: int = 1

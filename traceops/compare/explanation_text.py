@@ -64,7 +64,7 @@ def kernel_text(change: Change) -> str:
     """One kernel's change: new, gone, renamed, more often, or longer."""
     name = short_name(change.name, _MOST_NAME)
     if change.status == "new":
-        return f"new kernel {name}, {number(change.head_count or 0)} a step, {ms_text(change.delta_ms)}"
+        return f"new {name}, {number(change.head_count or 0)} a step, {ms_text(change.delta_ms)}"
     if change.status == "vanished":
         return f"{name} is gone, {ms_text(change.delta_ms)}"
     if change.status == "renamed":

@@ -108,7 +108,9 @@ def _timed(
     row = replace(_empty(metric, threshold, *values), samples=(samples[0], samples[1]))
     if values[0] is None or values[1] is None:
         sides = [name for name, value in zip(("base", "head"), values, strict=True) if value is None]
-        return replace(row, outcome=_open(threshold), reason=f"not known for {' and '.join(sides)}"), None
+        if len(sides) == 2:
+            return replace(row, threshold_pct=None, reason="not known on either side"), None
+        return replace(row, outcome=_open(threshold), reason=f"not known for {sides[0]}"), None
     scale = step_ms if metric.of_step else abs(values[0])
     row = replace(row, change=values[1] - values[0])
     if not scale:
@@ -174,7 +176,7 @@ def _exact(
     values = [[s for c in side if len(s := metric.series(c))] for side in (base, head)]
     if not all(values):
         sides = [name for name, side in zip(("base", "head"), values, strict=True) if not side]
-        return replace(_empty(metric, threshold, *(_middle(side) for side in values)),
+        return replace(_empty(metric, None, *(_middle(side) for side in values)),
                        reason=f"not known for {' and '.join(sides)}")  # fmt: skip
     old, new = _middle(values[0]), _middle(values[1])
     assert old is not None and new is not None
