@@ -180,7 +180,8 @@ def ledger_rows(comparison: Comparison) -> list[MetricChange]:
 def cost_text(reason: Explanation) -> str:
     """'+2.10 ms', for before the reason; empty where its own words say that already."""
     cost = signed(reason.ms, "ms")
-    return "" if cost in reason.text or f"{reason.ms:+.2f} ms" in reason.text else cost
+    said = reason.text.replace("\N{MINUS SIGN}", "-")
+    return "" if cost in said or f"{reason.ms:+.2f} ms" in said else cost
 
 
 def important_first(changes: Sequence[Change]) -> list[Change]:
