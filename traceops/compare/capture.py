@@ -14,10 +14,10 @@ import numpy as np
 from traceops.compare.model import CaptureInfo
 from traceops.compare.statistics import Float
 from traceops.errors import InputError
+from traceops.load.discover import PAIRS
 from traceops.load.source import is_remote, open_binary
 
 SCHEMA_VERSION = 1
-PAIRS = "pairs.json"
 
 
 class _Step(msgspec.Struct):

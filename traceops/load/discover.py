@@ -19,6 +19,7 @@ from traceops.load.source import chunks, filesystem, is_remote, open_binary
 _TRACE_SUFFIXES = (".json", ".json.gz")
 _RANK = re.compile(r"(?:^|[^a-z])(?:rank|worker)[_-]?(\d+)(?=\D|$)", re.IGNORECASE)
 _WINDOW = re.compile(r"(?:^|[._-])window[_-]?(\d+)(?=\D|$)", re.IGNORECASE)
+PAIRS = "pairs.json"  # in the folder of a series that `traceops run --against` made
 # What lies beside traces without being one.
 _NEVER = frozenset(
     {
@@ -28,7 +29,7 @@ _NEVER = frozenset(
         "hang.json",
         "compare.json",
         "history.json",
-        "pairs.json",
+        PAIRS,
         "truth.json",
         "package.json",
         "settings.json",
@@ -96,6 +97,11 @@ def discover(path: str) -> Discovery:
     no JSON become problems, not errors, as long as one good file is left.
     """
     root, paths = _list_files(path)
+    if not is_remote(root) and Path(root, PAIRS).is_file():
+        raise InputError(
+            f"{path} holds the runs of a series, base and head in turn: traceops compare {path} compares them, "
+            f"traceops analyze {Path(path, 'head_1')} analyses one"
+        )
     candidates, problems = [], []
     for file in paths:
         candidate, problem = _inspect(file, root, alone=len(paths) == 1)

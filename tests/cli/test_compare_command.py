@@ -1,0 +1,170 @@
+"""`traceops compare` as a user meets it: exit codes, what it takes, what it says of what it cannot take."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from traceops.cli import main
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".git").mkdir()  # settings of folders above are not ours
+    monkeypatch.chdir(tmp_path)
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "TRACEOPS_BASELINES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def report(name: str, folder: Path | None = None) -> str:
+    """A real report.json in a folder of its own."""
+    target = (folder or Path("reports", name)) / "report.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(gzip.decompress((DATA / "reports" / f"{name}.report.json.gz").read_bytes()))
+    return str(target)
+
+
+def compared(*argv: str) -> dict:  # type: ignore[type-arg]
+    main(["compare", *argv, "-o", "out", "--format", "json", "-q"])
+    result: dict = json.loads(Path("out/compare.json").read_text())  # type: ignore[type-arg]
+    return result
+
+
+def test_a_regression_exits_1_and_writes_where_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    slow, fast = report("resnet50_workers_0"), report("resnet50_workers_4")
+    assert main(["compare", fast, slow]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("✖ Regression: step time") and "waits longer for input" in said
+    written = Path(said.strip().splitlines()[-1].removeprefix("Report: "))
+    assert {path.name for path in written.parent.iterdir()} >= {"compare.html", "compare.md", "compare.json"}
+    assert main(["compare", slow, fast, "-o", "out"]) == 0
+
+
+def test_inconclusive_fails_only_when_strict(capsys: pytest.CaptureFixture[str]) -> None:
+    pair = [report("ddp"), report("socket")]
+    assert main(["compare", *pair, "-q"]) == 0
+    assert capsys.readouterr().out.startswith("Inconclusive: 3 steps on one side")
+    assert main(["compare", *pair, "-q", "--strict"]) == 4
+
+
+def test_folders_and_traces_are_taken_as_well_as_reports(capsys: pytest.CaptureFixture[str]) -> None:
+    report("item_sync")
+    from_folder = compared(str(DATA / "ddp4"), "reports/item_sync")
+    assert [side["captures"][0]["steps"] for side in (from_folder["base"], from_folder["head"])] == [3, 3]
+    from_traces = compared(str(DATA / "ddp4"), str(DATA / "item_sync4"))
+    assert (
+        from_traces["explanations"][0]["cause"] == from_folder["explanations"][0]["cause"] == "blocking_calls"
+    )
+
+
+def test_not_comparable_is_wrong_usage_unless_forced(capsys: pytest.CaptureFixture[str]) -> None:
+    pair = [report("ddp"), report("resnet50_workers_4")]
+    assert main(["compare", *pair]) == 2
+    assert "world size: base 4, head 1" in capsys.readouterr().err
+    assert not Path("reports", "resnet50_workers_4", "compare.html").exists()
+    assert compared(*pair, "--force")["refusals"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["one"], "two things are compared"),
+        (["a", "b", "c"], "two things are compared"),
+        (["a", "--head", "b"], "not parts of both"),
+        (["--base", "a"], "not parts of both"),
+        (["a", "b", "--format", "pdf"], "--format takes"),
+        (["a", "b", "--threshold", "steptime=3"], "did you mean step_time?"),
+        (["a", "b", "--config", "none.toml"], "none.toml cannot be read"),
+    ],
+)
+def test_wrong_usage(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *argv]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"schema_version": 1, "tool": {"name": "traceops"}', "is not valid JSON"),
+        ('{"schema_version": 1, "tool": {"name": "traceops"}}', "is no report.json of traceops"),
+        ("", "is not valid JSON"),
+        ("[]", "is no report.json"),
+        ('{"schema_version": 1, "run": {}, "summary": {}, "ranks": [], "steps": [{"rank": "x", "duration_ms": 1}], '
+         '"findings": [], "collectives": []}', "$.steps[0].rank"),
+    ],
+)  # fmt: skip
+def test_unreadable_input_is_named(content: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("broken").mkdir()
+    Path("broken/report.json").write_text(content)
+    assert main(["compare", report("ddp"), "broken/report.json"]) == 3
+    err = capsys.readouterr().err
+    assert said in err and "broken/report.json" in err
+
+
+def test_a_report_of_a_later_schema_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(report("ddp"))
+    path.write_text(path.read_text().replace('"schema_version":1', '"schema_version":2'))
+    assert main(["compare", str(path), report("socket")]) == 3
+    assert "schema version 2" in capsys.readouterr().err
+
+
+def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", report("ddp"), "nowhere"]) == 3
+    assert "nowhere does not exist" in capsys.readouterr().err
+
+
+def test_a_series_is_compared_by_its_folder_and_not_analysed(capsys: pytest.CaptureFixture[str]) -> None:
+    order = []
+    for number in (1, 2):
+        for side, name in (("base", "resnet50_workers_4"), ("head", "resnet50_workers_0")):
+            path = Path(report(name, Path("profile", "series", f"{side}_{number}")))
+            held = json.loads(path.read_text())
+            held["run"]["started_ns"] += number * 10**9
+            path.write_text(json.dumps(held))
+            order.append(f"{side}_{number}")
+    Path("profile/series/pairs.json").write_text(json.dumps({"schema_version": 1, "order": order}))
+    result = compared("profile/series")
+    assert [c["name"] for c in result["head"]["captures"]] != [c["name"] for c in result["base"]["captures"]]
+    assert len(result["base"]["captures"]) == len(result["head"]["captures"]) == 2
+    capsys.readouterr()
+    assert main(["analyze", "profile/series"]) == 3
+    assert "traceops compare profile/series" in capsys.readouterr().err
+
+
+def test_a_series_without_one_side_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("profile/series").mkdir(parents=True)
+    Path("profile/series/pairs.json").write_text('{"order": ["base_1"]}')
+    assert main(["compare", "profile/series"]) == 3
+    assert "no capture of both sides yet" in capsys.readouterr().err
+
+
+def test_a_stored_baseline(capsys: pytest.CaptureFixture[str]) -> None:
+    fast = report("resnet50_workers_4")
+    assert main(["baseline", "save", fast, "--store", "store", "--name", "resnet", "--branch", "main"]) == 0
+    slow = report("resnet50_workers_0")
+    capsys.readouterr()
+    assert main(["compare", "baseline:resnet", slow, "--store", "store", "-o", "out"]) == 1
+    assert main(["compare", "baseline:other", slow, "--store", "store"]) == 3
+    assert "other" in capsys.readouterr().err
+
+
+def test_thresholds_of_the_settings_and_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    pair = [report("resnet50_workers_4"), report("resnet50_workers_0")]
+    Path("traceops.toml").write_text("[compare.thresholds]\nstep_time = 60\nkernels = false\n")
+    assert main(["compare", *pair, "-q", "-o", "out"]) == 0
+    assert main(["compare", *pair, "-q", "-o", "out", "--threshold", "10"]) == 1
+
+
+def test_in_a_github_job_it_announces_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    assert (
+        main(["compare", report("resnet50_workers_4"), report("resnet50_workers_0"), "-q", "-o", "out"]) == 1
+    )
+    assert "\n::error" in capsys.readouterr().out
+    assert "Regression" in (tmp_path / "summary.md").read_text()
