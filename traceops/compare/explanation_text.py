@@ -27,7 +27,7 @@ def ms_text(ms: float) -> str:
     """+4.1 ms; three digits."""
     size = abs(ms)
     digits = 0 if size >= 100 else 1 if size >= 10 else 2
-    return f"{'+' if ms >= 0 else '−'}{size:.{digits}f} ms"
+    return f"{'+' if ms >= 0 else '-'}{size:.{digits}f} ms"
 
 
 def number(value: float) -> str:

@@ -196,11 +196,24 @@ def _finding(raw: dict[str, Any]) -> Finding:
         confidence=raw["confidence"] if raw.get("confidence") in ("high", "medium", "low") else "low",
         title=str(raw.get("title") or ""),
         message=str(raw.get("message") or ""),
-        evidence=(),
+        evidence=tuple(_evidence(e) for e in raw.get("evidence") or () if isinstance(e, dict)),
         ranks=tuple(r for r in raw.get("ranks") or () if isinstance(r, int)),
         impact_ms=raw["impact_ms"] if isinstance(raw.get("impact_ms"), (int, float)) else None,
         cause=raw.get("cause") if isinstance(raw.get("cause"), str) else None,
         advice=str(raw.get("advice") or ""),
+    )
+
+
+def _evidence(raw: dict[str, Any]) -> Evidence:
+    threshold, value = raw.get("threshold"), raw.get("value")
+    return Evidence(
+        metric=str(raw.get("metric")),
+        value=value if isinstance(value, (int, float, str)) else None,
+        unit=str(raw.get("unit") or ""),
+        threshold=threshold if isinstance(threshold, (int, float)) else None,
+        rank=raw["rank"] if isinstance(raw.get("rank"), int) else None,
+        step=raw["step"] if isinstance(raw.get("step"), int) else None,
+        peers=raw["peers"] if isinstance(raw.get("peers"), (int, float)) else None,
     )
 
 

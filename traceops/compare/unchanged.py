@@ -19,13 +19,13 @@ def unchanged(
     rows = {row.metric: row for row in metrics}
     said = []
     for metric, what in (
-        ("kernels", "kernels"),
-        ("collectives", "collectives"),
-        ("blocking_calls", "blocking calls"),
+        ("kernels", "kernel"),
+        ("collectives", "collective"),
+        ("blocking_calls", "blocking call"),
     ):
         row = rows.get(metric)
         if row is not None and row.outcome == "unchanged" and row.base and row.base == row.head:
-            said.append(f"{number(row.base)} {what} a step")
+            said.append(f"{number(row.base)} {what}{'' if round(row.base) == 1 else 's'} a step")
     row = rows.get("collective_bytes")
     if row is not None and row.base and row.base == row.head:
         said.append(f"{size_text(row.base)} communicated a step")
