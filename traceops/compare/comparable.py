@@ -74,7 +74,12 @@ def differences(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
             for key in sorted((old.keys() | new.keys()) - _WORKLOAD_KEYS - _NO_SETTING - {"strategy"})
             if old.get(key) != new.get(key)
         ]
-    if not old or not new:
+    commands = [c[0].run.get("command") for c in (base, head)]
+    if (not old or not new) and all(commands):  # the same command is the same job, as far as it says
+        if commands[0] != commands[1]:
+            words = [" ".join(map(str, command or ()))[:200] for command in commands]
+            found.append(f"command: base {words[0]}, head {words[1]}")
+    elif not old or not new:
         side = (
             "neither side says"
             if not old and not new

@@ -17,6 +17,7 @@ from traceops.compare.explanation_text import (
     ms_text,
     operator_text,
 )
+from traceops.compare.judge import WITHIN_NOISE
 from traceops.compare.model import Change, Explanation, MetricChange
 from traceops.model import Evidence
 from traceops.rank_text import ranks_text
@@ -42,12 +43,17 @@ _COPIES = ("Memcpy", "Memset")
 
 @dataclass(frozen=True)
 class Ledger:
-    """Change of each bucket in ms a step, what base and head had, and what a step of the base takes."""
+    """Change of each bucket in ms a step, what base and head had, and what a step of the base takes.
+
+    in_noise: buckets whose change was tested and could be noise. device: what computes, GPU or CPU.
+    """
 
     change: dict[str, float]
     base: dict[str, float]
     head: dict[str, float]
     step_ms: float
+    in_noise: frozenset[str] = frozenset()
+    device: str = "GPU"
 
     def sum(self, *buckets: str) -> float:
         """Change of several buckets together."""
@@ -59,7 +65,7 @@ class Ledger:
         return _WORTH_PCT / 100.0 * self.step_ms
 
 
-def ledger_of(metrics: Sequence[MetricChange], buckets: Sequence[str]) -> Ledger | None:
+def ledger_of(metrics: Sequence[MetricChange], buckets: Sequence[str], device: str = "GPU") -> Ledger | None:
     """The ledger's change, None where a side has no profiled steps."""
     rows = {row.metric: row for row in metrics}
     known = [b for b in buckets if rows[b].base is not None and rows[b].head is not None]
@@ -71,6 +77,8 @@ def ledger_of(metrics: Sequence[MetricChange], buckets: Sequence[str]) -> Ledger
         {b: rows[b].base or 0.0 for b in known},
         {b: rows[b].head or 0.0 for b in known},
         step,
+        frozenset(b for b in known if rows[b].reason == WITHIN_NOISE),
+        device,
     )
 
 
@@ -80,7 +88,8 @@ def explain(
     """Reasons for the change, the most important first.
 
     What can be counted comes before what was only timed: other collectives, new blocking calls, work that
-    was not there. A bucket that one reason accounts for is not explained again by the next.
+    was not there. A bucket that one reason accounts for is not explained again by the next. What noise alone
+    could do is left out, unless nothing else is left.
     """
     counted: list[Explanation] = []
     timed: list[Explanation] = []
@@ -112,6 +121,8 @@ def explain(
     total = sum(ledger.change.values())
     along = 1.0 if total >= 0 else -1.0
     order = sorted(timed, key=lambda e: -e.ms * along)
+    beyond = [e for e in order if not ledger.in_noise.issuperset(e.buckets)]
+    order = beyond if beyond or counted else order[:1]
     counted.sort(key=lambda e: -abs(e.ms))
     return (*counted, *order)
 
@@ -130,7 +141,7 @@ def _blocking(ledger: Ledger, changes: Sequence[Change]) -> Explanation | None:
     more = sum((c.head_count or 0.0) - (c.base_count or 0.0) for c in calls)
     if abs(ms) < ledger.worth_ms and abs(more) < 2.0:
         return None
-    text = f"{calls_text(calls)}; the GPU runs dry meanwhile: idle time of that kind {ms_text(ms)} a step"
+    text = f"{calls_text(calls)}; it runs dry meanwhile: idle time of that kind {ms_text(ms)} a step"
     evidence = (
         Evidence("blocking_calls_per_step", round(sum(c.head_count or 0.0 for c in calls), 2), "",
                  peers=round(sum(c.base_count or 0.0 for c in calls), 2)),
@@ -160,7 +171,7 @@ def _straggler(
         return None
     ranks = finding.get("ranks") or []
     who = f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)}"
-    why = {"gpu_compute": "its GPU computes longer", "host": "its host launches later", "copy": "it copies longer",
+    why = {"gpu_compute": "it computes longer", "host": "its host launches later", "copy": "it copies longer",
            "input": "it waits longer for its input"}.get(cause, "for no single reason")  # fmt: skip
     text = (
         f"{who} makes the others wait ({why}): {ms_text(ms)} a step; base had no such straggler"

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 _MOST_NAME = 60
 _BUCKETS: Mapping[str, tuple[str, str]] = {
-    "idle_input": ("the GPU waits longer for input", "the GPU waits less for input"),
-    "idle_host": ("the host launches later, the GPU starves", "the host launches earlier"),
-    "idle_sync": ("the host blocks on the GPU longer", "the host blocks on the GPU less"),
+    "idle_input": ("the {device} waits longer for input", "the {device} waits less for input"),
+    "idle_host": ("the host launches later, the {device} starves", "the host launches earlier"),
+    "idle_sync": ("the host blocks on the {device} longer", "the host blocks on the {device} less"),
     "memory": ("copies take longer", "copies take less"),
     "comm_wait": ("ranks wait longer for each other", "ranks wait less for each other"),
     "comm_transfer": ("communication that nothing hides takes longer", "less communication is exposed"),
@@ -50,7 +50,7 @@ def bucket_text(bucket: str, ledger: Ledger) -> str:
     ms = ledger.change[bucket]
     longer, less = _BUCKETS.get(bucket, (f"{LEDGER_LABELS[bucket]} grew", f"{LEDGER_LABELS[bucket]} shrank"))
     return (
-        f"{longer if ms > 0 else less}: {ms_text(ms)} a step "
+        f"{(longer if ms > 0 else less).format(device=ledger.device)}: {ms_text(ms)} a step "
         f"({ledger.base[bucket]:.2f} → {ledger.head[bucket]:.2f} ms)"
     )
 

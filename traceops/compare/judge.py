@@ -17,6 +17,8 @@ from traceops.compare.statistics import Estimate, Float, estimate, holm
 # Standard deviation between launches of one configuration, percent of a step: assumed where a side is a single
 # capture, so that nothing measures it. [benchmarks/gate.py: shared CPUs with gloo, H200s with NCCL]
 LAUNCH_NOISE_PCT = {"cpu": 6.0, "cuda": 1.5}
+WITHIN_NOISE = "within noise"
+_LEAST_CAPTURES = 2
 _STAND_INS = ("kernels", "collectives")
 
 
@@ -152,7 +154,7 @@ def _judge(row: MetricChange, config: CompareConfig) -> MetricChange:
     most_pct = max(_worse(row, row.low_pct), _worse(row, row.high_pct))
     if row.threshold_pct is None:
         if not certain:
-            return replace(row, outcome="informative", reason="within noise")
+            return replace(row, outcome="informative", reason=WITHIN_NOISE)
         return replace(row, outcome="informative", reason="worse" if worse_pct > 0 else "better")
     if certain and worse_pct >= row.threshold_pct and worse_pct > 0:
         return replace(row, outcome="regression", reason=f"beyond {row.threshold_pct:g} % and beyond noise")
@@ -190,6 +192,13 @@ def _exact(
         return replace(row, outcome="unchanged", reason="the same")
     worse = new > old if metric.better == "lower" else new < old
     apart = spans[1][0] > spans[0][1] or spans[1][1] < spans[0][0]
+    if (
+        metric.per_capture
+        and min(row.samples) < _LEAST_CAPTURES
+        and (threshold is None or abs(pct or 0) >= threshold)
+    ):
+        return replace(row, outcome=_open(threshold),
+                       reason="it can differ between launches of the same code; two captures a side tell")  # fmt: skip
     if not apart:
         return replace(row, outcome="unchanged", reason="it varies from step to step by as much")
     if threshold is None:

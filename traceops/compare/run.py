@@ -56,7 +56,7 @@ def compare(
     rows = measure(metrics, base, head, config, noise_pct=noise_pct, paired=paired, today=today)
     step = next((row.base for row in rows if row.metric == "profiled_step_time"), None)
     changes = find_changes(base, head, step or 1.0)
-    ledger = ledger_of(rows, BUCKETS)
+    ledger = ledger_of(rows, BUCKETS, "CPU" if device == "cpu" else "GPU")
     explanations = explain(ledger, changes, base, head) if ledger is not None else ()
     verdict = overall(rows)
     new, gone = _findings_of(base, head)
