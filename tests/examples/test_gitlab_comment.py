@@ -1,0 +1,124 @@
+"""traceops-comment.sh against a server that answers as GitLab's notes API does."""
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from github_runner import MARKER, ROOT
+
+pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the script posts with curl")
+
+SCRIPT = ROOT / "examples" / "gitlab" / "traceops-comment.sh"
+_NOTES = "/projects/3/merge_requests/7/notes"
+_ME, _SOMEBODY = 41, 42
+
+
+class GitLab(BaseHTTPRequestHandler):
+    """Notes of merge request 7; `server.notes`, `server.calls`."""
+
+    def do_GET(self):
+        url = urlsplit(self.path)
+        if url.path == "/user":
+            return self.reply({"id": _ME})
+        assert url.path == _NOTES
+        asked = parse_qs(url.query)
+        size, page = (int(asked[name][0]) for name in ("per_page", "page"))
+        return self.reply(self.server.notes[size * (page - 1) : size * page])
+
+    def do_POST(self):
+        assert self.path == _NOTES
+        self.server.notes.append(note(self.body(), _ME, len(self.server.notes)))
+        self.server.calls.append("post")
+        self.reply({}, 201)
+
+    def do_PUT(self):
+        number = int(self.path.removeprefix(f"{_NOTES}/"))
+        (own,) = [note for note in self.server.notes if note["id"] == number]
+        own["body"] = self.body()
+        self.server.calls.append(f"put {number}")
+        self.reply({})
+
+    def body(self):
+        sent = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        return parse_qs(sent, strict_parsing=True)["body"][0]
+
+    def reply(self, value, code=200):
+        allowed = self.headers["PRIVATE-TOKEN"] == "secret"
+        content = json.dumps(value).encode()
+        self.send_response(code if allowed else 401)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+def note(body, author, number):
+    return {"id": 100 + number, "body": body, "author": {"id": author}}
+
+
+@pytest.fixture
+def gitlab():
+    with ThreadingHTTPServer(("127.0.0.1", 0), GitLab) as server:
+        server.notes, server.calls = [], []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def post(gitlab, tmp_path, text, **more):
+    file = tmp_path / "compare.md"
+    if text is not None:
+        file.write_text(text)
+    env = {
+        **{name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
+        "CI_API_V4_URL": f"http://127.0.0.1:{gitlab.server_port}",
+        "CI_MERGE_REQUEST_PROJECT_ID": "3",
+        "CI_MERGE_REQUEST_IID": "7",
+        "CI_COMMIT_SHORT_SHA": "1234abcd",
+        "CI_JOB_URL": "https://gitlab.example/job",
+        "TRACEOPS_GITLAB_TOKEN": "secret",
+        **more,
+    }
+    return subprocess.run(["bash", str(SCRIPT), str(file)], env=env, capture_output=True, text=True)
+
+
+def test_the_first_posts_and_later_ones_update(gitlab, tmp_path):
+    for text in (f"{MARKER}\n**100 % & more µs**\n", f"{MARKER}\ntwo\n"):
+        done = post(gitlab, tmp_path, text)
+        assert done.returncode == 0, done.stderr
+        (own,) = gitlab.notes
+        note_end = "\n<sub>Commit 1234abcd, in [this job](https://gitlab.example/job).</sub>\n"
+        assert own["body"] == text + note_end
+    assert gitlab.calls == ["post", "put 100"]
+
+
+def test_only_the_token_s_own_note_with_this_very_marker_is_updated(gitlab, tmp_path):
+    gitlab.notes += [note(f"{MARKER}\ntheirs", _SOMEBODY, 0), note("<!-- traceops-compare:big -->\n", _ME, 1)]
+    gitlab.notes += [note("talk", _SOMEBODY, number) for number in range(2, 250)]
+    gitlab.notes += [note(f"{MARKER}\r\nedited by hand", _ME, 250), note("talk", _SOMEBODY, 251)]
+    before = [item["body"] for item in gitlab.notes]
+    assert post(gitlab, tmp_path, f"{MARKER}\nnew\n").returncode == 0
+    assert gitlab.calls == ["put 350"]
+    assert [item["body"] for item in gitlab.notes if item["id"] != 350] == before[:250] + before[251:]
+
+
+def test_a_job_that_compared_nothing_takes_the_old_verdict_back(gitlab, tmp_path):
+    gitlab.notes.append(note(f"{MARKER}\n**✅ No regression**", _ME, 0))
+    assert post(gitlab, tmp_path, None, CI_JOB_STATUS="canceled").returncode == 0 and gitlab.calls == []
+    assert post(gitlab, tmp_path, None, CI_JOB_STATUS="failed").returncode == 0
+    assert gitlab.notes[0]["body"].startswith(f"{MARKER}\n**❌ Not measured")
+
+
+def test_without_a_token_nothing_is_posted_and_with_a_wrong_one_it_fails(gitlab, tmp_path):
+    done = post(gitlab, tmp_path, f"{MARKER}\nnew\n", TRACEOPS_GITLAB_TOKEN="")
+    assert done.returncode == 0 and "TRACEOPS_GITLAB_TOKEN is not set" in done.stdout
+    done = post(gitlab, tmp_path, f"{MARKER}\nnew\n", TRACEOPS_GITLAB_TOKEN="wrong")
+    assert done.returncode != 0 and "401" in done.stderr
+    assert gitlab.calls == []
