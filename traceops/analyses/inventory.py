@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,9 +112,7 @@ def _kernels(
     has = launcher[work] >= 0
     op_name[has] = events.name[ops[launcher[work][has]]]
     kinds = activity.kind[work].astype(np.int64)
-    keys = np.stack((events.name[rows].astype(np.int64), kinds, op_name), axis=1)
-    values, group = np.unique(keys, axis=0, return_inverse=True)
-    group = group.reshape(-1)
+    values, group = _groups(events.name[rows], kinds, op_name)
     count = np.bincount(group)
     device = np.zeros(len(values), dtype=np.int64)
     np.add.at(device, group, events.dur[rows])
@@ -155,11 +154,7 @@ def _operators(
         np.add.at(device, launcher[launched], events.dur[activity.row[launched]])
     host = own_time(events, ops)
     kept = np.flatnonzero(step >= 0)
-    keys = np.stack(
-        (events.name[ops[kept]].astype(np.int64), events.shape[ops[kept]].astype(np.int64)), axis=1
-    )
-    values, group = np.unique(keys, axis=0, return_inverse=True)
-    group = group.reshape(-1)
+    values, group = _groups(events.name[ops[kept]], events.shape[ops[kept]])
     count = np.bincount(group)
     host_ns, device_ns = np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=np.int64)
     np.add.at(host_ns, group, host[kept])
@@ -216,6 +211,20 @@ def _steps_of(events: Events, rows: Int, steps: StepBounds) -> Int:
     inside = (step >= 0) & (events.ts[rows] < steps.host_end[np.maximum(step, 0)])
     known: Int = np.where(inside, step, -1)
     return known
+
+
+def _groups(*columns: NDArray[Any]) -> tuple[Int, Int]:
+    """The different rows of some columns of numbers from -1 on, shape (groups, columns), and each row's group."""
+    sizes = [int(column.max()) + 2 for column in columns]
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    for column, size in zip(columns, sizes, strict=True):
+        key = key * size + (column + 1)
+    values, group = np.unique(key, return_inverse=True)
+    parts = []
+    for size in reversed(sizes):
+        values, part = np.divmod(values, size)
+        parts.append(part - 1)
+    return np.stack(parts[::-1], axis=1), group
 
 
 def _per_step(step: Int, steps: StepBounds) -> Int:
