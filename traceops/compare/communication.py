@@ -73,7 +73,12 @@ def _other_pattern(
 
 
 def _became(op: str, was: float, was_bytes: float | None, now: float, now_bytes: float | None) -> str:
-    name = op.rpartition(":")[2].replace("_", "-").replace("allreduce", "all-reduce").replace("allgather", "all-gather")
+    name = (
+        op.rpartition(":")[2]
+        .replace("_", "-")
+        .replace("allreduce", "all-reduce")
+        .replace("allgather", "all-gather")
+    )
     same = was_bytes is not None and now_bytes is not None and _pct(was_bytes, now_bytes) < _BYTES_PCT
     if was and now:
         text = f"{number(was)} {name}{'s' if round(was) != 1 else ''} a step became {number(now)}"

@@ -49,20 +49,22 @@ def measure(
     judged = [
         row if known is None else _judge(replace(row, p=corrected[row.metric]), config) for row, known in rows
     ]
-    return tuple(_waive(row, config, today) for row in _excused(judged, config))
+    return tuple(_waive(row, config, today) for row in _deciding(judged, config))
 
 
-def _excused(rows: Sequence[MetricChange], config: CompareConfig) -> list[MetricChange]:
-    """More kernels or collectives stand for time that could not be measured: where it could, it decides.
+def _deciding(rows: Sequence[MetricChange], config: CompareConfig) -> list[MetricChange]:
+    """The number of kernels and collectives stands for time that could not be measured: where it could, it decides.
 
     Unless the user has set a threshold for the count itself.
     """
     step = next((row for row in rows if row.metric == "step_time"), None)
-    if step is None or step.outcome not in ("improvement", "unchanged"):
+    if step is None or step.outcome not in ("regression", "improvement", "unchanged"):
         return list(rows)
     return [
-        replace(row, outcome="unchanged", reason="more, but the step time is known not to be worse")
-        if row.metric in _STAND_INS and row.outcome == "regression" and row.metric not in config.thresholds
+        replace(row, outcome="informative", threshold_pct=None, reason="the step time is known and decides")
+        if row.metric in _STAND_INS
+        and row.outcome in ("regression", "improvement")
+        and row.metric not in config.thresholds
         else row
         for row in rows
     ]

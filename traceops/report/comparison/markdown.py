@@ -160,7 +160,7 @@ def _changes(comparison: Comparison, kind: str) -> _Section:
     ]
     return _table(
         f"{text.KINDS[changes[0].kind][0] if changes else ''}, changed",
-        ("", "name", "count a step", "ms a step", "detail"),
+        ("", "name", "count a step", text.milliseconds_title(kind), "detail"),
         rows,
         30,
         "compare_changes.csv",

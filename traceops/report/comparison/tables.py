@@ -127,7 +127,7 @@ def _change_columns(changes: Sequence[Change]) -> list[Column]:
         ),
         _column("base_ms", "Base", lambda c: _optional_ms(c.base_ms)),
         _column("head_ms", "Head", lambda c: _optional_ms(c.head_ms)),
-        _column("delta", "ms a step", lambda c: Cell(text.milliseconds_text(c))),
+        _column("delta", text.milliseconds_title(changes[0].kind), lambda c: Cell(text.milliseconds_text(c))),
     ]
     if any(change.detail for change in changes):
         columns.append(

@@ -103,7 +103,11 @@ def _changes(console: PlainConsole, comparison: Comparison) -> None:
         console.print()
         console.print(plain(f"{title}, changed: {len(changes)}", "bold"))
         table = Table(box=None, pad_edge=False, show_header=kind != "environment", header_style="dim")
-        titles = ("", "name", "a step", "ms a step", "") if kind != "environment" else ("", "", "", "")
+        titles = (
+            ("", "name", "a step", text.milliseconds_title(kind), "")
+            if kind != "environment"
+            else ("", "", "", "")
+        )
         rows = [_change_cells(change) for change in changes[:_MOST_CHANGES]]
         for column, heading in enumerate(titles):
             digits = kind != "environment" and heading.endswith("a step")

@@ -189,6 +189,11 @@ def important_first(changes: Sequence[Change]) -> list[Change]:
     return sorted(changes, key=lambda c: (-abs(c.delta_ms), -abs((c.head_count or 0) - (c.base_count or 0))))
 
 
+def milliseconds_title(kind: str) -> str:
+    """What the milliseconds of a kind of change are: the host's own time inside an operator, else the device's."""
+    return "host ms a step" if kind in ("operator", "blocking_call") else "ms a step"
+
+
 def change_name(change: Change) -> str:
     """The name, or both where it was renamed."""
     if change.status == "renamed" and change.head_name and change.head_name != change.name:
