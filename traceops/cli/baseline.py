@@ -116,9 +116,7 @@ def _say_saved(path: str, entry: Entry) -> None:
     _say(f"  key     {entry.key.text}")
     _say(f"  commit  {entry.commit or 'not known'}{changed}")
     if entry.key.model == UNKNOWN:
-        _say(
-            "  The run does not say what it trains: other models get this key too, unless --name says more."
-        )
+        _say("  The run does not say what it trains: other models get this key too, unless --name says more.")
 
 
 def _list(args: argparse.Namespace, store: str) -> int:
