@@ -3,6 +3,7 @@
 python benchmarks/gate.py make --out /tmp/gate --launches 30                  # gloo, two ranks
 python benchmarks/gate.py make --out /tmp/gate --launches 20 --lanes 2        # GPUs: two launches at a time
 python benchmarks/gate.py score /tmp/gate                                     # false alarms and power
+python benchmarks/gate.py planted /tmp/planted     # runs of planted.py against the healthy one of their strategy
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planted_cases import GATE_CASES
+from planted_cases import BY_NAME, GATE_CASES, HEALTHY, Case
 
 from traceops.analyze import analyze
-from traceops.compare import Capture, CompareConfig, compare
+from traceops.compare import Capture, CompareConfig, compare, read_capture
 from traceops.compare.capture import capture_of
 from traceops.compare.model import Comparison
 from traceops.report.json import render_json
@@ -51,9 +52,7 @@ class Drawn:
 
 def main() -> int:
     args = _parser().parse_args()
-    if args.command == "make":
-        return make(args)
-    return score(args)
+    return {"make": make, "score": score, "planted": planted}[args.command](args)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,6 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     scoring.add_argument("--captures", type=int, nargs="*", default=[1, 3, 5])
     scoring.add_argument("--seed", type=int, default=1)
     scoring.add_argument("--noise", type=float, help="launch_noise_pct")
+    faults = commands.add_parser("planted", help="what is said of runs with a planted fault")
+    faults.add_argument("folder", type=Path)
     return parser
 
 
@@ -152,6 +153,48 @@ def score(args: argparse.Namespace) -> int:
         print(_row(drawn, args.pairs))
     (args.folder / "scores.json").write_text(json.dumps([vars(drawn) for drawn in results], indent=1))
     return 0
+
+
+def planted(args: argparse.Namespace) -> int:
+    """Compare each run with a fault with the healthy one: is the fault the first explanation?"""
+    captures = {
+        name: read_capture(str(args.folder / name), jobs=os.cpu_count())
+        for name in BY_NAME
+        if any((args.folder / name).glob("rank_*"))
+    }
+    right = wrong = 0
+    print("| run | step time | verdict | first explanation |\n|---|---|---|---|")
+    for name, head in captures.items():
+        healthy = HEALTHY[BY_NAME[name].strategy]
+        if name == healthy or healthy not in captures:
+            continue
+        result = compare([captures[healthy]], [head], force=True)
+        step = next(row for row in result.metrics if row.metric == "step_time")
+        first = result.explanations[0] if result.explanations else None
+        good = first is not None and first.cause in expected_causes(BY_NAME[name])
+        right, wrong = right + good, wrong + (not good)
+        said = f"{first.cause}: {first.text[:160]}" if first else "none"
+        print(
+            f"| {name} | {step.change_pct or 0.0:+.1f} % | {result.verdict} | {'' if good else 'WRONG '}{said} |"
+        )
+    print(f"{right} of {right + wrong} name what was planted first")
+    return int(wrong > 0)
+
+
+def expected_causes(case: Case) -> tuple[str, ...]:
+    """What the first explanation of a case may be."""
+    if case.env:
+        return ("bandwidth",)
+    if case.name == "one_bucket":
+        return ("collectives",)
+    if case.shape == "narrow":  # another model: forced, and everything differs
+        return ("compute", "collectives")
+    kinds = {plant.kind for plant in case.plants}
+    if "items" in kinds:
+        return ("blocking_calls",)
+    if "fetch" in kinds:
+        return ("input",)
+    return ("straggler", "compute") if case.name == "slow_gpu_small" else ("straggler",)
 
 
 def load(folder: Path) -> dict[str, dict[int, Capture]]:

@@ -70,7 +70,7 @@ def test_a_new_straggler_takes_its_waiting_with_it() -> None:
          "buckets": {"comm_wait": 6.0}},
     )  # fmt: skip
     assert [e.cause for e in result.explanations] == ["straggler"]
-    assert "Rank 1 makes the others wait (it computes longer)" in result.sentence
+    assert "Rank 1 (it computes longer) makes the others wait" in result.sentence
     assert "gemm takes 20.00 → 24.00 ms" in result.sentence
     assert [f.rule for f in result.new_findings] == ["TO-S001"] and not result.gone_findings
 

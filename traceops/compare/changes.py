@@ -15,6 +15,7 @@ _TIME_CHANGED_PCT = 5.0  # of its own time, and
 _TIME_WORTH_PCT = 0.2  # of the step: less is not worth a line
 _SAME_PLACE = 0.15  # of the step: a kernel launched further away is another one
 _SAME_COUNT = 0.1
+COPIES = ("Memcpy", "Memset")
 # Variables that differ between any two jobs and change nothing.
 _JOB_VARIABLES = frozenset(
     {
@@ -50,6 +51,17 @@ def find_changes(base: Sequence[Capture], head: Sequence[Capture], step_ms: floa
         *_compare("operator", *_operators(base, head), step_ms),
     ]  # fmt: skip
     return (*environment_changes(base, head), *sorted(changes, key=lambda change: -abs(change.delta_ms)))
+
+
+def moved_kernels(changes: Sequence[Change], ms: float) -> list[Change]:
+    """Kernels that took part in a change of `ms`, each at least a tenth of it, most first."""
+    movers = [
+        c
+        for c in changes
+        if c.kind == "kernel" and c.delta_ms * ms > 0 and not c.name.startswith(COPIES)
+        and abs(c.delta_ms) >= 0.1 * abs(ms)
+    ]  # fmt: skip
+    return sorted(movers, key=lambda c: -abs(c.delta_ms))
 
 
 def _compare(

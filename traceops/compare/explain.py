@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from traceops.compare.capture import Capture
+from traceops.compare.changes import COPIES, moved_kernels
 from traceops.compare.communication import collectives_explanation
 from traceops.compare.explanation_text import (
     bucket_text,
@@ -19,8 +19,8 @@ from traceops.compare.explanation_text import (
 )
 from traceops.compare.judge import WITHIN_NOISE
 from traceops.compare.model import Change, Explanation, MetricChange
+from traceops.compare.stragglers import straggler_explanation
 from traceops.model import Evidence
-from traceops.rank_text import ranks_text
 
 # What a change of the step can come from; an explanation names one.
 CAUSES = (
@@ -37,8 +37,6 @@ CAUSES = (
 )
 _WORTH_PCT = 1.0  # of the step: less explains nothing
 _FEW = 3  # kernels or operators named in a sentence
-_STRAGGLERS = ("TO-S001", "TO-S002")
-_COPIES = ("Memcpy", "Memset")
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ def explain(
     if (found := _blocking(ledger, changes)) is not None:
         take(*found.buckets)
         counted.append(found)
-    if (found := _straggler(ledger, left, changes, base, head)) is not None:
+    if (found := straggler_explanation(ledger, left, changes, base, head)) is not None:
         take(*found.buckets)
         timed.append(found)
     if (found := _compute(ledger, left, changes)) is not None:
@@ -149,76 +147,15 @@ def _blocking(ledger: Ledger, changes: Sequence[Change]) -> Explanation | None:
     return Explanation("blocking_calls", text, ms, buckets, evidence, tuple(calls))
 
 
-def _straggler(
-    ledger: Ledger,
-    left: dict[str, float],
-    changes: Sequence[Change],
-    base: Sequence[Capture],
-    head: Sequence[Capture],
-) -> Explanation | None:
-    """A rank that makes the others wait on one side only."""
-    before, now = _stragglers(base), _stragglers(head)
-    new = [finding for key, finding in now.items() if key not in before]
-    gone = [finding for key, finding in before.items() if key not in now]
-    if bool(new) == bool(gone):
-        return None
-    finding = (new or gone)[0]
-    cause = finding.get("cause") or "unknown"
-    own = {"input": ("idle_input",), "host": ("idle_host",), "gpu_compute": ("compute",), "copy": ("memory",)}
-    buckets = ("comm_wait", *own.get(cause, ()))
-    ms = sum(left.get(bucket, 0.0) for bucket in buckets)
-    if (ms > 0) != bool(new) or abs(ms) < ledger.worth_ms:
-        return None
-    ranks = finding.get("ranks") or []
-    who = f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)}"
-    why = {"gpu_compute": "it computes longer", "host": "its host launches later", "copy": "it copies longer",
-           "input": "it waits longer for its input"}.get(cause, "for no single reason")  # fmt: skip
-    text = (
-        f"{who} makes the others wait ({why}): {ms_text(ms)} a step; base had no such straggler"
-        if new
-        else f"{who} no longer makes the others wait: {ms_text(ms)} a step"
-    )
-    kernels = _moved_kernels(changes, ms) if cause == "gpu_compute" else []
-    if kernels and new:
-        text += f". Over all ranks: {joined([kernel_text(c) for c in kernels[:_FEW]])}"
-    evidence = tuple(
-        Evidence(str(e.get("metric")), e.get("value"), str(e.get("unit") or ""))
-        for e in (finding.get("evidence") or [])[:_FEW]
-    )
-    return Explanation("straggler", text, ms, buckets, evidence, tuple(kernels))
-
-
-def _stragglers(side: Sequence[Capture]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Straggler findings, warnings and errors, that most captures of a side have, by rank and cause."""
-    counts: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for capture in side:
-        for finding in capture.report["findings"]:
-            if finding.get("rule") in _STRAGGLERS and finding.get("severity") != "info":
-                key = (tuple(finding.get("ranks") or ()), finding.get("cause"))
-                counts.setdefault(key, []).append(finding)
-    return {key: found[0] for key, found in counts.items() if 2 * len(found) > len(side)}
-
-
 def _compute(ledger: Ledger, left: dict[str, float], changes: Sequence[Change]) -> Explanation | None:
     ms = left.get("compute", 0.0)
     if abs(ms) < ledger.worth_ms:
         return None
-    movers = _moved_kernels(changes, ms)
+    movers = moved_kernels(changes, ms)
     named = movers[:_FEW]
     how = joined([kernel_text(c) for c in named]) if named else "no single kernel stands out"
     text = f"compute {ms_text(ms)} a step: {how}"
     return Explanation("compute", text, ms, ("compute",), (), tuple(movers))
-
-
-def _moved_kernels(changes: Sequence[Change], ms: float) -> list[Change]:
-    """Kernels that took part in a change of `ms`, each at least a tenth of it, most first."""
-    movers = [
-        c
-        for c in changes
-        if c.kind == "kernel" and c.delta_ms * ms > 0 and not c.name.startswith(_COPIES)
-        and abs(c.delta_ms) >= 0.1 * abs(ms)
-    ]  # fmt: skip
-    return sorted(movers, key=lambda c: -abs(c.delta_ms))
 
 
 def _is_counted(explanation: Explanation) -> bool:
@@ -256,7 +193,7 @@ def _of_bucket(
             text += f"; {count_text('kernel', *kernels)}"
     elif bucket == "memory":
         behind = [
-            c for c in changes if c.kind == "kernel" and c.name.startswith(_COPIES) and c.delta_ms * ms > 0
+            c for c in changes if c.kind == "kernel" and c.name.startswith(COPIES) and c.delta_ms * ms > 0
         ][:_FEW]
     if behind:
         texts = [operator_text(c) if c.kind == "operator" else kernel_text(c) for c in behind]

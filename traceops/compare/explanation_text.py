@@ -92,5 +92,5 @@ def calls_text(calls: Sequence[Change]) -> str:
 
 
 def joined(parts: Sequence[str]) -> str:
-    """a, b and c."""
+    """a; b and c."""
     return parts[0] if len(parts) == 1 else f"{'; '.join(parts[:-1])} and {parts[-1]}"

@@ -1,0 +1,79 @@
+"""Ranks that make the others wait on one side only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from traceops.compare.capture import Capture
+from traceops.compare.changes import moved_kernels
+from traceops.compare.explanation_text import joined, kernel_text, ms_text
+from traceops.compare.model import Change, Explanation
+from traceops.model import Evidence
+from traceops.rank_text import ranks_text
+
+if TYPE_CHECKING:
+    from traceops.compare.explain import Ledger
+
+_STRAGGLERS = ("TO-S001", "TO-S002")
+_FEW = 3  # kernels named, and numbers of evidence
+_WHY = {
+    "gpu_compute": "it computes longer",
+    "host": "its host launches later",
+    "copy": "it copies longer",
+    "input": "it waits longer for its input",
+}
+
+
+def straggler_explanation(
+    ledger: Ledger,
+    left: dict[str, float],
+    changes: Sequence[Change],
+    base: Sequence[Capture],
+    head: Sequence[Capture],
+) -> Explanation | None:
+    """A rank that makes the others wait on one side only."""
+    before, now = _stragglers(base), _stragglers(head)
+    new = [finding for key, finding in now.items() if key not in before]
+    gone = [finding for key, finding in before.items() if key not in now]
+    if bool(new) == bool(gone):
+        return None
+    found = new or gone
+    causes = {str(finding.get("cause") or "unknown") for finding in found}
+    own = {"input": "idle_input", "host": "idle_host", "gpu_compute": "compute", "copy": "memory"}
+    buckets = ("comm_wait", *sorted(own[cause] for cause in causes if cause in own))
+    ms = sum(left.get(bucket, 0.0) for bucket in buckets)
+    if (ms > 0) != bool(new) or abs(ms) < ledger.worth_ms:
+        return None
+    who = joined([_who_and_why(finding) for finding in found])
+    several = len(found) > 1 or len(found[0].get("ranks") or ()) > 1
+    text = (
+        f"{who} make{'' if several else 's'} the others wait: {ms_text(ms)} a step; base had no such straggler"
+        if new
+        else f"{who} no longer make{'' if several else 's'} the others wait: {ms_text(ms)} a step"
+    )
+    kernels = moved_kernels(changes, ms) if "gpu_compute" in causes else []
+    if kernels and new:
+        text += f". Over all ranks: {joined([kernel_text(c) for c in kernels[:_FEW]])}"
+    evidence = tuple(
+        Evidence(str(e.get("metric")), e.get("value"), str(e.get("unit") or ""))
+        for e in (found[0].get("evidence") or [])[:_FEW]
+    )
+    return Explanation("straggler", text, ms, buckets, evidence, tuple(kernels))
+
+
+def _who_and_why(finding: dict[str, Any]) -> str:
+    ranks = finding.get("ranks") or []
+    why = _WHY.get(finding.get("cause") or "", "for no single reason")
+    return f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)} ({why})"
+
+
+def _stragglers(side: Sequence[Capture]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Straggler findings, warnings and errors, that most captures of a side have, by rank and cause."""
+    counts: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for capture in side:
+        for finding in capture.report["findings"]:
+            if finding.get("rule") in _STRAGGLERS and finding.get("severity") != "info":
+                key = (tuple(finding.get("ranks") or ()), finding.get("cause"))
+                counts.setdefault(key, []).append(finding)
+    return {key: found[0] for key, found in counts.items() if 2 * len(found) > len(side)}
