@@ -4,46 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from traceops.compare.model import CaptureInfo
+from traceops.compare.report_shape import SCHEMA_VERSION, shape_of
 from traceops.compare.statistics import Float
 from traceops.errors import InputError
 from traceops.load.discover import PAIRS
 from traceops.load.source import is_remote, open_binary
-
-SCHEMA_VERSION = 1
-
-
-class _Step(msgspec.Struct):
-    rank: int
-    duration_ms: float
-    step: int | None = None
-
-
-class _Unprofiled(msgspec.Struct):
-    rank: int
-    index: int
-    duration_ms: float
-
-
-class _Shape(msgspec.Struct):
-    """What must be right in a report.json for it to be compared."""
-
-    run: dict[str, Any]
-    summary: dict[str, Any]
-    ranks: list[dict[str, Any]]
-    steps: list[_Step]
-    findings: list[dict[str, Any]]
-    collectives: list[dict[str, Any]]
-    schema_version: int = SCHEMA_VERSION
-    unprofiled_steps: list[_Unprofiled] = []
-    inventory: dict[str, list[dict[str, Any]]] = {}
 
 
 @dataclass(frozen=True)
@@ -78,25 +50,23 @@ def read_capture(path: str, *, jobs: int | None = None) -> Capture:
 
 def capture_of(report: Any, path: str) -> Capture:
     """A capture from the object that a report.json holds. Raises InputError where it is none."""
-    try:
-        shape = msgspec.convert(report, _Shape)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{path} is no report.json of traceops: {error}") from error
-    if shape.schema_version != SCHEMA_VERSION:
+    version = report.get("schema_version") if isinstance(report, dict) else None
+    if isinstance(version, int) and version != SCHEMA_VERSION:
         raise InputError(
-            f"{path} has schema version {shape.schema_version}, this traceops reads {SCHEMA_VERSION}: "
+            f"{path} has schema version {version}, this traceops reads {SCHEMA_VERSION}: "
             "analyse its traces again, or install the version that wrote it"
         )
-    run = shape.run
-    git = run.get("git") if isinstance(run.get("git"), dict) else {}
-    assert isinstance(git, dict)
-    started = run.get("started_ns")
+    try:
+        shape = shape_of(report)
+    except ValueError as error:
+        raise InputError(f"{path} is no report.json of traceops that can be compared: {error}") from error
+    run, git = shape.run, shape.run.git
     info = CaptureInfo(
-        name=str(run.get("name") or Path(path).name),
+        name=run.name or Path(path).name,
         path=path,
-        started_ns=started if isinstance(started, int) else None,
-        commit=git.get("commit") if isinstance(git.get("commit"), str) else None,
-        dirty=git.get("dirty") if isinstance(git.get("dirty"), bool) else None,
+        started_ns=run.started_ns,
+        commit=git.commit if git else None,
+        dirty=git.dirty if git else None,
         steps=len({row.step for row in shape.steps if row.step is not None}),
         unprofiled_steps=len({row.index for row in shape.unprofiled_steps}),
     )
@@ -122,11 +92,16 @@ def pair_folder(path: str) -> tuple[list[str], list[str]] | None:
 
 
 def step_series(capture: Capture, *keys: str) -> Float:
-    """The sum of some columns of a step, mean over ranks, one number a step in order; empty if not known."""
+    """The sum of some columns of a step, mean over ranks, one number a step in order.
+
+    Empty if not known, also if it is not known of a single rank: the mean of the others would be another number.
+    """
     by_step: dict[int, list[float]] = defaultdict(list)
     for row in capture.report["steps"]:
         values = [row.get(key) for key in keys]
-        if row["step"] is not None and all(_is_number(value) for value in values):
+        if any(value is None for value in values):
+            return np.empty(0)
+        if row.get("step") is not None:
             by_step[row["step"]].append(float(sum(values)))
     return _over_ranks(by_step)
 
@@ -139,12 +114,31 @@ def unprofiled_series(capture: Capture) -> Float:
     return _over_ranks(by_index)
 
 
+def on_ranks(capture: Capture, ranks: frozenset[int]) -> Capture:
+    """The capture with the rows of these ranks only; its inventory stays the mean of all that it has."""
+    kept = {
+        table: [row for row in capture.report.get(table) or () if row["rank"] in ranks]
+        for table in ("steps", "unprofiled_steps", "ranks")
+    }
+    return replace(capture, report={**capture.report, **kept})
+
+
+def ranks_of(capture: Capture) -> frozenset[int]:
+    """The ranks that have profiled steps."""
+    return frozenset(row["rank"] for row in capture.report["steps"])
+
+
+def has_inventory(capture: Capture) -> bool:
+    """Whether the report says what runs in a step; one written by an earlier traceops does not."""
+    return bool(capture.report.get("inventory"))
+
+
 def step_numbers(capture: Capture) -> list[int]:
     """Numbers of the profiled steps, in the order of `step_series`."""
     rows = capture.report["steps"]
     counts: dict[int, int] = defaultdict(int)
     for row in rows:
-        if row["step"] is not None:
+        if row.get("step") is not None:
             counts[row["step"]] += 1
     return [step for step in sorted(counts) if counts[step] == max(counts.values())]
 
@@ -153,10 +147,6 @@ def _over_ranks(by_step: dict[int, list[float]]) -> Float:
     """Steps that as many ranks as any have: one that some ranks lack is another step."""
     most = max((len(values) for values in by_step.values()), default=0)
     return np.array([np.mean(by_step[step]) for step in sorted(by_step) if len(by_step[step]) == most])
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _has_traces(folder: Path) -> bool:
