@@ -63,9 +63,22 @@ def test_operators_by_shape_only_where_both_sides_have_shapes() -> None:
 
 
 def test_counts_are_means_over_the_captures_of_a_side() -> None:
-    base = [made(inventory={"kernels": [kernel("k", 10, 5.0)]}), made(at=2, inventory={})]
+    base = [made(at=at, inventory={"kernels": [kernel("k", n, n / 2)]}) for at, n in ((0, 10), (2, 6))]
     (found,) = find_changes(base, [made(at=1, inventory={"kernels": [kernel("k", 10, 5.0)]})], 100.0)
-    assert (found.base_count, found.base_ms) == (5, 2.5)
+    assert (found.base_count, found.base_ms) == (8, 4.0)
+
+
+def test_a_report_that_does_not_say_what_runs_is_no_report_of_nothing() -> None:
+    known = {"kernels": [kernel("k", 10, 5.0)], "collectives": [collective(8, 1000)]}
+    silent = made(at=2, inventory={})
+    assert not find_changes([made(inventory=known), silent], [made(at=1, inventory=known)], 100.0)
+    assert not find_changes([silent], [made(at=1, inventory=known)], 100.0)
+
+
+def test_a_kernel_whose_operator_was_lost_is_the_same_kernel() -> None:
+    base = {"kernels": [kernel("gemm", 6, 30.0), kernel("gemm", 4, 30.0, "aten::bmm")]}
+    (found,) = changes(base, {"kernels": [kernel("gemm", 10, 66.0, "")]})
+    assert (found.status, found.base_ms, found.head_ms) == ("changed", 60.0, 66.0)
 
 
 def test_variables_that_change_how_it_runs() -> None:
@@ -73,4 +86,7 @@ def test_variables_that_change_how_it_runs() -> None:
     head = made(at=1, environment={"NCCL_DEBUG": "WARN", "NCCL_P2P_DISABLE": "1", "SLURM_JOB_ID": "2"})
     found = {c.name: (c.status, c.base_value, c.head_value) for c in environment_changes([base], [head])}
     assert found == {"NCCL_IB_HCA": ("vanished", "mlx5", None), "NCCL_P2P_DISABLE": ("new", None, "1")}
+    other = made(at=3, environment={"NCCL_DEBUG": "WARN", "NCCL_P2P_DISABLE": "0"})
+    (_, mixed) = environment_changes([base], [head, other])
+    assert (mixed.name, mixed.head_value) == ("NCCL_P2P_DISABLE", "several values")
     assert not environment_changes([made(environment={})], [head])  # a trace without run.json says nothing

@@ -45,7 +45,7 @@ def test_regressions_of_the_public_pairs_are_found() -> None:
 
 def test_three_steps_prove_nothing_about_time() -> None:
     result = compare([real("ddp")], [real("socket")])
-    assert result.verdict == "inconclusive" and "3 steps on one side, 6 needed" in result.sentence
+    assert result.verdict == "inconclusive" and "3 steps a side, 6 needed" in result.sentence
     assert "It looks like" in result.sentence and "4.33 GB/s" in result.sentence
 
 
@@ -111,6 +111,70 @@ def test_what_offsets_the_change_comes_last() -> None:
     result = first({"buckets": {"idle_host": 20.0}}, {"buckets": {"idle_input": 40.0}})
     assert [e.cause for e in result.explanations] == ["input", "compute", "launch"]
     assert [e.ms > 0 for e in result.explanations] == [True, False, False]
+
+
+def test_an_explanation_that_points_the_other_way_is_no_reason() -> None:
+    # Two blocking calls are gone, which saves little; the kernel is what makes the step slower.
+    def calls(count: float) -> list[dict[str, Any]]:
+        return [{"call": "cudaStreamSynchronize", "operator": "aten::item", "count_per_step": count,
+                 "ms_per_step": count / 10}]  # fmt: skip
+
+    result = first(
+        {"inventory": {"kernels": [kernel("gemm", 10, 20.0)], "blocking_calls": calls(2)},
+         "buckets": {"idle_sync": 0.2}},
+        {"inventory": {"kernels": [kernel("gemm", 10, 40.0)], "blocking_calls": calls(0)}},
+        (100.0, 120.0),
+    )  # fmt: skip
+    assert [e.cause for e in result.explanations][:2] == ["compute", "blocking_calls"]
+    less = first({"buckets": {"comm_transfer": 20.0}}, {"buckets": {"comm_transfer": 1.0}})
+    assert less.explanations[0].ms > 0  # slower: the reason is what grew
+
+
+def test_where_nothing_grew_no_reason_is_given() -> None:
+    base = made(steps(100.0), [100.0] * 8)
+    head = made(steps(110.0), [95.0] * 8, at=1)
+    result = compare([base], [head])
+    assert result.verdict == "regression" and "The profiled steps do not show why." in result.sentence
+
+
+def test_a_slower_link_is_named_beside_other_collectives() -> None:
+    def rows(ms: float, count: int) -> dict[str, Any]:
+        return {"collectives": [{"op": "allreduce", "ranks": [0, 1], "bytes": 10**8, "count": count, "total_ms": ms}],
+                "inventory": {"collectives": [collective(count, 10**8)]}}  # fmt: skip
+
+    result = first(rows(10.0, 1), {**rows(900.0, 10), "buckets": {"comm_transfer": 10.0},
+                                   "environment": {"NCCL_DEBUG": "WARN", "NCCL_P2P_DISABLE": "1"}})  # fmt: skip
+    assert result.explanations[0].cause == "bandwidth"
+    assert "collectives" in {e.cause for e in result.explanations}
+    assert "NCCL_P2P_DISABLE=1" in result.sentence
+
+
+def test_one_new_blocking_call_a_step_is_named() -> None:
+    call = {
+        "call": "cudaStreamSynchronize",
+        "operator": "aten::item",
+        "count_per_step": 1.0,
+        "ms_per_step": 0.1,
+    }
+    result = first(
+        {"inventory": {"blocking_calls": []}},
+        {"inventory": {"blocking_calls": [call]}, "buckets": {"idle_sync": 9.0}},
+    )
+    assert result.explanations[0].text.startswith(
+        "aten::item makes the host wait for the GPU once a step (0 before)"
+    )
+
+
+def test_a_straggler_that_moved_is_named() -> None:
+    def late(rank: int) -> dict[str, Any]:
+        return {"rule": "TO-S001", "severity": "error", "confidence": "high", "ranks": [rank], "cause": "host",
+                "title": "A rank is late", "message": "late", "evidence": []}  # fmt: skip
+
+    moved = first({"findings": [late(0)]}, {"findings": [late(1)], "buckets": {"comm_wait": 10.0}})
+    assert "rank 1 (its host launches later) makes the others wait" in moved.explanations[0].text
+    assert "rank 0 (its host launches later) no longer" in moved.explanations[0].text
+    grew = first({"findings": [late(1)]}, {"findings": [late(1)], "buckets": {"comm_wait": 10.0}})
+    assert "makes the others wait longer than before" in grew.explanations[0].text
 
 
 def test_no_change_needs_no_explanation() -> None:

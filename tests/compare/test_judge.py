@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from comparison_reports import made
 
-from traceops.compare import CompareConfig, compare
+from traceops.compare import Capture, CompareConfig, compare
 from traceops.compare.model import Comparison, MetricChange, Waiver
 
 NOISE = np.random.default_rng(7).normal(0.0, 0.2, 64)
@@ -36,7 +36,7 @@ def test_size_and_certainty_decide(head: float, verdict: str) -> None:
 
 def test_a_certain_change_below_the_threshold_is_no_regression_and_said() -> None:
     step = row(compare([made(steps(100.0))], [made(steps(103.0), at=1)], QUIET), "step_time")
-    assert (step.outcome, step.reason) == ("unchanged", "worse, but less than 5 %")
+    assert (step.outcome, step.reason) == ("unchanged", "worse for certain, but by less than 5 %")
 
 
 def test_a_large_change_within_noise_is_open() -> None:
@@ -108,6 +108,16 @@ def test_peak_memory_takes_two_launches_that_agree(peaks: tuple[float, float], w
     assert one.outcome == ("inconclusive" if peaks[1] > 10.5 else "unchanged")
 
 
+def test_memory_that_could_not_be_judged_is_not_kept_quiet() -> None:
+    result = compare([made(steps(100.0))], [made(steps(100.0), at=1, peak=2 * 10**9)], QUIET)
+    assert result.verdict == "no_regression" and "Open: peak memory (+100.0 %)" in result.sentence
+
+
+def test_slower_below_the_limit_is_said_first() -> None:
+    result = compare([made(steps(100.0))], [made(steps(103.0), at=1)], QUIET)
+    assert result.sentence.startswith("Slower for certain, but below the limit of 5 %: step time ")
+
+
 def test_counts_stand_in_for_a_time_that_could_not_be_measured() -> None:
     result = compare([made(profiled=steps(100, 3))],
                      [made(profiled=steps(100, 3), at=1, counts={"collectives": 30})], QUIET)  # fmt: skip
@@ -125,8 +135,112 @@ def test_a_count_that_varies_as_much_by_itself_is_no_change() -> None:
     base = made(steps(100.0))
     for number, step in enumerate(base.report["steps"]):
         step["kernels"] = 500 + 200 * (number % 2)
-    result = compare([base], [made(steps(100.0), at=1, counts={"kernels": 650})], QUIET)
-    assert row(result, "kernels").reason == "it varies from step to step by as much"
+    head = made(profiled=steps(100, 3), at=1, counts={"kernels": 690})
+    kernels = row(compare([base], [head], QUIET), "kernels")
+    assert (kernels.outcome, kernels.reason) == ("inconclusive", "it varies from step to step by as much")
+
+
+def of_steps(at: float, counts: list[int]) -> Capture:
+    """A capture whose steps have these numbers of collectives, and too few of them to say more."""
+    capture = made(profiled=[100.0] * len(counts), at=at)
+    for step in capture.report["steps"]:
+        step["collectives"] = counts[step["step"] - 10]
+    return capture
+
+
+def judged(base: list[int], head: list[int]) -> str:
+    config = CompareConfig(launch_noise_pct=0.3, thresholds={"collectives": 10.0})
+    return row(compare([of_steps(0, base)], [of_steps(1, head)], config), "collectives").outcome
+
+
+def test_counts_that_alternate_are_compared_step_by_step() -> None:
+    assert judged([0, 0, 0, 25], [25, 25, 25, 25]) == "regression"  # no_sync() forgotten
+    assert judged([0, 0, 0, 25], [0, 0, 0, 25]) == "unchanged"
+    assert judged([0, 0, 0, 25], [0, 0, 0, 50]) == "inconclusive"  # never 'the same'
+    assert judged([14, 10, 10, 10], [10, 10, 10, 14]) == "unchanged"
+    assert judged([14, 10, 10, 10], [13, 13, 13, 13]) == "regression"  # one odd first step hides nothing
+
+
+def test_a_faster_step_excuses_its_counts() -> None:
+    slower, faster = (made(profiled=steps(level, 3), at=n, counts={"collectives": c})
+                      for n, (level, c) in enumerate(((100, 10), (60, 30))))  # fmt: skip
+    assert compare([slower], [faster], QUIET).verdict == "inconclusive"
+    bytes_too = made(steps(60), at=1, counts={"collective_bytes": 3 * 10**8})
+    assert compare([made(steps(100))], [bytes_too], QUIET).verdict == "improvement"
+
+
+def test_a_certain_slowdown_whose_interval_reaches_the_threshold_is_open() -> None:
+    base, head = made(steps(100.0)), made(steps(104.0), at=1)
+    step = row(compare([base], [head], CompareConfig(launch_noise_pct=0.7)), "step_time")
+    assert step.p is not None and step.p < 0.05
+    assert step.outcome == "inconclusive" and step.reason.startswith("worse, and up to")
+
+
+def test_what_would_have_been_found_would_have_been() -> None:
+    rng = np.random.default_rng(11)
+
+    def side(level: float, at: int) -> list[Capture]:
+        return [made([level * (1 + x) for x in rng.normal(rng.normal(0, 0.004), 0.004, 8)], at=10 * k + at)
+                for k in range(4)]  # fmt: skip
+
+    config = CompareConfig(thresholds={"throughput": None})
+    printed = [row(compare(side(100, 0), side(100, 5), config), "step_time").mde_pct or 0 for _ in range(20)]
+    size = float(np.median(printed))
+    assert 5.0 < size < 7.0  # it must lie beyond the threshold of 5 % as well
+    found = [compare(side(100, 0), side(100 + size, 5), config).verdict == "regression" for _ in range(40)]
+    assert sum(found) >= 32
+
+
+def test_throughput_follows_the_step_time_unless_set() -> None:
+    base, head = made(steps(100.0)), made(steps(110.0), at=1)
+    for thresholds, verdict in (({"step_time": 20.0}, "no_regression"), ({"step_time": None}, "no_regression"),
+                                ({"step_time": 20.0, "throughput": 5.0}, "regression")):  # fmt: skip
+        config = CompareConfig(launch_noise_pct=0.3, thresholds=thresholds)  # type: ignore[arg-type]
+        result = compare([base], [head], config)
+        assert result.verdict == verdict
+        assert ("which the step time is not" in result.sentence) is (thresholds["step_time"] is None)
+    waiver = Waiver("step_time", "known", date(2099, 1, 1))
+    assert (
+        compare([base], [head], CompareConfig(launch_noise_pct=0.3, waivers=(waiver,))).verdict
+        == "no_regression"
+    )
+
+
+def test_ranks_that_one_side_lacks_are_left_out_and_said() -> None:
+    base, head = made(steps(100.0)), made(steps(100.0), at=1)
+    for table in ("steps", "unprofiled_steps", "ranks"):
+        head.report[table] = [r for r in head.report[table] if r["rank"] == 0]
+    for step in base.report["steps"]:
+        step["kernels"] = 500 if step["rank"] == 0 else 900
+    result = compare([base], [head], QUIET)
+    assert row(result, "kernels").reason == "the same"
+    assert "compared on rank 0, of which all captures have traces" in result.notes
+
+
+def test_a_number_that_one_rank_does_not_know_is_not_known() -> None:
+    head = made(steps(100.0), at=1)
+    for step in head.report["steps"]:
+        step["collective_bytes"] = None if step["rank"] == 0 else 3 * 10**8
+    nbytes = row(compare([made(steps(100.0))], [head], QUIET), "collective_bytes")
+    assert nbytes.outcome == "informative" and nbytes.reason == "not known for head"
+
+
+def test_sides_that_were_not_taken_in_turn_get_no_tighter_than_launches_differ() -> None:
+    sides = [[made([level + x for x in NOISE[:8]], at=10 * side + k) for k in range(4)]
+             for side, level in enumerate((100.0, 102.0))]  # fmt: skip
+    result = compare(*sides, CompareConfig(launch_noise_pct=1.5))
+    assert any("not taken in turn" in warning for warning in result.warnings)
+    step = row(result, "step_time")
+    assert step.low_pct is not None and step.high_pct is not None and step.high_pct - step.low_pct > 6.0
+
+
+def test_pairs_of_which_one_lacks_a_number_are_left_out_together() -> None:
+    base = [made(steps(100.0), at=10 * k) for k in range(6)]
+    head = [made(steps(106.0), at=10 * k + 5, samples_per_step=8 if k else None) for k in range(6)]
+    assert row(compare(base, head, QUIET), "throughput").samples == (72, 60)
+    for known in (5, 4, 1):
+        some = [made(steps(106.0) if k < known else [], at=10 * k + 5) for k in range(6)]
+        assert compare(base, some, QUIET).verdict == "regression"
 
 
 def test_waivers_cover_what_they_say_until_their_day() -> None:

@@ -51,4 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away: `traceops analyze … | head`
         sys.stderr.close()
         return 0
+    except Exception:  # Python's own exit code for it would be 1, which means findings or a regression
+        import traceback
+
+        traceback.print_exc()
+        print(f"traceops {args.command}: this is a mistake in traceops; please report it", file=sys.stderr)
+        return 70
     return code

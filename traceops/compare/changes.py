@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from traceops.compare.capture import Capture
+from traceops.compare.capture import Capture, has_inventory
 from traceops.compare.model import Change, ChangeKind
 
 _COUNT_CHANGED = 0.5  # a step, on the average rank
@@ -16,6 +16,7 @@ _TIME_WORTH_PCT = 0.2  # of the step: less is not worth a line
 _SAME_PLACE = 0.15  # of the step: a kernel launched further away is another one
 _SAME_COUNT = 0.1
 COPIES = ("Memcpy", "Memset")
+_SEVERAL = "several values"
 # Variables that differ between any two jobs and change nothing.
 _JOB_VARIABLES = frozenset(
     {
@@ -41,7 +42,15 @@ class Use:
 
 
 def find_changes(base: Sequence[Capture], head: Sequence[Capture], step_ms: float) -> tuple[Change, ...]:
-    """All changes, those that cost most time first; `step_ms` says what is worth a line."""
+    """All changes, those that cost most time first; `step_ms` says what is worth a line.
+
+    Captures whose report does not say what runs in a step count for nothing; without any on a side, only
+    variables are compared.
+    """
+    environment = environment_changes(base, head)
+    base, head = ([c for c in side if has_inventory(c)] for side in (base, head))
+    if not base or not head:
+        return tuple(environment)
     changes = [
         *(
             change
@@ -50,7 +59,7 @@ def find_changes(base: Sequence[Capture], head: Sequence[Capture], step_ms: floa
         ),
         *_compare("operator", *_operators(base, head), step_ms),
     ]  # fmt: skip
-    return (*environment_changes(base, head), *sorted(changes, key=lambda change: -abs(change.delta_ms)))
+    return (*environment, *sorted(changes, key=lambda change: -abs(change.delta_ms)))
 
 
 def moved_kernels(changes: Sequence[Change], ms: float) -> list[Change]:
@@ -75,12 +84,26 @@ def _compare(
     new = [head[key] for key in head.keys() - base.keys()]
     made = []
     if kind == "kernel":
+        same_name, gone, new = _by_name(gone, new)
+        both += same_name
         renamed, gone, new = _renamed(gone, new)
         made = [_change(kind, "renamed", old, now) for old, now in renamed]
     made += [_change(kind, "changed", old, now) for old, now in both if _differs(old, now, step_ms)]
     made += [_change(kind, "vanished", old, None) for old in gone if _is_worth(old, step_ms)]
     made += [_change(kind, "new", None, now) for now in new if _is_worth(now, step_ms)]
     return sorted(made, key=lambda change: (change.name, change.head_name, change.detail))
+
+
+def _by_name(gone: list[Use], new: list[Use]) -> tuple[list[tuple[Use, Use]], list[Use], list[Use]]:
+    """Pairs of the same name whose operators differ: which operator launches a kernel is not always recorded."""
+    shared = {use.name for use in gone} & {use.name for use in new}
+
+    def together(uses: list[Use], name: str) -> Use:
+        same = [use for use in uses if use.name == name]
+        return replace(same[0], count=sum(u.count for u in same), ms=sum(u.ms for u in same))
+
+    pairs = [(together(gone, name), together(new, name)) for name in sorted(shared)]
+    return pairs, [u for u in gone if u.name not in shared], [u for u in new if u.name not in shared]
 
 
 def _renamed(gone: list[Use], new: list[Use]) -> tuple[list[tuple[Use, Use]], list[Use], list[Use]]:
@@ -207,25 +230,29 @@ def _operators(
 
 
 def environment_changes(base: Sequence[Capture], head: Sequence[Capture]) -> list[Change]:
-    """Variables that all captures of a side agree on and the sides do not."""
+    """Variables that the sides do not agree on; one that differs within a side is said to be set to several values."""
     before, now = _environment(base), _environment(head)
     if before is None or now is None:
         return []
     changes = []
     for name in sorted((before.keys() | now.keys()) - _JOB_VARIABLES):
         old, new = before.get(name), now.get(name)
-        if old != new:
+        if old != new or old == _SEVERAL:
             status: Any = "new" if old is None else "vanished" if new is None else "changed"
             changes.append(Change("environment", status, name, name, base_value=old, head_value=new))
     return changes
 
 
 def _environment(captures: Sequence[Capture]) -> dict[str, str] | None:
-    """What every capture of a side has set alike; None where no capture says."""
-    known = [c.run["environment"] for c in captures if isinstance(c.run.get("environment"), dict)]
-    if not any(known):
+    """What the captures of a side have set; None where none says."""
+    known = [c.run["environment"] for c in captures if c.run.get("environment")]
+    if not known:
         return None
-    return {k: str(v) for k, v in known[0].items() if all(other.get(k) == v for other in known)}
+    names = {name for variables in known for name in variables}
+    return {
+        name: str(known[0][name]) if all(v.get(name) == known[0].get(name) for v in known) else _SEVERAL
+        for name in names
+    }
 
 
 def _n(row: dict[str, Any], key: str) -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from traceops.analyses.ledger import COMM_BUCKETS
-from traceops.compare.capture import Capture
+from traceops.compare.capture import Capture, has_inventory
 from traceops.compare.explanation_text import ms_text, number, size_text
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Change, Explanation
@@ -19,57 +19,60 @@ if TYPE_CHECKING:
 _COUNT_PCT = 10.0  # more or fewer collectives than this are another pattern
 _BYTES_PCT = 5.0
 _SLOWER_PCT = 10.0  # bus bandwidth
+_MUCH_SLOWER_PCT = 50.0
+_Totals = dict[str, tuple[float, float | None]]
 _TRANSPORT = ("NCCL_", "RCCL_", "GLOO_", "FI_", "UCX_")
 
 
 def collectives_explanation(
-    ledger: Ledger, changes: Sequence[Change], base: Sequence[Capture], head: Sequence[Capture]
-) -> Explanation | None:
-    """Other collectives ('collectives'), or the same ones at another bandwidth ('bandwidth'), or neither."""
-    old, new = _totals(base), _totals(head)
-    rows = tuple(c for c in changes if c.kind == "collective")
-    before, now = sum(count for count, _ in old.values()), sum(count for count, _ in new.values())
-    moved, moves = _bytes(old), _bytes(new)
-    bytes_changed = moved is not None and moves is not None and _pct(moved, moves) >= _BYTES_PCT
-    if _pct(before, now) >= _COUNT_PCT or bytes_changed:
-        return _other_pattern(ledger, rows, old, new, head)
-    return _other_bandwidth(ledger, rows, changes, base, head)
-
-
-def _other_pattern(
     ledger: Ledger,
-    rows: tuple[Change, ...],
-    old: dict[str, tuple[float, float | None]],
-    new: dict[str, tuple[float, float | None]],
+    left: dict[str, float],
+    changes: Sequence[Change],
+    base: Sequence[Capture],
     head: Sequence[Capture],
-) -> Explanation:
-    """12 all-reduces a step became 1, with the same bytes."""
+) -> Explanation | None:
+    """Other collectives than before: 12 all-reduces a step became 1, with the same bytes. None if they are the same.
+
+    `left` is what of the ledger is still to be explained: what a straggler or a slower link takes is not theirs.
+    """
+    old, new = _totals(base), _totals(head)
+    if old is None or new is None or _same_pattern(old, new):
+        return None
+    none = (0.0, None)
     parts = []
     for op in sorted(
-        old.keys() | new.keys(), key=lambda op: -abs(new.get(op, (0, 0))[0] - old.get(op, (0, 0))[0])
+        old.keys() | new.keys(), key=lambda op: -abs(new.get(op, none)[0] - old.get(op, none)[0])
     ):
         (was, was_bytes), (now, now_bytes) = old.get(op, (0.0, 0.0)), new.get(op, (0.0, 0.0))
-        if _pct(was, now) < _COUNT_PCT and _pct(was_bytes or 0, now_bytes or 0) < _BYTES_PCT:
-            continue
-        parts.append(_became(op, was, was_bytes, now, now_bytes))
-    exposed = ledger.sum(*COMM_BUCKETS)
+        if _pct(was, now) >= _COUNT_PCT or _pct(was_bytes or 0, now_bytes or 0) >= _BYTES_PCT:
+            parts.append(_became(op, was, was_bytes, now, now_bytes))
     text = "; ".join(parts)
     rules = {f.get("rule") for c in head for f in c.report["findings"]}
     if "TO-O003" in rules:
         text += "; communication starts only after backward"
     elif "TO-O002" in rules:
         text += "; many small ones: latency sets their time"
-    verb = "exposes" if exposed >= 0 else "hides"
-    text += f". That {verb} {abs(exposed):.2f} ms {'more' if exposed >= 0 else 'of'} communication a step"
-    transfer = ledger.sum("comm_transfer")
+    buckets = tuple(bucket for bucket in COMM_BUCKETS if bucket in left)
+    exposed = sum(left[bucket] for bucket in buckets)
+    if abs(exposed) >= 0.005:
+        more = f"exposes {exposed:.2f} ms more" if exposed > 0 else f"hides {-exposed:.2f} ms of"
+        text += f". That {more} communication a step"
+    transfer = left.get("comm_transfer", 0.0)
     if abs(transfer - exposed) >= ledger.worth_ms:
-        text += f" (transfer {ms_text(transfer)}, waiting {ms_text(ledger.sum('comm_wait'))})"
-    none = (0.0, None)
+        text += f" (transfer {ms_text(transfer)}, waiting {ms_text(left.get('comm_wait', 0.0))})"
     evidence = tuple(
         Evidence(f"{op}_per_step", round(new.get(op, none)[0], 3), peers=round(old.get(op, none)[0], 3))
         for op in sorted(old.keys() | new.keys())
     )
-    return Explanation("collectives", text, exposed, COMM_BUCKETS, evidence, rows)
+    rows = tuple(c for c in changes if c.kind == "collective")
+    return Explanation("collectives", text, exposed, buckets, evidence, rows)
+
+
+def _same_pattern(old: _Totals, new: _Totals) -> bool:
+    before, now = sum(count for count, _ in old.values()), sum(count for count, _ in new.values())
+    moved, moves = _bytes(old), _bytes(new)
+    bytes_changed = moved is not None and moves is not None and _pct(moved, moves) >= _BYTES_PCT
+    return _pct(before, now) < _COUNT_PCT and not bytes_changed
 
 
 def _became(op: str, was: float, was_bytes: float | None, now: float, now_bytes: float | None) -> str:
@@ -92,15 +95,15 @@ def _became(op: str, was: float, was_bytes: float | None, now: float, now_bytes:
     return f"{what}{f' ({size_text(nbytes)})' if nbytes else ''} {'came in' if now else 'are gone'}"
 
 
-def _other_bandwidth(
+def bandwidth_explanation(
     ledger: Ledger,
-    rows: tuple[Change, ...],
+    left: dict[str, float],
     changes: Sequence[Change],
     base: Sequence[Capture],
     head: Sequence[Capture],
 ) -> Explanation | None:
-    """The same collectives at another bandwidth."""
-    ms = ledger.sum("comm_transfer")
+    """The same collectives at another bandwidth; of other collectives only where it is half or double."""
+    ms = left.get("comm_transfer", 0.0)
     if abs(ms) < ledger.worth_ms:
         return None
     busbw = BY_NAME["busbw"]
@@ -108,37 +111,43 @@ def _other_bandwidth(
     if not all(values):
         return None
     was, now = (sum(side) / len(side) for side in values)
-    slower = now < was
-    if _pct(was, now) < _SLOWER_PCT or slower != (ms > 0):
+    old, new = _totals(base), _totals(head)
+    same = old is None or new is None or _same_pattern(old, new)
+    if _pct(was, now) < (_SLOWER_PCT if same else _MUCH_SLOWER_PCT) or (now < was) != (ms > 0):
         return None
-    text = (
-        f"the same collectives move at {now:.3g} GB/s of bus bandwidth, {was:.3g} before: "
-        f"{ms_text(ms)} of exposed transfer a step"
-    )
+    what = "the same collectives move" if same else "collectives move"
+    text = f"{what} at {now:.3g} GB/s of bus bandwidth, {was:.3g} before: {ms_text(ms)} of exposed transfer a step"
     variables = [c for c in changes if c.kind == "environment" and c.name.startswith(_TRANSPORT)]
-    if variables:
-        named = ", ".join(f"{c.name}={c.head_value or '(not set)'}" for c in variables[:3])
-        text += f"; head has {named}"
+    named = [f"{c.name}={c.head_value}" for c in variables if c.head_value is not None]
+    gone = [f"{c.name}={c.base_value}" for c in variables if c.head_value is None]
+    text += f"; head has {', '.join(named[:3])}" if named else ""
+    text += f"; only base has {', '.join(gone[:3])}" if gone else ""
+    rows = [c for c in changes if c.kind == "collective"]
     evidence = (Evidence("busbw", round(now, 3), "GB/s", peers=round(was, 3)),)
     return Explanation("bandwidth", text, ms, ("comm_transfer",), evidence, (*variables, *rows))
 
 
-def _totals(side: Sequence[Capture]) -> dict[str, tuple[float, float | None]]:
-    """Operation -> how many a step and their bytes (None where a size is not known), mean over captures."""
+def _totals(side: Sequence[Capture]) -> _Totals | None:
+    """Operation -> how many a step and their bytes (None where a size is not known), mean over captures.
+
+    None where no capture says what runs in a step.
+    """
+    known = [capture for capture in side if has_inventory(capture)]
+    if not known:
+        return None
     counts: dict[str, float] = defaultdict(float)
     nbytes: dict[str, float | None] = {}
-    for capture in side:
-        rows: list[dict[str, Any]] = (capture.report.get("inventory") or {}).get("collectives") or []
-        for row in rows:
-            op, count, size = str(row.get("op")), row.get("count_per_step") or 0.0, row.get("bytes")
+    for capture in known:
+        for row in capture.report["inventory"].get("collectives") or ():
+            op, count, size = str(row["op"]), row["count_per_step"], row.get("bytes")
             counts[op] += count
-            known = nbytes.get(op, 0.0)
-            nbytes[op] = None if size is None or known is None else known + size * count
-    n = max(len(side), 1)
+            before = nbytes.get(op, 0.0)
+            nbytes[op] = None if size is None or before is None else before + size * count
+    n = len(known)
     return {op: (count / n, None if (b := nbytes[op]) is None else b / n) for op, count in counts.items()}
 
 
-def _bytes(totals: dict[str, tuple[float, float | None]]) -> float | None:
+def _bytes(totals: _Totals) -> float | None:
     sizes = [size for _, size in totals.values()]
     return None if None in sizes else float(sum(size or 0.0 for size in sizes))
 

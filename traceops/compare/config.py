@@ -41,12 +41,23 @@ class CompareConfig:
     source: str | None = None
 
     def threshold(self, metric: str) -> float | None:
-        """Percent from which this metric fails the gate, None where it is only shown."""
-        return self.thresholds[metric] if metric in self.thresholds else BY_NAME[metric].threshold_pct
+        """Percent from which this metric fails the gate, None where it is only shown.
+
+        Throughput is the step time seen from the other side: unless set itself it follows that.
+        """
+        if metric in self.thresholds:
+            return self.thresholds[metric]
+        if metric == "throughput" and "step_time" in self.thresholds:
+            step = self.thresholds["step_time"]
+            return None if step is None else 100.0 * (1.0 - 1.0 / (1.0 + step / 100.0))
+        return BY_NAME[metric].threshold_pct
 
     def waiver(self, metric: str, today: date) -> Waiver | None:
-        """The waiver of a metric that still holds."""
-        return next((w for w in self.waivers if w.metric == metric and today <= w.until), None)
+        """The waiver of a metric that still holds; one of the step time is one of throughput."""
+        covers = ("throughput", "step_time") if metric == "throughput" else (metric,)
+        return next(
+            (w for name in covers for w in self.waivers if w.metric == name and today <= w.until), None
+        )
 
     def expired(self, today: date) -> tuple[Waiver, ...]:
         """Waivers that held once."""

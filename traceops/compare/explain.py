@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from traceops.compare.capture import Capture
 from traceops.compare.changes import COPIES, moved_kernels
-from traceops.compare.communication import collectives_explanation
+from traceops.compare.communication import bandwidth_explanation, collectives_explanation
 from traceops.compare.explanation_text import (
     bucket_text,
     calls_text,
@@ -35,6 +35,8 @@ CAUSES = (
     "waiting",  # ranks wait for each other, nobody in particular
     "other",
 )
+_SHARE = 0.2  # of the change: less is not its reason
+_ONE_CALL = 0.9  # a step: some windows begin or end with half a step
 _WORTH_PCT = 1.0  # of the step: less explains nothing
 _FEW = 3  # kernels or operators named in a sentence
 
@@ -81,70 +83,87 @@ def ledger_of(metrics: Sequence[MetricChange], buckets: Sequence[str], device: s
 
 
 def explain(
-    ledger: Ledger, changes: Sequence[Change], base: Sequence[Capture], head: Sequence[Capture]
+    ledger: Ledger,
+    changes: Sequence[Change],
+    base: Sequence[Capture],
+    head: Sequence[Capture],
+    wanted_ms: float | None = None,
 ) -> tuple[Explanation, ...]:
     """Reasons for the change, the most important first.
 
-    What can be counted comes before what was only timed: other collectives, new blocking calls, work that
-    was not there. A bucket that one reason accounts for is not explained again by the next. What noise alone
-    could do is left out, unless nothing else is left.
+    wanted_ms: change of the step that is to be explained, None where it is too small to ask for a reason. Then
+    what goes its way and is a fifth of it comes first, and in that what can be counted (other collectives, new
+    blocking calls, work that was not there) before what was only timed. A bucket that one reason accounts for
+    is not explained again by the next. What noise alone could do is left out, unless nothing else is left.
     """
     counted: list[Explanation] = []
     timed: list[Explanation] = []
     left = dict(ledger.change)
 
-    def take(*buckets: str) -> float:
-        return sum(left.pop(bucket, 0.0) for bucket in buckets)
+    def keep(found: Explanation | None, *, sure: bool) -> None:
+        if found is not None:
+            for bucket in found.buckets:
+                left.pop(bucket, None)
+            (counted if sure else timed).append(found)
 
-    if (found := collectives_explanation(ledger, changes, base, head)) is not None:
-        take(*found.buckets)
-        (counted if found.cause == "collectives" else timed).append(found)
-    if (found := _blocking(ledger, changes)) is not None:
-        take(*found.buckets)
-        counted.append(found)
-    if (found := straggler_explanation(ledger, left, changes, base, head)) is not None:
-        take(*found.buckets)
-        timed.append(found)
-    if (found := _compute(ledger, left, changes)) is not None:
-        (counted if _is_counted(found) else timed).append(found)
+    straggler = straggler_explanation(ledger, left, changes, base, head)
+    keep(straggler, sure=False)
+    keep(bandwidth_explanation(ledger, left, changes, base, head), sure=False)
+    keep(collectives_explanation(ledger, left, changes, base, head), sure=True)
+    keep(_blocking(ledger, left, changes), sure=True)
+    compute = _compute(ledger, left, changes)
+    keep(compute, sure=compute is not None and _is_counted(compute))
     for bucket in ("idle_input", "idle_host", "memory", "comm_wait", "comm_transfer", "idle_sync"):
         if abs(left.get(bucket, 0.0)) >= ledger.worth_ms:
             timed.append(_of_bucket(bucket, left[bucket], ledger, changes, base, head))
-    rest = {b: ms for b, ms in left.items() if b in ("idle_dependency", "idle_gap", "comm_unmatched")}
     timed += [
-        Explanation("other", bucket_text(b, ledger), ms, (b,))
-        for b, ms in rest.items()
-        if abs(ms) >= ledger.worth_ms
+        Explanation("other", bucket_text(b, ledger), left[b], (b,))
+        for b in ("idle_dependency", "idle_gap", "comm_unmatched")
+        if abs(left.get(b, 0.0)) >= ledger.worth_ms
     ]
-    total = sum(ledger.change.values())
-    along = 1.0 if total >= 0 else -1.0
-    order = sorted(timed, key=lambda e: -e.ms * along)
-    beyond = [e for e in order if not ledger.in_noise.issuperset(e.buckets)]
-    order = beyond if beyond or counted else order[:1]
-    counted.sort(key=lambda e: -abs(e.ms))
-    return (*counted, *order)
+    beyond = [e for e in timed if not ledger.in_noise.issuperset(e.buckets)]
+    return _in_order(
+        counted, beyond or ([] if counted else timed[:1]), sum(ledger.change.values()), wanted_ms
+    )
 
 
-def _blocking(ledger: Ledger, changes: Sequence[Change]) -> Explanation | None:
-    """Calls that wait for the device and are called more often than before."""
+def _in_order(
+    counted: list[Explanation], timed: list[Explanation], total_ms: float, wanted_ms: float | None
+) -> tuple[Explanation, ...]:
+    along = 1.0 if (wanted_ms if wanted_ms is not None else total_ms) >= 0 else -1.0
+    sure = sorted(counted, key=lambda e: -abs(e.ms))
+    rest = sorted(timed, key=lambda e: -e.ms * along)
+    if wanted_ms is None:
+        return (*sure, *rest)
+    most = max((e.ms * along for e in (*sure, *rest)), default=0.0)
+    bound = _SHARE * min(abs(wanted_ms), most) if most > 0 else float("inf")
+    first = [e for e in (*sure, *rest) if e.ms * along >= bound]
+    then = sorted((e for e in (*sure, *rest) if e.ms * along < bound), key=lambda e: -e.ms * along)
+    return (*first, *then)
+
+
+def _blocking(ledger: Ledger, left: dict[str, float], changes: Sequence[Change]) -> Explanation | None:
+    """Calls that wait for the device and are called more often than before, or less."""
     calls = [
         c
         for c in changes
-        if c.kind == "blocking_call" and abs((c.head_count or 0.0) - (c.base_count or 0.0)) >= 1.0
+        if c.kind == "blocking_call" and abs((c.head_count or 0.0) - (c.base_count or 0.0)) >= _ONE_CALL
     ]
     if not calls:
         return None
-    buckets = ("idle_sync", "idle_host") if ledger.sum("idle_host") > 0 else ("idle_sync",)
-    ms = ledger.sum(*buckets)
     more = sum((c.head_count or 0.0) - (c.base_count or 0.0) for c in calls)
-    if abs(ms) < ledger.worth_ms and abs(more) < 2.0:
+    buckets = tuple(b for b in ("idle_sync", "idle_host") if left.get(b, 0.0) * more > 0)
+    ms = sum(left[bucket] for bucket in buckets)
+    if abs(ms) < ledger.worth_ms and abs(more) < 2.0 and all(c.status == "changed" for c in calls):
         return None
-    text = f"{calls_text(calls)}; it runs dry meanwhile: idle time of that kind {ms_text(ms)} a step"
+    idle = f"; the {ledger.device} idles {ms_text(ms)} a step for it" if ms else ""
     evidence = (
         Evidence("blocking_calls_per_step", round(sum(c.head_count or 0.0 for c in calls), 2), "",
                  peers=round(sum(c.base_count or 0.0 for c in calls), 2)),
     )  # fmt: skip
-    return Explanation("blocking_calls", text, ms, buckets, evidence, tuple(calls))
+    return Explanation(
+        "blocking_calls", calls_text(calls) + idle, ms, buckets or ("idle_sync",), evidence, tuple(calls)
+    )
 
 
 def _compute(ledger: Ledger, left: dict[str, float], changes: Sequence[Change]) -> Explanation | None:

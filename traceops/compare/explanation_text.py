@@ -84,11 +84,15 @@ def operator_text(change: Change) -> str:
 def calls_text(calls: Sequence[Change]) -> str:
     """Which calls wait for the device how often."""
     parts = [
-        f"{short_name(c.name, _MOST_NAME)} makes the host wait for the GPU {number(c.head_count or 0)} times a step "
+        f"{short_name(c.name, _MOST_NAME)} makes the host wait for the GPU {_times(c.head_count or 0)} a step "
         f"({number(c.base_count or 0)} before)"
         for c in sorted(calls, key=lambda c: -abs((c.head_count or 0) - (c.base_count or 0)))
     ]
     return joined(parts[:3])
+
+
+def _times(count: float) -> str:
+    return "once" if number(count) == "1" else f"{number(count)} times"
 
 
 def joined(parts: Sequence[str]) -> str:

@@ -12,14 +12,14 @@ from traceops.compare.capture import Capture
 from traceops.compare.config import CompareConfig
 from traceops.compare.metrics import MIN_STEPS, Metric
 from traceops.compare.model import MetricChange, Outcome, Verdict
-from traceops.compare.statistics import Estimate, Float, estimate, holm
+from traceops.compare.statistics import Estimate, estimate, holm
 
 # Standard deviation between launches of one configuration, percent of a step: assumed where a side is a single
 # capture, so that nothing measures it. [benchmarks/gate.py: shared CPUs with gloo, H200s with NCCL]
 LAUNCH_NOISE_PCT = {"cpu": 6.0, "cuda": 1.5}
 WITHIN_NOISE = "within noise"
+WORSE_BELOW = "worse for certain, but by less than"
 _LEAST_CAPTURES = 2
-_STAND_INS = ("kernels", "collectives")
 
 
 def measure(
@@ -30,44 +30,58 @@ def measure(
     *,
     noise_pct: float,
     paired: bool,
+    in_turn: bool,
     today: date,
 ) -> tuple[MetricChange, ...]:
     """Each metric on both sides with its outcome; p is corrected over the metrics that gate together."""
     step_ms = _step_ms(metrics, base)
-    rows: list[tuple[MetricChange, Estimate | None]] = []
+    rows: list[tuple[MetricChange, Estimate | None, float]] = []
     for metric in metrics:
         threshold = config.threshold(metric.name)
         if metric.exact:
-            rows.append((_exact(metric, base, head, threshold), None))
+            rows.append((_exact(metric, base, head, threshold), None, 0.0))
         else:
-            rows.append(_timed(metric, base, head, threshold, step_ms, noise_pct, paired, config))
+            rows.append(_timed(metric, base, head, threshold, step_ms, noise_pct, paired, in_turn, config))
     gated = {
-        row.metric: known.p for row, known in rows if known is not None and row.threshold_pct is not None
+        row.metric: known.p for row, known, _ in rows if known is not None and row.threshold_pct is not None
     }
-    shown = {row.metric: known.p for row, known in rows if known is not None and row.threshold_pct is None}
+    shown = {row.metric: known.p for row, known, _ in rows if known is not None and row.threshold_pct is None}
     corrected = {**holm(gated), **holm(shown)}
-    judged = [
-        row if known is None else _judge(replace(row, p=corrected[row.metric]), config) for row, known in rows
-    ]
+    judged = []
+    for row, known, scale in rows:
+        if known is not None:
+            tests = len(gated if row.threshold_pct is not None else shown)
+            # The smallest p of all tests must stand out: Bonferroni bounds Holm.
+            strict = 1.0 - (1.0 - config.confidence) / tests
+            threshold = (row.threshold_pct or 0.0) / 100.0 * scale
+            found = 100.0 * known.detectable(strict, config.power, threshold) / scale
+            row = _judge(replace(row, p=corrected[row.metric], mde_pct=found), config)
+        judged.append(row)
     return tuple(_waive(row, config, today) for row in _deciding(judged, config))
 
 
 def _deciding(rows: Sequence[MetricChange], config: CompareConfig) -> list[MetricChange]:
-    """The number of kernels and collectives stands for time that could not be measured: where it could, it decides.
+    """Counts stand for time that could not be measured: where it could, it decides, and where it looks better too.
 
-    Unless the user has set a threshold for the count itself.
+    Bytes cost more on a larger cluster, so that only a step that is faster for certain excuses them. A threshold
+    that the user has set for a count holds whatever the time says.
     """
     step = next((row for row in rows if row.metric == "step_time"), None)
-    if step is None or step.outcome not in ("regression", "improvement", "unchanged"):
+    if step is None:
         return list(rows)
+    known = step.outcome in ("regression", "improvement", "unchanged", "waived")
+    better = step.change_pct is not None and step.change_pct < 0
+    excused = {"kernels", "collectives"} if known or better else set()
+    if step.outcome == "improvement":
+        excused.add("collective_bytes")
     return [
-        replace(row, outcome="informative", threshold_pct=None, reason="the step time is known and decides")
-        if row.metric in _STAND_INS
-        and row.outcome in ("regression", "improvement")
+        replace(row, outcome="informative", threshold_pct=None,
+                reason="the step time is known and decides" if known else "and the step looks faster")
+        if row.metric in excused and row.outcome in ("regression", "improvement", "inconclusive")
         and row.metric not in config.thresholds
         else row
         for row in rows
-    ]
+    ]  # fmt: skip
 
 
 def overall(metrics: Sequence[MetricChange]) -> Verdict:
@@ -102,8 +116,9 @@ def _timed(
     step_ms: float | None,
     noise_pct: float,
     paired: bool,
+    in_turn: bool,
     config: CompareConfig,
-) -> tuple[MetricChange, Estimate | None]:
+) -> tuple[MetricChange, Estimate | None, float]:
     """Base, head and the interval of one metric; the outcome is still open."""
     series = [[metric.series(capture) for capture in side] for side in (base, head)]
     samples = tuple(sum(len(s) for s in side) for side in series)
@@ -113,22 +128,24 @@ def _timed(
     if values[0] is None or values[1] is None:
         sides = [name for name, value in zip(("base", "head"), values, strict=True) if value is None]
         if len(sides) == 2:
-            return replace(row, threshold_pct=None, reason="not known on either side"), None
-        return replace(row, outcome=_open(threshold), reason=f"not known for {sides[0]}"), None
+            return replace(row, threshold_pct=None, reason="not known on either side"), None, 0.0
+        return replace(row, outcome=_open(threshold), reason=f"not known for {sides[0]}"), None, 0.0
     scale = step_ms if metric.of_step else abs(values[0])
     row = replace(row, change=values[1] - values[0])
     if not scale:
-        return replace(row, reason="the base's value is 0, so there is no percentage"), None
+        return replace(row, reason="the base's value is 0, so there is no percentage"), None, 0.0
     row = replace(row, change_pct=100.0 * (values[1] - values[0]) / scale)
     per_step = len(series[0][0]) > 1 or len(series[1][0]) > 1
     if min(samples) < MIN_STEPS and (per_step or min(map(len, series)) < 2):
         reason = (
-            f"{min(samples)} step{'s' if min(samples) != 1 else ''} on one side, {MIN_STEPS} needed"
+            f"{_steps_text(samples)}, {MIN_STEPS} needed"
             if metric.family != "communication" or per_step
             else "one value a capture: it takes several captures a side"
         )
-        return replace(row, outcome=_open(threshold), reason=reason), None
-    known = estimate(series[0], series[1], metric.location, noise_pct / 100.0 * scale, paired=paired)
+        return replace(row, outcome=_open(threshold), reason=reason), None, 0.0
+    known = estimate(
+        series[0], series[1], metric.location, noise_pct / 100.0 * scale, paired=paired, in_turn=in_turn
+    )
     assert known is not None
     half = 100.0 * known.half_width(config.confidence) / scale
     assert row.change_pct is not None
@@ -137,10 +154,15 @@ def _timed(
             row,
             low_pct=row.change_pct - half,
             high_pct=row.change_pct + half,
-            mde_pct=100.0 * known.detectable(config.confidence, config.power) / scale,
         ),
         known,
+        scale,
     )
+
+
+def _steps_text(samples: tuple[int, ...]) -> str:
+    least = f"{min(samples)} step{'s' if min(samples) != 1 else ''}"
+    return f"{least} a side" if samples[0] == samples[1] else f"{least} on one side"
 
 
 def _open(threshold: float | None) -> Outcome:
@@ -154,66 +176,68 @@ def _judge(row: MetricChange, config: CompareConfig) -> MetricChange:
     certain = row.p < 1.0 - config.confidence
     worse_pct = _worse(row, row.change_pct)
     most_pct = max(_worse(row, row.low_pct), _worse(row, row.high_pct))
-    if row.threshold_pct is None:
+    threshold = row.threshold_pct
+    if threshold is None:
         if not certain:
             return replace(row, outcome="informative", reason=WITHIN_NOISE)
         return replace(row, outcome="informative", reason="worse" if worse_pct > 0 else "better")
-    if certain and worse_pct >= row.threshold_pct and worse_pct > 0:
-        return replace(row, outcome="regression", reason=f"beyond {row.threshold_pct:g} % and beyond noise")
-    if certain and -worse_pct >= row.threshold_pct and worse_pct < 0:
-        return replace(row, outcome="improvement", reason=f"beyond {row.threshold_pct:g} % and beyond noise")
-    if worse_pct >= row.threshold_pct:
-        return replace(row, outcome="inconclusive", reason="beyond the threshold, but so is noise")
-    if most_pct >= row.threshold_pct and not certain:
-        return replace(row, outcome="inconclusive",
-                       reason=f"up to {most_pct:.1f} % worse cannot be ruled out")  # fmt: skip
+    if certain and abs(worse_pct) >= threshold and worse_pct:
+        outcome: Outcome = "regression" if worse_pct > 0 else "improvement"
+        return replace(row, outcome=outcome, reason=f"beyond {threshold:g} % and beyond noise")
+    if worse_pct >= threshold:
+        reason = "beyond the threshold, but so is noise"
+        if row.low_pct > 0 or row.high_pct < 0:
+            reason = f"beyond the threshold, but not certain among all that was tested (p {row.p:.2g})"
+        return replace(row, outcome="inconclusive", reason=reason)
+    if most_pct >= threshold:
+        sure = "worse, and " if certain and worse_pct > 0 else ""
+        return replace(
+            row, outcome="inconclusive", reason=f"{sure}up to {most_pct:.1f} % worse cannot be ruled out"
+        )
     if certain and worse_pct > 0:
-        return replace(row, outcome="unchanged", reason=f"worse, but less than {row.threshold_pct:g} %")
-    return replace(row, outcome="unchanged", reason=f"{row.threshold_pct:g} % or more is ruled out"
-                   if most_pct < row.threshold_pct else "within the threshold")  # fmt: skip
+        return replace(row, outcome="unchanged", reason=f"{WORSE_BELOW} {threshold:g} %")
+    return replace(row, outcome="unchanged", reason=f"{threshold:g} % or more is ruled out")
 
 
 def _exact(
     metric: Metric, base: Sequence[Capture], head: Sequence[Capture], threshold: float | None
 ) -> MetricChange:
-    """A count: a change counts where no value of one side is among the other's."""
+    """A count, mean over steps: it changed where the steps of one side lie beyond those of the other.
+
+    Of four steps or more the lowest and the highest of a side may lie elsewhere: windows begin and end askew.
+    """
     values = [[s for c in side if len(s := metric.series(c))] for side in (base, head)]
-    if not all(values):
+    means = [float(np.mean(np.concatenate(side))) if side else None for side in values]
+    old, new = means
+    if old is None or new is None:
         sides = [name for name, side in zip(("base", "head"), values, strict=True) if not side]
-        return replace(_empty(metric, None, *(_middle(side) for side in values)),
-                       reason=f"not known for {' and '.join(sides)}")  # fmt: skip
-    old, new = _middle(values[0]), _middle(values[1])
-    assert old is not None and new is not None
-    spans = [(min(float(s.min()) for s in side), max(float(s.max()) for s in side)) for side in values]
-    pct = 100.0 * (new - old) / old if old else None
+        return replace(_empty(metric, None, old, new), reason=f"not known for {' and '.join(sides)}")
     row = replace(
-        _empty(metric, threshold, old, new), change=new - old, change_pct=pct,
+        _empty(metric, threshold, old, new), change=new - old, change_pct=100.0 * (new - old) / old if old else None,
         samples=(sum(map(len, values[0])), sum(map(len, values[1]))),
     )  # fmt: skip
-    if new == old:
+    low, high = (np.sort(np.concatenate(side)) for side in values)
+    if len(set(low.tolist()) | set(high.tolist())) == 1:
         return replace(row, outcome="unchanged", reason="the same")
-    worse = new > old if metric.better == "lower" else new < old
-    apart = spans[1][0] > spans[0][1] or spans[1][1] < spans[0][0]
-    if (
-        metric.per_capture
-        and min(row.samples) < _LEAST_CAPTURES
-        and (threshold is None or abs(pct or 0) >= threshold)
-    ):
+    small = row.change_pct is not None and abs(row.change_pct) < (threshold or 0.0)
+    if threshold is not None and small:
+        return replace(
+            row, outcome="unchanged", reason=f"less than {threshold:g} %" if new != old else "the same mean"
+        )
+    if metric.per_capture and min(row.samples) < _LEAST_CAPTURES:
         return replace(row, outcome=_open(threshold),
                        reason="it can differ between launches of the same code; two captures a side tell")  # fmt: skip
-    if not apart:
-        return replace(row, outcome="unchanged", reason="it varies from step to step by as much")
+    room = 0.5 * (threshold or 0.0) / 100.0 * abs(old) if metric.per_capture else 0.0
+    spans = [(side[1], side[-2]) if len(side) >= 4 else (side[0], side[-1]) for side in (low, high)]
+    if not (spans[1][0] > spans[0][1] + room or spans[1][1] < spans[0][0] - room):
+        which = "launch to launch" if metric.per_capture else "step to step"
+        return replace(row, outcome=_open(threshold), reason=f"it varies from {which} by as much")
+    worse = new > old if metric.better == "lower" else new < old
     if threshold is None:
         return replace(row, reason="worse" if worse else "better")
-    if pct is not None and abs(pct) < threshold:
-        return replace(row, outcome="unchanged", reason=f"less than {threshold:g} %")
     return replace(
         row, outcome="regression" if worse else "improvement", reason="exact: no noise in this number"
     )
-
-
-def _middle(side: Sequence[Float]) -> float | None:
-    return float(np.median(np.concatenate(side))) if side else None
 
 
 def _worse(row: MetricChange, pct: float) -> float:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import PurePath
 from typing import Any, Literal
 
 from traceops.analyses.ledger import BUCKETS
-from traceops.compare.capture import Capture, step_numbers, step_series, unprofiled_series
+from traceops.compare.capture import (
+    Capture,
+    on_ranks,
+    ranks_of,
+    step_numbers,
+    step_series,
+    unprofiled_series,
+)
 from traceops.compare.changes import find_changes
 from traceops.compare.comparable import differences, refusals
 from traceops.compare.config import CompareConfig
@@ -24,8 +31,10 @@ from traceops.compare.unchanged import unchanged
 from traceops.errors import UsageError
 from traceops.findings import finding
 from traceops.model import Check, Evidence, Finding
+from traceops.rank_text import who
 
 RULE = "TO-R001"
+_LARGE_PCT = 20.0  # of the step
 
 
 def compare(
@@ -42,25 +51,32 @@ def compare(
     """
     config, today = config or CompareConfig(), today or date.today()
     base, head = (_in_order(side) for side in _told_apart(base, head))
+    everywhere = frozenset.intersection(*(ranks_of(capture) for capture in (*base, *head)))
+    differ = bool(everywhere) and any(ranks_of(capture) != everywhere for capture in (*base, *head))
+    if differ:
+        base, head = ([on_ranks(capture, everywhere) for capture in side] for side in (base, head))
     reasons = refusals(base, head)
     if reasons and not force:
         listed = "\n".join(f"  {reason}" for reason in reasons)
         raise UsageError(f"these runs cannot be compared:\n{listed}\n--force compares them all the same")
-    paired = len(base) >= LEAST_PAIRS and taken_in_turn(
-        *([c.info.started_ns for c in side] for side in (base, head))
-    )
+    in_turn = taken_in_turn(*([c.info.started_ns for c in side] for side in (base, head)))
+    paired = in_turn and len(base) >= LEAST_PAIRS
     single = max(len(base), len(head)) == 1
     device = "cpu" if base[0].run.get("device_type") == "cpu" else "cuda"
     noise_pct = LAUNCH_NOISE_PCT[device] if config.launch_noise_pct is None else config.launch_noise_pct
     metrics = metrics_for((base, head))
-    rows = measure(metrics, base, head, config, noise_pct=noise_pct, paired=paired, today=today)
+    rows = measure(
+        metrics, base, head, config, noise_pct=noise_pct, paired=paired, in_turn=in_turn, today=today
+    )
     step = next((row.base for row in rows if row.metric == "profiled_step_time"), None)
     changes = find_changes(base, head, step or 1.0)
     ledger = ledger_of(rows, BUCKETS, "CPU" if device == "cpu" else "GPU")
-    explanations = explain(ledger, changes, base, head) if ledger is not None else ()
+    explanations = explain(ledger, changes, base, head, _wanted_ms(rows)) if ledger is not None else ()
     verdict = overall(rows)
     new, gone = _findings_of(base, head)
-    notes = [_step_time_from(rows, base, head)]
+    notes = [_step_time_from(base, head)]
+    if differ:
+        notes.append(f"compared on {who(sorted(everywhere))}, of which all captures have traces")
     if config.expired(today):
         notes += [f"the waiver of {w.metric} expired on {w.until}: {w.reason}" for w in config.expired(today)]
     result = Comparison(
@@ -78,7 +94,7 @@ def compare(
         findings=tuple(_regression(row, explanations) for row in rows if row.outcome == "regression"),
         checks=(_check(rows, verdict),),
         refusals=tuple(reasons),
-        warnings=tuple(differences(base, head)),
+        warnings=(*differences(base, head), *_not_in_turn(base, head, in_turn)),
         notes=tuple(note for note in notes if note),
         paired=paired,
         confidence=config.confidence,
@@ -119,7 +135,25 @@ def _side(label: str, captures: Sequence[Capture]) -> Side:
     return Side(label, tuple(c.info for c in captures), captures[0].run)
 
 
-def _step_time_from(rows: Iterable[MetricChange], base: Sequence[Capture], head: Sequence[Capture]) -> str:
+def _wanted_ms(rows: Sequence[MetricChange]) -> float | None:
+    """The change of the step that asks for a reason: one that is certain, or very large where nothing was tested."""
+    step = next((row for row in rows if row.metric == "step_time"), None)
+    if step is None or step.change is None or step.change_pct is None:
+        return None
+    certain = step.outcome in ("regression", "improvement", "waived")
+    return step.change if certain or abs(step.change_pct) >= _LARGE_PCT else None
+
+
+def _not_in_turn(base: Sequence[Capture], head: Sequence[Capture], in_turn: bool) -> list[str]:
+    if in_turn or len(base) + len(head) <= 2:
+        return []
+    return [
+        "base and head were not taken in turn: what differs between their sessions counts as a change "
+        "(traceops run --against takes them in turn)"
+    ]
+
+
+def _step_time_from(base: Sequence[Capture], head: Sequence[Capture]) -> str:
     unprofiled = [sum(c.info.unprofiled_steps for c in side) for side in (base, head)]
     if min(unprofiled) >= MIN_STEPS:
         return "step time and throughput are those of steps without the profiler; the ledger is of profiled steps"

@@ -5,52 +5,82 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceops.compare.explanation_text import number, size_text
+from traceops.compare.judge import WORSE_BELOW
 from traceops.compare.model import Comparison, MetricChange
 
 
 def sentence(comparison: Comparison) -> str:
     """Slower or not, by how much, how sure, and why: plain text."""
-    regressed = [row for row in comparison.metrics if row.outcome == "regression"]
     step = next((row for row in comparison.metrics if row.metric == "step_time"), None)
-    why = f" {_upper(comparison.explanations[0].text)}." if comparison.explanations else ""
+    why = _why(comparison, step)
     if comparison.verdict == "regression":
-        main = step if step in regressed else regressed[0]
-        assert main is not None
-        others = [row for row in regressed if row is not main and row.metric != "throughput"]
-        more = (
-            f" Also worse: {', '.join(f'{row.label} ({_change(row)})' for row in others)}." if others else ""
-        )
-        open_step = ""
-        if step is not None and main is not step and step.outcome == "inconclusive":
-            open_step = f" The step time itself is open: {step.reason}."
-        return f"Regression: {main.label} {values_text(main)}.{why}{more}{open_step}"
+        return _regression(comparison, step, why)
     if comparison.verdict == "improvement":
         best = next(row for row in comparison.gated if row.outcome == "improvement")
         if step is not None and step.outcome == "improvement":
-            return f"Faster: step time {values_text(step)}.{why}"
-        return f"Better: {best.label} {values_text(best)}.{why}"
+            return f"Faster: step time {values_text(step)}.{why}{_open_text(comparison)}"
+        return f"Better: {best.label} {values_text(best)}.{_open_text(comparison)}"
     if step is None or step.base is None or step.head is None:
         return "Inconclusive: the step time of a side is not known."
     if comparison.verdict == "inconclusive":
         looks = f" It looks like {values_text(step)}." if step.change_pct is not None else ""
-        wanted = _wanted(comparison, step)
-        return f"Inconclusive: {step.reason}.{looks}{wanted}{_why_if_moved(comparison, step, why)}"
+        moved = step.change_pct is not None and abs(step.change_pct) >= (step.threshold_pct or 0.0) > 0
+        return f"Inconclusive: {step.reason}.{looks}{_wanted(comparison, step)}{why if moved else ''}"
+    return _no_regression(comparison, step, why)
+
+
+def _regression(comparison: Comparison, step: MetricChange | None, why: str) -> str:
+    regressed = [row for row in comparison.metrics if row.outcome == "regression"]
+    main = step if step is not None and step in regressed else regressed[0]
+    others = [row for row in regressed if row is not main and row.metric != "throughput"]
+    more = f" Also worse: {_listed(others)}." if others else ""
+    if step is not None and main is not step and step.outcome == "inconclusive":
+        more += f" The step time itself is open: {step.reason}."
+    return f"Regression: {main.label} {values_text(main)}.{why}{more}"
+
+
+def _no_regression(comparison: Comparison, step: MetricChange, why: str) -> str:
     waived = [row for row in comparison.metrics if row.outcome == "waived"]
     accepted = f" Accepted by a waiver: {_listed(waived)}." if waived else ""
+    if step in waived:
+        return f"No regression beyond what is waived.{accepted}{_open_text(comparison)}"
+    if step.threshold_pct is None:
+        return f"No regression of what is gated, which the step time is not: {values_text(step)}.{accepted}"
+    if step.reason.startswith(WORSE_BELOW):
+        return (
+            f"Slower for certain, but below the limit of {step.threshold_pct:g} %: step time {values_text(step)}."
+            f"{why}{accepted}{_open_text(comparison)}"
+        )
     times = number(10 * comparison.power)
     found = (
-        f" A change of {step.mde_pct:.1f} % would have been found {times} times of 10."
+        f" A slowdown of {step.mde_pct:.1f} % would have been found {times} times of 10."
         if step.mde_pct
         else ""
     )
-    if step in waived:
-        return f"No regression beyond what is waived.{accepted}"
-    return f"No regression: step time {values_text(step)}.{found}{accepted}"
+    return f"No regression: step time {values_text(step)}.{found}{accepted}{_open_text(comparison)}"
 
 
-def _why_if_moved(comparison: Comparison, step: MetricChange, why: str) -> str:
-    threshold = step.threshold_pct or 0.0
-    return why if step.change_pct is not None and abs(step.change_pct) >= threshold > 0 else ""
+def _why(comparison: Comparison, step: MetricChange | None) -> str:
+    """The first explanation, if it points where the step time goes."""
+    if not comparison.explanations:
+        return ""
+    first = comparison.explanations[0]
+    decided = step is not None and step.outcome in ("regression", "improvement") and step.change is not None
+    if decided and step is not None and first.ms * (step.change or 0.0) < 0:
+        return " The profiled steps do not show why."
+    return f" {_upper(first.text)}."
+
+
+def _open_text(comparison: Comparison) -> str:
+    """Gated metrics other than time that look worse beyond their threshold and could not be judged."""
+    rows = [
+        row
+        for row in comparison.gated
+        if row.outcome == "inconclusive" and row.family == "exact" and (row.change or 0.0) > 0
+    ]
+    return (
+        f" Open: {'; '.join(f'{row.label} ({_change(row)}): {row.reason}' for row in rows)}." if rows else ""
+    )
 
 
 def _wanted(comparison: Comparison, step: MetricChange) -> str:

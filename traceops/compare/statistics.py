@@ -16,7 +16,10 @@ Float = NDArray[np.float64]
 Location = Callable[..., Float]  # np.median or np.mean, with axis
 
 DRAWS = 2000
+LEAST_FREEDOM = 3  # with fewer degrees of freedom an interval is so wide that it says nothing
 LEAST_PAIRS = 5  # fewer pairs leave so few degrees of freedom that treating the sides apart finds more
+_MANY = 20_000  # steps: then a tenth of the draws does
+_MOST_AT_ONCE = 4_000_000  # values drawn at once: 32 MB
 _SEED = 20_240_607  # the same input gives the same interval
 
 
@@ -51,26 +54,39 @@ class Estimate:
         """The change's interval reaches this far to both sides."""
         return quantile(0.5 + confidence / 2.0, self.df) * self.error
 
-    def detectable(self, confidence: float, power: float) -> float:
-        """The smallest change that would be found with probability `power`."""
-        return (quantile(0.5 + confidence / 2.0, self.df) + quantile(power, self.df)) * self.error
+    def detectable(self, confidence: float, power: float, threshold: float = 0.0) -> float:
+        """The smallest change that would stand out of noise, and be estimated beyond `threshold`, with `power`."""
+        likely = quantile(power, self.df) * self.error
+        return max(self.half_width(confidence), threshold) + likely
 
 
 def estimate(
-    base: Sequence[Float], head: Sequence[Float], location: Location, noise: float, *, paired: bool = False
+    base: Sequence[Float],
+    head: Sequence[Float],
+    location: Location,
+    noise: float,
+    *,
+    paired: bool = False,
+    in_turn: bool = True,
 ) -> Estimate | None:
     """The change between two sides of one or more captures, each an array of steps in time order.
 
     Unit of certainty are captures where a side has several: steps of one capture share whatever that launch
     met, so more steps cannot make up for launches. Their spread is pooled over both sides (paired: taken
-    over the differences of pairs), but never less than steps alone make it. With one capture on both sides
-    the spread within is what a block bootstrap over its steps gives, and `noise` (a standard deviation, in
-    the metric's unit) stands for the launches. None where a side has nothing.
+    over the differences of pairs), but never less than steps alone make it. Where it has fewer than
+    LEAST_FREEDOM degrees of freedom, `noise` (a standard deviation between launches, in the metric's unit)
+    stands in, or the spread if that is larger. Captures not taken `in_turn` may have met different
+    sessions of the machine, so that the error is never less than one `noise`. None where a side has nothing.
 
     The bootstrap over whole captures has the variance (k−1)/k · s²/k; with its factor k/(k−1) and a t
     quantile it is the interval used here. With three to ten captures its percentiles would be too narrow
     [Hesterberg 2015; Davison and Hinkley 1997, 3.8: resample the outer level only].
     """
+    if paired:
+        pairs = [(b, h) for b, h in zip(base, head, strict=True) if len(b) and len(h)]
+        paired = len(pairs) >= LEAST_PAIRS
+        if paired:
+            base, head = [b for b, _ in pairs], [h for _, h in pairs]
     base, head = [s for s in base if len(s)], [s for s in head if len(s)]
     if not base or not head:
         return None
@@ -84,19 +100,22 @@ def estimate(
         error = float(differences.std(ddof=1)) / math.sqrt(counts[0])
         return Estimate(before, after, max(error, inner), counts[0] - 1, False, True)
     df = sum(counts) - 2
-    if df > 0:
-        squares = sum(float(((values - values.mean()) ** 2).sum()) for values in at)
-        error = math.sqrt(squares / df * (1 / counts[0] + 1 / counts[1]))
-        return Estimate(before, after, max(error, inner), df, False, False)
-    error = math.sqrt(inner**2 + 2.0 * noise**2)
+    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in at)
+    share = 1 / counts[0] + 1 / counts[1]
+    measured = math.sqrt(squares / df * share) if df else 0.0
+    if df >= LEAST_FREEDOM:
+        error = max(measured, inner, 0.0 if in_turn else noise)
+        return Estimate(before, after, error, df, False, False)
+    error = max(math.sqrt(inner**2 + share * noise**2), measured)
     return Estimate(before, after, error, _welch(within, base, head, error), True, False)
 
 
 def _welch(within: Sequence[Float], base: Sequence[Float], head: Sequence[Float], error: float) -> float:
-    """Welch and Satterthwaite's degrees of freedom of the two series' errors; the assumed part has no limit."""
+    """Welch and Satterthwaite's degrees of freedom of the steps' own errors; the assumed part has no limit."""
     spread = sum(
-        float(errors[0]) ** 4 / max(len(side[0]) - 1, 1)
+        (float(own) / len(errors)) ** 4 * len(errors) ** 2 / max(len(series) - 1, 1)
         for errors, side in zip(within, (base, head), strict=True)
+        for own, series in zip(errors, side, strict=True)
     )
     return error**4 / spread if spread > 0 else math.inf
 
@@ -104,18 +123,34 @@ def _welch(within: Sequence[Float], base: Sequence[Float], head: Sequence[Float]
 def step_error(series: Float, location: Location) -> float:
     """Standard error of a series' location by the circular block bootstrap; 0 for a single value.
 
-    Blocks of ⌈n^(1/3)⌉ steps keep neighbours together [Künsch 1989; Politis and Romano 1992].
+    Blocks keep neighbours together [Künsch 1989; Politis and Romano 1992]. Their length follows the
+    correlation ρ of neighbours, (√6 · ρ/(1−ρ²))^(2/3) · n^(1/3) [Carlstein 1986], at least ⌈n^(1/3)⌉.
     """
     n = len(series)
     if n < 2 or float(np.ptp(series)) == 0.0:
         return 0.0
-    length = math.ceil(n ** (1 / 3))
+    rho = _neighbours(series)
+    longer = (math.sqrt(6.0) * rho / (1.0 - rho**2)) ** (2 / 3) * n ** (1 / 3)
+    length = min(max(math.ceil(n ** (1 / 3)), math.ceil(longer)), max(n // 2, 1))
     blocks = math.ceil(n / length)
-    start = np.random.default_rng(_SEED).integers(0, n, size=(DRAWS, blocks, 1))
-    taken = (start + np.arange(length)) % n
-    drawn = location(series[taken.reshape(DRAWS, -1)[:, :n]], axis=1)
+    rng = np.random.default_rng(_SEED)
+    drawn = []
+    at_once = max(1, min(DRAWS, _MOST_AT_ONCE // n))
+    draws = DRAWS if n <= _MANY else DRAWS // 10
+    for first in range(0, draws, at_once):
+        start = rng.integers(0, n, size=(min(at_once, draws - first), blocks, 1))
+        taken = (start + np.arange(length)) % n
+        drawn.append(location(series[taken.reshape(len(start), -1)[:, :n]], axis=1))
     # A sample's own spread is n/(n-1) too small, as for the mean of independent values.
-    return float(drawn.std()) * math.sqrt(n / (n - 1))
+    return float(np.concatenate(drawn).std()) * math.sqrt(n / (n - 1))
+
+
+def _neighbours(series: Float) -> float:
+    """Correlation of neighbouring steps, corrected for its bias in short series, from 0 to 0.95 [Kendall 1954]."""
+    n = len(series)
+    centred = series - series.mean()
+    rho = float((centred[1:] * centred[:-1]).sum() / (centred**2).sum())
+    return min(max(rho + (1.0 + 4.0 * rho) / n, 0.0), 0.95)
 
 
 def harmonic_mean(values: Float, axis: int | None = None) -> Float:

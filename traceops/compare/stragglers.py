@@ -32,28 +32,34 @@ def straggler_explanation(
     base: Sequence[Capture],
     head: Sequence[Capture],
 ) -> Explanation | None:
-    """A rank that makes the others wait on one side only."""
+    """Ranks that make the others wait on one side only, or on both and longer on one; None without."""
     before, now = _stragglers(base), _stragglers(head)
     new = [finding for key, finding in now.items() if key not in before]
     gone = [finding for key, finding in before.items() if key not in now]
-    if bool(new) == bool(gone):
+    waiting = left.get("comm_wait", 0.0)
+    found = new if new and (waiting > 0 or not gone) else gone
+    if not found and abs(waiting) >= ledger.worth_ms:
+        found = [finding for key, finding in now.items() if key in before]  # the same ranks, more or less
+    if not found:
         return None
-    found = new or gone
     causes = {str(finding.get("cause") or "unknown") for finding in found}
     own = {"input": "idle_input", "host": "idle_host", "gpu_compute": "compute", "copy": "memory"}
     buckets = ("comm_wait", *sorted(own[cause] for cause in causes if cause in own))
     ms = sum(left.get(bucket, 0.0) for bucket in buckets)
-    if (ms > 0) != bool(new) or abs(ms) < ledger.worth_ms:
+    if abs(ms) < ledger.worth_ms or (found == new and ms < 0) or (found == gone and ms > 0):
         return None
     who = joined([_who_and_why(finding) for finding in found])
-    several = len(found) > 1 or len(found[0].get("ranks") or ()) > 1
-    text = (
-        f"{who} make{'' if several else 's'} the others wait: {ms_text(ms)} a step; base had no such straggler"
-        if new
-        else f"{who} no longer make{'' if several else 's'} the others wait: {ms_text(ms)} a step"
-    )
+    many = len(found) > 1 or len(found[0].get("ranks") or ()) > 1
+    makes = "make" if many else "makes"
+    if found == new:
+        others = f"; {joined([_who_and_why(f) for f in gone])} no longer" if gone else ""
+        text = f"{who} {makes} the others wait: {ms_text(ms)} a step; base had no such straggler{others}"
+    elif found == gone:
+        text = f"{who} no longer {makes} the others wait: {ms_text(ms)} a step"
+    else:
+        text = f"{who} {makes} the others wait {'longer' if ms > 0 else 'less'} than before: {ms_text(ms)} a step"
     kernels = moved_kernels(changes, ms) if "gpu_compute" in causes else []
-    if kernels and new:
+    if kernels:
         text += f". Over all ranks: {joined([kernel_text(c) for c in kernels[:_FEW]])}"
     evidence = tuple(
         Evidence(str(e.get("metric")), e.get("value"), str(e.get("unit") or ""))
@@ -65,7 +71,8 @@ def straggler_explanation(
 def _who_and_why(finding: dict[str, Any]) -> str:
     ranks = finding.get("ranks") or []
     why = _WHY.get(finding.get("cause") or "", "for no single reason")
-    return f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)} ({why})"
+    when = ", in some steps only" if finding.get("rule") == "TO-S002" else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)} ({why}{when})"
 
 
 def _stragglers(side: Sequence[Capture]) -> dict[tuple[Any, ...], dict[str, Any]]:

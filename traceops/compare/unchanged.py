@@ -24,13 +24,13 @@ def unchanged(
         ("blocking_calls", "blocking call"),
     ):
         row = rows.get(metric)
-        if row is not None and row.outcome == "unchanged" and row.base and row.base == row.head:
+        if row is not None and row.reason == "the same" and row.base:
             said.append(f"{number(row.base)} {what}{'' if round(row.base) == 1 else 's'} a step")
     row = rows.get("collective_bytes")
-    if row is not None and row.base and row.base == row.head:
+    if row is not None and row.reason == "the same" and row.base:
         said.append(f"{size_text(row.base)} communicated a step")
     row = rows.get("peak_memory")
-    if row is not None and row.base and row.outcome == "unchanged":
+    if row is not None and row.reason == "the same" and row.base:
         said.append(f"peak memory {size_text(row.base)}")
     same_kernels = _names(base) & _names(head)
     if same_kernels and not any(c.kind == "kernel" and c.status != "changed" for c in changes):
