@@ -23,7 +23,7 @@ def report(name: str, folder: Path | None = None) -> str:
     """A real report.json in a folder of its own."""
     target = (folder or Path("reports", name)) / "report.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(gzip.decompress((DATA / "reports" / f"{name}.report.json.gz").read_bytes()))
+    target.write_bytes(gzip.decompress((DATA / "reports" / f"{name}.report.gz").read_bytes()))
     return str(target)
 
 

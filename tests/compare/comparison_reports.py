@@ -20,7 +20,7 @@ RANKS = 2
 
 def real(name: str) -> Capture:
     """A report of a real run, see tests/data/README.md."""
-    path = DATA / f"{name}.report.json.gz"
+    path = DATA / f"{name}.report.gz"
     return capture_of(json.loads(gzip.decompress(path.read_bytes())), str(path))
 
 
