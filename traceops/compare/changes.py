@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from traceops.compare.capture import Capture, has_inventory
+from traceops.compare.explanation_text import size_text
 from traceops.compare.model import Change, ChangeKind
 
 _COUNT_CHANGED = 0.5  # a step, on the average rank
@@ -185,7 +186,11 @@ def _collective(row: dict[str, Any]) -> tuple[Hashable, Use]:
     op, size, nbytes = str(row.get("op")), row.get("group_size"), row.get("bytes")
     words = [f"{size} ranks" if size else "", row.get("dtype") or ""]
     words.append(
-        f"{nbytes} B" if nbytes is not None else f"{row['elements']} elements" if row.get("elements") else ""
+        size_text(nbytes)
+        if nbytes is not None
+        else f"{row['elements']} elements"
+        if row.get("elements")
+        else ""
     )
     key = (op, size, row.get("dtype"), row.get("elements"))
     detail = ", ".join(word for word in words if word)

@@ -121,7 +121,7 @@ def test_the_verdict_stands_first_and_only_what_decides_is_not_folded() -> None:
     assert (
         "| step time | 60.11 ms | 63.24 ms | +5.2 % | +3.9 to +6.6 % | ❌ regression (limit 5 %) |" in lines
     )
-    assert "- **+2.10 ms** 1 new kernel: plain" in lines
+    assert "- **+2.10 ms:** 1 new kernel: plain" in lines
     assert overview.count("\n- **+") + overview.count("\n- **-") == 3 and len(tables(parsed(overview))) == 1
     assert len(lines) < 20
     for word in (

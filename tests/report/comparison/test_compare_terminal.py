@@ -39,7 +39,7 @@ def test_metrics_reasons_and_changes_are_in_order() -> None:
     text = printed(sample_comparison(hostile="plain"))
     order = [
         "+5.2 % (+3.9 to +6.6)", "✖ regression, limit 5 %", "compute", "9 times of 10", "Why, in ms a step:",
-        " 1. +2.10 ms 1 new kernel: plain", "Kernels, changed: 2", "0 → 2", "Operators, changed: 1", "Environment",
+        " 1. +2.10 ms: 1 new kernel: plain", "Kernels, changed: 2", "0 → 2", "Operators, changed: 1", "Environment",
         "not set", "New findings:", "TO-I003", "Findings that are gone:", "TO-O001", "Outlier step", "Warning: plain",
         "Note: plain",
     ]  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from traceops.analyses.ledger import BUCKETS
+from traceops.compare.explanation_text import ms_text
 from traceops.compare.model import (
     Change,
     ChangeKind,
@@ -178,10 +179,9 @@ def ledger_rows(comparison: Comparison) -> list[MetricChange]:
 
 
 def cost_text(reason: Explanation) -> str:
-    """'+2.10 ms', for before the reason; empty where its own words say that already."""
-    cost = signed(reason.ms, "ms")
-    said = reason.text.replace("\N{MINUS SIGN}", "-")
-    return "" if cost in said or f"{reason.ms:+.2f} ms" in said else cost
+    """'+2.10 ms:', for before the reason; empty where its own words say that already."""
+    cost = ms_text(reason.ms)
+    return "" if cost in reason.text or f"{abs(reason.ms):.2f} ms" in reason.text else f"{cost}:"
 
 
 def important_first(changes: Sequence[Change]) -> list[Change]:
