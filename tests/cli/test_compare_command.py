@@ -73,8 +73,8 @@ def test_not_comparable_is_wrong_usage_unless_forced(capsys: pytest.CaptureFixtu
     [
         (["one"], "two things are compared"),
         (["a", "b", "c"], "two things are compared"),
-        (["a", "--head", "b"], "not parts of both"),
-        (["--base", "a"], "not parts of both"),
+        (["a", "--head", "b"], "nothing else beside them"),
+        (["--base", "a"], "nothing else beside them"),
         (["a", "b", "--format", "pdf"], "--format takes"),
         (["a", "b", "--threshold", "steptime=3"], "did you mean step_time?"),
         (["a", "b", "--config", "none.toml"], "none.toml cannot be read"),

@@ -55,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from traceops.cli.analyze import output_folder
     from traceops.compare import compare, load_config
     from traceops.compare.config import with_thresholds
     from traceops.report.comparison import FORMATS, write_comparison
@@ -70,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
     head = [capture for path in head_paths for capture in _read(path, args, config, None)]
     base = [capture for path in base_paths for capture in _read(path, args, config, head[0])]
     result = compare(base, head, config, force=args.force)
-    folder = Path(args.output) if args.output else output_folder(default, Path(default).name)
+    folder = Path(args.output) if args.output else _folder(default, head[0])
     written = write_comparison(result, folder, formats, plotlyjs=args.plotlyjs, name=args.name)
     if args.quiet:
         print(result.sentence)
@@ -82,13 +81,23 @@ def main(args: argparse.Namespace) -> int:
     return 4 if args.strict and result.verdict == "inconclusive" else 0
 
 
+def _folder(path: str, head: Capture) -> Path:
+    """Beside the report that was given, else where the report of these traces would go."""
+    from traceops.cli.analyze import output_folder
+    from traceops.load.source import is_remote
+
+    if not is_remote(path) and Path(path).is_file() and Path(path).name == "report.json":
+        return Path(path).parent
+    return output_folder(path, Path(path).name if Path(path).is_dir() else Path(head.info.name).name)
+
+
 def _sides(args: argparse.Namespace) -> tuple[list[str], list[str], str]:
     """Paths of base and head, and the path that names the result. Raises UsageError."""
     from traceops.compare.capture import pair_folder
 
     if args.base or args.head:
         if args.paths or not args.base or not args.head:
-            raise UsageError("give BASE HEAD, or --base A … --head B …, not parts of both")
+            raise UsageError("give BASE HEAD, or both --base A … and --head B …, nothing else beside them")
         return args.base, args.head, args.head[0]
     if len(args.paths) == 1 and (pairs := pair_folder(args.paths[0])) is not None:
         return *pairs, args.paths[0]

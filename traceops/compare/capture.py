@@ -124,13 +124,18 @@ def on_ranks(capture: Capture, ranks: frozenset[int]) -> Capture:
 
 
 def ranks_of(capture: Capture) -> frozenset[int]:
-    """The ranks that have profiled steps."""
-    return frozenset(row["rank"] for row in capture.report["steps"])
+    """The ranks that have profiled steps and whole traces."""
+    return frozenset(row["rank"] for row in capture.report["steps"]) - damaged_ranks(capture)
+
+
+def damaged_ranks(capture: Capture) -> frozenset[int]:
+    """The ranks whose traces were cut off or damaged."""
+    return frozenset(row["rank"] for row in capture.report["ranks"] if row.get("damage"))
 
 
 def has_inventory(capture: Capture) -> bool:
-    """Whether the report says what runs in a step; one written by an earlier traceops does not."""
-    return bool(capture.report.get("inventory"))
+    """Whether the report says what runs in a step: not if an earlier traceops wrote it, or of damaged traces."""
+    return bool(capture.report.get("inventory")) and not damaged_ranks(capture)
 
 
 def step_numbers(capture: Capture) -> list[int]:

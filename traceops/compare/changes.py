@@ -18,6 +18,13 @@ _SAME_PLACE = 0.15  # of the step: a kernel launched further away is another one
 _SAME_COUNT = 0.1
 COPIES = ("Memcpy", "Memset")
 _SEVERAL = "several values"
+_OUTPUT_VARIABLES = (
+    "NCCL_DEBUG_FILE",
+    "TORCH_FR_DUMP",
+    "TORCH_NCCL_DEBUG_INFO",
+    "NCCL_TOPO_DUMP",
+    "NCCL_GRAPH_DUMP",
+)
 # Variables that differ between any two jobs and change nothing.
 _JOB_VARIABLES = frozenset(
     {
@@ -241,6 +248,8 @@ def environment_changes(base: Sequence[Capture], head: Sequence[Capture]) -> lis
         return []
     changes = []
     for name in sorted((before.keys() | now.keys()) - _JOB_VARIABLES):
+        if name.startswith(_OUTPUT_VARIABLES):
+            continue
         old, new = before.get(name), now.get(name)
         if old != new or old == _SEVERAL:
             status: Any = "new" if old is None else "vanished" if new is None else "changed"

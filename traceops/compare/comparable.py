@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from traceops.compare.capture import Capture
-from traceops.rank_text import ranks_text
+from traceops.compare.capture import Capture, damaged_ranks
+from traceops.rank_text import ranks_text, who
 
 # What must be the same for a difference in time to mean anything: (name for people, keys of the training).
 _WORKLOAD: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -105,6 +105,17 @@ def differences(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
             f"the profiler recorded different things (base {named[0]}, head {named[1]}), at different cost"
         )
     return found
+
+
+def damaged(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
+    """Traces that could not be read whole: their ranks are left out, and what runs in a step is not compared."""
+    return [
+        f"{side} {capture.info.name}: the trace of {who(sorted(ranks))} is damaged; it is left out, and kernels, "
+        "operators and collectives are not compared with this capture"
+        for side, captures in (("base", base), ("head", head))
+        for capture in captures
+        if (ranks := damaged_ranks(capture))
+    ]
 
 
 def settings(capture: Capture) -> dict[str, Any]:

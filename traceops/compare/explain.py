@@ -10,6 +10,7 @@ from traceops.compare.changes import COPIES, moved_kernels
 from traceops.compare.communication import bandwidth_explanation, collectives_explanation
 from traceops.compare.explanation_text import (
     bucket_text,
+    calls_more_text,
     calls_text,
     count_text,
     joined,
@@ -38,6 +39,7 @@ CAUSES = (
 _SHARE = 0.2  # of the change: less is not its reason
 _ONE_CALL = 0.9  # a step: some windows begin or end with half a step
 _WORTH_PCT = 1.0  # of the step: less explains nothing
+_KERNELS = "kernels"
 _FEW = 3  # kernels or operators named in a sentence
 
 
@@ -88,13 +90,15 @@ def explain(
     base: Sequence[Capture],
     head: Sequence[Capture],
     wanted_ms: float | None = None,
+    regressed: Sequence[str] = (),
 ) -> tuple[Explanation, ...]:
     """Reasons for the change, the most important first.
 
     wanted_ms: change of the step that is to be explained, None where it is too small to ask for a reason. Then
     what goes its way and is a fifth of it comes first, and in that what can be counted (other collectives, new
     blocking calls, work that was not there) before what was only timed. A bucket that one reason accounts for
-    is not explained again by the next. What noise alone could do is left out, unless nothing else is left.
+    is not explained again by the next. Of the metrics that `regressed`, the number of kernels is explained by what
+    is called more often. What noise alone could do is left out, unless nothing else is left.
     """
     counted: list[Explanation] = []
     timed: list[Explanation] = []
@@ -121,6 +125,7 @@ def explain(
         for b in ("idle_dependency", "idle_gap", "comm_unmatched")
         if abs(left.get(b, 0.0)) >= ledger.worth_ms
     ]
+    keep(_more_kernels(changes) if _KERNELS in regressed else None, sure=True)
     beyond = [e for e in timed if not ledger.in_noise.issuperset(e.buckets)]
     return _in_order(
         counted, beyond or ([] if counted else timed[:1]), sum(ledger.change.values()), wanted_ms
@@ -175,6 +180,18 @@ def _compute(ledger: Ledger, left: dict[str, float], changes: Sequence[Change]) 
     how = joined([kernel_text(c) for c in named]) if named else "no single kernel stands out"
     text = f"compute {ms_text(ms)} a step: {how}"
     return Explanation("compute", text, ms, ("compute",), (), tuple(movers))
+
+
+def _more_kernels(changes: Sequence[Change]) -> Explanation | None:
+    """What is launched more often than before, most calls first."""
+    more = [c for c in changes if c.kind == "kernel" and (c.head_count or 0.0) - (c.base_count or 0.0) >= 0.5]
+    if not more:
+        return None
+    more.sort(key=lambda c: (c.base_count or 0.0) - (c.head_count or 0.0))
+    names = joined([calls_more_text(c) for c in more[:_FEW]])
+    return Explanation(
+        "compute", f"more is launched: {names}", sum(c.delta_ms for c in more), (), (), tuple(more)
+    )
 
 
 def _is_counted(explanation: Explanation) -> bool:

@@ -75,6 +75,12 @@ def kernel_text(change: Change) -> str:
     return f"{name} takes {change.base_ms or 0:.2f} → {change.head_ms or 0:.2f} ms"
 
 
+def calls_more_text(change: Change) -> str:
+    """How often something is called: aten::norm 0 → 14 times a step."""
+    name = short_name(change.head_name, _MOST_NAME)
+    return f"{name} {number(change.base_count or 0)} → {number(change.head_count or 0)} times a step"
+
+
 def operator_text(change: Change) -> str:
     """One operator's change in host time."""
     name = short_name(change.name, _MOST_NAME)

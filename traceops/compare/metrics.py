@@ -115,7 +115,7 @@ METRICS: tuple[Metric, ...] = (
         exact=True,
     ),
     Metric(
-        "blocking_calls", "calls that wait for the GPU a step", "", "exact", "lower", _columns("blocking_calls"),
+        "blocking_calls", "blocking calls a step", "", "exact", "lower", _columns("blocking_calls"),
         exact=True,
     ),
     Metric(

@@ -14,19 +14,19 @@ from traceops.compare.capture import (
     Capture,
     on_ranks,
     ranks_of,
-    step_numbers,
     step_series,
     unprofiled_series,
 )
 from traceops.compare.changes import find_changes
-from traceops.compare.comparable import differences, refusals
+from traceops.compare.comparable import damaged, differences, refusals
 from traceops.compare.config import CompareConfig
 from traceops.compare.explain import explain, ledger_of
 from traceops.compare.judge import LAUNCH_NOISE_PCT, measure, overall
 from traceops.compare.metrics import MIN_STEPS, metrics_for
-from traceops.compare.model import Comparison, MetricChange, OutlierStep, Side, StepPoint
+from traceops.compare.model import Comparison, MetricChange, Side, StepPoint
+from traceops.compare.outliers import odd_captures, outlier_steps
 from traceops.compare.sentence import sentence, values_text
-from traceops.compare.statistics import LEAST_PAIRS, far_from_median, taken_in_turn
+from traceops.compare.statistics import LEAST_PAIRS, taken_in_turn
 from traceops.compare.unchanged import unchanged
 from traceops.errors import UsageError
 from traceops.findings import finding
@@ -70,8 +70,11 @@ def compare(
     )
     step = next((row.base for row in rows if row.metric == "profiled_step_time"), None)
     changes = find_changes(base, head, step or 1.0)
+    regressed = [row.metric for row in rows if row.outcome == "regression"]
     ledger = ledger_of(rows, BUCKETS, "CPU" if device == "cpu" else "GPU")
-    explanations = explain(ledger, changes, base, head, _wanted_ms(rows)) if ledger is not None else ()
+    explanations = (
+        explain(ledger, changes, base, head, _wanted_ms(rows), regressed) if ledger is not None else ()
+    )
     verdict = overall(rows)
     new, gone = _findings_of(base, head)
     notes = [_step_time_from(base, head)]
@@ -88,13 +91,18 @@ def compare(
         explanations=explanations,
         changes=changes,
         unchanged=unchanged(rows, changes, base, head),
-        outliers=(*_outliers("base", base), *_outliers("head", head)),
+        outliers=(*outlier_steps("base", base), *outlier_steps("head", head)),
         new_findings=new,
         gone_findings=gone,
         findings=tuple(_regression(row, explanations) for row in rows if row.outcome == "regression"),
         checks=(_check(rows, verdict),),
         refusals=tuple(reasons),
-        warnings=(*differences(base, head), *_not_in_turn(base, head, in_turn)),
+        warnings=(
+            *damaged(base, head),
+            *differences(base, head),
+            *_not_in_turn(base, head, in_turn),
+            *odd_captures(base, head),
+        ),
         notes=tuple(note for note in notes if note),
         paired=paired,
         confidence=config.confidence,
@@ -161,27 +169,6 @@ def _step_time_from(base: Sequence[Capture], head: Sequence[Capture]) -> str:
         "step time and throughput are those of profiled steps: fewer than "
         f"{MIN_STEPS} steps without the profiler were timed on a side"
     )
-
-
-def _outliers(side: Literal["base", "head"], captures: Sequence[Capture]) -> list[OutlierStep]:
-    found = []
-    for capture in captures:
-        numbers = step_numbers(capture)
-        for profiled, series in (
-            (False, unprofiled_series(capture)),
-            (True, step_series(capture, "duration_ms")),
-        ):
-            if not len(series):
-                continue
-            middle = sorted(series)[len(series) // 2]
-            found += [
-                OutlierStep(
-                    side, capture.info.name, numbers[at] if profiled else int(at), profiled,
-                    float(series[at]), float(middle),
-                )
-                for at in far_from_median(series)
-            ]  # fmt: skip
-    return found
 
 
 def _points(side: Literal["base", "head"], captures: Sequence[Capture]) -> list[StepPoint]:

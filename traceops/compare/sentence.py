@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from traceops.compare.explanation_text import number, size_text
 from traceops.compare.judge import WORSE_BELOW
+from traceops.compare.metrics import MIN_STEPS
 from traceops.compare.model import Comparison, MetricChange
+
+_TOO_MANY = 50  # captures a side
 
 
 def sentence(comparison: Comparison) -> str:
@@ -25,7 +29,8 @@ def sentence(comparison: Comparison) -> str:
     if comparison.verdict == "inconclusive":
         looks = f" It looks like {values_text(step)}." if step.change_pct is not None else ""
         moved = step.change_pct is not None and abs(step.change_pct) >= (step.threshold_pct or 0.0) > 0
-        return f"Inconclusive: {step.reason}.{looks}{_wanted(comparison, step)}{why if moved else ''}"
+        why = why if moved and step.p is None else ""  # what noise could have done has no reason
+        return f"Inconclusive: {step.reason}.{looks}{_wanted(comparison, step)}{why}{_open_text(comparison)}"
     return _no_regression(comparison, step, why)
 
 
@@ -36,7 +41,7 @@ def _regression(comparison: Comparison, step: MetricChange | None, why: str) -> 
     more = f" Also worse: {_listed(others)}." if others else ""
     if step is not None and main is not step and step.outcome == "inconclusive":
         more += f" The step time itself is open: {step.reason}."
-    return f"Regression: {main.label} {values_text(main)}.{why}{more}"
+    return f"Regression: {main.label} {values_text(main)}{_assumed(comparison, main)}.{why}{more}"
 
 
 def _no_regression(comparison: Comparison, step: MetricChange, why: str) -> str:
@@ -58,6 +63,11 @@ def _no_regression(comparison: Comparison, step: MetricChange, why: str) -> str:
         else ""
     )
     return f"No regression: step time {values_text(step)}.{found}{accepted}{_open_text(comparison)}"
+
+
+def _assumed(comparison: Comparison, row: MetricChange) -> str:
+    noise = comparison.launch_noise_pct
+    return "" if noise is None or row.p is None else f", if launches differ by {noise:g} % as assumed"
 
 
 def _why(comparison: Comparison, step: MetricChange | None) -> str:
@@ -84,13 +94,17 @@ def _open_text(comparison: Comparison) -> str:
 
 
 def _wanted(comparison: Comparison, step: MetricChange) -> str:
-    if len(comparison.base.captures) >= 3 and len(comparison.head.captures) >= 3:
-        return " More captures a side would settle it."
-    return (
-        " Several captures a side settle it: traceops run --repeat 5 --against REF."
-        if step.p is not None
-        else ""
-    )
+    """How many captures would settle it, from how wide the interval of these is."""
+    captures = min(len(comparison.base.captures), len(comparison.head.captures))
+    if captures < 3:
+        several = "Several captures a side settle it: traceops run --repeat 5 --against REF."
+        return f" {several}" if max(step.samples) >= MIN_STEPS else f" Capture more steps. {several}"
+    if step.low_pct is None or step.high_pct is None or not step.threshold_pct:
+        return ""
+    needed = math.ceil(captures * ((step.high_pct - step.low_pct) / step.threshold_pct) ** 2)
+    if needed > _TOO_MANY:
+        return f" This machine is too noisy for a limit of {step.threshold_pct:g} %."
+    return f" About {needed} captures a side would settle it." if needed > captures else ""
 
 
 def values_text(row: MetricChange) -> str:

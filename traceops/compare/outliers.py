@@ -1,0 +1,53 @@
+"""Steps and captures far from the others of their side: named, and left in what is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from traceops.compare.capture import Capture, step_numbers, step_series, unprofiled_series
+from traceops.compare.model import OutlierStep
+from traceops.compare.statistics import far_from_median
+
+
+def outlier_steps(side: Literal["base", "head"], captures: Sequence[Capture]) -> list[OutlierStep]:
+    """Steps far above the median of their capture."""
+    found = []
+    for capture in captures:
+        numbers = step_numbers(capture)
+        for profiled, series in (
+            (False, unprofiled_series(capture)),
+            (True, step_series(capture, "duration_ms")),
+        ):
+            if not len(series):
+                continue
+            middle = sorted(series)[len(series) // 2]
+            found += [
+                OutlierStep(
+                    side, capture.info.name, numbers[at] if profiled else int(at), profiled,
+                    float(series[at]), float(middle),
+                )
+                for at in far_from_median(series)
+            ]  # fmt: skip
+    return found
+
+
+def odd_captures(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
+    """Captures far above the others of their side: they stay in, and widen every interval."""
+    found = []
+    for side, captures in (("base", base), ("head", head)):
+        known = [
+            (c, s)
+            for c in captures
+            if len(s := unprofiled_series(c)) or len(s := step_series(c, "duration_ms"))
+        ]
+        middles = np.array([float(np.median(series)) for _, series in known])
+        for at in far_from_median(middles):
+            others = float(np.median(np.delete(middles, at)))
+            found.append(
+                f"{side}: a step of {known[at][0].info.name} took {middles[at]:.4g} ms, of the other captures "
+                f"{others:.4g} ms: something held it up; take it again or leave it out"
+            )
+    return found
