@@ -18,7 +18,6 @@ from traceops.compare.explanation_text import (
     ms_text,
     operator_text,
 )
-from traceops.compare.judge import WITHIN_NOISE
 from traceops.compare.model import Change, Explanation, MetricChange
 from traceops.compare.stragglers import straggler_explanation
 from traceops.model import Evidence
@@ -79,9 +78,14 @@ def ledger_of(metrics: Sequence[MetricChange], buckets: Sequence[str], device: s
         {b: rows[b].base or 0.0 for b in known},
         {b: rows[b].head or 0.0 for b in known},
         step,
-        frozenset(b for b in known if rows[b].reason == WITHIN_NOISE),
+        frozenset(b for b in known if _holds_zero(rows[b])),
         device,
     )
+
+
+def _holds_zero(row: MetricChange) -> bool:
+    """Whether the interval, of this metric by itself, reaches 0: a bucket that moved need not prove it to others."""
+    return row.low_pct is not None and row.high_pct is not None and row.low_pct <= 0.0 <= row.high_pct
 
 
 def explain(

@@ -19,7 +19,6 @@ from traceops.compare.statistics import Estimate, estimate, holm
 # capture, so that nothing measures it. On H200s 0.3 to 1.8 were measured [benchmarks/gate.py]. On shared CPUs it
 # was 5 to 7 at quiet times and whatever the neighbours made it at others: there nothing is assumed.
 LAUNCH_NOISE_PCT: dict[str, float | None] = {"cpu": None, "cuda": 1.5}
-WITHIN_NOISE = "within noise"
 WORSE_BELOW = "worse for certain, but by less than"
 _LEAST_CAPTURES = 2
 
@@ -191,7 +190,7 @@ def _judge(row: MetricChange, config: CompareConfig) -> MetricChange:
     threshold = row.threshold_pct
     if threshold is None:
         if not certain:
-            return replace(row, outcome="informative", reason=WITHIN_NOISE)
+            return replace(row, outcome="informative", reason="within noise")
         return replace(row, outcome="informative", reason="worse" if worse_pct > 0 else "better")
     if certain and abs(worse_pct) >= threshold and worse_pct:
         outcome: Outcome = "regression" if worse_pct > 0 else "improvement"
