@@ -109,8 +109,8 @@ def _facts(comparison: Comparison) -> list[tuple[str, Cell]]:
     """The strip of facts under the verdict."""
     base, head = comparison.base, comparison.head
     facts = [
-        ("Base", word(base.label)),
-        ("Head", word(head.label)),
+        ("Base", word(method_text.commits_text(base) or base.label)),
+        ("Head", word(method_text.commits_text(head) or head.label)),
         ("Captures", Cell(f"{len(base.captures)} / {len(head.captures)}", "base / head")),
         ("Compared", Cell("pair by pair" if comparison.paired else "as two groups")),
         ("Confidence", Cell(f"{100 * comparison.confidence:g} %")),
