@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# traceops-comment.sh FILE: post FILE as a note on the merge request, or update the one that an earlier job posted.
+# traceops-comment.sh FILE [RUNS]: post FILE as a note on the merge request, or update the one of an earlier job.
 #
 # For after_script of a job in a merge request's pipeline. It needs curl, python3 and a project access token (role
 # Reporter, scope api) in the CI/CD variable TRACEOPS_GITLAB_TOKEN, masked and not protected: a job's own token may
 # not write notes. A note is found again by its first line, the marker that FILE begins with, and only among the
-# notes of the token's own user. Where FILE is missing the note says so, for what it said is not of this commit.
+# notes of the token's own user. Where FILE is missing the note says so, for what it said is not of this commit, and
+# quotes the training that failed in the folder RUNS (by reason.py, beside this script).
 set -euo pipefail
 
 file=${1:?which file to post}
@@ -19,7 +20,8 @@ trap 'rm -rf "$work"' EXIT
 if [ -s "$file" ]; then
   cat "$file" > "$work/body"
 else
-  printf '<!-- traceops-compare -->\n**❌ Not measured: the job failed; its log says why.**\n' > "$work/body"
+  printf '<!-- traceops-compare -->\n**❌ Not measured: the job failed; its log says why.**\n\n' > "$work/body"
+  [ -z "${2:-}" ] || python3 "$(dirname "$0")/reason.py" "$2" >> "$work/body" || true
 fi
 printf '\n<sub>Commit %s, in [this job](%s).</sub>\n' "${CI_COMMIT_SHORT_SHA:-}" "${CI_JOB_URL:-}" >> "$work/body"
 IFS= read -r marker < "$work/body"

@@ -24,7 +24,8 @@ _TRAINING = {
     "nproc": "1",
     "repeat": "2",
     "threshold": "50 kernels=off",
-    "run-options": "--skip-first 1 --unprofiled 8 --warmup 2 --active 6",
+    # wherever the options put it, profile/pull-request is what is compared
+    "run-options": "--skip-first 1 --unprofiled 8 --warmup 2 --active 6 --out profile/elsewhere --name other",
     "python": sys.executable,
 }
 
@@ -93,11 +94,13 @@ def test_a_regression_fails_and_the_fixed_push_passes_on_one_comment(checkout, p
 
     store = tmp_path / "baselines"
     save = [sys.executable, "-m", "traceops", "baseline", "save", "--store", str(store), "--branch", "main"]
+    save += ["--name", "small"]
     bases = ["profile/pull-request/base_1", "profile/pull-request/base_2"]
     subprocess.run([*save, *bases], check=True, cwd=checkout.folder, env=pull_request.environ())
-    inputs = {**_TRAINING, "repeat": "1", "baseline": "auto", "store": str(store)}
+    inputs = {**_TRAINING, "repeat": "1", "baseline": "small", "store": str(store)}
     done = run_action(inputs, pull_request, checkout.folder, checkout.push(0.01))
     assert done.code == 0, done.log
+    assert "::warning" not in done.log and not (checkout.folder / "profile" / "elsewhere").exists()
     assert done.outputs["verdict"] in ("no_regression", "inconclusive") and done.outputs["exit-code"] == "0"
     (again,) = pull_request.read()["comments"]
     assert again["id"] == comment["id"] and again["body"] != comment["body"]
@@ -121,6 +124,30 @@ def test_what_cannot_be_measured_is_said_in_the_comment_of_an_earlier_commit(che
     assert "Not measured" in done.summary and "::error title=traceops compare::Not measured" in done.log
 
 
+def test_the_comment_says_what_the_training_died_of(checkout, pull_request):
+    event = checkout.push(0.01)
+    script = "import sys\nprint('fine so far')\nimport no_such_package # ``` @everybody\n"
+    (checkout.folder / "train.py").write_text(script)
+    stale = checkout.folder / "profile" / "pull-request"
+    stale.mkdir(parents=True)
+    (stale / "run.json").write_text('{"status": "failed", "started_ns": 9e18, "failed_rank": null}')
+    done = run_action({**_TRAINING, "repeat": "1"}, pull_request, checkout.folder, event)
+    assert (done.code, done.outputs["verdict"]) == (1, "not_measured"), done.log
+    (comment,) = pull_request.read()["comments"]
+    body = comment["body"].split("\n<sub>")[0].splitlines()
+    assert "    head_1, rank 0:" in body
+    assert "    ModuleNotFoundError: No module named 'no_such_package'" in body
+    assert all(line.startswith("    ") for line in body[2:] if line), body
+    assert len("\n".join(body)) < 1000
+
+
+def test_a_baseline_found_by_an_unknown_model_is_warned_about(checkout, pull_request, tmp_path):
+    inputs = {**_TRAINING, "repeat": "1", "baseline": "auto", "store": str(tmp_path / "empty")}
+    done = run_action(inputs, pull_request, checkout.folder, checkout.push(0.01))
+    assert "::warning title=traceops compare::The training does not say which model" in done.log
+    assert done.outputs["verdict"] == "not_measured" and done.code != 0
+
+
 def test_words_of_the_inputs_reach_the_training_and_no_shell(checkout, pull_request):
     inputs = {
         **_TRAINING,
@@ -142,7 +169,7 @@ def test_words_of_the_inputs_reach_the_training_and_no_shell(checkout, pull_requ
         ({"repeat": "1; rm"}, "the input repeat takes a number"),
         ({"command": "train.py 'half"}, "the input command is no list of words"),
         ({"command": " "}, "the input command is empty"),
-        ({"python": "/nowhere/python"}, "/nowhere/python has no traceops: pip install 'traceops[run]'"),
+        ({"python": "/nowhere/python"}, "/nowhere/python has no traceops, or another project's"),
     ],
 )
 def test_an_input_that_cannot_work_is_named(checkout, pull_request, inputs, reason):

@@ -1,5 +1,6 @@
 """The example files: schemas, linters, and that they agree with each other, with the command and with the README."""
 
+import json
 import re
 import shlex
 import shutil
@@ -84,7 +85,7 @@ def test_shellcheck_finds_nothing(where, script):
 def test_scripts_take_values_from_their_environment_only():
     for where, script in shell():
         assert "${{" not in script, where
-        if not where.endswith("Install") and GITLAB.name not in where:
+        if not where.endswith("Install the training") and GITLAB.name not in where:
             assert "set -euo pipefail" in script, where
 
 
@@ -116,6 +117,9 @@ def test_inputs_are_passed_on_whole():
     assert step["with"] == {name: f"${{{{ inputs.{name} }}}}" for name in step["with"]}
     assert action["inputs"].keys() - step["with"].keys() == {"token"}
     assert step["with"].keys() <= action["inputs"].keys() and step["with"].keys() <= inputs.keys()
+    assert (
+        inputs["traceops"] == {**inputs["traceops"], "required": True} and "default" not in inputs["traceops"]
+    )
     for name in step["with"].keys() - {"command"}:
         given, own = inputs[name]["default"], action["inputs"][name]["default"]
         assert own == (str(given).lower() if isinstance(given, bool) else given), name
@@ -139,8 +143,20 @@ def test_the_environment_of_each_step_is_what_its_script_reads():
 def test_measurements_wait_for_each_other_under_one_name():
     performance = jobs(EXAMPLES / "github-actions" / "performance.yml")["compare"]["concurrency"]
     assert performance == {"group": "performance-on-${{ inputs.machine }}", "queue": "max"}
-    baseline = load(EXAMPLES / "github-actions" / "baseline.yml")["concurrency"]
+    baseline = jobs(EXAMPLES / "github-actions" / "baseline.yml")["save"]["concurrency"]
     assert baseline == {"group": "performance-on-gpu", "queue": "max"}
+
+
+def test_settings_that_must_agree_do():
+    given = jobs(EXAMPLES / "github-actions" / "pull-request.yml")["performance"]["with"]
+    save = jobs(EXAMPLES / "github-actions" / "baseline.yml")["save"]
+    for name in ("traceops", "install", "command", "repeat"):
+        assert save["env"][name.upper()] == given[name], name
+    assert save["runs-on"] == json.loads(given["runs-on"])
+    assert save["concurrency"]["group"] == f"performance-on-{given['machine']}"
+    table = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    for name in (*given, *save["env"]):
+        assert f"`{name}`" in table, name
 
 
 def commands():
@@ -158,6 +174,10 @@ def test_commands_have_only_options_that_traceops_has():
     for where, words in found:
         assert parser.parse_args(words).command == words[0], where
     assert {where for where, _ in found} >= {".gitlab-ci.yml", "baseline.yml: Train", "baseline.yml: Save"}
+    overwriting = [words for where, words in found if words[0] == "run" and where != "README.md"]
+    assert all(
+        "--overwrite" in words and "--name" in words for words in overwriting
+    )  # else it picks a free folder
 
 
 def test_the_settings_in_the_readme_are_understood(tmp_path):
@@ -169,13 +189,37 @@ def test_the_settings_in_the_readme_are_understood(tmp_path):
     assert [waiver.limit_pct for waiver in config.waivers] == [12.0]
 
 
-def test_installed_is_what_the_readme_says():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    said = set(re.findall(r"pip install '?([\w\[\]-]+)", readme))
-    files = [path for path in EXAMPLES.rglob("*") if path.suffix in (".yml", ".md", ".sh")]
-    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
-    found = re.findall(r"pip\"? install '?(traceops[\w\[\]]*)", text)
-    assert len(found) > 3 and set(found) <= said
+_BY_NAME = re.compile(
+    r"""\bpip["']?\s+install\s[^\n`]*?(?<![\w./-])traceops(\[[\w,]*\])?(?!\s*@|[\w\[./-])"""
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "by_name"),
+    [
+        ("pip install traceops", True),
+        ("\"$venv/bin/pip\" install -q 'traceops[run]'", True),
+        ("pip install -U traceops==1", True),
+        ("pip install './traceops[run]'", False),
+        ('pip install "traceops[run] @ $TRACEOPS"', False),
+        ("pip install dist/traceops-1.whl; `traceops run`", False),
+    ],
+)
+def test_what_would_install_by_name_is_told_apart(text, by_name):
+    assert bool(_BY_NAME.search(text)) is by_name
+
+
+def test_nothing_installs_by_a_name_that_belongs_to_another_project_on_pypi():
+    documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    files = [path for path in EXAMPLES.rglob("*") if path.is_file()]
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in (*documents, *files)
+        for match in _BY_NAME.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert not found
+    given = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    assert len(re.findall(r'install "traceops\[run\] @ \$\w+"', given)) >= 4
 
 
 def test_the_readme_names_every_file_and_links_to_what_is_there():

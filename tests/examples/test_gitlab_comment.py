@@ -9,11 +9,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from github_runner import MARKER, ROOT
+from github_runner import ACTION, MARKER, ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the script posts with curl")
 
 SCRIPT = ROOT / "examples" / "gitlab" / "traceops-comment.sh"
+REASON = ACTION / "reason.py"
 _NOTES = "/projects/3/merge_requests/7/notes"
 _ME, _SOMEBODY = 41, 42
 
@@ -72,7 +73,7 @@ def gitlab():
         server.shutdown()
 
 
-def post(gitlab, tmp_path, text, **more):
+def post(gitlab, tmp_path, text, script=SCRIPT, **more):
     file = tmp_path / "compare.md"
     if text is not None:
         file.write_text(text)
@@ -86,7 +87,8 @@ def post(gitlab, tmp_path, text, **more):
         "TRACEOPS_GITLAB_TOKEN": "secret",
         **more,
     }
-    return subprocess.run(["bash", str(SCRIPT), str(file)], env=env, capture_output=True, text=True)
+    command = ["bash", str(script), str(file), str(tmp_path / "runs")]
+    return subprocess.run(command, env=env, capture_output=True, text=True)
 
 
 def test_the_first_posts_and_later_ones_update(gitlab, tmp_path):
@@ -114,6 +116,28 @@ def test_a_job_that_compared_nothing_takes_the_old_verdict_back(gitlab, tmp_path
     assert post(gitlab, tmp_path, None, CI_JOB_STATUS="canceled").returncode == 0 and gitlab.calls == []
     assert post(gitlab, tmp_path, None, CI_JOB_STATUS="failed").returncode == 0
     assert gitlab.notes[0]["body"].startswith(f"{MARKER}\n**❌ Not measured")
+
+
+def test_the_note_quotes_the_training_that_failed(gitlab, tmp_path):
+    folder = tmp_path / ".gitlab"
+    folder.mkdir()
+    for file in (SCRIPT, REASON):
+        shutil.copy(file, folder)
+    logs = tmp_path / "runs" / "base_1" / "logs"
+    logs.mkdir(parents=True)
+    run = {
+        "status": "failed",
+        "started_ns": 1,
+        "failed_rank": 0,
+        "ranks": [{"rank": 0, "error": "KeyError: 'x'"}],
+    }
+    (logs.parent / "run.json").write_text(json.dumps(run))
+    trace = "Traceback (most recent call last):\n  File 1\nKeyError: 'x'\nwarning: \x1b[31m late\n"
+    (logs / "rank_0.stderr.log").write_text("x" * 999 + "\n" + trace)
+    done = post(gitlab, tmp_path, None, folder / SCRIPT.name, CI_JOB_STATUS="failed")
+    assert done.returncode == 0, done.stderr
+    said = "\n\n    base_1, rank 0:\n    Traceback (most recent call last):\n      File 1\n    KeyError: 'x'\n\n<sub>"
+    assert said in gitlab.notes[0]["body"]
 
 
 def test_without_a_token_nothing_is_posted_and_with_a_wrong_one_it_fails(gitlab, tmp_path):

@@ -44,6 +44,43 @@ def test_documents_are_not_measured(pull_request, files, matter):
     assert output == f"matter={str(matter).lower()}\n"
 
 
+@pytest.mark.parametrize("workflow", ["performance.yml", "baseline.yml"])
+@pytest.mark.parametrize(
+    ("given", "installed"),
+    [
+        (
+            "git+https://host.example/o/traceops@0a1b",
+            "traceops[run] @ git+https://host.example/o/traceops@0a1b",
+        ),
+        ("./checkout", "traceops[run] @ file://{folder}/checkout"),
+        ("a.whl", "traceops[run] @ file://{folder}/a.whl"),
+        ("./gone", None),
+        ("traceops", None),
+        ("", None),
+    ],
+)
+def test_traceops_comes_from_where_the_user_says_or_not_at_all(pull_request, workflow, given, installed):
+    (job,) = yaml.safe_load((WORKFLOWS / workflow).read_text())["jobs"].values()
+    (step,) = [step for step in job["steps"] if step["name"] == "Install traceops"]
+    folder = pull_request.folder.resolve()
+    (folder / "checkout").mkdir()
+    (folder / "a.whl").write_text("")
+    python = folder / "bin" / "python3"
+    python.write_text("#!/bin/sh\nmkdir -p $3/bin && cp $0.pip $3/bin/pip")
+    (folder / "bin" / "python3.pip").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {folder}/installed')
+    for file in folder.glob("bin/python3*"):
+        file.chmod(0o755)
+    env = {**pull_request.environ(), "TRACEOPS": given, "GITHUB_PATH": str(folder / "path")}
+    done = subprocess.run(["bash", "-c", step["run"]], cwd=folder, env=env, capture_output=True, text=True)
+    if installed is None:
+        assert done.returncode != 0 and not (folder / "installed").exists()
+        assert "::error::" in done.stdout or "No such file" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        assert (folder / "installed").read_text() == f"install\n{installed.format(folder=folder)}\n"
+        assert (folder / "path").read_text() == f"{env['RUNNER_TEMP']}/venv/bin\n"
+
+
 @pytest.mark.parametrize(
     ("changes", "performance", "passes"),
     [
