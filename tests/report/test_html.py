@@ -17,7 +17,8 @@ from traceops.analyses.ledger import BUCKETS
 from traceops.model import Check
 from traceops.rank_text import ranks_text
 from traceops.report.cells import Column, build_table, number, short_name, size
-from traceops.report.html import render_html, script_json
+from traceops.report.html import render_html
+from traceops.report.page import script_json
 from traceops.report.verdict import verdict
 
 _VOID = {"meta", "link", "br", "img", "input", "hr"}

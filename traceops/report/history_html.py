@@ -20,8 +20,6 @@ from traceops.report.history_text import (
     sparse_text,
     value_text,
 )
-from traceops.report.html import PLOTLYJS, script_json
-from traceops.version import __version__
 
 MOST_ROWS = 400  # captures in a table, the latest ones
 _MOST_PROBLEMS = 50
@@ -35,43 +33,21 @@ def render_history_html(
     Everything that came from the store is escaped, and a content security policy admits the page's own
     scripts only. Raises ValueError for another `plotlyjs`.
     """
-    if plotlyjs not in PLOTLYJS:
-        raise ValueError(f"plotlyjs is one of {', '.join(PLOTLYJS)}, not {plotlyjs!r}")
-    import plotly.offline
-
-    library = plotly.offline.get_plotlyjs()
-    version = plotly.offline.get_plotlyjs_version()
-    source = "" if plotlyjs == "inline" else f"{page.CDN}/plotly-{version}.min.js"
-    script = page.template_text("summary.js")
     charts = {
         f"{index}-{trend.metric}": json.loads(trend_figure(history, trend).to_json())
         for index, history in enumerate(histories)
         for trend in history.trends
     }
-    return (
-        page.environment()
-        .get_template("history.html.j2")
-        .render(
-            css=page.template_text("summary.css"),
-            library="" if source else library,
-            library_source=source,
-            library_hash=page.script_hash(library),
-            chart_data=script_json(charts),
-            script=script,
-            policy=page.policy(
-                [script] if source else [library, script],
-                external=page.script_hash(library) if source else "",
-            ),
-            version=__version__,
-            store=store,
-            verdict=history_verdict(histories),
-            keys=[_section(history) for history in histories],
-            overview=_overview(histories) if len(histories) > 1 else None,
-            problems=problems[:_MOST_PROBLEMS],
-            more_problems=max(len(problems) - _MOST_PROBLEMS, 0),
-            most_commits=MOST_COMMITS,
-        )
-    )
+    content = {
+        "store": store,
+        "verdict": history_verdict(histories),
+        "keys": [_section(history) for history in histories],
+        "overview": _overview(histories) if len(histories) > 1 else None,
+        "problems": problems[:_MOST_PROBLEMS],
+        "more_problems": max(len(problems) - _MOST_PROBLEMS, 0),
+        "most_commits": MOST_COMMITS,
+    }
+    return page.chart_page("history.html.j2", ("summary.css",), charts, plotlyjs, content)
 
 
 def _section(history: KeyHistory) -> dict[str, Any]:

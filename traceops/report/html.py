@@ -16,9 +16,6 @@ from traceops.report.page import word
 from traceops.report.terms import COLUMNS, TERMS
 from traceops.report.verdict import verdict
 from traceops.report.worst import MOST_RANKS, shown_ranks
-from traceops.version import __version__
-
-PLOTLYJS = ("inline", "cdn")
 
 
 def render_html(report: Report, *, plotlyjs: str = "inline") -> str:
@@ -27,44 +24,10 @@ def render_html(report: Report, *, plotlyjs: str = "inline") -> str:
     Everything that came from a trace is escaped, and a content security policy admits the page's own
     scripts only. Raises ValueError for another `plotlyjs`.
     """
-    if plotlyjs not in PLOTLYJS:
-        raise ValueError(f"plotlyjs is one of {', '.join(PLOTLYJS)}, not {plotlyjs!r}")
-    import plotly.offline
-
-    library = plotly.offline.get_plotlyjs()
-    source = (
-        "" if plotlyjs == "inline" else f"{page.CDN}/plotly-{plotly.offline.get_plotlyjs_version()}.min.js"
-    )
     shown = shown_ranks(report)
+    styles = ("summary.css",) if report.hang is None else ("summary.css", "hang.css")
     charts = _charts(report, shown)
-    script = page.template_text("summary.js")
-    data = script_json(charts)
-    inline = [script] if source else [library, script]
-    return (
-        page.environment()
-        .get_template("summary.html.j2")
-        .render(
-            css=page.template_text("summary.css")
-            + ("" if report.hang is None else page.template_text("hang.css")),
-            library="" if source else library,
-            library_source=source,
-            library_hash=page.script_hash(library),
-            chart_data=data,
-            script=script,
-            policy=page.policy(inline, external=page.script_hash(library) if source else ""),
-            charts=charts,
-            version=__version__,
-            **_content(report, shown),
-        )
-    )
-
-
-def script_json(value: Any) -> str:
-    """JSON that stays data inside <script>: ASCII only, no '<', '>', '&' or '/' that could end the element."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    for char in "<>&/":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
+    return page.chart_page("summary.html.j2", styles, charts, plotlyjs, _content(report, shown))
 
 
 def _charts(report: Report, shown: list[int]) -> dict[str, Any]:

@@ -11,10 +11,8 @@ from traceops.rank_text import ranks_text
 from traceops.report import detail_tables, page
 from traceops.report.cells import Cell, number
 from traceops.report.comparison import figures, method_text, tables, text
-from traceops.report.html import PLOTLYJS, script_json
 from traceops.report.page import word
 from traceops.report.terms import COLUMNS
-from traceops.version import __version__
 
 _MOST_FINDINGS = 50  # of new ones, and of those that are gone
 
@@ -25,33 +23,8 @@ def render_comparison_html(comparison: Comparison, *, plotlyjs: str = "inline") 
     Everything that came from a trace is escaped, and a content security policy admits the page's own
     scripts only. Raises ValueError for another `plotlyjs`.
     """
-    if plotlyjs not in PLOTLYJS:
-        raise ValueError(f"plotlyjs is one of {', '.join(PLOTLYJS)}, not {plotlyjs!r}")
-    import plotly.offline
-
-    library = plotly.offline.get_plotlyjs()
-    source = (
-        "" if plotlyjs == "inline" else f"{page.CDN}/plotly-{plotly.offline.get_plotlyjs_version()}.min.js"
-    )
-    charts = _charts(comparison)
-    script = page.template_text("summary.js")
-    inline = [script] if source else [library, script]
-    return (
-        page.environment()
-        .get_template("compare.html.j2")
-        .render(
-            css=page.template_text("summary.css") + page.template_text("compare.css"),
-            library="" if source else library,
-            library_source=source,
-            library_hash=page.script_hash(library),
-            chart_data=script_json(charts),
-            script=script,
-            policy=page.policy(inline, external=page.script_hash(library) if source else ""),
-            charts=charts,
-            version=__version__,
-            **_content(comparison),
-        )
-    )
+    styles = ("summary.css", "compare.css")
+    return page.chart_page("compare.html.j2", styles, _charts(comparison), plotlyjs, _content(comparison))
 
 
 def _charts(comparison: Comparison) -> dict[str, Any]:
