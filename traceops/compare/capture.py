@@ -115,11 +115,16 @@ def unprofiled_series(capture: Capture) -> Float:
 
 
 def on_ranks(capture: Capture, ranks: frozenset[int]) -> Capture:
-    """The capture with the rows of these ranks only; its inventory stays the mean of all that it has."""
-    kept = {
+    """The capture with the rows of these ranks only.
+
+    Its inventory is the mean over all ranks that it has: where one of them is damaged there is none.
+    """
+    kept: dict[str, Any] = {
         table: [row for row in capture.report.get(table) or () if row["rank"] in ranks]
         for table in ("steps", "unprofiled_steps", "ranks")
     }
+    if damaged_ranks(capture):
+        kept["inventory"] = {}
     return replace(capture, report={**capture.report, **kept})
 
 
@@ -134,8 +139,8 @@ def damaged_ranks(capture: Capture) -> frozenset[int]:
 
 
 def has_inventory(capture: Capture) -> bool:
-    """Whether the report says what runs in a step: not if an earlier traceops wrote it, or of damaged traces."""
-    return bool(capture.report.get("inventory")) and not damaged_ranks(capture)
+    """Whether the report says what runs in a step; one written by an earlier traceops does not."""
+    return bool(capture.report.get("inventory"))
 
 
 def step_numbers(capture: Capture) -> list[int]:

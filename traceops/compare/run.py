@@ -51,6 +51,7 @@ def compare(
     """
     config, today = config or CompareConfig(), today or date.today()
     base, head = (_in_order(side) for side in _told_apart(base, head))
+    cut_off = damaged(base, head)
     everywhere = frozenset.intersection(*(ranks_of(capture) for capture in (*base, *head)))
     differ = bool(everywhere) and any(ranks_of(capture) != everywhere for capture in (*base, *head))
     if differ:
@@ -98,7 +99,7 @@ def compare(
         checks=(_check(rows, verdict),),
         refusals=tuple(reasons),
         warnings=(
-            *damaged(base, head),
+            *cut_off,
             *differences(base, head),
             *_not_in_turn(base, head, in_turn),
             *odd_captures(base, head),
