@@ -54,6 +54,12 @@ def test_remarked_upon(run: dict[str, Any], remark: str) -> None:
     assert any(remark in said for said in differences([base], [head]))
 
 
+def test_two_runs_of_one_world_size_against_two_of_another_are_refused() -> None:
+    base, head = [made(at=at) for at in (0, 2)], [made(at=at, world_size=4) for at in (1, 3)]
+    with pytest.raises(UsageError, match="world size: base 2, head 4"):
+        compare(base, head)
+
+
 def test_the_same_runs_have_no_remarks() -> None:
     assert not differences([made()], [made(at=1)]) and not refusals([made()], [made(at=1)])
 
