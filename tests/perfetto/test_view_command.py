@@ -128,7 +128,13 @@ def test_an_interrupt_leaves_nothing(jobs: str, tmp_path: Path) -> None:
         "-o",
         str(tmp_path / "out" / "t.json.gz"),
     ]
-    process = subprocess.Popen([*command, "--jobs", jobs], stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        [*command, "--jobs", jobs],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        # Whoever runs the tests in the background of a shell has made their children deaf to it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     limit = time.monotonic() + 60
     while not list(tmp_path.glob("out/.*/*")) and process.poll() is None and time.monotonic() < limit:
         time.sleep(0.001)
