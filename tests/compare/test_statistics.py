@@ -101,6 +101,17 @@ def test_one_capture_a_side_never_claims_what_launches_alone_can_do() -> None:
     assert known.half_width(0.95) == pytest.approx(1.96 * 2 * math.sqrt(2), rel=1e-3)
 
 
+@pytest.mark.parametrize(("base", "head"), [(2, 1), (2, 2), (3, 1)])
+def test_few_captures_and_nothing_assumed_of_launches_cry_no_wolf(base: int, head: int) -> None:
+    rng, alarms = np.random.default_rng(base * 10 + head), 0
+    for _ in range(400):
+        sides = [[100 + rng.normal(0, 5) + rng.normal(0, 1, 8) for _ in range(k)] for k in (base, head)]
+        known = estimate(*sides, np.median, None)
+        assert known is not None and not known.noise_assumed
+        alarms += known.p < 0.05
+    assert alarms / 400 < 0.075
+
+
 def test_nothing_to_compare() -> None:
     assert estimate([], [np.ones(3)], np.median, 1.0) is None
     assert estimate([np.empty(0)], [np.ones(3)], np.median, 1.0) is None

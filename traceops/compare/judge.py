@@ -153,7 +153,7 @@ def _timed(
         series[0],
         series[1],
         metric.location,
-        (noise_pct or 0.0) / 100.0 * scale,
+        None if noise_pct is None else noise_pct / 100.0 * scale,
         paired=paired,
         in_turn=in_turn,
     )

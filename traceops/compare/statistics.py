@@ -64,7 +64,7 @@ def estimate(
     base: Sequence[Float],
     head: Sequence[Float],
     location: Location,
-    noise: float,
+    noise: float | None,
     *,
     paired: bool = False,
     in_turn: bool = True,
@@ -75,7 +75,8 @@ def estimate(
     met, so more steps cannot make up for launches. Their spread is pooled over both sides (paired: taken
     over the differences of pairs), but never less than steps alone make it. Where it has fewer than
     LEAST_FREEDOM degrees of freedom, `noise` (a standard deviation between launches, in the metric's unit)
-    stands in, or the spread if that is larger. Captures not taken `in_turn` may have met different
+    stands in, or the spread if that is larger; if it is None nothing does, and the interval is as wide as few
+    degrees of freedom make it. Captures not taken `in_turn` may have met different
     sessions of the machine, so that the error is never less than one `noise`. None where a side has nothing.
 
     The bootstrap over whole captures has the variance (k−1)/k · s²/k; with its factor k/(k−1) and a t
@@ -103,10 +104,10 @@ def estimate(
     squares = sum(float(((values - values.mean()) ** 2).sum()) for values in at)
     share = 1 / counts[0] + 1 / counts[1]
     measured = math.sqrt(squares / df * share) if df else 0.0
-    if df >= LEAST_FREEDOM:
-        error = max(measured, inner, 0.0 if in_turn else noise)
+    if df >= LEAST_FREEDOM or (noise is None and df):
+        error = max(measured, inner, 0.0 if in_turn else noise or 0.0)
         return Estimate(before, after, error, df, False, False)
-    error = max(math.sqrt(inner**2 + share * noise**2), measured)
+    error = max(math.sqrt(inner**2 + share * (noise or 0.0) ** 2), measured)
     return Estimate(before, after, error, _welch(within, base, head, error), True, False)
 
 
