@@ -276,7 +276,7 @@ assert "torch" not in sys.modules
         text=True,
         check=True,
     )
-    assert "traceops[remote]" in done.stdout
+    assert "pip install fsspec" in done.stdout
 
 
 def test_the_store_is_asked_for_set_or_in_the_settings(

@@ -13,7 +13,7 @@ from traceops.errors import UsageError
 def require_torch() -> None:
     """Raise UsageError where torch is not installed."""
     if find_spec("torch") is None:
-        raise UsageError("running a training needs torch; pip install 'traceops[run]'")
+        raise UsageError("running a training needs torch: pip install torch (traceops's extra [run])")
 
 
 def gpu_count(environ: Mapping[str, str] = os.environ) -> int:

@@ -31,7 +31,8 @@ def filesystem(path: str) -> tuple[Any, str]:
         import fsspec
     except ImportError as error:
         raise InputError(
-            f"{path} is remote, which needs fsspec: pip install 'traceops[remote]' (or [s3], [gcs])"
+            f"{path} is remote, which needs fsspec: pip install fsspec aiohttp, s3fs or gcsfs "
+            "(traceops's extras [remote], [s3], [gcs])"
         ) from error
     try:
         file_system, within = fsspec.core.url_to_fs(path)

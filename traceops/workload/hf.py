@@ -23,7 +23,9 @@ def _library(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise UsageError(f"hf: needs the {name} library; pip install 'traceops[hf]'") from error
+        raise UsageError(
+            f"hf: needs the {name} library: pip install {name} (traceops's extra [hf])"
+        ) from error
 
 
 class CausalLM(LanguageModel):
