@@ -113,5 +113,5 @@ def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setitem(sys.modules, "datasets", None)
     for load in (lambda: CausalLM("x", 8), lambda: load_tokens("x", None, 1)):
-        with pytest.raises(UsageError, match="pip install transformers"):
+        with pytest.raises(UsageError, match=r"pip install (transformers|datasets) .*\[hf\]"):
             load()
