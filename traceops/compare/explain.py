@@ -56,10 +56,6 @@ class Ledger:
     in_noise: frozenset[str] = frozenset()
     device: str = "GPU"
 
-    def sum(self, *buckets: str) -> float:
-        """Change of several buckets together."""
-        return sum(self.change.get(bucket, 0.0) for bucket in buckets)
-
     @property
     def worth_ms(self) -> float:
         """What is worth a sentence."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from traceops.compare.metrics import LEDGER_LABELS
 from traceops.compare.model import Change
-from traceops.report.cells import short_name
+from traceops.report.cells import short_name, size
 
 if TYPE_CHECKING:
     from traceops.compare.explain import Ledger
@@ -25,9 +25,8 @@ _BUCKETS: Mapping[str, tuple[str, str]] = {
 
 def ms_text(ms: float) -> str:
     """+4.1 ms; three digits."""
-    size = abs(ms)
-    digits = 0 if size >= 100 else 1 if size >= 10 else 2
-    return f"{'+' if ms >= 0 else '-'}{size:.{digits}f} ms"
+    digits = 0 if abs(ms) >= 100 else 1 if abs(ms) >= 10 else 2
+    return f"{ms:+.{digits}f} ms"
 
 
 def number(value: float) -> str:
@@ -36,13 +35,8 @@ def number(value: float) -> str:
 
 
 def size_text(nbytes: float) -> str:
-    """Bytes in units of 1000, as bandwidths are."""
-    value, unit = float(nbytes), "B"
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(value) < 1000 or unit == "GB":
-            break
-        value /= 1000
-    return f"{value:.3g} {unit}"
+    """Bytes as tables show them: 33.6 MB."""
+    return size(nbytes).text
 
 
 def bucket_text(bucket: str, ledger: Ledger) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from traceops.analyses.ledger import BUCKETS, COMM_BUCKETS, IDLE_BUCKETS
 from traceops.analyses.links import bus_factor
-from traceops.compare.capture import Capture, capture_of, step_series, unprofiled_series
+from traceops.compare.capture import Capture, step_series, unprofiled_series
 from traceops.compare.model import Family
 from traceops.compare.statistics import Float, Location, harmonic_mean
 
@@ -141,11 +141,3 @@ def metrics_for(captures: Iterable[Sequence[Capture]]) -> tuple[Metric, ...]:
         return METRICS
     replaced = {"step_time": _PROFILED, "throughput": _throughput(_PROFILED)}
     return tuple(replace(m, series=replaced[m.name]) if m.name in replaced else m for m in METRICS)
-
-
-def capture_value(metric: Metric, report: dict[str, Any]) -> float | None:
-    """One number of one capture, from the object that report.json holds; None where it is not known."""
-    capture = capture_of(report, "report.json")
-    metric = next(m for m in metrics_for([[capture]]) if m.name == metric.name)
-    series = metric.series(capture)
-    return float(metric.location(series)) if len(series) else None

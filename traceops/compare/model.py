@@ -17,7 +17,6 @@ ChangeStatus = Literal["new", "vanished", "renamed", "changed"]
 OUTCOMES: tuple[Outcome, ...] = (
     "regression", "inconclusive", "waived", "improvement", "unchanged", "informative",
 )  # fmt: skip
-VERDICTS: tuple[Verdict, ...] = ("regression", "inconclusive", "improvement", "no_regression")
 
 
 @dataclass(frozen=True)
