@@ -108,7 +108,9 @@ def held_up_rows(events: Events, least_ns: int) -> Int:
 def op_rows(events: Events) -> Int:
     """Rows of framework operators on the host."""
     steps, _ = step_rows(events)  # older torch marked steps as operators
-    return np.setdiff1d(np.flatnonzero(events.in_cats(*_CPU_OP_CATS)), steps)
+    operators = events.in_cats(*_CPU_OP_CATS)
+    operators[steps] = False
+    return np.flatnonzero(operators)
 
 
 def step_rows(events: Events) -> tuple[Int, Int]:

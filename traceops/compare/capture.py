@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,29 @@ def damaged_ranks(capture: Capture) -> frozenset[int]:
 def has_inventory(capture: Capture) -> bool:
     """Whether the report says what runs in a step; one written by an earlier traceops does not."""
     return bool(capture.report.get("inventory"))
+
+
+def inventory_rows(capture: Capture, table: str) -> list[dict[str, Any]]:
+    """Rows of one table of what runs in a step: kernels, operators, collectives or blocking_calls."""
+    return (capture.report.get("inventory") or {}).get(table) or []
+
+
+def findings_of_most(
+    side: Sequence[Capture], key: Callable[[dict[str, Any]], Hashable], rules: Collection[str] | None = None
+) -> dict[Hashable, dict[str, Any]]:
+    """Findings above info (of these rules) that more than half of a side's captures have, by `key`: the first's."""
+    seen: dict[Hashable, list[dict[str, Any]]] = defaultdict(list)
+    for capture in side:
+        serious = [f for f in capture.report["findings"] if f["severity"] != "info"]
+        own = {key(f): f for f in serious if rules is None or f["rule"] in rules}
+        for same, finding in own.items():
+            seen[same].append(finding)
+    return {same: found[0] for same, found in seen.items() if 2 * len(found) > len(side)}
+
+
+def timed_series(capture: Capture) -> tuple[tuple[bool, Float], tuple[bool, Float]]:
+    """Durations of steps in ms, mean over ranks: (False, without the profiler), (True, with it)."""
+    return (False, unprofiled_series(capture)), (True, step_series(capture, "duration_ms"))
 
 
 def step_numbers(capture: Capture) -> list[int]:

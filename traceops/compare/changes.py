@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from traceops.compare.capture import Capture, has_inventory
+from traceops.compare.capture import Capture, has_inventory, inventory_rows
 from traceops.compare.explanation_text import size_text
 from traceops.compare.model import Change, ChangeKind
 
@@ -170,7 +170,7 @@ def _uses(
     """The rows of one table of the inventory, mean over captures."""
     sums: dict[Hashable, list[Use]] = defaultdict(list)
     for capture in captures:
-        for row in (capture.report.get("inventory") or {}).get(table) or ():
+        for row in inventory_rows(capture, table):
             key, use = read(row)
             sums[key].append(use)
     return {
@@ -222,8 +222,7 @@ def _operators(
 ) -> tuple[dict[Hashable, Use], dict[Hashable, Use]]:
     """Operators by name and input shapes, or by name alone where one side did not record shapes."""
     rows = [
-        [row for capture in side for row in (capture.report.get("inventory") or {}).get("operators") or ()]
-        for side in (base, head)
+        [row for capture in side for row in inventory_rows(capture, "operators")] for side in (base, head)
     ]
     by_shape = all(any(row.get("shapes") for row in side) for side in rows)
     made = []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from traceops.analyses.ledger import COMM_BUCKETS
-from traceops.compare.capture import Capture, has_inventory
+from traceops.compare.capture import Capture, has_inventory, inventory_rows
 from traceops.compare.explanation_text import ms_text, number, size_text
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Change, Explanation
@@ -138,7 +138,7 @@ def _totals(side: Sequence[Capture]) -> _Totals | None:
     counts: dict[str, float] = defaultdict(float)
     nbytes: dict[str, float | None] = {}
     for capture in known:
-        for row in capture.report["inventory"].get("collectives") or ():
+        for row in inventory_rows(capture, "collectives"):
             op, count, size = str(row["op"]), row["count_per_step"], row.get("bytes")
             counts[op] += count
             before = nbytes.get(op, 0.0)

@@ -12,7 +12,7 @@ import numpy as np
 from traceops.compare.capture import Capture
 from traceops.compare.config import CompareConfig
 from traceops.compare.metrics import MIN_STEPS, Metric
-from traceops.compare.model import MetricChange, Outcome, Verdict
+from traceops.compare.model import MetricChange, Outcome, Verdict, metric_of
 from traceops.compare.statistics import Estimate, estimate, holm
 
 # Standard deviation between launches of one configuration, percent of a step: assumed where a side is a single
@@ -67,7 +67,7 @@ def _deciding(rows: Sequence[MetricChange], config: CompareConfig) -> list[Metri
     Bytes cost more on a larger cluster, so that only a step that is faster for certain excuses them. A threshold
     that the user has set for a count holds whatever the time says.
     """
-    step = next((row for row in rows if row.metric == "step_time"), None)
+    step = metric_of(rows, "step_time")
     if step is None:
         return list(rows)
     known = step.outcome in ("regression", "improvement", "unchanged", "waived")
@@ -90,7 +90,7 @@ def overall(metrics: Sequence[MetricChange]) -> Verdict:
     gated = [metric for metric in metrics if metric.threshold_pct is not None]
     if any(metric.outcome == "regression" for metric in gated):
         return "regression"
-    step = next((metric for metric in metrics if metric.metric == "step_time"), None)
+    step = metric_of(metrics, "step_time")
     if step is None or step.outcome == "inconclusive" or step.base is None or step.head is None:
         return "inconclusive"
     return "improvement" if any(metric.outcome == "improvement" for metric in gated) else "no_regression"

@@ -130,14 +130,18 @@ METRICS: tuple[Metric, ...] = (
 BY_NAME = {metric.name: metric for metric in METRICS}
 
 
+def enough_unprofiled(captures: Iterable[Sequence[Capture]]) -> bool:
+    """Whether every side timed MIN_STEPS steps without the profiler."""
+    return all(sum(c.info.unprofiled_steps for c in side) >= MIN_STEPS for side in captures)
+
+
 def metrics_for(captures: Iterable[Sequence[Capture]]) -> tuple[Metric, ...]:
     """The metrics for comparing these sides: their step time comes from the same kind of steps.
 
     Steps without the profiler show what the run takes by itself; where any side timed fewer than
     MIN_STEPS of them, profiled steps are used on all.
     """
-    enough = all(sum(c.info.unprofiled_steps for c in side) >= MIN_STEPS for side in captures)
-    if enough:
+    if enough_unprofiled(captures):
         return METRICS
     replaced = {"step_time": _PROFILED, "throughput": _throughput(_PROFILED)}
     return tuple(replace(m, series=replaced[m.name]) if m.name in replaced else m for m in METRICS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Literal
@@ -84,6 +85,11 @@ class MetricChange:
     of_step: bool = False
     samples: tuple[int, int] = (0, 0)
     waiver: Waiver | None = None
+
+
+def metric_of(metrics: Iterable[MetricChange], name: str) -> MetricChange | None:
+    """The metric of this name, None where it was not compared."""
+    return next((metric for metric in metrics if metric.metric == name), None)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from traceops.compare.capture import Capture, step_numbers, step_series, unprofiled_series
+from traceops.compare.capture import Capture, step_numbers, timed_series
 from traceops.compare.model import OutlierStep
 from traceops.compare.statistics import far_from_median
 
@@ -17,10 +17,7 @@ def outlier_steps(side: Literal["base", "head"], captures: Sequence[Capture]) ->
     found = []
     for capture in captures:
         numbers = step_numbers(capture)
-        for profiled, series in (
-            (False, unprofiled_series(capture)),
-            (True, step_series(capture, "duration_ms")),
-        ):
+        for profiled, series in timed_series(capture):
             if not len(series):
                 continue
             middle = sorted(series)[len(series) // 2]
@@ -38,11 +35,8 @@ def odd_captures(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
     """Captures far above the others of their side: they stay in, and widen every interval."""
     found = []
     for side, captures in (("base", base), ("head", head)):
-        known = [
-            (c, s)
-            for c in captures
-            if len(s := unprofiled_series(c)) or len(s := step_series(c, "duration_ms"))
-        ]
+        first = [(c, next((s for _, s in timed_series(c) if len(s)), None)) for c in captures]
+        known = [(capture, series) for capture, series in first if series is not None]
         middles = np.array([float(np.median(series)) for _, series in known])
         for at in far_from_median(middles):
             others = float(np.median(np.delete(middles, at)))

@@ -12,18 +12,18 @@ from typing import Any, Literal
 from traceops.analyses.ledger import BUCKETS
 from traceops.compare.capture import (
     Capture,
+    findings_of_most,
     on_ranks,
     ranks_of,
-    step_series,
-    unprofiled_series,
+    timed_series,
 )
 from traceops.compare.changes import find_changes
 from traceops.compare.comparable import damaged, differences, refusals
 from traceops.compare.config import CompareConfig
 from traceops.compare.explain import explain, ledger_of
 from traceops.compare.judge import LAUNCH_NOISE_PCT, measure, overall
-from traceops.compare.metrics import MIN_STEPS, metrics_for
-from traceops.compare.model import Comparison, MetricChange, Side, StepPoint
+from traceops.compare.metrics import MIN_STEPS, enough_unprofiled, metrics_for
+from traceops.compare.model import Comparison, MetricChange, Side, StepPoint, metric_of
 from traceops.compare.outliers import odd_captures, outlier_steps
 from traceops.compare.sentence import sentence, values_text
 from traceops.compare.statistics import LEAST_PAIRS, taken_in_turn
@@ -69,8 +69,8 @@ def compare(
     rows = measure(
         metrics, base, head, config, noise_pct=noise_pct, paired=paired, in_turn=in_turn, today=today
     )
-    step = next((row.base for row in rows if row.metric == "profiled_step_time"), None)
-    changes = find_changes(base, head, step or 1.0)
+    profiled = metric_of(rows, "profiled_step_time")
+    changes = find_changes(base, head, (profiled.base if profiled else None) or 1.0)
     regressed = [row.metric for row in rows if row.outcome == "regression"]
     ledger = ledger_of(rows, BUCKETS, "CPU" if device == "cpu" else "GPU")
     explanations = (
@@ -104,7 +104,7 @@ def compare(
             *_not_in_turn(base, head, in_turn),
             *odd_captures(base, head),
         ),
-        notes=tuple(note for note in notes if note),
+        notes=tuple(notes),
         paired=paired,
         confidence=config.confidence,
         power=config.power,
@@ -146,7 +146,7 @@ def _side(label: str, captures: Sequence[Capture]) -> Side:
 
 def _wanted_ms(rows: Sequence[MetricChange]) -> float | None:
     """The change of the step that asks for a reason: one that is certain, or very large where nothing was tested."""
-    step = next((row for row in rows if row.metric == "step_time"), None)
+    step = metric_of(rows, "step_time")
     if step is None or step.change is None or step.change_pct is None:
         return None
     certain = step.outcome in ("regression", "improvement", "waived")
@@ -163,8 +163,7 @@ def _not_in_turn(base: Sequence[Capture], head: Sequence[Capture], in_turn: bool
 
 
 def _step_time_from(base: Sequence[Capture], head: Sequence[Capture]) -> str:
-    unprofiled = [sum(c.info.unprofiled_steps for c in side) for side in (base, head)]
-    if min(unprofiled) >= MIN_STEPS:
+    if enough_unprofiled((base, head)):
         return "step time and throughput are those of steps without the profiler; the ledger is of profiled steps"
     return (
         "step time and throughput are those of profiled steps: fewer than "
@@ -176,10 +175,7 @@ def _points(side: Literal["base", "head"], captures: Sequence[Capture]) -> list[
     return [
         StepPoint(side, capture.info.name, index, profiled, float(ms))
         for capture in captures
-        for profiled, series in (
-            (False, unprofiled_series(capture)),
-            (True, step_series(capture, "duration_ms")),
-        )
+        for profiled, series in timed_series(capture)
         for index, ms in enumerate(series)
     ]
 
@@ -188,21 +184,11 @@ def _findings_of(
     base: Sequence[Capture], head: Sequence[Capture]
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
     """Findings above info that most captures of one side have and none of the other does, by rule and cause."""
-    sides = [_common(side) for side in (base, head)]
+    sides = [findings_of_most(side, _key) for side in (base, head)]
     anywhere = [{_key(f) for c in side for f in c.report["findings"]} for side in (base, head)]
-    new = tuple(f for key, f in sides[1].items() if key not in anywhere[0])
-    gone = tuple(f for key, f in sides[0].items() if key not in anywhere[1])
+    new = tuple(_finding(f) for key, f in sides[1].items() if key not in anywhere[0])
+    gone = tuple(_finding(f) for key, f in sides[0].items() if key not in anywhere[1])
     return new, gone
-
-
-def _common(side: Sequence[Capture]) -> dict[Any, Finding]:
-    seen: dict[Any, list[dict[str, Any]]] = {}
-    for capture in side:
-        for key, raw in {
-            _key(f): f for f in capture.report["findings"] if f.get("severity") != "info"
-        }.items():
-            seen.setdefault(key, []).append(raw)
-    return {key: _finding(found[0]) for key, found in seen.items() if 2 * len(found) > len(side)}
 
 
 def _key(raw: dict[str, Any]) -> Any:
@@ -263,7 +249,7 @@ def _check(rows: Sequence[MetricChange], verdict: str) -> Check:
     regressed = [row.label for row in rows if row.outcome == "regression"]
     if regressed:
         return Check(RULE, "fired", ", ".join(regressed))
-    step = next((row for row in rows if row.metric == "step_time"), None)
+    step = metric_of(rows, "step_time")
     if verdict == "inconclusive":
         return Check(RULE, "not_evaluated", f"step time: {step.reason if step else 'not known'}")
     return Check(RULE, "clear", "no gated metric is worse beyond its threshold and beyond noise")

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from traceops.compare.explanation_text import number, size_text
 from traceops.compare.judge import WORSE_BELOW
 from traceops.compare.metrics import MIN_STEPS
-from traceops.compare.model import Comparison, MetricChange
+from traceops.compare.model import Comparison, MetricChange, metric_of
 
 _TOO_MANY = 50  # captures a side
 
 
 def sentence(comparison: Comparison) -> str:
     """Slower or not, by how much, how sure, and why: plain text."""
-    step = next((row for row in comparison.metrics if row.metric == "step_time"), None)
+    step = metric_of(comparison.metrics, "step_time")
     why = _why(comparison, step)
     if comparison.verdict == "regression":
         return _regression(comparison, step, why)

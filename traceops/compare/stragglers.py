@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from traceops.compare.capture import Capture
+from traceops.compare.capture import Capture, findings_of_most
 from traceops.compare.changes import moved_kernels
 from traceops.compare.explanation_text import joined, kernel_text, ms_text
 from traceops.compare.model import Change, Explanation
@@ -75,12 +75,6 @@ def _who_and_why(finding: dict[str, Any]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)} ({why}{when})"
 
 
-def _stragglers(side: Sequence[Capture]) -> dict[tuple[Any, ...], dict[str, Any]]:
+def _stragglers(side: Sequence[Capture]) -> dict[Hashable, dict[str, Any]]:
     """Straggler findings, warnings and errors, that most captures of a side have, by rank and cause."""
-    counts: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for capture in side:
-        for finding in capture.report["findings"]:
-            if finding.get("rule") in _STRAGGLERS and finding.get("severity") != "info":
-                key = (tuple(finding.get("ranks") or ()), finding.get("cause"))
-                counts.setdefault(key, []).append(finding)
-    return {key: found[0] for key, found in counts.items() if 2 * len(found) > len(side)}
+    return findings_of_most(side, lambda f: (tuple(f.get("ranks") or ()), f.get("cause")), _STRAGGLERS)

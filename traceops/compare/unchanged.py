@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceops.compare.capture import Capture
+from traceops.compare.capture import Capture, inventory_rows
 from traceops.compare.explanation_text import number, size_text
 from traceops.compare.model import Change, MetricChange
 
@@ -43,8 +43,4 @@ def unchanged(
 
 
 def _names(side: Sequence[Capture]) -> set[str]:
-    return {
-        str(row.get("name"))
-        for capture in side
-        for row in (capture.report.get("inventory") or {}).get("kernels") or ()
-    }
+    return {str(row.get("name")) for capture in side for row in inventory_rows(capture, "kernels")}
