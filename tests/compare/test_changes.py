@@ -90,3 +90,10 @@ def test_variables_that_change_how_it_runs() -> None:
     (_, mixed) = environment_changes([base], [head, other])
     assert (mixed.name, mixed.head_value) == ("NCCL_P2P_DISABLE", "several values")
     assert not environment_changes([made(environment={})], [head])  # a trace without run.json says nothing
+
+
+def test_what_ties_pairs_up_the_same_way_whatever_the_order_of_a_set() -> None:
+    base = {"kernels": [kernel(f"old_{i}", 8, 4.0, place=0.5) for i in range(6)]}
+    head = {"kernels": [kernel(f"new_{i}", 8, 3.0, place=0.5) for i in range(6)]}
+    found = {(c.name, c.head_name) for c in changes(base, head)}
+    assert found == {(f"old_{i}", f"new_{i}") for i in range(6)}

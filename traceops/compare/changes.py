@@ -87,9 +87,10 @@ def _compare(
     head: dict[Hashable, Use],
     step_ms: float,
 ) -> list[Change]:
-    both = [(base[key], head[key]) for key in base.keys() & head.keys()]
-    gone = [base[key] for key in base.keys() - head.keys()]
-    new = [head[key] for key in head.keys() - base.keys()]
+    # In the reports' order, not a set's: the same input pairs up the same way every time.
+    both = [(use, head[key]) for key, use in base.items() if key in head]
+    gone = [use for key, use in base.items() if key not in head]
+    new = [use for key, use in head.items() if key not in base]
     made = []
     if kind == "kernel":
         same_name, gone, new = _by_name(gone, new)

@@ -41,7 +41,7 @@ def collectives_explanation(
     none = (0.0, None)
     parts = []
     for op in sorted(
-        old.keys() | new.keys(), key=lambda op: -abs(new.get(op, none)[0] - old.get(op, none)[0])
+        old.keys() | new.keys(), key=lambda op: (-abs(new.get(op, none)[0] - old.get(op, none)[0]), op)
     ):
         (was, was_bytes), (now, now_bytes) = old.get(op, (0.0, 0.0)), new.get(op, (0.0, 0.0))
         if _pct(was, now) >= _COUNT_PCT or _pct(was_bytes or 0, now_bytes or 0) >= _BYTES_PCT:
