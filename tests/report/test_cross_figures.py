@@ -7,6 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
+from plotly_schema import drawn
 from sample_report import HOSTILE, LATE, sample_report
 
 from traceops.model import Evidence, Finding, Report
@@ -37,7 +38,7 @@ def bars(figure: go.Figure) -> dict[str, Any]:
 
 
 def test_lateness_is_ranks_by_steps_and_says_why_and_what_the_rank_waited_itself() -> None:
-    heat = lateness_figure(sample_report(3, steps=2)).data[0]
+    heat = drawn(lateness_figure(sample_report(3, steps=2))).data[0]
     assert [list(line) for line in heat.z] == [[0.0, 0.0], [23.0, 24.0], [0.0, 0.0]]
     assert heat.hovertext[LATE][0] == "GPU 19.000, Unknown 1.000 ms; it waited 0.000 ms itself"
     assert heat.hovertext[0][0] == "it waited 20.000 ms itself"
@@ -47,12 +48,12 @@ def test_waiting_of_less_than_a_tenth_of_the_step_stays_pale() -> None:
     report = sample_report(2)
     for row in report.tables["lateness"]:
         row["caused_wait_ms"] = 0.01
-    assert lateness_figure(report).data[0].zmax == 5.0
+    assert drawn(lateness_figure(report)).data[0].zmax == 5.0
 
 
 def test_many_ranks_and_steps_are_thinned() -> None:
     report = sample_report(200, steps=MOST_STEPS + 5)
-    heat = lateness_figure(report).data[0]
+    heat = drawn(lateness_figure(report)).data[0]
     assert len(heat.y) == WORST_RANKS and f"rank {LATE}" in heat.y
     assert len(heat.x) == MOST_STEPS and heat.x[-1] == f"step {MOST_STEPS + 7}"
 
@@ -60,14 +61,14 @@ def test_many_ranks_and_steps_are_thinned() -> None:
 def test_arrivals_reach_from_p50_to_p95_and_name_who_comes_last() -> None:
     report = sample_report()
     report.tables["arrivals"] *= MOST_KINDS
-    bar, medians = arrivals_figure(report).data
+    bar, medians = drawn(arrivals_figure(report)).data
     assert (bar.base[0], bar.x[0], medians.x[0]) == (20.0, 5.0, 20.0)
     assert bar.text[0].strip() == f"rank {LATE} last in 100 %"
     assert len(bar.y) == MOST_KINDS
 
 
 def test_bandwidth_is_over_size_on_a_log_axis_with_a_colour_a_kind() -> None:
-    figure = bandwidth_figure(sample_report())
+    figure = drawn(bandwidth_figure(sample_report()))
     assert [list(points.x) for points in figure.data] == [[1_000_000, 33_000_000]] * 2
     assert list(figure.data[0].y) == [1.0, 33.0]
     assert len({points.marker.color for points in figure.data}) == 2
@@ -81,17 +82,17 @@ def test_bandwidth_leaves_out_unknown_sizes_and_joins_rare_kinds() -> None:
     report = sample_report()
     row = report.tables["bandwidth"][0]
     report.tables["bandwidth"] = [{**row, "op": f"op{n}"} for n in range(20)] + [{**row, "bytes": None}]
-    figure = bandwidth_figure(report)
+    figure = drawn(bandwidth_figure(report))
     assert figure.data[-1].name == "12 other kinds"
     assert sum(len(points.x) for points in figure.data) == 20
 
 
 def test_reference_bandwidth_is_a_line_where_it_was_missed() -> None:
     report = sample_report()
-    assert not bandwidth_figure(report).layout.shapes
+    assert not drawn(bandwidth_figure(report)).layout.shapes
     evidence = (Evidence("reference", 350.0, "GB/s"),)
     slow = Finding("TO-C001", "error", "high", "Title", "Message", evidence)
-    figure = bandwidth_figure(dataclasses.replace(report, findings=[slow]))
+    figure = drawn(bandwidth_figure(dataclasses.replace(report, findings=[slow])))
     assert figure.layout.shapes[0].y0 == 350.0
 
 
@@ -103,7 +104,7 @@ def test_what_if_is_sorted_by_saving_beside_the_measured_step() -> None:
         {**row, "change": "b", "predicted_step_time_ms": 20.0, "saved_pct": 60.0},
         {**row, "change": "c", "predicted_step_time_ms": 55.0, "saved_pct": -10.0},
     ]
-    figure = what_if_figure(report)
+    figure = drawn(what_if_figure(report))
     assert list(figure.layout.yaxis.ticktext) == ["b", "a", "c"]
     assert list(figure.data[0].x) == [20.0, 49.9, 55.0]
     assert list(figure.data[0].text) == ["saves 60.0 %", "saves 0.2 %", "costs 10.0 %"]
@@ -113,7 +114,7 @@ def test_what_if_is_sorted_by_saving_beside_the_measured_step() -> None:
 
 
 def test_path_has_a_lane_a_rank_and_pieces_by_kind() -> None:
-    figure = critical_path_figure(sample_report())
+    figure = drawn(critical_path_figure(sample_report()))
     assert list(figure.layout.yaxis.ticktext) == ["rank 0", "rank 1"]
     pieces = bars(figure)
     assert set(pieces) == {"compute", "transfer", "idle_host"}
@@ -125,7 +126,7 @@ def test_path_has_a_lane_a_rank_and_pieces_by_kind() -> None:
 
 
 def test_timeline_is_a_row_a_rank_on_one_time_axis_in_the_ledgers_colours() -> None:
-    figure = timeline_figure(sample_report(3))
+    figure = drawn(timeline_figure(sample_report(3)))
     assert list(figure.layout.yaxis.ticktext) == ["rank 0", "rank 1", "rank 2"]
     waiting = bars(figure)["comm_wait"]
     assert list(waiting.y) == [0, 2]
@@ -135,7 +136,7 @@ def test_timeline_is_a_row_a_rank_on_one_time_axis_in_the_ledgers_colours() -> N
 
 
 def test_timeline_of_many_ranks_shows_the_worst() -> None:
-    figure = timeline_figure(sample_report(200))
+    figure = drawn(timeline_figure(sample_report(200)))
     assert len(figure.layout.yaxis.ticktext) == WORST_RANKS
     assert f"rank {LATE}" in figure.layout.yaxis.ticktext
 
@@ -153,12 +154,12 @@ def test_very_many_runs_are_thinned_and_cover_the_same_time() -> None:
     assert thinned(runs[:5], 100) == runs[:5]
     report = sample_report(1)
     report.tables["timeline"] = runs
-    assert sum(len(bar.x) for bar in timeline_figure(report).data) <= MOST_RUNS
+    assert sum(len(bar.x) for bar in drawn(timeline_figure(report)).data) <= MOST_RUNS
 
 
 @pytest.mark.parametrize("figure", FIGURES)
 def test_names_from_a_trace_are_no_markup(figure: Any) -> None:
-    text = figure(sample_report()).to_json()
+    text = drawn(figure(sample_report())).to_json()
     assert "<img" not in text and "</script" not in text and "<b>" not in text
     assert HOSTILE not in text
 
@@ -167,4 +168,4 @@ def test_names_from_a_trace_are_no_markup(figure: Any) -> None:
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_nothing_to_show_is_no_crash(figure: Any, ranks: int) -> None:
     report: Report = dataclasses.replace(sample_report(ranks), tables={}, what_if=[], summary={})
-    assert figure(report).layout.height >= 150
+    assert drawn(figure(report)).layout.height >= 150

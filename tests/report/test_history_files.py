@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plotly_schema import drawn
 from sample_captures import capture, commit_of, with_level
 from test_html import Page
 
@@ -46,6 +47,7 @@ def test_a_change_is_said_drawn_and_in_the_files(tmp_path: Path) -> None:
     label = commit_of(15)[:7]
     assert f" % since commit {label} (2026-10-06); 2 more changes below." in shown.text()
     charts = json.loads(shown.scripts()[0])
+    assert all(drawn(chart).data for chart in charts.values())
     assert set(charts) == {f"0-{trend['metric']}" for trend in document(out)["keys"][0]["trends"]}
     step = charts["0-step_time"]
     assert len(step["data"][-1]["x"]) == 25 and commit_of(24)[:12] in step["data"][-1]["hovertext"][24]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from traceops.errors import InputError
@@ -26,7 +26,7 @@ def write_report(
     Files of an earlier report in the folder that this one does not have are removed, others are left.
     Raises InputError where the folder cannot be written to.
     """
-    contents: dict[str, str] = {}
+    contents: dict[str, str | bytes] = {}
     if "json" in formats:
         contents["report.json"] = render_json(report)
     if "csv" in formats:
@@ -50,7 +50,7 @@ def write_diagnosis(
     found = hang_findings(diagnosis, verdicts)
     judged = {verdict.rule for verdict in verdicts}
     checked = [check for check in checks(verdicts) if check.rule in judged]
-    contents: dict[str, str] = {}
+    contents: dict[str, str | bytes] = {}
     if "html" in formats:
         from traceops.report.hang_html import render_hang_html
 
@@ -62,15 +62,18 @@ def write_diagnosis(
     return write_files(contents, {"hang.html", "hang.json", *HANG_CSV_FILES}, folder)
 
 
-def write_files(contents: dict[str, str], own: set[str], folder: Path) -> list[Path]:
-    """Write texts by file name, each whole or not at all; what else is in `own` is of an earlier report and goes.
+def write_files(contents: Mapping[str, str | bytes], own: set[str], folder: Path) -> list[Path]:
+    """Write texts (in UTF-8) and bytes by file name, each whole or not at all.
 
-    Returns the paths written. Raises InputError where the folder cannot be written to.
+    What else is in `own` is of an earlier report and goes. Returns the paths written. Raises InputError where the
+    folder cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in contents.items():
-            _write_whole(folder / name, text)
+        for name, content in contents.items():
+            write_whole(
+                folder / name, content if isinstance(content, bytes) else content.encode("utf-8", "replace")
+            )
         for name in own - contents.keys():
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
@@ -80,11 +83,12 @@ def write_files(contents: dict[str, str], own: set[str], folder: Path) -> list[P
     return [folder / name for name in contents]
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name and move it into place. Raises OSError."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)  # noqa: PTH101 mkstemp makes files private

@@ -8,12 +8,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
 from traceops.model import Report
 from traceops.rank_text import ranks_text
 from traceops.report.cells import size
-from traceops.report.figures import MOST_STEPS, Y_LABELS, laid_out, rounded
+from traceops.report.figures import MOST_STEPS, Y_LABELS, Figure, heat_map, laid_out, rounded, upright_line
 from traceops.report.terms import CAUSES, TERMS
 from traceops.report.worst import shown_ranks
 
@@ -21,13 +19,12 @@ MOST_KINDS = 24  # of collectives, a bar each
 MOST_CHANGES = 16
 WORTH_PCT = 1.0  # of the step: a change that saves less is drawn grey
 _MOST_COLOURS = 8
-_WRITE_IN_CELLS = 12  # steps; more, and the numbers no longer fit
 _MOST_TALL = 16  # ranks; more, and rows get lower
 _GREY = "#8a8f98"
 _SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A7A7A", "#B8A800")
 
 
-def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> go.Figure:
+def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
     """Waiting that each rank caused in each step, ms summed over the ranks that waited: a heat map.
 
     Hover splits it by cause and says what the rank waited itself. Without `ranks` all of them, or the
@@ -40,33 +37,20 @@ def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> go.Fi
     steps = sorted({step for _, step in cells}, key=lambda step: -1 if step is None else step)[-MOST_STEPS:]
     grid = [[_caused(cells.get((rank, step))) for step in steps] for rank in chosen]
     known = [value for line in grid for value in line if value is not None] or [0.0]
-    written = len(steps) <= _WRITE_IN_CELLS
     median = (report.summary.get("step_time_ms") or {}).get("median") or 0.0
-    figure = go.Figure(
-        go.Heatmap(
-            x=["window" if step is None else f"step {step}" for step in steps],
-            y=[f"rank {rank}" for rank in chosen],
-            z=grid,
-            zmin=0.0,
-            zmax=max(*known, 0.1 * median, 1e-3),
-            colorscale=[[0, "#fbf6f1"], [1, TERMS["comm_wait"].colour]],
-            showscale=not written,
-            colorbar={"title": {"text": "ms"}, "thickness": 12},
-            texttemplate="%{z:.3~g}" if written else None,
-            textfont={"color": "#10161d"},
-            hovertext=[[_split_text(cells.get((rank, step))) for step in steps] for rank in chosen],
-            xgap=1 if written else 0,
-            ygap=1,
-            hoverongaps=False,
-            hovertemplate="%{y}, %{x}: others wait %{z:.3f} ms for it<br>%{hovertext}<extra></extra>",
-        )
-    )
-    figure.update_yaxes(autorange="reversed", type="category", **Y_LABELS)
-    figure.update_xaxes(type="category", automargin=True)
-    return laid_out(figure, len(chosen), pixels=22 if len(chosen) <= _MOST_TALL else 14)
+    heat = {
+        "z": grid,
+        "zmin": 0.0,
+        "zmax": max(*known, 0.1 * median, 1e-3),
+        "colorscale": [[0, "#fbf6f1"], [1, TERMS["comm_wait"].colour]],
+        "hovertext": [[_split_text(cells.get((rank, step))) for step in steps] for rank in chosen],
+        "hovertemplate": "%{y}, %{x}: others wait %{z:.3f} ms for it<br>%{hovertext}<extra></extra>",
+    }
+    columns = ["window" if step is None else f"step {step}" for step in steps]
+    return heat_map(columns, chosen, heat, "%{z:.3~g}", pixels=22 if len(chosen) <= _MOST_TALL else 14)
 
 
-def arrivals_figure(report: Report) -> go.Figure:
+def arrivals_figure(report: Report) -> Figure:
     """Each kind of collective: bars from the median to the 95th percentile of first to last arrival, ms.
 
     Beside each bar stands who comes last most often, and how often. The 24 kinds that wait most.
@@ -81,46 +65,49 @@ def arrivals_figure(report: Report) -> go.Figure:
         f"rank {row['last_rank']} comes last in {row['last_rank_pct']:.0f} %"
         for row, p50, p95 in zip(rows, low, high, strict=True)
     ]
-    figure = go.Figure()
-    figure.add_bar(
-        x=[rounded(p95 - p50) for p50, p95 in zip(low, high, strict=True)],
-        base=low,
-        y=places,
-        orientation="h",
-        width=0.55,
-        marker={"color": TERMS["comm_wait"].colour, "opacity": 0.55},
-        name="p50 to p95",
-        text=[f" rank {row['last_rank']} last in {row['last_rank_pct']:.0f} %" for row in rows],
-        textposition="outside",
-        cliponaxis=False,
-        hovertext=about,
-        hovertemplate="%{hovertext}<extra></extra>",
-        showlegend=False,
-    )
-    figure.add_scatter(
-        x=low,
-        y=places,
-        mode="markers",
-        name="median",
-        marker={
+    spread = {
+        "type": "bar",
+        "x": [rounded(p95 - p50) for p50, p95 in zip(low, high, strict=True)],
+        "base": low,
+        "y": places,
+        "orientation": "h",
+        "width": 0.55,
+        "marker": {"color": TERMS["comm_wait"].colour, "opacity": 0.55},
+        "name": "p50 to p95",
+        "text": [f" rank {row['last_rank']} last in {row['last_rank_pct']:.0f} %" for row in rows],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "hovertext": about,
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "showlegend": False,
+    }
+    medians = {
+        "type": "scatter",
+        "x": low,
+        "y": places,
+        "mode": "markers",
+        "name": "median",
+        "marker": {
             "symbol": "line-ns-open",
             "size": 14,
             "line": {"width": 3},
             "color": TERMS["comm_wait"].colour,
         },
-        hovertext=about,
-        hovertemplate="%{hovertext}<extra></extra>",
-        showlegend=False,
+        "hovertext": about,
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "showlegend": False,
+    }
+    title = {"text": "ms from the first arrival to the last, median to p95"}
+    return laid_out(
+        [spread, medians],
+        len(rows),
+        pixels=28,
+        xaxis={"title": title, "range": [0, 1.35 * (max(high, default=1.0) or 1.0)]},
+        yaxis=places_axis([_kind_label(row) for row in rows]),
     )
-    most = max(high, default=1.0) or 1.0
-    figure.update_xaxes(
-        title={"text": "ms from the first arrival to the last, median to p95"}, range=[0, 1.35 * most]
-    )
-    _label_places(figure, [_kind_label(row) for row in rows])
-    return laid_out(figure, len(rows), pixels=28)
 
 
-def bandwidth_figure(report: Report) -> go.Figure:
+def bandwidth_figure(report: Report) -> Figure:
     """Bus bandwidth (GB/s, 10⁹ bytes) of each collective against its size (bytes, log), a colour a kind and group.
 
     Where TO-C001 fired, a line shows what the link should give.
@@ -133,95 +120,115 @@ def bandwidth_figure(report: Report) -> go.Figure:
     series = [(_safe(kind, 60), kinds[kind]) for kind in ordered[:_MOST_COLOURS]]
     if rest := [row for kind in ordered[_MOST_COLOURS:] for row in kinds[kind]]:
         series.append((f"{len(ordered) - _MOST_COLOURS} other kinds", rest))
-    figure = go.Figure()
-    for place, (label, rows) in enumerate(series):
-        figure.add_scatter(
-            x=[row["bytes"] for row in rows],
-            y=[rounded(row["busbw_gbs"]) for row in rows],
-            mode="markers",
-            name=label,
-            showlegend=True,
-            marker={"size": 7, "opacity": 0.6, "color": _SERIES[place] if place < len(_SERIES) else _GREY},
-            customdata=[
+    points = [
+        {
+            "type": "scatter",
+            "x": [row["bytes"] for row in rows],
+            "y": [rounded(row["busbw_gbs"]) for row in rows],
+            "mode": "markers",
+            "name": label,
+            "showlegend": True,
+            "marker": {"size": 7, "opacity": 0.6, "color": _SERIES[place] if place < len(_SERIES) else _GREY},
+            "customdata": [
                 f"{_safe(row['op'])} of {_safe(row['group'])}, ranks {ranks_text(row['ranks'], 6)}<br>"
                 f"{size(row['bytes']).text} in {row['transfer_ms']:.3f} ms"
                 for row in rows
             ],
-            hovertemplate="%{customdata}: %{y:.1f} GB/s<extra></extra>",
-        )
-    for found in report.findings:
-        reference = next((e.value for e in found.evidence if e.metric == "reference"), None)
-        if found.rule == "TO-C001" and isinstance(reference, (int, float)):
-            figure.add_hline(
-                y=float(reference),
-                line={"dash": "dash", "width": 1.5, "color": _GREY},
-                annotation={"text": f"the link should give {reference:g} GB/s", "xanchor": "right"},
-            )
-            break
+            "hovertemplate": "%{customdata}: %{y:.1f} GB/s<extra></extra>",
+        }
+        for place, (label, rows) in enumerate(series)
+    ]
     sizes = [math.log10(row["bytes"]) for rows in kinds.values() for row in rows] or [6.0]
     beside = max(0.6 - (max(sizes) - min(sizes)) / 2, 0.1)  # a decade or more: near sizes are no spectrum
-    figure.update_xaxes(
-        type="log",
-        range=[min(sizes) - beside, max(sizes) + beside],
-        title={"text": "bytes of one collective"},
-        **_size_ticks(min(sizes) - beside, max(sizes) + beside),
+    least, most = min(sizes) - beside, max(sizes) + beside
+    return laid_out(
+        points,
+        10,
+        pixels=26,
+        grid_y=True,
+        xaxis={
+            "type": "log",
+            "range": [least, most],
+            "title": {"text": "bytes of one collective"},
+            **_size_ticks(least, most),
+        },
+        yaxis={"title": {"text": "bus GB/s"}, "rangemode": "tozero", "automargin": True},
+        legend={"orientation": "h", "y": -0.3, "x": 0},
+        **_reference_line(report),
     )
-    figure.update_yaxes(title={"text": "bus GB/s"}, rangemode="tozero", automargin=True)
-    figure.update_layout(legend={"orientation": "h", "y": -0.3, "x": 0})
-    return laid_out(figure, 10, pixels=26, grid_y=True)
 
 
-def what_if_figure(report: Report) -> go.Figure:
+def what_if_figure(report: Report) -> Figure:
     """Predicted step time for one change at a time, ms, most saved first; a line marks the step as it is."""
     rows = sorted(report.what_if, key=lambda row: -(row.get("saved_pct") or 0.0))[:MOST_CHANGES]
     predicted = [rounded(row.get("predicted_step_time_ms")) for row in rows]
     saved = [row.get("saved_pct") for row in rows]
-    figure = go.Figure(
-        go.Bar(
-            x=predicted,
-            y=list(range(len(rows))),
-            orientation="h",
-            width=0.6,
-            marker={
-                "color": [TERMS["compute"].colour if (pct or 0.0) >= WORTH_PCT else _GREY for pct in saved]
-            },
-            text=[_saved_text(pct) for pct in saved],
-            textposition="auto",
-            insidetextanchor="start",
-            insidetextfont={"color": "#ffffff", "size": 12},
-            constraintext="none",
-            customdata=[_safe(row["change"], 120) for row in rows],
-            hovertemplate="%{customdata}: %{x:.3f} ms, %{text}<extra></extra>",
-            showlegend=False,
-        )
-    )
+    bars = {
+        "type": "bar",
+        "x": predicted,
+        "y": list(range(len(rows))),
+        "orientation": "h",
+        "width": 0.6,
+        "marker": {
+            "color": [TERMS["compute"].colour if (pct or 0.0) >= WORTH_PCT else _GREY for pct in saved]
+        },
+        "text": [_saved_text(pct) for pct in saved],
+        "textposition": "auto",
+        "insidetextanchor": "start",
+        "insidetextfont": {"color": "#ffffff", "size": 12},
+        "constraintext": "none",
+        "customdata": [_safe(row["change"], 120) for row in rows],
+        "hovertemplate": "%{customdata}: %{x:.3f} ms, %{text}<extra></extra>",
+        "showlegend": False,
+    }
+    now: dict[str, Any] = {}
     measured = next((row["step_time_ms"] for row in rows if row.get("step_time_ms") is not None), None)
     if measured is not None:
-        figure.add_vline(
-            x=measured,
-            line={"width": 2, "color": TERMS["comm_wait"].colour},
-            annotation={"text": f"now {measured:.4g} ms", "yanchor": "bottom", "xanchor": "right", "y": 1},
-        )
-    figure.update_xaxes(title={"text": "step ms"}, rangemode="tozero")
-    _label_places(figure, [_safe(row["change"], 44) for row in rows])
-    laid_out(figure, len(rows), pixels=28)
-    return figure.update_layout(margin={"t": 26})
-
-
-def label_lanes(figure: go.Figure, ranks: Sequence[int]) -> None:
-    """Lane numbers 0, 1, … on the y axis read 'rank r', the first on top."""
-    _label_places(figure, [f"rank {rank}" for rank in ranks])
-
-
-def _label_places(figure: go.Figure, labels: Sequence[str]) -> None:
-    figure.update_yaxes(
-        tickvals=list(range(len(labels))),
-        ticktext=list(labels),
-        range=[len(labels) - 0.5, -0.5],
-        showgrid=False,
-        zeroline=False,
-        **Y_LABELS,
+        note = {"text": f"now {measured:.4g} ms", "x": measured, "xref": "x", "xanchor": "right"}
+        note |= {"y": 1, "yref": "y domain", "yanchor": "bottom", "showarrow": False}
+        line = {"width": 2, "color": TERMS["comm_wait"].colour}
+        now = {"shapes": [upright_line(measured, line)], "annotations": [note]}
+    return laid_out(
+        [bars],
+        len(rows),
+        pixels=28,
+        margin={"t": 26},
+        xaxis={"title": {"text": "step ms"}, "rangemode": "tozero"},
+        yaxis=places_axis([_safe(row["change"], 44) for row in rows]),
+        **now,
     )
+
+
+def places_axis(labels: Sequence[str]) -> dict[str, Any]:
+    """A y axis on which the places 0, 1, … have these labels, the first on top."""
+    return {
+        "tickvals": list(range(len(labels))),
+        "ticktext": list(labels),
+        "range": [len(labels) - 0.5, -0.5],
+        "showgrid": False,
+        "zeroline": False,
+        **Y_LABELS,
+    }
+
+
+def _reference_line(report: Report) -> dict[str, Any]:
+    """What the link should give, where TO-C001 says so."""
+    for found in report.findings:
+        gbs = next((e.value for e in found.evidence if e.metric == "reference"), None)
+        if found.rule == "TO-C001" and isinstance(gbs, (int, float)):
+            line = {"dash": "dash", "width": 1.5, "color": _GREY}
+            shape = {"type": "line", "x0": 0, "x1": 1, "xref": "x domain", "y0": gbs, "y1": gbs, "yref": "y"}
+            note = {"text": f"the link should give {gbs:g} GB/s", "showarrow": False}
+            note |= {
+                "x": 1,
+                "xref": "x domain",
+                "xanchor": "right",
+                "y": gbs,
+                "yref": "y",
+                "yanchor": "bottom",
+            }
+            return {"shapes": [{**shape, "line": line}], "annotations": [note]}
+    return {}
 
 
 def _size_ticks(low: float, high: float) -> dict[str, list[Any]]:

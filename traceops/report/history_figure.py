@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import html
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from traceops.baseline.history import Change, KeyHistory, Sample, Trend, time_text
-from traceops.report.figures import laid_out, rounded
+from traceops.report.figures import Figure, laid_out, rounded, upright_line
 from traceops.report.history_text import size_text, value_text
 
 _DOT, _LEVEL = "#0072B2", "#8a8f98"
@@ -19,7 +19,7 @@ _MOST_LETTERS = 60
 _LEAST_RANGE = 0.05  # of the median to both sides, so that an even trend looks even
 
 
-def trend_figure(history: KeyHistory, trend: Trend) -> go.Figure:
+def trend_figure(history: KeyHistory, trend: Trend) -> Figure:
     """A dot a capture over its commit, in time order, a line at each level, and a mark at each lasting change.
 
     Captures of one commit stand above each other. The axis spans at least 5 % to both sides of the median.
@@ -32,43 +32,55 @@ def trend_figure(history: KeyHistory, trend: Trend) -> go.Figure:
         for place, sample in zip(places, samples, strict=True)
         if (value := sample.values[trend.metric]) is not None
     ]
-    figure = go.Figure()
-    for (start, end), level in _levels(trend, len(history.commits)):
-        figure.add_scatter(
-            x=[start - 0.4, end + 0.4],
-            y=[rounded(level * scale)] * 2,
-            mode="lines",
-            line={"color": _LEVEL, "width": 2},
-            hoverinfo="skip",
-            showlegend=False,
-        )
-    figure.add_scatter(
-        x=[place for place, _, _ in known],
-        y=[rounded(value) for _, value, _ in known],
-        mode="markers",
-        marker={"color": _DOT, "size": 8, "opacity": 0.8},
-        hovertext=[_about(sample, trend) for _, _, sample in known],
-        hovertemplate="%{hovertext}<extra></extra>",
-        showlegend=False,
-    )
-    for change in trend.changes:
-        _mark(figure, trend, change)
+    levels = [
+        {
+            "type": "scatter",
+            "x": [start - 0.4, end + 0.4],
+            "y": [rounded(level * scale)] * 2,
+            "mode": "lines",
+            "line": {"color": _LEVEL, "width": 2},
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
+        for (start, end), level in _levels(trend, len(history.commits))
+    ]
+    dots = {
+        "type": "scatter",
+        "x": [place for place, _, _ in known],
+        "y": [rounded(value) for _, value, _ in known],
+        "mode": "markers",
+        "marker": {"color": _DOT, "size": 8, "opacity": 0.8},
+        "hovertext": [_about(sample, trend) for _, _, sample in known],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "showlegend": False,
+    }
     values = [value for _, value, _ in known]
     middle = float(np.median(values))
     low = min(*values, middle - _LEAST_RANGE * abs(middle))
     high = max(*values, middle + _LEAST_RANGE * abs(middle))
     room = (high - low) * 0.08 or 1.0
-    figure.update_yaxes(title={"text": unit}, range=[low - room, high + 2 * room], zeroline=False)
     ticks = sorted({round(t) for t in np.linspace(0, len(history.commits) - 1, _MOST_TICKS)})
-    figure.update_xaxes(
-        tickvals=ticks,
-        ticktext=[f"{_safe(history.commits[t].label)}<br>{history.commits[t].date[5:]}" for t in ticks],
-        range=[-0.7, len(history.commits) - 0.3],
-        zeroline=False,
-        showgrid=False,
+    return laid_out(
+        [*levels, dots],
+        1,
+        pixels=0,
+        least=230,
+        grid_y=True,
+        margin={"l": 60, "t": 22, "b": 46},
+        xaxis={
+            "tickvals": ticks,
+            "ticktext": [
+                f"{_safe(history.commits[t].label)}<br>{history.commits[t].date[5:]}" for t in ticks
+            ],
+            "range": [-0.7, len(history.commits) - 0.3],
+            "zeroline": False,
+            "showgrid": False,
+        },
+        yaxis={"title": {"text": unit}, "range": [low - room, high + 2 * room], "zeroline": False},
+        shapes=[_line(change) for change in trend.changes],
+        annotations=[_note(trend, change) for change in trend.changes],
+        hovermode="closest",
     )
-    made = laid_out(figure, 1, pixels=0, least=230, grid_y=True)
-    return made.update_layout(margin={"l": 60, "r": 10, "t": 22, "b": 46}, hovermode="closest")
 
 
 def _levels(trend: Trend, commits: int) -> list[tuple[tuple[int, int], float]]:
@@ -82,20 +94,24 @@ def _levels(trend: Trend, commits: int) -> list[tuple[tuple[int, int], float]]:
     return found
 
 
-def _mark(figure: go.Figure, trend: Trend, change: Change) -> None:
-    figure.add_vline(
-        x=change.position - 0.5,
-        line={"color": _COLOURS[change.verdict], "width": 1.5, "dash": "dash"},
-        annotation={
-            "text": f"{size_text(trend, change)} since {_safe(change.since.label)}",
-            "font": {"color": _COLOURS[change.verdict], "size": 12},
-            "yref": "paper",
-            "y": 1.0,
-            "yanchor": "bottom",
-            "xanchor": "center",
-            "showarrow": False,
-        },
+def _line(change: Change) -> dict[str, Any]:
+    return upright_line(
+        change.position - 0.5, {"color": _COLOURS[change.verdict], "width": 1.5, "dash": "dash"}
     )
+
+
+def _note(trend: Trend, change: Change) -> dict[str, Any]:
+    return {
+        "text": f"{size_text(trend, change)} since {_safe(change.since.label)}",
+        "font": {"color": _COLOURS[change.verdict], "size": 12},
+        "x": change.position - 0.5,
+        "xref": "x",
+        "xanchor": "center",
+        "y": 1.0,
+        "yref": "y domain",
+        "yanchor": "bottom",
+        "showarrow": False,
+    }
 
 
 def _about(sample: Sample, trend: Trend) -> str:

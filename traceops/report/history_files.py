@@ -32,7 +32,7 @@ def write_history(
     """
     from traceops.report.history_html import render_history_html
 
-    contents = {
+    contents: dict[str, str | bytes] = {
         "history.html": render_history_html(histories, problems, store, plotlyjs=plotlyjs),
         "history.json": json_text(plain_json(history_document(histories, problems, store))),
         "history.csv": csv_text([_row(h, sample) for h in histories for sample in h.samples], _COLUMNS),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,14 +26,14 @@ _MOST_PROBLEMS = 50
 
 def render_history_html(
     histories: Sequence[KeyHistory], problems: Sequence[Problem], store: str, *, plotlyjs: str = "inline"
-) -> str:
-    """The page as text. `plotlyjs` is 'inline' (works offline, about 5 MB) or 'cdn' (small, needs the network).
+) -> bytes:
+    """The page in UTF-8. `plotlyjs` is 'inline' (works offline, about 5 MB) or 'cdn' (small, needs the network).
 
     Everything that came from the store is escaped, and a content security policy admits the page's own
     scripts only. Raises ValueError for another `plotlyjs`.
     """
     charts = {
-        f"{index}-{trend.metric}": json.loads(trend_figure(history, trend).to_json())
+        f"{index}-{trend.metric}": trend_figure(history, trend)
         for index, history in enumerate(histories)
         for trend in history.trends
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Any
 
@@ -18,8 +17,8 @@ from traceops.report.verdict import verdict
 from traceops.report.worst import MOST_RANKS, shown_ranks
 
 
-def render_html(report: Report, *, plotlyjs: str = "inline") -> str:
-    """The page as text. `plotlyjs` is 'inline' (works offline, about 5 MB) or 'cdn' (small, needs the network).
+def render_html(report: Report, *, plotlyjs: str = "inline") -> bytes:
+    """The page in UTF-8. `plotlyjs` is 'inline' (works offline, about 5 MB) or 'cdn' (small, needs the network).
 
     Everything that came from a trace is escaped, and a content security policy admits the page's own
     scripts only. Raises ValueError for another `plotlyjs`.
@@ -55,7 +54,7 @@ def _charts(report: Report, shown: list[int]) -> dict[str, Any]:
         made["arrivals"] = cross_figures.arrivals_figure(report)
     if any(row.get("bytes") for row in report.tables.get("bandwidth") or []):
         made["bandwidth"] = cross_figures.bandwidth_figure(report)
-    return {key: json.loads(figure.to_json()) for key, figure in made.items()}
+    return made
 
 
 def _content(report: Report, shown: list[int]) -> dict[str, Any]:

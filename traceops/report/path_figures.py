@@ -8,20 +8,19 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from traceops.analyses.ledger import BUCKETS
 from traceops.model import Report
 from traceops.rank_text import ranks_text
-from traceops.report.cross_figures import label_lanes
-from traceops.report.figures import laid_out, rounded
+from traceops.report.cross_figures import places_axis
+from traceops.report.figures import Figure, laid_out, rounded
 from traceops.report.terms import TERMS, TRANSFER, term_of
 from traceops.report.worst import MOST_RANKS, WORST_RANKS, shown_ranks
 
 MOST_RUNS = 12_000  # of equal cells in the timeline, over all ranks; a browser draws each as a shape
 
 
-def critical_path_figure(report: Report) -> go.Figure:
+def critical_path_figure(report: Report) -> Figure:
     """What set the length of the median step: a lane a rank on the path, its pieces in ms since the path began.
 
     Dotted lines lead from rank to rank. The 32 ranks with most of it where there are more.
@@ -33,27 +32,26 @@ def critical_path_figure(report: Report) -> go.Figure:
     lanes = sorted(sorted(on_path, key=lambda rank: -on_path[rank])[:WORST_RANKS])
     place = {rank: lane for lane, rank in enumerate(lanes)}
     shown = [row for row in rows if row["rank"] in place]
-    figure = go.Figure()
     jumps = [pair for pair in pairwise(shown) if pair[0]["rank"] != pair[1]["rank"]]
-    figure.add_scatter(
-        x=[
+    lines = {
+        "type": "scatter",
+        "x": [
             x for one, next_ in jumps for x in (one["start_ms"] + one["duration_ms"], next_["start_ms"], None)
         ],
-        y=[y for one, next_ in jumps for y in (place[one["rank"]], place[next_["rank"]], None)],
-        mode="lines",
-        line={"color": "rgba(128,128,128,0.9)", "dash": "dot", "width": 1},
-        hoverinfo="skip",
-        showlegend=False,
-    )
+        "y": [y for one, next_ in jumps for y in (place[one["rank"]], place[next_["rank"]], None)],
+        "mode": "lines",
+        "line": {"color": "rgba(128,128,128,0.9)", "dash": "dot", "width": 1},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    pieces = []
     for kind in _kinds(shown):
         same = [row for row in shown if row["kind"] == kind]
-        _add_pieces(figure, kind, same, place, [_split(row) for row in same])
-    label_lanes(figure, lanes)
-    figure.update_xaxes(title={"text": "ms since the path began"}, range=[0, _end(shown)])
-    return _with_legend(laid_out(figure, len(lanes), pixels=30))
+        pieces.append(_pieces(kind, same, place, [_split(row) for row in same]))
+    return _lanes([lines, *pieces], lanes, "ms since the path began", _end(shown), pixels=30)
 
 
-def timeline_figure(report: Report, ranks: Sequence[int] | None = None) -> go.Figure:
+def timeline_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
     """The longest step on all ranks, ms on one clock since its first beginning: a row a rank, coloured by bucket.
 
     Without `ranks` all of them, or the worst of more than 64. Runs too short to be seen join the
@@ -70,12 +68,8 @@ def timeline_figure(report: Report, ranks: Sequence[int] | None = None) -> go.Fi
     if len(runs) > MOST_RUNS:
         runs = [row for rank in lanes for row in thinned(by_rank[rank], MOST_RUNS // len(lanes))]
     place = {rank: lane for lane, rank in enumerate(lanes)}
-    figure = go.Figure()
-    for kind in _kinds(runs):
-        _add_pieces(figure, kind, [row for row in runs if row["kind"] == kind], place)
-    label_lanes(figure, lanes)
-    figure.update_xaxes(title={"text": "ms since the first rank began the step"}, range=[0, _end(runs)])
-    return _with_legend(laid_out(figure, len(lanes), pixels=24))
+    pieces = [_pieces(kind, [row for row in runs if row["kind"] == kind], place) for kind in _kinds(runs)]
+    return _lanes(pieces, lanes, "ms since the first rank began the step", _end(runs), pixels=24)
 
 
 def thinned(runs: Sequence[Mapping[str, Any]], most: int) -> list[dict[str, Any]]:
@@ -113,30 +107,28 @@ def _kinds(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
     return sorted({row["kind"] for row in rows}, key=lambda kind: (order.get(kind, len(order)), str(kind)))
 
 
-def _add_pieces(
-    figure: go.Figure,
-    kind: Any,
-    rows: Sequence[Mapping[str, Any]],
-    place: Mapping[int, int],
-    more: Sequence[str] = (),
-) -> None:
+def _pieces(
+    kind: Any, rows: Sequence[Mapping[str, Any]], place: Mapping[int, int], more: Sequence[str] = ()
+) -> dict[str, Any]:
+    """A trace of bars, one a row; `more` stands below a piece's time in the hover text."""
     term = term_of(kind)
-    figure.add_bar(
-        base=[rounded(row["start_ms"]) for row in rows],
-        x=[rounded(row["duration_ms"]) for row in rows],
-        y=[place[row["rank"]] for row in rows],
-        width=0.8,
-        orientation="h",
-        name=term.label,
-        meta=str(kind) if kind == TRANSFER or kind in TERMS else "other",
-        marker={"color": term.colour, "line": {"width": 0}},
-        customdata=[rounded(row["duration_ms"]) for row in rows],
-        hovertext=list(more) or None,
-        hovertemplate=f"{term.label}: %{{customdata:.3f}} ms from %{{base:.3f}} ms"
-        + ("<br>%{hovertext}" if more else "")
-        + "<extra></extra>",
-        showlegend=True,
-    )
+    duration = [rounded(row["duration_ms"]) for row in rows]
+    said = f"{term.label}: %{{customdata:.3f}} ms from %{{base:.3f}} ms"
+    return {
+        "type": "bar",
+        "base": [rounded(row["start_ms"]) for row in rows],
+        "x": duration,
+        "y": [place[row["rank"]] for row in rows],
+        "width": 0.8,
+        "orientation": "h",
+        "name": term.label,
+        "meta": str(kind) if kind == TRANSFER or kind in TERMS else "other",
+        "marker": {"color": term.colour, "line": {"width": 0}},
+        "customdata": duration,
+        **({"hovertext": list(more)} if more else {}),
+        "hovertemplate": f"{said}<br>%{{hovertext}}<extra></extra>" if more else f"{said}<extra></extra>",
+        "showlegend": True,
+    }
 
 
 def _split(row: Mapping[str, Any]) -> str:
@@ -150,11 +142,20 @@ def _split(row: Mapping[str, Any]) -> str:
     return f"{rank}: {', '.join(parts)} ms" if parts else rank
 
 
-def _with_legend(figure: go.Figure) -> go.Figure:
-    height = figure.layout.height
-    return figure.update_layout(
-        barmode="overlay",
-        height=height + 30,
+def _lanes(
+    traces: Sequence[Mapping[str, Any]], ranks: Sequence[int], title: str, end: float, pixels: int
+) -> Figure:
+    """A lane a rank, so many pixels high, over ms from 0 to `end`; a legend below."""
+    figure = laid_out(
+        traces,
+        len(ranks),
+        pixels=pixels,
         margin={"b": 80},
-        legend={"orientation": "h", "x": 0, "y": -60 / (height - 60), "yanchor": "top"},
+        xaxis={"title": {"text": title}, "range": [0, end]},
+        yaxis=places_axis([f"rank {rank}" for rank in ranks]),
+        barmode="overlay",
     )
+    layout = figure["layout"]
+    layout["legend"] = {"orientation": "h", "x": 0, "y": -60 / (layout["height"] - 60), "yanchor": "top"}
+    layout["height"] += 30
+    return figure

@@ -32,7 +32,7 @@ def write_comparison(
     `name` tells several comparisons of one pull request apart: each has its own comment and its own alerts.
     Raises InputError where the folder cannot be written to.
     """
-    contents: dict[str, str] = {}
+    contents: dict[str, str | bytes] = {}
     if "html" in formats:
         from traceops.report.comparison.html import render_comparison_html
 

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from traceops.compare.model import Comparison, MetricChange, Outcome, StepPoint
 from traceops.report.comparison import text
-from traceops.report.figures import Y_LABELS, laid_out, rounded
+from traceops.report.figures import Y_LABELS, Figure, laid_out, rounded, upright_line
 from traceops.report.terms import TERMS
 
 COLOUR = {"base": "#0072B2", "head": "#D55E00"}
@@ -26,7 +25,7 @@ MOST_POINTS = 4000
 _LEAST_SHARE = 0.002  # of the step: buckets that moved less are left out of the waterfall
 
 
-def waterfall_figure(comparison: Comparison) -> go.Figure | None:
+def waterfall_figure(comparison: Comparison) -> Figure | None:
     """From base's step to head's, ms: what each bucket of the ledger adds or takes; None without a ledger.
 
     The axis does not begin at 0, so base and head are dots and only what moved is a bar.
@@ -60,50 +59,54 @@ def waterfall_figure(comparison: Comparison) -> go.Figure | None:
         widths.append(end - at)
         colours.append("#7A7A7A")
     said = [f"{width:+.2f} ms" for width in widths]
-    figure = go.Figure(
-        go.Bar(
-            x=[rounded(value) for value in widths],
-            base=[rounded(value) for value in lefts],
-            y=labels,
-            orientation="h",
-            marker={"color": colours, "line": {"width": 1, "color": "rgba(128,128,128,0.8)"}},
-            text=said,
-            textposition="outside",
-            cliponaxis=False,
-            customdata=said,
-            hovertemplate="%{y}: %{customdata}<extra></extra>",
-            showlegend=False,
-        )
-    )
-    figure.add_scatter(
-        x=[rounded(start), rounded(end)],
-        y=["base", "head"],
-        mode="markers+text",
-        text=[f"  {start:.2f} ms", f"  {end:.2f} ms"],
-        textposition="middle right",
-        cliponaxis=False,
-        marker={"size": 12, "color": [COLOUR["base"], COLOUR["head"]]},
-        hovertemplate="%{y}: %{x:.2f} ms<extra></extra>",
-        showlegend=False,
-    )
+    bars = {
+        "type": "bar",
+        "x": [rounded(value) for value in widths],
+        "base": [rounded(value) for value in lefts],
+        "y": labels,
+        "orientation": "h",
+        "marker": {"color": colours, "line": {"width": 1, "color": "rgba(128,128,128,0.8)"}},
+        "text": said,
+        "textposition": "outside",
+        "cliponaxis": False,
+        "customdata": said,
+        "hovertemplate": "%{y}: %{customdata}<extra></extra>",
+        "showlegend": False,
+    }
+    dots = {
+        "type": "scatter",
+        "x": [rounded(start), rounded(end)],
+        "y": ["base", "head"],
+        "mode": "markers+text",
+        "text": [f"  {start:.2f} ms", f"  {end:.2f} ms"],
+        "textposition": "middle right",
+        "cliponaxis": False,
+        "marker": {"size": 12, "color": [COLOUR["base"], COLOUR["head"]]},
+        "hovertemplate": "%{y}: %{x:.2f} ms<extra></extra>",
+        "showlegend": False,
+    }
     ends = [start, *lefts, *(left + width for left, width in zip(lefts, widths, strict=True)), end]
     room = max(0.4 * (max(ends) - min(ends)), 0.01 * max(ends, default=1.0))
-    figure.update_xaxes(
-        title={"text": "ms a step, sum of the ledger's buckets"},
-        range=[rounded(max(0.0, min(ends) - room)), rounded(max(ends) + room)],
+    return laid_out(
+        [bars, dots],
+        len(labels) + 2,
+        pixels=30,
+        xaxis={
+            "title": {"text": "ms a step, sum of the ledger's buckets"},
+            "range": [rounded(max(0.0, min(ends) - room)), rounded(max(ends) + room)],
+        },
+        yaxis={
+            "autorange": "reversed",
+            "type": "category",
+            "showgrid": False,
+            "categoryorder": "array",
+            "categoryarray": ["base", *labels, "head"],
+            **Y_LABELS,
+        },
     )
-    figure.update_yaxes(
-        autorange="reversed",
-        type="category",
-        showgrid=False,
-        categoryorder="array",
-        categoryarray=["base", *labels, "head"],
-        **Y_LABELS,
-    )
-    return laid_out(figure, len(labels) + 2, pixels=30)
 
 
-def interval_figure(comparison: Comparison) -> go.Figure | None:
+def interval_figure(comparison: Comparison) -> Figure | None:
     """Each metric's change in percent with its interval, and how much worse would fail; None without any."""
     shown = [
         m
@@ -114,13 +117,14 @@ def interval_figure(comparison: Comparison) -> go.Figure | None:
         return None
     labels = [_label(metric) for metric in shown]
     changes = [float(metric.change_pct or 0.0) for metric in shown]
-    figure = go.Figure(
-        go.Scatter(
-            x=[rounded(value) for value in changes],
-            y=labels,
-            mode="markers",
-            marker={"size": 10, "color": [_OUTCOME[metric.outcome] for metric in shown]},
-            error_x={
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "x": [rounded(value) for value in changes],
+            "y": labels,
+            "mode": "markers",
+            "marker": {"size": 10, "color": [_OUTCOME[metric.outcome] for metric in shown]},
+            "error_x": {
                 "type": "data",
                 "symmetric": False,
                 "array": [_reach(m.high_pct, m.change_pct) for m in shown],
@@ -129,31 +133,39 @@ def interval_figure(comparison: Comparison) -> go.Figure | None:
                 "width": 5,
                 "color": "rgba(128,128,128,0.9)",
             },
-            customdata=[[text.effect_text(m), text.outcome_text(m)] for m in shown],
-            hovertemplate="%{y}<br>%{customdata[0]}: %{customdata[1]}<extra></extra>",
-            name="change and its interval",
-            showlegend=False,
-        )
-    )
+            "customdata": [[text.effect_text(m), text.outcome_text(m)] for m in shown],
+            "hovertemplate": "%{y}<br>%{customdata[0]}: %{customdata[1]}<extra></extra>",
+            "name": "change and its interval",
+            "showlegend": False,
+        }
+    ]
     limits = [(_label(m), _limit(m)) for m in shown if m.threshold_pct is not None]
     if limits:
-        figure.add_scatter(
-            x=[rounded(limit) for _, limit in limits],
-            y=[label for label, _ in limits],
-            mode="markers",
-            marker={"symbol": "line-ns", "size": 16, "line": {"width": 3, "color": "#CC3311"}},
-            hovertemplate="%{y}: fails from %{x:.4g} %<extra></extra>",
-            name="fails from here",
+        traces.append(
+            {
+                "type": "scatter",
+                "x": [rounded(limit) for _, limit in limits],
+                "y": [label for label, _ in limits],
+                "mode": "markers",
+                "marker": {"symbol": "line-ns", "size": 16, "line": {"width": 3, "color": "#CC3311"}},
+                "hovertemplate": "%{y}: fails from %{x:.4g} %<extra></extra>",
+                "name": "fails from here",
+            }
         )
-    figure.add_vline(x=0, line={"width": 1, "color": "rgba(128,128,128,0.9)"})
-    figure.update_xaxes(title={"text": "change, %"}, zeroline=False)
-    figure.update_yaxes(autorange="reversed", type="category", showgrid=False, **Y_LABELS)
-    figure.update_layout(legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"})
-    laid_out(figure, len(shown), pixels=26, least=180)
-    return figure.update_layout(margin={"t": 34})
+    return laid_out(
+        traces,
+        len(shown),
+        pixels=26,
+        least=180,
+        margin={"t": 34},
+        xaxis={"title": {"text": "change, %"}, "zeroline": False},
+        yaxis={"autorange": "reversed", "type": "category", "showgrid": False, **Y_LABELS},
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        shapes=[upright_line(0, {"width": 1, "color": "rgba(128,128,128,0.9)"})],
+    )
 
 
-def steps_figure(comparison: Comparison) -> go.Figure | None:
+def steps_figure(comparison: Comparison) -> Figure | None:
     """Every step as a dot, a column a capture, in the order they were taken where that is known; None without.
 
     Over the columns lie the medians of what is compared: steps without the profiler where there are any.
@@ -165,7 +177,7 @@ def steps_figure(comparison: Comparison) -> go.Figure | None:
         by_capture[point.side, point.capture].append(point)
     columns = _in_time_order(comparison, list(by_capture))
     thin = max(1, math.ceil(len(comparison.steps) / MOST_POINTS))
-    figure = go.Figure()
+    traces: list[dict[str, Any]] = []
     for side in ("base", "head"):
         for profiled in (False, True):
             xs: list[float] = []
@@ -180,36 +192,51 @@ def steps_figure(comparison: Comparison) -> go.Figure | None:
                         names.append(f"{html.escape(point.capture[:60])}, step {point.index}")
             if not xs:
                 continue
-            figure.add_scatter(
-                x=xs,
-                y=ys,
-                mode="markers",
-                name=f"{side}, {'with' if profiled else 'without'} the profiler",
-                marker={
-                    "color": COLOUR[side],
-                    "size": 6,
-                    "opacity": 0.8,
-                    "symbol": "circle-open" if profiled else "circle",
-                },
-                customdata=names,
-                hovertemplate="%{customdata}: %{y:.3f} ms<extra></extra>",
+            traces.append(
+                {
+                    "type": "scatter",
+                    "x": xs,
+                    "y": ys,
+                    "mode": "markers",
+                    "name": f"{side}, {'with' if profiled else 'without'} the profiler",
+                    "marker": {
+                        "color": COLOUR[side],
+                        "size": 6,
+                        "opacity": 0.8,
+                        "symbol": "circle-open" if profiled else "circle",
+                    },
+                    "customdata": names,
+                    "hovertemplate": "%{customdata}: %{y:.3f} ms<extra></extra>",
+                }
             )
-    _add_medians(figure, [by_capture[key] for key in columns])
+    traces.append(_medians([by_capture[key] for key in columns]))
     numbers: dict[str, int] = defaultdict(int)
     ticks = []
     for side, _ in columns:
         numbers[side] += 1
         ticks.append(f"{side} {numbers[side]}")
-    figure.update_xaxes(
-        tickvals=list(range(len(columns))), ticktext=ticks, range=[-0.6, len(columns) - 0.4], automargin=True
+    return laid_out(
+        traces,
+        0,
+        pixels=0,
+        least=380,
+        grid_y=True,
+        margin={"t": 60},
+        xaxis={
+            "tickvals": list(range(len(columns))),
+            "ticktext": ticks,
+            "range": [-0.6, len(columns) - 0.4],
+            "automargin": True,
+            "showgrid": False,
+            "zeroline": False,
+        },
+        yaxis={"title": {"text": "ms a step"}, "automargin": True},
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
     )
-    figure.update_yaxes(title={"text": "ms a step"}, automargin=True)
-    figure.update_layout(legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"})
-    laid_out(figure, 0, pixels=0, least=380, grid_y=True)
-    return figure.update_layout(margin={"t": 60}).update_xaxes(showgrid=False, zeroline=False)
 
 
-def _add_medians(figure: go.Figure, captures: Sequence[Sequence[StepPoint]]) -> None:
+def _medians(captures: Sequence[Sequence[StepPoint]]) -> dict[str, Any]:
+    """A line over each column at the median of what is compared."""
     xs: list[float | None] = []
     ys: list[float | None] = []
     for column, own in enumerate(captures):
@@ -217,14 +244,15 @@ def _add_medians(figure: go.Figure, captures: Sequence[Sequence[StepPoint]]) -> 
         median = rounded(float(np.median(compared)))
         xs += [column - _WIDTH / 2, column + _WIDTH / 2, None]
         ys += [median, median, None]
-    figure.add_scatter(
-        x=xs,
-        y=ys,
-        mode="lines",
-        line={"width": 2, "color": "rgba(128,128,128,0.9)"},
-        name="median of a capture",
-        hovertemplate="median %{y:.3f} ms<extra></extra>",
-    )
+    return {
+        "type": "scatter",
+        "x": xs,
+        "y": ys,
+        "mode": "lines",
+        "line": {"width": 2, "color": "rgba(128,128,128,0.9)"},
+        "name": "median of a capture",
+        "hovertemplate": "median %{y:.3f} ms<extra></extra>",
+    }
 
 
 def _in_time_order(comparison: Comparison, keys: list[tuple[str, str]]) -> list[tuple[str, str]]:

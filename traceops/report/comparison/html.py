@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from traceops.compare.model import Comparison, Explanation
@@ -17,8 +16,8 @@ from traceops.report.terms import COLUMNS
 _MOST_FINDINGS = 50  # of new ones, and of those that are gone
 
 
-def render_comparison_html(comparison: Comparison, *, plotlyjs: str = "inline") -> str:
-    """The page as text. `plotlyjs` is 'inline' (works offline, about 5 MB) or 'cdn' (small, needs the network).
+def render_comparison_html(comparison: Comparison, *, plotlyjs: str = "inline") -> bytes:
+    """The page in UTF-8. `plotlyjs` is 'inline' (works offline, about 5 MB) or 'cdn' (small, needs the network).
 
     Everything that came from a trace is escaped, and a content security policy admits the page's own
     scripts only. Raises ValueError for another `plotlyjs`.
@@ -34,7 +33,7 @@ def _charts(comparison: Comparison) -> dict[str, Any]:
         "waterfall": figures.waterfall_figure(comparison),
         "steps": figures.steps_figure(comparison),
     }
-    return {key: json.loads(figure.to_json()) for key, figure in made.items() if figure is not None}
+    return {key: figure for key, figure in made.items() if figure is not None}
 
 
 def _content(comparison: Comparison) -> dict[str, Any]:
