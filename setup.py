@@ -1,8 +1,9 @@
-"""Packages the two data folders beside the code: runners/ and templates/ ship inside the wheel."""
+"""Packages what pyproject.toml cannot say: the data folders beside the code, and the compiled scanner."""
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 BUNDLED = {"traceops._bundled.runners": "runners", "traceops._bundled.templates": "templates"}
+NATIVE = "traceops/load/native"
 
 setup(
     packages=[*find_packages(include=["traceops*"]), *BUNDLED],
@@ -10,4 +11,12 @@ setup(
     package_data={"traceops": ["py.typed", "report/*.json"], **{name: ["**/*"] for name in BUNDLED}},
     # running a script from the checkout leaves its byte code beside it
     exclude_package_data={name: ["**/__pycache__/*", "*.pyc"] for name in BUNDLED},
+    ext_modules=[
+        Extension(
+            "traceops.load._native",
+            [f"{NATIVE}/{source}" for source in ("module.c", "events.c", "strings.c")],
+            depends=[f"{NATIVE}/{header}" for header in ("events.h", "json.h", "strings.h", "values.h")],
+            optional=True,  # without a compiler the loader is pure Python: slower, with the same columns
+        )
+    ],
 )

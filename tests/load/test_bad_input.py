@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from json_reference import loaded_rows
 from trace_text import document, event
 
+pytestmark = pytest.mark.usefixtures("either_scanner")
+
 
 @pytest.mark.parametrize(
     "data",

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from json_reference import COMM_KEYS, loaded_rows, read_bytes, reference_rows
 from trace_text import document, event
 
-from traceops.load.kineto import load_trace, parse_ranks
+from traceops.load.collective import parse_ranks
+from traceops.load.kineto import load_trace
+
+pytestmark = pytest.mark.usefixtures("either_scanner")
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 TRACES = sorted(DATA.rglob("*.json.gz"))

@@ -11,6 +11,8 @@ from json_reference import loaded_rows, read_bytes
 from traceops.errors import InputError
 from traceops.load.kineto import load_trace
 
+pytestmark = pytest.mark.usefixtures("either_scanner")
+
 AMD = next((Path(__file__).resolve().parents[1] / "data/hta/amd").glob("*.gz"))
 
 

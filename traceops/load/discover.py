@@ -11,10 +11,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from traceops.errors import InputError
-from traceops.load.kineto import first_ts_us, read_meta
+from traceops.load.kineto import read_meta
 from traceops.load.run_manifest import MOST_RANKS, read_run_manifest, recorded_steps
 from traceops.load.scan import Scanner
 from traceops.load.source import chunks, filesystem, is_remote, open_binary
+from traceops.load.times import first_times_us
 
 _TRACE_SUFFIXES = (".json", ".json.gz")
 _RANK = re.compile(r"(?:^|[^a-z])(?:rank|worker)[_-]?(\d+)(?=\D|$)", re.IGNORECASE)
@@ -194,7 +195,7 @@ def _inspect(path: str, root: str, alone: bool) -> tuple[_Candidate | None, str 
         return None, None
     meta = read_meta(scanner.meta)
     base = scanner.meta.get("baseTimeNanoseconds")
-    started = int(first_ts_us(head) * 1000) + (base if isinstance(base, int) else 0)
+    started = int(next(iter(first_times_us(head)), 0.0) * 1000) + (base if isinstance(base, int) else 0)
     match = _WINDOW.search(PurePosixPath(path).name)
     window = int(match.group(1)) if match else None
     return _Candidate(path, rank_in_name, meta.rank, meta.world_size, window, started), None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any, TypeVar
 
 import msgspec
+
+from traceops.load.times import to_float
 
 _ABSENT = msgspec.Raw(b"")
 
@@ -51,8 +52,19 @@ class ExactEvent(RawEvent, gc=False):
     dur: msgspec.Raw = _ABSENT  # type: ignore[assignment]
 
 
-def lenient(value: Any, event_type: type[RawEvent]) -> RawEvent | None:
-    """An event from whatever JSON a tool wrote: numbers as strings, fields of odd types left out."""
+def decode_event(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent | None:
+    """One event by itself: `value` is what Python's json made of `text`. None if it is no event.
+
+    Fields that have our types are as in the file; whatever else a tool wrote is taken as it is meant:
+    numbers as strings, fields of odd types left out.
+    """
+    try:
+        return msgspec.json.decode(text, type=event_type)
+    except (msgspec.DecodeError, RecursionError):
+        return _lenient(value, text, event_type)
+
+
+def _lenient(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent | None:
     if not isinstance(value, dict) or not all(isinstance(value.get(key, ""), str) for key in ("ph", "cat")):
         return None
     value = dict(value)
@@ -61,15 +73,31 @@ def lenient(value: Any, event_type: type[RawEvent]) -> RawEvent | None:
             value.pop(key, None)
         else:
             value[key] = (
-                msgspec.Raw(str(value[key]).encode()) if event_type is ExactEvent else _number(value[key])
+                msgspec.Raw(str(value[key]).encode()) if event_type is ExactEvent else to_float(value[key])
             )
     args = value.get("args")
     if isinstance(args, dict) and "Input Dims" in args:
-        value["args"] = {**args, "Input Dims": msgspec.Raw(json.dumps(args["Input Dims"]).encode())}
+        value["args"] = {**args, "Input Dims": _raw_dims(args["Input Dims"], text)}
     try:
         return msgspec.convert(value, event_type, strict=False)
     except msgspec.ValidationError:
         return _salvage(value, event_type)
+
+
+class _OnlyDims(msgspec.Struct):
+    dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
+
+
+class _OnlyArgs(msgspec.Struct):
+    args: _OnlyDims
+
+
+def _raw_dims(dims: Any, text: str) -> msgspec.Raw:
+    """The JSON of "Input Dims" as the file has it, or else written anew."""
+    try:
+        return msgspec.json.decode(text, type=_OnlyArgs).args.dims
+    except (msgspec.DecodeError, RecursionError):
+        return msgspec.Raw(json.dumps(dims).encode())
 
 
 def _salvage(value: dict[str, Any], kind: type[_Struct]) -> _Struct:
@@ -83,10 +111,3 @@ def _salvage(value: dict[str, Any], kind: type[_Struct]) -> _Struct:
             if field.name == "args" and isinstance(part, dict):
                 kept["args"] = _salvage(part, _Args)
     return kind(**kept)
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan

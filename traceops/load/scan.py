@@ -1,25 +1,22 @@
-"""Splits trace JSON into its header, batches of whole events and its trailer, without holding the file."""
+"""Splits trace JSON into its header, whole events and its trailer, without holding the file."""
 
 from __future__ import annotations
 
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
-import msgspec
-
-from traceops.load.event import ExactEvent, RawEvent, lenient
 from traceops.load.source import Damaged
 
-# Between two events: `},\n  {"`. Inside an event's arguments the same can only stand in a list of
-# objects or a string; then the batch does not decode and is read event by event instead.
-_SEPARATOR = re.compile(rb'\}\s*,\s*(?=\{\s*")')
-_SEPARATOR_TEXT = re.compile(_SEPARATOR.pattern.decode())
-_KINETO_SEPARATOR = b'},\n  {\n    "'
+# What a sink says when it has read as many events as it can; the numbers are those of native/json.h.
+MORE = 0  # the text ends inside an event, or behind one
+ODD = 1  # what follows is no event that can be read quickly
+CLOSED = 2  # the list of events has ended
+
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-_ARRAY_END = re.compile(rb"\}\s*\]")
+_SEPARATOR = re.compile(r'\}\s*,\s*(?=\{\s*")')
 _BUFFER_LIMIT = 1 << 28  # no header and no event is this long: the bytes are garbage
 _SKIPPED = re.compile(r"[\s,]*")
 _WINDOW = 1 << 12  # longer than most events
@@ -28,21 +25,32 @@ _LONE_SURROGATE = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
-_NOT_FINITE = re.compile(r"-?(?:nan|inf)\b")  # as C++ prints them; JSON has no such numbers
+_NOT_FINITE = re.compile(r"(-?)(nan|inf)\b")  # as C++ prints them; JSON has no such numbers
+
+
+class Sink(Protocol):
+    """What becomes of the events: columns, or another file."""
+
+    decoder: json.JSONDecoder  # how `add` wants its value decoded
+
+    def take(self, text: bytes, ended: bool) -> tuple[int, int]:
+        """Read events from the beginning of `text`: how many bytes are done with, and MORE, ODD or CLOSED.
+
+        `ended` says that no more text follows. With CLOSED the bytes include the bracket that ends the list.
+        """
+
+    def add(self, value: Any, text: str) -> bool:
+        """Take one event that `take` could not read, decoded and as text; False if it is none."""
 
 
 class Scanner:
-    """Iterates over batches of events; afterwards `meta`, `damage` and `unreadable` tell about the rest.
-
-    Set `event_type` to ExactEvent before `batches()` where the digits of `ts` and `dur` are needed.
-    """
+    """Hands the events of a trace to a sink; `meta`, `damage` and `unreadable` tell about the rest."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._buffer = b""
         self._eof = False
-        self._closed = False  # the array of events has ended
-        self.event_type: type[RawEvent] = RawEvent
+        self._closed = False  # the list of events has ended
         self.meta: dict[str, Any] = {}
         self.damage: list[str] = []
         self.unreadable = 0  # events skipped because they are no valid JSON
@@ -73,19 +81,19 @@ class Scanner:
             self.damage.append("the file is empty" if empty else 'there is no "traceEvents" list')
         return self._give_up()
 
-    def batches(self) -> Iterator[list[RawEvent]]:
-        """Yield lists of events until their array ends or the bytes do."""
-        decode = msgspec.json.Decoder(list[self.event_type]).decode  # type: ignore[name-defined]
+    def read(self, sink: Sink) -> None:
+        """Hand over all events, until their list ends or the bytes do."""
         while not self._closed:
-            self._grow()
-            events = self._fast_batch(decode)
-            if events is None:
-                events = self._event_by_event()
-            if events:
-                yield events
-            if self._eof and not self._closed:
+            consumed, state = sink.take(self._buffer, self._eof)
+            self._buffer = self._buffer[consumed:]
+            if state == CLOSED:
+                self._close(self._buffer)
+            elif state == ODD or (self._buffer and (self._eof or len(self._buffer) >= _BUFFER_LIMIT)):
+                self._event_by_event(sink)
+            if not self._closed and self._eof:
                 self.damage.append("the JSON ends before the list of events does")
                 return
+            self._grow()
 
     def _grow(self) -> None:
         """Append at least one chunk, and enough of them to keep copying linear in the file's size."""
@@ -104,38 +112,8 @@ class Scanner:
             self._eof = True
         self._buffer = b"".join(parts)
 
-    def _fast_batch(self, decode: Callable[[bytes], list[RawEvent]]) -> list[RawEvent] | None:
-        """Decode all whole events in the buffer at once; None where that does not work."""
-        if self._eof:
-            end = _last_match(_ARRAY_END, self._buffer, len(self._buffer) - (1 << 16))
-            if end is None:
-                return None
-            batch, rest = self._buffer[: end.start() + 1], self._buffer[end.end() :]
-        else:
-            cut = self._last_separator()
-            if cut is None:
-                return [] if len(self._buffer) < _BUFFER_LIMIT else None
-            batch, rest = self._buffer[:cut], self._buffer[cut + 1 :]
-        try:
-            events = decode(b"[" + batch + b"]")
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return None
-        if self._eof:
-            self._close(rest)
-        else:
-            self._buffer = rest
-        return events
-
-    def _last_separator(self) -> int | None:
-        """Offset of the last comma that seems to stand between two events."""
-        at = self._buffer.rfind(_KINETO_SEPARATOR)
-        if at >= 0:
-            return at + 1
-        match = _last_match(_SEPARATOR, self._buffer, len(self._buffer) - (1 << 16))
-        return None if match is None else self._buffer.index(b",", match.start())
-
-    def _event_by_event(self) -> list[RawEvent]:
-        """Read the buffer where it does not decode as a whole: keep every event that does.
+    def _event_by_event(self, sink: Sink) -> None:
+        """Read the buffer where the sink cannot: hand over every event that is one.
 
         What may go on behind the buffer's end stays in it. A damaged event is skipped only where a
         whole one follows it, or nothing more comes.
@@ -143,37 +121,31 @@ class Scanner:
         utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         text = _LONE_SURROGATE.sub(r"\\ufffd", utf8.decode(self._buffer, final=self._eof))
         half_character, _ = utf8.getstate()
-        exact = self.event_type is ExactEvent
-        decoder = json.JSONDecoder(parse_float=str if exact else None)  # digits a float would lose
-        events: list[RawEvent] = []
         at = _skip(text, 0)
         while at < len(text):
             if text[at] == "]":
                 self._close(text[at + 1 :].encode() + half_character)
-                return events
+                return
+            more_may_come = not self._eof and len(text) < _BUFFER_LIMIT
+            value: Any = None
             try:
-                value, end = _decode(decoder, text, at)
+                value, end = _decode(sink.decoder, text, at)
             except _RanOut:
-                if not self._eof and len(text) < _BUFFER_LIMIT:
+                if more_may_come:
                     break
-                value, end = None, _next_event(decoder, text, at)
+                end = _next_event(sink.decoder, text, at)
             except (ValueError, RecursionError) as error:
-                found = _NOT_FINITE.match(text, at + getattr(error, "pos", 0))
-                if found:
-                    text = text[: found.start()] + "NaN".rjust(len(found[0])) + text[found.end() :]
+                if found := _NOT_FINITE.match(text, at + getattr(error, "pos", 0)):
+                    number = "NaN" if found[2] == "nan" else f"{found[1]}Infinity"
+                    text = text[: found.start()] + number + text[found.end() :]
                     continue
-                following = _next_event(decoder, text, at)
-                if following == len(text) and not self._eof and len(text) < _BUFFER_LIMIT:
+                end = _next_event(sink.decoder, text, at)
+                if end == len(text) and more_may_come:
                     break
-                value, end = None, following
-            event = lenient(value, self.event_type)
-            if event is None:
+            if not sink.add(value, text[at:end]):
                 self.unreadable += 1
-            else:
-                events.append(event)
             at = _skip(text, end)
         self._buffer = text[at:].encode() + half_character
-        return events
 
     def _close(self, trailer: bytes) -> None:
         """Read what follows the events: metadata in some files, nothing in others."""
@@ -232,7 +204,7 @@ def _decode(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, int]:
 
 def _next_event(decoder: json.JSONDecoder, text: str, at: int) -> int:
     """Offset of the next thing behind `at` that decodes and looks like an event, else the text's end."""
-    for match in _SEPARATOR_TEXT.finditer(text, at + 1):
+    for match in _SEPARATOR.finditer(text, at + 1):
         try:
             value, _ = _decode(decoder, text, match.end())
         except (ValueError, RecursionError, _RanOut):
@@ -240,10 +212,3 @@ def _next_event(decoder: json.JSONDecoder, text: str, at: int) -> int:
         if isinstance(value, dict) and "ph" in value:
             return match.end()
     return len(text)
-
-
-def _last_match(pattern: re.Pattern[bytes], text: bytes, start: int) -> re.Match[bytes] | None:
-    last = None
-    for last in pattern.finditer(text, max(start, 0)):  # noqa: B007
-        pass
-    return last

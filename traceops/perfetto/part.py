@@ -17,7 +17,7 @@ from traceops.perfetto.ids import Ids
 from traceops.perfetto.keep import StepFilter, Timed
 from traceops.perfetto.pieces import CannotWrite, Piece, PieceWriter
 from traceops.perfetto.processes import Processes
-from traceops.perfetto.reader import WholeEvent, WholeEventScanner
+from traceops.perfetto.reader import WholeEvent, read_whole_events
 from traceops.perfetto.times import LONGEST_NS, Placement, format_us, parse_us
 
 _ABSENT = msgspec.Raw(b"null")
@@ -72,9 +72,7 @@ def write_part(task: PartTask) -> Part:
 
     try:
         with open_binary(task.path) as file, PieceWriter(task.output, task.gzipped) as writer:
-            scanner = WholeEventScanner(chunks(file))
-            for batch in scanner.whole_events():
-                write(rewriter.rewrite(batch))
+            scanner = read_whole_events(chunks(file), lambda batch: write(rewriter.rewrite(batch)))
             write(rewriter.rest())
             if rewriter.events:
                 write(rewriter.processes.titles())

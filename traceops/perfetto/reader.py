@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,17 +9,9 @@ from typing import Any
 
 import msgspec
 
+from traceops.load.batch import decode_events
 from traceops.load.kineto import read_meta
-from traceops.load.scan import (
-    _BUFFER_LIMIT,
-    _LONE_SURROGATE,
-    _NOT_FINITE,
-    Scanner,
-    _decode,
-    _next_event,
-    _RanOut,
-    _skip,
-)
+from traceops.load.scan import Scanner
 from traceops.load.source import chunks, open_binary
 from traceops.perfetto.times import parse_us
 
@@ -44,86 +35,67 @@ def read_header(path: str) -> Header:
 
     Raises InputError where the file cannot be opened.
     """
-    first: int | None = None
+    earliest: list[int] = []
+
+    def note(batch: list[WholeEvent]) -> None:
+        times = (parse_us(bytes(event["ts"])) for event in batch if "ts" in event)
+        earliest[:] = sorted([*earliest, *(time for time in times if time is not None)])[:1]
+
     with open_binary(path) as file:
-        scanner = WholeEventScanner(chunks(file))
-        for batch in scanner.whole_events():
-            times = (parse_us(bytes(event["ts"])) for event in batch if "ts" in event)
-            earliest = min((time for time in times if time is not None), default=None)
-            if earliest is not None:
-                first = earliest if first is None else min(first, earliest)
+        scanner = read_whole_events(chunks(file), note)
     base = scanner.meta.get("baseTimeNanoseconds")
     # As the analysis reads it, or the two would disagree about when things were.
     base = base if isinstance(base, int) and 0 <= base < (1 << 62) else None
-    return Header(base, None if first is None else first + (base or 0), read_meta(scanner.meta).host)
+    return Header(base, earliest[0] + (base or 0) if earliest else None, read_meta(scanner.meta).host)
 
 
-class WholeEventScanner(Scanner):
-    """A scanner whose events are dicts from key to undecoded JSON, nothing left out."""
+class WholeEvents:
+    """A sink whose events are dicts from key to undecoded JSON, nothing left out, handed on in batches."""
 
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        super().__init__(pieces)
-        self.event_type = WholeEvent  # type: ignore[assignment]
+    def __init__(self, use: Callable[[list[WholeEvent]], None]) -> None:
+        # numbers keep their digits; constants become text, for JSON has no such numbers
+        self.decoder = json.JSONDecoder(parse_float=_verbatim, parse_int=_verbatim, parse_constant=str)
+        self._use = use
+        self._pending: list[WholeEvent] = []  # read one by one
 
-    def whole_events(self) -> Iterator[list[WholeEvent]]:
-        """Batches of events until their list ends or the bytes do."""
-        self.peek()
-        yield from self.batches()  # type: ignore[misc]
+    def take(self, text: bytes, ended: bool) -> tuple[int, int]:
+        """As Sink says."""
+        self.flush()
+        events, done, state = decode_events(_decode_checked, text, ended)
+        self._use(events)
+        return done, state
 
-    def _fast_batch(self, decode: Callable[[bytes], list[Any]]) -> list[Any] | None:
-        def checked(text: bytes) -> list[Any]:
-            text.decode()  # bytes that are no UTF-8 would pass through undecoded fields
-            return decode(text)
+    def add(self, value: Any, text: str) -> bool:
+        """As Sink says."""
+        try:
+            event = {key: msgspec.Raw(msgspec.json.encode(part)) for key, part in value.items()}
+        except (AttributeError, RecursionError, UnicodeEncodeError):  # no object, or none that JSON can hold
+            return False
+        self._pending.append(event)
+        return True
 
-        return super()._fast_batch(checked)
+    def flush(self) -> None:
+        """Hand on what is left, once all has been read."""
+        pending, self._pending = self._pending, []
+        self._use(pending)
 
-    def _event_by_event(self) -> list[Any]:
-        """As the scanner does it, but numbers keep their digits and no field is dropped."""
-        utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        text = _LONE_SURROGATE.sub(r"\\ufffd", utf8.decode(self._buffer, final=self._eof))
-        half_character, _ = utf8.getstate()
-        decoder = json.JSONDecoder(parse_float=_verbatim, parse_int=_verbatim, parse_constant=str)
-        events: list[WholeEvent] = []
-        at = _skip(text, 0)
-        while at < len(text):
-            if text[at] == "]":
-                self._close(text[at + 1 :].encode() + half_character)
-                return events
-            more_may_come = not self._eof and len(text) < _BUFFER_LIMIT
-            value: Any = None
-            try:
-                value, end = _decode(decoder, text, at)
-            except _RanOut:
-                if more_may_come:
-                    break
-                end = _next_event(decoder, text, at)
-            except (ValueError, RecursionError) as error:
-                found = _NOT_FINITE.match(text, at + getattr(error, "pos", 0))
-                if found:  # as C++ prints it; parse_constant makes it text, for JSON has no such number
-                    name = "NaN" if "nan" in found[0] else "Infinity"
-                    text = f"{text[: found.start()]}{'-' * (found[0] == '-inf')}{name}{text[found.end() :]}"
-                    continue
-                end = _next_event(decoder, text, at)
-                if end == len(text) and more_may_come:
-                    break
-            event = _undecoded(value)
-            if event is None:
-                self.unreadable += 1
-            else:
-                events.append(event)
-            at = _skip(text, end)
-        self._buffer = text[at:].encode() + half_character
-        return events
+
+def read_whole_events(chunks: Iterator[bytes], use: Callable[[list[WholeEvent]], None]) -> Scanner:
+    """Hand all events of a trace to `use`, in batches; the scanner tells about the rest of the file."""
+    scanner, sink = Scanner(chunks), WholeEvents(use)
+    scanner.peek()
+    scanner.read(sink)
+    sink.flush()
+    return scanner
+
+
+_decode = msgspec.json.Decoder(list[WholeEvent]).decode
+
+
+def _decode_checked(text: bytes) -> list[WholeEvent]:
+    text.decode()  # bytes that are no UTF-8 would pass through undecoded fields
+    return _decode(text)
 
 
 def _verbatim(digits: str) -> msgspec.Raw:
     return msgspec.Raw(digits.encode())
-
-
-def _undecoded(value: Any) -> WholeEvent | None:
-    if not isinstance(value, dict):
-        return None
-    try:
-        return {key: msgspec.Raw(msgspec.json.encode(part)) for key, part in value.items()}
-    except (RecursionError, UnicodeEncodeError):
-        return None

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from traceops.load.kineto import digits_to_ns
+from traceops.load.times import digits_to_ns
 from traceops.model import Int
 
 _LATEST_NS = 1 << 61  # 73 years; with a file's zero added it still fits an int64

@@ -1,0 +1,253 @@
+#include "events.h"
+
+#include "values.h"
+
+#include <stdlib.h>
+
+#define LONGEST_NS ((int64_t)1 << 56) /* as kineto.py has it */
+
+typedef struct {
+    Quoted phase, name, cat;
+    Text dims, dims_end; /* the JSON of "Input Dims", NULL if there is none */
+    Time ts, dur;
+    int64_t pid, tid, stream, correlation;
+    int collective;
+} Event;
+
+static int is(Text key, size_t length, const char *name, size_t name_length) {
+    return length == name_length && memcmp(key, name, name_length) == 0;
+}
+#define IS(name) is(key, length, name, sizeof name - 1)
+
+static Text read_args(Text p, Text end, Event *event, Status *why) {
+    event->stream = event->correlation = -1;
+    event->dims = NULL;
+    event->collective = 0;
+    if (*p == 'n')
+        return read_null(p, end, why);
+    if (*p != '{')
+        return stop(p, end, why);
+    p = skip_space(p + 1);
+    if (*p == '}')
+        return p + 1;
+    for (;;) {
+        Quoted quoted;
+        if ((p = read_string(p, end, &quoted, why)) == NULL)
+            return NULL;
+        p = skip_space(p);
+        if (*p != ':' || !quoted.plain)
+            return stop(p, end, why);
+        p = skip_space(p + 1);
+        Text key = quoted.start, value = p;
+        size_t length = (size_t)(quoted.end - key);
+        if (IS("stream"))
+            p = read_id(p, end, &event->stream, why);
+        else if (IS("correlation"))
+            p = read_int(p, end, &event->correlation, why);
+        else if (IS("Collective name")) {
+            event->collective = *p != 'n';
+            p = *p == 'n' ? read_null(p, end, why) : read_string(p, end, &quoted, why);
+        } else {
+            p = value_end(p, end, why);
+            if (p != NULL && IS("Input Dims")) {
+                event->dims = value;
+                event->dims_end = p;
+            }
+        }
+        if (p == NULL)
+            return NULL;
+        p = skip_space(p);
+        if (*p == '}')
+            return p + 1;
+        if (*p != ',')
+            return stop(p, end, why);
+        p = skip_space(p + 1);
+    }
+}
+
+static Text read_event(Text p, Text end, int exact, Event *event, Status *why) {
+    memset(event, 0, sizeof *event);
+    event->pid = event->tid = event->stream = event->correlation = -1;
+    p = skip_space(p + 1);
+    if (*p == '}')
+        return p + 1;
+    for (;;) {
+        Quoted quoted;
+        if ((p = read_string(p, end, &quoted, why)) == NULL)
+            return NULL;
+        p = skip_space(p);
+        if (*p != ':' || !quoted.plain)
+            return stop(p, end, why);
+        p = skip_space(p + 1);
+        Text key = quoted.start;
+        size_t length = (size_t)(quoted.end - key);
+        if (IS("ph"))
+            p = read_string(p, end, &event->phase, why);
+        else if (IS("ts"))
+            p = read_time(p, end, exact, &event->ts, why);
+        else if (IS("dur"))
+            p = read_time(p, end, exact, &event->dur, why);
+        else if (IS("pid"))
+            p = read_id(p, end, &event->pid, why);
+        else if (IS("tid"))
+            p = read_id(p, end, &event->tid, why);
+        else if (IS("name"))
+            p = read_string(p, end, &event->name, why);
+        else if (IS("args"))
+            p = read_args(p, end, event, why);
+        else if (IS("cat")) {
+            memset(&event->cat, 0, sizeof event->cat);
+            p = *p == 'n' ? read_null(p, end, why) : read_string(p, end, &event->cat, why);
+        } else
+            p = value_end(p, end, why);
+        if (p == NULL)
+            return NULL;
+        p = skip_space(p);
+        if (*p == '}')
+            return p + 1;
+        if (*p != ',')
+            return stop(p, end, why);
+        p = skip_space(p + 1);
+    }
+}
+
+static int32_t number_of(Events *events, int column, Quoted text) {
+    static const unsigned char nothing[1];
+    size_t length = (size_t)(text.end - text.start);
+    if (text.start == NULL)
+        return strings_number(&events->strings[column], nothing, 0);
+    if (text.plain)
+        return strings_number(&events->strings[column], text.start, length);
+    void *scratch = grown(events->scratch, &events->scratch_room, length, 1);
+    if (scratch == NULL)
+        return -1;
+    events->scratch = scratch;
+    return strings_number(&events->strings[column], scratch, unescape(text.start, text.end, scratch));
+}
+
+int events_reserve(Events *events, size_t more) {
+    if (more > SIZE_MAX - events->rows)
+        return 0;
+    size_t room = events->room;
+    for (int i = 0; i < WIDE_COLUMNS; i++) {
+        room = events->room;
+        int64_t *column = grown(events->wide[i], &room, events->rows + more, sizeof *column);
+        if (column == NULL)
+            return 0;
+        events->wide[i] = column;
+    }
+    for (int i = 0; i < NARROW_COLUMNS; i++) {
+        room = events->room;
+        int32_t *column = grown(events->narrow[i], &room, events->rows + more, sizeof *column);
+        if (column == NULL)
+            return 0;
+        events->narrow[i] = column;
+    }
+    events->room = room;
+    return 1;
+}
+
+static int keep_collective(Events *events, Text start, Text end) {
+    size_t length = (size_t)(end - start);
+    if (length > SIZE_MAX - events->text_used)
+        return 0;
+    void *text = grown(events->collective_text, &events->text_room, events->text_used + length, 1);
+    if (text == NULL)
+        return 0;
+    events->collective_text = text;
+    Collective *list = grown(events->collectives, &events->collective_room, events->collective_count + 1, sizeof *list);
+    if (list == NULL)
+        return 0;
+    events->collectives = list;
+    memcpy(events->collective_text + events->text_used, start, length);
+    list[events->collective_count].row = (int64_t)events->rows;
+    list[events->collective_count].start = events->text_used;
+    events->text_used += length;
+    list[events->collective_count++].end = events->text_used;
+    return 1;
+}
+
+/* Adds a row for a complete event with a usable time; 0 where there is no memory. */
+static int add(Events *events, const Event *event, Text start, Text end) {
+    int64_t index = events->seen;
+    size_t row = events->rows;
+    int32_t shape = -1;
+#define CAT_IS(text) is(event->cat.start, (size_t)(event->cat.end - event->cat.start), text, sizeof text - 1)
+    if (event->cat.start == NULL)
+        return 1;
+    if (CAT_IS("python_function")) {
+        events->with_stack = 1;
+        return 1;
+    }
+    if (event->phase.start == NULL || event->phase.end - event->phase.start != 1 || *event->phase.start != 'X' || CAT_IS("Trace"))
+        return 1;
+    if (!event->ts.valid || !event->dur.valid || event->dur.ns < 0 || event->dur.ns >= LONGEST_NS) {
+        events->bad_times += event->dur.given;
+        return 1;
+    }
+    if (!events_reserve(events, 1))
+        return 0;
+    int32_t name = number_of(events, NAME, event->name), cat = number_of(events, CAT, event->cat);
+    if (event->dims != NULL) {
+        shape = strings_number(&events->strings[SHAPE], event->dims, (size_t)(event->dims_end - event->dims));
+        if (shape < 0)
+            return 0;
+    }
+    if (name < 0 || cat < 0 || (event->collective && !keep_collective(events, start, end)))
+        return 0;
+    events->wide[INDEX][row] = index;
+    events->wide[TS][row] = event->ts.ns;
+    events->wide[DUR][row] = event->dur.ns;
+    events->wide[PID][row] = event->pid;
+    events->wide[TID][row] = event->tid;
+    events->wide[STREAM][row] = event->stream;
+    events->wide[CORRELATION][row] = event->correlation;
+    events->narrow[NAME][row] = name;
+    events->narrow[CAT][row] = cat;
+    events->narrow[SHAPE][row] = shape;
+    events->rows++;
+    return 1;
+}
+
+Status events_take(Events *events, const unsigned char *text, size_t length, size_t *consumed) {
+    Text p = text, end = text + length;
+    for (;;) {
+        Status why;
+        Event event;
+        for (;; p++) {
+            p = skip_space(p);
+            if (*p != ',')
+                break;
+        }
+        *consumed = (size_t)(p - text);
+        if (*p == ']') {
+            ++*consumed;
+            return CLOSED;
+        }
+        if (*p != '{')
+            return p == end ? MORE : ODD;
+        Text after = read_event(p, end, events->exact, &event, &why);
+        if (after == NULL)
+            return why;
+        /* escapes in these are for a more patient reader: what they say decides about the event */
+        if ((event.cat.start && !event.cat.plain) || (event.phase.start && !event.phase.plain))
+            return ODD;
+        if (!add(events, &event, p, after))
+            return NO_MEMORY;
+        events->seen++;
+        p = after;
+    }
+}
+
+void events_free(Events *events) {
+    for (int i = 0; i < WIDE_COLUMNS; i++)
+        free(events->wide[i]);
+    for (int i = 0; i < NARROW_COLUMNS; i++) {
+        free(events->narrow[i]);
+        strings_free(&events->strings[i]);
+    }
+    free(events->collectives);
+    free(events->collective_text);
+    free(events->scratch);
+    memset(events, 0, sizeof *events);
+}

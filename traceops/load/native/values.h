@@ -1,0 +1,194 @@
+/* Reads the values of an event's fields: text, numbers, times. What is right but unusual is ODD. */
+#ifndef TRACEOPS_VALUES_H
+#define TRACEOPS_VALUES_H
+
+#include "json.h"
+
+#include <math.h>
+
+#define LATEST_NS ((int64_t)1 << 61) /* as kineto.py has them: garbage beyond is no time */
+#define EXACT_FLOAT_US (((int64_t)1 << 43) - ((int64_t)1 << 40))
+
+typedef struct {
+    Text start, end;
+    int plain; /* without escapes */
+} Quoted;
+
+typedef struct {
+    int given, valid;
+    int64_t ns;
+} Time;
+
+static inline Text read_string(Text p, Text end, Quoted *value, Status *why) {
+    if (*p != '"')
+        return stop(p, end, why);
+    value->plain = 1;
+    value->start = p + 1;
+    value->end = string_end(p + 1, end, &value->plain, why);
+    return value->end ? value->end + 1 : NULL;
+}
+
+static inline Text read_null(Text p, Text end, Status *why) { return literal_end(p, end, "null", why); }
+
+/* An integer of up to 18 digits; null is -1. */
+static inline Text read_int(Text p, Text end, int64_t *value, Status *why) {
+    *value = -1;
+    if (*p == 'n')
+        return read_null(p, end, why);
+    Text start = p, after = number_end(p, end, why);
+    if (after == NULL)
+        return NULL;
+    int negative = *p == '-';
+    int64_t number = 0;
+    for (p += negative; p < after && is_digit(*p); p++) {
+        if (p - start >= 18 + negative)
+            break;
+        number = number * 10 + (*p - '0');
+    }
+    if (p != after) {
+        *why = ODD;
+        return NULL;
+    }
+    *value = negative ? -number : number;
+    return after;
+}
+
+/* An integer, or text: what Python's int() makes of the text where that is plain, -1 where it is no number. */
+static inline Text read_id(Text p, Text end, int64_t *value, Status *why) {
+    if (*p != '"')
+        return read_int(p, end, value, why);
+    Quoted text;
+    Text after = read_string(p, end, &text, why);
+    if (after == NULL)
+        return NULL;
+    for (Text c = text.start; text.plain && c < text.end; c++) {
+        unsigned char lower = *c | 0x20;
+        if (lower >= 'a' && lower <= 'z') {
+            *value = -1;
+            return after;
+        }
+    }
+    Status unused;
+    if (read_int(text.start, text.end + 1, value, &unused) != text.end || *text.start == 'n') {
+        *why = ODD;
+        return NULL;
+    }
+    return after;
+}
+
+/* Decimal digits of µs, with the fourth decimal rounding the third up, as digits_to_ns in kineto.py. */
+static inline int exact_ns(int64_t whole, Text decimals, int count, int64_t *ns) {
+    int64_t thousandths = 0;
+    for (int i = 0; i < 3; i++)
+        thousandths = thousandths * 10 + (i < count ? decimals[i] - '0' : 0);
+    *ns = whole * 1000 + thousandths + (count > 3 && decimals[3] >= '5');
+    return *ns < LATEST_NS;
+}
+
+/* The same as NumPy gets it from the double: only where that is one exactly rounded division. */
+static inline int float_ns(uint64_t digits, int count, int negative, Time *time) {
+    static const double powers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10,
+                                    1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+    if (digits > (uint64_t)1 << 53 || count > 22)
+        return 0;
+    double whole, us = (double)digits / powers[count];
+    time->valid = us < (double)LATEST_NS / 1000;
+    if (time->valid) {
+        double fraction = modf(us, &whole) * 1000.0;
+        time->ns = (int64_t)whole * 1000 + (int64_t)rint(fraction);
+        if (negative)
+            time->ns = -time->ns;
+    }
+    return 1;
+}
+
+/* µs as int64 ns. */
+static inline Text read_time(Text p, Text end, int exact, Time *time, Status *why) {
+    time->given = time->valid = 0;
+    time->ns = 0;
+    if (*p == 'n')
+        return read_null(p, end, why);
+    time->given = 1;
+    int negative = *p == '-', count = 0, length = 0;
+    Text start = p, decimals = p;
+    uint64_t digits = 0; /* all of them, if they are up to 19 */
+    int64_t whole;
+    for (p += negative; is_digit(*p); p++, length++)
+        digits = digits * 10 + (uint64_t)(*p - '0');
+    if (length == 0 || length > 16 || (length > 1 && start[negative] == '0'))
+        goto unusual;
+    whole = (int64_t)digits;
+    if (*p == '.') {
+        decimals = ++p;
+        for (; is_digit(*p); p++, length++)
+            digits = digits * 10 + (uint64_t)(*p - '0');
+        if (p == decimals)
+            goto unusual;
+        count = (int)(p - decimals > LONGEST_NUMBER ? LONGEST_NUMBER : p - decimals);
+    }
+    if ((*p | 0x20) == 'e' || p >= end)
+        goto unusual;
+    if (exact || (count <= 3 && whole < EXACT_FLOAT_US)) {
+        time->valid = exact_ns(whole, decimals, count, &time->ns);
+        if (negative)
+            time->ns = -time->ns;
+        return p;
+    }
+    if (length <= 19 && float_ns(digits, count, negative, time))
+        return p;
+unusual:
+    /* a number that goes on behind the text, or one for Python to read, or none at all */
+    p = number_end(start, end, why);
+    if (p != NULL)
+        *why = ODD;
+    return NULL;
+}
+
+static inline size_t put_utf8(unsigned char *to, unsigned int code) {
+    if (code < 0x80) {
+        to[0] = (unsigned char)code;
+        return 1;
+    }
+    if (code < 0x800) {
+        to[0] = (unsigned char)(0xc0 | code >> 6);
+        to[1] = (unsigned char)(0x80 | (code & 0x3f));
+        return 2;
+    }
+    if (code < 0x10000) {
+        to[0] = (unsigned char)(0xe0 | code >> 12);
+        to[1] = (unsigned char)(0x80 | (code >> 6 & 0x3f));
+        to[2] = (unsigned char)(0x80 | (code & 0x3f));
+        return 3;
+    }
+    to[0] = (unsigned char)(0xf0 | code >> 18);
+    to[1] = (unsigned char)(0x80 | (code >> 12 & 0x3f));
+    to[2] = (unsigned char)(0x80 | (code >> 6 & 0x3f));
+    to[3] = (unsigned char)(0x80 | (code & 0x3f));
+    return 4;
+}
+
+/* A string that has passed `string_end`, its escapes resolved, to `to`, which is as long as the text. */
+static inline size_t unescape(Text p, Text end, unsigned char *to) {
+    static const char letters[] = "bfnrt", meant[] = "\b\f\n\r\t";
+    size_t used = 0;
+    while (p < end) {
+        if (*p != '\\') {
+            to[used++] = *p++;
+        } else if (p[1] == 'u') {
+            unsigned int code = (unsigned int)hex4(p + 2);
+            p += 6;
+            if (code >= 0xd800 && code < 0xdc00) {
+                code = 0x10000 + ((code - 0xd800) << 10) + ((unsigned int)hex4(p + 2) - 0xdc00);
+                p += 6;
+            }
+            used += put_utf8(to + used, code);
+        } else {
+            const char *letter = strchr(letters, p[1]);
+            to[used++] = letter ? (unsigned char)meant[letter - letters] : p[1];
+            p += 2;
+        }
+    }
+    return used;
+}
+
+#endif
