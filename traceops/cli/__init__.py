@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -40,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks our signs shows ? for them
             stream.reconfigure(errors="replace")
     args = build_parser().parse_args(argv)
+    if args.command != "run":  # which hands its environment to the training
+        # Nothing here multiplies matrices, and OpenBLAS' threads take a third of the time to import numpy.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code: int = args.main(args)
     except TraceopsError as error:

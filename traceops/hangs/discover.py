@@ -16,7 +16,7 @@ from traceops.hangs.model import Evidence, RankRecord, RankStacks, RecordedGroup
 from traceops.hangs.own_files import Found, read_own, read_run
 from traceops.load.flight_recorder import is_dump
 from traceops.load.hang_log import read_log, records_from_log
-from traceops.load.run_manifest import MOST_RANKS, read_run_manifest
+from traceops.load.run_manifest import MOST_RANKS
 from traceops.load.stacks import read_stacks, sniff
 
 _HEAD = 1 << 16
@@ -37,21 +37,6 @@ _SKIPPED = (
 _TEXTS = (".log", ".txt", ".out", ".err")
 _RANK = re.compile(r"rank[_\-.]?(\d{1,7})", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(\d{1,7})(?:\.[A-Za-z]\w*)*$")
-
-
-def holds_evidence(path: str | os.PathLike[str]) -> bool:
-    """Whether a run folder holds evidence of a hang or of a rank that died; cheap, reads run.json at most."""
-    root = Path(path)
-    evidence = root / "evidence"
-    if evidence.is_dir() and any(
-        next(evidence.glob(pattern), None) is not None
-        for pattern in ("hang.*.json", "flight_recorder_*", "stacks_*")
-    ):
-        return True
-    if not (root / "run.json").is_file():
-        return False
-    manifest, _ = read_run_manifest(str(root))
-    return manifest.get("status") in ("failed", "hung") and manifest.get("failed_rank") is not None
 
 
 def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Evidence:

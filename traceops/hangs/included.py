@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from traceops.errors import InputError
 from traceops.findings import Verdict
-from traceops.hangs.diagnose import diagnose
-from traceops.hangs.discover import holds_evidence
 from traceops.hangs.judge import judge_hang, judge_no_hang
-from traceops.hangs.model import Diagnosis
+from traceops.load.run_manifest import read_run_manifest
 from traceops.load.source import is_remote
 from traceops.model import Finding
+
+if TYPE_CHECKING:
+    from traceops.hangs.model import Diagnosis
 
 
 def included_diagnosis(root: str) -> tuple[Diagnosis | None, list[Verdict]]:
@@ -22,6 +24,8 @@ def included_diagnosis(root: str) -> tuple[Diagnosis | None, list[Verdict]]:
         return None, _not_judged("evidence of a hang is read from local folders only")
     if not _has_evidence(root):
         return None, judge_no_hang()
+    from traceops.hangs.diagnose import diagnose  # half of what analyze imports, and most runs do not hang
+
     try:
         diagnosis = diagnose(root)
     except InputError as error:
@@ -46,7 +50,17 @@ def evidence_hint(path: str) -> str:
 
 
 def _has_evidence(path: str) -> bool:
-    return Path(path).is_dir() and holds_evidence(path)
+    """Whether a run folder holds evidence of a hang or of a rank that died; cheap, reads run.json at most."""
+    evidence = Path(path, "evidence")
+    if evidence.is_dir() and any(
+        next(evidence.glob(pattern), None) is not None
+        for pattern in ("hang.*.json", "flight_recorder_*", "stacks_*")
+    ):
+        return True
+    if not Path(path, "run.json").is_file():
+        return False
+    manifest, _ = read_run_manifest(path)
+    return manifest.get("status") in ("failed", "hung") and manifest.get("failed_rank") is not None
 
 
 def _not_judged(reason: str) -> list[Verdict]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import TYPE_CHECKING
 
 from traceops.findings import Verdict, finding
-from traceops.hangs.model import Diagnosis, Root
 from traceops.model import Evidence, Finding
 from traceops.rank_text import ranks_text
+
+if TYPE_CHECKING:
+    from traceops.hangs.model import Diagnosis, Root
 
 HANG_RULES = ("TO-H001", "TO-H002", "TO-H003", "TO-H004", "TO-H005", "TO-H006")
 NO_EVIDENCE = "the run folder holds no evidence of a hang"

@@ -6,14 +6,16 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from traceops.errors import InputError
 from traceops.findings import Verdict, checks
-from traceops.hangs.model import Diagnosis
 from traceops.model import Report
 from traceops.report.csv import CSV_FILES, HANG_CSV_FILES, render_csv_files, render_hang_csv_files
-from traceops.report.hang_json import hang_document
 from traceops.report.json import json_text, plain_json, render_json
+
+if TYPE_CHECKING:
+    from traceops.hangs.model import Diagnosis
 
 FORMATS = ("html", "csv", "json")
 
@@ -56,6 +58,8 @@ def write_diagnosis(
 
         contents["hang.html"] = render_hang_html(diagnosis, found, checked)
     if "json" in formats:
+        from traceops.report.hang_json import hang_document
+
         contents["hang.json"] = json_text(plain_json(hang_document(diagnosis, found, checked)))
     if "csv" in formats:
         contents |= render_hang_csv_files(diagnosis)

@@ -7,10 +7,12 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from traceops.hangs.model import Diagnosis
 from traceops.model import Finding, Report
+
+if TYPE_CHECKING:
+    from traceops.hangs.model import Diagnosis
 
 CSV_FILES = (
     "summary.csv",

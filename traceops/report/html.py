@@ -9,7 +9,7 @@ from traceops.analyses.ledger import IDLE_BUCKETS
 from traceops.findings import RULES
 from traceops.model import Report
 from traceops.rank_text import ranks_text
-from traceops.report import cross_tables, cross_text, detail_tables, hang_html, page, rank_tables
+from traceops.report import cross_tables, cross_text, detail_tables, page, rank_tables
 from traceops.report.cells import Cell, number
 from traceops.report.page import word
 from traceops.report.terms import COLUMNS, TERMS
@@ -58,6 +58,11 @@ def _charts(report: Report, shown: list[int]) -> dict[str, Any]:
 
 
 def _content(report: Report, shown: list[int]) -> dict[str, Any]:
+    hang: dict[str, Any] | None = None
+    if report.hang is not None:
+        from traceops.report.hang_html import hang_content
+
+        hang = hang_content(report.hang)
     return {
         "report": report,
         "run": report.run,
@@ -86,7 +91,7 @@ def _content(report: Report, shown: list[int]) -> dict[str, Any]:
         "rule_titles": {rule.id: rule.title for rule in RULES},
         "number": number,
         "ranks_text": ranks_text,
-        "hang": None if report.hang is None else hang_html.hang_content(report.hang),
+        "hang": hang,
     }
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from traceops.model import Report
-from traceops.report.hang_json import hang_object
 from traceops.version import __version__
 
 SCHEMA_VERSION = 1
@@ -20,6 +19,11 @@ SCHEMA_PATH = Path(__file__).with_name("report.schema.json")
 
 def to_json_object(report: Report) -> dict[str, Any]:
     """The object report.json holds: JSON types only, null where a number is not known."""
+    hang: dict[str, Any] | None = None
+    if report.hang is not None:
+        from traceops.report.hang_json import hang_object
+
+        hang = hang_object(report.hang)
     result: dict[str, Any] = plain_json(
         {
             "schema_version": SCHEMA_VERSION,
@@ -34,7 +38,7 @@ def to_json_object(report: Report) -> dict[str, Any]:
             "what_if": report.what_if,
             "findings": [asdict(finding) for finding in report.findings],
             "checks": [asdict(check) for check in report.checks],
-            "hang": None if report.hang is None else hang_object(report.hang),
+            "hang": hang,
         }
     )
     return result

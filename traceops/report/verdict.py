@@ -11,7 +11,6 @@ from typing import Any, Literal
 from traceops.analyses.ledger import BUCKETS
 from traceops.model import Check, Finding, Report
 from traceops.rank_text import ranks_text
-from traceops.report.hang_text import hang_level, hang_sentence
 from traceops.report.stragglers import (
     STRAGGLERS,
     mean_of_ranks,
@@ -65,6 +64,8 @@ def verdict(report: Report) -> Verdict:
     clean bill that names what nobody judged.
     """
     if report.hang is not None and report.hang.roots:
+        from traceops.report.hang_text import hang_level, hang_sentence
+
         others = sum(not finding.rule.startswith("TO-H") for finding in report.findings)
         more = f" {others} more finding{'s' if others > 1 else ''} below." if others else ""
         return Verdict(hang_level(report.hang), f"{hang_sentence(report.hang)}{more}")
