@@ -2,8 +2,10 @@
 
     python benchmarks/analyze_vs_hta.py FOLDER_OF_TRACES [--runs 3]
 
-Prints medians and the ratios pair by pair. Memory is the peak over time of the proportional set size summed over the
-process and its children, sampled every 10 ms (both use several processes, so a single process's maximum says little).
+Prints medians and the ratios pair by pair. traceops runs with an empty cache each time; a further line is of its
+second run, which finds the first one's. Memory comes from one more run each, because sampling it takes time: the peak
+over time of the proportional set size summed over the process and its children, every 10 ms (both use several
+processes, so a single process's maximum says little).
 """
 
 from __future__ import annotations
@@ -11,13 +13,11 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-import psutil
+from measuring import Timed, run_timed, run_watched
 
 from traceops.load.discover import discover
 
@@ -38,6 +38,7 @@ for rank in ranks:
 analysis.get_cuda_kernel_launch_stats(ranks=ranks, visualize=False)
 analysis.get_queue_length_summary(ranks=ranks)
 """
+_SAMPLE_S = 0.01
 
 
 def main() -> int:
@@ -48,67 +49,44 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3)
     args = parser.parse_args()
     files = [str(Path(file.path).resolve()) for file in discover(args.folder).windows[-1].files]
-    results: dict[str, list[tuple[float, float]]] = {"hta": [], "traceops": []}
-    with tempfile.TemporaryDirectory() as out:
-        commands = {
-            "hta": [sys.executable, "-c", HTA_SCRIPT, *files],
-            "traceops": [sys.executable, "-m", "traceops", "analyze", args.folder, "-o", out, "-q"],
+    runs: dict[str, list[Timed]] = {"HTA": [], "traceops": [], "traceops, cached": []}
+    with tempfile.TemporaryDirectory() as work:
+        out = Path(work, "report")
+        hta = [sys.executable, "-c", HTA_SCRIPT, *files]
+        traceops = [sys.executable, "-m", "traceops", "analyze", args.folder, "-o", str(out), "-q"]
+        run_timed(traceops, _cache(work, "warm"))  # warms the file cache for both
+        for turn in range(args.runs):
+            runs["HTA"].append(run_timed(hta))
+            runs["traceops"].append(run_timed(traceops, _cache(work, turn)))
+            runs["traceops, cached"].append(run_timed(traceops, _cache(work, turn)))
+        peak = {
+            "HTA": run_watched(hta, _SAMPLE_S).peak_mb,
+            "traceops": run_watched(traceops, _SAMPLE_S, _cache(work, "watched")).peak_mb,
+            "traceops, cached": run_watched(traceops, _SAMPLE_S, _cache(work, "watched")).peak_mb,
         }
-        measure(commands["traceops"])  # warms the file cache for both
-        for _ in range(args.runs):
-            for name, command in commands.items():
-                results[name].append(measure(command))
-        written = sum(file.stat().st_size for file in Path(out).iterdir())
+        written = sum(file.stat().st_size for file in out.iterdir())
+    size = sum(Path(file).stat().st_size for file in files)
+    print(f"{len(files)} traces, {size / 1e6:.1f} MB zipped; {args.runs} runs each")
+    print("| | median s | CPU s | peak MB |\n|---|---|---|---|")
+    for name, own in runs.items():
+        cpu = statistics.median(run.cpu_seconds for run in own)
+        print(f"| {name} | {_median(own):.2f} | {cpu:.2f} | {peak[name]:.0f} |")
+    ratios = [h.seconds / t.seconds for h, t in zip(runs["HTA"], runs["traceops"], strict=True)]
     print(
-        f"{len(files)} traces, {sum(Path(f).stat().st_size for f in files) / 1e6:.1f} MB zipped; {args.runs} runs each"
+        f"time: {statistics.median(ratios):.1f} times as fast (pairs: {' '.join(f'{r:.1f}' for r in ratios)})"
     )
-    print("| | median s | median peak MB |\n|---|---|---|")
-    for name, runs in results.items():
-        seconds, megabytes = (statistics.median(values) for values in zip(*runs, strict=True))
-        print(f"| {name} | {seconds:.2f} | {megabytes:.0f} |")
-    pairs = list(zip(results["hta"], results["traceops"], strict=True))
-    print(f"time: {' '.join(f'{h[0] / t[0]:.1f}' for h, t in pairs)} times as fast")
-    print(f"memory: {' '.join(f'{t[1] / h[1]:.3f}' for h, t in pairs)} of HTA's")
+    print(f"memory: {peak['traceops'] / peak['HTA']:.3f} of HTA's")
     print(f"traceops also matches collectives, judges the rules and writes {written / 1e6:.1f} MB of reports")
     return 0
 
 
-def measure(command: list[str]) -> tuple[float, float]:
-    """Wall seconds and peak memory (MB) of a command and its children."""
-    started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    watched = psutil.Process(process.pid)
-    peak = 0
-    while process.poll() is None:
-        total = 0
-        for each in (watched, *_children(watched)):
-            total += _pss(each)
-        peak = max(peak, total)
-        time.sleep(0.01)
-    seconds = time.perf_counter() - started
-    if process.returncode:
-        assert process.stderr is not None
-        raise SystemExit(f"{command[:4]} failed:\n{process.stderr.read().decode()[-3000:]}")
-    return seconds, peak / 1e6
+def _median(runs: list[Timed]) -> float:
+    return statistics.median(run.seconds for run in runs)
 
 
-def _children(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        children: list[psutil.Process] = process.children(recursive=True)
-        return children
-    except psutil.Error:
-        return []
-
-
-def _pss(process: psutil.Process) -> int:
-    """Proportional set size, bytes: shared pages are counted once over the processes that share them."""
-    try:
-        for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass  # it has just ended
-    return 0
+def _cache(work: str, name: object) -> dict[str, str]:
+    """The environment with a cache of this name."""
+    return {**os.environ, "TRACEOPS_CACHE": str(Path(work, f"cache_{name}"))}
 
 
 if __name__ == "__main__":
