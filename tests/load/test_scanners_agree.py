@@ -68,28 +68,37 @@ def test_on_real_traces_with_damage(load, path):
 
 
 values = st.sampled_from(
-    ["1", "-1", "0", "-0", "null", "true", '""', '"7"', '"-7"', '"x7"', '" 7"', '"7_0"', '"+7"', '"é"', '"\\u0037"',
-     "1.0",
-     "1e2", "123456789012345678", "1234567890123456789", "4611686018427387904", "-4611686018427387905", "[]", "{}",
-     "[1, [2]]"]
+    ["1", "-1", "0", "-0", "null", "true", '""', '"7"', '"-7"', '"x7"', '" 7"', '"7_0"', '"+7"', '"é"',
+     r'"\u0037"', "1.0", "1e2", "123456789012345678", "1234567890123456789", "4611686018427387904",
+     "-4611686018427387905", "[]", "{}", "[1, [2]]"]
 )  # fmt: skip
-times = (
-    st.sampled_from(
-        ["null", '"5"', '"x"', "1e3", "-3.25", "NaN", "-Infinity", "1e999", "2305843009213693.951", "9e18", "0.0005",
-         "0.0015", "-0.0005", "9007199254740992", "9007199254740993.5", "9999999999999999.9999", "99999999999999999"]
-    )
-    | st.decimals(0, 2**51, places=3).map(str)
-    | st.decimals(0, 2**40, places=7).map(str)
-    | st.integers(0, 2**60).map(str)
+time = st.builds(
+    "{}.{:0{}}".format,
+    st.integers(0, 2**24) | st.integers(2**42, 2**44) | st.integers(0, 2**51),
+    st.integers(0, 999) | st.integers(0, 10**9),
+    st.sampled_from([3, 3, 4, 6, 12]),
+)
+times = time | st.sampled_from(
+    ["null", '"5"', '"x"', "1e3", "-3.25", "NaN", "-Infinity", "1e999", "2305843009213693.951", "9e18", "0.0005",
+     "0.0015", "-0.0005", "9007199254740992", "9007199254740993.5", "9999999999999999.9999", "99999999999999999"]
 )  # fmt: skip
 names = st.sampled_from(
-    ["k", "gloo:all_reduce", "nccl:x", "größe", r"a\"b\\c\/\n\u00e9\ud83d\ude80", r"\ud800", ""]
+    [
+        '"gloo:all_reduce"',
+        '"nccl:x"',
+        '"größe"',
+        r'"a\"b\\c\/\n\u00e9\ud83d\ude80\udbff\udfff"',
+        r'"\ud800"',
+        '""',
+        "5",
+    ]
 )
+phases = st.sampled_from(['"i"', '"M"', r'"\u0058"', "null"])
+cats = st.sampled_from(['"cpu_op"', '"python_function"', '"Trace"', "null", "4", r'"cpu\u005fop"'])
+choices = {"name": names, "ts": times, "dur": times, "pid": values, "tid": values, "ph": phases, "cat": cats}
+usual = {"name": '"k"', "ts": "12.5", "dur": "2.25", "pid": "1", "tid": "2", "ph": '"X"', "cat": '"kernel"'}
+
 shapes = st.sampled_from(["[[1, 2], []]", "[[1,2]]", "[ ]", "null", '"text"', '[["a"]]', "[[3,[4, 5]]]", "7"])
-phases = st.sampled_from(["X"] * 5 + ["i", "M", r"\u0058"])
-cats = st.sampled_from(
-    ['"kernel"', '"cpu_op"', '"python_function"', '"Trace"', "null", "4", r'"cpu\u005fop"']
-)
 texts = st.sampled_from(['"allreduce"', "null", "3", '"[0, 1]"', "[1, 0]", '"[0, ...]"', '"é"'])
 fields = st.one_of(
     st.tuples(
@@ -102,15 +111,15 @@ fields = st.one_of(
 
 @st.composite
 def events(draw):
-    parts = [f'"name": "{draw(names)}"', f'"ts": {draw(times)}', f'"dur": {draw(times)}']
-    parts += [f'"pid": {draw(values)}', f'"tid": {draw(values)}']
-    parts.append(f'"ph": "{draw(phases)}"')
-    parts.append(f'"cat": {draw(cats)}')
+    """Mostly usual events: only where the compiled scanner reads one itself can the two disagree."""
+    odd = draw(st.lists(st.sampled_from(sorted(choices)), max_size=2))
+    parts = [f'"{key}": {draw(choices[key]) if key in odd else value}' for key, value in usual.items()]
+    parts += [f'"{key}": {draw(time)}' for key in ("ts", "dur") if draw(st.booleans())]  # the last one counts
     if draw(st.booleans()):
-        given_fields = draw(st.lists(fields, max_size=5))
-        parts.append('"args": {' + ", ".join(f'"{key}": {value}' for key, value in given_fields) + "}")
+        arguments = draw(st.lists(fields, max_size=3))
+        parts.append('"args": {' + ", ".join(f'"{key}": {value}' for key, value in arguments) + "}")
     parts = draw(st.permutations(parts))
-    if draw(st.booleans()):
+    if draw(st.integers(0, 9)) == 0:
         parts.pop()
     return "{" + draw(st.sampled_from([", ", ",", " ,\n"])).join(parts) + "}"
 
@@ -121,7 +130,7 @@ def events(draw):
     st.booleans(),
 )
 @example(["5", "[]", "null", '"x"', "{}", event()], ", ", False)
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_on_generated_events(load, texts, separator, absolute):
     first = [event(ts="1712195495406752.797")] if absolute else []
     assert_same(load, document([*first, *texts, event()], separator))

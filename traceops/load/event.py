@@ -65,7 +65,9 @@ def decode_event(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent 
 
 
 def _lenient(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent | None:
-    if not isinstance(value, dict) or not all(isinstance(value.get(key, ""), str) for key in ("ph", "cat")):
+    if not isinstance(value, dict) or not isinstance(value.get("ph", ""), str):
+        return None
+    if not isinstance(value.get("cat"), (str, type(None))):
         return None
     value = dict(value)
     for key in ("ts", "dur"):

@@ -79,6 +79,8 @@ static inline Text read_id(Text p, Text end, int64_t *value, Status *why) {
 /* Decimal digits of µs, with the fourth decimal rounding the third up, as digits_to_ns in kineto.py. */
 static inline int exact_ns(int64_t whole, Text decimals, int count, int64_t *ns) {
     int64_t thousandths = 0;
+    if (whole > LATEST_NS / 1000)
+        return 0; /* whose product would overflow */
     for (int i = 0; i < 3; i++)
         thousandths = thousandths * 10 + (i < count ? decimals[i] - '0' : 0);
     *ns = whole * 1000 + thousandths + (count > 3 && decimals[3] >= '5');
