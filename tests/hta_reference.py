@@ -82,7 +82,7 @@ def differences(theirs, ours):
     return result
 
 
-KEYS = ("rank", "stream", "idle_category", "kernel_type", "name", "correlation")
+KEYS = ("rank", "stream", "idle_category", "kernel_type", "name", "correlation", "quantity")
 EXACT = (*KEYS, "count")
 
 

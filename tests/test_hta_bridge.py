@@ -1,4 +1,7 @@
-"""HTA answers the same through our columns as through its own loader; where it errs, its value stands beside ours."""
+"""HTA answers the same through our columns as through its own loader, and our tables the same as HTA.
+
+Where HTA errs, its value stands beside ours.
+"""
 
 import json
 import os
@@ -7,16 +10,18 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hta_reference import TABLES, differences, hta_analysis, hta_answers, write_rebased
 
 from traceops import hta_bridge
 from traceops.analyses.activity import COMM, COMPUTE, MEMORY, find_activity
+from traceops.analyses.hta_tables import hta_tables
 from traceops.analyses.kernels import measure_kernels
 from traceops.analyses.ledger import measure_ledger
 from traceops.analyses.steps import find_steps
 from traceops.analyze import analyze
-from traceops.hta_bridge import hta_tables, launch_summary
+from traceops.hta_bridge import hta_frames, tables_by_hta
 from traceops.intervals import intersect
 from traceops.load.kineto import load_trace
 
@@ -46,17 +51,30 @@ NOISE_US = 1e-6
 
 def check_parity(path, rebased):
     answers, errors = hta_answers(write_rebased(path, rebased))
-    tables = hta_tables(0, load_trace(str(path)))
-    assert (errors, tables.failed) == ({}, ())
-    for table in TABLES:
-        for column, difference in differences(answers.get(table), getattr(tables, table)).items():
-            limit = ROUNDED.get(column, NOISE_US) if table not in ("kernels",) else NOISE_US
-            assert difference <= limit, (table, column, difference)
+    trace = load_trace(str(path))
+    frames, failed = hta_frames(0, trace)
+    assert (errors, failed) == ({}, ())
+    check_same(answers, frames)
+    tables = hta_tables(0, trace.events)
+    assert tables.failed == ()
+    described = answers["launches"][["cpu_duration", "gpu_duration", "launch_delay"]].describe([0.05, 0.95])
+    ours = {name: getattr(tables, name) for name in TABLES}
+    check_same(
+        {**answers, "launches": described.T.reset_index(names="quantity")},
+        {name: pd.DataFrame(table) for name, table in ours.items() if table is not None},
+    )
     return answers
 
 
+def check_same(theirs, ours):
+    for table in TABLES:
+        for column, difference in differences(theirs.get(table), ours.get(table)).items():
+            limit = ROUNDED.get(column, NOISE_US) if table not in ("kernels",) else NOISE_US
+            assert difference <= limit, (table, column, difference)
+
+
 @pytest.mark.parametrize("path", SAMPLE, ids=lambda path: f"{path.parent.name}/{path.name.split('.')[0]}")
-def test_hta_gives_the_same_tables_through_our_columns_as_through_its_loader(path, tmp_path):
+def test_tables_are_the_same_by_us_by_hta_and_by_hta_with_its_own_loader(path, tmp_path):
     answers = check_parity(path, tmp_path / "rank_0.json")
     assert answers["temporal"]["kernel_time(us)"][0] > 0
     assert len(answers["kernels"]) > 2
@@ -64,7 +82,7 @@ def test_hta_gives_the_same_tables_through_our_columns_as_through_its_loader(pat
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the larger set of traces is not here")
 @pytest.mark.skipif("TRACEOPS_ALL_TRACES" not in os.environ, reason="minutes: set TRACEOPS_ALL_TRACES=1")
-def test_hta_gives_the_same_tables_on_every_trace_there_is(tmp_path):
+def test_tables_are_the_same_on_every_trace_there_is(tmp_path):
     paths = [*SHARED.glob("traces/**/*.json.gz"), *SHARED.glob("outside/**/*.json.gz")]
     paths = [path for path in paths if "cpu_only" not in path.parts]
     assert len(paths) > 80
@@ -74,35 +92,27 @@ def test_hta_gives_the_same_tables_on_every_trace_there_is(tmp_path):
 
 def test_on_the_file_as_it_is_hta_differs_by_what_a_float_of_its_times_loses():
     answers, _ = hta_answers(DDP)
-    tables = hta_tables(0, load_trace(str(DDP)))
+    frames, _ = hta_frames(0, load_trace(str(DDP)))
     spacing = np.spacing(4361298540000.0)  # µs: this file's times
-    assert 0 < differences(answers["launches"], tables.launches)["launch_delay"] <= 2 * spacing
-    assert max(differences(answers["temporal"], tables.temporal).values()) < 50 * spacing
+    assert 0 < differences(answers["launches"], frames["launches"])["launch_delay"] <= 2 * spacing
+    assert max(differences(answers["temporal"], frames["temporal"]).values()) < 50 * spacing
 
 
 def test_absolute_times_cost_hta_a_quarter_of_a_microsecond_each(tmp_path):
-    ours = hta_tables(0, load_trace(str(NS)))
+    ours, _ = hta_frames(0, load_trace(str(NS)))
     absolute, _ = hta_answers(NS)
     from_zero, _ = hta_answers(write_rebased(NS, tmp_path / "rank_0.json"))
-    assert differences(absolute["launches"], ours.launches)["launch_delay"] > 0.1
-    assert differences(from_zero["launches"], ours.launches)["launch_delay"] < NOISE_US
-    assert differences(absolute["idle"], ours.idle)["idle_time"] > 10
-    assert differences(from_zero["idle"], ours.idle)["idle_time"] < ROUNDED["idle_time"]
-
-
-def test_launch_statistics_are_folded_to_a_row_per_quantity():
-    tables = hta_tables(0, load_trace(str(DDP)))
-    folded = launch_summary(tables).launches.set_index("quantity")
-    assert folded.loc["launch_delay", "max"] == tables.launches.launch_delay.max()
-    assert folded.loc["gpu_duration", "50%"] == tables.launches.gpu_duration.median()
-    assert folded.loc["cpu_duration", "count"] == len(tables.launches)
+    assert differences(absolute["launches"], ours["launches"])["launch_delay"] > 0.1
+    assert differences(from_zero["launches"], ours["launches"])["launch_delay"] < NOISE_US
+    assert differences(absolute["idle"], ours["idle"])["idle_time"] > 10
+    assert differences(from_zero["idle"], ours["idle"])["idle_time"] < ROUNDED["idle_time"]
 
 
 def test_nothing_of_hta_reaches_the_terminal():
     code = (
         "import sys, logging; logging.basicConfig(level=logging.INFO)\n"
         "import traceops.hta_bridge as bridge; from traceops.load.kineto import load_trace\n"
-        "for path in sys.argv[1:]: print(bridge.hta_tables(0, load_trace(path)).failed)"
+        "for path in sys.argv[1:]: print(bridge.tables_by_hta(0, load_trace(path)).failed)"
     )
     paths = [str(path) for path in (DDP, AMD, CPU_ONLY)]
     result = subprocess.run(
@@ -116,8 +126,8 @@ def test_one_failing_analysis_costs_its_own_table_only(monkeypatch):
     def fail(*args):
         raise KeyError("stream")
 
-    monkeypatch.setitem(sys.modules["traceops.hta_bridge"]._ANALYSES, "idle time breakdown", fail)
-    tables = hta_tables(0, load_trace(str(AMD)))
+    monkeypatch.setitem(hta_bridge._ANALYSES, "idle time breakdown", fail)
+    tables = tables_by_hta(0, load_trace(str(AMD)))
     assert tables.failed == (("idle time breakdown", "KeyError: 'stream'"),)
     assert tables.idle is None
     assert tables.temporal is not None
@@ -155,7 +165,7 @@ def test_hta_gives_kernels_their_sum_as_mean_and_extremes_where_there_are_more_t
     events = load_trace(str(DDP)).events
     activity = find_activity(events)
     ours = {kernel.name: kernel for kernel in measure_kernels(events, activity, find_steps(events, activity))}
-    table = hta_tables(0, load_trace(str(DDP))).kernels
+    table = pd.DataFrame(hta_tables(0, events).kernels)
     folded = table[(table.kernel_type == "COMPUTATION") & (table.name != "others")]
     assert len(folded) > 5
     for kernel in folded.to_dict("records"):
@@ -169,7 +179,8 @@ def test_hta_misses_launches_through_the_driver():
     events = load_trace(str(DDP)).events
     activity = find_activity(events)
     by_driver = events.in_cats("cuda_driver")[activity.launch] & (activity.launch >= 0)
-    correlations = set(hta_tables(0, load_trace(str(DDP))).launches.correlation)
+    frames, _ = hta_frames(0, load_trace(str(DDP)))
+    correlations = set(frames["launches"].correlation)
     assert by_driver.sum() > 100
     assert not correlations & set(events.correlation[activity.row[by_driver]].tolist())
 
@@ -196,9 +207,9 @@ def test_hta_counts_a_stream_that_waits_as_computing(tmp_path):
         gpu("Stream Wait Event", "cuda_sync", 10.0, 190.0, 7, 3),
     ]  # fmt: skip
     trace = load_trace(str(write(tmp_path / "rank_0.json", rows)))
-    tables = hta_tables(0, trace)
-    assert tables.overlap["comp_comm_overlap_pctg"][0] == 100
-    assert tables.temporal["idle_time(us)"][0] == 0
+    for tables in (hta_tables(0, trace.events), tables_by_hta(0, trace)):
+        assert tables.overlap["comp_comm_overlap_pctg"] == [100]
+        assert tables.temporal["idle_time(us)"] == [0]
     activity = find_activity(trace.events)
     assert intersect(activity.union_of(COMM), activity.union_of(COMPUTE)).total == 0
     assert activity.union_of(COMPUTE, COMM, MEMORY).total == 150_000
@@ -211,12 +222,13 @@ def test_hta_takes_event_0_for_the_launch_of_a_kernel_that_has_none(tmp_path):
     ]  # fmt: skip
     path = write(tmp_path / "rank_0.json", rows)
     theirs, _ = hta_answers(path)
-    ours = hta_tables(0, load_trace(str(path)))
+    trace = load_trace(str(path))
     idle = [
-        dict(zip(table.idle_category, table.idle_time, strict=True)) for table in (theirs["idle"], ours.idle)
+        dict(zip(table["idle_category"], table["idle_time"], strict=True))
+        for table in (theirs["idle"], tables_by_hta(0, trace).idle, hta_tables(0, trace.events).idle)
     ]
     assert idle[0]["host_wait"] == 100
-    assert idle[1] == {"other": 100}
+    assert idle[1] == idle[2] == {"other": 100}
 
 
 def test_hta_rounds_times_unless_told_otherwise_and_our_columns_are_not_rounded():
@@ -225,8 +237,8 @@ def test_hta_rounds_times_unless_told_otherwise_and_our_columns_are_not_rounded(
         "table = TraceAnalysis(trace_files={0: sys.argv[1]}).get_temporal_breakdown(visualize=False)"
     )
     ours = (
-        "from traceops.hta_bridge import hta_tables; from traceops.load.kineto import load_trace\n"
-        "table = hta_tables(0, load_trace(sys.argv[1])).temporal"
+        "from traceops.hta_bridge import tables_by_hta; from traceops.load.kineto import load_trace\n"
+        "table = tables_by_hta(0, load_trace(sys.argv[1])).temporal"
     )
     env = {key: value for key, value in os.environ.items() if key != "HTA_DISABLE_NS_ROUNDING"}
     idle = []
@@ -241,13 +253,5 @@ def test_hta_rounds_times_unless_told_otherwise_and_our_columns_are_not_rounded(
             check=True,
         )
         idle.append(float(run.stdout.split("idle ")[1]))
-    assert idle[1] == pytest.approx(hta_tables(0, load_trace(str(DDP))).temporal["idle_time(us)"][0])
+    assert idle[1] == hta_tables(0, load_trace(str(DDP)).events).temporal["idle_time(us)"][0]
     assert idle[0] > 1.2 * idle[1]
-
-
-def test_a_correlation_id_on_thousands_of_rows_does_not_multiply():
-    correlation = np.array([7] * 2000 + [8] * 3)
-    on_device = np.array([True, False] * 1000 + [False, True, True])
-    assert hta_bridge._joinable(correlation, on_device).tolist() == [-1] * 2000 + [8] * 3
-    graph = np.full(5001, 9)  # one cudaGraphLaunch and its kernels
-    assert (hta_bridge._joinable(graph, np.arange(5001) > 0) == 9).all()

@@ -30,7 +30,6 @@ from traceops.assemble import assemble
 from traceops.errors import InputError
 from traceops.findings import Verdict
 from traceops.hangs.included import evidence_hint, included_diagnosis
-from traceops.hta_bridge import preload
 from traceops.load.discover import Discovery, TraceFile, Window, discover
 from traceops.load.source import is_remote
 from traceops.model import Report
@@ -43,14 +42,19 @@ Progress = Callable[[int, int, TraceFile], None]
 
 
 def analyze(
-    path: str | os.PathLike[str], *, jobs: int | None = None, progress: Progress | None = None
+    path: str | os.PathLike[str],
+    *,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    with_hta: bool = False,
 ) -> Report:
     """Analyse the latest capture window under `path`: a run folder, a folder of traces, one trace, a remote path.
 
-    Raises InputError where nothing can be read. Damaged files cost themselves only and are findings.
+    `with_hta`: HTA's own code computes HTA's tables. Raises InputError where nothing can be read. Damaged files
+    cost themselves only and are findings.
     """
     found = find_traces(os.fspath(path))
-    return analyze_window(found, found.windows[-1], jobs=jobs, progress=progress)
+    return analyze_window(found, found.windows[-1], jobs=jobs, progress=progress, with_hta=with_hta)
 
 
 def find_traces(path: str) -> Discovery:
@@ -64,10 +68,15 @@ def find_traces(path: str) -> Discovery:
 
 
 def analyze_window(
-    found: Discovery, window: Window, *, jobs: int | None = None, progress: Progress | None = None
+    found: Discovery,
+    window: Window,
+    *,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    with_hta: bool = False,
 ) -> Report:
     """Analyse one capture window of what `discover` found."""
-    ranks, failed = summarize_all(window.files, jobs, progress)
+    ranks, failed = summarize_all(window.files, jobs, progress, with_hta=with_hta)
     usable = [summary for summary in ranks if summary.event_count]
     problems = [*found.problems, *failed]
     problems += [(s.path, "; ".join(s.damage) or "it holds no events") for s in ranks if not s.event_count]
@@ -105,29 +114,38 @@ def judge(found: Discovery, ranks: Sequence[RankSummary], run: CrossRank) -> lis
 
 
 def summarize_all(
-    files: Sequence[TraceFile], jobs: int | None = None, progress: Progress | None = None
+    files: Sequence[TraceFile],
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    *,
+    with_hta: bool = False,
 ) -> tuple[list[RankSummary], list[tuple[str, str]]]:
     """The map over ranks, in processes where that pays: summaries in rank order, and files that failed."""
     jobs = min(jobs or os.cpu_count() or 1, len(files))
     size = sum(Path(f.path).stat().st_size for f in files if not is_remote(f.path) and Path(f.path).exists())
     done: list[RankSummary] = []
     failed: list[tuple[str, str]] = []
+    map_one = partial(summarize, with_hta=True) if with_hta else summarize
     if jobs == 1 or (size < _POOL_WORTH_BYTES and not is_remote(files[0].path)):
         for number, file in enumerate(files, 1):
-            _collect(partial(summarize, file), file, done, failed)
+            _collect(partial(map_one, file), file, done, failed)
             if progress:
                 progress(number, len(files), file)
         return done, failed
-    preload()
-    unfinished = _map_in_pool(files, jobs, done, failed, progress)
+    if with_hta:
+        from traceops.hta_bridge import preload
+
+        preload()
+    unfinished = _map_in_pool(map_one, files, jobs, done, failed, progress)
     # A process that dies takes the whole pool with it: try what is left each in a process of its own.
     for file in unfinished:
-        if _map_in_pool([file], 1, done, failed, progress):
+        if _map_in_pool(map_one, [file], 1, done, failed, progress):
             failed.append((file.path, "its process was killed (out of memory?); try --jobs 1"))
     return sorted(done, key=lambda summary: summary.rank), sorted(failed)
 
 
 def _map_in_pool(
+    map_one: Callable[[TraceFile], RankSummary],
     files: Sequence[TraceFile],
     jobs: int,
     done: list[RankSummary],
@@ -138,7 +156,7 @@ def _map_in_pool(
     lost: list[TraceFile] = []
     context = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        pending = {pool.submit(summarize, file): file for file in files}
+        pending = {pool.submit(map_one, file): file for file in files}
         try:
             for future in as_completed(pending):
                 try:

@@ -10,6 +10,7 @@ import numpy as np
 
 from traceops.analyses.communication import collective_rows
 from traceops.analyses.crossrank import CrossRank, RankTimes, mean_ms
+from traceops.analyses.hta_breakdown import Columns
 from traceops.analyses.ledger import BUCKETS
 from traceops.analyses.overlapping import merge_overlapping
 from traceops.analyses.steps import NO_STEP
@@ -226,17 +227,19 @@ def _hta_rows(run: CrossRank) -> dict[str, list[dict[str, Any]]]:
     ):
         rows: list[dict[str, Any]] = []
         for times in run.ranks:
-            rows += _hta_records(times.summary.rank, attribute, getattr(times.summary.hta, attribute))
+            rows += _hta_records(times.summary.rank, getattr(times.summary.hta, attribute))
         if rows:
             tables[name] = rows
     return tables
 
 
-def _hta_records(rank: int, attribute: str, table: Any) -> list[dict[str, Any]]:
+def _hta_records(rank: int, table: Columns | None) -> list[dict[str, Any]]:
     if table is None:
         return []
-    records: list[dict[str, Any]] = table.to_dict("records")
-    return [{"rank": rank, **{str(key): value for key, value in record.items()}} for record in records]
+    return [
+        {"rank": rank, **dict(zip(table, values, strict=True))}
+        for values in zip(*table.values(), strict=True)
+    ]
 
 
 def _bucket_ms(run: CrossRank, times: RankTimes, bucket: str) -> float | None:

@@ -1,65 +1,50 @@
-"""The only module that imports HTA: our columns in, HTA's analyses of one rank out."""
+"""The only module that imports HTA: our columns in, the answers of HTA's own code for one rank out."""
 
 from __future__ import annotations
 
 import functools
 import logging
+import math
 import warnings
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from traceops.model import Int, RankTrace
+from traceops.analyses.hta_breakdown import KERNEL_WAIT_US, Columns
+from traceops.analyses.hta_rows import number_ids
+from traceops.analyses.hta_tables import NO_ACTIVITY, HtaTables
+from traceops.model import RankTrace
 
 if TYPE_CHECKING:
     import pandas as pd
 
-KERNEL_WAIT_US = 30  # HTA's default bound between 'kernel wait' and 'other'
-_MOST_JOINED = 100_000  # pairs of one correlation id; a CUDA graph has one launch and its kernels
 
-
-@dataclass(frozen=True)
-class HtaTables:
-    """HTA's six analyses of one rank, in HTA's own columns (times in µs); None where HTA has no answer.
-
-    `failed` holds the analysis and HTA's error for each that raised.
-    """
-
-    temporal: pd.DataFrame | None = None
-    overlap: pd.DataFrame | None = None
-    idle: pd.DataFrame | None = None
-    kernel_types: pd.DataFrame | None = None
-    kernels: pd.DataFrame | None = None
-    launches: pd.DataFrame | None = None
-    queue_length: pd.DataFrame | None = None
-    failed: tuple[tuple[str, str], ...] = ()
-
-
-def hta_tables(rank: int, trace: RankTrace) -> HtaTables:
-    """Run HTA's analyses on one rank; an analysis that fails costs its own table only.
+def tables_by_hta(rank: int, trace: RankTrace) -> HtaTables:
+    """What `hta_tables` computes, by HTA's own code; an analysis that fails costs its own table only.
 
     A trace without device rows gives no tables: HTA raises or answers NaN there.
     """
     if not (trace.events.stream >= 0).any():
-        return HtaTables(failed=(("all", "the trace has no GPU activity"),))
-    import pandas as pd
+        return HtaTables(failed=NO_ACTIVITY)
+    frames, failed = hta_frames(rank, trace)
+    if "launches" in frames:
+        frames["launches"] = _launch_summary(frames["launches"])
+    return HtaTables(**{name: _plain(frame) for name, frame in frames.items()}, failed=failed)
 
+
+def hta_frames(rank: int, trace: RankTrace) -> tuple[dict[str, pd.DataFrame], tuple[tuple[str, str], ...]]:
+    """HTA's tables by the names that `HtaTables` has for them, and the analyses that raised with their errors."""
     hta_trace = to_hta(rank, trace)
-    results: dict[str, Any] = {}
+    frames: dict[str, pd.DataFrame] = {}
     failed = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pandas' future warnings about HTA's own code
         for name, analysis in _ANALYSES.items():
             try:
-                for name_of_table, table in analysis(hta_trace, rank).items():
-                    results[name_of_table] = pd.DataFrame(
-                        table
-                    )  # of pandas' own class, to travel between processes
+                frames |= analysis(hta_trace, rank)
             except Exception as error:
                 failed.append((name, f"{type(error).__name__}: {error}"[:200]))
-    return HtaTables(**results, failed=tuple(failed))
+    return frames, tuple(failed)
 
 
 def to_hta(rank: int, trace: RankTrace) -> Any:
@@ -84,6 +69,7 @@ def to_hta(rank: int, trace: RankTrace) -> Any:
     start_ns = int(events.ts.min())
     ts = (events.ts[rows] - start_ns) / 1000.0
     dur = events.dur[rows] / 1000.0
+    key, _ = number_ids(events.correlation[rows], events.stream[rows] >= 0)
     # HTA marks a missing launch with index 0 and then reads event 0 as the launch: let there be none.
     index = events.index[rows] + 1
     frame = pd.DataFrame(
@@ -97,7 +83,7 @@ def to_hta(rank: int, trace: RankTrace) -> Any:
             "dur": dur,
             "end": ts + dur,
             "stream": events.stream[rows],
-            "correlation": _joinable(events.correlation[rows], events.stream[rows] >= 0),
+            "correlation": np.where(key < 0, -1, events.correlation[rows]),
         },
         index=index,
     )
@@ -115,22 +101,22 @@ def to_hta(rank: int, trace: RankTrace) -> Any:
     return result
 
 
-def _joinable(correlation: Int, on_device: NDArray[np.bool_]) -> Int:
-    """Correlation ids without those of many host and many device rows at once: HTA would join each with each."""
-    ids, which = np.unique(correlation, return_inverse=True)
-    device = np.bincount(which, weights=on_device, minlength=len(ids))
-    host = np.bincount(which, weights=~on_device, minlength=len(ids))
-    kept: Int = np.where((device * host > _MOST_JOINED)[which], -1, correlation)
-    return kept
-
-
-def launch_summary(tables: HtaTables) -> HtaTables:
-    """The same with HTA's row per launch (thousands) folded to one row per quantity, in µs."""
-    if tables.launches is None:
-        return tables
+def _launch_summary(launches: pd.DataFrame) -> pd.DataFrame:
+    """HTA's row a launch (thousands) folded to one row a quantity, in µs."""
     columns = ["cpu_duration", "gpu_duration", "launch_delay"]
-    folded = tables.launches[columns].describe(percentiles=[0.05, 0.5, 0.95]).T.reset_index(names="quantity")
-    return replace(tables, launches=folded)
+    described = launches[columns].describe(percentiles=[0.05, 0.5, 0.95])
+    folded: pd.DataFrame = described.T.reset_index(names="quantity")
+    return folded
+
+
+def _plain(frame: pd.DataFrame) -> Columns:
+    return {
+        str(column): [
+            None if isinstance(value, float) and not math.isfinite(value) else value
+            for value in frame[column].tolist()
+        ]
+        for column in frame
+    }
 
 
 def _temporal(trace: Any, rank: int) -> dict[str, Any]:

@@ -11,15 +11,15 @@ from traceops.analyses.activity import COMM, COMPUTE, Activity, find_activity
 from traceops.analyses.backward import BackwardSync, measure_backward_sync
 from traceops.analyses.breakdown import Breakdown, measure_breakdown
 from traceops.analyses.host import HostTime, measure_host
+from traceops.analyses.hta_tables import HtaTables, hta_tables
 from traceops.analyses.inventory import Inventory, measure_inventory
 from traceops.analyses.kernels import KernelStats, measure_kernels
 from traceops.analyses.ledger import RankLedger, find_lane, ledger_of
 from traceops.analyses.program import RankProgram, measure_program
 from traceops.analyses.steps import StepBounds, find_steps
-from traceops.hta_bridge import HtaTables, hta_tables, launch_summary
 from traceops.load.discover import TraceFile
 from traceops.load.kineto import load_trace
-from traceops.model import CommArgs, Events, Int, TraceMeta
+from traceops.model import CommArgs, Events, Int, RankTrace, TraceMeta
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,11 @@ class RankSummary:
         return int(self.step_numbers[step]) if 0 <= step < len(self.step_numbers) else None
 
 
-def summarize(file: TraceFile) -> RankSummary:
-    """Load one trace and measure it. Raises InputError where the file cannot be opened."""
+def summarize(file: TraceFile, with_hta: bool = False) -> RankSummary:
+    """Load one trace and measure it, HTA's analyses by HTA's own code on demand.
+
+    Raises InputError where the file cannot be opened.
+    """
     trace = load_trace(file.path)
     events = trace.events
     activity = find_activity(events)
@@ -73,7 +76,7 @@ def summarize(file: TraceFile) -> RankSummary:
     lane = find_lane(events, activity, steps)
     comm: NDArray[np.int64] = np.flatnonzero(activity.kind == COMM)
     comm = comm[np.argsort(activity.start[comm], kind="stable")]
-    hta = hta_tables(file.rank, trace)
+    hta = _by_hta_itself(file.rank, trace) if with_hta else hta_tables(file.rank, events)
     return RankSummary(
         rank=file.rank,
         path=file.path,
@@ -93,8 +96,14 @@ def summarize(file: TraceFile) -> RankSummary:
         inventory=measure_inventory(events, activity, steps),
         host=measure_host(events, steps),
         backward=measure_backward_sync(events, activity, steps),
-        hta=launch_summary(hta),
+        hta=hta,
     )
+
+
+def _by_hta_itself(rank: int, trace: RankTrace) -> HtaTables:
+    from traceops.hta_bridge import tables_by_hta  # imports pandas and HTA
+
+    return tables_by_hta(rank, trace)
 
 
 def _comm_events(events: Events, activity: Activity, steps: StepBounds, comm: Int) -> CommEvents:

@@ -43,10 +43,10 @@ from replay.measured_runs import (
 from traceops.analyses.bandwidth import judge_low, judge_siblings
 from traceops.analyses.comm_pattern import judge_late_start, judge_small
 from traceops.analyses.crossrank import measure_across
+from traceops.analyses.hta_tables import HtaTables
 from traceops.analyses.judge_clocks import judge_clocks
 from traceops.analyses.judge_stragglers import judge_stragglers
 from traceops.analyses.stragglers import chance
-from traceops.hta_bridge import HtaTables
 from traceops.load.discover import discover
 from traceops.replay.critical_path import critical_path
 from traceops.summary import summarize

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
-from traceops.hta_bridge import HtaTables
+from traceops.analyses.hta_tables import HtaTables
 from traceops.load.discover import discover
 from traceops.summary import RankSummary, summarize
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from traceops.analyses.activity import COMM, COMPUTE, MEMORY, Activity
+from traceops.analyses.hta_rows import hta_kinds
+from traceops.analyses.hta_tables import HtaTables
 from traceops.analyses.steps import StepBounds
-from traceops.hta_bridge import HtaTables
 from traceops.intervals import clip, intersect
 from traceops.model import Events
-
-# HTA's own classifier (hta/utils/utils.py), to see where it takes a kernel for something else.
-_HTA_COMM = re.compile(r"^nccl.*Kernel")
-_HTA_MEMORY = re.compile(r"(^Memcpy)|(^Memset)|(^dma)")
-_HTA_NOT_COMPUTE = re.compile(r"(^nccl.*Kernel)|(.*(Memcpy)|(Memset))|(.*Sync)")
 
 
 @dataclass(frozen=True)
@@ -38,13 +33,11 @@ def measure_breakdown(events: Events, activity: Activity, steps: StepBounds, hta
     """HTA's temporal breakdown and overlap, or ours by the same definitions where HTA is wrong or fails."""
     reason = hta_is_wrong(events, activity) or _failed(hta)
     if not reason and hta.temporal is not None and hta.overlap is not None:
-        row = hta.temporal.iloc[0]
-        overlap = float(hta.overlap.iloc[0]["comp_comm_overlap_pctg"])
         return Breakdown(
-            idle_pct=float(row["idle_time_pctg"]),
-            compute_pct=float(row["compute_time_pctg"]),
-            non_compute_pct=float(row["non_compute_time_pctg"]),
-            overlap_pct=None if np.isnan(overlap) else overlap,
+            idle_pct=hta.temporal["idle_time_pctg"][0],
+            compute_pct=hta.temporal["compute_time_pctg"][0],
+            non_compute_pct=hta.temporal["non_compute_time_pctg"][0],
+            overlap_pct=hta.overlap["comp_comm_overlap_pctg"][0],
             source="hta",
         )
     return own_breakdown(activity, steps, reason)
@@ -73,26 +66,18 @@ def hta_is_wrong(events: Events, activity: Activity) -> str:
     """Why HTA would count something as what it is not in this trace; empty where it would not."""
     if not activity.on_gpu:
         return "HTA has no answer for a trace without GPU activity"
-    on_stream = np.flatnonzero(events.stream != -1)
-    others = np.setdiff1d(on_stream, activity.row)
-    others = others[events.correlation[others] >= 0]
+    counted = (events.stream != -1) & (events.correlation >= 0)
+    counted[activity.row] = False
+    others = np.flatnonzero(counted)
     if len(others):
         cat = events.cats[events.cat[others[0]]]
         return f"HTA counts {len(others)} events of category '{cat}' as GPU work"
-    hta_kind = np.array([_hta_kind(name) for name in events.names])
-    wrong = np.flatnonzero(hta_kind[events.name[activity.row]] != activity.kind)
+    name = events.name[activity.row]
+    wrong = np.flatnonzero(hta_kinds(events.names, name)[name] != activity.kind)
     if len(wrong):
-        name = events.names[events.name[activity.row[wrong[0]]]]
-        return f"HTA takes {len(wrong)} kernels for another kind, such as {name[:80]}"
+        first = events.names[name[wrong[0]]]
+        return f"HTA takes {len(wrong)} kernels for another kind, such as {first[:80]}"
     return ""
-
-
-def _hta_kind(name: str) -> int:
-    if _HTA_COMM.match(name):
-        return COMM
-    if _HTA_MEMORY.match(name):
-        return MEMORY
-    return -1 if _HTA_NOT_COMPUTE.match(name) else COMPUTE
 
 
 def _failed(hta: HtaTables) -> str:

@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--fail-on", choices=("info", "warning", "error"), help="exit 1 on a finding this severe")
     add("--strict", action="store_true", help="exit 3 if any file could not be read whole")
     add("--jobs", type=positive, metavar="N", help="processes to read traces with (one a core)")
+    add("--hta", action="store_true", help="compute HTA's tables with HTA itself: the same numbers, slower")
     add("-q", "--quiet", action="store_true", help="print the report's path only")
 
 
@@ -55,7 +56,7 @@ def main(args: argparse.Namespace) -> int:
     for window in found.windows if args.select == "all" else reversed(found.windows):
         try:
             with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
-                report = analyze_window(found, window, jobs=args.jobs, progress=progress)
+                report = analyze_window(found, window, jobs=args.jobs, progress=progress, with_hta=args.hta)
         except InputError as error:  # a window without a usable trace hides no other
             unusable = error
             print(f"traceops analyze: capture window {window.index} is left out: {error}", file=sys.stderr)
