@@ -1,7 +1,7 @@
 # make demo   set up, profile a small two-rank training on this machine, analyse it, say where the report is
 # make test   set up and run the tests
 #
-# Both set up .venv from constraints.txt the first time, and again when it or pyproject.toml changes.
+# Both set up .venv from constraints.txt the first time, and again when it, pyproject.toml or the C code changes.
 #
 #   PYTHON=python3.12   another Python, 3.10 to 3.13; .venv is made anew for it
 #   VENV=.venv-3.12     another folder, to keep several
@@ -19,6 +19,7 @@ PYTEST_ARGS ?=
 BIN := $(VENV)/bin
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 INSTALLED := $(VENV)/.installed-$(VERSION)-
+NATIVE := $(wildcard traceops/load/native/*)
 ifeq ($(TORCH),0)
 SETUP := $(INSTALLED)test
 WITHOUT_TORCH := $(addprefix --ignore=tests/,capture launch strategies workload)
@@ -68,9 +69,9 @@ constraints: $(INSTALLED)lock
 clean:
 	@if [ -d $(VENV) ] && [ ! -e $(VENV)/.made-by-make ]; then echo "$(VENV) was not made by make: left alone"; \
 	else rm -rf $(VENV); fi
-	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info traceops/load/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-$(INSTALLED)%: pyproject.toml setup.py constraints.txt $(VENV)/.python-$(VERSION)
+$(INSTALLED)%: pyproject.toml setup.py $(NATIVE) constraints.txt $(VENV)/.python-$(VERSION)
 	@echo 'Installing traceops[$*] into $(VENV): a minute or two'
 	@$(BIN)/python -m pip install --disable-pip-version-check -qq -c constraints.txt -e '.[$*]'
 	@touch $@

@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCES = ("traceops", "runners", "templates", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 METADATA = ".dist-info/"
+COMPILED = ".so"
 
 
 def _files(folder: Path) -> set[str]:
@@ -33,7 +34,7 @@ def source(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("source")
     for name in SOURCES:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         else:
             shutil.copy(ROOT / name, folder / name)
     # as after `python runners/train.py` in a checkout
@@ -43,10 +44,12 @@ def source(tmp_path_factory) -> Path:
     return folder
 
 
-def _build(kind: str, source: Path, into: Path) -> Path:
+def _build(kind: str, source: Path, into: Path, **environment: str) -> Path:
     """Build without isolation, which needs no network."""
     program = f"from setuptools.build_meta import build_{kind} as build; import sys; build(sys.argv[1])"
-    done = subprocess.run([sys.executable, "-c", program, into], cwd=source, capture_output=True, text=True)
+    command = [sys.executable, "-c", program, into]
+    env = os.environ | environment
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     (built,) = into.iterdir()
     return built
@@ -71,14 +74,15 @@ def unpacked(wheel, tmp_path_factory) -> Path:
 
 
 def _expected() -> set[str]:
-    """What a wheel has of this checkout: all files of the package and of the two bundled folders."""
+    """What a wheel has of this checkout: all files of the package but C, and those of the two bundled folders."""
+    package = {file for file in _files(ROOT / "traceops") if not file.endswith((".c", ".h", COMPILED))}
     data = {f"_bundled/{name}/{file}" for name in ("runners", "templates") for file in _files(ROOT / name)}
-    return {f"traceops/{file}" for file in _files(ROOT / "traceops") | data}
+    return {f"traceops/{file}" for file in package | data}
 
 
 def test_the_wheel_has_the_package_and_its_data_and_nothing_else(unpacked):
     files = {file for file in _files(unpacked) if METADATA not in file}
-    assert files == _expected()
+    assert {file for file in files if not file.endswith(COMPILED)} == _expected()
     assert {"traceops/py.typed", "traceops/_bundled/runners/train.py"} <= files
     assert any(file.startswith("traceops/_bundled/templates/") for file in files)
 
@@ -91,9 +95,38 @@ def test_a_wheel_made_from_the_source_distribution_is_the_same(sdist, wheel, tmp
     into = tmp_path / "wheel"
     into.mkdir()
     with zipfile.ZipFile(_build("wheel", source, into)) as again, zipfile.ZipFile(wheel) as first:
-        assert {(i.filename, i.CRC) for i in again.infolist() if METADATA not in i.filename} == {
-            (i.filename, i.CRC) for i in first.infolist() if METADATA not in i.filename
-        }
+        assert _contents(again) == _contents(first)
+
+
+def _contents(wheel: zipfile.ZipFile) -> set[tuple[str, int]]:
+    """Files and their checksums; compiled code holds the path that it was compiled in."""
+    infos = [info for info in wheel.infolist() if METADATA not in info.filename]
+    return {(info.filename, 0 if info.filename.endswith(COMPILED) else info.CRC) for info in infos}
+
+
+def test_with_a_compiler_the_wheel_has_the_compiled_scanner(unpacked):
+    if not any(shutil.which(compiler) for compiler in ("cc", "gcc", "clang")):
+        pytest.skip("no C compiler")
+    assert _native_columns(unpacked) != "None"
+
+
+def test_without_a_compiler_the_wheel_is_built_all_the_same(source, tmp_path):
+    copy = tmp_path / "source"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("build", "*.egg-info"))
+    (tmp_path / "wheel").mkdir()
+    with zipfile.ZipFile(_build("wheel", copy, tmp_path / "wheel", CC="no-such-compiler")) as archive:
+        archive.extractall(tmp_path / "unpacked")
+    assert not list((tmp_path / "unpacked").rglob("*" + COMPILED))
+    assert _native_columns(tmp_path / "unpacked") == "None"
+
+
+def _native_columns(unpacked: Path) -> str:
+    program = "from traceops.load.columns import native_columns; print(native_columns(False))"
+    env = {**os.environ, "PYTHONPATH": str(unpacked)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=unpacked, env=env, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
 
 
 def test_metadata_names_the_command_the_licence_and_no_torch_by_default(unpacked):
