@@ -2,8 +2,8 @@
 
     python benchmarks/analyze_vs_hta.py FOLDER_OF_TRACES [--runs 3]
 
-Prints medians and the ratios pair by pair. traceops runs with an empty cache each time; a further line is of its
-second run, which finds the first one's. Memory comes from one more run each, because sampling it takes time: the peak
+Prints medians and the ratios pair by pair. traceops runs without its cache; a further line is of a run that
+finds in it what an earlier one kept. Memory comes from one more run each, because sampling it takes time: the peak
 over time of the proportional set size summed over the process and its children, every 10 ms (both use several
 processes, so a single process's maximum says little).
 """
@@ -54,15 +54,16 @@ def main() -> int:
         out = Path(work, "report")
         hta = [sys.executable, "-c", HTA_SCRIPT, *files]
         traceops = [sys.executable, "-m", "traceops", "analyze", args.folder, "-o", str(out), "-q"]
-        run_timed(traceops, _cache(work, "warm"))  # warms the file cache for both
-        for turn in range(args.runs):
+        uncached, cached = ({**os.environ, "TRACEOPS_CACHE": folder} for folder in ("off", f"{work}/cache"))
+        run_timed(traceops, cached)  # fills the cache, and the system's own of files
+        for _ in range(args.runs):
             runs["HTA"].append(run_timed(hta))
-            runs["traceops"].append(run_timed(traceops, _cache(work, turn)))
-            runs["traceops, cached"].append(run_timed(traceops, _cache(work, turn)))
+            runs["traceops"].append(run_timed(traceops, uncached))
+            runs["traceops, cached"].append(run_timed(traceops, cached))
         peak = {
             "HTA": run_watched(hta, _SAMPLE_S).peak_mb,
-            "traceops": run_watched(traceops, _SAMPLE_S, _cache(work, "watched")).peak_mb,
-            "traceops, cached": run_watched(traceops, _SAMPLE_S, _cache(work, "watched")).peak_mb,
+            "traceops": run_watched(traceops, _SAMPLE_S, uncached).peak_mb,
+            "traceops, cached": run_watched(traceops, _SAMPLE_S, cached).peak_mb,
         }
         written = sum(file.stat().st_size for file in out.iterdir())
     size = sum(Path(file).stat().st_size for file in files)
@@ -82,11 +83,6 @@ def main() -> int:
 
 def _median(runs: list[Timed]) -> float:
     return statistics.median(run.seconds for run in runs)
-
-
-def _cache(work: str, name: object) -> dict[str, str]:
-    """The environment with a cache of this name."""
-    return {**os.environ, "TRACEOPS_CACHE": str(Path(work, f"cache_{name}"))}
 
 
 if __name__ == "__main__":

@@ -85,9 +85,8 @@ class _Watch:
         while process.poll() is None:
             children = _children(main)
             helpers = [each for other in self.beside for each in (other, *_children(other))]
-            self.peak = max(
-                self.peak, sum(_bytes(p, "smaps_rollup", "Pss:") for p in (main, *children, *helpers))
-            )
+            everyone = {main, *children, *helpers}
+            self.peak = max(self.peak, sum(_bytes(each, "smaps_rollup", "Pss:") for each in everyone))
             # The kernel's own maximum: getrusage's begins at that of the process that started this one.
             self.main_peak = max(self.main_peak, _bytes(main, "status", "VmHWM:"))
             if had_children and not children:
