@@ -76,7 +76,7 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     """Time in both sets."""
     if not len(a) or not len(b):
         return empty()
-    edges = np.unique(np.concatenate((a.start, a.end, b.start, b.end)))
+    edges = _edges(a, b)
     return _where(edges, a.holds(edges[:-1]) & b.holds(edges[:-1]))
 
 
@@ -84,7 +84,7 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
     """Time in `a` but not in `b`."""
     if not len(a) or not len(b):
         return a
-    edges = np.unique(np.concatenate((a.start, a.end, b.start, b.end)))
+    edges = _edges(a, b)
     return _where(edges, a.holds(edges[:-1]) & ~b.holds(edges[:-1]))
 
 
@@ -99,6 +99,12 @@ def split_at(a: Intervals, cuts: Int) -> Intervals:
     start = np.unique(np.concatenate((a.start, inside)))
     end = np.unique(np.concatenate((a.end, inside)))
     return Intervals(start, end)
+
+
+def _edges(a: Intervals, b: Intervals) -> Int:
+    """All starts and ends in order; the empty intervals between equal ones count for nothing."""
+    edges: Int = np.sort(np.concatenate((a.start, a.end, b.start, b.end)), kind="stable")
+    return edges
 
 
 def _where(edges: Int, holds: NDArray[np.bool_]) -> Intervals:

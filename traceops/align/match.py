@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,7 +19,7 @@ _OP_IN_KERNEL = re.compile(
     r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|send_?recv|barrier|gather|scatter)",
     re.I,
 )
-_Key = tuple[tuple[int, ...], str, str]
+_Key = tuple[int, str, str]
 _SEND_RECEIVE = "send_recv"
 NO_METADATA = "coalesced or grouped, its metadata is missing"
 BEFORE_WINDOW = "launched before the window, nothing is known of it"
@@ -48,7 +49,7 @@ class Collective:
         """The member that arrived last; None for rooted operations, where no member waits for all others."""
         if _ROOTED.search(self.op):
             return None
-        return self.members[int(np.argmin(self.wait_ns))][0]
+        return self.members[self.wait_ns.index(min(self.wait_ns))][0]
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
     """
     by_key: dict[_Key, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     summaries = {summary.rank: summary for summary in ranks}
+    groups = _Groups(summaries)
     unmatched: dict[str, int] = defaultdict(int)
     events = 0
     for summary in ranks:
@@ -92,7 +94,7 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
             ):
                 group = None  # it says that it was another group than the only one we know
             op = _operation(args, summary.comm.name[position])
-            point_to_point = _POINT_TO_POINT.search(op) is not None
+            point_to_point = _is_point_to_point(op)
             if point_to_point and args is not None:
                 group = _ends_of(summary.rank, args, group)
             if args is None and others_known:
@@ -102,17 +104,18 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
                 unmatched["point-to-point whose other end is not named"] += 1
             elif group is None:
                 unmatched["its process group is not known"] += 1
-            elif not set(group) <= summaries.keys():
+            elif (number := groups.number(group)) is None:
                 unmatched["ranks of its group have no trace"] += 1
             else:
                 description = (args.group_description if args else None) or ""
                 # A send and its receive are one operation from one rank to another.
-                by_key[group, description, _SEND_RECEIVE if point_to_point else op][summary.rank].append(
+                by_key[number, description, _SEND_RECEIVE if point_to_point else op][summary.rank].append(
                     position
                 )
+    durations = {summary.rank: (summary.comm.end - summary.comm.start).tolist() for summary in ranks}
     collectives: list[Collective] = []
-    for (ends, description, op), positions in by_key.items():
-        group = tuple(sorted(ends))
+    for (number, description, op), positions in by_key.items():
+        group = tuple(sorted(groups.ranks[number]))
         paired = pair(group, positions, summaries)
         unmatched["outside the window of other ranks"] += sum(map(len, positions.values())) - len(
             group
@@ -123,9 +126,31 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
             if len(sizes) > 1 and not _uneven_by_design(op):
                 unmatched["sizes differ between ranks"] += len(members)
                 continue
-            collectives.append(_collective(group, description, op, members, args_of[0], summaries))
+            spent = [durations[rank][position] for rank, position in members]
+            collectives.append(_collective(group, description, op, members, args_of[0], spent))
     unmatched = {reason: count for reason, count in unmatched.items() if count}
     return Matching(tuple(collectives), events, unmatched)
+
+
+class _Groups:
+    """Numbers for groups. They may have a thousand ranks: each tuple is hashed once, not at every event of it."""
+
+    def __init__(self, present: Collection[int]) -> None:
+        self.ranks: list[tuple[int, ...]] = []
+        self._present = frozenset(present)
+        self._number: dict[tuple[int, ...], int | None] = {}
+        self._seen: dict[int, tuple[tuple[int, ...], int | None]] = {}  # by identity; holds them, so ids last
+
+    def number(self, group: tuple[int, ...]) -> int | None:
+        """The group's place in `ranks`, the same for equal groups; None where a member has no trace."""
+        seen = self._seen.get(id(group))
+        if seen is None:
+            if group not in self._number:
+                whole = self._present.issuperset(group)
+                self._number[group] = len(self.ranks) if whole else None
+                self.ranks += [group] if whole else []
+            seen = self._seen[id(group)] = group, self._number[group]
+        return seen[1]
 
 
 def _ends_of(rank: int, args: CommArgs, group: tuple[int, ...] | None) -> tuple[int, ...] | None:
@@ -140,13 +165,19 @@ def _ends_of(rank: int, args: CommArgs, group: tuple[int, ...] | None) -> tuple[
 
 def waits_by_rank(matching: Matching, ranks: Sequence[RankSummary]) -> dict[int, tuple[Int, Int, Int]]:
     """Per rank its matched events: start, end of waiting and end (ns), in any order."""
-    rows: dict[int, list[tuple[int, int, int]]] = {summary.rank: [] for summary in ranks}
-    comm = {summary.rank: summary.comm for summary in ranks}
+    positions: dict[int, list[int]] = {summary.rank: [] for summary in ranks}
+    waits: dict[int, list[int]] = {summary.rank: [] for summary in ranks}
     for collective in matching.collectives:
         for (rank, position), wait in zip(collective.members, collective.wait_ns, strict=True):
-            start = int(comm[rank].start[position])
-            rows[rank].append((start, start + wait, int(comm[rank].end[position])))
-    return {rank: tuple(np.array(own, dtype=np.int64).reshape(-1, 3).T) for rank, own in rows.items()}
+            positions[rank].append(position)
+            waits[rank].append(wait)
+    found = {}
+    for summary in ranks:
+        at = np.array(positions[summary.rank], dtype=np.int64)
+        start = summary.comm.start[at]
+        turn = start + np.array(waits[summary.rank], dtype=np.int64)
+        found[summary.rank] = start, turn, summary.comm.end[at]
+    return found
 
 
 def _collective(
@@ -155,12 +186,8 @@ def _collective(
     op: str,
     members: tuple[tuple[int, int], ...],
     args: CommArgs | None,
-    summaries: dict[int, RankSummary],
+    durations: list[int],
 ) -> Collective:
-    durations = [
-        int(summaries[rank].comm.end[position] - summaries[rank].comm.start[position])
-        for rank, position in members
-    ]
     transfer = min(durations)
     elements = None
     if args is not None:
@@ -183,6 +210,11 @@ def _operation(args: CommArgs | None, kernel: str) -> str:
         return args.op.strip("_").lower()
     match = _OP_IN_KERNEL.search(kernel)
     return match.group(1).lower() if match else kernel
+
+
+@lru_cache
+def _is_point_to_point(op: str) -> bool:
+    return _POINT_TO_POINT.search(op) is not None
 
 
 def _uneven_by_design(op: str) -> bool:

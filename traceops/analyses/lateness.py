@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,7 @@ class Lateness:
     caused: dict[int, NDArray[np.float64]]
     waited: dict[int, NDArray[np.float64]]
 
-    @property
+    @cached_property
     def total_ns(self) -> float:
         """All waiting of all ranks."""
         return float(sum(own.sum() for own in self.waited.values()))

@@ -85,7 +85,8 @@ def reference_transfers(
     matching: Matching, order: Sequence[int], device: str | None, hosts: Mapping[int, str | None], world: int
 ) -> Int | None:
     """Transfer of each collective of `order` at its link's reference, ns; None where no link is known."""
-    links = {c.group: reference_of(c.group, device, hosts, world) for c in matching.collectives}
+    groups = {collective.group for collective in matching.collectives}
+    links = {group: reference_of(group, device, hosts, world) for group in groups}
     if not any(links.values()):
         return None
     chosen = (matching.collectives[number] for number in order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,15 @@ class Graph:
     steps: tuple[int, ...]
     edges: dict[int, NDArray[np.int64]]  # rank -> node of each edge of `steps`, one more than steps
     roles: dict[int, tuple[int, ...]]  # rank -> the ranks that ran nearly the same program, itself too
+
+    @cached_property
+    def collective_of(self) -> dict[int, Int]:
+        """Rank -> index into `members` of each of its nodes, -1 for step edges."""
+        found = {rank: [-1] * len(nodes.work) for rank, nodes in self.ranks.items()}
+        for number, members in enumerate(self.members):
+            for rank, node in members:
+                found[rank][node] = number
+        return {rank: np.array(own, dtype=np.int64) for rank, own in found.items()}
 
     def peers(self, rank: int) -> list[int]:
         """The other ranks that ran the same program."""
@@ -181,8 +191,9 @@ def _order(
     matching: Matching, nodes: Mapping[int, RankNodes], at: Mapping[int, Mapping[int, int]]
 ) -> list[int]:
     """Collectives by their end: whatever one waited for had ended before."""
+    end = {rank: own.end.tolist() for rank, own in nodes.items()}
     ends = [
-        max(int(nodes[rank].end[at[rank][number]]) for rank, _ in collective.members)
+        max(end[rank][at[rank][number]] for rank, _ in collective.members)
         for number, collective in enumerate(matching.collectives)
     ]
     return sorted(range(len(ends)), key=lambda number: ends[number])

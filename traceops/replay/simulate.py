@@ -57,25 +57,19 @@ def simulate(graph: Graph, change: Change | None = None) -> Replay:
         source = change.program_of.get(rank, rank)
         own = nodes if source == rank else relabelled(graph.ranks[source], nodes)
         spared = change.without_on is not None and rank not in change.without_on
-        programs[rank] = _Run(own, () if spared else change.without, keep_lead=as_measured)
-    collective_of: dict[int, list[int]] = {rank: [-1] * len(n.work) for rank, n in graph.ranks.items()}
-    for number, members in enumerate(graph.members):
-        for rank, node in members:
-            collective_of[rank][node] = number
+        without = () if spared else change.without
+        programs[rank] = _Run(own, graph.collective_of[rank], without, keep_lead=as_measured)
     transfer = (graph.transfer if change.transfer is None else change.transfer).tolist()
     ends: list[int] = []
     waited_for = dict.fromkeys(graph.ranks, 0)
     for number, members in enumerate(graph.members):
-        begins = [programs[rank].begin(node, collective_of[rank], ends) for rank, node in members]
+        begins = [programs[rank].begin(node, ends) for rank, node in members]
         latest = max(begins)
         waited_for[members[begins.index(latest)][0]] += len(begins) * latest - sum(begins)
         ends.append(latest + transfer[number])
     edges = {
-        rank: np.array(
-            [programs[rank].begin(int(node), collective_of[rank], ends) for node in graph.edges[rank]],
-            dtype=np.int64,
-        )
-        for rank in graph.ranks
+        rank: np.array([programs[rank].begin(node, ends) for node in own.tolist()], dtype=np.int64)
+        for rank, own in graph.edges.items()
     }
     return Replay(edges, waited_for)
 
@@ -122,7 +116,9 @@ def _lead(nodes: RankNodes) -> int:
 class _Run:
     """One rank while it is replayed: how far it is behind its own time after each of its joins and launches."""
 
-    def __init__(self, nodes: RankNodes, without: tuple[str, ...], keep_lead: bool) -> None:
+    def __init__(
+        self, nodes: RankNodes, collective_of: Int, without: tuple[str, ...], keep_lead: bool
+    ) -> None:
         work, join_work, host = nodes.work, nodes.join_work, nodes.host
         if not keep_lead:
             host = host + _lead(nodes)
@@ -134,36 +130,38 @@ class _Run:
                 host = host - nodes.host_input
             if "idle_host" in without:
                 host = np.full_like(host, NEVER)
-        self._work: list[int] = work.tolist()
-        self._delay: list[int] = nodes.delay.tolist()
-        self._after: list[int] = nodes.after.tolist()
-        # What may hold the rank up, in the order of its time: joins (node, own time), launches (-1, how far behind).
-        # A join for a node that is not there holds nothing up.
-        behind = np.concatenate((np.where(nodes.join_node >= 0, join_work, NEVER), host - work))
-        waits_for = np.concatenate((nodes.join_node, np.full(len(work), -1)))
+        # What may hold the rank up, in the order of its time: joins, each until its collective ends, and launches.
+        # How far the launches before a node hold it up is known beforehand.
         moment = np.concatenate((nodes.joined_at, nodes.stands_at))
         order = np.argsort(moment, kind="stable")
-        self._waits_for: list[int] = waits_for[order].tolist()
-        self._behind: list[int] = behind[order].tolist()
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
-        self._place: list[int] = (place[len(join_work) :] + 1).tolist()
-        self._shift: list[int] = [0]
+        late = np.concatenate((np.full(len(join_work), NEVER), host - work))[order]
+        behind = np.maximum(np.maximum.accumulate(late), 0)[place[len(join_work) :]]
+        self._work: list[int] = work.tolist()
+        self._launched: list[int] = (work + behind).tolist()
+        self._delay: list[int] = nodes.delay.tolist()
+        # A join for a node that is not there holds nothing up.
+        joins = order[order < len(join_work)]
+        joins = joins[nodes.join_node[joins] >= 0]
+        self._joins: list[int] = collective_of[nodes.join_node[joins]].tolist()
+        self._join_work: list[int] = join_work[joins].tolist()
+        self._joins_before: list[int] = np.searchsorted(place[joins], place[len(join_work) :]).tolist()
+        self._held_up = [0]  # by the first joins
+        self._after: list[int] = np.where(nodes.after >= 0, collective_of[nodes.after], -1).tolist()
 
-    def begin(self, node: int, collective_of: list[int], ends: list[int]) -> int:
+    def begin(self, node: int, ends: list[int]) -> int:
         """When the node begins, given the ends of the collectives before it."""
-        shift = self._shift
-        while len(shift) <= self._place[node]:
-            step = len(shift) - 1
-            behind, waits_for = self._behind[step], self._waits_for[step]
-            if waits_for >= 0:
-                number = collective_of[waits_for]
-                behind = ends[number] - behind if 0 <= number < len(ends) else NEVER
-            shift.append(max(shift[-1], behind))
-        moment = self._work[node] + shift[self._place[node]]
+        held_up, joins = self._held_up, self._joins_before[node]
+        while len(held_up) <= joins:
+            join = len(held_up) - 1
+            number = self._joins[join]
+            behind = ends[number] - self._join_work[join] if 0 <= number < len(ends) else 0
+            held_up.append(max(held_up[-1], behind))
+        moment, launched = self._work[node] + held_up[joins], self._launched[node]
+        if launched > moment:
+            moment = launched
         after = self._after[node]
-        if after >= 0:
-            number = collective_of[after]
-            if 0 <= number < len(ends):
-                moment = max(moment, ends[number])
+        if 0 <= after < len(ends) and ends[after] > moment:
+            moment = ends[after]
         return moment + self._delay[node]

@@ -121,7 +121,8 @@ def measure_what_if(
     }
     if reference_ns is not None:
         changes[REFERENCE] = Change(transfer=np.minimum(graph.transfer, reference_ns))
-    medians = {rank: _faster_median(graph, role) for rank, role in graph.roles.items() if len(role) > 1}
+    median_of = {role: _faster_median(graph, role) for role in set(graph.roles.values()) if len(role) > 1}
+    medians = {rank: median_of[role] for rank, role in graph.roles.items() if role in median_of}
     if medians:
         changes[ALL_EQUAL] = Change(program_of=medians)
     made = [Prediction(name, (), simulate(graph, change).step_ns()) for name, change in changes.items()]
