@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import traceops.analyze
 from traceops.analyze import analyze
 from traceops.cli import main
+from traceops.mapping import ranks
 
 DATA = Path(__file__).parent / "data"
 BASE = 1_000_000
@@ -182,34 +182,20 @@ def test_linked_folder_is_entered(tmp_path):
 def test_a_killed_worker_costs_its_rank_only(tmp_path, monkeypatch):
     for rank in range(4):
         write_rank(tmp_path, rank, [1, 2], [50, 50], world=4, ranks="[0, 1, 2, 3]")
-    summarize = traceops.analyze.summarize
+    summarize = ranks.summarize
 
-    def die_on_rank_2(file):
+    def die_on_rank_2(file, with_hta):
         if file.rank == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        return summarize(file)
+        return summarize(file, with_hta)
 
-    monkeypatch.setattr(traceops.analyze, "_POOL_WORTH_BYTES", 0)
-    monkeypatch.setattr("traceops.analyze.summarize", _Replaced(die_on_rank_2))
+    monkeypatch.setattr(ranks, "_POOL_WORTH_BYTES", 0)
+    monkeypatch.setattr(ranks, "summarize", die_on_rank_2)
     report = analyze(tmp_path, jobs=2)
     assert report.run["ranks_present"] == [0, 1, 3]
     [finding] = [finding for finding in report.findings if finding.rule == "TO-V002"]
     assert "rank_2.json" in finding.message
     assert "killed" in finding.message
-
-
-_replacements = []
-
-
-class _Replaced:
-    """Pickles by its place in a list that a forked worker shares."""
-
-    def __init__(self, function):
-        self.at = len(_replacements)
-        _replacements.append(function)
-
-    def __call__(self, file):
-        return _replacements[self.at](file)
 
 
 def test_folder_names_are_no_markup(tmp_path, capsys):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from traceops.analyses.bandwidth import judge_low, judge_siblings
@@ -30,15 +27,12 @@ from traceops.assemble import assemble
 from traceops.errors import InputError
 from traceops.findings import Verdict
 from traceops.hangs.included import evidence_hint, included_diagnosis
-from traceops.load.discover import Discovery, TraceFile, Window, discover
+from traceops.load.discover import Discovery, Window, discover
 from traceops.load.source import is_remote
+from traceops.mapping.ranks import Progress, summarize_all
 from traceops.model import Report
 from traceops.run_info import rank_host, run_block, world_size
-from traceops.summary import RankSummary, summarize
-
-_POOL_WORTH_BYTES = 4 << 20  # below this, starting processes takes longer than the work
-
-Progress = Callable[[int, int, TraceFile], None]
+from traceops.summary import RankSummary
 
 
 def analyze(
@@ -47,14 +41,29 @@ def analyze(
     jobs: int | None = None,
     progress: Progress | None = None,
     with_hta: bool = False,
+    cache: bool = True,
+    executor: str | Executor | None = None,
 ) -> Report:
-    """Analyse the latest capture window under `path`: a run folder, a folder of traces, one trace, a remote path.
+    """Analyse the latest capture window under `path`: a run folder, a folder of traces or summaries, one such
+    file, a remote path.
 
-    `with_hta`: HTA's own code computes HTA's tables. Raises InputError where nothing can be read. Damaged files
+    `jobs`: ranks that are read at a time, one a core if None. `executor` reads them: one of concurrent.futures,
+    `dask://HOST:PORT` or `mpi`; processes of this machine if None. `cache`: summaries of traces that were read
+    before are used. `with_hta`: HTA's own code computes HTA's tables. `progress` is called with `mapping.ranks.Done`.
+
+    Raises InputError where nothing can be read, UsageError for an executor that cannot be had. Damaged files
     cost themselves only and are findings.
     """
     found = find_traces(os.fspath(path))
-    return analyze_window(found, found.windows[-1], jobs=jobs, progress=progress, with_hta=with_hta)
+    return analyze_window(
+        found,
+        found.windows[-1],
+        jobs=jobs,
+        progress=progress,
+        with_hta=with_hta,
+        cache=cache,
+        executor=executor,
+    )
 
 
 def find_traces(path: str) -> Discovery:
@@ -74,9 +83,13 @@ def analyze_window(
     jobs: int | None = None,
     progress: Progress | None = None,
     with_hta: bool = False,
+    cache: bool = True,
+    executor: str | Executor | None = None,
 ) -> Report:
-    """Analyse one capture window of what `discover` found."""
-    ranks, failed = summarize_all(window.files, jobs, progress, with_hta=with_hta)
+    """Analyse one capture window of what `discover` found; see `analyze`."""
+    ranks, failed = summarize_all(
+        window.files, jobs, progress, with_hta=with_hta, cache=cache, executor=executor
+    )
     usable = [summary for summary in ranks if summary.event_count]
     problems = [*found.problems, *failed]
     problems += [(s.path, "; ".join(s.damage) or "it holds no events") for s in ranks if not s.event_count]
@@ -111,77 +124,3 @@ def judge(found: Discovery, ranks: Sequence[RankSummary], run: CrossRank) -> lis
         judge_low(run),
         judge_siblings(run),
     ]
-
-
-def summarize_all(
-    files: Sequence[TraceFile],
-    jobs: int | None = None,
-    progress: Progress | None = None,
-    *,
-    with_hta: bool = False,
-) -> tuple[list[RankSummary], list[tuple[str, str]]]:
-    """The map over ranks, in processes where that pays: summaries in rank order, and files that failed."""
-    jobs = min(jobs or os.cpu_count() or 1, len(files))
-    size = sum(Path(f.path).stat().st_size for f in files if not is_remote(f.path) and Path(f.path).exists())
-    done: list[RankSummary] = []
-    failed: list[tuple[str, str]] = []
-    map_one = partial(summarize, with_hta=True) if with_hta else summarize
-    if jobs == 1 or (size < _POOL_WORTH_BYTES and not is_remote(files[0].path)):
-        for number, file in enumerate(files, 1):
-            _collect(partial(map_one, file), file, done, failed)
-            if progress:
-                progress(number, len(files), file)
-        return done, failed
-    if with_hta:
-        from traceops.hta_bridge import preload
-
-        preload()
-    unfinished = _map_in_pool(map_one, files, jobs, done, failed, progress)
-    # A process that dies takes the whole pool with it: try what is left each in a process of its own.
-    for file in unfinished:
-        if _map_in_pool(map_one, [file], 1, done, failed, progress):
-            failed.append((file.path, "its process was killed (out of memory?); try --jobs 1"))
-    return sorted(done, key=lambda summary: summary.rank), sorted(failed)
-
-
-def _map_in_pool(
-    map_one: Callable[[TraceFile], RankSummary],
-    files: Sequence[TraceFile],
-    jobs: int,
-    done: list[RankSummary],
-    failed: list[tuple[str, str]],
-    progress: Progress | None,
-) -> list[TraceFile]:
-    """Summarise files in processes; returns those whose result was lost because a process died."""
-    lost: list[TraceFile] = []
-    context = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        pending = {pool.submit(map_one, file): file for file in files}
-        try:
-            for future in as_completed(pending):
-                try:
-                    _collect(future.result, pending[future], done, failed)
-                except BrokenProcessPool:
-                    lost.append(pending[future])
-                if progress:
-                    progress(len(done) + len(failed), len(files), pending[future])
-        except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return sorted(lost, key=lambda file: file.rank)
-
-
-def _collect(
-    result: Callable[[], RankSummary], file: TraceFile, done: list[RankSummary], failed: list[tuple[str, str]]
-) -> None:
-    """One rank's result, or what is wrong with its file: no file hides the others."""
-    try:
-        done.append(result())
-    except InputError as error:
-        failed.append((file.path, str(error).removeprefix(f"{file.path}: ")))
-    except MemoryError:
-        failed.append((file.path, "there was not enough memory to read it; try --jobs 1"))
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # a trace we did not foresee
-        failed.append(
-            (file.path, f"it could not be analysed ({type(error).__name__}: {error}); please report this")
-        )

@@ -20,7 +20,7 @@ HELP = "Explain where the step time went: a run folder, a folder of traces, one 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("path", help="profile/NAME, any folder with traces of ranks, one .json or .json.gz trace, or s3://…")
+    add("path", help="profile/NAME, any folder with traces or summaries of ranks, one such file, or s3://…")
     add(
         "-o",
         "--output",
@@ -37,7 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--fail-on", choices=("info", "warning", "error"), help="exit 1 on a finding this severe")
     add("--strict", action="store_true", help="exit 3 if any file could not be read whole")
-    add("--jobs", type=positive, metavar="N", help="processes to read traces with (one a core)")
+    add("--jobs", type=positive, metavar="N", help="ranks to read at a time (one a core)")
+    add("--executor", metavar="WHERE", help="dask://HOST:PORT or mpi reads them (processes of this machine)")
+    add(
+        "--no-cache",
+        dest="cache",
+        action="store_false",
+        help="read every trace anew, keep nothing of it in $TRACEOPS_CACHE (~/.cache/traceops)",
+    )
     add("--hta", action="store_true", help="compute HTA's tables with HTA itself: the same numbers, slower")
     add("-q", "--quiet", action="store_true", help="print the report's path only")
 
@@ -45,8 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     formats = report_formats(args.format)
     from traceops.analyze import analyze_window, find_traces
-    from traceops.report import write_report
-    from traceops.report.terminal import ProgressLine, print_report
+    from traceops.report.progress import ProgressLine
 
     found = find_traces(args.path)
     root = output_folder(args.path, found.name) if args.output is None else Path(args.output)
@@ -56,11 +62,22 @@ def main(args: argparse.Namespace) -> int:
     for window in found.windows if args.select == "all" else reversed(found.windows):
         try:
             with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
-                report = analyze_window(found, window, jobs=args.jobs, progress=progress, with_hta=args.hta)
+                report = analyze_window(
+                    found,
+                    window,
+                    jobs=args.jobs,
+                    progress=progress,
+                    with_hta=args.hta,
+                    cache=args.cache,
+                    executor=args.executor,
+                )
         except InputError as error:  # a window without a usable trace hides no other
             unusable = error
             print(f"traceops analyze: capture window {window.index} is left out: {error}", file=sys.stderr)
             continue
+        from traceops.report import write_report  # behind the map: its processes need none of it
+        from traceops.report.terminal import print_report
+
         written = write_report(
             report, root / _window_folder(window) if args.select == "all" else root, formats, args.plotlyjs
         )

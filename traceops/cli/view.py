@@ -33,7 +33,7 @@ def main(args: argparse.Namespace) -> int:
     from traceops.cli.analyze import output_folder
     from traceops.load.discover import discover
     from traceops.perfetto.timeline import FILE_NAME, write_timeline
-    from traceops.report.terminal import ProgressLine
+    from traceops.report.progress import ProgressLine
 
     found = discover(args.path)
     output = Path(args.output) if args.output else output_folder(args.path, found.name) / FILE_NAME

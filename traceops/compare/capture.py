@@ -17,6 +17,7 @@ from traceops.compare.statistics import Float
 from traceops.errors import InputError
 from traceops.load.discover import PAIRS
 from traceops.load.source import is_remote, open_binary
+from traceops.load.summary_header import SUFFIX
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,8 @@ def _over_ranks(by_step: dict[int, list[float]]) -> Float:
 
 
 def _has_traces(folder: Path) -> bool:
-    return (folder / "run.json").is_file() or any(folder.glob("**/*trace.json*"))
+    patterns = ("**/*trace.json*", f"**/*{SUFFIX}")
+    return (folder / "run.json").is_file() or any(any(folder.glob(pattern)) for pattern in patterns)
 
 
 def _is_report(path: str) -> bool:

@@ -2,71 +2,41 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
-from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from traceops.errors import InputError
 from traceops.load.kineto import read_meta
+from traceops.load.listing import PAIRS, list_files
 from traceops.load.run_manifest import MOST_RANKS, read_run_manifest, recorded_steps
 from traceops.load.scan import Scanner
-from traceops.load.source import chunks, filesystem, is_remote, open_binary
+from traceops.load.source import chunks, is_remote, open_binary
+from traceops.load.summary_header import ANEW, SUFFIX, read_header
 from traceops.load.times import first_times_us
+from traceops.load.windows import (
+    Candidate,
+    TraceFile,
+    Window,
+    assign_ranks,
+    group_windows,
+    join_beside,
+    join_elsewhere,
+    trace_stem,
+    without_other_runs,
+)
 
-_TRACE_SUFFIXES = (".json", ".json.gz")
+__all__ = ["PAIRS", "Discovery", "TraceFile", "Window", "discover"]
+
 _RANK = re.compile(r"(?:^|[^a-z])(?:rank|worker)[_-]?(\d+)(?=\D|$)", re.IGNORECASE)
 _WINDOW = re.compile(r"(?:^|[._-])window[_-]?(\d+)(?=\D|$)", re.IGNORECASE)
-PAIRS = "pairs.json"  # in the folder of a series that `traceops run --against` made
-# What lies beside traces without being one.
-_NEVER = frozenset(
-    {
-        "run.json",
-        "manifest.json",
-        "report.json",
-        "hang.json",
-        "compare.json",
-        "history.json",
-        PAIRS,
-        "truth.json",
-        "package.json",
-        "settings.json",
-        "timeline.json",
-        "timeline.json.gz",
-    }
-)
-_SKIP_FOLDERS = frozenset({"evidence", "logs", "node_modules", "__pycache__"})
+_AT_ONCE = 16  # files of a remote store whose beginnings are asked for together
+_HEAD_BYTES = 1 << 18
 
-
-@dataclass(frozen=True)
-class TraceFile:
-    """A trace and where its rank number comes from: 'metadata', 'name' or 'order'.
-
-    `steps` are the steps the capture says it recorded whole, None where nobody says: the profiler
-    labels a step that was cut off like any other.
-    """
-
-    path: str
-    rank: int
-    rank_from: str
-    world_size: int | None = None
-    started_ns: int = 0
-    steps: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Window:
-    """The traces of one capture window, one a rank."""
-
-    index: int
-    files: tuple[TraceFile, ...]
-
-    @property
-    def started_ns(self) -> int:
-        return min((file.started_ns for file in self.files), default=0)
+Inspected = tuple[Candidate | None, str | None]
 
 
 @dataclass(frozen=True)
@@ -81,35 +51,28 @@ class Discovery:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    path: str
-    rank_in_name: int | None
-    rank_inside: int | None
-    world_size: int | None
-    window: int | None
-    started_ns: int
-
-
 def discover(path: str) -> Discovery:
-    """Traces under a folder, or one trace file; local or remote.
+    """Traces and summaries of traces under a folder, or one such file; local or remote.
 
     Raises InputError where there is nothing to analyse. Files that look like traces and are empty or
     no JSON become problems, not errors, as long as one good file is left.
     """
-    root, paths = _list_files(path)
+    root, sizes = list_files(path)
     if not is_remote(root) and Path(root, PAIRS).is_file():
         raise InputError(
             f"{path} holds the runs of a series, base and head in turn: traceops compare {path} compares them, "
             f"traceops analyze {Path(path, 'head_1')} analyses one"
         )
     candidates, problems = [], []
-    for file in paths:
-        candidate, problem = _inspect(file, root, alone=len(paths) == 1)
+    for (file, size), (candidate, problem) in zip(
+        sizes.items(), _inspect_all(list(sizes), root), strict=True
+    ):
         if candidate is not None:
-            candidates.append(candidate)
+            candidates.append(replace(candidate, size_bytes=size))
         elif problem is not None:
             problems.append((file, problem))
+    candidates = join_beside(candidates)
+    problems = _without_spare(problems, candidates)
     if not candidates:
         if problems:
             listed = "\n".join(f"  {file}: {what}" for file, what in problems[:20])
@@ -121,69 +84,38 @@ def discover(path: str) -> Discovery:
     manifest, manifest_problem = read_run_manifest(root)
     if manifest_problem:
         problems.append(manifest_problem)
-    candidates, foreign = _without_other_runs(candidates)
+    candidates, foreign = without_other_runs(candidates)
     problems.extend(foreign)
-    files, notes = _assign_ranks(candidates)
-    recorded = recorded_steps(manifest, root)
-    files = [replace(file, steps=recorded.get(file.path)) for file in files]
-    windows, duplicates = _group_windows(files, {c.path: c.window for c in candidates})
+    candidates, outdated = _with_steps(candidates, recorded_steps(manifest, root))
+    problems.extend(outdated)
+    files, notes = assign_ranks(candidates)
+    windows, duplicates = group_windows(join_elsewhere(files), {c.path: c.window for c in candidates})
     problems.extend(duplicates)
-    name = PurePosixPath(root.rstrip("/")).name or "traces"
-    return Discovery(root, _trace_stem(name), windows, manifest, tuple(problems), tuple(notes))
+    name = trace_stem(PurePosixPath(root.rstrip("/")).name or "traces") or "trace"
+    return Discovery(root, name, windows, manifest, tuple(problems), tuple(notes))
 
 
-def _list_files(path: str) -> tuple[str, list[str]]:
-    if is_remote(path):
-        file_system, within = filesystem(path)
-        protocol = path.partition("://")[0]
-        try:
-            if file_system.isfile(within):
-                return path, [path]
-            found = sorted(file_system.find(within))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path}: {error}") from error
-        return path, [f"{protocol}://{f}" if "://" not in f else f for f in found if _may_be_trace(f)]
-    try:
-        root = Path(path).resolve()
-        mode = root.stat().st_mode
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except (OSError, RuntimeError) as error:
-        raise InputError(f"{path} cannot be opened ({error})") from error
-    if stat.S_ISREG(mode):
-        return str(Path(path)), [path]
-    return str(root), _walk(root)
+def _inspect_all(paths: Sequence[str], root: str) -> list[Inspected]:
+    alone = len(paths) == 1
+    if not is_remote(root):
+        return [_inspect(path, root, alone) for path in paths]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(lambda path: _inspect(path, root, alone), paths))
 
 
-def _walk(root: Path) -> list[str]:
-    """Files below a folder that may be traces; linked folders are entered, each folder once."""
-    found: list[str] = []
-    entered: set[tuple[int, int]] = set()
-    for folder, folders, files in os.walk(root, followlinks=True):
-        status = Path(folder).stat()
-        if (status.st_dev, status.st_ino) in entered:
-            folders.clear()
-            continue
-        entered.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(f for f in folders if f not in _SKIP_FOLDERS and not f.startswith("."))
-        found += [str(Path(folder, file)) for file in sorted(files) if _may_be_trace(file)]
-    return found
-
-
-def _may_be_trace(path: str) -> bool:
-    name = PurePosixPath(path).name
-    return name.endswith(_TRACE_SUFFIXES) and name not in _NEVER and not name.startswith(".")
-
-
-def _inspect(path: str, root: str, alone: bool) -> tuple[_Candidate | None, str | None]:
-    """Read a file's first bytes: a trace, something else (None, None), or a trace that is no use."""
+def _inspect(path: str, root: str, alone: bool) -> Inspected:
+    """Read a file's first bytes: a trace, a summary, something else (None, None), or a file that is no use."""
     within = PurePosixPath(path).name if alone else path.removeprefix(root)
     rank_in_name = _rank_in_name(within)
     looks_like_trace = alone or rank_in_name is not None or ".trace." in PurePosixPath(path).name
     if not is_remote(path) and not Path(path).is_file():
         return None, "it is no regular file, or a link to nothing" if looks_like_trace else None
+    match = _WINDOW.search(PurePosixPath(path).name)
+    window = int(match.group(1)) if match else None
     try:
-        with open_binary(path) as file:
+        if path.endswith(SUFFIX):
+            return _summary(path, rank_in_name, window), None
+        with open_binary(path, _HEAD_BYTES) as file:
             scanner = Scanner(chunks(file))
             head = scanner.peek()
     except InputError as error:
@@ -196,9 +128,48 @@ def _inspect(path: str, root: str, alone: bool) -> tuple[_Candidate | None, str 
     meta = read_meta(scanner.meta)
     base = scanner.meta.get("baseTimeNanoseconds")
     started = int(next(iter(first_times_us(head)), 0.0) * 1000) + (base if isinstance(base, int) else 0)
-    match = _WINDOW.search(PurePosixPath(path).name)
-    window = int(match.group(1)) if match else None
-    return _Candidate(path, rank_in_name, meta.rank, meta.world_size, window, started), None
+    return Candidate(path, path, rank_in_name, meta.rank, meta.world_size, window, started), None
+
+
+def _summary(path: str, rank_in_name: int | None, window: int | None) -> Candidate:
+    header = read_header(path)
+    inside = header.rank_inside
+    if rank_in_name is None and header.rank_from == "name":  # of the trace, whose name may have been changed
+        inside = header.rank
+    return Candidate(
+        path=path,
+        trace=header.trace,
+        rank_in_name=rank_in_name,
+        rank_inside=inside,
+        world_size=header.world_size,
+        window=window,
+        started_ns=header.started_ns,
+        steps=header.steps,
+        summarized=True,
+    )
+
+
+def _without_spare(
+    problems: Sequence[tuple[str, str]], candidates: Sequence[Candidate]
+) -> list[tuple[str, str]]:
+    """A summary that is no use costs nothing where its trace is there."""
+    traces = {trace_stem(c.path) for c in candidates if not c.summarized}
+    return [(p, what) for p, what in problems if not (p.endswith(SUFFIX) and trace_stem(p) in traces)]
+
+
+def _with_steps(
+    candidates: Sequence[Candidate], recorded: dict[str, tuple[int, ...]]
+) -> tuple[list[Candidate], list[tuple[str, str]]]:
+    """The steps that the capture recorded whole; a summary that was made without knowing them is left out."""
+    of_stem = {trace_stem(path): steps for path, steps in recorded.items()}
+    kept, outdated = [], []
+    for candidate in candidates:
+        steps = of_stem.get(trace_stem(candidate.path), candidate.steps)
+        if candidate.summarized and steps != candidate.steps:
+            outdated.append((candidate.path, f"was made when run.json told of other whole steps; {ANEW}"))
+        else:
+            kept.append(replace(candidate, steps=steps))
+    return kept, outdated
 
 
 def _rank_in_name(within: str) -> int | None:
@@ -208,86 +179,3 @@ def _rank_in_name(within: str) -> int | None:
         if matches and len(matches[-1]) < 10 and int(matches[-1]) < MOST_RANKS:
             return int(matches[-1])
     return None
-
-
-def _trace_stem(name: str) -> str:
-    for suffix in (".gz", ".json", ".trace", ".pt"):
-        name = name.removesuffix(suffix)
-    return name or "trace"
-
-
-def _without_other_runs(candidates: list[_Candidate]) -> tuple[list[_Candidate], list[tuple[str, str]]]:
-    """Leave out traces whose world size differs from that of most files: they are of another run."""
-    counts: dict[int, int] = defaultdict(int)
-    for candidate in candidates:
-        if candidate.world_size is not None:
-            counts[candidate.world_size] += 1
-    if len(counts) < 2:
-        return candidates, []
-    world = max(counts, key=lambda size: (counts[size], size))
-    kept = [c for c in candidates if c.world_size in (None, world)]
-    left = [
-        (c.path, f"is of a run with {c.world_size} ranks, the others are of one with {world}; left out")
-        for c in candidates
-        if c.world_size not in (None, world)
-    ]
-    return kept, left
-
-
-def _assign_ranks(candidates: list[_Candidate]) -> tuple[list[TraceFile], list[str]]:
-    """Rank of each file: what the trace says inside, unless names tell ranks apart that the insides do not."""
-    inside = {c.rank_inside for c in candidates}
-    named = {c.rank_in_name for c in candidates}
-    trust_names = None not in named and len(named) > len(inside - {None})
-    files, notes = [], []
-    taken = {c.rank_inside if not trust_names else c.rank_in_name for c in candidates} - {None}
-    for candidate in candidates:
-        first, second = (
-            ((candidate.rank_in_name, "name"), (candidate.rank_inside, "metadata"))
-            if trust_names
-            else ((candidate.rank_inside, "metadata"), (candidate.rank_in_name, "name"))
-        )
-        rank, source = first if first[0] is not None else second
-        if rank is None:
-            rank, source = next(n for n in range(len(candidates) + len(taken) + 1) if n not in taken), "order"
-            notes.append(f"{candidate.path} says nowhere which rank it is; taken as rank {rank}")
-        taken.add(rank)
-        files.append(TraceFile(candidate.path, rank, source, candidate.world_size, candidate.started_ns))
-    disagree = [c.path for c in candidates if trust_names and c.rank_inside not in (None, c.rank_in_name)]
-    if disagree:
-        notes.append(
-            f"the rank inside {len(disagree)} traces differs from the one in their names; names are used"
-        )
-    return files, notes
-
-
-def _group_windows(
-    files: list[TraceFile], window_in_name: dict[str, int | None]
-) -> tuple[tuple[Window, ...], list[tuple[str, str]]]:
-    """Sort each rank's files into windows; a second file of a rank that fits no window is a duplicate."""
-    by_rank: dict[int, list[TraceFile]] = defaultdict(list)
-    for file in sorted(files, key=lambda f: (f.started_ns, f.path)):
-        by_rank[file.rank].append(file)
-    numbered = all(window_in_name[file.path] is not None for file in files)
-    counts = {len(own) for own in by_rank.values()}
-    if not numbered and len(counts) > 1:  # not every rank has as many: no windows, but doubles
-        problems = [
-            (file.path, f"is a second trace of rank {rank}; {own[-1].path} is used")
-            for rank, own in by_rank.items()
-            for file in own[:-1]
-        ]
-        return (Window(0, tuple(own[-1] for _, own in sorted(by_rank.items()))),), sorted(problems)
-    windows: dict[int, dict[int, TraceFile]] = defaultdict(dict)
-    problems = []
-    for rank, own in sorted(by_rank.items()):
-        for position, file in enumerate(own):
-            number = window_in_name[file.path] if numbered else position
-            assert number is not None
-            if rank in windows[number]:
-                problems.append(
-                    (windows[number][rank].path, f"is a second trace of rank {rank}; {file.path} is used")
-                )
-            windows[number][rank] = file
-    return tuple(
-        Window(n, tuple(f for _, f in sorted(w.items()))) for n, w in sorted(windows.items())
-    ), problems

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -14,6 +15,15 @@ from traceops.errors import InputError
 CHUNK_BYTES = 1 << 18
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WBITS = 31
+# Of what fsspec's stores are built on, as far as it is loaded.
+_STORE_ERRORS = (
+    ("asyncio", "TimeoutError"),  # Python's own TimeoutError from 3.11 on
+    ("aiohttp", "ClientError"),
+    ("botocore.exceptions", "BotoCoreError"),
+    ("botocore.exceptions", "ClientError"),
+    ("gcsfs.retry", "HttpError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
+)
 
 
 class Damaged(Exception):
@@ -41,19 +51,31 @@ def filesystem(path: str) -> tuple[Any, str]:
     return file_system, within
 
 
+def store_errors() -> tuple[type[Exception], ...]:
+    """What reading from a file or a store may raise: stores have their own errors beside OSError."""
+    own = (getattr(sys.modules.get(module), name, None) for module, name in _STORE_ERRORS)
+    return (OSError, *(error for error in own if error is not None))
+
+
 @contextlib.contextmanager
-def open_binary(path: str) -> Iterator[IO[bytes]]:
-    """Open a local or remote file for reading; a failure is an InputError that names it."""
+def open_binary(path: str, head_bytes: int | None = None) -> Iterator[IO[bytes]]:
+    """Open a local or remote file for reading; a failure is an InputError that names it.
+
+    `head_bytes`: no more than about as many are wanted; from a store, many more would be read ahead.
+    """
     try:
         if is_remote(path):
             file_system, within = filesystem(path)
-            with file_system.open(within, "rb") as remote:
+            options = {"block_size": head_bytes} if head_bytes else {}
+            with file_system.open(within, "rb", **options) as remote:
                 yield remote
         else:
             with Path(path).open("rb") as local:
                 yield local
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
+    except store_errors() as error:
+        raise InputError(
+            f"{path}: {getattr(error, 'strerror', None) or error or type(error).__name__}"
+        ) from error
 
 
 def chunks(file: IO[bytes]) -> Iterator[bytes]:

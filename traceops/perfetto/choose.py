@@ -7,22 +7,26 @@ from functools import partial
 
 from traceops.errors import UsageError
 from traceops.load.discover import Window
+from traceops.mapping.executors import map_in_processes
 from traceops.perfetto.keep import step_windows
-from traceops.perfetto.pool import map_in_processes
 from traceops.summary import RankSummary
 
 _MOST_LISTED = 20
 
 
 def choose_ranks(window: Window, ranks: Sequence[int] | None) -> dict[int, str]:
-    """Path by rank, in order of rank. Raises UsageError for a rank without a trace."""
-    present = {file.rank: file.path for file in sorted(window.files, key=lambda file: file.rank)}
-    if ranks is None:
-        return present
-    missing = set(ranks) - present.keys()
+    """Path by rank, in order of rank. Raises UsageError for a rank without a trace, or with a summary only."""
+    present = {file.rank: file for file in sorted(window.files, key=lambda file: file.rank)}
+    missing = set(ranks or ()) - present.keys()
     if missing:
         raise UsageError(f"there is no trace of {listed('rank', missing)}, only of {listed('rank', present)}")
-    return {rank: path for rank, path in present.items() if rank in set(ranks)}
+    chosen = {rank: file for rank, file in present.items() if ranks is None or rank in set(ranks)}
+    if summarized := [rank for rank, file in chosen.items() if file.summarized]:
+        raise UsageError(
+            f"{listed('rank', summarized)}: there is only a summary, such as {chosen[summarized[0]].path}; a timeline "
+            "shows the events of the traces: bring those, or choose other ranks with --ranks"
+        )
+    return {rank: file.path for rank, file in chosen.items()}
 
 
 def choose_steps(ranks: Sequence[RankSummary], steps: Sequence[int] | None) -> frozenset[int] | None:

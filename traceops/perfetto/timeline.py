@@ -13,11 +13,13 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from traceops.analyses.crossrank import CrossRank, measure_across
-from traceops.analyze import Progress, judge, summarize_all
+from traceops.analyze import judge
 from traceops.errors import InputError, UsageError
 from traceops.findings import most_important_first
 from traceops.load.discover import Discovery, TraceFile, Window
 from traceops.load.source import is_remote
+from traceops.mapping.executors import cores, map_in_processes
+from traceops.mapping.ranks import Progress, summarize_all
 from traceops.model import Finding
 from traceops.perfetto.choose import choose_ranks, choose_steps, listed, windows_of
 from traceops.perfetto.findings_track import findings_track
@@ -25,7 +27,6 @@ from traceops.perfetto.lanes import well_formed
 from traceops.perfetto.part import Part, PartTask, write_part
 from traceops.perfetto.pieces import Piece, PieceWriter, cannot_write, join
 from traceops.perfetto.placing import place_files
-from traceops.perfetto.pool import map_in_processes
 from traceops.perfetto.reader import Header, read_header
 from traceops.perfetto.tracks import ShownRank, rank_tracks
 from traceops.run_info import rank_host, world_size
@@ -213,9 +214,8 @@ def _check_target(output: Path, window: Window) -> None:
 
 def _worth(files: Sequence[TraceFile], jobs: int | None) -> int:
     """How many processes pay for files of this size."""
-    local = [Path(file.path) for file in files if not is_remote(file.path)]
-    size = sum(path.stat().st_size for path in local if path.exists())
-    return 1 if len(local) == len(files) and size < _POOL_WORTH_BYTES else jobs or os.cpu_count() or 1
+    large = any(is_remote(f.path) for f in files) or sum(f.size_bytes for f in files) >= _POOL_WORTH_BYTES
+    return jobs or cores() if large else 1
 
 
 def _header(path: str) -> Header:

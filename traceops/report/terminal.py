@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from traceops.analyses.ledger import BUCKETS
-from traceops.load.discover import TraceFile
 from traceops.model import Evidence, Finding, Report
 from traceops.report.cells import GREW, short_name
 from traceops.report.cross_text import percent
@@ -199,35 +196,3 @@ def _short(name: str) -> str:
 
 def _number(value: Any, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
-
-
-class ProgressLine:
-    """A bar over ranks on a terminal, nothing elsewhere; call it with (done, all, file)."""
-
-    def __init__(self, file: TextIO, enabled: bool = True) -> None:
-        console = Console(file=file)
-        self._progress = Progress(
-            TextColumn("reading traces"),
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total} ranks"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            auto_refresh=False,  # a refresh thread and forked workers do not mix
-            disable=not (enabled and console.is_terminal),
-        )
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> ProgressLine:
-        self._progress.start()
-        return self
-
-    def __call__(self, done: int, total: int, file: TraceFile) -> None:
-        if self._task is None:
-            self._task = self._progress.add_task("", total=total)
-        self._progress.update(self._task, completed=done, refresh=True)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
