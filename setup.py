@@ -11,7 +11,7 @@ setup(
     package_data={"traceops": ["py.typed", "load/*.pyi", "report/*.json"], **{name: ["**/*"] for name in BUNDLED}},
     # running a script from the checkout leaves its byte code beside it
     exclude_package_data={
-        "traceops": ["load/native/*"],
+        "traceops.load": ["native/*"],
         **{name: ["**/__pycache__/*", "*.pyc"] for name in BUNDLED},
     },
     ext_modules=[
