@@ -54,16 +54,17 @@ def main() -> int:
         out = Path(work, "report")
         hta = [sys.executable, "-c", HTA_SCRIPT, *files]
         traceops = [sys.executable, "-m", "traceops", "analyze", args.folder, "-o", str(out), "-q"]
-        uncached, cached = ({**os.environ, "TRACEOPS_CACHE": folder} for folder in ("off", f"{work}/cache"))
-        run_timed(traceops, cached)  # fills the cache, and the system's own of files
+        uncached = [*traceops, "--no-cache"]
+        cache = {**os.environ, "TRACEOPS_CACHE": str(Path(work, "cache"))}
+        run_timed(traceops, cache)  # fills the cache, and the system's own of files
         for _ in range(args.runs):
             runs["HTA"].append(run_timed(hta))
-            runs["traceops"].append(run_timed(traceops, uncached))
-            runs["traceops, cached"].append(run_timed(traceops, cached))
+            runs["traceops"].append(run_timed(uncached))
+            runs["traceops, cached"].append(run_timed(traceops, cache))
         peak = {
             "HTA": run_watched(hta, _SAMPLE_S).peak_mb,
-            "traceops": run_watched(traceops, _SAMPLE_S, uncached).peak_mb,
-            "traceops, cached": run_watched(traceops, _SAMPLE_S, cached).peak_mb,
+            "traceops": run_watched(uncached, _SAMPLE_S).peak_mb,
+            "traceops, cached": run_watched(traceops, _SAMPLE_S, cache).peak_mb,
         }
         written = sum(file.stat().st_size for file in out.iterdir())
     size = sum(Path(file).stat().st_size for file in files)

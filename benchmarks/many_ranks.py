@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import sys
 import tempfile
 from collections import Counter
@@ -42,7 +41,6 @@ def main() -> int:
         "--dask", action="store_true", help="compare with a dask LocalCluster, a worker a core"
     )
     args = parser.parse_args()
-    os.environ["TRACEOPS_CACHE"] = "off"
     worlds = sorted(int(folder.name) for folder in args.folder.iterdir() if folder.name.isdigit())
     print(f"| {' | '.join(_COLUMNS)} |\n{'|---' * len(_COLUMNS)}|")
     same = True
@@ -60,8 +58,8 @@ def main() -> int:
 def _analyze(folder: Path, label: str, *options: str) -> bytes:
     """Analyse, print the row of the table, return report.json."""
     with tempfile.TemporaryDirectory() as work:
-        command = [sys.executable, "-m", "traceops", "analyze", str(folder), "-o", work, "-q", *options]
-        run = run_watched(command, _SAMPLE_S, beside=[psutil.Process()] if options else ())
+        command = [sys.executable, "-m", "traceops", "analyze", str(folder), "-o", work, "-q", "--no-cache"]
+        run = run_watched([*command, *options], _SAMPLE_S, beside=[psutil.Process()] if options else ())
         written = sum(file.stat().st_size for file in Path(work).iterdir())
         report = Path(work, "report.json").read_bytes()
     print(_row(label, int(folder.name), run, written, json.loads(report)), flush=True)
