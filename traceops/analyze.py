@@ -31,7 +31,7 @@ from traceops.load.discover import Discovery, Window, discover
 from traceops.load.source import is_remote
 from traceops.mapping.ranks import Progress, summarize_all
 from traceops.model import Report
-from traceops.run_info import rank_host, run_block, world_size
+from traceops.run_info import rank_hosts, run_block, world_size
 from traceops.summary import RankSummary
 
 
@@ -99,8 +99,7 @@ def analyze_window(
             f"{found.root}: none of the traces holds an event that could be read:\n{listed}{evidence_hint(found.root)}"
         )
     found = replace(found, problems=tuple(problems))
-    hosts = {summary.rank: rank_host(found, summary) for summary in usable}
-    run = measure_across(usable, world_size(found, usable), hosts)
+    run = measure_across(usable, world_size(found, usable), rank_hosts(found, usable))
     hang, of_hang = included_diagnosis(found.root)
     return assemble(found, run, run_block(found, usable), [*of_hang, *judge(found, usable, run)], hang)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,10 +20,12 @@ from traceops.assemble_inventory import inventory, peak_memory, step_counts, unp
 from traceops.findings import Verdict, checks, most_important_first
 from traceops.hangs.included import hang_findings
 from traceops.hangs.judge import HANG_RULES
-from traceops.hangs.model import Diagnosis
 from traceops.load.discover import Discovery
 from traceops.model import Report
-from traceops.run_info import rank_host
+from traceops.run_info import rank_hosts
+
+if TYPE_CHECKING:
+    from traceops.hangs.model import Diagnosis
 
 
 def assemble(
@@ -36,7 +38,7 @@ def assemble(
     """Everything the renderers need, in the units and keys of report.json."""
     of_hang = hang_findings(hang, [verdict for verdict in verdicts if verdict.rule in HANG_RULES])
     others = [f for verdict in verdicts if verdict.rule not in HANG_RULES for f in verdict.findings]
-    rank_rows = [_rank_row(found, run, times) for times in run.ranks]
+    rank_rows = _rank_rows(found, run)
     return Report(
         run=run_info,
         summary=_summary(found, run, rank_rows),
@@ -58,14 +60,26 @@ def assemble(
     )
 
 
-def _rank_row(found: Discovery, run: CrossRank, times: RankTimes) -> dict[str, Any]:
+def _rank_rows(found: Discovery, run: CrossRank) -> list[dict[str, Any]]:
+    hosts = rank_hosts(found, [times.summary for times in run.ranks])
+    peaks, caused = peak_memory(found), sum(times.caused_wait_ns or 0 for times in run.ranks)
+    return [
+        {
+            "rank": times.summary.rank,
+            "host": hosts[times.summary.rank],
+            **_rank_row(run, times, caused, peaks.get(times.summary.rank, (None, None))),
+        }
+        for times in run.ranks
+    ]
+
+
+def _rank_row(
+    run: CrossRank, times: RankTimes, caused: int, peak: tuple[int | None, int | None]
+) -> dict[str, Any]:
+    """Of one rank; `caused` is what all ranks waited for each other, ns, `peak` the rank's memory, bytes."""
     summary, breakdown = times.summary, times.summary.breakdown
-    caused = sum(t.caused_wait_ns or 0 for t in run.ranks)
     steps = max(len(times.duration), 1)
-    allocated, reserved = peak_memory(found).get(summary.rank, (None, None))
     return {
-        "rank": summary.rank,
-        "host": rank_host(found, summary),
         "steps": len(times.duration),
         "step_time_ms": _round(float(np.median(times.duration)) / 1e6) if len(times.duration) else None,
         "idle_pct": breakdown.idle_pct,
@@ -83,8 +97,8 @@ def _rank_row(found: Discovery, run: CrossRank, times: RankTimes) -> dict[str, A
         else _round(times.caused_wait_ns / caused, 4),
         **{f"{bucket}_ms": _bucket_ms(run, times, bucket) for bucket in BUCKETS},
         "input_ms": _round(summary.host.input_ms / steps),
-        "peak_memory_bytes": allocated,
-        "peak_reserved_bytes": reserved,
+        "peak_memory_bytes": peak[0],
+        "peak_reserved_bytes": peak[1],
         "events": summary.event_count,
         "trace": summary.path,
         "damage": "; ".join(summary.damage),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any
 
 from traceops.analyses.crossrank import CrossRank, RankTimes
 from traceops.load.discover import Discovery
 
 MOST_ROWS = 500  # of kernels, and of operators
-_Use = TypeVar("_Use")
 
 
 def inventory(run: CrossRank) -> dict[str, list[dict[str, Any]]]:
@@ -21,64 +21,51 @@ def inventory(run: CrossRank) -> dict[str, list[dict[str, Any]]]:
     steps = max(sum(len(times.duration) for times in run.ranks), 1)
 
     def rows(
-        uses: Callable[[RankTimes], Iterable[_Use]],
-        key: Callable[[_Use], dict[str, Any]],
-        spent_ns: Callable[[_Use], dict[str, float]],
-        count: Callable[[_Use], int],
+        uses: Callable[[RankTimes], Iterable[Any]], named: tuple[str, ...], **spent_ns: Callable[[Any], float]
     ) -> list[dict[str, Any]]:
-        counts: dict[Hashable, int] = defaultdict(int)
-        spent: dict[Hashable, dict[str, float]] = {}
-        keys: dict[Hashable, dict[str, Any]] = {}
+        """Uses with the same attributes `named` together; `spent_ns` are their times by the name of the column."""
+        name_of, getters = attrgetter(*named), tuple(spent_ns.values())
+        counts: dict[tuple[Any, ...], int] = defaultdict(int)
+        spent: dict[tuple[Any, ...], list[float]] = {}
         for times in run.ranks:
             for use in uses(times):
-                named = key(use)
-                same = tuple(named.values())
-                keys[same] = named
-                counts[same] += count(use)
-                before = spent.get(same, {})
-                spent[same] = {name: before.get(name, 0.0) + ns for name, ns in spent_ns(use).items()}
+                same = name_of(use)
+                counts[same] += use.count
+                before = spent.get(same) or [0.0] * len(getters)
+                spent[same] = [ns + more(use) for ns, more in zip(before, getters, strict=True)]
         made = [
             {
-                **named,
-                "count_per_step": round(counts[same] / steps, 4),
-                **{f"{name}_per_step": round(ns / 1e6 / steps, 6) for name, ns in spent[same].items()},
+                **dict(zip(named, same, strict=True)),
+                "count_per_step": round(count / steps, 4),
+                **{
+                    f"{column}_per_step": round(ns / 1e6 / steps, 6)
+                    for column, ns in zip(spent_ns, spent[same], strict=True)
+                },
             }
-            for same, named in keys.items()
+            for same, count in counts.items()
         ]
         return sorted(made, key=lambda row: -sum(v for k, v in row.items() if k.endswith("ms_per_step")))
 
-    kernels = rows(
-        lambda times: times.summary.inventory.kernels,
-        lambda use: {"name": use.name, "kind": use.kind, "operator": use.operator},
-        lambda use: {"ms": use.device_ns},
-        lambda use: use.count,
-    )
+    device_ns, kernel_ns, host_ns = attrgetter("device_ns"), attrgetter("kernel_ns"), attrgetter("host_ns")
+    kernels = rows(lambda times: times.summary.inventory.kernels, ("name", "kind", "operator"), ms=device_ns)
     _add_places(run, kernels)
     return {
         "kernels": kernels[:MOST_ROWS],
         "operators": rows(
             lambda times: times.summary.inventory.operators,
-            lambda use: {"name": use.name, "shapes": use.shapes},
-            lambda use: {"host_ms": use.host_ns, "device_ms": use.device_ns},
-            lambda use: use.count,
+            ("name", "shapes"),
+            host_ms=host_ns,
+            device_ms=device_ns,
         )[:MOST_ROWS],
         "collectives": rows(
             lambda times: times.summary.inventory.collectives,
-            lambda use: {
-                "op": use.op,
-                "group_size": use.group_size,
-                "dtype": use.dtype,
-                "elements": use.elements,
-                "bytes": use.bytes,
-            },
-            lambda use: {"kernel_ms": use.kernel_ns},
-            lambda use: use.count,
+            ("op", "group_size", "dtype", "elements", "bytes"),
+            kernel_ms=kernel_ns,
         )[:MOST_ROWS],
         "blocking_calls": rows(
             lambda times: times.summary.host.blocking,
-            lambda call: {"call": call.call, "operator": call.operator},
-            lambda call: {"ms": call.total_ms * 1e6},
-            lambda call: call.count,
+            ("call", "operator"),
+            ms=lambda call: call.total_ms * 1e6,
         )[:MOST_ROWS],
     }
 

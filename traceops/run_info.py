@@ -94,12 +94,18 @@ def world_size(discovery: Discovery, ranks: Sequence[RankSummary]) -> int:
     return max([*inside, max(summary.rank for summary in ranks) + 1 if not inside else 1])
 
 
+def rank_hosts(discovery: Discovery, ranks: Sequence[RankSummary]) -> dict[int, str | None]:
+    """The host that each rank ran on."""
+    hosts = {summary.rank: summary.meta.host for summary in ranks}
+    for entry in reversed(discovery.manifest.get("ranks") or ()):
+        if isinstance(entry, dict) and isinstance(entry.get("rank"), int) and entry.get("host"):
+            hosts[entry["rank"]] = str(entry["host"])
+    return hosts
+
+
 def rank_host(discovery: Discovery, summary: RankSummary) -> str | None:
     """The host a rank ran on."""
-    for entry in discovery.manifest.get("ranks") or ():
-        if isinstance(entry, dict) and entry.get("rank") == summary.rank and entry.get("host"):
-            return str(entry["host"])
-    return summary.meta.host
+    return rank_hosts(discovery, [summary])[summary.rank]
 
 
 def _first(metas: Sequence[TraceMeta], field: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import os
 import sys
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command != "run":  # which hands its environment to the training
         # Nothing here multiplies matrices, and OpenBLAS' threads take a third of the time to import numpy.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        gc.set_threshold(100_000)  # looking for cycles, of which we make few, takes a tenth of the imports
     try:
         code: int = args.main(args)
     except TraceopsError as error:

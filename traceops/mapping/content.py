@@ -6,7 +6,6 @@ import functools
 import hashlib
 import os
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +85,8 @@ def _remote_content(path: str) -> Content | None:
 def code_fingerprint(with_hta: bool = False) -> str:
     """A digest of the code that makes summaries, HTA's version with it on demand; '' where it cannot be read."""
     if with_hta:
+        from importlib import metadata
+
         return (
             f"{code_fingerprint()} {metadata.version('HolisticTraceAnalysis')} {metadata.version('pandas')}"
         )

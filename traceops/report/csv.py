@@ -86,7 +86,7 @@ def _finding_row(finding: Finding) -> dict[str, Any]:
 
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...] = ()) -> str:
     """Rows as CSV, with these columns or else with every key there is; empty where there is neither."""
-    columns = columns or tuple(dict.fromkeys(key for row in rows for key in row))
+    columns = columns or tuple(dict.fromkeys(key for keys in dict.fromkeys(map(tuple, rows)) for key in keys))
     if not columns:
         return ""
     text = io.StringIO()
@@ -98,8 +98,12 @@ def csv_text(rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...] = ()) -
 
 
 def _cell(value: Any) -> Any:
+    if type(value) is int:  # most cells are numbers, and a job has millions
+        return value
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
+    if type(value) is float:
+        return value
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value))
     if isinstance(value, str):
