@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from traceops.analyze import analyze
+
 ROOT = Path(__file__).resolve().parents[2]
 _DEADLOCK_S = 180
 
@@ -164,3 +166,17 @@ def test_a_built_in_strategy(start, tmp_path):
     assert (run["strategy"], run["device"], run["backend"]) == ("pytorch_ddp", "cpu", "gloo")
     assert [rank["profiled_steps"] for rank in run["ranks"]] == [[10, 11], [10, 11]]
     assert run["training"]["config"]["dim"] == 32 and run["unprofiled_step_ms"] > 0
+
+
+def test_summaries_made_after_the_run_take_the_place_of_its_traces(start, tmp_path):
+    code, out, err = finish(
+        start("--device", "cpu", "--nproc", "2", "--name", "x", "--summarize", "--", "app/train.py")
+    )
+    assert code == 0, out + err
+    assert "2 traces summarised" in out + err
+    traces = sorted((tmp_path / "profile" / "x").glob("rank_*/*.trace.json.gz"))
+    assert len(traces) == 2
+    whole = analyze(str(tmp_path / "profile" / "x"), cache=False)
+    for trace in traces:
+        trace.unlink()
+    assert analyze(str(tmp_path / "profile" / "x"), cache=False) == whole

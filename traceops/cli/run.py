@@ -31,6 +31,8 @@ _STEPS = {
 }
 _AGAINST = """train GITREF and the working tree in turn, --repeat times each (5), for traceops compare:
 profile/NAME/base_1, head_1, head_2, base_2, …"""
+_SUMMARIZE = """afterwards, on each node, write a summary of a hundredth of its size beside each trace, which
+traceops analyze and compare take in place of the trace: only summaries need to travel"""
 _HANGS = """A training hangs if no rank finishes a step for so long and nothing in it moves: what the ranks do
 is saved to evidence/ in the run folder, the cause is named, and the job ended with exit code 124. A slow
 step, in which something does move, may take ten times as long."""
@@ -58,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="DIR", help="run folder (profile/NAME)")
     add("--overwrite", action="store_true", help="replace the run in that folder")
     add("--no-log-files", action="store_true", help="pass output on as it is: no logs/, no [rank N] marks")
+    add("--summarize", action="store_true", help=_SUMMARIZE)
     add("--against", metavar="GITREF", help=_AGAINST)
     add("--dry-run", action="store_true", help="print the command, or all of --against, and end")
     hangs = parser.add_argument_group("hangs", description=_HANGS)
@@ -131,7 +134,8 @@ def main(args: argparse.Namespace) -> int:
         settings["overwrite"] = True
     limits = None if args.hang_timeout == 0 else Limits(args.hang_timeout, args.init_timeout)
     plan = Plan(
-        args.name or out.name, out, cluster, trains, settings, extra_env, not args.no_log_files, limits
+        args.name or out.name, out, cluster, trains, settings, extra_env, not args.no_log_files, limits,
+        summarize=args.summarize,
     )  # fmt: skip
     series = None if repeat is None else prepare(plan, args.against, repeat, os.environ)
     if cluster.nnodes == 1:  # on a shared disk another node may have begun to write the very same run

@@ -88,7 +88,7 @@ class Plan:
 
     capture: the JSON object in TRACEOPS_CAPTURE. extra_env: from --env. trains: the script (or "-m", module)
     and its arguments. limits: when the ranks count as hanging; None does not watch them. checkout: of the code
-    that runs; None for the working folder as it is.
+    that runs; None for the working folder as it is. summarize: the traces of this node, once it has ended.
     """
 
     name: str
@@ -100,6 +100,7 @@ class Plan:
     log_files: bool = True
     limits: Limits | None = None
     checkout: Checkout | None = None
+    summarize: bool = False
 
     @property
     def evidence(self) -> Path:

@@ -33,6 +33,7 @@ from traceops.launch.outcome import (
 from traceops.launch.plan import Plan
 from traceops.launch.process import Ended, run
 from traceops.launch.variables import hang_variables
+from traceops.load.summary_header import SUFFIX
 
 HUNG = 124  # as timeout(1) has it
 _TAIL_LINES = 20
@@ -85,8 +86,19 @@ def launch(plan: Plan, *, advise: bool = True) -> int:
     _keep_logs(plan, ended, here)
     status = "hung" if ended.hung else "interrupted" if ended.signal else "failed" if code else "finished"
     _write_run(plan, ranks, env, started, status=status, exit_code=code, failure=failure)
+    if plan.summarize and not ended.signal:
+        _summarize(plan, here, screen)
     _tell(screen, plan, ranks, ended, failure, code, advise)
     return code
+
+
+def _summarize(plan: Plan, here: list[RankManifest], screen: Screen) -> None:
+    from traceops.launch.summarize import summarize_traces
+
+    count, problems = summarize_traces(plan.out, {rank.rank for rank in here if rank.traces})
+    for problem in problems:
+        screen.say(f"no summary: {problem}")
+    screen.say(f"{count} trace{'' if count == 1 else 's'} summarised, each in a *{SUFFIX} beside it")
 
 
 def _exit_code(ended: Ended, failure: Failure | None) -> int:
