@@ -73,7 +73,7 @@ class Events:
     def in_cats(self, *cats: str) -> NDArray[np.bool_]:
         """Mask of the rows whose category is one of `cats`, whatever its case (older torch wrote 'Kernel')."""
         wanted = {cat.lower() for cat in cats}
-        return np.isin(self.cat, [i for i, cat in enumerate(self.cats) if cat.lower() in wanted])
+        return np.array([cat.lower() in wanted for cat in self.cats], dtype=bool).take(self.cat)
 
 
 @dataclass(frozen=True)

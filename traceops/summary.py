@@ -94,7 +94,7 @@ def summarize(file: TraceFile, with_hta: bool = False) -> RankSummary:
         breakdown=measure_breakdown(events, activity, steps, hta),
         kernels=measure_kernels(events, activity, steps),
         inventory=measure_inventory(events, activity, steps),
-        host=measure_host(events, steps),
+        host=measure_host(activity.host, steps),
         backward=measure_backward_sync(events, activity, steps),
         hta=hta,
     )

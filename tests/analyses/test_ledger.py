@@ -310,9 +310,15 @@ def test_waiting_on_streams_and_cpu_ops_with_a_stream_are_no_device_activity():
     assert find_activity(build(rows)).row.tolist() == [0]
 
 
-def test_the_first_of_several_calls_with_one_correlation_launched_the_kernel():
-    rows = [call("cudaLaunchKernel", 30, 5, correlation=9), call("cuLaunchKernel", 20, 5, correlation=9)]
-    assert find_activity(build([*rows, *kernel(50, 5, correlation=9)])).launch.tolist() == [1]
+@pytest.mark.parametrize("far", [10, 1 << 40])
+def test_the_first_of_several_calls_with_one_correlation_launched_the_kernel(far):
+    rows = [
+        call("cudaLaunchKernel", 30, 5, correlation=9), call("cuLaunchKernel", 20, 5, correlation=9),
+        call("cudaLaunchKernel", 40, 5, correlation=far), call("cudaStreamSynchronize", 10, 5),
+    ]  # fmt: skip
+    rows += kernel(50, 5, correlation=9) + kernel(60, 5, correlation=far) + kernel(70, 5, correlation=far + 1)
+    rows += kernel(80, 5, correlation=7) + kernel(90, 5, correlation=-1)
+    assert find_activity(build(rows)).launch.tolist() == [1, 2, -1, -1, -1]
 
 
 def test_without_a_gpu_operators_compute_and_annotations_communicate():

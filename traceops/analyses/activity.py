@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceops.analyses.host_rows import (
+    ANNOTATION_CATS,
+    DEVICE_CATS,
+    DEVICE_MEMORY_CATS,
+    OPERATOR_CATS,
+    HostRows,
+    named,
+    rows_named,
+)
+from traceops.analyses.nesting import find_nesting
 from traceops.intervals import Intervals, union
 from traceops.model import Events, Int
 
 COMPUTE, COMM, MEMORY = 0, 1, 2
-
-_GPU_KERNEL = ("kernel", "concurrent_kernel", "mtia_ccp_events")
-_GPU_MEMORY = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
-_GPU_CATS = (*_GPU_KERNEL, *_GPU_MEMORY)
-_LAUNCH_CATS = (
-    "cuda_runtime",
-    "cuda_driver",
-    "runtime",
-    "driver",
-    "hip_runtime",
-    "mtia_runtime",
-    "xpu_runtime",
-)
-_CPU_OP_CATS = ("cpu_op", "operator")
-_ANNOTATION_CATS = ("user_annotation",)
 
 # Collective kernels by name: NCCL old and new, RCCL, MSCCL, NVSHMEM, symmetric memory, vLLM's and TensorRT-LLM's own.
 _COMM_KERNEL = re.compile(
@@ -35,6 +31,17 @@ _COMM_KERNEL = re.compile(
     r"|allreduce_fusion|quickreduce|custom_all_?reduce",
     re.IGNORECASE,
 )
+_COMM_WORDS = (
+    "ccl",
+    "nvshmem",
+    "deep_ep",
+    "multimem_",
+    "symm_mem",
+    "allreduce",
+    "all_reduce",
+    "cross_device_reduce",
+    "quickreduce",
+)
 _CPU_COMM = re.compile(r"^(gloo|mpi|ucc):")
 _CPU_COMM_FALLBACK = re.compile(r"^record_param_comms$")
 _NOT_CPU_COMPUTE = re.compile(
@@ -42,25 +49,16 @@ _NOT_CPU_COMPUTE = re.compile(
 )
 # Autograd's own frames around operators: a hook that waits for communication waits inside them.
 _CPU_WRAPPER = re.compile(r"^(autograd::|torch::autograd|torch::jit)|^[^:]*$")
-_INPUT = re.compile(
-    r"enumerate\(DataLoader\)|data_?-?load|load_?-?(data|batch)|(get|next|fetch|read)_?-?batch"
-    r"|batch_?-?(get|next|fetch|load|wait)|input_?-?pipeline|data_?-?(iter|fetch|wait|time|prepar)",
-    re.IGNORECASE,
-)
-_BLOCKING = re.compile(
-    r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(2D|3D|DtoH)?$|^cuMemcpyDtoH"
-)
 
-_QUEUES = re.compile(
-    r"Launch|^(cuda|hip)?Mem(cpy|set).*Async|^cuMem(cpy|set).*Async|^(cuda|hip|cu)EventRecord"
-)
+_CELLS_A_CALL = 16  # ids spread wider than this are numbered anew before they index a table
 
 
 @dataclass(frozen=True)
 class Activity:
     """Intervals on device lanes, in the trace's order: GPU streams, or threads where there is no GPU.
 
-    `launch` is the row of the host call that launched it, -1 where the trace holds none.
+    `launch` is the row of the host call that launched it, -1 where the trace holds none; `launched` when that
+    call began, or else the activity itself. `host` has the rows of the host's events.
     """
 
     on_gpu: bool
@@ -69,102 +67,87 @@ class Activity:
     end: Int
     kind: NDArray[np.int8]
     launch: Int
+    launched: Int
+    host: HostRows
 
     def union_of(self, *kinds: int) -> Intervals:
         """Time in which an activity of one of these classes runs on any lane."""
-        mask = np.isin(self.kind, kinds)
-        return union(self.start[mask], self.end[mask])
+        wanted = np.zeros(3, dtype=bool)
+        wanted[list(kinds)] = True
+        rows = self.by_start[wanted[self.kind[self.by_start]]]
+        return union(self.start[rows], self.end[rows])
+
+    @cached_property
+    def by_start(self) -> Int:
+        """Positions in the order in which they began."""
+        return np.argsort(self.start, kind="stable")
+
+    @cached_property
+    def by_launch(self) -> Int:
+        """Positions in the order in which they were launched."""
+        return np.argsort(self.launched, kind="stable")
 
 
 def find_activity(events: Events) -> Activity:
     """Device activity of one trace; CPU operators stand in for kernels where the trace has no GPU."""
-    gpu = np.flatnonzero(events.in_cats(*_GPU_CATS))
-    return _gpu_activity(events, gpu) if len(gpu) else _cpu_activity(events)
+    host = HostRows(events)
+    gpu = np.flatnonzero(events.in_cats(*DEVICE_CATS))
+    if not len(gpu):
+        return _cpu_activity(events, host)
+    start = events.ts[gpu]
+    launch = _launch_of(events, gpu, host.launches)
+    launched = np.where(launch >= 0, events.ts[launch], start)
+    return Activity(True, gpu, start, start + events.dur[gpu], _gpu_kind(events, gpu), launch, launched, host)
 
 
-def matching_names(events: Events, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    """Mask of the rows whose name the pattern finds."""
-    hits = np.array([bool(pattern.search(name)) for name in events.names], dtype=bool)
-    return hits[events.name] if len(hits) else np.zeros(len(events), dtype=bool)
-
-
-def input_rows(events: Events) -> Int:
-    """Rows of annotations that say the thread is waiting for the next batch."""
-    return np.flatnonzero(events.in_cats(*_ANNOTATION_CATS, *_CPU_OP_CATS) & matching_names(events, _INPUT))
-
-
-def blocking_rows(events: Events) -> Int:
-    """Rows of host calls that return only when the device is done."""
-    return np.flatnonzero(events.in_cats(*_LAUNCH_CATS) & matching_names(events, _BLOCKING))
-
-
-def held_up_rows(events: Events, least_ns: int) -> Int:
-    """Rows of host calls in which the host waited for the device: blocking ones, and launches this long."""
-    queued = matching_names(events, _QUEUES) & (events.dur >= least_ns)
-    waits = matching_names(events, _BLOCKING) | queued
-    return np.flatnonzero(events.in_cats(*_LAUNCH_CATS) & waits)
-
-
-def op_rows(events: Events) -> Int:
-    """Rows of framework operators on the host."""
-    steps, _ = step_rows(events)  # older torch marked steps as operators
-    operators = events.in_cats(*_CPU_OP_CATS)
-    operators[steps] = False
-    return np.flatnonzero(operators)
-
-
-def step_rows(events: Events) -> tuple[Int, Int]:
-    """Rows of the profiler's step annotations on the host and the step numbers, in time order."""
-    numbers = np.array([_step_number(name) for name in events.names], dtype=np.int64)
-    if not len(numbers):
-        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    rows = np.flatnonzero((numbers[events.name] >= 0) & ~events.in_cats("gpu_user_annotation", *_GPU_CATS))
-    rows = rows[np.argsort(events.ts[rows], kind="stable")]
-    return rows, numbers[events.name[rows]]
-
-
-def _step_number(name: str) -> int:
-    match = re.match(r"ProfilerStep\s*#\s*(\d{1,18})(?!\d)", name)
-    return int(match.group(1)) if match else -1
-
-
-def _gpu_activity(events: Events, rows: Int) -> Activity:
+def _gpu_kind(events: Events, rows: Int) -> NDArray[np.int8]:
     kind = np.full(len(rows), COMPUTE, dtype=np.int8)
-    kind[matching_names(events, _COMM_KERNEL)[rows]] = COMM
+    kind[named(events, _COMM_KERNEL, _COMM_WORDS)[events.name[rows]]] = COMM
     if events.comm:
-        kind[np.isin(rows, np.fromiter(events.comm, dtype=np.int64))] = COMM
-    kind[events.in_cats(*_GPU_MEMORY)[rows]] = MEMORY
-    launches = np.flatnonzero(events.in_cats(*_LAUNCH_CATS) & (events.correlation >= 0))
-    return Activity(True, rows, events.ts[rows], events.end[rows], kind, _launch_of(events, rows, launches))
+        known = np.zeros(len(events), dtype=bool)
+        known[list(events.comm)] = True
+        kind[known[rows]] = COMM
+    kind[events.in_cats(*DEVICE_MEMORY_CATS)[rows]] = MEMORY
+    return kind
 
 
-def _launch_of(events: Events, rows: Int, launches: Int) -> Int:
-    if not len(launches):
+def _launch_of(events: Events, rows: Int, calls: Int) -> Int:
+    """For each of the device's rows the call with its correlation id, -1 without one; of several the first."""
+    calls = calls[events.correlation[calls] >= 0]
+    if not len(calls):
         return np.full(len(rows), -1, dtype=np.int64)
-    ids = events.correlation[launches]
-    order = np.lexsort((events.ts[launches], ids))  # of several calls with one id the first launched it
-    ids, launches = ids[order], launches[order]
-    at = np.searchsorted(ids, events.correlation[rows])
-    found = (at < len(ids)) & (events.correlation[rows] >= 0)
-    at = np.minimum(at, len(ids) - 1)
-    found &= ids[at] == events.correlation[rows]
-    return np.where(found, launches[at], -1)
+    calls = calls[np.argsort(events.ts[calls], kind="stable")]
+    ids, sought = events.correlation[calls], events.correlation[rows]
+    least, span = int(ids.min()), int(ids.max()) - int(ids.min()) + 1
+    if span <= _CELLS_A_CALL * len(calls):
+        ids, sought = ids - least, sought - least
+    else:
+        values, ids = np.unique(ids, return_inverse=True)
+        place = np.searchsorted(values, sought)
+        span = len(values)
+        sought = np.where(values[np.minimum(place, span - 1)] == sought, place, -1)
+    launch = np.full(span + 1, -1, dtype=np.int64)  # the last for what nobody launched
+    launch[ids[::-1]] = calls[::-1]
+    return launch[np.where((sought >= 0) & (sought < span), sought, span)]
 
 
-def _cpu_activity(events: Events) -> Activity:
-    annotations = events.in_cats(*_ANNOTATION_CATS)
-    comm = np.flatnonzero(annotations & matching_names(events, _CPU_COMM))
+def _cpu_activity(events: Events, host: HostRows) -> Activity:
+    comm = rows_named(events, _CPU_COMM)
+    comm = comm[events.in_cats(*ANNOTATION_CATS)[comm]]
     if not len(comm):
-        comm = np.flatnonzero(matching_names(events, _CPU_COMM_FALLBACK))
-    ops = np.flatnonzero(events.in_cats(*_CPU_OP_CATS) & ~matching_names(events, _NOT_CPU_COMPUTE))
-    wrapper = matching_names(events, _CPU_WRAPPER)[ops]
+        comm = rows_named(events, _CPU_COMM_FALLBACK)
+    ops = np.flatnonzero(events.in_cats(*OPERATOR_CATS))
+    ops = ops[~named(events, _NOT_CPU_COMPUTE).take(events.name[ops])]
+    wrapper = named(events, _CPU_WRAPPER).take(events.name[ops])
     ops = ops[~wrapper] if not wrapper.all() else ops  # very old torch wrote operators without a namespace
     # Work inside data loading (collating without workers) is input, and on a communication thread no compute.
-    ops = ops[~_inside(events, ops, input_rows(events)) & ~_inside(events, ops, comm)]
-    ops = ops[top_level(events, ops)]
+    ops = ops[~_inside(events, ops, host.inputs) & ~_inside(events, ops, comm)]
+    lying = find_nesting(events, ops)
+    ops = np.sort(lying.rows[lying.outermost])
     rows = np.concatenate((ops, comm))
     kind = np.repeat(np.array([COMPUTE, COMM], dtype=np.int8), (len(ops), len(comm)))
-    return Activity(False, rows, events.ts[rows], events.end[rows], kind, rows)
+    start = events.ts[rows]
+    return Activity(False, rows, start, start + events.dur[rows], kind, rows, start, host)
 
 
 def _inside(events: Events, rows: Int, parents: Int) -> NDArray[np.bool_]:
@@ -172,19 +155,6 @@ def _inside(events: Events, rows: Int, parents: Int) -> NDArray[np.bool_]:
     inside = np.zeros(len(rows), dtype=bool)
     for tid in np.unique(events.tid[parents]):
         own = parents[events.tid[parents] == tid]
-        held = union(events.ts[own], events.end[own]).holds(events.ts[rows])
-        inside |= held & (events.tid[rows] == tid)
+        mine = np.flatnonzero(events.tid[rows] == tid)
+        inside[mine] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(events.ts[rows[mine]])
     return inside
-
-
-def top_level(events: Events, rows: Int) -> NDArray[np.bool_]:
-    """Which of the rows no other row on the same thread contains."""
-    top = np.zeros(len(rows), dtype=bool)
-    order = np.lexsort((-events.dur[rows], events.ts[rows], events.tid[rows]))
-    tids, ends = events.tid[rows][order], events.end[rows][order]
-    starts = events.ts[rows][order]
-    for tid in np.unique(tids):
-        own = tids == tid
-        reach = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ends[own])[:-1]))
-        top[order[own]] = starts[own] >= reach
-    return top

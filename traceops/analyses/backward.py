@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceops.analyses.activity import COMM, COMPUTE, Activity, matching_names
+from traceops.analyses.activity import COMM, COMPUTE, Activity
+from traceops.analyses.host_rows import rows_named
 from traceops.analyses.steps import StepBounds
 from traceops.model import Events, Int
 
@@ -35,21 +36,30 @@ class BackwardSync:
 
 def measure_backward_sync(events: Events, activity: Activity, steps: StepBounds) -> BackwardSync:
     """Count the steps in which a collective was launched between backward's first and last function."""
-    backward = np.flatnonzero(matching_names(events, _BACKWARD))
-    comm = (activity.kind == COMM) & (activity.launch >= 0)
-    launched = events.ts[activity.launch[comm]]
+    backward = rows_named(events, _BACKWARD)
+    backward = backward[np.argsort(events.ts[backward], kind="stable")]
+    begun, over = events.ts[backward], events.ts[backward] + events.dur[backward]
+    order = activity.by_launch[activity.launch[activity.by_launch] >= 0]
+    comm = order[activity.kind[order] == COMM]
+    compute = order[activity.kind[order] == COMPUTE]
+    comm_launched = activity.launched[comm]
+    compute_launched, compute_end = activity.launched[compute], activity.end[compute]
     with_backward = synchronised = 0
-    compute = (activity.kind == COMPUTE) & (activity.launch >= 0)
-    compute_launched, compute_end = events.ts[activity.launch[compute]], activity.end[compute]
     device_end = np.full(len(steps), NO_BACKWARD)
     for step, (start, end) in enumerate(zip(steps.host_start, steps.host_end, strict=True)):
-        own = backward[(events.ts[backward] >= start) & (events.ts[backward] < end)]
-        if len(own):
+        own, stop = np.searchsorted(begun, (start, end))
+        if own < stop:
             with_backward += 1
-            first, last = events.ts[own].min(), events.end[own].max()
-            synchronised += bool(((launched >= first) & (launched <= last)).any())
-            computed = compute_end[(compute_launched >= first) & (compute_launched <= last)]
-            device_end[step] = computed.max() if len(computed) else NO_BACKWARD
-    known = bool(comm.any()) or not (activity.kind == COMM).any()
+            first, last = begun[own], over[own:stop].max()
+            at = _between(comm_launched, first, last)
+            synchronised += at.start < at.stop
+            computed = compute_end[_between(compute_launched, first, last)]
+            device_end[step] = computed.max(initial=NO_BACKWARD)
+    known = len(comm) > 0 or not (activity.kind == COMM).any()
     promise = next((name for name in events.names if _PROMISES.match(name)), "")
     return BackwardSync(with_backward, synchronised, promise, device_end, known)
+
+
+def _between(moments: Int, first: int, last: int) -> slice:
+    """Where in sorted moments those from `first` to `last` stand, both included."""
+    return slice(int(np.searchsorted(moments, first)), int(np.searchsorted(moments, last, side="right")))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.analyses.activity import COMM, Activity, blocking_rows, op_rows
+from traceops.analyses.activity import COMM, Activity
+from traceops.analyses.grouping import groups
 from traceops.analyses.kernels import KIND_NAMES
 from traceops.analyses.message_size import message_bytes
-from traceops.analyses.nesting import own_time, parents
+from traceops.analyses.nesting import Nesting
 from traceops.analyses.steps import StepBounds
 from traceops.model import CommArgs, Events, Int
 
@@ -82,18 +82,15 @@ class Inventory:
 
 def measure_inventory(events: Events, activity: Activity, steps: StepBounds) -> Inventory:
     """Count everything that was launched in each step."""
-    ops = op_rows(events)
     inside = (steps.of_activity >= 0) & (steps.of_activity < len(steps))
     collectives, step_bytes = _collectives(events, activity, steps, inside)
     work = inside & (activity.kind != COMM)
-    host = activity.launch if activity.on_gpu else activity.row
-    launcher = np.full(len(activity.row), -1, dtype=np.int64)
-    known = np.flatnonzero(work & (host >= 0))
-    launcher[known] = parents(events, ops, host[known])
-    blocking = _steps_of(events, blocking_rows(events), steps)
+    nesting = activity.host.nesting
+    launcher = _launchers(events, activity, nesting, np.flatnonzero(work & (activity.launch >= 0)))
+    blocking = _steps_of(events, activity.host.blocking, steps)
     return Inventory(
-        kernels=_kernels(events, activity, steps, np.flatnonzero(work), ops, launcher),
-        operators=_operators(events, activity, steps, ops, launcher),
+        kernels=_kernels(events, activity, steps, np.flatnonzero(work), nesting, launcher),
+        operators=_operators(events, activity, steps, nesting, launcher),
         collectives=collectives,
         step_kernels=_per_step(steps.of_activity[work], steps),
         step_collectives=_per_step(steps.of_activity[inside & (activity.kind == COMM)], steps),
@@ -102,39 +99,61 @@ def measure_inventory(events: Events, activity: Activity, steps: StepBounds) -> 
     )
 
 
+def _launchers(events: Events, activity: Activity, nesting: Nesting, known: Int) -> Int:
+    """Position in `nesting` of the innermost operator around the launch of each of `known`; -1 for all others."""
+    launcher = np.full(len(activity.row), -1, dtype=np.int64)
+    around = np.full(len(events), -1, dtype=np.int32)  # of each row that launched one of them
+    if activity.on_gpu:
+        launched = np.zeros(len(events), dtype=bool)
+        launched[activity.launch[known]] = True
+        rows = np.flatnonzero(
+            launched
+        )  # in file order, which is nearly time's: many times as fast to look up
+        around[rows] = nesting.innermost_around(rows)
+    else:
+        around[nesting.rows] = nesting.parent
+    launcher[known] = around[activity.launch[known]]
+    return launcher
+
+
 def _kernels(
-    events: Events, activity: Activity, steps: StepBounds, work: Int, ops: Int, launcher: Int
+    events: Events, activity: Activity, steps: StepBounds, work: Int, nesting: Nesting, launcher: Int
 ) -> tuple[KernelUse, ...]:
     if not len(work):
         return ()
     rows = activity.row[work]
     op_name = np.full(len(work), -1, dtype=np.int64)
     has = launcher[work] >= 0
-    op_name[has] = events.name[ops[launcher[work][has]]]
-    kinds = activity.kind[work].astype(np.int64)
-    values, group = _groups(events.name[rows], kinds, op_name)
+    op_name[has] = events.name[nesting.rows[launcher[work][has]]]
+    values, group = groups(events.name[rows], activity.kind[work], op_name)
     count = np.bincount(group)
     device = np.zeros(len(values), dtype=np.int64)
     np.add.at(device, group, events.dur[rows])
-    place = np.bincount(group, weights=_places(events, activity, steps, work)) / count
+    place = np.bincount(group, weights=_places(activity, steps, work)) / count
+    most = np.argsort(-device, kind="stable")[:MOST_KERNELS]
     return tuple(
         KernelUse(
-            events.names[values[i, 0]],
-            KIND_NAMES[int(values[i, 1])],
-            events.names[values[i, 2]] if values[i, 2] >= 0 else "",
-            int(count[i]),
-            int(device[i]),
-            round(float(place[i]), 4),
+            events.names[name],
+            KIND_NAMES[kind],
+            events.names[operator] if operator >= 0 else "",
+            launches,
+            device_ns,
+            round(where, 4),
         )
-        for i in np.argsort(-device, kind="stable")[:MOST_KERNELS]
+        for (name, kind, operator), launches, device_ns, where in zip(
+            values[most].tolist(),
+            count[most].tolist(),
+            device[most].tolist(),
+            place[most].tolist(),
+            strict=True,
+        )
     )
 
 
-def _places(events: Events, activity: Activity, steps: StepBounds, work: Int) -> NDArray[np.float64]:
+def _places(activity: Activity, steps: StepBounds, work: Int) -> NDArray[np.float64]:
     """Where in its step each is launched, from 0 to 1."""
-    launched = np.where(activity.launch[work] >= 0, events.ts[activity.launch[work]], activity.start[work])
     step = steps.of_activity[work]
-    order = np.lexsort((launched, step))
+    order = np.lexsort((activity.launched[work], step))
     size = np.bincount(step, minlength=len(steps))
     first = np.concatenate(([0], np.cumsum(size)))[step[order]]
     place = np.empty(len(work))
@@ -143,31 +162,31 @@ def _places(events: Events, activity: Activity, steps: StepBounds, work: Int) ->
 
 
 def _operators(
-    events: Events, activity: Activity, steps: StepBounds, ops: Int, launcher: Int
+    events: Events, activity: Activity, steps: StepBounds, nesting: Nesting, launcher: Int
 ) -> tuple[OperatorUse, ...]:
-    step = _steps_of(events, ops, steps)
-    if not (step >= 0).any():
+    ops = nesting.rows
+    kept = np.flatnonzero(_steps_of(events, ops, steps) >= 0)
+    if not len(kept):
         return ()
     device = np.zeros(len(ops), dtype=np.int64)
     if activity.on_gpu:
         launched = np.flatnonzero(launcher >= 0)
         np.add.at(device, launcher[launched], events.dur[activity.row[launched]])
-    host = own_time(events, ops)
-    kept = np.flatnonzero(step >= 0)
-    values, group = _groups(events.name[ops[kept]], events.shape[ops[kept]])
+    values, group = groups(events.name[ops[kept]], events.shape[ops[kept]])
     count = np.bincount(group)
     host_ns, device_ns = np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=np.int64)
-    np.add.at(host_ns, group, host[kept])
+    np.add.at(host_ns, group, nesting.own_time[kept])
     np.add.at(device_ns, group, device[kept])
+    most = np.argsort(-(host_ns + device_ns), kind="stable")[:MOST_OPERATORS]
     return tuple(
-        OperatorUse(
-            events.names[values[i, 0]],
-            events.shapes[values[i, 1]] if values[i, 1] >= 0 else "",
-            int(count[i]),
-            int(host_ns[i]),
-            int(device_ns[i]),
+        OperatorUse(events.names[name], events.shapes[shape] if shape >= 0 else "", *numbers)
+        for (name, shape), *numbers in zip(
+            values[most].tolist(),
+            count[most].tolist(),
+            host_ns[most].tolist(),
+            device_ns[most].tolist(),
+            strict=True,
         )
-        for i in np.argsort(-(host_ns + device_ns), kind="stable")[:MOST_OPERATORS]
     )
 
 
@@ -205,26 +224,12 @@ def _kind_of(args: CommArgs | None, name: str) -> tuple[str, int | None, str | N
 
 def _steps_of(events: Events, rows: Int, steps: StepBounds) -> Int:
     """The step in which each host event began, -1 outside all."""
-    if not len(rows):
-        return np.empty(0, dtype=np.int64)
+    if not len(steps):
+        return np.full(len(rows), -1, dtype=np.int64)
     step = np.searchsorted(steps.host_start, events.ts[rows], side="right") - 1
     inside = (step >= 0) & (events.ts[rows] < steps.host_end[np.maximum(step, 0)])
     known: Int = np.where(inside, step, -1)
     return known
-
-
-def _groups(*columns: NDArray[Any]) -> tuple[Int, Int]:
-    """The different rows of some columns of numbers from -1 on, shape (groups, columns), and each row's group."""
-    sizes = [int(column.max()) + 2 for column in columns]
-    key = np.zeros(len(columns[0]), dtype=np.int64)
-    for column, size in zip(columns, sizes, strict=True):
-        key = key * size + (column + 1)
-    values, group = np.unique(key, return_inverse=True)
-    parts = []
-    for size in reversed(sizes):
-        values, part = np.divmod(values, size)
-        parts.append(part - 1)
-    return np.stack(parts[::-1], axis=1), group
 
 
 def _per_step(step: Int, steps: StepBounds) -> Int:

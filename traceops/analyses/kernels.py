@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceops.analyses.activity import COMM, COMPUTE, MEMORY, Activity
+from traceops.analyses.grouping import groups
 from traceops.analyses.steps import StepBounds
 from traceops.model import Events
 
@@ -31,8 +32,7 @@ def measure_kernels(events: Events, activity: Activity, steps: StepBounds) -> tu
     rows, kinds = activity.row[inside], activity.kind[inside]
     if not len(rows):
         return ()
-    key = events.name[rows].astype(np.int64) * 4 + kinds
-    values, group = np.unique(key, return_inverse=True)
+    values, group = groups(events.name[rows], kinds)
     dur = events.dur[rows]
     count = np.bincount(group, minlength=len(values))
     total = np.zeros(len(values), dtype=np.int64)
@@ -41,14 +41,15 @@ def measure_kernels(events: Events, activity: Activity, steps: StepBounds) -> tu
     np.minimum.at(low, group, dur)
     high = np.zeros(len(values), dtype=np.int64)
     np.maximum.at(high, group, dur)
+    order = np.argsort(-total, kind="stable")
     return tuple(
-        KernelStats(
-            name=events.names[values[i] // 4],
-            kind=KIND_NAMES[int(values[i] % 4)],
-            count=int(count[i]),
-            total_us=total[i] / 1000.0,
-            min_us=low[i] / 1000.0,
-            max_us=high[i] / 1000.0,
+        KernelStats(events.names[name], KIND_NAMES[kind], *numbers)
+        for (name, kind), *numbers in zip(
+            values[order].tolist(),
+            count[order].tolist(),
+            (total / 1000.0)[order].tolist(),
+            (low / 1000.0)[order].tolist(),
+            (high / 1000.0)[order].tolist(),
+            strict=True,
         )
-        for i in np.argsort(-total, kind="stable")
     )

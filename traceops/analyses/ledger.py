@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.analyses.activity import (
-    COMM,
-    COMPUTE,
-    MEMORY,
-    Activity,
-    blocking_rows,
-    input_rows,
-)
+from traceops.analyses.activity import COMM, COMPUTE, MEMORY, Activity
+from traceops.analyses.host_rows import rows_named
 from traceops.analyses.steps import StepBounds
 from traceops.intervals import Intervals, empty, intersect, merge, split_at, subtract, union
 from traceops.model import Events, Int
@@ -26,6 +21,7 @@ BUCKETS = ("compute", *COMM_BUCKETS, "memory", *IDLE_BUCKETS)
 OWN_BUCKETS = ("compute", "memory", *IDLE_BUCKETS)
 
 BACK_TO_BACK_NS = 1_000  # a shorter gap between kernels is the device's own
+_STEP_MARK = re.compile("^ProfilerStep")
 
 
 @dataclass(frozen=True)
@@ -69,9 +65,8 @@ def find_lane(events: Events, activity: Activity, steps: StepBounds) -> Lane:
     whole = union(steps.edges[:-1], steps.edges[1:])
     compute = activity.union_of(COMPUTE)
     exposed = subtract(activity.union_of(COMM), compute)
-    busy = merge(compute, exposed)
-    memory = subtract(activity.union_of(MEMORY), busy)
-    idle = split_at(subtract(whole, merge(busy, memory)), steps.edges)
+    memory = subtract(subtract(activity.union_of(MEMORY), compute), exposed)
+    idle = split_at(subtract(whole, activity.union_of(COMPUTE, COMM, MEMORY)), steps.edges)
     own = {
         "compute": intersect(compute, whole),
         "memory": intersect(memory, whole),
@@ -82,14 +77,10 @@ def find_lane(events: Events, activity: Activity, steps: StepBounds) -> Lane:
 
 def _idle_by_cause(events: Events, activity: Activity, idle: Intervals) -> dict[str, Intervals]:
     """Idle time by the cause of the activity that ends the gap."""
-    order = np.argsort(activity.start, kind="stable")
-    following = np.searchsorted(activity.start[order], idle.end, side="left")
-    has_next = following < len(order)
-    launch = (
-        np.where(has_next, activity.launch[order][np.minimum(following, len(order) - 1)], -1)
-        if len(order)
-        else (np.full(len(idle), -1, dtype=np.int64))
-    )
+    following = np.searchsorted(activity.start[activity.by_start], idle.end, side="left")
+    some = following < len(activity.start)
+    launch = np.full(len(idle), -1, dtype=np.int64)
+    launch[some] = activity.launch[activity.by_start[following[some]]]
     if activity.on_gpu:
         launched = np.where(launch >= 0, events.ts[launch], np.iinfo(np.int64).min)
         late = launched > idle.start  # idle came first: the device waited for the host
@@ -97,50 +88,56 @@ def _idle_by_cause(events: Events, activity: Activity, idle: Intervals) -> dict[
     else:
         late = np.ones(len(idle), dtype=bool)
         thread = np.full(len(idle), _main_thread(events))
-    gap_cause = np.where(late, "idle_host", "idle_dependency")
-    synced = late & _blocked_when_idle_began(events, idle.start, thread)
-    gap_cause[synced] = "idle_sync"
-    gap_cause[(idle.end - idle.start < BACK_TO_BACK_NS) & activity.on_gpu] = "idle_gap"
-
-    loading = _loading_within(events, idle, thread, late & (gap_cause != "idle_gap"))
-    sets = {"idle_input": loading}
-    for bucket in IDLE_BUCKETS[1:]:
-        own = gap_cause == bucket
-        sets[bucket] = subtract(Intervals(idle.start[own], idle.end[own]), loading)
-    return sets
+    short = (idle.end - idle.start < BACK_TO_BACK_NS) & activity.on_gpu
+    judged = late & ~short
+    synced = judged & _blocked_when_idle_began(events, activity.host.blocking, idle.start, thread)
+    loading = _loading_within(events, activity.host.inputs, idle, thread, judged)
+    by_cause = {
+        "idle_sync": synced,
+        "idle_host": judged & ~synced,
+        "idle_dependency": ~late & ~short,
+        "idle_gap": short,
+    }
+    return {
+        "idle_input": loading,
+        **{
+            bucket: subtract(Intervals(idle.start[own], idle.end[own]), loading)
+            for bucket, own in by_cause.items()
+        },
+    }
 
 
 def _main_thread(events: Events) -> int:
     """The thread the steps are marked on, or else the one with most events."""
     if not len(events):
         return -1
-    hits = [i for i, name in enumerate(events.names) if name.startswith("ProfilerStep")]
-    rows = np.flatnonzero(np.isin(events.name, hits))
-    tids = events.tid[rows] if len(rows) else events.tid
+    marks = rows_named(events, _STEP_MARK)
+    tids = events.tid[marks] if len(marks) else events.tid
     values, counts = np.unique(tids, return_counts=True)
     return int(values[np.argmax(counts)])
 
 
-def _blocked_when_idle_began(events: Events, gap_start: Int, thread: Int) -> NDArray[np.bool_]:
-    """Whether the launching thread was waiting for the device at the moment the device ran out of work.
+def _blocked_when_idle_began(events: Events, rows: Int, gap_start: Int, thread: Int) -> NDArray[np.bool_]:
+    """Whether the launching thread was in a blocking call (`rows`) at the moment the device ran out of work.
 
     A synchronisation that begins later waits for nothing and is not the cause of the gap.
     """
-    rows = blocking_rows(events)
     blocked = np.zeros(len(gap_start), dtype=bool)
     for tid in np.unique(events.tid[rows]):
         own = rows[events.tid[rows] == tid]
-        blocked |= union(events.ts[own], events.end[own]).holds(gap_start) & (thread == tid)
+        gaps = np.flatnonzero(thread == tid)
+        blocked[gaps] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(gap_start[gaps])
     return blocked
 
 
-def _loading_within(events: Events, idle: Intervals, thread: Int, judged: NDArray[np.bool_]) -> Intervals:
-    """The part of the judged gaps in which their launching thread was inside data loading."""
-    rows = input_rows(events)
+def _loading_within(
+    events: Events, rows: Int, idle: Intervals, thread: Int, judged: NDArray[np.bool_]
+) -> Intervals:
+    """The part of the judged gaps in which their launching thread was inside data loading (`rows`)."""
     found = empty()
     for tid in np.unique(events.tid[rows]):
         own = rows[events.tid[rows] == tid]
         gaps = judged & (thread == tid)
-        loading = union(events.ts[own], events.end[own])
+        loading = union(events.ts[own], events.ts[own] + events.dur[own])
         found = merge(found, intersect(Intervals(idle.start[gaps], idle.end[gaps]), loading))
     return found

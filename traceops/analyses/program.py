@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.analyses.activity import COMM, Activity, held_up_rows, input_rows
+from traceops.analyses.activity import COMM, Activity
 from traceops.analyses.ledger import OWN_BUCKETS, Lane
 from traceops.analyses.steps import StepBounds
 from traceops.intervals import Intervals, union
@@ -60,9 +60,8 @@ def measure_program(
     events: Events, activity: Activity, steps: StepBounds, lane: Lane, comm: Int
 ) -> RankProgram:
     """The program of one rank; `comm` are the positions of its collectives in `activity`, in start order."""
-    launched = np.where(activity.launch >= 0, events.ts[activity.launch], activity.start)
-    ready = _ready(activity, launched, comm)
-    join_start, join_end, join_comm = _joins(activity, launched, lane, comm, steps)
+    ready = _ready(activity, comm)
+    join_start, join_end, join_comm = _joins(activity, lane, comm, steps)
     times = np.unique(
         np.concatenate(
             (activity.start[comm], activity.end[comm], ready, join_start, join_end, steps.edges)
@@ -74,24 +73,25 @@ def measure_program(
     return RankProgram(ready, join_start, join_end, join_comm, times, own, host, host_input, painted)
 
 
-def _ready(activity: Activity, launched: Int, comm: Int) -> Int:
+def _ready(activity: Activity, comm: Int) -> Int:
     """When each collective could have begun: torch lets it wait for what its stream was given before.
 
     Where work launched before it ended after it had begun, it waited for less: then for whatever ended
     just before it began, or for the activity launched just before it (a copy into its buffer), if that
     fits, or for its launch alone.
     """
-    work = np.flatnonzero(activity.kind != COMM)
-    work = work[np.argsort(launched[work], kind="stable")]
-    before = np.searchsorted(launched[work], launched[comm], side="left") - 1
+    work = activity.by_launch[activity.kind[activity.by_launch] != COMM]
+    launched = activity.launched[comm]
+    before = np.searchsorted(activity.launched[work], launched, side="left") - 1
     start = activity.start[comm]
-    ready = np.minimum(launched[comm], start)
+    ready = np.minimum(launched, start)
     if not len(work):
         return ready
     some = before >= 0
-    all_done = np.where(some, np.maximum.accumulate(activity.end[work])[before], start)
-    last_done = np.where(some, activity.end[work][before], start)
-    ended = np.sort(activity.end[work])
+    ends = activity.end[work]
+    all_done = np.where(some, np.maximum.accumulate(ends)[before], start)
+    last_done = np.where(some, ends[before], start)
+    ended = np.sort(ends)
     just = np.searchsorted(ended, start, side="right") - 1
     just_done = np.where(just >= 0, ended[np.maximum(just, 0)], start - FOLLOWS_NS - 1)
     less = np.where(
@@ -102,14 +102,12 @@ def _ready(activity: Activity, launched: Int, comm: Int) -> Int:
     return known
 
 
-def _joins(
-    activity: Activity, launched: Int, lane: Lane, comm: Int, steps: StepBounds
-) -> tuple[Int, Int, Int]:
+def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tuple[Int, Int, Int]:
     """Exposed communication that held the rank up: what comes next had been launched and began at its end.
 
     A rank whose next kernel was launched later was late itself, and communication merely ran meanwhile.
     """
-    work = np.flatnonzero(activity.kind != COMM)
+    work = activity.by_start[activity.kind[activity.by_start] != COMM]
     spells = _spells(lane.exposed, union(activity.start[work], activity.end[work]))
     start, end = spells.start, spells.end
     by_end = comm[np.argsort(activity.end[comm], kind="stable")]
@@ -119,14 +117,13 @@ def _joins(
     ended = np.where(last >= 0, activity.end[by_end][np.maximum(last, 0)], 0) if len(by_end) else end * 0
     released = (last >= 0) & (end - ended <= RELEASE_NS)
     if activity.on_gpu:
-        work = work[np.argsort(activity.start[work], kind="stable")]
         following = np.searchsorted(activity.start[work], end, side="left")
         some = following < len(work)
         first = (
             work[np.minimum(following, len(work) - 1)] if len(work) else np.zeros(len(end), dtype=np.int64)
         )
         begins = np.where(some, activity.start[first] if len(work) else 0, np.iinfo(np.int64).max)
-        known = np.where(activity.launch[first] >= 0, launched[first], start) if len(work) else start
+        known = np.where(activity.launch[first] >= 0, activity.launched[first], start) if len(work) else start
         issued = np.where(some, known, end)
         # What ends a step is waited for by whatever comes after it.
         closes = np.isin(end, steps.edges)
@@ -154,10 +151,10 @@ def _host(events: Events, activity: Activity, comm: Int, steps: StepBounds) -> t
     closing = order[np.maximum(last, 0)] if len(order) else np.zeros(0, dtype=np.int64)
     rows = np.concatenate((comm, closing))
     launch = activity.launch[rows]
-    calls = held_up_rows(events, HELD_UP_NS)
-    held = union(events.ts[calls], events.end[calls])
-    loads = input_rows(events)
-    loading = union(events.ts[loads], events.end[loads])
+    calls = activity.host.held_up(HELD_UP_NS)
+    held = union(events.ts[calls], events.ts[calls] + events.dur[calls])
+    loads = activity.host.inputs
+    loading = union(events.ts[loads], events.ts[loads] + events.dur[loads])
     moment = events.ts[np.maximum(launch, 0)] if len(events) else rows
     known = (launch >= 0) & activity.on_gpu
     known[len(comm) :] &= last[: len(rows) - len(comm)] >= 0  # before the first activity nothing was launched
@@ -169,10 +166,10 @@ def _host(events: Events, activity: Activity, comm: Int, steps: StepBounds) -> t
 
 def _paint(lane: Lane, steps: StepBounds) -> NDArray[np.uint8]:
     """For each step the code of what most of each of its cells went to."""
-    painted = np.zeros((len(steps), PAINTED), dtype=np.uint8)
-    sets = (*(lane.own[bucket] for bucket in OWN_BUCKETS), lane.exposed)
+    cells = np.empty((len(steps), PAINTED + 1), dtype=np.int64)
     for step in range(len(steps)):
-        cells = np.linspace(steps.edges[step], steps.edges[step + 1], PAINTED + 1).astype(np.int64)
-        spent = np.stack([np.diff(part.covered_before(cells)) for part in sets])
-        painted[step] = np.argmax(spent, axis=0)
+        cells[step] = np.linspace(steps.edges[step], steps.edges[step + 1], PAINTED + 1)
+    sets = (*(lane.own[bucket] for bucket in OWN_BUCKETS), lane.exposed)
+    spent = np.stack([np.diff(part.covered_before(cells), axis=1) for part in sets])
+    painted: NDArray[np.uint8] = np.argmax(spent, axis=0).astype(np.uint8)
     return painted

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.analyses.activity import Activity, step_rows
+from traceops.analyses.activity import Activity
+from traceops.analyses.grouping import distinct
 from traceops.model import Events, Int
 
 NO_STEP = -1  # the number of the one window of a trace that marks no steps
@@ -40,7 +41,7 @@ def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
     ends with its annotation. A trace that marks no steps is one window from first to last activity.
     Of a window that was cut off only the `recorded` steps count.
     """
-    rows, numbers = step_rows(events)
+    rows, numbers = activity.host.steps
     if recorded is not None:
         whole = np.isin(numbers, recorded)
         rows, numbers = rows[whole], numbers[whole]
@@ -51,10 +52,10 @@ def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
         return StepBounds(
             np.array([NO_STEP]), edges, edges[:1], edges[1:], np.zeros(len(activity.start), dtype=np.int64)
         )
-    start, end = events.ts[rows], events.end[rows]
-    launched = np.where(activity.launch >= 0, events.ts[activity.launch], activity.start)
-    step = np.searchsorted(start, launched, side="right") - 1
-    step[launched >= end[-1]] = len(rows)
+    start = events.ts[rows]
+    end = start + events.dur[rows]
+    step = np.searchsorted(start, activity.launched, side="right") - 1
+    step[activity.launched >= end[-1]] = len(rows)
     if not activity.on_gpu:
         return StepBounds(numbers, np.append(start, end[-1]), start, end, step)
     step[_launched_before_window(events, activity)] = -1
@@ -84,12 +85,14 @@ def _launched_before_window(events: Events, activity: Activity) -> NDArray[np.bo
     Streams run in order, so these were launched before the window; a record lost later in the window
     does not count.
     """
-    stream = events.stream[activity.row]
-    order = np.lexsort((activity.start, stream))
-    recorded = activity.launch[order] >= 0
-    before = np.zeros(len(order), dtype=bool)
-    for value in np.unique(stream):
-        own = stream[order] == value
-        before[order[own]] = np.cumsum(recorded[own]) == 0
+    missing = activity.launch < 0
     # Where no launch is recorded at all the trace holds no host side: then its own time says the step.
-    return before if recorded.any() else np.zeros_like(before)
+    if missing.all() or not missing.any():
+        return np.zeros(len(missing), dtype=bool)
+    streams, which = distinct(events.stream[activity.row[activity.by_start]])
+    recorded = np.flatnonzero(~missing[activity.by_start])
+    first = np.full(len(streams), len(missing))
+    np.minimum.at(first, which[recorded], recorded)
+    before = np.empty(len(missing), dtype=bool)
+    before[activity.by_start] = np.arange(len(missing)) < first[which]
+    return before

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from traceops.analyses.activity import step_rows
+from traceops.analyses.host_rows import HostRows
 from traceops.load.kineto import load_trace
 from traceops.perfetto.reader import WholeEvent
 from traceops.summary import RankSummary
@@ -25,7 +25,7 @@ def step_windows(summary: RankSummary, steps: Iterable[int]) -> tuple[tuple[int,
     Reads the trace again, for a summary does not hold the annotations. Windows that touch are one.
     """
     events = load_trace(summary.path).events
-    rows, numbers = step_rows(events)
+    rows, numbers = HostRows(events).steps
     device_end = dict(
         zip(summary.step_numbers.tolist(), summary.step_edges[1:].tolist(), strict=True),
     )
