@@ -227,9 +227,9 @@ def _name_problems(problems: Sequence[Problem]) -> None:
 
 def _say(text: str, file: TextIO | None = None) -> None:
     """Text that may come from the store: nothing in it steers the terminal."""
-    from traceops.report.terminal import plain
+    from traceops.report.printer import printable
 
-    print(plain(text).plain, file=file or sys.stdout)
+    print(printable(text), file=file or sys.stdout)
 
 
 def _ms(value: float | None) -> str:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from traceops.hangs.model import Diagnosis, Root
 from traceops.rank_text import ranks_text
+from traceops.report.console import PlainConsole, ascii_ranges, plain, say
 from traceops.report.hang_rows import RankGroup, merged_ranks
 from traceops.report.hang_text import (
     hang_level,
@@ -25,7 +26,7 @@ from traceops.report.hang_text import (
     state_text,
     unknown_ranks,
 )
-from traceops.report.terminal import MARK, STYLE, PlainConsole, ascii_ranges, plain, say
+from traceops.report.terminal import MARK, STYLE
 
 _WIDTHS = (60, 100)  # lines longer than that are hard to read in a log
 _MOST_LINES = 16

@@ -14,7 +14,8 @@ from traceops.compare.model import Change, Comparison, MetricChange
 from traceops.model import Finding
 from traceops.report.cells import short_name
 from traceops.report.comparison import method_text, text
-from traceops.report.terminal import MARK, STYLE, PlainConsole, ascii_ranges, plain, say
+from traceops.report.console import PlainConsole, ascii_ranges, plain, say
+from traceops.report.terminal import MARK, STYLE
 
 _WIDTHS = (60, 110)  # lines longer than that are hard to read in a log
 _MOST_EXPLANATIONS, _MOST_CHANGES, _MOST_REMARKS = 8, 6, 5

@@ -1,0 +1,47 @@
+"""What a command imports: starting takes longer than most of what it then does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DDP4 = Path(__file__).resolve().parents[1] / "data" / "ddp4"
+LOADED = "import json, sys\nprint(json.dumps(sorted(sys.modules)))"
+
+
+def loaded_by(folder: Path, *arguments: str) -> set[str]:
+    """All modules that a command has imported at its end, in an interpreter of its own."""
+    code = f"import sys\nfrom traceops.cli import main\ntry: main({list(arguments)!r})\nexcept SystemExit: pass\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code + LOADED], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def analysing(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    folder = tmp_path_factory.mktemp("out")
+    loaded = loaded_by(folder, "analyze", str(DDP4), "-o", str(folder / "report"))
+    assert (folder / "report" / "summary.html").is_file() and "jinja2" in loaded
+    return loaded
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "torch", "pandas", "hta", "plotly", "networkx", "scipy", "pyarrow", "fsspec", "rich",
+        "traceops.capture.session", "traceops.hangs.diagnose", "traceops.hangs.model", "traceops.report.hang_html",
+    ],
+)  # fmt: skip
+def test_analysing_a_local_run_imports_only_what_it_needs(analysing: set[str], package: str) -> None:
+    assert package not in analysing
+
+
+def test_help_imports_no_numpy(tmp_path: Path) -> None:
+    assert not {"numpy", "jinja2", "rich", "msgspec", "traceops.capture.session"} & loaded_by(
+        tmp_path, "--help"
+    )
