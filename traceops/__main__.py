@@ -2,6 +2,7 @@
 
 import sys
 
-from traceops.cli import main
+if __name__ == "__main__":  # workers of an executor may import this to find what they are sent
+    from traceops.cli import main
 
-sys.exit(main())
+    sys.exit(main())

@@ -73,7 +73,10 @@ def main(args: argparse.Namespace) -> int:
                 )
         except InputError as error:  # a window without a usable trace hides no other
             unusable = error
-            print(f"traceops analyze: capture window {window.index} is left out: {error}", file=sys.stderr)
+            if len(found.windows) > 1:
+                print(
+                    f"traceops analyze: capture window {window.index} is left out: {error}", file=sys.stderr
+                )
             continue
         from traceops.report import write_report  # behind the map: its processes need none of it
         from traceops.report.terminal import print_report

@@ -71,7 +71,7 @@ def _on_others(
             *left,
         ):  # one at a time: it may have been another on the same worker that killed it
             if any(run([file])):
-                taker.fail(file, f"no worker brought it to an end ({run.why}); it may need more memory")
+                taker.fail(file, f"no worker brought it to an end ({run.why})")
     return []
 
 
@@ -116,4 +116,7 @@ class _Run(Generic[Result]):
 
     def _note(self, error: Exception) -> None:
         self.broken = self.broken or isinstance(error, BrokenExecutor)
-        self.why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        if type(error).__name__ == "KilledWorker":  # dask's, whose text is about its own names
+            self.why = "each was killed; out of memory?"
+        else:
+            self.why = f"{type(error).__name__}: {error}".splitlines()[0][:200]

@@ -13,7 +13,8 @@ from concurrent.futures import BrokenExecutor, CancelledError, Executor, Process
 from dataclasses import dataclass
 from typing import TypeVar
 
-from traceops.errors import InputError, UsageError
+from traceops.errors import UsageError
+from traceops.version import __version__
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -83,7 +84,7 @@ def _begin(parent: int) -> None:
 def open_workers(chosen: str | Executor, jobs: int | None = None) -> Iterator[Workers]:
     """The workers named by `dask://HOST:PORT` or `mpi`, or those of an executor, at most `jobs` of them at a time.
 
-    Raises UsageError for another name, or where a package is missing, InputError where nobody answers.
+    Raises UsageError for another name, where a package is missing, and where nobody answers.
     """
     if isinstance(chosen, Executor):
         slots = getattr(chosen, "_max_workers", None) or cores()
@@ -111,9 +112,15 @@ def _dask(chosen: str, address: str) -> Iterator[Workers]:
     try:
         client = Client(f"tcp://{address}", timeout=_ANSWER_S, set_as_default=False)
     except (OSError, ValueError, asyncio.TimeoutError) as error:
-        raise InputError(f"{chosen}: no dask scheduler answers there ({error})") from error
+        raise UsageError(f"--executor {chosen}: no dask scheduler answers there ({error})") from error
     executor = client.get_executor(pure=False)
     try:
+        try:
+            executor.submit(cores).result()
+        except (RuntimeError, ImportError, AttributeError) as error:  # which one depends on dask's version
+            raise UsageError(
+                f"--executor {chosen}: its scheduler and its workers need traceops {__version__} too; install it there"
+            ) from error
         threads = sum(client.nthreads().values())
         yield Workers(executor, max(threads, 1), (*_UNDONE, KilledWorker))
     finally:

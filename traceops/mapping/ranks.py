@@ -122,6 +122,8 @@ def _outcome(file: TraceFile, *, cache: bool, with_hta: bool) -> Outcome:
         missing = not is_remote(file.path) and not Path(file.path).exists()
         what = str(error).removeprefix(f"{file.path}: ")
         return Outcome(problem=what, missing_on=socket.gethostname() if missing else "")
+    except OSError as error:  # it vanished, or its store broke off, in the middle
+        return Outcome(problem=str(error.strerror or error))
     except MemoryError:
         return Outcome(problem="there was not enough memory to read it; try --jobs 1")
     except _FORESEEN as error:
