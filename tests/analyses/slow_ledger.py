@@ -84,6 +84,8 @@ def _steps(rows, device):
         if reached > edges[-1]:  # a step in which the device did nothing has no device time
             numbers.append(number)
             edges.append(reached)
+    if not numbers:  # as if no step were marked
+        return [-1], [min(row["ts"] for row in device), max(row["end"] for row in device)]
     return numbers, edges
 
 

@@ -58,17 +58,6 @@ def test_counts_a_step():
     assert inventory.step_bytes.tolist() == [-1, -1]  # nothing says how large it was
 
 
-def test_a_trace_whose_steps_launched_nothing_has_no_steps_to_count_in():
-    rows = [
-        step(3, 100, 100),
-        note("aten::mm", 110, 20, cat="cpu_op"),
-        call("cudaDeviceSynchronize", 150, 20),
-    ]
-    inventory = measured([*rows, *kernel(10, 20, launched=0)])
-    assert inventory.operators == inventory.kernels == ()
-    assert inventory.step_blocking.tolist() == []
-
-
 @pytest.mark.parametrize("run", ["ddp4", "fsdp2_4", "hta/cpu_only", "hta/amd"])
 def test_nothing_is_lost_or_counted_twice_on_real_traces(run):
     for path in sorted((DATA / run).glob("*.json.gz")):

@@ -274,6 +274,16 @@ def test_a_trace_without_steps_is_one_window():
     check_adds_up(steps, ledger)
 
 
+def test_a_trace_of_steps_that_launched_nothing_is_one_window():
+    warmup = kernel(10, 20, launched=0)
+    steps, ledger = measure(
+        build([*warmup, step(3, 100, 50), step(4, 150, 50), call("cudaDeviceSynchronize", 110, 9)])
+    )
+    assert (steps.number.tolist(), steps.empty) == ([NO_STEP], (3, 4))
+    assert steps.edges.tolist() == [10, 30]
+    check_adds_up(steps, ledger)
+
+
 def test_nothing_at_all_is_measured_as_nothing():
     for rows in ([], [step(3, 10, 5)], [note("x", 0, 5)]):
         steps, ledger = measure(build(rows))

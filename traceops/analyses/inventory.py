@@ -224,8 +224,6 @@ def _kind_of(args: CommArgs | None, name: str) -> tuple[str, int | None, str | N
 
 def _steps_of(events: Events, rows: Int, steps: StepBounds) -> Int:
     """The step in which each host event began, -1 outside all."""
-    if not len(steps):
-        return np.full(len(rows), -1, dtype=np.int64)
     step = np.searchsorted(steps.host_start, events.ts[rows], side="right") - 1
     inside = (step >= 0) & (events.ts[rows] < steps.host_end[np.maximum(step, 0)])
     known: Int = np.where(inside, step, -1)

@@ -38,20 +38,15 @@ def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
     """Step boundaries of one trace [docs/metrics.md, the step ledger].
 
     Device step k ends with the last activity launched in steps up to k. Without a GPU it begins and
-    ends with its annotation. A trace that marks no steps is one window from first to last activity.
-    Of a window that was cut off only the `recorded` steps count.
+    ends with its annotation. A trace that marks no steps, or only empty ones, is one window from first to last
+    activity. Of a window that was cut off only the `recorded` steps count.
     """
     rows, numbers = activity.host.steps
     if recorded is not None:
         whole = np.isin(numbers, recorded)
         rows, numbers = rows[whole], numbers[whole]
     if not len(rows):
-        first = int(activity.start.min()) if len(activity.start) else 0
-        last = int(activity.end.max()) if len(activity.end) else first
-        edges = np.array([first, last], dtype=np.int64)
-        return StepBounds(
-            np.array([NO_STEP]), edges, edges[:1], edges[1:], np.zeros(len(activity.start), dtype=np.int64)
-        )
+        return _one_window(activity)
     start = events.ts[rows]
     end = start + events.dur[rows]
     step = np.searchsorted(start, activity.launched, side="right") - 1
@@ -66,6 +61,8 @@ def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
         edges[0] = start[0]
     edges = np.maximum.accumulate(edges)
     kept = np.diff(edges) > 0
+    if not kept.any():
+        return _one_window(activity, tuple(numbers.tolist()))
     position = np.concatenate(
         ([-1], np.cumsum(kept) - 1, [kept.sum()])
     )  # of old steps -1, 0 … n among the kept
@@ -75,8 +72,16 @@ def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
         start[kept],
         end[kept],
         position[step + 1],
-        tuple(int(number) for number in numbers[~kept]),
+        tuple(numbers[~kept].tolist()),
     )
+
+
+def _one_window(activity: Activity, empty: tuple[int, ...] = ()) -> StepBounds:
+    first = int(activity.start.min()) if len(activity.start) else 0
+    last = int(activity.end.max()) if len(activity.end) else first
+    edges = np.array([first, last], dtype=np.int64)
+    of_activity = np.zeros(len(activity.start), dtype=np.int64)
+    return StepBounds(np.array([NO_STEP]), edges, edges[:1], edges[1:], of_activity, empty)
 
 
 def _launched_before_window(events: Events, activity: Activity) -> NDArray[np.bool_]:
