@@ -101,16 +101,6 @@ def test_unwritable_place_is_3_and_named(folder, tmp_path, capsys):
     assert "-o DIR" in capsys.readouterr().err
 
 
-def test_analysing_imports_neither_torch_nor_hta_nor_the_page_for_json(folder, tmp_path):
-    code = (
-        "import sys; from traceops.cli import main; "
-        f"main(['analyze', {str(folder / 'rank_0.pt.trace.json.gz')!r}, '-o', 'o', '--format', 'json', '-q']); "
-        "print([m for m in ('torch', 'pandas', 'hta', 'traceops.report.html') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
 def test_the_report_is_the_same_with_hta_itself(folder, tmp_path, monkeypatch):
     for out, flags in (("ours", []), ("theirs", ["--hta"])):
         assert analyze(folder, "-o", tmp_path / out, "--format", "json,csv", "-q", *flags) == 0
@@ -122,15 +112,6 @@ def test_the_report_is_the_same_with_hta_itself(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("traceops.hta_bridge._ANALYSES", {})
     assert analyze(folder, "-o", tmp_path / "none", "--format", "json,csv", "-q", "--hta") == 0
     assert not list((tmp_path / "none").glob("hta_*.csv"))
-
-
-def test_help_imports_nothing_heavy():
-    code = (
-        "import sys\ntry:\n    from traceops.cli import main; main(['--help'])\nexcept SystemExit: pass\n"
-        "print([m for m in ('torch', 'pandas', 'numpy', 'hta', 'plotly', 'jinja2', 'rich') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_plain_ascii_terminal(folder, tmp_path):

@@ -33,7 +33,7 @@ def analysing(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 @pytest.mark.parametrize(
     "package",
     [
-        "torch", "pandas", "hta", "plotly", "networkx", "scipy", "pyarrow", "fsspec", "rich",
+        "torch", "pandas", "hta", "plotly", "networkx", "scipy", "pyarrow", "fsspec", "rich", "asyncio",
         "traceops.capture.session", "traceops.hangs.diagnose", "traceops.hangs.model", "traceops.report.hang_html",
     ],
 )  # fmt: skip
@@ -41,7 +41,14 @@ def test_analysing_a_local_run_imports_only_what_it_needs(analysing: set[str], p
     assert package not in analysing
 
 
-def test_help_imports_no_numpy(tmp_path: Path) -> None:
-    assert not {"numpy", "jinja2", "rich", "msgspec", "traceops.capture.session"} & loaded_by(
-        tmp_path, "--help"
-    )
+def test_json_needs_no_templates(tmp_path: Path) -> None:
+    one = str(DDP4 / "rank_0.pt.trace.json.gz")
+    loaded = loaded_by(tmp_path, "analyze", one, "-o", "out", "--format", "json", "-q")
+    assert (tmp_path / "out" / "report.json").is_file()
+    assert not {"jinja2", "traceops.report.html"} & loaded
+
+
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
+    loaded = loaded_by(tmp_path, "--help")
+    assert "traceops.cli.analyze" in loaded
+    assert not {"torch", "pandas", "numpy", "jinja2", "rich", "msgspec", "traceops.capture.session"} & loaded

@@ -9,7 +9,16 @@ from traceops.analyses.ledger import IDLE_BUCKETS
 from traceops.findings import RULES
 from traceops.model import Report
 from traceops.rank_text import ranks_text
-from traceops.report import cross_tables, cross_text, detail_tables, page, rank_tables
+from traceops.report import (
+    cross_figures,
+    cross_tables,
+    cross_text,
+    detail_tables,
+    figures,
+    page,
+    path_figures,
+    rank_tables,
+)
 from traceops.report.cells import Cell, number
 from traceops.report.page import word
 from traceops.report.terms import COLUMNS, TERMS
@@ -31,8 +40,6 @@ def render_html(report: Report, *, plotlyjs: str = "inline") -> bytes:
 
 def _charts(report: Report, shown: list[int]) -> dict[str, Any]:
     """Plotly figures by the id of the element they are drawn into; empty charts are left out."""
-    from traceops.report import cross_figures, figures, path_figures
-
     made = {}
     if report.tables.get("lateness"):
         made["lateness"] = cross_figures.lateness_figure(report, shown)
