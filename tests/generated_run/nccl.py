@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .truth import CollectiveTruth
@@ -38,6 +39,12 @@ def names_of(op: str, dtype: str) -> Names:
     )
 
 
+def _listed(members: Sequence[int]) -> str:
+    """Ranks as torch writes them, which leaves out those behind the first 30."""
+    shown = ", ".join(map(str, members[:30]))
+    return f"[{shown}, ...]" if len(members) > 30 else f"[{shown}]"
+
+
 def arguments(collective: CollectiveTruth, group: str, description: str, seq: bool) -> str:
     """What torch adds to the arguments of the kernel and of record_param_comms."""
     members = collective.members
@@ -46,6 +53,6 @@ def arguments(collective: CollectiveTruth, group: str, description: str, seq: bo
         f', "Collective name": "{collective.op.op}", "In msg nelems": {elements_in}, "Out msg nelems": {elements_out}, '
         f'"Group size": {len(members)}, "dtype": "{collective.op.dtype}", "In split size": "[]", '
         f'"Out split size": "[]", "Process Group Name": "{group}", "Process Group Description": "{description}", '
-        f'"Process Group Ranks": "{list(members)}"'
+        f'"Process Group Ranks": "{_listed(members)}"'
     )
     return f'{text}, "Seq": {collective.sequence}' if seq else text

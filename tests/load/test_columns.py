@@ -42,6 +42,33 @@ def test_collectives_know_their_global_ranks():
     assert parse_ranks("[0, 1, 2, ...]") is None
 
 
+def test_members_of_a_large_group_come_from_the_header_where_the_event_cuts_them_off(load):
+    def collective(name, size):
+        ranks = '"Process Group Ranks": "[0, 1, ...]"'
+        return event(
+            args=f'{{"Collective name": "x", "Process Group Name": "{name}", "Group size": {size}, {ranks}}}'
+        )
+
+    config = [
+        {"pg_name": name, "ranks": list(range(size))}
+        for name, size in (("0", 64), ("1", 32), ("2", 8), ("2", 9))
+    ]
+    info = json.dumps({"rank": 0, "pg_config": config})
+    events = [
+        collective("0", 64),
+        collective("1", 32),
+        collective("1", 31),
+        collective("2", 8),
+        collective("7", 8),
+    ]
+    for text in (
+        f'{{"distributedInfo": {info}, "traceEvents": [{", ".join(events)}]}}',
+        f'{{"traceEvents": [{", ".join(events)}], "distributedInfo": {info}}}',
+    ):
+        members = [args.group_ranks for args in load(text).events.comm.values()]
+        assert members == [tuple(range(64)), tuple(range(32)), None, None, None]
+
+
 def test_metadata_of_a_real_trace():
     meta = load_trace(str(DATA / "hsdp4/rank_3.pt.trace.json.gz")).meta
     assert (meta.rank, meta.world_size, meta.backend, meta.device) == (3, 4, "nccl", "NVIDIA H200")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from traceops.load.event import RawEvent
-from traceops.model import CommArgs
+from traceops.model import CommArgs, Group
 
 _ANNOTATION = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):")
 
@@ -44,6 +46,22 @@ def is_annotation(name: str) -> bool:
 def collective_of_annotation(name: str, shapes: str) -> CommArgs:
     """What a note named `gloo:all_reduce` with these input shapes says: the elements of its inputs."""
     return CommArgs(op=name.partition(":")[2], elements_in=_elements(shapes))
+
+
+def with_known_ranks(comm: dict[int, CommArgs], groups: Sequence[Group]) -> dict[int, CommArgs]:
+    """The same with the members of those groups that an event only names, as the trace's header lists them.
+
+    torch cuts the list in an event off after 30 ranks.
+    """
+    ranks_of: dict[str, tuple[int, ...] | None] = {}
+    for group in groups:  # a name that two groups have tells nothing
+        ranks_of[group.name] = None if ranks_of.get(group.name, group.ranks) != group.ranks else group.ranks
+    known = dict(comm)
+    for row, args in comm.items():
+        ranks = ranks_of.get(args.group_name or "") if args.group_ranks is None else None
+        if ranks is not None and args.group_size in (None, len(ranks)):
+            known[row] = replace(args, group_ranks=ranks)
+    return known
 
 
 def parse_ranks(value: Any) -> tuple[int, ...] | None:

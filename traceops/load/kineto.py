@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from traceops.load.collective import count, parse_ranks
+from traceops.load.collective import count, parse_ranks, with_known_ranks
 from traceops.load.event_columns import EventColumns
 from traceops.load.run_manifest import MOST_RANKS
 from traceops.load.scan import Scanner
@@ -37,6 +38,7 @@ def load_trace(path: str) -> RankTrace:
     counts = {"not readable": scanner.unreadable, "without a valid time": columns.bad_times}
     damage += [f"{count} events are {what}" for what, count in counts.items() if count]
     meta = read_meta(scanner.meta, columns.with_stack)
+    events = replace(events, comm=with_known_ranks(events.comm, meta.groups))
     size = 0 if is_remote(path) else Path(path).stat().st_size
     return RankTrace(path, meta, events, tuple(damage), size)
 
