@@ -9,13 +9,12 @@ import re
 import time
 from pathlib import Path
 
+from traceops.cache_folder import cache_folder as folder_of
 from traceops.errors import InputError, UsageError
 from traceops.load.summary_header import FORMAT, SUFFIX, Header, split
 from traceops.mapping.summary_file import read_packed, write_whole, zipped
 
-FOLDER = "TRACEOPS_CACHE"
 SIZE = "TRACEOPS_CACHE_SIZE"
-OFF = "off"
 _MOST_BYTES = 2 << 30
 _SHARDS = 16  # folders; each is kept within its part of the size
 _LEFT_BEHIND_S = 3600.0  # a part this old is of a process that was killed
@@ -23,17 +22,8 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def cache_folder() -> Path | None:
-    """Where summaries are kept: $TRACEOPS_CACHE ('off' for nowhere), $XDG_CACHE_HOME/traceops, ~/.cache/traceops."""
-    chosen = os.environ.get(FOLDER)
-    if chosen == OFF:
-        return None
-    if chosen:
-        return Path(chosen).absolute() / "summaries"
-    above = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(above) if above else Path.home() / ".cache") / "traceops" / "summaries"
-    except RuntimeError:  # nobody knows where home is
-        return None
+    """Where summaries are kept; None for nowhere."""
+    return folder_of("summaries")
 
 
 def most_bytes() -> int:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import marshal
-import os
 from pathlib import Path
 
 from jinja2.bccache import Bucket, BytecodeCache, bc_magic
 
+from traceops.cache_folder import cache_folder
 from traceops.report import write_whole
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class TemplateCache(BytecodeCache):
-    """A file a template in `$XDG_CACHE_HOME/traceops/templates`, or `~/.cache/…`, replaced when it is out of date.
+    """A file a template in the folder `templates` of the cache, replaced when it is out of date.
 
     Any number of processes may share the folder; where it cannot be used, templates are compiled every time.
     """
@@ -44,9 +44,8 @@ class TemplateCache(BytecodeCache):
 
 
 def _file(bucket: Bucket) -> Path | None:
-    """None without a home: never a place that depends on where the command runs."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 which raises
-    return Path(base, "traceops", "templates", bucket.key) if Path(base).is_absolute() else None
+    folder = cache_folder("templates")
+    return None if folder is None else folder / bucket.key
 
 
 def _digest(bucket: Bucket, code: bytes) -> bytes:
