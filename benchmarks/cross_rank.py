@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from traceops.analyses.crossrank import measure_across
-from traceops.analyze import judge
+from traceops.conclude import judge
 from traceops.load.discover import discover
 from traceops.load.kineto import load_trace
 from traceops.summary import RankSummary, summarize

@@ -22,7 +22,7 @@ from traceops.load.discover import discover
 from traceops.mapping import cache as kept
 from traceops.mapping import content, ranks
 from traceops.mapping.content import MAP_CODE
-from traceops.mapping.ranks import summarize_all
+from traceops.mapping.ranks import MapOptions, summarize_all
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_equal_bytes_of_two_ranks_are_two_ranks(tmp_path, cache, parsed):
     for rank in range(2):
         (folder / f"rank_{rank}.json").write_text(json.dumps(raw))
     for _ in range(2):
-        summaries, _ = summarize_all(discover(str(folder)).windows[0].files, 1)
+        summaries, _ = summarize_all(discover(str(folder)).windows[0].files, MapOptions(1))
         assert [(s.rank, Path(s.path).name) for s in summaries] == [(0, "rank_0.json"), (1, "rank_1.json")]
     assert parsed == [0, 1]
 

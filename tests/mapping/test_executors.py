@@ -21,7 +21,7 @@ from traceops.load.discover import TraceFile, discover
 from traceops.mapping import executors, ranks
 from traceops.mapping.dispatch import map_files
 from traceops.mapping.executors import map_in_processes
-from traceops.mapping.ranks import Outcome, summarize_all
+from traceops.mapping.ranks import MapOptions, Outcome, summarize_all
 from traceops.mapping.summary_file import unpack
 
 
@@ -163,7 +163,7 @@ def test_many_ranks_wait_here_and_not_in_the_queue_and_the_largest_go_first():
 
 def test_results_are_in_the_order_of_ranks_whatever_came_first(ddp, processes_pay):
     files = [replace(file, size_bytes=10**7 * file.rank) for file in discover(str(ddp)).windows[0].files]
-    summaries, _ = summarize_all(files, 2, cache=False)
+    summaries, _ = summarize_all(files, MapOptions(2, cache=False))
     assert [summary.rank for summary in summaries] == [0, 1, 2, 3]
 
 

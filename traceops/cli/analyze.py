@@ -51,8 +51,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     formats = report_formats(args.format)
-    from traceops.analyze import analyze_window, find_traces
-    from traceops.report.progress import ProgressLine
+    from traceops.analyze import analyze_window, find_traces, load_reduce
+    from traceops.mapping.progress import ProgressLine
+    from traceops.mapping.ranks import MapOptions
+
+    def load_rest() -> None:
+        load_reduce()
+        import traceops.report  # noqa: F401
+
+        if "html" in formats:
+            from traceops.report import cross_figures, figures, html, path_figures  # noqa: F401
 
     found = find_traces(args.path)
     root = output_folder(args.path, found.name) if args.output is None else Path(args.output)
@@ -62,15 +70,8 @@ def main(args: argparse.Namespace) -> int:
     for window in found.windows if args.select == "all" else reversed(found.windows):
         try:
             with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
-                report = analyze_window(
-                    found,
-                    window,
-                    jobs=args.jobs,
-                    progress=progress,
-                    with_hta=args.hta,
-                    cache=args.cache,
-                    executor=args.executor,
-                )
+                options = MapOptions(args.jobs, args.executor, args.cache, args.hta, progress, load_rest)
+                report = analyze_window(found, window, options)
         except InputError as error:  # a window without a usable trace hides no other
             unusable = error
             if len(found.windows) > 1:

@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     from traceops.cli.analyze import output_folder
     from traceops.load.discover import discover
+    from traceops.mapping.progress import ProgressLine
     from traceops.perfetto.timeline import FILE_NAME, write_timeline
-    from traceops.report.progress import ProgressLine
 
     found = discover(args.path)
     output = Path(args.output) if args.output else output_folder(args.path, found.name) / FILE_NAME

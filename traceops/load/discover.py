@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -99,6 +98,8 @@ def _inspect_all(paths: Sequence[str], root: str) -> list[Inspected]:
     alone = len(paths) == 1
     if not is_remote(root):
         return [_inspect(path, root, alone) for path in paths]
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(lambda path: _inspect(path, root, alone), paths))
 

@@ -34,18 +34,20 @@ def map_files(
     taker: Taker[Result],
     jobs: int | None,
     executor: str | Executor | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> None:
     """`do` for each file, the largest first; where a worker dies, `fail` for the file that it was at.
 
     `executor`: see `open_workers`; processes of this machine where there is none, or where the one given broke.
-    `jobs`: how many at a time, None for as many as there are cores or workers.
+    `jobs`: how many at a time, None for as many as there are cores or workers. `meanwhile` is called as soon as
+    all have something to do.
     """
     left = sorted(files, key=lambda file: -file.size_bytes)
     if executor is not None:
-        left = _on_others(do, left, taker, jobs, executor)
+        left = _on_others(do, left, taker, jobs, executor, meanwhile)
     while left:
         with processes(min(jobs or cores(), len(left))) as workers:
-            lost, left = _Run(do, taker, workers)(left)
+            lost, left = _Run(do, taker, workers)(left, meanwhile)
         # The first process that dies takes all others with it: each file of theirs gets one of its own.
         for file in lost:
             with processes(1) as workers:
@@ -59,11 +61,12 @@ def _on_others(
     taker: Taker[Result],
     jobs: int | None,
     executor: str | Executor,
+    meanwhile: Callable[[], None] | None,
 ) -> list[TraceFile]:
     """The same on workers that somebody else started; returns the files that an executor which broke left."""
     with open_workers(executor, jobs) as workers:
         run = _Run(do, taker, workers)
-        lost, left = run(files)
+        lost, left = run(files, meanwhile)
         if isinstance(executor, Executor) and run.broken:
             return [*lost, *left]
         for file in (
@@ -83,7 +86,9 @@ class _Run(Generic[Result]):
         self.broken = False
         self.why = ""
 
-    def __call__(self, files: Sequence[TraceFile]) -> tuple[list[TraceFile], list[TraceFile]]:
+    def __call__(
+        self, files: Sequence[TraceFile], meanwhile: Callable[[], None] | None = None
+    ) -> tuple[list[TraceFile], list[TraceFile]]:
         """The files whose worker was lost, and those that an executor which broke was not given."""
         waiting = deque(files)
         running: dict[Future[Result], TraceFile] = {}
@@ -97,6 +102,9 @@ class _Run(Generic[Result]):
                         waiting.popleft()
                     except BrokenExecutor as error:
                         self._note(error)
+                if meanwhile is not None:
+                    meanwhile()
+                    meanwhile = None
                 for future in wait(running, _TICK_S, FIRST_COMPLETED).done:
                     file = running.pop(future)
                     try:

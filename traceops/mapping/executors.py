@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Executor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,7 +23,6 @@ _ANSWER_S = 15  # how long a scheduler may take to answer
 _UNDONE: tuple[type[Exception], ...] = (
     BrokenExecutor,
     CancelledError,
-    asyncio.TimeoutError,
     OSError,
     RuntimeError,
     ImportError,
@@ -56,6 +53,9 @@ def cores() -> int:
 @contextlib.contextmanager
 def processes(jobs: int) -> Iterator[Workers]:
     """Processes that are forked from this one where the system can. An error in the block, Ctrl-C too, ends them."""
+    import multiprocessing  # what needs no processes starts sooner without it
+    from concurrent.futures import ProcessPoolExecutor
+
     context = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(os.getpid(),))
     try:
@@ -103,6 +103,8 @@ def open_workers(chosen: str | Executor, jobs: int | None = None) -> Iterator[Wo
 
 @contextlib.contextmanager
 def _dask(chosen: str, address: str) -> Iterator[Workers]:
+    import asyncio
+
     try:
         from distributed import Client, KilledWorker
     except ImportError as error:
@@ -122,7 +124,7 @@ def _dask(chosen: str, address: str) -> Iterator[Workers]:
                 f"--executor {chosen}: its scheduler and its workers need traceops {__version__} too; install it there"
             ) from error
         threads = sum(client.nthreads().values())
-        yield Workers(executor, max(threads, 1), (*_UNDONE, KilledWorker))
+        yield Workers(executor, max(threads, 1), (*_UNDONE, KilledWorker, asyncio.TimeoutError))
     finally:
         executor.shutdown(wait=False)  # takes back what nobody waits for any more
         client.close()

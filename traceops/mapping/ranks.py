@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -55,33 +54,43 @@ class Outcome:
     missing_on: str = ""  # the host where there is no such file
 
 
+@dataclass(frozen=True)
+class MapOptions:
+    """How the map is done.
+
+    `jobs`: ranks at a time, one a core or worker if None. `executor` is one of concurrent.futures,
+    `dask://HOST:PORT`, or `mpi`; None for processes of this machine, where they pay. `cache`: traces that are
+    known from before are not parsed again. `with_hta`: see `summarize`. `meanwhile` is called once workers
+    have begun, if there are any.
+    """
+
+    jobs: int | None = None
+    executor: str | Executor | None = None
+    cache: bool = True
+    with_hta: bool = False
+    progress: Progress | None = None
+    meanwhile: Callable[[], None] | None = None
+
+
 def summarize_all(
-    files: Sequence[TraceFile],
-    jobs: int | None = None,
-    progress: Progress | None = None,
-    *,
-    with_hta: bool = False,
-    cache: bool = True,
-    executor: str | Executor | None = None,
+    files: Sequence[TraceFile], options: MapOptions = MapOptions()
 ) -> tuple[list[RankSummary], list[tuple[str, str]]]:
     """Summaries in rank order, and the files that failed with what is wrong with them.
 
-    `executor` is one of concurrent.futures, `dask://HOST:PORT`, or `mpi`; None for processes of this machine,
-    where they pay. `cache`: traces that are known from before are not parsed again.
     Raises UsageError for an executor or a size of the cache that makes no sense.
     """
-    if cache:
+    if options.cache:
         kept.most_bytes()
-        code_fingerprint(with_hta)  # once, for all processes forked from this one
-    do = partial(_outcome, cache=cache, with_hta=with_hta)
-    results = _Results(files, progress)
-    here, away = ([], files) if executor is not None else _divide(files, jobs or cores())
+        code_fingerprint(options.with_hta)  # once, for all processes forked from this one
+    do = partial(_outcome, cache=options.cache, with_hta=options.with_hta)
+    results = _Results(files, options.progress)
+    here, away = ([], files) if options.executor is not None else _divide(files, options.jobs or cores())
     if away:
-        if with_hta:
+        if options.with_hta:
             from traceops.hta_bridge import preload
 
             preload()
-        map_files(do, away, results, jobs, executor)
+        map_files(do, away, results, options.jobs, options.executor, options.meanwhile)
     for file in here:
         results.take(file, do(file), elsewhere=False)
     return results.in_order()
@@ -121,7 +130,7 @@ def _outcome(file: TraceFile, *, cache: bool, with_hta: bool) -> Outcome:
     except InputError as error:
         missing = not is_remote(file.path) and not Path(file.path).exists()
         what = str(error).removeprefix(f"{file.path}: ")
-        return Outcome(problem=what, missing_on=socket.gethostname() if missing else "")
+        return Outcome(problem=what, missing_on=_host() if missing else "")
     except OSError as error:  # it vanished, or its store broke off, in the middle
         return Outcome(problem=str(error.strerror or error))
     except MemoryError:
@@ -130,6 +139,12 @@ def _outcome(file: TraceFile, *, cache: bool, with_hta: bool) -> Outcome:
         return Outcome(
             problem=f"it could not be analysed ({type(error).__name__}: {error}); please report this"
         )
+
+
+def _host() -> str:
+    import socket
+
+    return socket.gethostname()
 
 
 def _packed(file: TraceFile, cache: bool, with_hta: bool) -> bytes:

@@ -13,13 +13,13 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from traceops.analyses.crossrank import CrossRank, measure_across
-from traceops.analyze import judge
+from traceops.conclude import judge
 from traceops.errors import InputError, UsageError
 from traceops.findings import most_important_first
 from traceops.load.discover import Discovery, TraceFile, Window
 from traceops.load.source import is_remote
 from traceops.mapping.executors import cores, map_in_processes
-from traceops.mapping.ranks import Progress, summarize_all
+from traceops.mapping.ranks import MapOptions, Progress, summarize_all
 from traceops.model import Finding
 from traceops.perfetto.choose import choose_ranks, choose_steps, listed, windows_of
 from traceops.perfetto.findings_track import findings_track
@@ -72,7 +72,7 @@ def write_timeline(
     """
     _check_target(output, window)
     chosen = choose_ranks(window, ranks)
-    summaries, failed = summarize_all(window.files, jobs, progress)
+    summaries, failed = summarize_all(window.files, MapOptions(jobs, progress=progress))
     usable = {summary.rank: summary for summary in summaries if summary.event_count}
     wanted = choose_steps([usable[rank] for rank in chosen if rank in usable], steps)
     run, findings = _analyse(found, list(usable.values()), failed)

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
+from traceops.mapping.progress import ProgressLine, progress_text
 from traceops.mapping.ranks import Done
-from traceops.report.progress import ProgressLine, progress_text
 
 
 class Terminal(io.StringIO):
