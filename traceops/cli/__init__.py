@@ -17,13 +17,13 @@ from traceops.version import __version__
 COMMANDS = ("run", "analyze", "compare", "baseline", "diagnose", "view")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="traceops", description="Find out why a distributed PyTorch run is slow or stuck, with proof."
     )
     parser.add_argument("--version", action="version", version=f"traceops {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
+    for name in commands:
         module = import_module(f"traceops.cli.{name}")
         sub = subparsers.add_parser(
             name,
@@ -41,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks our signs shows ? for them
             stream.reconfigure(errors="replace")
-    args = build_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args = build_parser(words[:1] if words and words[0] in COMMANDS else COMMANDS).parse_args(words)
     if args.command != "run":  # which hands its environment to the training
         # Nothing here multiplies matrices, and OpenBLAS' threads take a third of the time to import numpy.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
