@@ -58,4 +58,6 @@ def analyze_window(found: Discovery, window: Window, options: MapOptions | None 
 
 def load_reduce() -> None:
     """Import what follows the map; best done while workers are at it, who need none of it."""
+    import numpy.ma  # noqa: F401 np.median imports it when it is called first
+
     import traceops.conclude  # noqa: F401

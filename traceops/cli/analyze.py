@@ -60,7 +60,9 @@ def main(args: argparse.Namespace) -> int:
         import traceops.report  # noqa: F401
 
         if "html" in formats:
-            from traceops.report import cross_figures, figures, html, path_figures  # noqa: F401
+            from traceops.report.html import prepare
+
+            prepare()
 
     found = find_traces(args.path)
     root = output_folder(args.path, found.name) if args.output is None else Path(args.output)

@@ -38,6 +38,11 @@ def render_html(report: Report, *, plotlyjs: str = "inline") -> bytes:
     return page.chart_page("summary.html.j2", styles, charts, plotlyjs, _content(report, shown))
 
 
+def prepare() -> None:
+    """Read what the page needs whatever the report will say; best done while the report is not there yet."""
+    page.prepare("summary.html.j2", "_macros.html.j2", "_hang.html.j2", "_finding.html.j2")
+
+
 def _charts(report: Report, shown: list[int]) -> dict[str, Any]:
     """Plotly figures by the id of the element they are drawn into; empty charts are left out."""
     made = {}

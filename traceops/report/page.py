@@ -50,8 +50,7 @@ def chart_page(
     """
     if plotlyjs not in PLOTLYJS:
         raise ValueError(f"plotlyjs is one of {', '.join(PLOTLYJS)}, not {plotlyjs!r}")
-    library = plotly_js()
-    library_hash = script_hash(library)
+    library, library_hash = plotly_js()
     source = "" if plotlyjs == "inline" else f"{CDN}/plotly-{plotly_js_version(library)}.min.js"
     script = template_text("summary.js")
     own_hash = script_hash(script.encode())
@@ -78,13 +77,28 @@ def chart_page(
     return b"".join((before.encode("utf-8", "replace"), library, after.encode("utf-8", "replace")))
 
 
-def plotly_js() -> bytes:
-    """plotly.js as the plotly package ships it, found without importing plotly. Raises InputError without it."""
+def prepare(*templates: str) -> None:
+    """Read what a page needs whatever it will say, while others work: templates, plotly.js.
+
+    Raises InputError where plotly.js is missing.
+    """
+    plotly_js()
+    for template in templates:
+        environment().get_template(template)
+
+
+@functools.cache
+def plotly_js() -> tuple[bytes, str]:
+    """plotly.js as the plotly package ships it, and its hash; found without importing plotly.
+
+    Raises InputError where it is missing.
+    """
     plotly = importlib.util.find_spec("plotly")
     for folder in (plotly and plotly.submodule_search_locations) or ():
         path = Path(folder, "package_data", "plotly.min.js")
         if path.is_file():
-            return path.read_bytes()
+            library = path.read_bytes()
+            return library, script_hash(library)
     raise InputError(
         "plotly is not installed whole: pip install --force-reinstall plotly, or leave html out of --format"
     )
