@@ -6,7 +6,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any, TypeVar, cast, get_args, get_origin
 
 import msgspec
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 T = TypeVar("T")
 
+_LEAVES = frozenset({int, float, bool, type(None), np.ndarray})  # nothing in them is shared or replaced
 _NARROWER = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32))
 
 
@@ -32,7 +33,7 @@ def encode(value: Any) -> bytes:
     try:
         return _encoder().encode(value)
     except UnicodeEncodeError:  # half a surrogate pair, from a file's name for instance
-        return _encoder().encode(_with_text(copy.deepcopy(value), _well_formed))
+        return _encoder().encode(_replace(copy.deepcopy(value), _well_formed))
 
 
 def decode(
@@ -47,7 +48,7 @@ def decode(
         value = _decoder(cast(Any, kind)).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
         raise ValueError(str(error)) from error
-    unpacked: T = _with_text(value, lambda text: seen.setdefault(text, text), seen, shared)
+    unpacked: T = _replace(value, seen.setdefault, shared)
     return unpacked
 
 
@@ -107,36 +108,29 @@ def _stored_as(dtype: np.dtype[Any]) -> tuple[str, ...]:
     return (dtype.str, *(narrow.str for narrow in _NARROWER)) if dtype == np.int64 else (dtype.str,)
 
 
-def _with_text(
-    value: Any,
-    text: Callable[[str], str],
-    seen: dict[Any, Any] | None = None,
-    shared: frozenset[type] = frozenset(),
-) -> Any:
-    """The value with `text` of every text in it, and with one instance for all equal ones of the shared types.
+def _replace(value: Any, known: Callable[[Any, Any], Any], shared: frozenset[type] = frozenset()) -> Any:
+    """The value with `known(part, part)` in place of each text, tuple of integers and instance of the shared types.
 
     Dataclasses are changed in place: nobody else has them yet.
     """
-    kind = type(value)
-    if kind is str:
-        return text(value)
-    if kind is tuple and value and type(value[0]) is type(value[-1]) is int:
-        return value if seen is None else seen.setdefault(value, value)
-    if kind is tuple or kind is list:
-        return kind([_with_text(item, text, seen, shared) for item in value])
-    if kind is dict:
-        return {text(key): _with_text(item, text, seen, shared) for key, item in value.items()}
-    if not is_dataclass(kind):
+    kind: Any = type(value)
+    if kind in _LEAVES:
         return value
-    if kind in shared and seen is not None and (same := seen.get(value)) is not None:
+    if kind is str or (kind is tuple and value and type(value[0]) is type(value[-1]) is int):
+        return known(value, value)
+    if kind is tuple or kind is list:
+        return kind([_replace(item, known, shared) for item in value])
+    if kind is dict:
+        return {known(key, key): _replace(item, known, shared) for key, item in value.items()}
+    if kind in shared and (same := known(value, value)) is not value:
         return same
     for name in _field_names(kind):
         item = getattr(value, name)
-        changed = _with_text(item, text, seen, shared)
-        if changed is not item:
-            object.__setattr__(value, name, changed)
-    if kind in shared and seen is not None:
-        seen[value] = value
+        own = type(item)
+        if own not in _LEAVES:
+            object.__setattr__(
+                value, name, known(item, item) if own is str else _replace(item, known, shared)
+            )
     return value
 
 
@@ -145,5 +139,5 @@ def _field_names(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
-def _well_formed(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
+def _well_formed(part: Any, _: Any) -> Any:
+    return part.encode("utf-8", "replace").decode() if isinstance(part, str) else part

@@ -23,7 +23,7 @@ from traceops.mapping.summary_file import pack, read_packed, unpack, write_whole
 from traceops.summary import RankSummary, summarize
 from traceops.version import __version__
 
-_POOL_WORTH_BYTES = 4 << 20  # below this, starting processes takes longer than the work
+_POOL_WORTH_BYTES = 2 << 20  # below this, starting processes takes longer than the work
 _FORESEEN = (
     ArithmeticError,
     LookupError,
