@@ -25,7 +25,7 @@ from replay.measured_runs import BUILDERS, across, findings, hosts_of, program
 from traceops.align.clocks import ClockFit, align_clocks, theil_sen
 from traceops.align.match import match_collectives
 from traceops.analyses.crossrank import measure_across
-from traceops.analyze import judge_clocks
+from traceops.analyses.judge_clocks import judge_clocks
 
 LONG = Size(kernels=2, kernel_us=20_000, elements=1 << 24)  # steps of half a second, over which clocks drift
 FEW = settings(max_examples=30, deadline=None, derandomize=True)
