@@ -64,7 +64,7 @@ KERNELS = [
     "others",
     "dma copy",
 ]
-KERNELS += [f"kernel {i}" for i in range(14)]  # more than HTA shows
+KERNELS += ["no Memcpy", "no Memset", "no nccl Kernel", *(f"kernel {i}" for i in range(14))]
 CALLS = ["cudaLaunchKernel", "cudaLaunchKernelExC", "cudaMemcpyAsync", "cuLaunchKernel", "hipLaunchKernel"]
 CALLS += ["cudaGraphLaunch", "cudaStreamSynchronize"]
 
@@ -75,21 +75,23 @@ def traces(draw):
     random = draw(st.randoms(use_true_random=False))
     step, grid = random.choice([50, 2_000, 100_000]), random.choice([1, 500, 1000])
     steps = random.randrange(4)
-    rows = []
+    rows = [("aten::mm", "cpu_op", 0, 1, -1, -1)]
+    kernels = random.sample(KERNELS, random.choice([3, 12, len(KERNELS)]))
     for id in range(draw(st.integers(1, 60))):
-        start = random.randrange(max(steps, 1) * step)
+        start = 33 + random.randrange(max(steps, 1) * step)
         call = (random.choice(CALLS), "cuda_runtime", start, random.randrange(20), -1, id)
         rows += [call] * (random.random() < 0.95)
         for _ in range(random.choice([1, 1, 1, 0, 3])):
             cat = random.choice(["kernel", "kernel", "gpu_memcpy", "Memset", "other"])
             start += random.randrange(60)
-            stream = random.choice([0, 7, 7, 20])
-            rows.append((random.choice(KERNELS), cat, start, random.randrange(40), stream, id))
+            stream, own = random.choice([0, 7, 7, 20]), random.choice([id] * 20 + [-1])
+            rows.append((random.choice(kernels), cat, start, random.randrange(40), stream, own))
         if random.random() < 0.1:
+            sync = (random.choice(["Event Sync", "Context Sync"]), "cuda_sync", start, 9)
+            rows.append((*sync, *random.choice([(-1, -1), (-1, 2000 + id), (7, 2000 + id)])))
             rows.append(("Stream Wait Event", "cuda_sync", start, 50, random.choice([-1, 7]), 1000 + id))
-            rows.append((random.choice(["Event Sync", "Context Sync"]), "cuda_sync", start, 9, -1, 2000 + id))
             rows.append(("nn.Linear", "gpu_user_annotation", start, 50, 7, -1))
-    rows += [(f"ProfilerStep#{i}", "user_annotation", i * step, step, -1, -1) for i in range(steps)]
+    rows += [(f"ProfilerStep#{i}", "user_annotation", 33 + i * step, step, -1, -1) for i in range(steps)]
     rows = [(name, cat, start * grid, dur * grid, *ids) for name, cat, start, dur, *ids in rows]
     return random.sample(rows, len(rows)) if draw(st.booleans()) else sorted(rows, key=lambda row: row[2])
 
@@ -176,6 +178,36 @@ def test_a_trace_whose_numbers_can_be_told_by_hand():
     assert tables.queue_length["stream"] == [7, 20]
     assert tables.queue_length["max"] == [3, 1]
     assert tables.queue_length["mean"] == [(1 + 2 + 3 + 2 + 1 + 0 + 1 + 0) / 8, 0.5]
+
+
+def test_a_kernel_counts_as_often_as_calls_share_its_id_and_the_last_of_them_launched_it():
+    rows = [
+        step(0, 0, 100_000), step(1, 100_000, 100_000),
+        *launched(1, "cudaLaunchKernel", 1_000, "gemm", 10_000, 5_000),
+        ("cudaEventRecord", "cuda_runtime", 2_000, 1_000, -1, 1),
+        *launched(2, "cudaLaunchKernel", 15_000, "gemm", 60_000, 5_000),  # just when the first gemm ends
+        *launched(3, "cudaLaunchKernel", 66_000, "gemm", 130_000, 5_000),
+        ("cudaEventRecord", "cuda_runtime", 120_000, 1_000, -1, 3),  # in the last step
+        ("Event Sync", "cuda_sync", 150_000, 10_000, 7, -1),  # kept without a launch, busy but no kernel
+    ]  # fmt: skip
+    trace = trace_of(rows)
+    tables = hta_tables(0, trace.events)
+    assert tables == tables_by_hta(0, trace)
+    assert tables.kernels["sum (us)"] == [20]
+    assert tables.idle["idle_category"] == ["kernel_wait", "other"]
+    assert tables.idle["idle_time"] == [-5, 45 + 65]
+    assert tables.temporal["idle_time(us)"] == [45 + 65 + 15]
+
+
+@pytest.mark.parametrize(("names", "mean"), [(10, 2), (11, 4)])
+def test_of_more_than_ten_kernels_their_sums_are_described(names, mean):
+    starts = [(i, 5_000 * i + 60_000 * j) for i in range(names) for j in (0, 1)]
+    rows = [(f"kernel {i}", "kernel", start, 2_000, 7, -1) for i, start in starts]
+    trace = trace_of(rows)
+    tables = hta_tables(0, trace.events)
+    assert tables.kernels == tables_by_hta(0, trace).kernels
+    assert tables.kernels["mean (us)"][0] == mean
+    assert ("others" in tables.kernels["name"]) == (names > 10)
 
 
 def test_rounding_does_not_make_the_rest_negative():
