@@ -12,7 +12,7 @@ from summary_folders import DATA, RUNS, assert_same, copied, report_text, to_sum
 from traceops.analyze import analyze
 from traceops.errors import InputError
 from traceops.load.discover import discover
-from traceops.load.summary_header import FORMAT, MAGIC, Header, read_header
+from traceops.load.summary_header import FORMAT, MAGIC, Header, read_header, split, with_header
 from traceops.mapping.summary_file import pack, read_packed, read_summary, unpack, zipped
 from traceops.summary import summarize
 
@@ -86,6 +86,9 @@ def test_any_changed_byte_is_refused_or_read_as_what_it_says(packed):
         ("comm.name", ()),
         ("program.join_comm", np.array([5])),
         ("program.times", np.zeros(0, np.int64)),
+        ("program.ready", None),
+        ("meta.world_size", 1 << 60),
+        ("hta.overlap", {"rank": [0], "share": []}),
         ("program.own", np.zeros((2, 3), np.int64)),
         ("program.painted", np.zeros((3, 7), np.uint8)),
         ("ledger.buckets", {}),
@@ -98,6 +101,8 @@ def test_parts_that_do_not_fit_each_other_are_refused(part, changed):
     summary = summaries("ddp4")[0]
     if part == "comm.end":
         changed = summary.comm.end - 10**15
+    elif part == "program.ready":
+        changed = summary.program.ready * 4
     owner, _, name = part.rpartition(".")
     if owner:
         broken = dataclasses.replace(
@@ -120,8 +125,6 @@ def test_a_file_that_unzips_without_end_is_refused(tmp_path, packed, monkeypatch
 def test_another_format_is_named_and_never_read(ddp):
     path, *_ = to_summaries(ddp)
     other = dataclasses.replace(read_header(str(path)), format=FORMAT + 1, version="9.9")
-    from traceops.load.summary_header import split, with_header
-
     path.write_bytes(zipped(with_header(other, bytes(split(read_packed(str(path)))[1]))))
     report = analyze(ddp)
     assert report.run["ranks_present"] == [1, 2, 3]
@@ -129,6 +132,16 @@ def test_another_format_is_named_and_never_read(ddp):
     assert str(path) in finding.message
     assert f"format {FORMAT + 1}, by traceops 9.9" in finding.message
     assert "traceops run --summarize" in finding.message
+
+
+@pytest.mark.parametrize(
+    "changed", [{"rank": 1 << 40}, {"rank_inside": -1}, {"world_size": 0}, {"started_ns": 1 << 62}]
+)
+def test_a_header_that_cannot_be_is_refused(tmp_path, packed, changed):
+    path = tmp_path / "rank_0.summary.msgpack.gz"
+    path.write_bytes(zipped(with_header(dataclasses.replace(HEADER, **changed), bytes(split(packed)[1]))))
+    with pytest.raises(InputError, match="a rank or a time that cannot be"):
+        discover(str(path))
 
 
 def test_only_foreign_files_of_that_name_is_an_error_that_names_them(tmp_path):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from traceops.errors import InputError
+from traceops.load.run_manifest import MOST_RANKS
 from traceops.load.source import Damaged, chunks, open_binary
 
 SUFFIX = ".summary.msgpack.gz"
@@ -17,6 +18,7 @@ FORMAT = 1  # raised with every change after which older files would be read wro
 ANEW = "make it anew from its trace: traceops run --summarize, or give traceops analyze the trace itself"
 _LENGTH = struct.Struct("<I")
 _LONGEST = 1 << 24
+_LATEST_NS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,13 @@ def split(data: bytes) -> tuple[Header, memoryview]:
                 f"it is a summary of format {made.format}, by traceops {made.version}, and this traceops reads "
                 f"format {FORMAT}; {ANEW}"
             )
-        return msgspec.msgpack.decode(view[start:end], type=Header), view[end:]
+        header = msgspec.msgpack.decode(view[start:end], type=Header)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"its header cannot be read ({error}); {ANEW}") from error
+    ranks = (header.rank, header.rank_inside or 0, 0 if header.world_size is None else header.world_size - 1)
+    if not all(0 <= rank < MOST_RANKS for rank in ranks) or abs(header.started_ns) >= _LATEST_NS:
+        raise ValueError(f"its header has a rank or a time that cannot be; {ANEW}")
+    return header, view[end:]
 
 
 def read_header(path: str) -> Header:

@@ -12,7 +12,7 @@ from traceops.analyses.program import EXPOSED, PAINTED
 from traceops.load.run_manifest import MOST_RANKS
 from traceops.summary import RankSummary
 
-_MOST_TIME = 1 << 62  # ns; sums of two still fit an int64
+_MOST_TIME = 1 << 61  # ns, in 2043; sums of some still fit an int64
 
 
 def check_summary(summary: RankSummary) -> None:
@@ -26,7 +26,7 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
     comm, program, steps = summary.comm, summary.program, len(summary.step_numbers)
     count = len(comm.args)
     edges = summary.step_edges
-    yield "rank", 0 <= summary.rank < MOST_RANKS
+    yield "rank", 0 <= summary.rank < MOST_RANKS and _is_world(summary.meta.world_size)
     yield "steps", steps > 0 and edges.shape == (steps + 1,) and _sorted(edges)
     yield (
         "collectives",
@@ -50,6 +50,14 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
     joins = (program.join_start, program.join_end, program.join_comm)
     yield "program", all(column.shape == (len(program.join_comm),) for column in joins)
     yield "program", _within(program.join_comm, 0, count)
+    yield "program", bool((program.join_start <= program.join_end).all())
+    yield (
+        "program",
+        all(
+            _within(times, -_MOST_TIME, _MOST_TIME)
+            for times in (program.ready, program.join_start, program.join_end, program.own, program.host)
+        ),
+    )
     yield "program", program.host.shape == program.host_input.shape == (count + steps + 1,)
     yield "timeline", program.painted.shape == (steps, PAINTED) and _within(program.painted, 0, EXPOSED + 1)
     inventory = summary.inventory
@@ -66,6 +74,12 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
         ),
     )
     yield "backward", summary.backward.device_end.shape == (steps,)
+    tables = [table for table in vars(summary.hta).values() if isinstance(table, dict)]
+    yield "HTA tables", all(len({len(column) for column in table.values()}) < 2 for table in tables)
+
+
+def _is_world(size: int | None) -> bool:
+    return size is None or 0 < size <= MOST_RANKS
 
 
 def _sorted(values: NDArray[np.int64]) -> bool:
