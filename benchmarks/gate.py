@@ -127,7 +127,7 @@ def _analyse(folder: Path, drop_traces: bool) -> str:
     report = folder / _REPORT
     if not report.exists():
         try:
-            text = render_json(analyze(folder, jobs=1))
+            text = render_json(analyze(folder, jobs=1, cache=False))
         except Exception as error:
             return f"{folder}: {error}"
         report.write_bytes(gzip.compress(text.encode()))
