@@ -53,7 +53,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as work:
         out = Path(work, "report")
         hta = [sys.executable, "-c", HTA_SCRIPT, *files]
-        traceops = [sys.executable, "-m", "traceops", "analyze", args.folder, "-o", str(out), "-q", "--no-cache"]
+        traceops = [sys.executable, "-m", "traceops", "analyze", args.folder, "-o", str(out), "-q"]
         uncached = [*traceops, "--no-cache"]
         cache = {**os.environ, "TRACEOPS_CACHE": str(Path(work, "cache"))}
         run_timed(traceops, cache)  # fills the cache, and the system's own of files
