@@ -27,7 +27,8 @@ from traceops.mapping.ranks import MapOptions, summarize_all
 
 @pytest.fixture
 def parsed(monkeypatch):
-    """The ranks that were parsed, in order."""
+    """The ranks that were parsed, in order, in this process."""
+    monkeypatch.setattr(ranks, "_POOL_WORTH_BYTES", 1 << 40)
     seen = []
     summarize = ranks.summarize
     monkeypatch.setattr(

@@ -63,6 +63,7 @@ def test_a_summary_beside_its_trace_is_used_as_long_as_it_is_of_those_bytes(ddp,
     write_summaries(ddp)
     from_both = report_text(ddp)
     parsed = []
+    monkeypatch.setattr(mapping, "_POOL_WORTH_BYTES", 1 << 40)  # all in this process
     summarize = mapping.summarize
     monkeypatch.setattr(
         mapping, "summarize", lambda file, hta: parsed.append(file.rank) or summarize(file, hta)
