@@ -14,7 +14,7 @@ Event = TypeVar("Event")
 
 # Between two events: `},\n  {"`. Inside an event's arguments the same can only stand in a list of
 # objects or a string; then the batch does not decode and is read event by event instead.
-_SEPARATOR = re.compile(rb'\}\s*,\s*(?=\{\s*")')
+_SEPARATOR = re.compile(rb'\}\s*,\s*(?=\{\s*["}])')
 _KINETO_SEPARATOR = b'},\n  {\n    "'
 _ARRAY_END = re.compile(rb"\}\s*\]")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -17,7 +18,11 @@ CLOSED = 2  # the list of events has ended
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _SEPARATOR = re.compile(r'\}\s*,\s*(?=\{\s*")')
-_BUFFER_LIMIT = 1 << 28  # no header and no event is this long: the bytes are garbage
+_BUFFER_LIMIT = 1 << 25  # no header and no event is this long; Python objects of so much text may take 1 GB
+# How much is done for the damaged parts of a file, in characters of failed attempts to read an event.
+_THOROUGH = 1 << 26  # then not every place is tried any more
+_HOPELESS = 1 << 32  # then the rest is left alone: minutes of work, for no trace that anybody wrote
+_ATTEMPT = 200  # what any attempt costs besides
 _SKIPPED = re.compile(r"[\s,]*")
 _WINDOW = 1 << 12  # longer than most events
 # Half a pair of UTF-16 surrogates is no character: no file that quotes it could be written.
@@ -25,7 +30,9 @@ _LONE_SURROGATE = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
-_NOT_FINITE = re.compile(r"(-?)(nan|inf)\b")  # as C++ prints them; JSON has no such numbers
+_NOT_FINITE = re.compile(r"-?(?:nan|inf)\b")  # as C++ prints them; JSON has no such numbers
+_LONGER = len("Infinity") - len("inf")
+_NOT_FINITE_OR_QUOTE = re.compile(rf'{_NOT_FINITE.pattern}|"|\\.')
 
 
 class Sink(Protocol):
@@ -54,6 +61,8 @@ class Scanner:
         self.meta: dict[str, Any] = {}
         self.damage: list[str] = []
         self.unreadable = 0  # events skipped because they are no valid JSON
+        self._patience = _THOROUGH
+        self._given_up = False  # the buffer goes on where an event too long for it was given up
 
     def peek(self) -> bytes:
         """Read the header into `meta`; return the first bytes of the list of events, b"" if there is none."""
@@ -122,30 +131,52 @@ class Scanner:
         text = _LONE_SURROGATE.sub(r"\\ufffd", utf8.decode(self._buffer, final=self._eof))
         half_character, _ = utf8.getstate()
         at = _skip(text, 0)
+        more_may_come = not self._eof and len(self._buffer) < _BUFFER_LIMIT
         while at < len(text):
             if text[at] == "]":
                 self._close(text[at + 1 :].encode() + half_character)
                 return
-            more_may_come = not self._eof and len(text) < _BUFFER_LIMIT
-            value: Any = None
             try:
-                value, end = _decode(sink.decoder, text, at)
-            except _RanOut:
-                if more_may_come:
-                    break
-                end = _next_event(sink.decoder, text, at)
-            except (ValueError, RecursionError) as error:
-                if found := _NOT_FINITE.match(text, at + getattr(error, "pos", 0)):
-                    number = "NaN" if found[2] == "nan" else f"{found[1]}Infinity"
-                    text = text[: found.start()] + number + text[found.end() :]
-                    continue
-                end = _next_event(sink.decoder, text, at)
+                value, source, length = _decode(sink.decoder, text, at)
+            except _Unreadable as error:
+                waits = more_may_come and error.cut
+                end = len(text) if waits else self._next_event(sink.decoder, text, at, error.looked_at)
                 if end == len(text) and more_may_come:
                     break
-            if not sink.add(value, text[at:end]):
-                self.unreadable += 1
+                self.unreadable += not self._given_up
+                self._given_up = end == len(text)
+            else:
+                end = at + length
+                self._given_up = False
+                if not sink.add(value, source):
+                    self.unreadable += 1
+                    self._patience -= _ATTEMPT
+            if self._patience < -_HOPELESS:
+                self.damage.append("nearly all of a long stretch is damaged, and what follows was not read")
+                self._give_up()
+                return
             at = _skip(text, end)
         self._buffer = text[at:].encode() + half_character
+
+    def _next_event(self, decoder: json.JSONDecoder, text: str, at: int, looked_at: int) -> int:
+        """Offset of the next thing behind `at` that decodes and looks like an event, else the text's end.
+
+        Where attempts reach far and fail, as in lists that are opened over and over, they would take time
+        without end. Once they have, each skips part of what the last one (`looked_at` characters) has seen.
+        """
+        while True:
+            self._patience -= looked_at + _ATTEMPT
+            match = _SEPARATOR.search(text, at + (1 if self._patience > 0 else 1 + looked_at // 4))
+            if match is None:
+                return len(text)
+            at = match.end()
+            try:
+                value, _, looked_at = _decode(decoder, text, at)
+            except _Unreadable as error:
+                looked_at = error.looked_at
+                continue
+            if isinstance(value, dict) and "ph" in value:
+                return at
 
     def _close(self, trailer: bytes) -> None:
         """Read what follows the events: metadata in some files, nothing in others."""
@@ -177,12 +208,15 @@ def _skip(text: str, at: int) -> int:
     return at if match is None else match.end()
 
 
-class _RanOut(Exception):
-    """The text ends inside the value."""
+class _Unreadable(Exception):
+    """What stands at an offset is no value, as `looked_at` characters show; `cut` where more text may change that."""
+
+    def __init__(self, looked_at: int, cut: bool = False) -> None:
+        self.looked_at, self.cut = looked_at, cut
 
 
-def _decode(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, int]:
-    """The value at `at` and the offset behind it; RanOut where the text ends first, ValueError if damaged.
+def _decode(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, str, int]:
+    """The value at `at`, its text as Python reads it, and how long that is in `text`; raises _Unreadable.
 
     Decodes a growing window, because an error costs Python time in proportion to the whole string.
     """
@@ -190,25 +224,52 @@ def _decode(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, int]:
     while True:
         window = text[at : at + size]
         try:
-            value, length = decoder.raw_decode(window)
+            return _decode_start(decoder, window)
         except json.JSONDecodeError as error:
             # Twelve characters hold any escape, literal or sign that the end may have cut.
             if error.pos < len(window) - 12 and not error.msg.startswith("Unterminated string"):
-                raise
+                raise _Unreadable(error.pos + 1) from error
             if at + size >= len(text):
-                raise _RanOut from error
+                raise _Unreadable(len(window), cut=True) from error
             size *= 16
-            continue
-        return value, at + length
+        except (ValueError, RecursionError) as error:  # a number of too many digits, lists in too many lists
+            raise _Unreadable(len(window)) from error
 
 
-def _next_event(decoder: json.JSONDecoder, text: str, at: int) -> int:
-    """Offset of the next thing behind `at` that decodes and looks like an event, else the text's end."""
-    for match in _SEPARATOR.finditer(text, at + 1):
+def _decode_start(decoder: json.JSONDecoder, text: str) -> tuple[Any, str, int]:
+    longer: list[int] = []  # where there is more text now
+    reach = 64
+    while True:
         try:
-            value, _ = _decode(decoder, text, match.end())
-        except (ValueError, RecursionError, _RanOut):
-            continue
-        if isinstance(value, dict) and "ph" in value:
-            return match.end()
-    return len(text)
+            value, length = decoder.raw_decode(text)
+        except json.JSONDecodeError as error:
+            at = error.pos
+            if _NOT_FINITE.match(text, at) is None:
+                error.pos -= _LONGER * bisect_left(longer, at)
+                raise
+            # Ever more of what follows: one number at a time would take time in the square of their number.
+            spelled, inside = _spell_constants(text[at : at + reach])
+            text = text[:at] + spelled + text[at + reach :]
+            longer += [at + offset for offset in inside]
+            reach *= 2
+        else:
+            return value, text[:length], length - _LONGER * bisect_left(longer, length)
+
+
+def _spell_constants(text: str) -> tuple[str, list[int]]:
+    """`nan` and `inf` as Python spells them, except in strings, and where the new text is longer for it."""
+    in_string = False
+    longer: list[int] = []
+
+    def spell(match: re.Match[str]) -> str:
+        nonlocal in_string
+        found = match[0]
+        in_string ^= found == '"'
+        if in_string or found[0] in '"\\':
+            return found
+        if found.endswith("nan"):
+            return "NaN".rjust(len(found))
+        longer.append(match.start() + _LONGER * len(longer))
+        return found.replace("inf", "Infinity")
+
+    return _NOT_FINITE_OR_QUOTE.sub(spell, text), longer

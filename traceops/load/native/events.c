@@ -113,9 +113,9 @@ static Text read_event(Text p, Text end, int exact, Event *event, Status *why) {
 
 static int32_t number_of(Events *events, int column, Quoted text) {
     static const unsigned char nothing[1];
-    size_t length = (size_t)(text.end - text.start);
     if (text.start == NULL)
         return strings_number(&events->strings[column], nothing, 0);
+    size_t length = (size_t)(text.end - text.start);
     if (text.plain)
         return strings_number(&events->strings[column], text.start, length);
     void *scratch = grown(events->scratch, &events->scratch_room, length, 1);
@@ -128,6 +128,8 @@ static int32_t number_of(Events *events, int column, Quoted text) {
 int events_reserve(Events *events, size_t more) {
     if (more > SIZE_MAX - events->rows)
         return 0;
+    if (more <= events->room - events->rows)
+        return 1;
     size_t room = events->room;
     for (int i = 0; i < WIDE_COLUMNS; i++) {
         room = events->room;
@@ -168,7 +170,7 @@ static int keep_collective(Events *events, Text start, Text end) {
 }
 
 /* Adds a row for a complete event with a usable time; 0 where there is no memory. */
-static int add(Events *events, const Event *event, Text start, Text end) {
+static int add_row(Events *events, const Event *event, Text start, Text end) {
     int64_t index = events->seen;
     size_t row = events->rows;
     int32_t shape = -1;
@@ -232,7 +234,7 @@ Status events_take(Events *events, const unsigned char *text, size_t length, siz
         /* escapes in these are for a more patient reader: what they say decides about the event */
         if ((event.cat.start && !event.cat.plain) || (event.phase.start && !event.phase.plain))
             return ODD;
-        if (!add(events, &event, p, after))
+        if (!add_row(events, &event, p, after))
             return NO_MEMORY;
         events->seen++;
         p = after;

@@ -39,11 +39,26 @@ static PyTypeObject block_type = {
 typedef struct {
     PyObject_HEAD
     Events events;
-    int busy; /* a thread is reading without the interpreter's lock */
+    int busy; /* a method is at work: reading without the interpreter's lock, or calling what may run Python code */
 } Columns;
 
 static const char *const wide_names[] = {"index", "ts", "dur", "pid", "tid", "stream", "correlation"};
 static const char *const narrow_names[] = {"name", "cat", "shape"};
+
+/* Random in each process, as Python's own hashes of texts are. */
+static int seed(Events *events) {
+    static const char *const texts[] = {"traceops: one seed", "traceops: another seed"};
+    for (int i = 0; i < 2; i++) {
+        PyObject *text = PyUnicode_FromString(texts[i]);
+        Py_hash_t hash = text ? PyObject_Hash(text) : -1;
+        Py_XDECREF(text);
+        if (hash == -1)
+            return 0;
+        for (int column = 0; column < NARROW_COLUMNS; column++)
+            events->strings[column].seeds[i] = (uint64_t)hash;
+    }
+    return 1;
+}
 
 static PyObject *columns_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *keywords[] = {"exact", NULL};
@@ -51,8 +66,11 @@ static PyObject *columns_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "p", keywords, &exact))
         return NULL;
     Columns *self = (Columns *)type->tp_alloc(type, 0); /* zeros are empty Events */
-    if (self != NULL)
-        self->events.exact = exact;
+    if (self == NULL)
+        return NULL;
+    self->events.exact = exact;
+    if (!seed(&self->events))
+        Py_CLEAR(self);
     return (PyObject *)self;
 }
 
@@ -61,10 +79,13 @@ static void columns_dealloc(Columns *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static int idle(Columns *self) {
-    if (self->busy)
+/* Every method begins so and sets `busy` to 0 at its end: none runs inside another one of the same columns. */
+static int begin(Columns *self) {
+    if (self->busy) {
         PyErr_SetString(PyExc_RuntimeError, "another thread is reading into these columns");
-    return !self->busy;
+        return 0;
+    }
+    return self->busy = 1;
 }
 
 static PyObject *columns_take(Columns *self, PyObject *text) {
@@ -72,11 +93,10 @@ static PyObject *columns_take(Columns *self, PyObject *text) {
         PyErr_SetString(PyExc_TypeError, "take() wants bytes");
         return NULL;
     }
-    if (!idle(self))
+    if (!begin(self))
         return NULL;
     size_t consumed = 0;
     Status status;
-    self->busy = 1;
     Py_INCREF(text);
     Py_BEGIN_ALLOW_THREADS
     status = events_take(&self->events, (const unsigned char *)PyBytes_AS_STRING(text),
@@ -92,22 +112,21 @@ static PyObject *columns_take(Columns *self, PyObject *text) {
 static PyObject *columns_collectives(Columns *self, PyObject *unused) {
     (void)unused;
     Events *events = &self->events;
-    if (!idle(self))
+    if (!begin(self))
         return NULL;
     PyObject *list = PyList_New((Py_ssize_t)events->collective_count);
-    if (list == NULL)
-        return NULL;
-    for (size_t i = 0; i < events->collective_count; i++) {
+    for (size_t i = 0; list != NULL && i < events->collective_count; i++) {
         const Collective *own = &events->collectives[i];
         PyObject *pair = Py_BuildValue("(Ly#)", (long long)own->row, (const char *)events->collective_text + own->start,
                                        (Py_ssize_t)(own->end - own->start));
-        if (pair == NULL) {
-            Py_DECREF(list);
-            return NULL;
-        }
-        PyList_SET_ITEM(list, (Py_ssize_t)i, pair);
+        if (pair == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, (Py_ssize_t)i, pair);
     }
-    events->collective_count = events->text_used = 0;
+    if (list != NULL)
+        events->collective_count = events->text_used = 0;
+    self->busy = 0;
     return list;
 }
 
@@ -123,80 +142,92 @@ static int narrow_column(const char *name) {
 static PyObject *columns_number(Columns *self, PyObject *args) {
     const char *name, *text;
     Py_ssize_t length;
-    if (!PyArg_ParseTuple(args, "ss#", &name, &text, &length) || !idle(self))
+    if (!PyArg_ParseTuple(args, "ss#", &name, &text, &length))
         return NULL;
     int column = narrow_column(name);
-    if (column < 0)
+    if (column < 0 || !begin(self))
         return NULL;
     int32_t number = strings_number(&self->events.strings[column], (const unsigned char *)text, (size_t)length);
+    self->busy = 0;
     return number < 0 ? PyErr_NoMemory() : PyLong_FromLong(number);
 }
 
 static PyObject *columns_strings(Columns *self, PyObject *args) {
     const char *name;
-    if (!PyArg_ParseTuple(args, "s", &name) || !idle(self))
+    if (!PyArg_ParseTuple(args, "s", &name))
         return NULL;
     int column = narrow_column(name);
-    if (column < 0)
+    if (column < 0 || !begin(self))
         return NULL;
     const Strings *strings = &self->events.strings[column];
     PyObject *tuple = PyTuple_New(strings->count);
-    if (tuple == NULL)
-        return NULL;
-    for (int32_t i = 0; i < strings->count; i++) {
+    for (int32_t i = 0; tuple != NULL && i < strings->count; i++) {
         size_t start = i ? strings->ends[i - 1] : 0;
         PyObject *text = PyUnicode_DecodeUTF8((const char *)strings->bytes + start,
                                               (Py_ssize_t)(strings->ends[i] - start), "replace");
-        if (text == NULL) {
-            Py_DECREF(tuple);
-            return NULL;
-        }
-        PyTuple_SET_ITEM(tuple, i, text);
+        if (text == NULL)
+            Py_CLEAR(tuple);
+        else
+            PyTuple_SET_ITEM(tuple, i, text);
     }
+    self->busy = 0;
     return tuple;
+}
+
+/* The buffer of columns[name], whole and of the machine's integers; 0 with an exception if it is no such thing. */
+static int column_buffer(PyObject *columns, const char *name, Py_ssize_t size, Py_buffer *view) {
+    PyObject *column = PyMapping_GetItemString(columns, name);
+    if (column == NULL)
+        return 0;
+    int failed = PyObject_GetBuffer(column, view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);
+    Py_DECREF(column); /* the view holds it */
+    if (failed)
+        return 0;
+    const char *format = view->format;
+    if (view->itemsize == size && format != NULL && format[0] && strchr("ilq", format[0]) && !format[1])
+        return 1;
+    PyBuffer_Release(view);
+    PyErr_Format(PyExc_ValueError, "column %s is of another type than int%d", name, (int)size * 8);
+    return 0;
 }
 
 static PyObject *columns_extend(Columns *self, PyObject *columns) {
     Events *events = &self->events;
     Py_buffer views[WIDE_COLUMNS + NARROW_COLUMNS];
-    int count = 0;
-    Py_ssize_t rows = -1;
+    int count = 0, done = 0;
     if (!PyDict_Check(columns)) {
         PyErr_SetString(PyExc_TypeError, "extend() wants a dict of columns");
         return NULL;
     }
-    if (!idle(self))
+    if (!begin(self))
         return NULL;
     for (; count < WIDE_COLUMNS + NARROW_COLUMNS; count++) {
         int wide = count < WIDE_COLUMNS;
         const char *name = wide ? wide_names[count] : narrow_names[count - WIDE_COLUMNS];
-        PyObject *column = PyDict_GetItemString(columns, name);
-        if (column == NULL) {
-            PyErr_Format(PyExc_KeyError, "%s", name);
-            break;
+        if (!column_buffer(columns, name, wide ? 8 : 4, &views[count]))
+            goto release;
+        if (views[count].len / (wide ? 8 : 4) != views[0].len / 8) {
+            PyErr_Format(PyExc_ValueError, "column %s is of another length than index", name);
+            count++;
+            goto release;
         }
-        if (PyObject_GetBuffer(column, &views[count], PyBUF_C_CONTIGUOUS) < 0)
-            break;
-        Py_ssize_t own = views[count].len / (wide ? 8 : 4);
-        if (views[count].itemsize != (wide ? 8 : 4) || (rows >= 0 && own != rows)) {
-            PyBuffer_Release(&views[count]);
-            PyErr_Format(PyExc_ValueError, "column %s is of another length or type", name);
-            break;
-        }
-        rows = own;
     }
-    if (!PyErr_Occurred() && !events_reserve(events, (size_t)rows))
+    size_t rows = (size_t)views[0].len / 8;
+    if (!events_reserve(events, rows)) {
         PyErr_NoMemory();
-    if (!PyErr_Occurred() && rows > 0) {
-        for (int i = 0; i < WIDE_COLUMNS; i++)
-            memcpy(events->wide[i] + events->rows, views[i].buf, (size_t)views[i].len);
-        for (int i = 0; i < NARROW_COLUMNS; i++)
-            memcpy(events->narrow[i] + events->rows, views[WIDE_COLUMNS + i].buf, (size_t)views[WIDE_COLUMNS + i].len);
-        events->rows += (size_t)rows;
+        goto release;
     }
+    for (int i = 0; rows > 0 && i < WIDE_COLUMNS; i++)
+        memcpy(events->wide[i] + events->rows, views[i].buf, rows * 8);
+    for (int i = 0; rows > 0 && i < NARROW_COLUMNS; i++)
+        memcpy(events->narrow[i] + events->rows, views[WIDE_COLUMNS + i].buf, rows * 4);
+    events->rows += rows;
+    done = 1;
+release:
     while (count > 0)
         PyBuffer_Release(&views[--count]);
-    if (PyErr_Occurred())
+    self->busy = 0;
+    if (!done)
         return NULL;
     Py_RETURN_NONE;
 }
@@ -215,31 +246,26 @@ static PyObject *block_of(void *column, size_t rows, size_t size) {
 static PyObject *columns_finish(Columns *self, PyObject *unused) {
     (void)unused;
     Events *events = &self->events;
-    PyObject *result = idle(self) ? PyDict_New() : NULL;
-    if (result == NULL)
+    if (!begin(self))
         return NULL;
-    for (int i = 0; i < WIDE_COLUMNS + NARROW_COLUMNS; i++) {
+    PyObject *result = PyDict_New();
+    for (int i = 0; result != NULL && i < WIDE_COLUMNS + NARROW_COLUMNS; i++) {
         int wide = i < WIDE_COLUMNS;
         void *column = wide ? (void *)events->wide[i] : (void *)events->narrow[i - WIDE_COLUMNS];
         PyObject *block = block_of(column, events->rows, wide ? 8 : 4);
-        if (block == NULL) {
-            events_free(events); /* some columns have gone */
-            Py_DECREF(result);
-            return NULL;
-        }
-        if (wide)
+        if (block != NULL && wide)
             events->wide[i] = NULL;
-        else
+        else if (block != NULL)
             events->narrow[i - WIDE_COLUMNS] = NULL;
-        int failed = PyDict_SetItemString(result, wide ? wide_names[i] : narrow_names[i - WIDE_COLUMNS], block);
-        Py_DECREF(block);
-        if (failed) {
-            events_free(events);
-            Py_DECREF(result);
-            return NULL;
-        }
+        if (block == NULL || PyDict_SetItemString(result, wide ? wide_names[i] : narrow_names[i - WIDE_COLUMNS], block) < 0)
+            Py_CLEAR(result);
+        Py_XDECREF(block);
     }
-    events->rows = events->room = 0;
+    if (result != NULL)
+        events->rows = events->room = 0;
+    else
+        events_free(events); /* some columns have gone */
+    self->busy = 0;
     return result;
 }
 
@@ -285,6 +311,8 @@ static struct PyModuleDef module = {
     .m_size = -1,
 };
 
+/* `busy` relies on the interpreter's lock. A free-threaded Python turns the lock on when it imports a module that does
+ * not declare Py_MOD_GIL_NOT_USED, as this one does not; isolated subinterpreters refuse modules of this kind. */
 PyMODINIT_FUNC PyInit__native(void) {
     if (PyType_Ready(&block_type) < 0 || PyType_Ready(&columns_type) < 0)
         return NULL;

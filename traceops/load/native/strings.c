@@ -17,21 +17,28 @@ void *grown(void *data, size_t *room, size_t wanted, size_t size) {
     return moved;
 }
 
-static uint64_t mix(uint64_t hash, uint64_t word) {
-    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
-    return hash ^ hash >> 32;
+/* Both halves of the product in one. */
+static uint64_t folded(uint64_t a, uint64_t b) {
+#ifdef __SIZEOF_INT128__
+    unsigned __int128 product = (unsigned __int128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+#else
+    uint64_t a_high = a >> 32, a_low = a & 0xffffffffu, b_high = b >> 32, b_low = b & 0xffffffffu;
+    uint64_t middle = a_high * b_low, other = a_low * b_high; /* without carries, which a hash can do without */
+    return (a_low * b_low + (middle << 32) + (other << 32)) ^ (a_high * b_high + (middle >> 32) + (other >> 32));
+#endif
 }
 
-static uint64_t hash_of(const unsigned char *text, size_t length) {
-    uint64_t hash = length, word;
+static uint64_t hash_of(const Strings *strings, const unsigned char *text, size_t length) {
+    uint64_t hash = strings->seeds[0] ^ length, factor = strings->seeds[1] ^ 0x9e3779b97f4a7c15u, word;
     for (; length >= 8; text += 8, length -= 8) {
         memcpy(&word, text, 8);
-        hash = mix(hash, word);
+        hash = folded(hash ^ word, factor);
     }
     word = 0;
     if (length)
         memcpy(&word, text, length);
-    return mix(hash, word);
+    return folded(hash ^ word, factor);
 }
 
 static int more_slots(Strings *strings) {
@@ -59,7 +66,7 @@ static int same(const Strings *strings, int32_t i, const unsigned char *text, si
     return strings->ends[i] - start == length && memcmp(strings->bytes + start, text, length) == 0;
 }
 
-static int add(Strings *strings, const unsigned char *text, size_t length, uint64_t hash) {
+static int add_string(Strings *strings, const unsigned char *text, size_t length, uint64_t hash) {
     size_t count = (size_t)strings->count;
     if (strings->count == INT32_MAX || length >= SIZE_MAX - strings->used)
         return 0;
@@ -88,14 +95,14 @@ static int add(Strings *strings, const unsigned char *text, size_t length, uint6
 int32_t strings_number(Strings *strings, const unsigned char *text, size_t length) {
     if ((size_t)strings->count * 2 >= strings->slot_count && !more_slots(strings))
         return -1;
-    uint64_t hash = hash_of(text, length);
+    uint64_t hash = hash_of(strings, text, length);
     size_t at = hash & (strings->slot_count - 1);
     for (; strings->slots[at] >= 0; at = (at + 1) & (strings->slot_count - 1)) {
         int32_t i = strings->slots[at];
         if (strings->hashes[i] == hash && same(strings, i, text, length))
             return i;
     }
-    if (!add(strings, text, length, hash))
+    if (!add_string(strings, text, length, hash))
         return -1;
     return strings->slots[at] = strings->count - 1;
 }

@@ -14,13 +14,14 @@ typedef struct {
     size_t slot_count; /* a power of two, at least twice `count` */
     int32_t count;
     size_t ends_room, hashes_room;
+    uint64_t seeds[2]; /* of the hash: who cannot guess them cannot write texts that all collide */
 } Strings;
 
 /* The number of the string, which is added if it is new; -1 where there is no memory. */
 int32_t strings_number(Strings *strings, const unsigned char *text, size_t length);
 void strings_free(Strings *strings);
 
-/* `data` with room for `wanted` items of `size` bytes; NULL, and `data` as it was, where there is no memory. */
+/* `data` with room for `wanted` items of `size` bytes, at least one; NULL, and `data` as it was, where there is no memory. */
 void *grown(void *data, size_t *room, size_t wanted, size_t size);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "json.h"
 
+#include <float.h>
 #include <math.h>
 
 #define LATEST_NS ((int64_t)1 << 61) /* as kineto.py has them: garbage beyond is no time */
@@ -61,12 +62,13 @@ static inline Text read_id(Text p, Text end, int64_t *value, Status *why) {
     Text after = read_string(p, end, &text, why);
     if (after == NULL)
         return NULL;
+    *value = -1;
+    if (text.start == text.end)
+        return after;
     for (Text c = text.start; text.plain && c < text.end; c++) {
         unsigned char lower = *c | 0x20;
-        if (lower >= 'a' && lower <= 'z') {
-            *value = -1;
+        if (lower >= 'a' && lower <= 'z')
             return after;
-        }
     }
     Status unused;
     if (read_int(text.start, text.end + 1, value, &unused) != text.end || *text.start == 'n') {
@@ -91,8 +93,8 @@ static inline int exact_ns(int64_t whole, Text decimals, int count, int64_t *ns)
 static inline int float_ns(uint64_t digits, int count, int negative, Time *time) {
     static const double powers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10,
                                     1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
-    if (digits > (uint64_t)1 << 53 || count > 22)
-        return 0;
+    if (FLT_EVAL_METHOD != 0 || digits > (uint64_t)1 << 53 || count > 22)
+        return 0; /* the old FPU of 32-bit x86 rounds twice */
     double whole, us = (double)digits / powers[count];
     time->valid = us < (double)LATEST_NS / 1000;
     if (time->valid) {
@@ -111,7 +113,8 @@ static inline Text read_time(Text p, Text end, int exact, Time *time, Status *wh
     if (*p == 'n')
         return read_null(p, end, why);
     time->given = 1;
-    int negative = *p == '-', count = 0, length = 0;
+    int negative = *p == '-', count = 0;
+    ptrdiff_t length = 0;
     Text start = p, decimals = p;
     uint64_t digits = 0; /* all of them, if they are up to 19 */
     int64_t whole;
@@ -128,7 +131,7 @@ static inline Text read_time(Text p, Text end, int exact, Time *time, Status *wh
             goto unusual;
         count = (int)(p - decimals > LONGEST_NUMBER ? LONGEST_NUMBER : p - decimals);
     }
-    if ((*p | 0x20) == 'e' || p >= end)
+    if ((*p | 0x20) == 'e')
         goto unusual;
     if (exact || (count <= 3 && whole < EXACT_FLOAT_US)) {
         time->valid = exact_ns(whole, decimals, count, &time->ns);
