@@ -64,12 +64,12 @@ class RankSummary:
         return int(self.step_numbers[step]) if 0 <= step < len(self.step_numbers) else None
 
 
-def summarize(file: TraceFile, with_hta: bool = False) -> RankSummary:
-    """Load one trace and measure it, HTA's analyses by HTA's own code on demand.
+def summarize(file: TraceFile, with_hta: bool = False, ahead: bool = False) -> RankSummary:
+    """Load one trace and measure it, HTA's analyses by HTA's own code on demand; `ahead` as in `load_trace`.
 
     Raises InputError where the file cannot be opened.
     """
-    trace = load_trace(file.path)
+    trace = load_trace(file.path, ahead)
     events = trace.events
     activity = find_activity(events)
     steps = find_steps(events, activity, file.steps)

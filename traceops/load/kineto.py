@@ -9,6 +9,7 @@ from typing import Any
 
 from traceops.load.collective import count, parse_ranks, with_known_ranks
 from traceops.load.event_columns import EventColumns
+from traceops.load.read_ahead import read_ahead
 from traceops.load.run_manifest import MOST_RANKS
 from traceops.load.scan import Scanner
 from traceops.load.source import chunks, is_remote, open_binary
@@ -16,8 +17,10 @@ from traceops.load.times import EXACT_FLOAT_US, first_times_us
 from traceops.model import Group, RankTrace, TraceMeta
 
 
-def load_trace(path: str) -> RankTrace:
+def load_trace(path: str, ahead: bool = True) -> RankTrace:
     """Read a `.json` or `.json.gz` trace, local or remote, as far as it is readable.
+
+    `ahead`: a thread reads and unzips meanwhile, which pays where a core is free for it.
 
     Damage is listed in the result rather than raised: what could be read is used, and said.
     Raises InputError where the file cannot be opened at all.
@@ -26,7 +29,8 @@ def load_trace(path: str) -> RankTrace:
     gc.disable()  # millions of small objects that are all freed by reference count
     try:
         with open_binary(path) as file:
-            scanner = Scanner(chunks(file))
+            pieces = chunks(file)
+            scanner = Scanner(read_ahead(pieces) if ahead else pieces)
             times = first_times_us(scanner.peek())
             columns = EventColumns(exact=max(times, default=0.0) >= EXACT_FLOAT_US)
             scanner.read(columns)

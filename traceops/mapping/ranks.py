@@ -82,9 +82,10 @@ def summarize_all(
     if options.cache:
         kept.most_bytes()
         code_fingerprint(options.with_hta)  # once, for all processes forked from this one
-    do = partial(_outcome, cache=options.cache, with_hta=options.with_hta)
     results = _Results(files, options.progress)
     here, away = ([], files) if options.executor is not None else _divide(files, options.jobs or cores())
+    ahead = options.executor is None and min(len(away) or 1, options.jobs or cores()) < cores()
+    do = partial(_outcome, cache=options.cache, with_hta=options.with_hta, ahead=ahead)
     if away:
         if options.with_hta:
             from traceops.hta_bridge import preload
@@ -123,10 +124,10 @@ def _divide(files: Sequence[TraceFile], jobs: int) -> tuple[Sequence[TraceFile],
     return files, []
 
 
-def _outcome(file: TraceFile, *, cache: bool, with_hta: bool) -> Outcome:
+def _outcome(file: TraceFile, *, cache: bool, with_hta: bool, ahead: bool) -> Outcome:
     """In a worker: the summary of a file; no file hides the others."""
     try:
-        return Outcome(_packed(file, cache, with_hta))
+        return Outcome(_packed(file, cache, with_hta, ahead))
     except InputError as error:
         missing = not is_remote(file.path) and not Path(file.path).exists()
         what = str(error).removeprefix(f"{file.path}: ")
@@ -147,7 +148,7 @@ def _host() -> str:
     return socket.gethostname()
 
 
-def _packed(file: TraceFile, cache: bool, with_hta: bool) -> bytes:
+def _packed(file: TraceFile, cache: bool, with_hta: bool, ahead: bool) -> bytes:
     """The packed summary of a file: itself if it is one, one made before, or else a new one."""
     if file.summarized:
         return read_packed(file.path)
@@ -157,10 +158,10 @@ def _packed(file: TraceFile, cache: bool, with_hta: bool) -> bytes:
     if file.summary and (known := kept.read_same(file.summary, header)):
         return known
     if content is None or folder is None:
-        return _measured(file, header)
+        return _measured(file, header, ahead)
     if known := kept.load(folder, header):
         return known
-    packed = _measured(file, header)
+    packed = _measured(file, header, ahead)
     elsewhere_too = packed.count(os.fsencode(PurePosixPath(file.path).name)) > 2
     if not elsewhere_too and is_unchanged(
         file.path, content
@@ -185,8 +186,8 @@ def _header(file: TraceFile, content: Content | None, with_hta: bool) -> Header:
     )
 
 
-def _measured(file: TraceFile, header: Header) -> bytes:
-    summary = summarize(file, header.with_hta)
+def _measured(file: TraceFile, header: Header, ahead: bool = False) -> bytes:
+    summary = summarize(file, header.with_hta, ahead)
     return pack(replace(header, rank_inside=summary.meta.rank), summary)
 
 
