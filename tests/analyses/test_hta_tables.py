@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -116,6 +117,20 @@ def test_tables_of_generated_traces_are_those_of_htas_own_code(rows):
     ]:  # pandas joins in an order of its own at times: another last digit
         one, other = (np.array(table.launches[column], dtype=float) for table in (ours, theirs))
         np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_equal_times_come_in_the_order_that_htas_sort_leaves_them_in(seed):
+    random = Random(seed)
+    rows = []
+    for id in range(300):
+        launch, start = random.randrange(40), random.randrange(40)
+        kernel = random.choice(["gemm", "ncclDevKernel_AllReduce", "Memcpy DtoD"])
+        rows.append(("cudaLaunchKernel", "cuda_runtime", launch * 500, 100, -1, id))
+        rows.append((kernel, "kernel", start * 500, random.choice([0, 0, 500]), 7, id))
+    trace = trace_of(rows)
+    ours, theirs = hta_tables(0, trace.events), tables_by_hta(0, trace)
+    assert ours == theirs
 
 
 def step(number, start, dur):

@@ -55,9 +55,10 @@ def queue_lengths(rank: int, events: Events, rows: HtaRows) -> Columns | None:
 
     HTA raises where several calls share a correlation id; there the first of them launched what has it.
     """
-    calls = np.flatnonzero(_named(events, rows, _QUEUED) & rows.linked)
-    called = np.bincount(rows.key[calls] + 1, minlength=rows.keys + 1)[1:]
+    calls = np.flatnonzero(_named(events, rows, _QUEUED) & (rows.key >= 0))
     device = np.flatnonzero((rows.stream != -1) & (rows.key >= 0))
+    calls = calls[np.bincount(rows.key[device], minlength=rows.keys)[rows.key[calls]] > 0]
+    called = np.bincount(rows.key[calls], minlength=rows.keys)
     device = device[called[rows.key[device]] > 0]
     if not len(device):
         return None

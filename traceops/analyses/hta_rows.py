@@ -41,7 +41,6 @@ class HtaRows:
     stream: Int  # -1 on the host
     key: Int  # correlation ids, numbered from 0; -1 where a row has none
     keys: int
-    linked: Bool  # a row of the other side has the same correlation id
     launch_ts: Float  # start of the call that launched a device row, NaN where HTA did not keep it
 
 
@@ -64,11 +63,6 @@ def hta_rows(events: Events) -> HtaRows:
     last_call = np.full(keys + 1, -1)  # its last place is for the key -1
     last_call[key[host]] = host
     last_call[-1] = -1
-    has_device = np.zeros(keys + 1, dtype=bool)
-    has_device[key[device]] = True
-    has_device[-1] = False
-    linked = np.where(on_device, last_call[key] >= 0, has_device[key])
-
     kept, call_ts = np.arange(len(cut)), ts
     if len({text for text in (*events.names, *events.cats) if "ProfilerStep" in text}) > 1:
         last_step = np.max(ts[host][is_step[name[host]]], initial=-np.inf)
@@ -85,7 +79,6 @@ def hta_rows(events: Events) -> HtaRows:
         stream=stream[kept],
         key=key[kept],
         keys=keys,
-        linked=linked[kept],
         launch_ts=np.where(call >= 0, call_ts[call], np.nan),
     )
 
