@@ -9,6 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 typedef enum {
     MORE,      /* the text ends inside the value: come again with more of it */
@@ -42,7 +45,18 @@ static inline uint64_t not_plain(uint64_t bytes) {
 }
 
 static inline Text skip_plain(Text p, Text end) {
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && defined(__GNUC__)
+#if defined(__SSE2__) && defined(__GNUC__)
+    const __m128i quote = _mm_set1_epi8('"'), escape = _mm_set1_epi8('\\'), space = _mm_set1_epi8(' ');
+    while (end - p >= 16) {
+        __m128i bytes = _mm_loadu_si128((const __m128i *)p);
+        __m128i found = _mm_or_si128(_mm_cmpeq_epi8(bytes, quote), _mm_cmpeq_epi8(bytes, escape));
+        found = _mm_or_si128(found, _mm_cmplt_epi8(bytes, space)); /* signed: from 0x80 on they are less too */
+        int mask = _mm_movemask_epi8(found);
+        if (mask)
+            return p + __builtin_ctz((unsigned)mask);
+        p += 16;
+    }
+#elif defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && defined(__GNUC__)
     while (end - p >= 8) {
         uint64_t bytes;
         memcpy(&bytes, p, 8);
@@ -51,10 +65,8 @@ static inline Text skip_plain(Text p, Text end) {
             return p + (__builtin_ctzll(found) >> 3);
         p += 8;
     }
-#else
-    (void)end;
 #endif
-    while (*p >= 0x20 && *p < 0x80 && *p != '"' && *p != '\\')
+    while (p < end && *p >= 0x20 && *p < 0x80 && *p != '"' && *p != '\\')
         p++;
     return p;
 }
