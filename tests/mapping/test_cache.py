@@ -32,7 +32,7 @@ def parsed(monkeypatch):
     seen = []
     summarize = ranks.summarize
     monkeypatch.setattr(
-        ranks, "summarize", lambda file, with_hta: seen.append(file.rank) or summarize(file, with_hta)
+        ranks, "summarize", lambda file, *options: seen.append(file.rank) or summarize(file, *options)
     )
     return seen
 
@@ -158,11 +158,11 @@ def test_the_fingerprint_changes_with_the_code(tmp_path, monkeypatch):
 def test_a_trace_that_grows_while_it_is_read_is_not_kept(ddp, cache, monkeypatch):
     summarize = ranks.summarize
 
-    def grow(file, with_hta):
+    def grow(file, *options):
         if file.rank == 2:
             with Path(file.path).open("ab") as growing:
                 growing.write(b"\0")
-        return summarize(file, with_hta)
+        return summarize(file, *options)
 
     monkeypatch.setattr(ranks, "summarize", grow)
     analyze(ddp)
@@ -198,8 +198,8 @@ def test_a_folder_that_cannot_be_written_to_means_no_cache(ddp, tmp_path, monkey
 def test_damage_that_names_the_file_is_not_kept(ddp, cache, monkeypatch):
     summarize = ranks.summarize
 
-    def damaged(file, with_hta):
-        summary = summarize(file, with_hta)
+    def damaged(file, *options):
+        summary = summarize(file, *options)
         return replace(summary, damage=(f"{file.path} is odd",)) if file.rank == 1 else summary
 
     monkeypatch.setattr(ranks, "summarize", damaged)

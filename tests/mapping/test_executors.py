@@ -34,10 +34,10 @@ def kill_on(monkeypatch, *bad):
     """Whoever summarises one of these ranks is killed."""
     summarize = ranks.summarize
 
-    def die(file, with_hta):
+    def die(file, *options):
         if file.rank in bad:
             os.kill(os.getpid(), signal.SIGKILL)
-        return summarize(file, with_hta)
+        return summarize(file, *options)
 
     monkeypatch.setattr(ranks, "summarize", die)
 
@@ -98,10 +98,10 @@ def test_a_given_pool_that_breaks_costs_the_rank_that_broke_it(ddp, monkeypatch)
 def test_a_rank_that_fails_is_named_with_why(ddp, processes_pay, monkeypatch, error, said, jobs):
     summarize = ranks.summarize
 
-    def fail(file, with_hta):
+    def fail(file, *options):
         if file.rank == 2:
             raise error
-        return summarize(file, with_hta)
+        return summarize(file, *options)
 
     monkeypatch.setattr(ranks, "summarize", fail)
     report = analyze(ddp, jobs=jobs, cache=False)
@@ -180,7 +180,7 @@ def test_a_worker_with_another_traceops_is_told_so(ddp, monkeypatch):
     [file, *_] = discover(str(ddp)).windows[0].files
     with monkeypatch.context() as patch:
         patch.setattr(ranks, "__version__", "9.9")
-        outcome = ranks._outcome(file, cache=False, with_hta=False)
+        outcome = ranks._outcome(file, cache=False, with_hta=False, ahead=False)
     assert unpack(outcome.packed, {})[0].version == "9.9"
     results = ranks._Results([file], None)
     results.take(file, outcome, elsewhere=True)

@@ -17,7 +17,7 @@ from traceops.mapping import ranks
 folder, started = sys.argv[1], pathlib.Path(sys.argv[2])
 signal.signal(signal.SIGINT, signal.default_int_handler)  # of a test in the background it is ignored
 
-def slow(file, with_hta):
+def slow(file, *options):
     (started / str(os.getpid())).touch()
     time.sleep(60)
     (started / "ended").touch()

@@ -66,7 +66,7 @@ def test_a_summary_beside_its_trace_is_used_as_long_as_it_is_of_those_bytes(ddp,
     monkeypatch.setattr(mapping, "_POOL_WORTH_BYTES", 1 << 40)  # all in this process
     summarize = mapping.summarize
     monkeypatch.setattr(
-        mapping, "summarize", lambda file, hta: parsed.append(file.rank) or summarize(file, hta)
+        mapping, "summarize", lambda file, *options: parsed.append(file.rank) or summarize(file, *options)
     )
     assert report_text(ddp) == from_both
     assert parsed == []
@@ -194,10 +194,10 @@ def test_a_trace_that_is_still_written_gets_no_summary(ddp, monkeypatch):
     [file, *_] = discover(str(ddp)).windows[0].files
     summarize = mapping.summarize
 
-    def grow(file, with_hta):
+    def grow(file, *options):
         with Path(file.path).open("ab") as growing:
             growing.write(b"\0")
-        return summarize(file, with_hta)
+        return summarize(file, *options)
 
     monkeypatch.setattr(mapping, "summarize", grow)
     with pytest.raises(InputError, match="still being written"):

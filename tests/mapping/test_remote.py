@@ -134,7 +134,9 @@ def counted(monkeypatch):
     parsed = []
     summarize = ranks.summarize
     with monkeypatch.context() as patch:
-        patch.setattr(ranks, "summarize", lambda file, hta: parsed.append(file.rank) or summarize(file, hta))
+        patch.setattr(
+            ranks, "summarize", lambda file, *options: parsed.append(file.rank) or summarize(file, *options)
+        )
         yield parsed
 
 
