@@ -2,9 +2,11 @@
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
@@ -75,6 +77,46 @@ def test_killed_workers_cost_their_ranks(ddp, processes_pay, monkeypatch, bad):
     for rank, message in zip(bad, damaged(report), strict=True):
         assert f"rank_{rank}.pt" in message
         assert "killed" in message
+
+
+def half_a_result(wrote=None):
+    """Writes as much of a result as a worker that is killed meanwhile; is killed, unless `wrote` is to be told."""
+    frame = sys._getframe()
+    while "result_queue" not in frame.f_locals:
+        frame = frame.f_back
+    os.write(frame.f_locals["result_queue"]._writer.fileno(), struct.pack("!i", 1 << 20) + b"half of it")
+    if wrote is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    wrote.touch()
+    time.sleep(600)
+
+
+def test_a_worker_that_is_killed_while_it_writes_its_result_costs_its_rank(ddp, processes_pay, monkeypatch):
+    summarize = ranks.summarize
+    monkeypatch.setattr(
+        ranks, "summarize", lambda file, *rest: half_a_result() if file.rank == 1 else summarize(file, *rest)
+    )
+    report = analyze(ddp, jobs=2, cache=False)  # would wait for the other half, for ever
+    assert report.run["ranks_present"] == [0, 2, 3]
+    [message] = damaged(report)
+    assert "rank_1.pt" in message
+
+
+def test_an_interruption_while_a_result_is_written_ends_the_pool(tmp_path):
+    wrote = tmp_path / "wrote"
+    with pytest.raises(KeyboardInterrupt), executors.processes(2) as workers:
+        workers.executor.submit(half_a_result, wrote)
+        thread = workers.executor._executor_manager_thread
+        while not wrote.exists():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+    thread.join()  # as Python does at its end
+
+
+def test_a_daemon_which_may_have_no_processes_does_it_itself(ddp, processes_pay):
+    expected = report_text(ddp)
+    with get_context("fork").Pool(1) as pool:
+        assert pool.apply(report_text, (ddp,), {"jobs": 2}) == expected
 
 
 def test_a_given_pool_that_breaks_costs_the_rank_that_broke_it(ddp, monkeypatch):

@@ -105,7 +105,10 @@ class _Run(Generic[Result]):
                 if meanwhile is not None:
                     meanwhile()
                     meanwhile = None
-                for future in wait(running, _TICK_S, FIRST_COMPLETED).done:
+                done = wait(running, _TICK_S, FIRST_COMPLETED).done
+                if not done:
+                    self._workers.end_if_one_died()
+                for future in done:
                     file = running.pop(future)
                     try:
                         result = future.result()

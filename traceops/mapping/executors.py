@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from traceops.errors import UsageError
 from traceops.version import __version__
@@ -34,13 +34,14 @@ _UNDONE: tuple[type[Exception], ...] = (
 class Workers:
     """An executor that does `slots` tasks at a time; `undone` is what futures raise whose task did not run to its end.
 
-    Workers `elsewhere` may be on machines that have other files.
+    Workers `elsewhere` may be on machines that have other files. `end_if_one_died` is for whoever waits for a result.
     """
 
     executor: Executor
     slots: int
     undone: tuple[type[Exception], ...] = _UNDONE
     elsewhere: bool = True
+    end_if_one_died: Callable[[], None] = lambda: None
 
 
 def cores() -> int:
@@ -52,19 +53,38 @@ def cores() -> int:
 
 @contextlib.contextmanager
 def processes(jobs: int) -> Iterator[Workers]:
-    """Processes that are forked from this one where the system can. An error in the block, Ctrl-C too, ends them."""
-    import multiprocessing  # what needs no processes starts sooner without it
-    from concurrent.futures import ProcessPoolExecutor
+    """Processes that are forked from this one where the system can. An error in the block, Ctrl-C too, ends them.
 
+    Where this one may have none, being a daemon such as the workers of a multiprocessing.Pool, a thread does the work.
+    """
+    import multiprocessing  # what needs no processes starts sooner without it
+    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+    from multiprocessing.connection import wait
+
+    if multiprocessing.current_process().daemon:
+        with ThreadPoolExecutor(1) as thread:
+            yield Workers(thread, 1, (BrokenExecutor,), elsewhere=False)
+        return
     context = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(os.getpid(),))
-    try:
-        yield Workers(pool, jobs, (BrokenExecutor,), elsewhere=False)
-    except BaseException:
-        started = list((pool._processes or {}).values())  # from Python 3.14 on there is kill_workers()
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in started:
+    results: Any = pool._result_queue
+
+    def end() -> None:
+        for process in list((pool._processes or {}).values()):  # from Python 3.14 on there is kill_workers()
             process.kill()
+        # Who is killed while it writes a result leaves half of it in the pipe. The pool's thread reads on, and is
+        # not told that a process died, until nobody is left who could write the rest.
+        results._writer.close()
+
+    def end_if_one_died() -> None:
+        if wait([process.sentinel for process in list((pool._processes or {}).values())], timeout=0):
+            end()
+
+    try:
+        yield Workers(pool, jobs, (BrokenExecutor,), elsewhere=False, end_if_one_died=end_if_one_died)
+    except BaseException:
+        end()
+        pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()
 
