@@ -120,8 +120,11 @@ class _Run(Generic[Result]):
                     del future
                 self._taker.tick()
         except BaseException:
-            for future in running:
-                future.cancel()
+            if (
+                self._workers.elsewhere
+            ):  # our own processes are killed, and a pool that breaks minds cancelled futures
+                for future in running:
+                    future.cancel()
             raise
         return lost, list(waiting)
 

@@ -62,8 +62,11 @@ def processes(jobs: int) -> Iterator[Workers]:
     from multiprocessing.connection import wait
 
     if multiprocessing.current_process().daemon:
-        with ThreadPoolExecutor(1) as thread:
+        thread = ThreadPoolExecutor(1)
+        try:
             yield Workers(thread, 1, (BrokenExecutor,), elsewhere=False)
+        finally:
+            thread.shutdown(cancel_futures=True)
         return
     context = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(os.getpid(),))
