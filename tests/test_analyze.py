@@ -3,6 +3,8 @@
 import gzip
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -261,3 +263,16 @@ def test_shifted_and_drifting_clocks_change_nothing(name, tmp_path):
     spread = shifted.summary["clocks"]["residual_p95_us"]
     assert spread <= plain.summary["clocks"]["residual_p95_us"] + 50
     assert abs(shifted.summary["clocks"]["offset_us"]["1"]) > 7_000_000
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import traceops; one = traceops.analyze(path); two = traceops.analyze(path)",
+        "import traceops.analyze; one = traceops.analyze(path); two = traceops.analyze.analyze(path)",
+        "from traceops import analyze as a; import traceops.analyze as b; one = a(path); two = b(path)",
+    ],
+)
+def test_analyze_is_callable_in_every_import_order_and_more_than_once(program):
+    program = f"path = {str(DATA / 'hta' / 'pair')!r}; {program}; assert one.run == two.run"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from concurrent.futures import Executor
+from types import ModuleType
+from typing import Any
 
 from traceops.errors import InputError
 from traceops.load.discover import Discovery, Window, discover
@@ -54,6 +57,15 @@ def analyze_window(found: Discovery, window: Window, options: MapOptions | None 
     from traceops.conclude import conclude
 
     return conclude(found, ranks, failed)
+
+
+class _CallableModule(ModuleType):
+    # Importing this module binds it to the name `traceops.analyze`, over the function of that name.
+    def __call__(self, *args: Any, **kwargs: Any) -> Report:
+        return analyze(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallableModule
 
 
 def load_reduce() -> None:
