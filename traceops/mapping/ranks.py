@@ -25,11 +25,13 @@ from traceops.version import __version__
 
 _POOL_WORTH_BYTES = 2 << 20  # below this, starting processes takes longer than the work
 _FORESEEN = (
-    ArithmeticError,
+    OSError,  # it vanished, or its store broke off, in the middle
+    MemoryError,
+    ArithmeticError,  # what an odd trace can make of numbers and names
     LookupError,
     TypeError,
     ValueError,
-)  # what an odd trace can make of numbers and names
+)
 
 
 @dataclass(frozen=True)
@@ -100,11 +102,14 @@ def summarize_all(
 def write_summary(file: TraceFile, *, with_hta: bool = False) -> Path:
     """Summarise a local trace and write that beside it, as NAME.summary.msgpack.gz; returns its path.
 
-    Raises InputError where the trace cannot be read or the summary cannot be written.
+    Raises InputError where the trace cannot be read or analysed, or the summary cannot be written.
     """
     target = Path(trace_stem(file.path) + SUFFIX)
     content = content_of(file.path)
-    packed = _measured(file, _header(file, content, with_hta))
+    try:
+        packed = _measured(file, _header(file, content, with_hta))
+    except _FORESEEN as error:
+        raise InputError(f"{file.path}: {_said(error)}") from error
     if content is None or not is_unchanged(file.path, content):
         raise InputError(f"{file.path}: it is still being written; summarise it when it is complete")
     try:
@@ -132,14 +137,17 @@ def _outcome(file: TraceFile, *, cache: bool, with_hta: bool, ahead: bool) -> Ou
         missing = not is_remote(file.path) and not Path(file.path).exists()
         what = str(error).removeprefix(f"{file.path}: ")
         return Outcome(problem=what, missing_on=_host() if missing else "")
-    except OSError as error:  # it vanished, or its store broke off, in the middle
-        return Outcome(problem=str(error.strerror or error))
-    except MemoryError:
-        return Outcome(problem="there was not enough memory to read it; try --jobs 1")
     except _FORESEEN as error:
-        return Outcome(
-            problem=f"it could not be analysed ({type(error).__name__}: {error}); please report this"
-        )
+        return Outcome(problem=_said(error))
+
+
+def _said(error: Exception) -> str:
+    """What is wrong with a file that cannot be summarised."""
+    if isinstance(error, OSError):
+        return str(error.strerror or error)
+    if isinstance(error, MemoryError):
+        return "there was not enough memory to read it; try --jobs 1"
+    return f"it could not be analysed ({type(error).__name__}: {error}); please report this"
 
 
 def _host() -> str:
