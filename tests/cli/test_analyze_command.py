@@ -132,3 +132,9 @@ def test_compressed_and_plain_traces_give_one_report(folder, tmp_path):
     first, second = (json.loads((tmp_path / out / "report.json").read_text()) for out in "ab")
     assert first["steps"] == second["steps"]
     assert first["findings"] == second["findings"]
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_are_no_error(folder, closed):
+    command = f'"$0" -m traceops analyze "$1" --format json {closed}'
+    subprocess.run(["sh", "-c", command, sys.executable, str(folder)], check=True, stdout=subprocess.DEVNULL)

@@ -165,3 +165,29 @@ def test_remote_folder_and_file(tmp_path):
     assert found.manifest["name"] == "far"
     assert sorted(ranks(discover("memory://bucket/run/rank_1.json.gz"))) == [1]
     shutil.rmtree(tmp_path)
+
+
+def test_a_folder_that_may_not_be_entered_costs_its_traces_only(tmp_path, monkeypatch):
+    write(tmp_path / "rank_0.json", trace(0, world=2))
+    write(tmp_path / "locked" / "rank_1.json", trace(1, world=2))
+    is_file = Path.is_file
+
+    def entered(path):
+        if path.parent.name == "locked":
+            raise PermissionError(13, "Permission denied")
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", entered)
+    found = discover(str(tmp_path))
+    assert sorted(ranks(found)) == [0]
+    [(path, what)] = found.problems
+    assert path.endswith("locked/rank_1.json")
+    assert what == "Permission denied"
+
+
+def test_a_path_that_may_not_be_read_is_an_error_that_names_it(tmp_path, monkeypatch):
+    write(tmp_path / "rank_0.json", trace(0))
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    for path in (tmp_path, tmp_path / "rank_0.json"):
+        with pytest.raises(InputError, match=f"{path} may not be read"):
+            discover(str(path))

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TextIO
 
 from traceops.errors import TraceopsError
 from traceops.version import __version__
@@ -38,6 +39,8 @@ def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (see docs/formats.md)."""
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks our signs shows ? for them
             stream.reconfigure(errors="replace")
@@ -65,3 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"traceops {args.command}: this is a mistake in traceops; please report it", file=sys.stderr)
         return 70
     return code
+
+
+def _nowhere() -> TextIO:
+    """In place of a stream that was closed before Python began."""
+    from pathlib import Path
+
+    return Path(os.devnull).open("w", encoding="utf-8")

@@ -109,8 +109,11 @@ def _inspect(path: str, root: str, alone: bool) -> Inspected:
     within = PurePosixPath(path).name if alone else path.removeprefix(root)
     rank_in_name = _rank_in_name(within)
     looks_like_trace = alone or rank_in_name is not None or ".trace." in PurePosixPath(path).name
-    if not is_remote(path) and not Path(path).is_file():
-        return None, "it is no regular file, or a link to nothing" if looks_like_trace else None
+    try:
+        if not is_remote(path) and not Path(path).is_file():
+            return None, "it is no regular file, or a link to nothing" if looks_like_trace else None
+    except OSError as error:  # its folder may be listed, but not entered
+        return None, error.strerror if looks_like_trace else None
     match = _WINDOW.search(PurePosixPath(path).name)
     window = int(match.group(1)) if match else None
     try:
