@@ -155,6 +155,23 @@ def test_the_fingerprint_changes_with_the_code(tmp_path, monkeypatch):
     assert content.code_fingerprint.__wrapped__() != before
 
 
+def test_a_trace_that_was_another_while_it_was_read_is_not_kept(ddp, cache, monkeypatch):
+    summarize = ranks.summarize
+
+    def replaced(file, *options):
+        path = Path(file.path)
+        status, whole = path.stat(), path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2].ljust(len(whole), b"\0"))
+        summary = summarize(file, *options)
+        path.write_bytes(whole)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        return summary
+
+    monkeypatch.setattr(ranks, "summarize", replaced)
+    analyze(ddp)
+    assert entries(cache) == []
+
+
 def test_a_trace_that_grows_while_it_is_read_is_not_kept(ddp, cache, monkeypatch):
     summarize = ranks.summarize
 

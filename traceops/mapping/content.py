@@ -64,7 +64,7 @@ def is_unchanged(path: str, content: Content) -> bool:
 
 
 def _state(status: os.stat_result) -> tuple[Any, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _remote_content(path: str) -> Content | None:
