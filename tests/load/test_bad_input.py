@@ -2,12 +2,16 @@
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from json_reference import loaded_rows
 from trace_text import document, event
+
+from traceops.load.batch import decode_events
+from traceops.load.scan import MORE
 
 pytestmark = pytest.mark.usefixtures("either_scanner")
 
@@ -94,6 +98,44 @@ def test_a_huge_damaged_event_made_of_separators(load):
     assert trace.damage
 
 
+def test_separators_nested_in_a_damaged_event_take_no_time_without_end(load):
+    for unit in ('{},{"a":[', '{"ph":"i"},{"ph":"i"},{"a":[', '{"b":1},{"b":1},{"a":['):
+        junk = '{"ph": "X", "args": {"a": [' + unit * (1_000_000 // len(unit))
+        trace = load(document([event(), junk, *[event()] * 1000]))
+        assert 900 < len(trace.events) <= 1001  # what lies close behind may be taken for a part of it
+        assert trace.damage
+
+
+@pytest.mark.parametrize("text", ["n", "🚀", r"\n", "}, {", "[", '"}, {"a": ['], ids=repr)
+def test_an_event_that_no_memory_could_hold_costs_itself(load, monkeypatch, text):
+    monkeypatch.setattr("traceops.load.scan._BUFFER_LIMIT", 100_000)
+    huge = f'{{"ph": "X", "cat": "kernel", "ts": 1, "dur": 1, "name": "{text * (1_000_000 // len(text))}"}}'
+    trace = load(document([event(), huge, event(), event()]), 10_000)
+    assert {row[1] for row in loaded_rows(trace.events)} <= {"k", ""}
+    assert len(trace.events) >= 2
+    assert trace.damage
+
+
+def test_an_event_given_up_piece_by_piece_is_counted_once(load, monkeypatch):
+    monkeypatch.setattr("traceops.load.scan._BUFFER_LIMIT", 100_000)
+    for huge in (event(name="n" * 1_000_000), event(ts="7" * 1_000_000), '{"a":' * 200_000 + "}" * 200_000):
+        trace = load(document([event(), huge, event(), "{broken}", event()]), 10_000)
+        assert (len(trace.events), trace.damage) == (3, ("2 events are not readable",))
+
+
+def test_a_file_that_is_damaged_without_end_is_given_up(load, monkeypatch):
+    monkeypatch.setattr("traceops.load.scan._HOPELESS", -(1 << 26) + 100_000)
+    for junk in ("[]", '{"ph": }'):
+        trace = load(document([event(), *[junk] * 100_000, event()]))
+        assert trace.events.ts.tolist() == [1500]
+        assert any("was not read" in line for line in trace.damage)
+
+
+def test_empty_events_are_read_as_they_come(load):
+    decode = msgspec.json.Decoder(list[dict]).decode
+    assert decode_events(decode, b"{},{ },{}, {", False) == ([{}, {}], 7, MORE)
+
+
 def test_numbers_that_are_none(load):
     times = dict.fromkeys(
         ["NaN", "Infinity", "-Infinity", "nan", "inf", "-inf", "null", '"x"', "1e400", "[]"], 0
@@ -116,6 +158,23 @@ def test_an_infinite_bandwidth_costs_nothing(load):
         args = f'{{"stream": 7, "memory bandwidth (GB/s)": {written}, "correlation": 3}}'
         trace = load(document([event(), event(args=args), event(args=args), event()]))
         assert (trace.damage, trace.events.stream.tolist()) == ((), [7] * 4)
+
+
+def test_many_numbers_that_are_none_in_one_event(load):
+    for written in ("inf", "-inf", "nan", "-nan"):
+        many = ", ".join([f'{written}, "{written} \\" {written}"'] * 10_000)
+        args = f'{{"a": [{many}], "stream": {written}, "correlation": 3}}'
+        good = [event(name=f"{written} {i}") for i in range(20)]
+        trace = load(document([event(args=args), *good, event(args=args), event()]))
+        assert trace.damage == ()
+        assert [row[1] for row in loaded_rows(trace.events)] == [
+            "k",
+            *(f"{written} {i}" for i in range(20)),
+            "k",
+            "k",
+        ]
+        assert trace.events.correlation.tolist() == [3] * 23
+        assert trace.events.stream.tolist() == [-1, *[7] * 20, -1, 7]
 
 
 def test_negative_durations_are_left_out_and_counted(load):

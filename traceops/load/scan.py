@@ -137,6 +137,8 @@ class Scanner:
                 self._close(text[at + 1 :].encode() + half_character)
                 return
             try:
+                if self._given_up and text[at] != "{":
+                    raise _Unreadable(0)  # still the middle of it
                 value, source, length = _decode(sink.decoder, text, at)
             except _Unreadable as error:
                 waits = more_may_come and error.cut
