@@ -176,6 +176,10 @@ def test_a_summary_made_before_run_json_told_of_the_steps_is_not_used(ddp):
     [(path, what)] = discover(str(ddp)).problems
     assert path == str(summary(ddp, 0))
     assert "whole steps; make it anew" in what
+    for rank in (1, 2, 3):
+        summary(ddp, rank).unlink()
+    with pytest.raises(InputError, match="rank_0.*whole steps; make it anew"):
+        analyze(ddp)
 
 
 def test_a_trace_that_says_nothing_of_its_rank(tmp_path, ddp):

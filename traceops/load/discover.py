@@ -74,8 +74,7 @@ def discover(path: str) -> Discovery:
     problems = _without_spare(problems, candidates)
     if not candidates:
         if problems:
-            listed = "\n".join(f"  {file}: {what}" for file, what in problems[:20])
-            raise InputError(f"{path} holds no readable trace:\n{listed}")
+            raise _none_readable(path, problems)
         raise InputError(
             f"{path} holds no traces. Expected torch.profiler's *.json or *.json.gz, such as "
             "rank_0/host_123.pt.trace.json.gz; capture some with: traceops run --strategy pytorch_ddp"
@@ -87,11 +86,18 @@ def discover(path: str) -> Discovery:
     problems.extend(foreign)
     candidates, outdated = _with_steps(candidates, recorded_steps(manifest, root))
     problems.extend(outdated)
+    if not candidates:
+        raise _none_readable(path, problems)
     files, notes = assign_ranks(candidates)
     windows, duplicates = group_windows(join_elsewhere(files), {c.path: c.window for c in candidates})
     problems.extend(duplicates)
     name = trace_stem(PurePosixPath(root.rstrip("/")).name or "traces") or "trace"
     return Discovery(root, name, windows, manifest, tuple(problems), tuple(notes))
+
+
+def _none_readable(path: str, problems: Sequence[tuple[str, str]]) -> InputError:
+    listed = "\n".join(f"  {file}: {what}" for file, what in problems[:20])
+    return InputError(f"{path} holds no readable trace:\n{listed}")
 
 
 def _inspect_all(paths: Sequence[str], root: str) -> list[Inspected]:
