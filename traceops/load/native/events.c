@@ -19,7 +19,25 @@ static int is(Text key, size_t length, const char *name, size_t name_length) {
 }
 #define IS(name) is(key, length, name, sizeof name - 1)
 
+/* At the value of the next key, which must not be escaped: nobody would know it. */
+static Text read_key(Text p, Text end, Quoted *key, Status *why) {
+    if ((p = read_string(p, end, key, why)) == NULL)
+        return NULL;
+    p = skip_space(p);
+    return *p == ':' && key->plain ? skip_space(p + 1) : stop(p, end, why);
+}
+
+/* At the next key of the object, or behind it if that was its `last` value. */
+static Text behind_value(Text p, Text end, int *last, Status *why) {
+    p = skip_space(p);
+    *last = *p == '}';
+    if (*last)
+        return p + 1;
+    return *p == ',' ? skip_space(p + 1) : stop(p, end, why);
+}
+
 static Text read_args(Text p, Text end, Event *event, Status *why) {
+    int last;
     event->stream = event->correlation = -1;
     event->dims = NULL;
     event->collective = 0;
@@ -32,12 +50,8 @@ static Text read_args(Text p, Text end, Event *event, Status *why) {
         return p + 1;
     for (;;) {
         Quoted quoted;
-        if ((p = read_string(p, end, &quoted, why)) == NULL)
+        if ((p = read_key(p, end, &quoted, why)) == NULL)
             return NULL;
-        p = skip_space(p);
-        if (*p != ':' || !quoted.plain)
-            return stop(p, end, why);
-        p = skip_space(p + 1);
         Text key = quoted.start, value = p;
         size_t length = (size_t)(quoted.end - key);
         if (IS("stream"))
@@ -54,18 +68,13 @@ static Text read_args(Text p, Text end, Event *event, Status *why) {
                 event->dims_end = p;
             }
         }
-        if (p == NULL)
-            return NULL;
-        p = skip_space(p);
-        if (*p == '}')
-            return p + 1;
-        if (*p != ',')
-            return stop(p, end, why);
-        p = skip_space(p + 1);
+        if (p == NULL || (p = behind_value(p, end, &last, why)) == NULL || last)
+            return p;
     }
 }
 
 static Text read_event(Text p, Text end, int exact, Event *event, Status *why) {
+    int last;
     memset(event, 0, sizeof *event);
     event->pid = event->tid = event->stream = event->correlation = -1;
     p = skip_space(p + 1);
@@ -73,12 +82,8 @@ static Text read_event(Text p, Text end, int exact, Event *event, Status *why) {
         return p + 1;
     for (;;) {
         Quoted quoted;
-        if ((p = read_string(p, end, &quoted, why)) == NULL)
+        if ((p = read_key(p, end, &quoted, why)) == NULL)
             return NULL;
-        p = skip_space(p);
-        if (*p != ':' || !quoted.plain)
-            return stop(p, end, why);
-        p = skip_space(p + 1);
         Text key = quoted.start;
         size_t length = (size_t)(quoted.end - key);
         if (IS("ph"))
@@ -100,14 +105,8 @@ static Text read_event(Text p, Text end, int exact, Event *event, Status *why) {
             p = *p == 'n' ? read_null(p, end, why) : read_string(p, end, &event->cat, why);
         } else
             p = value_end(p, end, why);
-        if (p == NULL)
-            return NULL;
-        p = skip_space(p);
-        if (*p == '}')
-            return p + 1;
-        if (*p != ',')
-            return stop(p, end, why);
-        p = skip_space(p + 1);
+        if (p == NULL || (p = behind_value(p, end, &last, why)) == NULL || last)
+            return p;
     }
 }
 
