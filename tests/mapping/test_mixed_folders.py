@@ -178,7 +178,7 @@ def test_a_summary_made_before_run_json_told_of_the_steps_is_not_used(ddp):
     assert "whole steps; make it anew" in what
     for rank in (1, 2, 3):
         summary(ddp, rank).unlink()
-    with pytest.raises(InputError, match="rank_0.*whole steps; make it anew"):
+    with pytest.raises(InputError, match=r"rank_0.*whole steps; make it anew"):
         analyze(ddp)
 
 
