@@ -316,3 +316,27 @@ def test_a_dask_cluster_without_traceops_is_told_to_install_it(dask_cluster, tmp
     done = subprocess.run([*command, "--executor", f"dask://{address}"], capture_output=True, text=True)
     assert done.returncode == UsageError.exit_code
     assert "its scheduler and its workers need traceops" in done.stderr
+
+
+def test_where_the_system_gives_no_process_this_one_does_the_work(ddp, processes_pay, monkeypatch):
+    expected = report_text(ddp, jobs=1)
+    tried = []
+
+    def no_fork():
+        tried.append(1)
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", no_fork)
+    assert report_text(ddp, jobs=4) == expected
+    assert tried
+
+
+def test_a_containers_share_of_processor_time_bounds_the_processes(tmp_path, monkeypatch):
+    share = tmp_path / "cpu.max"
+    monkeypatch.setattr(executors, "_CGROUP_SHARE", share)
+    visible = executors.cores()
+    for text, most in (("max 100000", visible), ("50000 100000", 1), ("nonsense", visible)):
+        share.write_text(text)
+        assert executors.cores() == most
+    share.write_text("150000 100000")
+    assert executors.cores() == min(visible, 2)

@@ -45,14 +45,21 @@ def map_files(
     left = sorted(files, key=lambda file: -file.size_bytes)
     if executor is not None:
         left = _on_others(do, left, taker, jobs, executor, meanwhile)
-    while left:
-        with processes(min(jobs or cores(), len(left))) as workers:
-            lost, left = _Run(do, taker, workers)(left, meanwhile)
+    most = jobs or cores()
+    while left and most:
+        try:
+            with processes(min(most, len(left))) as workers:
+                lost, left = _Run(do, taker, workers)(left, meanwhile)
+        except _NoProcess:
+            most = min(most, len(left)) // 2
+            continue
         # The first process that dies takes all others with it: each file of theirs gets one of its own.
         for file in lost:
             with processes(1) as workers:
                 if any(_Run(do, taker, workers)([file])):
                     taker.fail(file, _KILLED)
+    for file in left:  # the system gives us no process but this one
+        taker.take(file, do(file), elsewhere=False)
 
 
 def _on_others(
@@ -76,6 +83,10 @@ def _on_others(
             if any(run([file])):
                 taker.fail(file, f"no worker brought it to an end ({run.why})")
     return []
+
+
+class _NoProcess(Exception):
+    """The system has no process left for us, or no memory for one."""
 
 
 class _Run(Generic[Result]):
@@ -102,6 +113,10 @@ class _Run(Generic[Result]):
                         waiting.popleft()
                     except BrokenExecutor as error:
                         self._note(error)
+                    except OSError as error:
+                        if self._workers.elsewhere:
+                            raise
+                        raise _NoProcess from error
                 if meanwhile is not None:
                     meanwhile()
                     meanwhile = None

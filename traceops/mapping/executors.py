@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from traceops.errors import UsageError
@@ -17,6 +19,7 @@ from traceops.version import __version__
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
+_CGROUP_SHARE = Path("/sys/fs/cgroup/cpu.max")  # of the container, where there is one
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
 _ANSWER_S = 15  # how long a scheduler may take to answer
 # What the future of a task raises that never ran to its end: its worker died, was lost, or lacks traceops.
@@ -45,10 +48,13 @@ class Workers:
 
 
 def cores() -> int:
-    """The cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """The cores this process may use: those it may run on, and no more than a container's share of time allows."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = _CGROUP_SHARE.read_text().split()
+        return max(min(allowed, math.ceil(int(quota) / int(period))), 1)
+    except (OSError, ValueError, ZeroDivisionError):  # no cgroup v2, or no limit ("max")
+        return allowed
 
 
 @contextlib.contextmanager
