@@ -106,7 +106,7 @@ def test_separators_nested_in_a_damaged_event_take_no_time_without_end(load):
         assert trace.damage
 
 
-@pytest.mark.parametrize("text", ["n", "🚀", r"\n", "}, {", "[", '"}, {"a": ['], ids=repr)
+@pytest.mark.parametrize("text", ["n", "🚀", r"\n", "}, {", "[", "],", '"}, {"a": ['], ids=repr)
 def test_an_event_that_no_memory_could_hold_costs_itself(load, monkeypatch, text):
     monkeypatch.setattr("traceops.load.scan._BUFFER_LIMIT", 100_000)
     huge = f'{{"ph": "X", "cat": "kernel", "ts": 1, "dur": 1, "name": "{text * (1_000_000 // len(text))}"}}'
@@ -118,7 +118,9 @@ def test_an_event_that_no_memory_could_hold_costs_itself(load, monkeypatch, text
 
 def test_an_event_given_up_piece_by_piece_is_counted_once(load, monkeypatch):
     monkeypatch.setattr("traceops.load.scan._BUFFER_LIMIT", 100_000)
-    for huge in (event(name="n" * 1_000_000), event(ts="7" * 1_000_000), '{"a":' * 200_000 + "}" * 200_000):
+    lists = f'{{"args": {{"a": [{",".join(["[]"] * 300_000)}]}}}}'
+    objects = '{"a":' * 200_000 + "}" * 200_000
+    for huge in (event(name="n" * 1_000_000), event(ts="7" * 1_000_000), lists, objects):
         trace = load(document([event(), huge, event(), "{broken}", event()]), 10_000)
         assert (len(trace.events), trace.damage) == (3, ("2 events are not readable",))
 

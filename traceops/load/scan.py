@@ -93,7 +93,7 @@ class Scanner:
     def read(self, sink: Sink) -> None:
         """Hand over all events, until their list ends or the bytes do."""
         while not self._closed:
-            consumed, state = sink.take(self._buffer, self._eof)
+            consumed, state = (0, ODD) if self._given_up else sink.take(self._buffer, self._eof)
             self._buffer = self._buffer[consumed:]
             if state == CLOSED:
                 self._close(self._buffer)
@@ -133,12 +133,12 @@ class Scanner:
         at = _skip(text, 0)
         more_may_come = not self._eof and len(self._buffer) < _BUFFER_LIMIT
         while at < len(text):
-            if text[at] == "]":
+            if text[at] == "]" and not self._given_up:
                 self._close(text[at + 1 :].encode() + half_character)
                 return
             try:
-                if self._given_up and text[at] != "{":
-                    raise _Unreadable(0)  # still the middle of it
+                if self._given_up:
+                    raise _Unreadable(0)  # whatever this looks like, it is still the middle of it
                 value, source, length = _decode(sink.decoder, text, at)
             except _Unreadable as error:
                 waits = more_may_come and error.cut
