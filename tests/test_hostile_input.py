@@ -184,10 +184,10 @@ def test_a_killed_worker_costs_its_rank_only(tmp_path, monkeypatch):
         write_rank(tmp_path, rank, [1, 2], [50, 50], world=4, ranks="[0, 1, 2, 3]")
     summarize = ranks.summarize
 
-    def die_on_rank_2(file, with_hta):
+    def die_on_rank_2(file, *options):
         if file.rank == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        return summarize(file, with_hta)
+        return summarize(file, *options)
 
     monkeypatch.setattr(ranks, "_POOL_WORTH_BYTES", 0)
     monkeypatch.setattr(ranks, "summarize", die_on_rank_2)
