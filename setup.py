@@ -8,7 +8,10 @@ NATIVE = "traceops/load/native"
 setup(
     packages=[*find_packages(include=["traceops*"]), *BUNDLED],
     package_dir=BUNDLED,
-    package_data={"traceops": ["py.typed", "load/*.pyi", "report/*.json"], **{name: ["**/*"] for name in BUNDLED}},
+    package_data={
+        "traceops": ["py.typed", "load/*.pyi", "report/*.json"],
+        **{name: ["**/*"] for name in BUNDLED},
+    },
     # running a script from the checkout leaves its byte code beside it
     exclude_package_data={
         "traceops.load": ["native/*"],

@@ -1,4 +1,4 @@
-"""Puts this folder on the path, so that tests in every folder can import generated_run, and keeps them off the cache."""
+"""Lets tests in every folder import generated_run, and keeps them off the cache."""
 
 import pytest
 
