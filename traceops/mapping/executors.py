@@ -153,7 +153,9 @@ def _dask(chosen: str, address: str) -> Iterator[Workers]:
                 f"--executor {chosen}: its scheduler and its workers need traceops {__version__} too; install it there"
             ) from error
         threads = sum(client.nthreads().values())
-        yield Workers(executor, max(threads, 1), (*_UNDONE, KilledWorker, asyncio.TimeoutError))
+        # TypeError: its executor unpacks a result as an error where the worker died since it had it
+        undone = (*_UNDONE, KilledWorker, asyncio.TimeoutError, TypeError)
+        yield Workers(executor, max(threads, 1), undone)
     finally:
         executor.shutdown(wait=False)  # takes back what nobody waits for any more
         client.close()
