@@ -55,7 +55,7 @@ def test_hosts_seconds_apart_that_drift_are_brought_together(builder, drift, nam
         ClockShift(host=3, offset_us=-1.5e6, drift_ppm=drift),
     ]
     run = simulate(program(builder, LONG, steps=8), 8, [SlowCompute(5, 1.3), *shifts], ranks_per_host=2)
-    ranks = summaries(run, hta=False)
+    ranks = summaries(run)
     matching, clocks = aligned(ranks, 8, hosts_of(run) if named else None)
     assert clocks.unaligned == ()
     assert clocks.residual_p95_ns < 50_000
@@ -80,7 +80,7 @@ def test_findings_and_predictions_do_not_depend_on_clocks(builder, fault):
     results = []
     for faults in ([fault], [fault, shift]):
         run = simulate(made, 8, faults, ranks_per_host=4)
-        results.append(measure_across(summaries(run, hta=False), 8, hosts_of(run)))
+        results.append(measure_across(summaries(run), 8, hosts_of(run)))
     said = [[(f.rule, f.ranks, f.cause, f.severity, f.steps) for f in findings(one)] for one in results]
     assert said[0] == said[1]
     assert said[0]
@@ -94,7 +94,7 @@ def test_findings_and_predictions_do_not_depend_on_clocks(builder, fault):
 def test_clocks_that_agree_are_left_together(builder):
     for seed in range(4):
         run = simulate(program(builder, LONG, steps=4), 4, seed=seed)
-        _, clocks = aligned(summaries(run, hta=False), 4)
+        _, clocks = aligned(summaries(run), 4)
         off = apart(run, clocks)
         assert max(int(np.abs(own - off[0]).max()) for own in off.values()) < 5_000
 
@@ -105,20 +105,20 @@ def test_clocks_that_agree_are_left_together(builder):
 def test_no_drift_is_seen_where_there_is_none():
     for builder in BUILDERS:
         for seed in range(8):
-            _, clocks = aligned(summaries(simulate(program(builder), 8, seed=seed), hta=False), 8)
+            _, clocks = aligned(summaries(simulate(program(builder), 8, seed=seed)), 8)
             assert [fit.drift for fit in clocks.fits.values() if fit.drift] == []
 
 
 def test_a_few_collectives_tell_no_drift():
     run = simulate(program(ddp, LONG, steps=3), 2, [ClockShift(1, 1e6, 50.0)])
-    _, clocks = aligned(summaries(run, hta=False), 2)
+    _, clocks = aligned(summaries(run), 2)
     assert clocks.anchors == 6
     assert [fit.drift for fit in clocks.fits.values()] == [0.0, 0.0]
 
 
 def test_ranks_of_one_host_share_a_clock():
     run = simulate(program(hsdp), 8, [ClockShift(host=1, offset_us=4e5)], ranks_per_host=4)
-    _, clocks = aligned(summaries(run, hta=False), 8, hosts_of(run))
+    _, clocks = aligned(summaries(run), 8, hosts_of(run))
     assert len({clocks.fits[rank] for rank in range(4)}) == 1
     assert len({clocks.fits[rank] for rank in range(4, 8)}) == 1
     assert clocks.fits[0].offset_ns - clocks.fits[4].offset_ns == pytest.approx(4e8, abs=5e3)
@@ -126,14 +126,14 @@ def test_ranks_of_one_host_share_a_clock():
 
 def test_a_rank_whose_ends_contradict_its_host_keeps_its_own_clock():
     run = simulate(program(ddp, steps=3), 4, [ClockShift(2, offset_us=5e3)])
-    _, clocks = aligned(summaries(run, hta=False), 4, hosts_of(run))
+    _, clocks = aligned(summaries(run), 4, hosts_of(run))
     assert clocks.fits[0].offset_ns - clocks.fits[2].offset_ns == pytest.approx(5e6, abs=1e4)
     assert clocks.residual_p95_ns < 10_000
 
 
 def test_a_rank_without_a_shared_collective_is_not_aligned_and_said_so():
     run = simulate(program(hsdp), 8, [ClockShift(5, offset_us=1e6)])
-    ranks = summaries(run, hta=False)
+    ranks = summaries(run)
     matching = match_collectives(ranks, tuple(range(8)))
     kept = tuple(c for c in matching.collectives if 5 not in c.group)
     clocks = align_clocks(ranks, replace(matching, collectives=kept))
@@ -146,7 +146,7 @@ def test_a_rank_without_a_shared_collective_is_not_aligned_and_said_so():
 
 
 def test_no_collective_no_clock():
-    ranks = summaries(simulate(program(ddp), 4), hta=False)
+    ranks = summaries(simulate(program(ddp), 4))
     matching = match_collectives(ranks, tuple(range(4)))
     clocks = align_clocks(ranks, replace(matching, collectives=()))
     assert clocks.residual_p95_ns is None
@@ -196,7 +196,7 @@ def test_ranks_are_reached_through_groups_that_others_share():
     made = replace(made, groups=groups, steps=tuple((*step[:6], *ops) for step in made.steps))
     shifts = [ClockShift(rank, offset_us=rank * 1e6) for rank in range(4)]
     run = simulate(made, 4, shifts)
-    _, clocks = aligned(summaries(run, hta=False), 4)
+    _, clocks = aligned(summaries(run), 4)
     assert clocks.unaligned == ()
     off = apart(run, clocks)
     assert max(int(np.abs(own - off[0]).max()) for own in off.values()) < 20_000
@@ -224,7 +224,7 @@ def test_theil_sen_of_little():
 
 def test_garbage_ends_do_not_move_a_clock():
     run = simulate(program(ddp, LONG, steps=12), 2, [ClockShift(1, 3e6, 50.0)])
-    ranks = summaries(run, hta=False)
+    ranks = summaries(run)
     random = np.random.default_rng(3)
     end = ranks[1].comm.end.copy()
     bad = random.choice(len(end), len(end) * 3 // 10, replace=False)

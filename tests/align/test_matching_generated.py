@@ -33,7 +33,7 @@ FEW = settings(max_examples=25, deadline=None, derandomize=True)
 
 def match(run, style):
     """Each matched collective as what its members say of it: rank, start and end on the rank's own clock (ns)."""
-    ranks = summaries(run, style, hta=False)
+    ranks = summaries(run, style)
     comm = {summary.rank: summary.comm for summary in ranks}
     matching = match_collectives(ranks, tuple(range(run.world)))
     found = Counter(

@@ -65,7 +65,7 @@ def faulty(draw, exact=False, device="cuda"):
 
 
 def across(run, **style):
-    return measure_across(summaries(run, TraceStyle(**style), hta=False), run.world)
+    return measure_across(summaries(run, TraceStyle(**style)), run.world)
 
 
 def check_adds_up(rank):

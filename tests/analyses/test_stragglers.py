@@ -262,7 +262,7 @@ def without_collectives():
 
 def no_common_step():
     run = simulate(program(ddp), 2)
-    first, second = summaries(run, TraceStyle(seq=True), hta=False)
+    first, second = summaries(run, TraceStyle(seq=True))
     return measure_across([first, replace(second, step_numbers=second.step_numbers + 100)], 2, hosts_of(run))
 
 
@@ -304,20 +304,20 @@ def test_windows_that_miss_parts_break_nothing(builder, ranks, named, data):
         run = simulate(made, ranks, faults)
     except IndexError:  # the generator has no window that holds no step
         return
-    check_everything(summaries(run, style, hta=False), ranks, hosts_of(run) if named else None)
+    check_everything(summaries(run, style), ranks, hosts_of(run) if named else None)
 
 
 @pytest.mark.parametrize("builder", [ddp, fsdp2])
 def test_a_run_without_a_gpu(builder):
     run = simulate(builder(layers=3, steps=5, device="cpu"), 4, [SlowCompute(2, 2.0)])
-    measured = check_everything(summaries(run, hta=False), 4, hosts_of(run))
+    measured = check_everything(summaries(run), 4, hosts_of(run))
     assert [found[:3] for found in said(measured)] == [("TO-S001", "error", (2,))]
     assert judge_low(measured).not_evaluated
 
 
 def test_a_single_step_is_not_enough_for_s001_and_breaks_nothing():
     run = simulate(program(fsdp2, steps=1), 4, [SlowCompute(2, 2.0)])
-    measured = check_everything(summaries(run, hta=False), 4, hosts_of(run))
+    measured = check_everything(summaries(run), 4, hosts_of(run))
     assert [found for found in said(measured) if found[0] == "TO-S001" and found[1] != "info"] == []
 
 
@@ -325,14 +325,14 @@ def test_steps_of_no_length():
     """An empty step ends when the one before it does."""
     made = program(fsdp2, steps=4)
     run = simulate(replace(made, steps=(*made.steps[:2], (), *made.steps[3:])), 4)
-    ranks = summaries(run, hta=False)
+    ranks = summaries(run)
     measured = check_everything(ranks, 4, hosts_of(run))
     assert measured.graph is not None
 
 
 def test_ranks_that_number_their_steps_differently():
     run = simulate(program(fsdp2), 4)
-    ranks = summaries(run, hta=False)
+    ranks = summaries(run)
     ranks[1] = replace(ranks[1], step_numbers=ranks[1].step_numbers + 2)
     measured = check_everything(ranks, 4, hosts_of(run))
     assert measured.graph is None or measured.graph.steps == (5, 6)
@@ -340,7 +340,7 @@ def test_ranks_that_number_their_steps_differently():
 
 def test_a_collective_that_one_rank_lacks():
     run = simulate(program(fsdp2), 4)
-    ranks = summaries(run, TraceStyle(seq=True), hta=False)
+    ranks = summaries(run, TraceStyle(seq=True))
     comm = ranks[2].comm
     args = list(comm.args)
     args[len(args) // 2] = None
@@ -365,7 +365,7 @@ def test_a_rank_that_did_nothing(tmp_path):
 
 def test_collectives_of_no_length():
     run = simulate(program(hsdp), 8)
-    ranks = summaries(run, hta=False)
+    ranks = summaries(run)
     comm = ranks[5].comm
     ranks[5] = replace(ranks[5], comm=replace(comm, end=comm.start))
     check_everything(ranks, 8, hosts_of(run))
@@ -378,7 +378,7 @@ def test_rooted_collectives():
         for step in made.steps
     )
     run = simulate(replace(made, steps=steps), 4, [SlowCompute(2, 2.0)])
-    measured = check_everything(summaries(run, hta=False), 4, hosts_of(run))
+    measured = check_everything(summaries(run), 4, hosts_of(run))
     assert [found for found in said(measured) if found[1] != "info"] == []
 
 

@@ -6,13 +6,10 @@ import gzip
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from unittest.mock import patch
 
-from traceops.analyses.hta_tables import HtaTables
 from traceops.load.discover import discover
 from traceops.summary import RankSummary, summarize
 
@@ -52,18 +49,12 @@ def write_traces(run: SimulatedRun, folder: Path, style: TraceStyle = TraceStyle
     return paths
 
 
-def summaries(
-    run: SimulatedRun, style: TraceStyle = TraceStyle(), hta: bool = True
-) -> list[RankSummary]:  # fmt: skip
-    """What the map makes of the run's traces, in the order of the ranks.
-
-    HTA's analyses take nine tenths of the time; without them `hta` and `breakdown` of the summaries say nothing.
-    """
+def summaries(run: SimulatedRun, style: TraceStyle = TraceStyle()) -> list[RankSummary]:
+    """What the map makes of the run's traces, in the order of the ranks."""
     with tempfile.TemporaryDirectory() as folder:
         write_traces(run, Path(folder), style)
         [window] = discover(folder).windows
-        with nullcontext() if hta else patch("traceops.summary.hta_tables", return_value=HtaTables()):
-            return [summarize(file) for file in window.files]
+        return [summarize(file) for file in window.files]
 
 
 def group_names(run: SimulatedRun, rank: int, style: TraceStyle) -> dict[str, str]:

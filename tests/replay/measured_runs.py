@@ -43,7 +43,7 @@ def hosts_of(run):
 
 def across(run, style=DEFAULT):
     """What the engine measures over the run's traces."""
-    return measure_across(summaries(run, style, hta=False), run.world, hosts_of(run))
+    return measure_across(summaries(run, style), run.world, hosts_of(run))
 
 
 def true_step(run):

@@ -90,7 +90,7 @@ def test_failed_write_leaves_the_old_file(report, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("traceops.report.os.replace", fail)
+    monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(InputError, match="disk full"):
         write_report(report, tmp_path, ("json",))
     assert (tmp_path / "report.json").read_text() == "old"

@@ -78,7 +78,8 @@ class EventColumns:
             name: np.frombuffer(buffer, dtype_of(name)) for name, buffer in self._columns.finish().items()
         }
         columns["ts"] += base_ns
-        noted = np.flatnonzero(_lookup(names, is_annotation)[columns["name"]] & (columns["shape"] >= 0))
+        notes = np.array([is_annotation(name) for name in names], dtype=np.bool_)
+        noted = np.flatnonzero(notes[columns["name"]] & (columns["shape"] >= 0))
         for row in noted.tolist():
             if row not in self._comm:
                 name, shape = names[columns["name"][row]], shapes[columns["shape"][row]]
@@ -160,10 +161,6 @@ class _Numbers(dict[Any, int]):
         decoded = text if isinstance(text, str) else text.decode("utf-8", "replace")
         number = self[text] = self._columns.number(self._column, decoded)
         return number
-
-
-def _lookup(names: tuple[str, ...], test: Any) -> NDArray[np.bool_]:
-    return np.array([test(name) for name in names], dtype=np.bool_)
 
 
 def _is_given(time: Any) -> bool:

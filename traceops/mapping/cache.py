@@ -12,7 +12,8 @@ from pathlib import Path
 from traceops.cache_folder import cache_folder as folder_of
 from traceops.errors import InputError, UsageError
 from traceops.load.summary_header import FORMAT, SUFFIX, Header, split
-from traceops.mapping.summary_file import read_packed, write_whole, zipped
+from traceops.mapping.summary_file import read_packed, zipped
+from traceops.whole_file import write_whole
 
 SIZE = "TRACEOPS_CACHE_SIZE"
 _MOST_BYTES = 2 << 30

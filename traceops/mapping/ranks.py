@@ -19,9 +19,10 @@ from traceops.mapping import cache as kept
 from traceops.mapping.content import Content, code_fingerprint, content_of, is_unchanged
 from traceops.mapping.dispatch import map_files
 from traceops.mapping.executors import cores
-from traceops.mapping.summary_file import pack, read_packed, unpack, write_whole, zipped
+from traceops.mapping.summary_file import pack, read_packed, unpack, zipped
 from traceops.summary import RankSummary, summarize
 from traceops.version import __version__
+from traceops.whole_file import write_whole
 
 _POOL_WORTH_BYTES = 2 << 20  # below this, starting processes takes longer than the work
 _FORESEEN = (

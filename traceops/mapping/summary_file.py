@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import secrets
-from pathlib import Path
 from typing import Any
 
 from isal import isal_zlib
@@ -68,14 +66,3 @@ def read_summary(path: str, seen: dict[Any, Any] | None = None) -> tuple[Header,
         return unpack(read_packed(path), {} if seen is None else seen)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file beside its place and move it there. Raises OSError where that cannot be done."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    try:
-        part.write_bytes(data)
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise

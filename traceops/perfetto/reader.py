@@ -35,18 +35,19 @@ def read_header(path: str) -> Header:
 
     Raises InputError where the file cannot be opened.
     """
-    earliest: list[int] = []
+    first: int | None = None
 
     def note(batch: list[WholeEvent]) -> None:
+        nonlocal first
         times = (parse_us(bytes(event["ts"])) for event in batch if "ts" in event)
-        earliest[:] = sorted([*earliest, *(time for time in times if time is not None)])[:1]
+        first = min((time for time in (first, *times) if time is not None), default=None)
 
     with open_binary(path) as file:
         scanner = read_whole_events(chunks(file), note)
     base = scanner.meta.get("baseTimeNanoseconds")
     # As the analysis reads it, or the two would disagree about when things were.
     base = base if isinstance(base, int) and 0 <= base < (1 << 62) else None
-    return Header(base, earliest[0] + (base or 0) if earliest else None, read_meta(scanner.meta).host)
+    return Header(base, None if first is None else first + (base or 0), read_meta(scanner.meta).host)
 
 
 class WholeEvents:

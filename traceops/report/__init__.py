@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +11,7 @@ from traceops.findings import Verdict, checks
 from traceops.model import Report
 from traceops.report.csv import CSV_FILES, HANG_CSV_FILES, render_csv_files, render_hang_csv_files
 from traceops.report.json import json_text, plain_json, render_json
+from traceops.whole_file import write_whole
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
@@ -85,18 +84,3 @@ def write_files(contents: Mapping[str, str | bytes], own: set[str], folder: Path
             f"the report cannot be written to {folder} ({error.strerror or error}); choose another place with -o DIR"
         ) from error
     return [folder / name for name in contents]
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and move it into place. Raises OSError."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # noqa: PTH101 mkstemp makes files private
-        os.replace(temporary, path)  # noqa: PTH105
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -10,7 +10,7 @@ from pathlib import Path
 from jinja2.bccache import Bucket, BytecodeCache, bc_magic
 
 from traceops.cache_folder import cache_folder
-from traceops.report import write_whole
+from traceops.whole_file import write_whole
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
