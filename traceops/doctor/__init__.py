@@ -1,0 +1,1 @@
+"""Looks at this machine, tests it, and finds settings that work."""

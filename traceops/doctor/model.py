@@ -1,0 +1,107 @@
+"""The nouns of the doctor: what was looked at, what was tried, what it measured and what it advises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from traceops.model import Check, Finding
+from traceops.topology.model import Machine, Measured, Quote, Reference
+
+Level = Literal["ok", "note", "warning", "error", "not_evaluated"]
+Outcome = Literal["ok", "wrong", "failed", "hung", "not_evaluated"]
+
+
+@dataclass(frozen=True)
+class Look:
+    """One thing looked at on one host: a line of the doctor's table.
+
+    area: ``GPU``, ``driver``, ``NVLink``, ``PCIe``, ``NUMA``, ``memory``, ``limits``, ``network``, ``container``,
+    ``environment``, ``software``. what: short (``/dev/shm``). found: as shown (``64 MB``). level: not ``ok`` wants
+    `advice`. why: what the level rests on, or why it was not evaluated. facts: numbers behind it, for the JSON.
+    """
+
+    host: str
+    area: str
+    what: str
+    found: str
+    level: Level = "ok"
+    why: str = ""
+    advice: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One test in child processes with a deadline.
+
+    name: ``start``, ``all_reduce``, ``pair 0-1``, ``ddp_step``, ``sweep``. gpus: the devices that took part (ranks, on
+    the CPU). set and unset: variables changed for it against the environment as it is. seconds: until it ended or
+    was ended. deadline_s: what it was allowed. said: what it said of its failure, from its output. measured: bandwidths
+    it gave. transports: ways NCCL says it took (``P2P/CUMEM``, ``SHM``, ``NET/Socket``).
+    """
+
+    name: str
+    outcome: Outcome
+    gpus: tuple[int, ...]
+    seconds: float
+    deadline_s: float
+    message: str = ""
+    said: tuple[str, ...] = ()
+    set: dict[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    measured: tuple[Measured, ...] = ()
+    transports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Change:
+    """Variables to set and to remove, what that does and what it costs, in words."""
+
+    set: dict[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    does: str = ""
+    costs: str = ""
+
+    @property
+    def size(self) -> int:
+        """Variables touched: the smallest change that works is the one to take."""
+        return len(self.set) + len(self.unset)
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change that was tried and worked, with the largest all-reduce's bus bandwidth with and without it, GB/s.
+
+    before_gbs: None where nothing worked before.
+    """
+
+    change: Change
+    after_gbs: float | None
+    before_gbs: float | None
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """Everything the doctor found: what each renderer draws from and doctor.json holds.
+
+    backend: ``nccl``, ``gloo``. settings: the change to use, None where none is needed or none worked.
+    fallback: one GPU with gradient accumulation, where no multi-GPU setting works: ranks to stand in for.
+    """
+
+    hosts: tuple[str, ...]
+    backend: str
+    started_at: float
+    seconds: float
+    machines: tuple[Machine, ...]
+    looks: tuple[Look, ...]
+    trials: tuple[Trial, ...]
+    findings: tuple[Finding, ...]
+    checks: tuple[Check, ...]
+    measured: tuple[Measured, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    settings: Remedy | None = None
+    fallback: int | None = None
+    references: tuple[Reference, ...] = ()
+    quotes: tuple[Quote, ...] = ()
+    problems: tuple[tuple[str, str], ...] = ()

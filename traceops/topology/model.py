@@ -1,0 +1,258 @@
+"""The nouns of a machine's fabric: devices, the paths between them, and what NCCL said it did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+# From the nearest to the farthest. NV: NVLink, directly or through NVSwitch. XGMI: AMD's. C2C: between a
+# superchip's GPU and CPU. PIX: one PCIe switch. PXB: several. PHB: a PCIe host bridge. NODE: several host
+# bridges of one NUMA node. SYS: between NUMA nodes. PCIE: over PCIe, nothing more is known.
+PathKind = Literal["NV", "XGMI", "C2C", "PIX", "PXB", "PHB", "NODE", "SYS", "PCIE"]
+PATH_KINDS: tuple[PathKind, ...] = ("NV", "XGMI", "C2C", "PIX", "PXB", "PHB", "NODE", "SYS", "PCIE")
+Transport = Literal["P2P", "SHM", "NET", "COLLNET", "NVLS"]
+
+
+@dataclass(frozen=True)
+class Quote:
+    """A line of a file, as evidence. line: from 1. text: as it stands there, cut to 300 characters."""
+
+    path: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Path:
+    """How two devices reach each other. count: NVLinks of kind NV. gbs: one-way GB/s where the source says it."""
+
+    kind: PathKind
+    count: int | None = None
+    gbs: float | None = None
+    quote: Quote | None = None
+
+
+@dataclass(frozen=True)
+class Pcie:
+    """A device's PCIe link as it is and as the device and slot could be; None where not known.
+
+    generation: 1 to 7. width: lanes. An idle GPU lowers its generation by itself; width does not change.
+    """
+
+    generation: int | None = None
+    width: int | None = None
+    most_generation: int | None = None
+    most_width: int | None = None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of one machine. index: as nvidia-smi counts. bus_id: ``0000:3b:00.0``, lower case. numa: -1 is None.
+
+    cpus: near cores as a list like ``0-11,24-35``. nvlinks: links that are up. nvlink_gbs: of one link, one way.
+    nvlinks_down: links that exist and are not up.
+    """
+
+    index: int
+    name: str | None = None
+    bus_id: str | None = None
+    uuid: str | None = None
+    numa: int | None = None
+    cpus: str | None = None
+    pcie: Pcie | None = None
+    nvlinks: int | None = None
+    nvlinks_down: int = 0
+    nvlink_gbs: float | None = None
+
+    @property
+    def label(self) -> str:
+        return f"GPU{self.index}"
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A network device. label: what the matrix calls it (``NIC0``, ``mlx5_0``). name: the device (``mlx5_0``, ``eth0``).
+
+    kind: as far as known. speed_gbs: one way, GB/s (a 200 Gbit/s port: 25). bonded: several ports joined in one
+    (``mlx5_bond_0``, ``bond0``). numa: None where not known. up: False where the port is down.
+    """
+
+    label: str
+    name: str | None = None
+    kind: Literal["IB", "RoCE", "EFA", "Ethernet", "other"] | None = None
+    numa: int | None = None
+    speed_gbs: float | None = None
+    bonded: bool = False
+    bus_id: str | None = None
+    pcie: Pcie | None = None
+    up: bool | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One host's devices and the paths between them.
+
+    host: None where the source does not say. paths: by two labels, either way round: ask `path`.
+    sources: files it was read from, empty for this machine itself.
+    """
+
+    host: str | None
+    gpus: tuple[Gpu, ...] = ()
+    nics: tuple[Nic, ...] = ()
+    paths: dict[tuple[str, str], Path] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+
+    def path(self, one: str, other: str) -> Path | None:
+        """How two devices reach each other; None where not known."""
+        return self.paths.get((one, other)) or self.paths.get((other, one))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank of a communicator runs. cuda_device: as the process counts. nvml_device: as nvidia-smi counts."""
+
+    rank: int
+    host: str | None = None
+    pid: int | None = None
+    cuda_device: int | None = None
+    nvml_device: int | None = None
+    bus_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One rank sends to another: all channels of one way together; ranks count inside the communicator.
+
+    detail: what follows the transport (``CUMEM``, ``IPC``, ``direct pointer``, ``indirect``, ``IB``, ``Socket``,
+    ``AWS Libfabric``, …). device: the network device's number, of NET. gdr: GPUDirect RDMA was used.
+    quote: of the first line.
+    """
+
+    source: int
+    destination: int
+    transport: Transport
+    detail: str
+    channels: int
+    quote: Quote
+    device: int | None = None
+    gdr: bool = False
+
+
+@dataclass(frozen=True)
+class GraphBandwidth:
+    """What NCCL expects of one way to connect the ranks, from its own search; GB/s one way over all channels.
+
+    pattern: 4 ring, 1 and 3 trees, 5 NVLS [NCCL, graph.h]. intra and inter: inside hosts and between them.
+    The type is the farthest path used: ``NVL``, ``NVB``, ``C2C``, ``PIX``, ``PXB``, ``PXN``, ``PHB``, ``SYS``.
+    """
+
+    pattern: int
+    channels: int
+    intra_gbs: float
+    inter_gbs: float
+    intra_type: str | None
+    inter_type: str | None
+    quote: Quote
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """One NCCL communicator as its ranks' lines tell of it.
+
+    id: ``commId`` where NCCL says it (from 2.17), else made of host, pid and pointer. size: ranks it has.
+    places: by rank, as far as the lines name them. graphs: what NCCL found, each kind once.
+    """
+
+    id: str
+    size: int
+    places: dict[int, Place] = field(default_factory=dict)
+    connections: tuple[Connection, ...] = ()
+    graphs: tuple[GraphBandwidth, ...] = ()
+
+
+@dataclass(frozen=True)
+class Network:
+    """What one process says of the network. plugin: ``Socket``, ``IB``, ``AWS Libfabric``, … as it stands there.
+
+    devices: numbers and names of what NCCL uses (``mlx5_0:1/RoCE``, ``eth0``). gdr: whether GPUDirect RDMA is on for
+    a device, by name.
+    """
+
+    host: str
+    pid: int
+    plugin: str
+    quote: Quote
+    devices: tuple[tuple[int, str], ...] = ()
+    gdr: dict[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NcclSetting:
+    """A variable that NCCL says was set; value: as far as the line tells."""
+
+    name: str
+    value: str
+    quote: Quote
+
+
+@dataclass(frozen=True)
+class NcclLog:
+    """What the NCCL lines of some files say; every tuple in the order of the lines, equal lines of ranks once.
+
+    plugin_failures: lines by which a network plugin did not start or found no device. warnings: NCCL WARN.
+    machines: from ``=== System`` or the topology dump, where the log has it.
+    """
+
+    files: tuple[str, ...]
+    nccl_versions: tuple[str, ...] = ()
+    cuda_driver: str | None = None
+    communicators: tuple[Communicator, ...] = ()
+    networks: tuple[Network, ...] = ()
+    settings: tuple[NcclSetting, ...] = ()
+    plugin_failures: tuple[Quote, ...] = ()
+    warnings: tuple[Quote, ...] = ()
+    machines: tuple[Machine, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Bandwidth measured on a machine, by nccl-tests' rules: bus bandwidth in GB/s (1e9 bytes).
+
+    op: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``send_recv``. gpus: indices as nvidia-smi counts.
+    bytes: of the message, as nccl-tests counts. time_us: of one operation, median.
+    """
+
+    op: str
+    gpus: tuple[int, ...]
+    bytes: int
+    time_us: float
+    busbw_gbs: float
+    host: str | None = None
+    backend: str = "nccl"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Bandwidths that a machine gave when it was measured at its best, for the runs made on it later.
+
+    gpu: name of its GPUs, None for the CPU. topology: fingerprint of GPUs and paths, so that a changed machine is not
+    held to it. measured_at: seconds since the Unix epoch. settings: variables that were set.
+    """
+
+    host: str
+    gpu: str | None
+    topology: str
+    measured_at: float
+    measured: tuple[Measured, ...]
+    settings: dict[str, str] = field(default_factory=dict)
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """All evidence of the fabric of one run. problems: files that could not be used, and why."""
+
+    machines: tuple[Machine, ...] = ()
+    log: NcclLog | None = None
+    references: tuple[Reference, ...] = ()
+    problems: tuple[tuple[str, str], ...] = ()
