@@ -71,7 +71,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Nic:
-    """A network device. label: what the matrix calls it (``NIC0``, ``mlx5_0``). name: the device (``mlx5_0``, ``eth0``).
+    """A network device. label: what the matrix calls it (``NIC0``). name: the device (``mlx5_0``, ``eth0``).
 
     kind: as far as known. speed_gbs: one way, GB/s (a 200 Gbit/s port: 25). bonded: several ports joined in one
     (``mlx5_bond_0``, ``bond0``). numa: None where not known. up: False where the port is down.
