@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
+    from traceops.topology.model import Fabric
 
 Int = NDArray[np.int64]
 Severity = Literal["error", "warning", "info"]
@@ -113,7 +114,10 @@ class RankTrace:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One number behind a finding; `peers` is the median peer's, where a rank is compared with others."""
+    """One number behind a finding; `peers` is the median peer's, where a rank is compared with others.
+
+    A line quoted from a file instead has its text as `value`, and `file` and `line` (from 1) say where it stands.
+    """
 
     metric: str
     value: float | int | str | None
@@ -122,6 +126,8 @@ class Evidence:
     rank: int | None = None
     step: int | None = None
     peers: float | None = None
+    file: str | None = None
+    line: int | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +163,7 @@ class Report:
     `tables` are the tables behind the figures, one CSV file each: name -> rows with equal keys.
     `inventory` is what the average rank runs in a step: kernels, operators, collectives, blocking_calls.
     `hang` is the diagnosis of a hang, None where the run folder holds no evidence of one.
+    `fabric` is the evidence of machines and NCCL, None likewise.
     """
 
     run: dict[str, Any]
@@ -171,3 +178,4 @@ class Report:
     inventory: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     unprofiled_steps: list[dict[str, Any]] = field(default_factory=list)
     hang: Diagnosis | None = None
+    fabric: Fabric | None = None

@@ -222,6 +222,8 @@ def _evidence(raw: dict[str, Any]) -> Evidence:
         rank=raw["rank"] if isinstance(raw.get("rank"), int) else None,
         step=raw["step"] if isinstance(raw.get("step"), int) else None,
         peers=raw["peers"] if isinstance(raw.get("peers"), (int, float)) else None,
+        file=raw["file"] if isinstance(raw.get("file"), str) else None,
+        line=raw["line"] if isinstance(raw.get("line"), int) else None,
     )
 
 
