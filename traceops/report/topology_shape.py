@@ -1,0 +1,256 @@
+"""What a figure of a machine says: devices by NUMA node, pairs of GPUs by what joins them, and the way NCCL took."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import median
+
+from traceops.rank_text import ranks_text
+from traceops.topology.model import PATH_KINDS, Communicator, Gpu, Machine, Measured, Nic, Pcie, Place
+
+LINKS = ("NV", "XGMI")  # from GPU to GPU without PCIe
+_NEAR = ("PIX", "PXB", "PHB", "NODE")  # inside a NUMA node
+_SLOW = 0.7  # of the median of a group's pairs: slower, and the pair is named
+_MOST_NAMED = 3
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How NCCL took two GPUs of a machine, by their labels; `other` None where it leaves the host.
+
+    how: ``P2P/CUMEM``, ``SHM/direct``, ``NET/Socket``. device: the network device's name, where known.
+    """
+
+    one: str
+    other: str | None
+    how: str
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Pairs of GPUs that the same thing joins. texts: what there is to say, shortest first; bad: what is wrong."""
+
+    pairs: tuple[Pair, ...]
+    texts: tuple[str, ...]
+    bad: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Node:
+    """A NUMA node, or devices of which none is known. near: its pairs of GPUs over PCIe."""
+
+    title: str
+    gpus: tuple[Gpu, ...]
+    nics: tuple[Nic, ...]
+    near: Joined | None = None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """hub: every pair of GPUs has links (NVLink, Infinity Fabric). direct: some have, each pair by itself.
+
+    far: pairs of several NUMA nodes without links. leaving: ways to other hosts.
+    """
+
+    nodes: tuple[Node, ...]
+    hub: Joined | None
+    direct: tuple[Joined, ...]
+    far: Joined | None
+    leaving: tuple[str, ...]
+
+
+def shape_of(machine: Machine, measured: Sequence[Measured] = (), ways: Sequence[Way] = ()) -> Shape:
+    """The parts of a machine as the figure draws them; `measured` and `ways` are of this machine."""
+    places = _places(machine)
+    say = _Speaker(machine, pair_bandwidths(measured), ways)
+    pairs = list(combinations((gpu.label for gpu in machine.gpus), 2))
+    linked = [pair for pair in pairs if (path := machine.path(*pair)) is not None and path.kind in LINKS]
+    others = [pair for pair in pairs if pair not in set(linked)]
+    in_order = dict.fromkeys(places[device.label] for device in (*machine.gpus, *machine.nics))
+    keys = sorted(in_order, key=lambda key: (key is None, key if isinstance(key, int) else len(in_order)))
+    nodes = []
+    for key in keys:
+        gpus = tuple(gpu for gpu in machine.gpus if places[gpu.label] == key)
+        labels = {gpu.label for gpu in gpus}
+        near = [pair for pair in others if labels.issuperset(pair)]
+        nodes.append(
+            Node(
+                _node_title(key, gpus, len(keys)),
+                gpus,
+                tuple(nic for nic in machine.nics if places[nic.label] == key),
+                say.joined(near) if near else None,
+            )
+        )
+    far = [pair for pair in others if places[pair[0]] != places[pair[1]]]
+    all_linked = bool(linked) and not others
+    return Shape(
+        tuple(nodes),
+        say.joined(linked) if all_linked else None,
+        () if all_linked else tuple(say.joined([pair]) for pair in linked),
+        say.joined(far) if far else None,
+        tuple(sorted({way.how for way in ways if way.other is None})),
+    )
+
+
+def pair_bandwidths(measured: Sequence[Measured]) -> dict[Pair, float]:
+    """GB/s between two GPUs by their labels, at the largest message; of both directions the slower."""
+    found: dict[Pair, tuple[int, float]] = {}
+    for one in measured:
+        if one.op != "send_recv" or len(one.gpus) != 2:
+            continue
+        low, high = sorted(one.gpus)
+        before = found.get(pair := (f"GPU{low}", f"GPU{high}"))
+        if before is None or (-one.bytes, one.busbw_gbs) < (-before[0], before[1]):
+            found[pair] = (one.bytes, one.busbw_gbs)
+    return {pair: gbs for pair, (_, gbs) in found.items()}
+
+
+def ways_of(
+    communicators: Iterable[Communicator],
+    machine: Machine,
+    device_names: Mapping[int, str] | None = None,
+) -> tuple[Way, ...]:
+    """The ways NCCL took from this machine's GPUs, each once; `device_names` has NCCL's network devices by number."""
+    ways: dict[Way, None] = {}
+    for communicator in communicators:
+        labels = {rank: _label(place, machine) for rank, place in communicator.places.items()}
+        hosts = {rank: place.host for rank, place in communicator.places.items()}
+        for connection in communicator.connections:
+            one, other = labels.get(connection.source), labels.get(connection.destination)
+            if one is None and other is None:
+                continue
+            if one is None or other is None:  # the other end is elsewhere, or not known
+                ends = hosts.get(connection.source), hosts.get(connection.destination)
+                if None in ends or ends[0] == ends[1]:
+                    continue
+            device = None if connection.device is None else (device_names or {}).get(connection.device)
+            how = f"{connection.transport}/{connection.detail}" if connection.detail else connection.transport
+            ways[Way(one or other or "", other if one else None, how, device)] = None
+    return tuple(ways)
+
+
+def pcie_text(pcie: Pcie | None, siblings: Iterable[Pcie | None]) -> tuple[str, bool]:
+    """'Gen5 ×16', and whether it is narrower than the slot or its siblings; empty where nothing is known."""
+    if pcie is None:
+        return "", False
+    widths = [other.width for other in siblings if other is not None and other.width]
+    most = max([*widths, pcie.most_width or 0, pcie.width or 0])
+    narrow = bool(pcie.width) and (pcie.width or 0) < most
+    width = f"×{pcie.width}" if pcie.width else ""
+    generation = f"Gen{pcie.generation}" if pcie.generation else ""
+    return " ".join(part for part in (generation, f"{width} of ×{most}" if narrow else width) if part), narrow
+
+
+def gbs_text(gbs: float) -> str:
+    """'381', '18.4', '0.82': about three digits of GB/s."""
+    return f"{gbs:.0f}" if gbs >= 100 else f"{gbs:.1f}" if gbs >= 10 else f"{gbs:.2g}"
+
+
+def near_text(machine: Machine, nic: Nic) -> str:
+    """'PIX to GPU0–1': the GPUs that a NIC is nearest to; empty where no path is known."""
+    kinds: dict[str, list[Gpu]] = defaultdict(list)
+    for gpu in machine.gpus:
+        if (path := machine.path(nic.label, gpu.label)) is not None:
+            kinds[path.kind].append(gpu)
+    for kind in PATH_KINDS:
+        if kind in kinds:
+            gpus = kinds[kind]
+            if len(gpus) == len(machine.gpus) > 1:
+                return f"{kind} to all GPUs"
+            return f"{kind} to GPU{ranks_text([gpu.index for gpu in gpus], 2)}"
+    return ""
+
+
+class _Speaker:
+    """Puts into words what joins pairs of one machine."""
+
+    def __init__(self, machine: Machine, gbs: Mapping[Pair, float], ways: Sequence[Way]) -> None:
+        self._machine, self._gbs = machine, gbs
+        self._hows: dict[frozenset[str], set[str]] = defaultdict(set)
+        for way in ways:
+            if way.other is not None:
+                self._hows[frozenset((way.one, way.other))].add(way.how)
+
+    def joined(self, pairs: Sequence[Pair]) -> Joined:
+        kinds = {self._kind(pair) for pair in pairs}
+        measured = {pair: self._gbs[pair] for pair in pairs if pair in self._gbs}
+        hows = sorted({how for pair in pairs for how in self._hows.get(frozenset(pair), ())})
+        linked = all((path := self._machine.path(*pair)) is not None and path.kind in LINKS for pair in pairs)
+        texts = [", ".join(sorted(kinds, key=_kind_order)), _range(list(measured.values()))]
+        texts += [f"NCCL: {', '.join(hows)}"] if hows else []
+        bad = [f"NCCL leaves the links unused: {how}" for how in hows if linked and how[:3] in ("SHM", "NET")]
+        if not linked:
+            bad += [f"NCCL takes the network inside the host: {how}" for how in hows if how[:3] == "NET"]
+        middle = median(measured.values()) if measured else 0.0
+        slow = sorted((gbs, pair) for pair, gbs in measured.items() if gbs < _SLOW * middle)
+        bad += [f"{one}–{other} only {gbs_text(gbs)} GB/s" for gbs, (one, other) in slow[:_MOST_NAMED]]
+        return Joined(tuple(pairs), tuple(text for text in texts if text), tuple(bad))
+
+    def _kind(self, pair: Pair) -> str:
+        path = self._machine.path(*pair)
+        if path is None:
+            return "path not known"
+        return f"{path.kind}{path.count or ''}" if path.kind == "NV" else path.kind
+
+
+def _places(machine: Machine) -> dict[str, int | str | None]:
+    """Each device's NUMA node; where that is not known, devices near each other share a made-up one."""
+    places: dict[str, int | str | None] = {
+        device.label: device.numa for device in (*machine.gpus, *machine.nics) if device.numa is not None
+    }
+    unknown = [device.label for device in (*machine.gpus, *machine.nics) if device.numa is None]
+    near: dict[str, list[str]] = defaultdict(list)
+    for (one, other), path in machine.paths.items():
+        if path.kind in _NEAR:
+            near[one].append(other)
+            near[other].append(one)
+    for start in unknown:
+        if start in places:
+            continue
+        cluster, queue = {start}, [start]
+        while queue:
+            for other in near[queue.pop()]:
+                if other not in cluster:
+                    cluster.add(other)
+                    queue.append(other)
+        known = [places[label] for label in sorted(cluster) if places.get(label) is not None]
+        name = known[0] if known else min(cluster) if len(cluster) > 1 else None
+        places.update({label: name for label in cluster if places.get(label) is None})
+    return places
+
+
+def _node_title(key: int | str | None, gpus: Sequence[Gpu], nodes: int) -> str:
+    if not isinstance(key, int):
+        return "NUMA node not known" if key is None or nodes == 1 else "One NUMA node, number not known"
+    cpus = {gpu.cpus for gpu in gpus if gpu.cpus}
+    return f"NUMA {key}" + (f" · CPUs {cpus.pop().replace('-', '–')}" if len(cpus) == 1 else "")
+
+
+def _label(place: Place, machine: Machine) -> str | None:
+    """The GPU a rank runs on, if it is one of this machine's."""
+    if None not in (place.host, machine.host) and place.host != machine.host:
+        return None
+    for gpu in machine.gpus:
+        if place.bus_id is not None and gpu.bus_id is not None and place.bus_id == gpu.bus_id:
+            return gpu.label
+    index = place.cuda_device if place.nvml_device is None else place.nvml_device
+    return next((gpu.label for gpu in machine.gpus if gpu.index == index), None)
+
+
+def _kind_order(text: str) -> tuple[int, str]:
+    kinds: tuple[str, ...] = PATH_KINDS
+    kind = text.rstrip("0123456789")
+    return (kinds.index(kind) if kind in kinds else len(kinds), text)
+
+
+def _range(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    low, high = gbs_text(min(values)), gbs_text(max(values))
+    return f"{low} GB/s" if low == high else f"{low}–{high} GB/s"
