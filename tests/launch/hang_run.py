@@ -14,6 +14,7 @@ from traceops.capture.settings import ENV
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("hanging.py")
 DEADLOCK_S = 180
+_ADDED = ("kernel.", "nvidia-smi.", "py-spy_", "topo.", "nccl.", "reference.")
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,9 @@ class Run:
 
     @property
     def evidence(self):
-        """File names, less those that a kernel, a GPU or py-spy may add."""
+        """File names, less those that a kernel, a GPU or py-spy may add, and those that every run on GPUs leaves."""
         names = {path.name for path in (self.folder / "evidence").glob("*")}
-        return {name for name in names if not name.startswith(("kernel.", "nvidia-smi.", "py-spy_"))}
+        return {name for name in names if not name.startswith(_ADDED)}
 
     @property
     def hang(self):

@@ -95,6 +95,9 @@ class RunManifest:
     git: {commit, branch, dirty} of the code that ran; branch is null where HEAD is detached and no CI names it.
     status: running, finished, failed, interrupted. exit_code: what `traceops run` returned.
     failed_rank: the rank that failed first, or null. notes: what the reader should be told.
+    settings: of ``--settings``: {source, set, unset, overruled}, variables that the ranks had and had not, and names
+    that --env decided. fallback: of ``--fallback``: {kind, ranks, grad_accum, strategy, asked}, how many ranks the one
+    stands for, and what it trained with in place of what was asked for (null for a script of the user's own).
     """
 
     name: str
@@ -130,6 +133,8 @@ class RunManifest:
     ranks: list[dict[str, Any]]
     ranks_missing: list[int]
     notes: list[str]
+    settings: dict[str, Any] | None = None
+    fallback: dict[str, Any] | None = None
     schema_version: int = SCHEMA_VERSION
 
 

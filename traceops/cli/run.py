@@ -33,6 +33,10 @@ _AGAINST = """train GITREF and the working tree in turn, --repeat times each (5)
 profile/NAME/base_1, head_1, head_2, base_2, …"""
 _SUMMARIZE = """afterwards, on each node, write a summary of a hundredth of its size beside each trace, which
 traceops analyze and compare take in place of the trace: only summaries need to travel"""
+_SETTINGS = """doctor.json of traceops doctor: start the ranks with the variables set and removed that it found to
+work; --env wins"""
+_FALLBACK = """one rank, on one GPU or the CPU, with as many samples a step as all ranks would have had: built-in
+strategies accumulate gradients; a script has to be told with its own option"""
 _HANGS = """A training hangs if no rank finishes a step for so long and nothing in it moves: what the ranks do
 is saved to evidence/ in the run folder, the cause is named, and the job ended with exit code 124. A slow
 step, in which something does move, may take ten times as long."""
@@ -56,6 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--master-addr", metavar="HOST", help="first node, for a static rendezvous")
     add("--master-port", type=int, metavar="PORT", help="its port")
     add("--env", action="append", default=[], metavar="KEY=VALUE", help="set for all ranks; repeatable")
+    add("--settings", metavar="FILE", help=_SETTINGS)
+    add("--fallback", choices=("single",), help=_FALLBACK)
     add("--name", help="of the run (strategy or script)")
     add("--out", metavar="DIR", help="run folder (profile/NAME)")
     add("--overwrite", action="store_true", help="replace the run in that folder")
@@ -95,9 +101,12 @@ def main(args: argparse.Namespace) -> int:
     """
     from traceops.launch.against import DEFAULT_REPEAT, prepare, run_series
     from traceops.launch.checks import check_gpus, check_script, gpu_count, require_torch
+    from traceops.launch.display import Screen
+    from traceops.launch.fallback import Fallback, alone, stands_for
     from traceops.launch.folder import free_folder, refuse_or_clear
     from traceops.launch.plan import Cluster, Plan, parse_assignments
     from traceops.launch.session import launch
+    from traceops.launch.settings import read_applied
 
     schedule = {name: getattr(args, name) for name in _STEPS if getattr(args, name) is not None}
     repeat = None if args.against is None else schedule.pop("repeat", DEFAULT_REPEAT)
@@ -106,21 +115,30 @@ def main(args: argparse.Namespace) -> int:
     # argparse leaves the -- in, in some Python versions
     trains = args.script[1:] if args.script[:1] == ["--"] else list(args.script)
     extra_env = parse_assignments(args.env)
+    applied, told = None, None
+    if args.settings is not None:
+        applied, told = read_applied(args.settings, extra_env, fallback=args.fallback)
     require_torch()
     if trains:
         check_script(trains)
         _refuse_training_options(config)
     gpus = 0 if config.device == "cpu" else gpu_count()
-    nproc = args.nproc if args.nproc is not None else gpus or 2
-    cluster = Cluster(
-        nproc, args.nnodes, args.node_rank, args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id,
-        args.master_addr, args.master_port,
-    )  # fmt: skip
-    cluster.check()
-    check_gpus(nproc, gpus)
+    fallback = None
+    if args.fallback is not None:
+        ranks = stands_for(args.nproc, args.nnodes, args.node_rank, told, gpus or 2)
+        cluster = Cluster(1)
+        config, fallback = (config, Fallback(ranks)) if trains else alone(config, ranks)
+    else:
+        nproc = args.nproc if args.nproc is not None else gpus or 2
+        cluster = Cluster(
+            nproc, args.nnodes, args.node_rank, args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id,
+            args.master_addr, args.master_port,
+        )  # fmt: skip
+        cluster.check()
+        check_gpus(nproc, gpus)
+    name = args.name or _default_name(args.script, config) + ("" if fallback is None else "-single")
     if not trains:
         trains = _strategy(config, decided, cluster.world_size, "cuda" if gpus else "cpu")
-    name = args.name or _default_name(args.script, config)
     if args.out is not None:
         out = Path(args.out).absolute()
     elif args.name is None and not args.overwrite and cluster.nnodes == 1:
@@ -135,11 +153,14 @@ def main(args: argparse.Namespace) -> int:
     limits = None if args.hang_timeout == 0 else Limits(args.hang_timeout, args.init_timeout)
     plan = Plan(
         args.name or out.name, out, cluster, trains, settings, extra_env, not args.no_log_files, limits,
-        summarize=args.summarize,
+        summarize=args.summarize, settings=applied, fallback=fallback, gpus=gpus > 0,
     )  # fmt: skip
     series = None if repeat is None else prepare(plan, args.against, repeat, os.environ)
     if cluster.nnodes == 1:  # on a shared disk another node may have begun to write the very same run
         refuse_or_clear(out, overwrite=args.overwrite, dry_run=args.dry_run)
+    for part in (applied, fallback):
+        if part is not None:
+            Screen().say(part.line())
     if args.dry_run:
         print((series or plan).shell(os.environ))
         return 0

@@ -59,7 +59,7 @@ def collect(
 
 
 def tidy(evidence: Path) -> None:
-    """Remove empty files, and the folder if nothing else is in it: a healthy run leaves none behind."""
+    """Remove empty files, and the folder if nothing else is in it: a run on the CPU usually leaves none behind."""
     for path in evidence.glob("*"):
         if path.is_file() and (not path.stat().st_size or path.suffix == ".part"):
             path.unlink()

@@ -14,7 +14,10 @@ from typing import Any
 import traceops
 from traceops.capture.settings import ENV
 from traceops.errors import UsageError
+from traceops.launch import fallback
+from traceops.launch.fallback import Fallback
 from traceops.launch.limits import Limits
+from traceops.launch.settings import Applied
 
 # torchrun expands ${rank} itself, for each line that a rank prints.
 LOG_PREFIX = "[rank ${rank}] "
@@ -89,6 +92,7 @@ class Plan:
     capture: the JSON object in TRACEOPS_CAPTURE. extra_env: from --env. trains: the script (or "-m", module)
     and its arguments. limits: when the ranks count as hanging; None does not watch them. checkout: of the code
     that runs; None for the working folder as it is. summarize: the traces of this node, once it has ended.
+    settings: the doctor's. fallback: where one rank stands in for many. gpus: whether the ranks run on them.
     """
 
     name: str
@@ -101,10 +105,13 @@ class Plan:
     limits: Limits | None = None
     checkout: Checkout | None = None
     summarize: bool = False
+    settings: Applied | None = None
+    fallback: Fallback | None = None
+    gpus: bool = False
 
     @property
     def evidence(self) -> Path:
-        """Folder for what is left of a hang."""
+        """Folder for what is left of a hang, and for what tells which ways NCCL took."""
         return self.out / "evidence"
 
     @property
@@ -116,6 +123,17 @@ class Plan:
             "-m", "traceops.capture.script", *self.trains,
         ]  # fmt: skip
 
+    @property
+    def removed(self) -> tuple[str, ...]:
+        """Variables that the ranks do not inherit."""
+        names = [*(self.settings.unset if self.settings else ()), *(fallback.UNSET if self.fallback else ())]
+        return tuple(dict.fromkeys(names))
+
+    def environment(self, environ: Mapping[str, str], **capture: Any) -> dict[str, str]:
+        """All variables of the ranks that are started from `environ`; `capture` as in `assignments`."""
+        kept = {name: value for name, value in environ.items() if name not in self.removed}
+        return {**kept, **self.assignments(kept, **capture)}
+
     def assignments(self, environ: Mapping[str, str], **capture: Any) -> dict[str, str]:
         """Variables to set on top of `environ`; `capture` adds to the settings of the capture."""
         values = {ENV: json.dumps({"out": str(self.out), **self.capture, **capture})}
@@ -126,12 +144,17 @@ class Plan:
         path = python_path(environ)
         if path is not None:
             values["PYTHONPATH"] = path
+        if self.fallback is not None:
+            values |= fallback.SET
+        if self.settings is not None:
+            values |= self.settings.set
         return {**values, **self.extra_env}
 
     def shell(self, environ: Mapping[str, str]) -> str:
         """One line to paste into a shell; run like that, the ranks write run.json themselves."""
         settings = [f"{key}={shlex.quote(value)}" for key, value in self.assignments(environ).items()]
-        return " ".join([*settings, shlex.join(self.command)])
+        removed = [word for name in self.removed for word in ("-u", name)]
+        return " ".join([*(["env", *removed] if removed else []), *settings, shlex.join(self.command)])
 
 
 def python_path(environ: Mapping[str, str]) -> str | None:

@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from traceops.capture.environment import (
 from traceops.capture.manifest import RankManifest, merge, read_ranks, write_json, write_rank
 from traceops.launch.display import Screen
 from traceops.launch.evidence import tidy
+from traceops.launch.fabric_evidence import FabricEvidence
 from traceops.launch.folder import collect_logs, short_path
 from traceops.launch.hangs import HangWatch
 from traceops.launch.outcome import (
@@ -32,7 +33,7 @@ from traceops.launch.outcome import (
 )
 from traceops.launch.plan import Plan
 from traceops.launch.process import Ended, run
-from traceops.launch.variables import hang_variables
+from traceops.launch.variables import hang_variables, nccl_log_variables
 from traceops.load.summary_header import SUFFIX
 
 HUNG = 124  # as timeout(1) has it
@@ -48,27 +49,29 @@ def launch(plan: Plan, *, advise: bool = True) -> int:
     """
     screen = Screen()
     started = time.time_ns()
-    plan.out.mkdir(parents=True, exist_ok=True)
+    plan.evidence.mkdir(parents=True, exist_ok=True)  # torch and NCCL write there, but do not make it
     with tempfile.TemporaryDirectory(prefix="traceops-") as progress:
         # One node: we have looked at the folder and merge the manifests; several: each rank claims its own.
         capture: dict[str, Any] = {"progress": progress, "launched": plan.cluster.nnodes == 1}
         hangs = None
         if plan.limits is not None:
-            plan.evidence.mkdir(exist_ok=True)  # torch and NCCL write there, but do not make it
             capture["evidence"] = str(plan.evidence)
             hangs = HangWatch(plan.limits, plan.out, Path(progress), screen, plan.cluster.nnodes)
-        env = {**os.environ, **plan.assignments(os.environ, **capture)}
+        env = plan.environment(os.environ, **capture)
+        env |= nccl_log_variables(env, plan.evidence)
         if hangs is not None:
             env |= hang_variables(env, plan.evidence, Path(progress))
         _write_run(plan, [], env, started, status="running")
         screen.say(
             f"{plan.cluster.nproc} rank{'s' if plan.cluster.nproc > 1 else ''}, run folder {short_path(plan.out)}"
         )
+        fabric = FabricEvidence(plan.evidence, gpus=plan.gpus)
         ended = run(
             plan.command, env, progress=Path(progress), ranks=plan.cluster.nproc,
             prefixed=plan.log_files, screen=screen, hangs=hangs,
             folder=None if plan.checkout is None else plan.checkout.folder,
         )  # fmt: skip
+    fabric.finish()
     tidy(plan.evidence)
     reported = {} if ended.hung else reported_codes(ended.torchrun_log)
     silent = 0 if ended.returncode == 0 else -signal.SIGTERM if ended.signal or ended.hung else None
@@ -146,6 +149,11 @@ def _write_run(
         status=status,
         exit_code=exit_code,
         failed_rank=None if failure is None else failure.rank,
+    )
+    document = replace(
+        document,
+        settings=None if plan.settings is None else asdict(plan.settings),
+        fallback=None if plan.fallback is None else asdict(plan.fallback),
     )
     write_json(plan.out / "run.json", asdict(document))
 

@@ -1,4 +1,4 @@
-"""The environment in which torch and NCCL keep a record of what they did, for the case of a hang."""
+"""The environment in which torch and NCCL keep a record of what they did: of hangs, and of the ways they took."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from pathlib import Path
 
 _RECORDS = 2000  # collectives a rank; some 10 MB at most
 _RENAMED_IN = (2, 9)
+# What NCCL says of itself while it connects: interfaces and plugins, channels and their transports (INIT), what
+# it makes of the machine and of its rings and trees (GRAPH), variables that were set (ENV). In NCCL 2.10 to 2.30
+# none of them has a line for a collective, and warnings belong to all.
+_NCCL_SUBSYSTEMS = "INIT,ENV,GRAPH"
 
 
 def hang_variables(environ: Mapping[str, str], evidence: Path, progress: Path) -> dict[str, str]:
@@ -29,9 +33,21 @@ def hang_variables(environ: Mapping[str, str], evidence: Path, progress: Path) -
         values[new_size if renamed else size] = str(_RECORDS)
     if target not in environ and new_target not in environ:
         values[new_target if renamed else target] = str(evidence / "flight_recorder_")
-    if "NCCL_DEBUG" not in environ and "NCCL_DEBUG_FILE" not in environ:
-        values |= {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": str(evidence / "nccl.%h.%p.log")}
     return {name: value for name, value in values.items() if name not in environ}
+
+
+def nccl_log_variables(environ: Mapping[str, str], evidence: Path) -> dict[str, str]:
+    """What to set so that each rank's NCCL writes to `evidence` how it connected, and its warnings.
+
+    Nothing where `environ` has NCCL write elsewhere or otherwise. Warnings only where it chooses subsystems: COLL,
+    say, would be a line for every collective.
+    """
+    if "NCCL_DEBUG" in environ or "NCCL_DEBUG_FILE" in environ:
+        return {}
+    target = {"NCCL_DEBUG_FILE": str(evidence).replace("%", "%%") + "/nccl.%h.%p.log"}
+    if "NCCL_DEBUG_SUBSYS" in environ:
+        return {"NCCL_DEBUG": "WARN", **target}
+    return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": _NCCL_SUBSYSTEMS, **target}
 
 
 def dump_pipe_stem(progress: Path) -> Path:

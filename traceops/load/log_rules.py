@@ -60,6 +60,7 @@ _GLOO_WAIT = re.compile(r"imed out waiting \d{1,18}ms for (?:recv|send) operatio
 _XID = re.compile(r"Xid \((?:PCI:)?[0-9A-Fa-f:.]{1,20}\): \d{1,4}")
 _KILLED = re.compile(r"Killed process (\d{1,10})")
 _NCCL_WARNING = "NCCL WARN "
+_NCCL_NOTE = " NCCL INFO "
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ def told_by(body: str) -> Told | None:
         return _barrier(body)
     if _NCCL_WARNING in body:
         return _nccl_warning(body)
+    if _NCCL_NOTE in body:  # healthy jobs have them: a connection refused and tried again, closed at the end
+        return None
     if "imed out waiting" in body and _GLOO_WAIT.search(body) is not None:
         return Told("timeout", body, {})
     if "Killed process" in body and ("ut of memory" in body or "oom" in body):

@@ -1,0 +1,74 @@
+"""One rank in the place of many: the same samples a step, by gradient accumulation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from traceops.errors import UsageError
+from traceops.workload.options import TrainConfig
+
+# DistributedDataParallel works with one rank, where it has nothing to send.
+STRATEGY = "pytorch_ddp"
+# A lone rank has nobody to talk to, but NCCL and gloo look for a network all the same: what is wrong with that
+# need not concern it.
+SET = {"NCCL_NET_PLUGIN": "none", "NCCL_IB_DISABLE": "1"}
+UNSET = ("NCCL_SOCKET_IFNAME", "NCCL_NET", "GLOO_SOCKET_IFNAME")
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """What became of a run that one rank does alone.
+
+    ranks: that it would have had. grad_accum: micro-batches a step, None for a script, which decides itself.
+    strategy: in use, None for a script; asked: the one in whose place it is used.
+    """
+
+    ranks: int
+    grad_accum: int | None = None
+    strategy: str | None = None
+    asked: str | None = None
+    kind: str = "single"
+
+    def line(self) -> str:
+        """What was changed, and what is left to the user."""
+        start = f"fallback: one rank in the place of {self.ranks}"
+        if self.grad_accum is None:
+            return (
+                f"{start}; the script decides on its batch: for the same samples a step multiply its gradient "
+                f"accumulation by {self.ranks}, with an option of its own"
+            )
+        strategy = f"strategy {self.strategy}"
+        if self.asked != self.strategy:
+            strategy += f" for {self.asked}"
+        return f"{start}, with the same samples a step: {strategy}, gradient accumulation {self.grad_accum}"
+
+
+def alone(config: TrainConfig, ranks: int) -> tuple[TrainConfig, Fallback]:
+    """`config` for one rank that does what `ranks` would do.
+
+    All ranks' shares of the data, which are every n-th sample of one order, are one piece of that order a step:
+    the same samples in other micro-batches, so the same gradient but for rounding (and dropout).
+
+    Raises UsageError where profiler steps are micro-batches.
+    """
+    if config.step_unit == "batch":
+        raise UsageError(
+            "--fallback single with --step-unit batch: a micro-batch is no longer the same share of a step; "
+            "leave --step-unit out"
+        )
+    changed = replace(config, strategy=STRATEGY, grad_accum=config.grad_accum * ranks, shard_group_size=None)
+    return changed, Fallback(ranks, changed.grad_accum, STRATEGY, config.strategy)
+
+
+def stands_for(nproc: int | None, nnodes: int, node_rank: int | None, told: int | None, here: int) -> int:
+    """Ranks that the run would have had.
+
+    nproc, nnodes, node_rank: as asked for. told: ranks that the doctor's file names. here: ranks that this machine
+    would have of itself. Raises UsageError on any node but the first, and for less than one rank.
+    """
+    if node_rank:
+        raise UsageError(f"--fallback single --node-rank {node_rank}: start it once, on the first node only")
+    ranks = nproc * nnodes if nproc is not None else told if told is not None else here * nnodes
+    if ranks < 1:
+        raise UsageError("--nproc and --nnodes must be 1 or more")
+    return ranks
