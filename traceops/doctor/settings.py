@@ -1,0 +1,74 @@
+"""The settings that the doctor found to work: read from doctor.json, and written as lines for a shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from traceops.errors import InputError
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Variables to set and to remove for a job on this machine.
+
+    fallback: ranks that one GPU has to stand in for by gradient accumulation, None where several GPUs work.
+    """
+
+    set: dict[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    fallback: int | None = None
+
+    def apply(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """`environ` with these variables set and removed."""
+        kept = {name: value for name, value in environ.items() if name not in self.unset}
+        return {**kept, **self.set}
+
+
+class _Variables(msgspec.Struct):
+    set: dict[str, str] = {}
+    unset: tuple[str, ...] = ()
+
+
+class _Doctor(msgspec.Struct):
+    settings: _Variables | None
+    fallback: int | None = None
+
+
+def read_settings(path: str | Path) -> Settings:
+    """The settings in a doctor.json; none at all where the doctor found that none are needed.
+
+    Raises InputError, which names the file, for anything but ``{"settings": null}`` or
+    ``{"settings": {"set": {"NAME": "value"}, "unset": ["NAME"]}}`` (beside other keys), and ``"fallback": N``.
+    """
+    try:
+        found = msgspec.json.decode(Path(path).read_bytes(), type=_Doctor)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); traceops doctor writes it") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path} does not hold settings as traceops doctor writes them: {error}") from error
+    variables = found.settings or _Variables()
+    for name in (*variables.set, *variables.unset):
+        if not _NAME.match(name):
+            raise InputError(f"{path}: {name!r} is not the name of a variable")
+    for name, value in variables.set.items():
+        if "\0" in value:
+            raise InputError(f"{path}: the value of {name} holds a NUL, which no variable can")
+        if name in variables.unset:
+            raise InputError(f"{path}: {name} is to be set and to be removed; leave it in one of the two")
+    if found.fallback is not None and found.fallback < 1:
+        raise InputError(f"{path}: fallback is {found.fallback}; it counts ranks, from 1")
+    return Settings(variables.set, variables.unset, found.fallback)
+
+
+def shell_lines(set_: Mapping[str, str], unset: Sequence[str]) -> tuple[str, ...]:
+    """The lines to paste into a shell: ``unset NAME``, then ``export NAME=value``."""
+    removed = tuple(f"unset {name}" for name in unset)
+    return removed + tuple(f"export {name}={shlex.quote(value)}" for name, value in set_.items())

@@ -1,0 +1,179 @@
+"""Tries changes one at a time until one works, or finds the one that is fastest; runs nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from traceops.doctor.alternatives import Situation, changes, pairs, removal, suspicious
+from traceops.doctor.model import Change, Remedy, Trial
+
+WORTH_IT = 1.2  # a change for speed is advised from this many times the bandwidth
+
+
+class NoTime(Exception):
+    """The checkup's time is used up; what was tried until then counts."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A change and what came of it. gbs: bus bandwidth of a large all-reduce, None where not measured."""
+
+    change: Change
+    trials: tuple[Trial, ...]
+    gbs: float | None = None
+
+    @property
+    def works(self) -> bool:
+        return bool(self.trials) and all(trial.outcome == "ok" for trial in self.trials)
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """Everything tried, in order, and the one to use. complete: False where time ran out before the end."""
+
+    tried: tuple[Tried, ...] = ()
+    chosen: Tried | None = None
+    complete: bool = True
+
+    def remedies(self, before_gbs: float | None) -> tuple[Remedy, ...]:
+        """What worked, the chosen one first, then the fastest."""
+        worked = [one for one in self.tried if one.works and one is not self.chosen]
+        worked.sort(key=lambda one: -(one.gbs or 0.0))
+        first = [] if self.chosen is None else [self.chosen]
+        return tuple(Remedy(one.change, one.gbs, before_gbs) for one in first + worked)
+
+
+@dataclass
+class _Log:
+    """Calls `attempt` and keeps what it gave, also where it then runs out of time."""
+
+    attempt: Callable[[Change], Tried]
+    tried: list[Tried] = field(default_factory=list)
+
+    def __call__(self, change: Change) -> Tried:
+        one = self.attempt(change)
+        self.tried.append(one)
+        return one
+
+
+def treat(
+    situation: Situation,
+    attempt: Callable[[Change], Tried],
+    before_gbs: float | None = None,
+    enough_gbs: float | None = None,
+) -> Treatment:
+    """Try the changes that may help.
+
+    attempt: runs a short job under a change, or raises NoTime. before_gbs: a large all-reduce's bus bandwidth as the
+    environment is. enough_gbs: from here it is no longer slow; None where nobody knows what to expect.
+    """
+    once = _Log(attempt)
+    complete = True
+    try:
+        if situation.broken:
+            _mend(situation, once, enough_gbs)
+        else:
+            _speed_up(situation, once, before_gbs, enough_gbs)
+    except NoTime:
+        complete = False
+    worked = [one for one in once.tried if one.works]
+    if situation.broken:
+        chosen = min(worked, key=lambda one: _cost(one, enough_gbs), default=None)
+    else:
+        chosen = _fastest(worked, before_gbs)
+    return Treatment(tuple(once.tried), chosen, complete)
+
+
+def _mend(situation: Situation, once: _Log, enough_gbs: float | None) -> None:
+    """Until a change works and is not slow; one that works but is slow only ends the search among the larger."""
+    names = suspicious(situation)
+    listed = list(changes(situation))
+    removals, others = listed[: len(names)], listed[len(names) :]
+    if _until_good(removals, once, enough_gbs):
+        return
+    if len(names) > 1 and not _any(once):
+        everything = once(removal(names, situation.environ))
+        if everything.works:
+            _take_back(names, situation, once)
+            return
+    if _until_good(others, once, enough_gbs) or _any(once):
+        return
+    if _until_good(pairs(situation), once, enough_gbs) or _any(once) or not names:
+        return
+    whole = removal(names, situation.environ)
+    _until_good((_both(whole, change) for change in others), once, enough_gbs)
+
+
+def _until_good(listed: Iterable[Change], once: _Log, enough_gbs: float | None) -> bool:
+    for change in listed:
+        one = once(change)
+        if one.works and _is_enough(one.gbs, enough_gbs):
+            return True
+    return False
+
+
+def _take_back(names: tuple[str, ...], situation: Situation, once: _Log) -> None:
+    """All of them removed works: keep those that may stay."""
+    for name in names:
+        rest = tuple(other for other in names if other != name)
+        if rest and once(removal(rest, situation.environ)).works:
+            names = rest
+
+
+def _speed_up(situation: Situation, once: _Log, before_gbs: float | None, enough_gbs: float | None) -> None:
+    """Measure without each costly variable, then, where it still is slow, with what may be faster."""
+    costly = [name for name in situation.costly if name in suspicious(situation)]
+    listed = list(changes(situation))
+    for change in listed:
+        if not change.unset:
+            break
+        once(change)
+    if _done(once, before_gbs, enough_gbs):
+        return
+    if len(costly) > 1:
+        once(removal(tuple(costly), situation.environ))
+        if _done(once, before_gbs, enough_gbs):
+            return
+    for change in listed:
+        if change.set and not change.unset:
+            once(change)
+
+
+def _done(once: _Log, before_gbs: float | None, enough_gbs: float | None) -> bool:
+    best = _fastest([one for one in once.tried if one.works], before_gbs)
+    return best is not None and _is_enough(best.gbs, enough_gbs)
+
+
+def _fastest(worked: list[Tried], before_gbs: float | None) -> Tried | None:
+    """The smallest change among those that are as good as the fastest, None where none is worth it."""
+    bound = WORTH_IT * (before_gbs or 0.0)
+    worth = [one for one in worked if one.gbs is not None and one.gbs >= bound]
+    if not worth:
+        return None
+    best = max(one.gbs or 0.0 for one in worth)
+    return min(
+        (one for one in worth if (one.gbs or 0.0) * WORTH_IT >= best),
+        key=lambda one: (one.change.size, -(one.gbs or 0.0)),
+    )
+
+
+def _cost(one: Tried, enough_gbs: float | None) -> tuple[bool, int, float]:
+    return (not _is_enough(one.gbs, enough_gbs), one.change.size, -(one.gbs or 0.0))
+
+
+def _is_enough(gbs: float | None, enough_gbs: float | None) -> bool:
+    return gbs is None or enough_gbs is None or gbs >= enough_gbs
+
+
+def _any(once: _Log) -> bool:
+    return any(one.works for one in once.tried)
+
+
+def _both(one: Change, other: Change) -> Change:
+    return replace(
+        other,
+        unset=tuple(name for name in one.unset if name not in other.set),
+        does=f"{one.does}; {other.does}",
+        costs=other.costs,
+    )
