@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,7 @@ def analyze(
     with_hta: bool = False,
     cache: bool = True,
     executor: str | Executor | None = None,
+    evidence: Sequence[str] = (),
 ) -> Report:
     """Analyse the latest capture window under `path`: a run folder, a folder of traces or summaries, one such
     file, a remote path.
@@ -29,14 +31,14 @@ def analyze(
     `jobs`: ranks that are read at a time, one a core if None. `executor` reads them: one of concurrent.futures,
     `dask://HOST:PORT` or `mpi`; processes of this machine if None. `cache`: summaries of traces that were read
     before are used. `with_hta`: HTA's own code computes HTA's tables. `progress` is called with `mapping.ranks.Done`.
+    `evidence`: files of the machines besides those in the run folder (topology matrix, NCCL log, doctor.json).
 
     Raises InputError where nothing can be read, UsageError for an executor that cannot be had. Damaged files
     cost themselves only and are findings.
     """
     found = find_traces(os.fspath(path))
-    return analyze_window(
-        found, found.windows[-1], MapOptions(jobs, executor, cache, with_hta, progress, load_reduce)
-    )
+    options = MapOptions(jobs, executor, cache, with_hta, progress, load_reduce)
+    return analyze_window(found, found.windows[-1], options, evidence)
 
 
 def find_traces(path: str) -> Discovery:
@@ -51,12 +53,14 @@ def find_traces(path: str) -> Discovery:
         raise
 
 
-def analyze_window(found: Discovery, window: Window, options: MapOptions | None = None) -> Report:
-    """Analyse one capture window of what `discover` found."""
+def analyze_window(
+    found: Discovery, window: Window, options: MapOptions | None = None, evidence: Sequence[str] = ()
+) -> Report:
+    """Analyse one capture window of what `discover` found; `evidence` as in `analyze`."""
     ranks, failed = summarize_all(window.files, options or MapOptions())
     from traceops.conclude import conclude
 
-    return conclude(found, ranks, failed)
+    return conclude(found, ranks, failed, evidence)
 
 
 class _CallableModule(ModuleType):

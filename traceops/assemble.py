@@ -57,6 +57,7 @@ def assemble(
         inventory=inventory(run),
         unprofiled_steps=unprofiled_steps(found),
         hang=hang,
+        fabric=run.fabric,
     )
 
 

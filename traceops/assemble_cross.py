@@ -13,6 +13,7 @@ from traceops.analyses.lateness import CAUSES
 from traceops.analyses.ledger import OWN_BUCKETS
 from traceops.analyses.links import busbw_gbs, collective_bytes
 from traceops.analyses.program import EXPOSED, PAINTED
+from traceops.analyses.reference import reference_rows
 from traceops.intervals import subtract, union
 from traceops.replay.critical_path import critical_path
 from traceops.replay.simulate import measured_step_ns
@@ -75,6 +76,7 @@ def cross_rank_tables(run: CrossRank) -> dict[str, list[dict[str, Any]]]:
         "lateness": _lateness_rows(run),
         "arrivals": _arrival_rows(run),
         "bandwidth": _bandwidth_rows(run),
+        "reference": reference_rows(run),
         "critical_path": _critical_path_rows(run),
         "timeline": _timeline_rows(run),
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from traceops.analyses.bandwidth import judge_low, judge_siblings
 from traceops.analyses.comm_pattern import judge_late_start, judge_small
-from traceops.analyses.communication import judge_exposed
+from traceops.analyses.communication import exposed_pct, judge_exposed
 from traceops.analyses.crossrank import CrossRank, measure_across
 from traceops.analyses.idle import judge_idle
 from traceops.analyses.judge_clocks import judge_clocks
@@ -30,12 +30,24 @@ from traceops.load.source import is_remote
 from traceops.model import Report
 from traceops.run_info import rank_hosts, run_block, world_size
 from traceops.summary import RankSummary
+from traceops.topology.circumstances import Circumstances
+from traceops.topology.discover import run_fabric
+from traceops.topology.judge import judge_fabric
+
+# Hangs that a broken link explains as well as anything else does.
+_STUCK = ("TO-H003", "TO-H005", "TO-H006")
 
 
-def conclude(found: Discovery, ranks: Sequence[RankSummary], failed: Sequence[tuple[str, str]]) -> Report:
+def conclude(
+    found: Discovery,
+    ranks: Sequence[RankSummary],
+    failed: Sequence[tuple[str, str]],
+    evidence: Sequence[str] = (),
+) -> Report:
     """The report on ranks in order, and on the files that `failed` with what is wrong with them.
 
-    Raises InputError where no rank has an event.
+    evidence: files besides those of the run folder that tell of its machines.
+    Raises InputError where no rank has an event, or a file of `evidence` is of no use.
     """
     usable = [summary for summary in ranks if summary.event_count]
     problems = [*found.problems, *failed]
@@ -46,9 +58,24 @@ def conclude(found: Discovery, ranks: Sequence[RankSummary], failed: Sequence[tu
             f"{found.root}: none of the traces holds an event that could be read:\n{listed}{evidence_hint(found.root)}"
         )
     found = replace(found, problems=tuple(problems))
-    run = measure_across(usable, world_size(found, usable), rank_hosts(found, usable))
+    fabric = run_fabric(found.root, evidence)
+    run = measure_across(usable, world_size(found, usable), rank_hosts(found, usable), fabric)
     hang, of_hang = included_diagnosis(found.root)
-    return assemble(found, run, run_block(found, usable), [*of_hang, *judge(found, usable, run)], hang)
+    verdicts = [*of_hang, *judge(found, usable, run)]
+    verdicts += judge_fabric(fabric, _circumstances(run, verdicts))
+    return assemble(found, run, run_block(found, usable), verdicts, hang)
+
+
+def _circumstances(run: CrossRank, verdicts: Sequence[Verdict]) -> Circumstances:
+    """What the traces say that gives the fabric's findings their weight."""
+    low = [f for v in verdicts if v.rule == "TO-C001" for f in v.findings if f.severity != "info"]
+    return Circumstances(
+        device=run.device,
+        slow=low[0].severity if low else None,
+        exposed_pct=exposed_pct(run),
+        hung=any(v.rule in _STUCK and v.findings for v in verdicts),
+        lost_ms=low[0].impact_ms if low else None,
+    )
 
 
 def judge(found: Discovery, ranks: Sequence[RankSummary], run: CrossRank) -> list[Verdict]:

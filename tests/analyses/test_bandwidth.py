@@ -16,7 +16,18 @@ from traceops.analyses.links import (
     reference_transfer_ns,
     reference_transfers,
 )
+from traceops.analyses.reference import reference_rows
 from traceops.replay.what_if import REFERENCE
+from traceops.topology.model import (
+    Communicator,
+    Fabric,
+    GraphBandwidth,
+    Measured,
+    NcclLog,
+    Place,
+    Quote,
+)
+from traceops.topology.model import Reference as MachineReference
 
 # As fast as NVLink 4 gives, so that a healthy group is well above the bound; messages of 64 MB.
 FAST = Size(bandwidth_gbs=300.0, far_bandwidth_gbs=300.0, elements=1 << 24, kernel_us=150.0)
@@ -52,6 +63,72 @@ def collective(op="allreduce", elements=1 << 24, dtype="Float", ranks=4, transfe
 def test_the_reference_goes_by_the_name_of_the_gpu(device, link, gbs):
     found = reference_of((0, 1), device, {0: "a", 1: "a"}, 2)
     assert (None if found is None else (found.link, found.busbw_gbs)) == (link and (link, gbs))
+
+
+def measured_at(gbs, host="a", gpu="NVIDIA H200", size=1 << 28):
+    row = Measured("all_reduce", (0, 1, 2, 3), size, 1.0, gbs, host)
+    return MachineReference(host, gpu, "t", 0.0, (row,))
+
+
+def expected_by_nccl(gbs, *, intra="NVL", inter="PIX", inter_gbs=None, hosts="aaaa", pattern=4):
+    quote = Quote("nccl.log", 1, "Pattern")
+    graph = GraphBandwidth(pattern, 12, gbs, gbs if inter_gbs is None else inter_gbs, intra, inter, quote)
+    places = {rank: Place(rank, host) for rank, host in enumerate(hosts)}
+    return NcclLog(("nccl.log",), communicators=(Communicator("c", len(hosts), places, graphs=(graph,)),))
+
+
+def known(device="NVIDIA H200", hosts="aaaa", **fabric):
+    named = dict(enumerate(hosts))
+    found = reference_of(tuple(named), device, named, len(named), Fabric(**fabric))
+    return None if found is None else (found.source, found.busbw_gbs)
+
+
+def test_measured_on_this_host_comes_before_what_nccl_expects_and_that_before_the_table():
+    assert known() == ("table", 350.0)
+    assert known(log=expected_by_nccl(360.0)) == ("graph", 360.0)
+    assert known(log=expected_by_nccl(360.0), references=(measured_at(335.0),)) == ("doctor", 335.0)
+
+
+def test_a_measurement_counts_for_the_same_host_and_gpu_and_large_messages_only():
+    for other in (measured_at(335.0, "b"), measured_at(335.0, gpu=None), measured_at(335.0, size=1 << 20)):
+        assert known(references=(other,)) == ("table", 350.0)
+    assert known(None, references=(measured_at(335.0),)) is None  # ranks on the CPU of a host with GPUs
+    assert known(None, references=(measured_at(1.5, gpu=None),)) == ("doctor", 1.5)
+
+
+def test_a_machine_that_was_broken_when_it_was_measured_is_no_reference():
+    assert known(references=(measured_at(25.0),)) == ("table", 350.0)
+
+
+def test_what_nccl_expects_of_host_memory_is_no_reference_where_there_is_nvlink():
+    by_shm = expected_by_nccl(40.0, intra="PHB")
+    assert known(log=by_shm) == ("table", 350.0)
+    assert known("NVIDIA L4", log=by_shm) == ("graph", 40.0)
+
+
+def test_between_hosts_the_slower_of_both_ways_counts():
+    log = expected_by_nccl(360.0, inter="PXB", inter_gbs=48.0, hosts="aabb")
+    assert known(hosts="aabb", log=log) == ("graph", 48.0)
+    assert known(hosts="aaab", log=expected_by_nccl(360.0)) is None  # a communicator of one host says nothing
+    assert (
+        known(hosts="aabb", log=expected_by_nccl(9.0, pattern=1, hosts="aabb")) is None
+    )  # trees are no rings
+
+
+def test_rows_against_the_reference_add_up_what_is_lost():
+    measured = across(simulate(program(ddp, replace(FAST, bandwidth_gbs=100.0)), 4))
+    rows = reference_rows(measured)
+    assert sum(row["count"] for row in rows) == len(measured.matching.collectives)
+    large = rows[0]
+    assert large["bytes_min"] >= 8_000_000
+    if large["reference_gbs"] is None:
+        assert large["lost_ms"] is None
+    fast = replace(measured, device="NVIDIA H200")
+    large = reference_rows(fast)[0]
+    assert (large["reference_source"], large["reference_gbs"]) == ("table", 350.0)
+    assert large["reference_pct"] == pytest.approx(100 * large["busbw_gbs"] / 350.0, abs=0.01)
+    assert large["lost_ms"] > 0
+    assert {row["reference_pct"] for row in reference_rows(fast) if row["bytes_max"] < 8_000_000} <= {None}
 
 
 def test_between_hosts_and_where_hosts_are_not_known_nothing_is_expected():

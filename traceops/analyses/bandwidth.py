@@ -8,7 +8,7 @@ import numpy as np
 
 from traceops.align.match import Collective, Matching
 from traceops.analyses.crossrank import CrossRank, mean_ms
-from traceops.analyses.links import LARGE_BYTES, busbw_gbs, collective_bytes, reference_of
+from traceops.analyses.links import LARGE_BYTES, busbw_gbs, collective_bytes
 from traceops.findings import Verdict, finding, severity_of
 from traceops.model import Evidence
 from traceops.replay.what_if import REFERENCE
@@ -36,7 +36,7 @@ def judge_low(run: CrossRank) -> Verdict:
         )
     low, seen = [], []
     for group, same in large.items():
-        reference = reference_of(group, device, hosts, run.world)
+        reference = run.reference(group)
         if reference is None:
             continue
         achieved = float(np.median([busbw_gbs(c) or 0.0 for c in same]))
@@ -60,13 +60,14 @@ def judge_low(run: CrossRank) -> Verdict:
     cost_ms = total_ms if saved is None else max(saved, 0.0) / 1e6
     if severity is None or 100.0 * cost_ms < _MATTERS_PCT * step_ms:
         severity = "info"
-    where = (
-        "of one host" if hosts.get(group[0]) is not None else "of one host, which these traces do not name"
-    )
+    named = {hosts.get(rank) for rank in group}
+    where = f"of {len(named)} hosts" if len(named) > 1 else "of one host"
+    if None in named:
+        where += ", which these traces do not name"
     ranks = sorted({rank for _, _, own, _, _ in low for rank in own})
     message = (
         f"Large {same[0].op} messages of {len(group)} ranks move {achieved:.1f} GB/s (bus bandwidth), {share:.1f} % "
-        f"of the {reference.busbw_gbs:g} GB/s that {reference.link} gives between {device} {where}."
+        f"of the {reference.busbw_gbs:g} GB/s that {reference.link} gives between {device or 'ranks'} {where}."
     )
     return Verdict(
         "TO-C001",
@@ -74,7 +75,7 @@ def judge_low(run: CrossRank) -> Verdict:
             finding(
                 "TO-C001",
                 severity,
-                "high" if hosts.get(group[0]) is not None else "medium",
+                "medium" if None in named else "high",
                 message,
                 [
                     Evidence(

@@ -10,7 +10,7 @@ import numpy as np
 from traceops.align.match import Collective, waits_by_rank
 from traceops.analyses.backward import NO_BACKWARD
 from traceops.analyses.crossrank import CrossRank, mean_ms
-from traceops.analyses.links import busbw_gbs, collective_bytes, reference_of
+from traceops.analyses.links import busbw_gbs, collective_bytes
 from traceops.findings import Verdict, finding, severity_of
 from traceops.model import Evidence
 from traceops.replay.what_if import NO_COMMUNICATION
@@ -38,7 +38,7 @@ def judge_small(run: CrossRank) -> Verdict:
     for collective in sized:
         best[collective.group] = max(best[collective.group], busbw_gbs(collective) or 0.0)
     for group in best:
-        link = reference_of(group, run.device, run.hosts, run.world)
+        link = run.reference(group)
         best[group] = max(best[group], link.busbw_gbs if link else 0.0)
     small = [c for c in sized if _is_small(c, best[c.group])]
     steps = max(len(run.ranks[0].duration), 1)

@@ -35,11 +35,7 @@ def judge_exposed(run: CrossRank) -> Verdict:
             not_evaluated=f"{100 * unmatched / exposed:.0f} % of the exposed communication could not be matched "
             "across ranks, so waiting and transfer cannot be told apart",
         )
-    shares = {
-        times.summary.rank: 100.0 * int(times.buckets["comm_transfer"].sum()) / int(times.duration.sum())
-        for times in run.ranks
-        if int(times.duration.sum()) > 0
-    }
+    shares = _exposed_shares(run)
     if not shares:
         return Verdict("TO-O001", not_evaluated="the traces hold no complete step")
     median = float(np.median(list(shares.values())))
@@ -71,6 +67,22 @@ def judge_exposed(run: CrossRank) -> Verdict:
         "TO-O001",
         (finding("TO-O001", severity, "high", message, evidence, ranks=ranks, impact_ms=round(gain, 3)),),
     )
+
+
+def exposed_pct(run: CrossRank) -> float | None:
+    """Percent of the step that is transfer which nothing hides, median over ranks; None where not known."""
+    if not run.split:
+        return None
+    shares = _exposed_shares(run)
+    return float(np.median(list(shares.values()))) if shares else None
+
+
+def _exposed_shares(run: CrossRank) -> dict[int, float]:
+    return {
+        times.summary.rank: 100.0 * int(times.buckets["comm_transfer"].sum()) / int(times.duration.sum())
+        for times in run.ranks
+        if int(times.duration.sum()) > 0
+    }
 
 
 def collective_rows(run: CrossRank) -> list[dict[str, Any]]:

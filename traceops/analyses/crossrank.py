@@ -11,13 +11,14 @@ from traceops.align.clocks import Clocks, align_clocks
 from traceops.align.match import Matching, match_collectives, waits_by_rank
 from traceops.analyses.lateness import Lateness, measure_lateness
 from traceops.analyses.ledger import BUCKETS
-from traceops.analyses.links import reference_transfers
+from traceops.analyses.links import Reference, reference_of, reference_transfers
 from traceops.analyses.stragglers import Stragglers, measure_stragglers
 from traceops.intervals import intersect, subtract, union
 from traceops.model import Int
 from traceops.replay.graph import Graph, build_graph
 from traceops.replay.what_if import Replays, WhatIf, measure_what_if
 from traceops.summary import RankSummary
+from traceops.topology.model import Fabric
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,22 @@ class CrossRank:
     lateness: Lateness | None = None
     stragglers: Stragglers | None = None
     what_if: WhatIf | None = None
+    fabric: Fabric | None = None
+
+    def reference(self, group: Sequence[int]) -> Reference | None:
+        """What the link between these ranks should give."""
+        return reference_of(group, self.device, self.hosts, self.world, self.fabric)
 
 
 def measure_across(
-    ranks: Sequence[RankSummary], world: int, hosts: Mapping[int, str | None] | None = None
+    ranks: Sequence[RankSummary],
+    world: int,
+    hosts: Mapping[int, str | None] | None = None,
+    fabric: Fabric | None = None,
 ) -> CrossRank:
     """Match collectives, align clocks, split communication, and replay the steps [docs/metrics.md].
 
-    `hosts` names the host of each rank where that is known.
+    `hosts` names the host of each rank where that is known; `fabric` is what was saved of the machines.
     """
     matching = match_collectives(ranks, tuple(range(world)))
     waits = waits_by_rank(matching, ranks)
@@ -100,12 +109,12 @@ def measure_across(
         )
     device = next((summary.meta.device for summary in ranks if summary.meta.device), None)
     known = {summary.rank: hosts.get(summary.rank) for summary in ranks}
-    run = CrossRank(tuple(times), matching, split, world, known, device, clocks)
+    run = CrossRank(tuple(times), matching, split, world, known, device, clocks, fabric=fabric)
     if graph is None or lateness is None:
         return run
     replays = Replays(graph)
     stragglers = measure_stragglers(replays, lateness)
-    reference = reference_transfers(matching, graph.kind, device, known, world)
+    reference = reference_transfers(matching, graph.kind, device, known, world, fabric)
     what_if = measure_what_if(replays, _rank_sets(stragglers), reference)
     return replace(run, graph=graph, lateness=lateness, stragglers=stragglers, what_if=what_if)
 

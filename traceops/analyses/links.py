@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 import numpy as np
 
 from traceops.align.match import Collective, Matching
 from traceops.analyses.message_size import message_bytes
 from traceops.model import Int
+from traceops.topology.model import Communicator, Fabric, GraphBandwidth
 
 # Bus bandwidth that NCCL reaches inside one host for large messages, GB/s: a bit under the link's one-way
 # rate of NVLink 2, 3, 4 and 5 (150, 300, 450 and 900 GB/s). [NVIDIA data sheets; nccl-tests on such hosts]
@@ -28,12 +30,23 @@ GPUS_A_HOST = 8  # a job no larger than this whose traces name no hosts is taken
 _LATENCY_NS = 20_000.0
 
 
+_RING = 4  # NCCL's number of the pattern
+_FAST_PATHS = ("NVL", "NVB", "C2C")
+# A machine that gave less than this share of what its GPUs' link gives elsewhere was broken when it was measured.
+_TRUSTED_SHARE = 0.3
+
+
 @dataclass(frozen=True)
 class Reference:
-    """What a link should give, GB/s of bus bandwidth, and where that is known from."""
+    """What a link should give, GB/s of bus bandwidth, and where that is known from.
+
+    link: as in `… that LINK gives`. source: ``doctor``, ``graph`` (NCCL's own search), ``table`` (the GPU's name),
+    ``siblings`` (the best group of the same kind).
+    """
 
     link: str
     busbw_gbs: float
+    source: Literal["doctor", "graph", "table", "siblings"] = "table"
 
 
 def collective_bytes(collective: Collective) -> int | None:
@@ -63,14 +76,77 @@ def busbw_gbs(collective: Collective) -> float | None:
 
 
 def reference_of(
-    group: Sequence[int], device: str | None, hosts: Mapping[int, str | None], world: int
+    group: Sequence[int],
+    device: str | None,
+    hosts: Mapping[int, str | None],
+    world: int,
+    fabric: Fabric | None = None,
 ) -> Reference | None:
-    """What the link between these ranks should give: by the GPU's name inside one host, else not known."""
+    """What the link between these ranks should give; None where nothing tells.
+
+    In order: measured on this host by the doctor, NCCL's own expectation in its log, the GPU's name. Between hosts
+    only NCCL's expectation counts.
+    """
     known = {hosts.get(rank) for rank in group}
     one_host = len(known) == 1 and (None not in known or world <= GPUS_A_HOST)
-    if device is None or not one_host:
+    listed = link_by_name(device) if one_host else None
+    if fabric is None:
+        return listed
+    if one_host:
+        measured = _measured(fabric, next(iter(known)), device)
+        if measured is not None and (
+            listed is None or measured.busbw_gbs >= _TRUSTED_SHARE * listed.busbw_gbs
+        ):
+            return measured
+    if len(group) > 1 and (one_host or None not in known):
+        return _expected(fabric, len(group), one_host, listed) or listed
+    return listed
+
+
+def link_by_name(device: str | None) -> Reference | None:
+    """What the NVLink of GPUs of this name gives inside one host; None for those without, or not known."""
+    if device is None:
         return None
     return next((Reference(link, gbs) for name, link, gbs in LINKS if re.search(name, device)), None)
+
+
+def _measured(fabric: Fabric, host: str | None, device: str | None) -> Reference | None:
+    """The best large all-reduce that the doctor measured on this host, if its GPUs are still the same."""
+    best = None
+    for reference in fabric.references:
+        if (host is not None and reference.host != host) or reference.gpu != device:
+            continue
+        rows = [row for row in reference.measured if row.op == "all_reduce" and row.bytes >= LARGE_BYTES]
+        for row in rows:
+            if best is None or row.busbw_gbs > best.busbw_gbs:
+                best = Reference(f"this host ({reference.host}, traceops doctor)", row.busbw_gbs, "doctor")
+    return best
+
+
+def _expected(fabric: Fabric, size: int, one_host: bool, listed: Reference | None) -> Reference | None:
+    """The ring that NCCL found for a communicator of this size, GB/s one way, which is its bus bandwidth.
+
+    Rings over host memory between GPUs that have NVLink are what is wrong, not what to expect.
+    """
+    best = None
+    for communicator in fabric.log.communicators if fabric.log is not None else ():
+        if communicator.size != size or _spans_hosts(communicator) is one_host:
+            continue
+        for graph in communicator.graphs:
+            if graph.pattern != _RING or (listed is not None and graph.intra_type not in _FAST_PATHS):
+                continue
+            gbs = graph.intra_gbs if one_host else min(graph.intra_gbs, graph.inter_gbs)
+            if gbs > 0 and (best is None or gbs > best.busbw_gbs):
+                best = Reference(f"NCCL's ring ({_types(graph, one_host)}, by its own search)", gbs, "graph")
+    return best
+
+
+def _spans_hosts(communicator: Communicator) -> bool:
+    return len({place.host for place in communicator.places.values()}) > 1
+
+
+def _types(graph: GraphBandwidth, one_host: bool) -> str:
+    return "/".join(kind for kind in (graph.intra_type, None if one_host else graph.inter_type) if kind)
 
 
 def reference_transfer_ns(collective: Collective, reference: Reference | None) -> float:
@@ -82,11 +158,16 @@ def reference_transfer_ns(collective: Collective, reference: Reference | None) -
 
 
 def reference_transfers(
-    matching: Matching, order: Sequence[int], device: str | None, hosts: Mapping[int, str | None], world: int
+    matching: Matching,
+    order: Sequence[int],
+    device: str | None,
+    hosts: Mapping[int, str | None],
+    world: int,
+    fabric: Fabric | None = None,
 ) -> Int | None:
     """Transfer of each collective of `order` at its link's reference, ns; None where no link is known."""
     groups = {collective.group for collective in matching.collectives}
-    links = {group: reference_of(group, device, hosts, world) for group in groups}
+    links = {group: reference_of(group, device, hosts, world, fabric) for group in groups}
     if not any(links.values()):
         return None
     chosen = (matching.collectives[number] for number in order)

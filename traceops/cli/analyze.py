@@ -45,6 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="read every trace anew, keep nothing of it in $TRACEOPS_CACHE (~/.cache/traceops)",
     )
+    add(
+        "--evidence",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="of the machines, kept elsewhere: nvidia-smi topo -m, an NCCL log, doctor.json; repeatable",
+    )
     add("--hta", action="store_true", help="compute HTA's tables with HTA itself: the same numbers, slower")
     add("-q", "--quiet", action="store_true", help="print the report's path only")
 
@@ -73,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
         try:
             with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
                 options = MapOptions(args.jobs, args.executor, args.cache, args.hta, progress, load_rest)
-                report = analyze_window(found, window, options)
+                report = analyze_window(found, window, options, args.evidence)
         except InputError as error:  # a window without a usable trace hides no other
             unusable = error
             if len(found.windows) > 1:

@@ -1,0 +1,30 @@
+"""TO-P001 to TO-P005: what the fabric's evidence says is wrong with it."""
+
+from __future__ import annotations
+
+from traceops.findings import Verdict
+from traceops.topology.circumstances import Circumstances
+from traceops.topology.judge_network import judge_far_nic, judge_sockets
+from traceops.topology.judge_paths import judge_across_nodes, judge_unused_links
+from traceops.topology.judge_widths import judge_widths
+from traceops.topology.model import Fabric
+
+_NONE = (
+    "nothing tells of the fabric: no topology matrix (nvidia-smi topo -m), no NCCL log (NCCL_DEBUG=INFO) and no XML "
+    "of NCCL in the run folder or beside the traces"
+)
+FABRIC_RULES = ("TO-P001", "TO-P002", "TO-P003", "TO-P004", "TO-P005")
+
+
+def judge_fabric(fabric: Fabric | None, circumstances: Circumstances | None = None) -> list[Verdict]:
+    """A verdict for each rule of the fabric."""
+    if fabric is None or not (fabric.machines or fabric.log is not None):
+        return [Verdict(rule, not_evaluated=_NONE) for rule in FABRIC_RULES]
+    known = circumstances or Circumstances()
+    return [
+        judge_across_nodes(fabric, known),
+        judge_unused_links(fabric, known),
+        judge_sockets(fabric, known),
+        judge_far_nic(fabric),
+        judge_widths(fabric),
+    ]

@@ -1,0 +1,176 @@
+"""TO-P003 and TO-P004: sockets in place of the fast network, and NICs far from their GPU."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from traceops.findings import Verdict, finding
+from traceops.model import Evidence, Severity
+from traceops.topology.circumstances import Circumstances, at_least, quoted
+from traceops.topology.model import Fabric, Gpu, NcclLog, NcclSetting, Nic, Path, Quote
+from traceops.topology.talks import Talk, distance, nearest_nics, nic_name, talks
+
+_SLOW_NETWORK = "Socket"
+_TO_SOCKETS = (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "SOCKET"))
+_NO_LOG = "no log of NCCL says which network it uses (NCCL_DEBUG=INFO)"
+
+
+def judge_sockets(fabric: Fabric, known: Circumstances) -> Verdict:
+    """TO-P003: data goes over TCP sockets, or a fast network's plugin did not start."""
+    log = fabric.log
+    if log is None or not (log.networks or log.communicators or log.plugin_failures):
+        return Verdict("TO-P003", not_evaluated=_NO_LOG)
+    over_sockets = [talk for talk in talks(fabric) if _is_socket(talk)]
+    fast = [nic for machine in fabric.machines for nic in machine.nics if _is_fast(nic)]
+    asked_for = _asked_for_sockets(log)
+    evidence = [
+        *quoted(log.plugin_failures, "NCCL"),
+        *quoted((setting.quote for setting in asked_for), "NCCL"),
+        *quoted((talk.connection.quote for talk in over_sockets), "NCCL", 2),
+    ]
+    if not over_sockets and not log.plugin_failures:
+        networks = sorted({network.plugin for network in log.networks})
+        used = sorted({talk.way for talk in talks(fabric) if talk.connection.transport == "NET"})
+        return Verdict("TO-P003", clear=_clear(networks, used, bool(log.communicators)))
+    between = [talk for talk in over_sockets if not talk.inside]
+    pairs = len({frozenset((t.connection.source, t.connection.destination)) for t in over_sockets})
+    evidence.insert(0, Evidence("pairs of ranks over sockets", pairs, "pairs"))
+    severity: Severity
+    if log.plugin_failures:
+        severity = "error" if between else "warning" if over_sockets else "info"
+        message = "A fast network's plugin did not start" + (
+            ", and NCCL fell back to sockets."
+            if over_sockets
+            else "; no rank needed the network in this run."
+        )
+    elif between and (fast or asked_for):
+        severity = at_least("warning", known.slow)
+        have = (
+            f" though there {'is' if len(fast) == 1 else 'are'} {', '.join(map(nic_name, fast[:4]))}"
+            if fast
+            else ""
+        )
+        message = f"NCCL goes over TCP sockets between hosts{have}."
+    elif between:
+        severity = at_least("info", known.slow)
+        message = (
+            "NCCL goes over TCP sockets between hosts; nothing in its log tells of a faster network. If these hosts "
+            "have InfiniBand, RoCE or EFA, its plugin or drivers are missing where the ranks run."
+        )
+    else:
+        severity = at_least("warning", known.slow)
+        message = "NCCL sends over TCP sockets between GPUs of one host, the slowest way there is."
+    if asked_for:
+        message += f" {' and '.join(f'{s.name} was set to {s.value}' for s in asked_for)}."
+    ranks = sorted({rank for t in over_sockets for rank in (t.connection.source, t.connection.destination)})
+    return Verdict(
+        "TO-P003",
+        (
+            finding(
+                "TO-P003",
+                severity,
+                "medium" if severity == "info" else "high",
+                message,
+                evidence,
+                ranks=ranks if len({c.size for c in log.communicators}) == 1 else (),
+                impact_ms=known.lost_ms if over_sockets and severity != "info" else None,
+            ),
+        ),
+    )
+
+
+def judge_far_nic(fabric: Fabric) -> Verdict:
+    """TO-P004: a rank sends through a NIC that is farther from its GPU than another one."""
+    log = fabric.log
+    if log is None:
+        return Verdict("TO-P004", not_evaluated=_NO_LOG)
+    seen = 0
+    far: dict[tuple[str | None, Gpu, Nic], tuple[Path, tuple[Nic, ...], Path, list[Quote]]] = {}
+    ranks: dict[tuple[str | None, Gpu, Nic], set[int]] = defaultdict(set)
+    for talk in talks(fabric):
+        if talk.connection.transport != "NET" or _is_socket(talk):
+            continue
+        for gpu, nic in _ends(log, talk):
+            assert talk.machine is not None
+            path = talk.machine.path(gpu.label, nic.label)
+            near, best = nearest_nics(talk.machine, gpu)
+            if path is None or best is None:
+                continue
+            seen += 1
+            if distance(path) > distance(best):
+                key = (talk.machine.host, gpu, nic)
+                quotes = far.setdefault(key, (path, near, best, []))[3]
+                quotes.append(talk.connection.quote)
+                ranks[key].add(talk.connection.source)
+    findings = [
+        finding(
+            "TO-P004",
+            "warning" if path.kind == "SYS" else "info",
+            "high",
+            f"{gpu.label}{f' of {host}' if host else ''} sends through {nic_name(nic)}, which lies {_far(path)} from "
+            f"it, while {', '.join(map(nic_name, near[:4]))} {'is' if len(near) == 1 else 'are'} near ({best.kind}).",
+            [
+                Evidence("path to the NIC in use", path.kind),
+                Evidence("path to the nearest NIC", best.kind),
+                *quoted(quotes, "NCCL", 2),
+                *quoted((path.quote for path in (path, best) if path.quote is not None), "topology", 2),
+            ],
+            ranks=sorted(ranks[host, gpu, nic]),
+        )
+        for (host, gpu, nic), (path, near, best, quotes) in far.items()
+    ]
+    if not findings and not seen:
+        return Verdict(
+            "TO-P004",
+            not_evaluated="no rank goes through a NIC of which the log and a topology tell the place",
+        )
+    return Verdict(
+        "TO-P004", tuple(findings), clear=f"each of {seen} connections takes a NIC nearest to its GPU"
+    )
+
+
+def _ends(log: NcclLog, talk: Talk) -> list[tuple[Gpu, Nic]]:
+    """The sender's GPU and the NIC it uses, where both are known."""
+    gpu, place, machine = talk.gpus[0], talk.source, talk.machine
+    if gpu is None or place is None or machine is None or talk.connection.device is None:
+        return []
+    networks = [n for n in log.networks if n.host == place.host and n.pid == place.pid]
+    names = {
+        name.partition(":")[0]
+        for network in networks
+        for number, name in network.devices
+        if number == talk.connection.device
+    }
+    return [(gpu, nic) for nic in machine.nics if nic.name in names or nic.label in names][:1]
+
+
+def _asked_for_sockets(log: NcclLog) -> list[NcclSetting]:
+    found: dict[str, NcclSetting] = {}
+    for setting in log.settings:
+        if any(
+            setting.name == name and setting.value.strip().upper().startswith(value)
+            for name, value in _TO_SOCKETS
+        ):
+            found.setdefault(setting.name, setting)
+    return list(found.values())
+
+
+def _is_socket(talk: Talk) -> bool:
+    return talk.connection.transport == "NET" and talk.connection.detail.startswith(_SLOW_NETWORK)
+
+
+def _is_fast(nic: Nic) -> bool:
+    return nic.kind in ("IB", "RoCE", "EFA") and nic.up is not False
+
+
+def _far(path: Path) -> str:
+    return "across NUMA nodes (SYS)" if path.kind == "SYS" else f"farther ({path.kind})"
+
+
+def _clear(networks: Sequence[str], used: Sequence[str], talked: bool) -> str:
+    if used:
+        return f"between ranks NCCL goes over {', '.join(used)}"
+    if talked:
+        return "no rank sends over the network"
+    return f"the network is {', '.join(networks)}; no connection over sockets is in the log"

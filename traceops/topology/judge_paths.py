@@ -1,0 +1,237 @@
+"""TO-P001 and TO-P002: pairs of GPUs that are far apart, and near ones that do not use their link."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from traceops.analyses.links import link_by_name
+from traceops.findings import Verdict, finding
+from traceops.model import Confidence, Evidence, Severity
+from traceops.topology.circumstances import Circumstances, at_least, quoted
+from traceops.topology.model import Fabric, Gpu, Machine, NcclLog, NcclSetting, Path
+from traceops.topology.talks import Talk, gpu_pairs, nearest_nics, nic_name, talks
+
+_EXPOSED_PCT = 20.0  # of the step: from there on a slow path is more than information
+_MOST_PAIRS = 6
+_SWITCHED_OFF = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
+_NEAR = ("PIX", "PXB")  # NCCL uses P2P over PCIe up to here by default [NCCL, paths.cc]
+
+
+def judge_across_nodes(fabric: Fabric, known: Circumstances) -> Verdict:
+    """TO-P001: GPUs that reach each other only across NUMA nodes."""
+    all_talks = talks(fabric)
+    findings = []
+    judged = 0
+    for machine in fabric.machines:
+        used = _used(machine, all_talks)
+        pairs = list(gpu_pairs(machine, used))
+        judged += len(pairs)
+        across = [(one, other, path) for one, other, path in pairs if path.kind == "SYS"]
+        if not across:
+            continue
+        between = [talk for talk in all_talks if talk.machine is machine and _is_one_of(talk, across)]
+        severity, why = _weight(known)
+        given, nearer = _measured(known, machine, across), _measured(known, machine, pairs, "SYS")
+        if given is not None and nearer is not None and 2 * given < nearer:
+            severity = at_least(severity, "warning")
+        message = (
+            f"{_listed(across)}{_on(machine)} reach each other only through PCIe and the link between the processors "
+            f"(SYS{_nodes(across)}), the slowest path inside a host{why}. {_ways(between)}{_nics(machine, used)}"
+        )
+        ranks = sorted({rank for talk in between for rank in _ranks(talk)})
+        evidence = [
+            Evidence("pairs of GPUs across NUMA nodes", len(across), f"of {len(pairs)}"),
+            *quoted((path.quote for *_, path in across if path.quote is not None), "topology"),
+            *quoted((talk.connection.quote for talk in between), "NCCL"),
+        ]
+        if given is not None:
+            evidence.append(Evidence("slowest pair across nodes", round(given, 2), "GB/s"))
+        if nearer is not None:
+            evidence.append(Evidence("slowest nearer pair", round(nearer, 2), "GB/s"))
+        if known.exposed_pct is not None:
+            evidence.append(
+                Evidence("exposed transfer", round(known.exposed_pct, 1), "% of the step", _EXPOSED_PCT)
+            )
+        confidence: Confidence = "high" if severity == "info" else "medium"
+        findings.append(
+            finding(
+                "TO-P001", severity, confidence, message.strip(), evidence, ranks=_of_world(ranks, fabric)
+            )
+        )
+    if not findings and not judged:
+        return Verdict("TO-P001", not_evaluated="the paths between GPUs of one host are not known")
+    return Verdict("TO-P001", tuple(findings), clear=f"none of {judged} pairs of GPUs lies across NUMA nodes")
+
+
+def judge_unused_links(fabric: Fabric, known: Circumstances) -> Verdict:
+    """TO-P002: GPUs of one host that talk through host memory or the network though P2P is there."""
+    inside = [talk for talk in talks(fabric) if talk.inside]
+    if not inside:
+        return Verdict(
+            "TO-P002",
+            not_evaluated="no log of NCCL says which way GPUs of one host talk (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS="
+            "INIT,ENV,GRAPH)",
+        )
+    assert fabric.log is not None
+    settings = _switched_off(fabric.log)
+    reasons: dict[str, list[Talk]] = defaultdict(list)
+    for talk in inside:
+        if talk.connection.transport in ("SHM", "NET"):
+            reason = _lost_link(talk, known.device, bool(settings))
+            if reason:
+                reasons[reason].append(talk)
+    findings = []
+    for reason, missed in reasons.items():
+        ways = sorted({talk.way for talk in missed})
+        pairs = {frozenset(_ranks(talk)) for talk in missed}
+        through = "the network" if all(t.connection.transport == "NET" for t in missed) else "host memory"
+        if len({talk.connection.transport for talk in missed}) > 1:
+            through = "host memory and the network"
+        because = (
+            f" The log says that {' and '.join(f'{s.name} was set to {s.value}' for s in settings)}."
+            if settings
+            else " No variable in the log switches P2P off: look for isolated containers (each rank must see all "
+            "GPUs' devices and share IPC), IOMMU or ACS, and a driver without P2P."
+        )
+        evidence = [
+            Evidence(
+                "pairs of ranks without P2P", len(pairs), f"of {len({frozenset(_ranks(t)) for t in inside})}"
+            ),
+            *quoted((talk.connection.quote for talk in missed), "NCCL"),
+            *quoted((setting.quote for setting in settings), "NCCL"),
+            *quoted(
+                (t.path.quote for t in missed if t.path is not None and t.path.quote is not None),
+                "topology",
+                1,
+            ),
+        ]
+        certain = reason.startswith("NVLink") or bool(settings)
+        findings.append(
+            finding(
+                "TO-P002",
+                at_least("warning", known.slow) if certain else "info",
+                "high" if certain else "medium",
+                f"GPUs of one host talk through {through} ({', '.join(ways)}) though {reason}.{because}",
+                evidence,
+                ranks=_of_world(sorted({rank for talk in missed for rank in _ranks(talk)}), fabric),
+                impact_ms=known.lost_ms if certain else None,
+            )
+        )
+    used = sorted({talk.way for talk in inside})
+    return Verdict("TO-P002", tuple(findings), clear=f"GPUs of one host talk by {', '.join(used)}")
+
+
+def _lost_link(talk: Talk, device: str | None, switched_off: bool) -> str:
+    """What the pair has and does not use; empty where nothing says that it has anything better."""
+    path = talk.path
+    if path is not None and path.kind in ("NV", "XGMI"):
+        return "XGMI connects them" if path.kind == "XGMI" else "NVLink connects them"
+    name = next((gpu.name for gpu in talk.gpus if gpu is not None and gpu.name), None) or device
+    if path is None and name is not None and (known := link_by_name(name)) is not None:
+        return f"NVLink connects GPUs of this kind ({name}: {known.link})"
+    if path is not None and path.kind in _NEAR:
+        return f"they hang at the same PCIe switches ({path.kind}), near enough for P2P"
+    if switched_off and path is None:
+        return "nothing says that P2P would not work: it was switched off"
+    return ""
+
+
+def _switched_off(log: NcclLog) -> list[NcclSetting]:
+    found: dict[str, NcclSetting] = {}
+    for setting in log.settings:
+        level = setting.name == "NCCL_P2P_LEVEL" and setting.value.strip().upper() not in ("LOC", "0")
+        off = re.match(r"\s*0", setting.value) is not None and setting.name != "NCCL_P2P_LEVEL"
+        if setting.name in _SWITCHED_OFF and not level and not off:
+            found.setdefault(setting.name, setting)
+    return list(found.values())
+
+
+def _weight(known: Circumstances) -> tuple[Severity, str]:
+    """Far apart alone is information; with a hang or with time lost it is more."""
+    if known.hung:
+        return (
+            "warning",
+            "; ranks hang in a collective, and P2P that is promised but broken does that: try NCCL_P2P_DISABLE=1",
+        )
+    if known.slow or (known.exposed_pct or 0.0) >= _EXPOSED_PCT:
+        return "warning", "; and communication holds this run up"
+    return "info", ": slower than between GPUs of one node, and no sign of a fault by itself"
+
+
+def _measured(
+    known: Circumstances, machine: Machine, pairs: Sequence[tuple[Gpu, Gpu, Path]], leave_out: str = ""
+) -> float | None:
+    """The slowest of the pairs as measured, GB/s, without those of one kind; None where none was measured."""
+    wanted = {frozenset((one.index, other.index)) for one, other, path in pairs if path.kind != leave_out}
+    rows = (row for row in known.measured if row.op == "send_recv" and row.host in (None, machine.host))
+    return min((row.busbw_gbs for row in rows if frozenset(row.gpus) in wanted), default=None)
+
+
+def _used(machine: Machine, all_talks: Sequence[Talk]) -> list[Gpu]:
+    """The GPUs that ranks of the log run on, all of the machine where no log says it."""
+    seen = [gpu for talk in all_talks if talk.machine is machine for gpu in talk.gpus if gpu is not None]
+    return sorted(set(seen), key=lambda gpu: gpu.index) or list(machine.gpus)
+
+
+def _is_one_of(talk: Talk, pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> bool:
+    return any({one, other} == set(talk.gpus) for one, other, _ in pairs)
+
+
+def _ways(between: Sequence[Talk]) -> str:
+    if not between:
+        return (
+            "Which way NCCL goes its log would say (NCCL_DEBUG=INFO); left to itself it goes through host memory "
+            "(SHM), with two GPUs at AMD processors by P2P. "
+        )
+    took = sorted({talk.way for talk in between})
+    could = {
+        "P2P": "it could go through host memory (NCCL_P2P_DISABLE=1) where P2P over this path is slow or broken",
+        "SHM": "it could try P2P through both processors (NCCL_P2P_LEVEL=SYS), if the driver allows it: measure both "
+        "with traceops doctor",
+        "NET": "it could go through host memory (SHM), which needs room in /dev/shm and ranks that share IPC",
+    }
+    transport = between[0].connection.transport
+    return f"NCCL took {', '.join(took)}; {could.get(transport, 'nothing faster is known')}. "
+
+
+def _nics(machine: Machine, used: Sequence[Gpu]) -> str:
+    """Which NICs are near which GPU: what a way over the network would take."""
+    near = [(gpu, *nearest_nics(machine, gpu)) for gpu in used]
+    if not any(nics for _, nics, _ in near):
+        return ""
+    parts = [
+        f"{gpu.label} to {', '.join(map(nic_name, nics))} ({path.kind})"
+        for gpu, nics, path in near[:_MOST_PAIRS]
+        if path is not None
+    ]
+    bonded = any(nic.bonded for nic in machine.nics)
+    note = " NCCL treats a bonded NIC as one device, near one node only." if bonded else ""
+    return f"Nearest NICs, for traffic to other hosts: {'; '.join(parts)}.{note}"
+
+
+def _listed(pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> str:
+    named = [f"{one.label} and {other.label}" for one, other, _ in pairs[:_MOST_PAIRS]]
+    more = f" and {len(pairs) - _MOST_PAIRS} more pairs" if len(pairs) > _MOST_PAIRS else ""
+    return "; ".join(named) + more
+
+
+def _nodes(pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> str:
+    nodes = sorted({gpu.numa for one, other, _ in pairs for gpu in (one, other) if gpu.numa is not None})
+    return f", NUMA nodes {', '.join(map(str, nodes))}" if len(nodes) > 1 else ""
+
+
+def _on(machine: Machine) -> str:
+    return f" on {machine.host}" if machine.host else ""
+
+
+def _ranks(talk: Talk) -> Iterator[int]:
+    yield talk.connection.source
+    yield talk.connection.destination
+
+
+def _of_world(ranks: Sequence[int], fabric: Fabric) -> list[int]:
+    """Ranks count inside their communicator: they are ranks of the job where there is only one size of it."""
+    sizes = {communicator.size for communicator in fabric.log.communicators} if fabric.log else set()
+    return list(ranks) if len(sizes) == 1 else []

@@ -1,0 +1,89 @@
+"""Reads what was saved of the fabric: topology matrices, NCCL's logs, XML dumps, the doctor's measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from traceops.errors import InputError
+from traceops.load.nccl_log import holds_nccl_lines, read_nccl_log
+from traceops.load.rocm_topo import looks_like_rocm_topo, read_rocm_topo
+from traceops.load.topo_matrix import looks_like_topo_matrix, read_topo_matrices
+from traceops.topology.merge import merge_machines
+from traceops.topology.model import Fabric, Machine, Reference
+
+_HEAD = 1 << 16
+
+
+@dataclass
+class _Found:
+    machines: list[Machine] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
+    references: list[Reference] = field(default_factory=list)
+    problems: list[tuple[str, str]] = field(default_factory=list)
+
+
+def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
+    """What the files tell together. Those that were found cost only themselves if they are bad.
+
+    Raises InputError for one of `named` that is of no use.
+    """
+    found = _Found()
+    for path in files:
+        try:
+            _read(path, found)
+        except InputError as error:
+            found.problems.append((str(path), str(error).removeprefix(f"{path}").lstrip(": ")))
+    for path in named:
+        if not path.is_file():
+            raise InputError(
+                f"{path} is no file; give a topology matrix, an NCCL log, an XML or a doctor.json"
+            )
+        if not _read(path, found):
+            raise InputError(
+                f"{path} holds no topology matrix, no NCCL lines (NCCL_DEBUG=INFO), no topology XML and nothing of "
+                "traceops doctor"
+            )
+    log = read_nccl_log(found.logs) if found.logs else None
+    machines = [*found.machines, *(log.machines if log is not None else ())]
+    return Fabric(merge_machines(machines), log, tuple(found.references), tuple(found.problems))
+
+
+def _read(path: Path, found: _Found) -> bool:
+    """Whether the file told anything. Raises InputError for one that should have and is damaged."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD).decode(errors="replace")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
+    if path.suffix == ".json" or head.lstrip().startswith("{"):
+        return _read_json(path, head, found)
+    if head.lstrip().startswith("<"):
+        from traceops.load.nccl_xml import read_topology_xml  # the parser takes a while to load
+
+        machines = read_topology_xml(str(path)) if "<system" in head else ()
+        found.machines += machines
+        return bool(machines) or "<graphs" in head
+    told = False
+    if looks_like_topo_matrix(head):
+        found.machines += read_topo_matrices(str(path))
+        told = True
+    elif looks_like_rocm_topo(head):
+        found.machines += read_rocm_topo(str(path))
+        told = True
+    if holds_nccl_lines(str(path)):
+        found.logs.append(str(path))
+        told = True
+    return told
+
+
+def _read_json(path: Path, head: str, found: _Found) -> bool:
+    """What the doctor wrote: doctor.json, or the reference that a run took along."""
+    if '"measured"' not in head and '"references"' not in head and path.name != "doctor.json":
+        return False
+    from traceops.doctor.reference import references_in  # most runs have none
+
+    references = references_in(path)
+    found.references += references
+    return bool(references)
