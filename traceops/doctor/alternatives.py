@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from traceops.doctor.model import Change
+from traceops.doctor.situation import Situation
 
-# Left alone whoever set them: they only tell, or (multicast through NVSwitch) hang hosts where they are switched on.
-_LEFT_ALONE = ("NCCL_NVLS_ENABLE", "NCCL_CONF_FILE", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT")
-_ONLY_TELL = ("NCCL_DEBUG", "NCCL_TOPO_DUMP", "NCCL_GRAPH_DUMP", "NCCL_DESYNC", "NCCL_TRACE", "NCCL_RAS")
 # What a variable holds down while it is set, for the text of the change that removes it.
 WHAT_IT_HOLDS: dict[str, str] = {
     "NCCL_P2P_DISABLE": "lets GPUs of one host send to each other directly again",
@@ -29,36 +26,6 @@ WHAT_IT_HOLDS: dict[str, str] = {
     "NCCL_MAX_NCHANNELS": "lets NCCL use as many channels as it finds",
     "NCCL_MAX_CTAS": "lets NCCL use as many thread blocks as it finds",
 }
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What is known when alternatives are chosen.
-
-    environ: variables of all nodes, those of node 0 before the others'. world: ranks of all nodes. interfaces: network
-    interfaces that are up, without loopback. hcas: InfiniBand and RoCE devices. transports: ways NCCL took
-    (``P2P/CUMEM``, ``SHM``, ``NET/Socket``). failed: stages that did not come out right. slow: far below what the link
-    gives. costly: variables of the environment that cost speed.
-    """
-
-    backend: str
-    world: int
-    nodes: int = 1
-    environ: Mapping[str, str] = field(default_factory=dict)
-    interfaces: tuple[str, ...] = ()
-    hcas: tuple[str, ...] = ()
-    transports: frozenset[str] = frozenset()
-    failed: frozenset[str] = frozenset()
-    slow: bool = False
-    costly: tuple[str, ...] = ()
-
-    @property
-    def broken(self) -> bool:
-        return bool(self.failed)
-
-    def takes(self, transport: str) -> bool:
-        """Whether NCCL went this way; where it never came to that, it may have."""
-        return not self.transports or any(one.startswith(transport) for one in self.transports)
 
 
 Applies = Callable[[Situation], bool]
@@ -91,7 +58,7 @@ def _network(situation: Situation) -> bool:
     return _nccl(situation) and (situation.nodes > 1 or "start" in situation.failed)
 
 
-def _infiniband(situation: Situation) -> bool:
+def infiniband(situation: Situation) -> bool:
     return _network(situation) and bool(situation.hcas)
 
 
@@ -192,7 +159,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
                 does=f"addresses RoCE ports by entry {index} of their GID table (3 is RoCE v2 with IPv4 on most hosts)",
                 costs="nothing if it is the right one; it is a matter of the fabric",
             ),
-            broken=_infiniband,
+            broken=infiniband,
         )
         for index in (3, 1)
     ),
@@ -202,7 +169,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
             does="has network devices copy through host memory, not read GPU memory directly (GPUDirect RDMA)",
             costs="bandwidth between hosts, often half",
         ),
-        broken=_infiniband,
+        broken=infiniband,
     ),
     Alternative(
         Change(
@@ -210,7 +177,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
             does="sends between hosts over TCP, not InfiniBand or RoCE",
             costs="nearly all bandwidth between hosts; nothing on one host",
         ),
-        broken=_infiniband,
+        broken=infiniband,
     ),
     Alternative(
         Change(
@@ -270,86 +237,6 @@ PAIRS: tuple[Alternative, ...] = (
             does="uses neither direct sending inside a host nor InfiniBand between hosts",
             costs="most bandwidth of both",
         ),
-        broken=lambda situation: _inside(situation) and _infiniband(situation),
+        broken=lambda situation: _inside(situation) and infiniband(situation),
     ),
 )
-
-
-def suspicious(situation: Situation) -> tuple[str, ...]:
-    """Variables of the environment that may be at fault: those known to cost speed, then the others by name."""
-    prefix = {"nccl": ("NCCL_", "TORCH_NCCL_USE_COMM"), "gloo": ("GLOO_",)}.get(situation.backend, ())
-    named = [name for name in sorted(situation.environ) if name.startswith(prefix) and not _keeps(name)]
-    sockets_first = sorted(named, key=lambda name: (not name.endswith("SOCKET_IFNAME"), name))
-    costly = [name for name in situation.costly if name in named]
-    return tuple(dict.fromkeys(sockets_first + costly if situation.broken else costly + sockets_first))
-
-
-def removal(names: tuple[str, ...], environ: Mapping[str, str]) -> Change:
-    """The change that removes variables of the environment."""
-    does = [
-        WHAT_IT_HOLDS.get(name, f"leaves to the library what {name}={environ.get(name, '')} fixes")
-        for name in names
-    ]
-    return Change(unset=names, does="; ".join(does), costs="nothing, unless somebody set it for a reason")
-
-
-def changes(situation: Situation) -> Iterator[Change]:
-    """Single changes to try, the smallest and cheapest first, for what is broken or slow; none twice."""
-    removed = suspicious(situation) if situation.broken or situation.slow else situation.costly
-    yield from (removal((name,), situation.environ) for name in removed if not _keeps(name))
-    listed = (one.change for one in ALTERNATIVES if _may_help(one, situation))
-    for change in chain(_interfaces(situation), _hcas(situation), listed):
-        if _is_new(change, situation):
-            yield change
-
-
-def pairs(situation: Situation) -> Iterator[Change]:
-    """Changes of two variables, for when no single one works."""
-    for one in PAIRS:
-        if _may_help(one, situation) and _is_new(one.change, situation):
-            yield one.change
-
-
-def _may_help(one: Alternative, situation: Situation) -> bool:
-    return (situation.broken and one.broken(situation)) or (situation.slow and one.slow(situation))
-
-
-def _is_new(change: Change, situation: Situation) -> bool:
-    """Not what the environment says already, and never against a multicast that somebody chose."""
-    if "NCCL_NVLS_ENABLE" in change.set and "NCCL_NVLS_ENABLE" in situation.environ:
-        return len(change.set) > 1 and situation.environ["NCCL_NVLS_ENABLE"] != "0"
-    return any(situation.environ.get(name) != value for name, value in change.set.items())
-
-
-def _interfaces(situation: Situation) -> Iterator[Change]:
-    """Another network interface: NCCL and gloo meet over one even on a single host."""
-    over_it = "start" in situation.failed or (situation.nodes > 1 and (situation.broken or situation.slow))
-    if situation.backend == "gloo":
-        over_it = situation.broken or (situation.slow and situation.nodes > 1)
-    if not over_it:
-        return
-    name = "GLOO_SOCKET_IFNAME" if situation.backend == "gloo" else "NCCL_SOCKET_IFNAME"
-    exactly = "" if situation.backend == "gloo" else "="  # NCCL takes a bare name as a beginning of names
-    for interface in situation.interfaces:
-        yield Change(
-            {name: exactly + interface},
-            does=f"uses the network interface {interface}",
-            costs="nothing if all hosts reach each other over it",
-        )
-    if situation.nodes == 1:
-        yield Change({name: "lo"}, does="uses the loopback interface", costs="works inside one host only")
-
-
-def _hcas(situation: Situation) -> Iterator[Change]:
-    """Another InfiniBand or RoCE device, where there are several."""
-    if len(situation.hcas) > 1 and situation.nodes > 1 and _infiniband(situation):
-        for hca in situation.hcas:
-            yield Change(
-                {"NCCL_IB_HCA": f"={hca}"},
-                does=f"uses the network device {hca} only",
-                costs="the bandwidth of the other devices",
-            )
-
-
-def _keeps(name: str) -> bool:
-    return name in _LEFT_ALONE or name.startswith(_ONLY_TELL)

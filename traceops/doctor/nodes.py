@@ -215,7 +215,7 @@ def meet(seat: Seat, within_s: float = MEET_S) -> Nodes:
     """
     if seat.nodes == 1:
         return Nodes(seat)
-    from torch.distributed import PrefixStore, TCPStore
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined, unused-ignore]
 
     serves = seat.node == 0 and not seat.agent
     wait = timedelta(seconds=within_s)

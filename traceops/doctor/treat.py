@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from traceops.doctor.alternatives import Situation, changes, pairs, removal, suspicious
+from traceops.doctor.candidates import changes, pairs, removal, suspicious
 from traceops.doctor.model import Change, Remedy, Trial
+from traceops.doctor.situation import Situation
 
 WORTH_IT = 1.2  # a change for speed is advised from this many times the bandwidth
 

@@ -1,0 +1,94 @@
+"""Which changes to try in a situation, and in what order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+
+from traceops.doctor.alternatives import ALTERNATIVES, PAIRS, WHAT_IT_HOLDS, Alternative, infiniband
+from traceops.doctor.model import Change
+from traceops.doctor.situation import Situation
+
+# Left alone whoever set them: they only tell, or (multicast through NVSwitch) hang hosts where they are switched on.
+_LEFT_ALONE = ("NCCL_NVLS_ENABLE", "NCCL_CONF_FILE", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT")
+_ONLY_TELL = ("NCCL_DEBUG", "NCCL_TOPO_DUMP", "NCCL_GRAPH_DUMP", "NCCL_DESYNC", "NCCL_TRACE", "NCCL_RAS")
+
+
+def suspicious(situation: Situation) -> tuple[str, ...]:
+    """Variables of the environment that may be at fault: those known to cost speed, then the others by name."""
+    prefix = {"nccl": ("NCCL_", "TORCH_NCCL_USE_COMM"), "gloo": ("GLOO_",)}.get(situation.backend, ())
+    named = [name for name in sorted(situation.environ) if name.startswith(prefix) and not _keeps(name)]
+    sockets_first = sorted(named, key=lambda name: (not name.endswith("SOCKET_IFNAME"), name))
+    costly = [name for name in situation.costly if name in named]
+    return tuple(dict.fromkeys(sockets_first + costly if situation.broken else costly + sockets_first))
+
+
+def removal(names: tuple[str, ...], environ: Mapping[str, str]) -> Change:
+    """The change that removes variables of the environment."""
+    does = [
+        WHAT_IT_HOLDS.get(name, f"leaves to the library what {name}={environ.get(name, '')} fixes")
+        for name in names
+    ]
+    return Change(unset=names, does="; ".join(does), costs="nothing, unless somebody set it for a reason")
+
+
+def changes(situation: Situation) -> Iterator[Change]:
+    """Single changes to try, the smallest and cheapest first, for what is broken or slow; none twice."""
+    removed = suspicious(situation) if situation.broken or situation.slow else situation.costly
+    yield from (removal((name,), situation.environ) for name in removed if not _keeps(name))
+    listed = (one.change for one in ALTERNATIVES if _may_help(one, situation))
+    for change in chain(_interfaces(situation), _hcas(situation), listed):
+        if _is_new(change, situation):
+            yield change
+
+
+def pairs(situation: Situation) -> Iterator[Change]:
+    """Changes of two variables, for when no single one works."""
+    for one in PAIRS:
+        if _may_help(one, situation) and _is_new(one.change, situation):
+            yield one.change
+
+
+def _may_help(one: Alternative, situation: Situation) -> bool:
+    return (situation.broken and one.broken(situation)) or (situation.slow and one.slow(situation))
+
+
+def _is_new(change: Change, situation: Situation) -> bool:
+    """Not what the environment says already, and never against a multicast that somebody chose."""
+    if "NCCL_NVLS_ENABLE" in change.set and "NCCL_NVLS_ENABLE" in situation.environ:
+        return len(change.set) > 1 and situation.environ["NCCL_NVLS_ENABLE"] != "0"
+    return any(situation.environ.get(name) != value for name, value in change.set.items())
+
+
+def _interfaces(situation: Situation) -> Iterator[Change]:
+    """Another network interface: NCCL and gloo meet over one even on a single host."""
+    over_it = "start" in situation.failed or (situation.nodes > 1 and (situation.broken or situation.slow))
+    if situation.backend == "gloo":
+        over_it = situation.broken or (situation.slow and situation.nodes > 1)
+    if not over_it:
+        return
+    name = "GLOO_SOCKET_IFNAME" if situation.backend == "gloo" else "NCCL_SOCKET_IFNAME"
+    exactly = "" if situation.backend == "gloo" else "="  # NCCL takes a bare name as a beginning of names
+    for interface in situation.interfaces:
+        yield Change(
+            {name: exactly + interface},
+            does=f"uses the network interface {interface}",
+            costs="nothing if all hosts reach each other over it",
+        )
+    if situation.nodes == 1:
+        yield Change({name: "lo"}, does="uses the loopback interface", costs="works inside one host only")
+
+
+def _hcas(situation: Situation) -> Iterator[Change]:
+    """Another InfiniBand or RoCE device, where there are several."""
+    if len(situation.hcas) > 1 and situation.nodes > 1 and infiniband(situation):
+        for hca in situation.hcas:
+            yield Change(
+                {"NCCL_IB_HCA": f"={hca}"},
+                does=f"uses the network device {hca} only",
+                costs="the bandwidth of the other devices",
+            )
+
+
+def _keeps(name: str) -> bool:
+    return name in _LEFT_ALONE or name.startswith(_ONLY_TELL)
