@@ -1,0 +1,159 @@
+"""What a machine gave at its best, kept for the runs made on it later: one file a host and topology."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from traceops.cache_folder import cache_folder
+from traceops.errors import InputError
+from traceops.topology.fingerprint import fingerprint
+from traceops.topology.model import Machine, Measured, Reference
+from traceops.whole_file import write_whole
+
+SCHEMA_VERSION = 1
+MUCH_BETTER = 1.2  # from here two measurements differ by more than a machine's mood
+_LARGEST_BYTES = 8_000_000  # of a file that could be one of ours
+
+
+@dataclass(frozen=True)
+class _File:
+    host: str
+    topology: str
+    measured_at: float
+    measured: tuple[Measured, ...]
+    schema_version: int = SCHEMA_VERSION
+    gpu: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+def make_reference(
+    machine: Machine,
+    measured: Sequence[Measured],
+    settings: Mapping[str, str] | None = None,
+    measured_at: float | None = None,
+) -> Reference:
+    """The reference of one machine from what was measured on it.
+
+    settings: variables that were set then. measured_at: seconds since the Unix epoch, None for now.
+    """
+    name = machine.gpus[0].name if machine.gpus else None
+    at = time.time() if measured_at is None else measured_at
+    return Reference(
+        machine.host or "unknown", name, fingerprint(machine), at, tuple(measured), dict(settings or {})
+    )
+
+
+def save_reference(reference: Reference) -> Path | None:
+    """Keep it in the cache's folder ``references``; returns where, None where that cannot be.
+
+    A kept reference of the same host and topology that is much better stays: what a machine once gave it
+    should give again.
+    """
+    folder = cache_folder("references")
+    if folder is None:
+        return None
+    path = folder / f"{_in_a_name(reference.host)}.{_in_a_name(reference.topology)}.json"
+    kept = kept_reference(reference.host, reference.topology)
+    if kept is not None and largest(kept.measured) >= MUCH_BETTER * largest(reference.measured):
+        return path
+    content = {"schema_version": SCHEMA_VERSION, **asdict(replace(reference, source=None))}
+    content.pop("source")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+    except OSError:
+        return None
+    return path
+
+
+def read_reference(path: str | Path) -> Reference:
+    """A reference that `save_reference` wrote. Raises InputError, which names the file, for anything else."""
+    found = _content(Path(path))
+    if not isinstance(found, dict) or "measured" not in found or "topology" not in found:
+        raise InputError(f"{path} is no reference as traceops doctor writes it")
+    return _reference(found, str(path))
+
+
+def references_in(path: str | Path) -> tuple[Reference, ...]:
+    """The references in a doctor.json or a file of `save_reference`; none in JSON of another kind.
+
+    Raises InputError, which names the file, where it cannot be read or what it holds is damaged.
+    """
+    found = _content(Path(path))
+    if not isinstance(found, dict):
+        return ()
+    several = found.get("references")
+    if isinstance(several, list):
+        return tuple(_reference(one, str(path)) for one in several)
+    return (_reference(found, str(path)),) if "measured" in found and "topology" in found else ()
+
+
+def references_here() -> tuple[Reference, ...]:
+    """All references kept on this machine, by file name; files that are none are passed over."""
+    folder = cache_folder("references")
+    if folder is None:
+        return ()
+    found = []
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix == ".json")
+    except OSError:
+        return ()
+    for path in paths:
+        try:
+            found.append(read_reference(path))
+        except InputError:
+            continue
+    return tuple(found)
+
+
+def kept_reference(host: str, topology: str) -> Reference | None:
+    """The reference kept for this host with this topology, None where there is none."""
+    matching = (kept for kept in references_here() if (kept.host, kept.topology) == (host, topology))
+    return next(matching, None)
+
+
+def largest(measured: Sequence[Measured]) -> float:
+    """Bus bandwidth of the largest all-reduce over the most devices, GB/s; 0 where none was measured."""
+    rows = [row for row in measured if row.op == "all_reduce"]
+    return max(rows, key=lambda row: (len(row.gpus), row.bytes)).busbw_gbs if rows else 0.0
+
+
+def _content(path: Path) -> Any:
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise InputError(f"{path} is too large for a reference; traceops doctor writes one")
+        return msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); traceops doctor writes one") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+
+
+def _reference(content: Any, path: str) -> Reference:
+    try:
+        found = msgspec.convert(content, _File)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path} is no reference as traceops doctor writes it: {error}") from error
+    if found.schema_version != SCHEMA_VERSION:
+        raise InputError(
+            f"{path} is a reference of version {found.schema_version}, this traceops reads {SCHEMA_VERSION}; "
+            "measure again with traceops doctor"
+        )
+    for row in found.measured:
+        if row.bytes < 1 or not all(math.isfinite(n) and n > 0 for n in (row.time_us, row.busbw_gbs)):
+            raise InputError(f"{path}: a bandwidth of {row.busbw_gbs} GB/s over {row.bytes} bytes is none")
+    return Reference(
+        found.host, found.gpu, found.topology, found.measured_at, found.measured, found.settings, path
+    )
+
+
+def _in_a_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:80] or "unknown"

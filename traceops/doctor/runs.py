@@ -1,0 +1,169 @@
+"""Runs jobs on every node, alone or over all of them, and makes one set of trials of what came of them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from traceops.doctor.job import STAGES, Backend, Job, Meeting
+from traceops.doctor.model import Change, Outcome, Trial
+from traceops.doctor.nodes import MEET_S, Nodes
+from traceops.doctor.surroundings import hidden_but
+
+RunJob = Callable[..., tuple[Trial, ...]]
+Scope = Literal["node", "all"]  # each node by itself, at the same time; one job over all nodes
+_WORST: tuple[Outcome, ...] = ("hung", "failed", "wrong", "not_evaluated", "ok")
+_SAME: Change = Change()
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a job is to test. gpus: those to leave visible, None for all; all others of Job."""
+
+    stages: tuple[str, ...]
+    change: Change = _SAME
+    deadlines_s: Mapping[str, float] | None = None
+    sizes: tuple[int, ...] = ()
+    budget_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Runner:
+    """gpus: of this node, as nvidia-smi counts, in CUDA's order; empty for the CPU. devices: which of them take part,
+    as CUDA counts (ranks, on the CPU). counts: devices of each node.
+    """
+
+    nodes: Nodes
+    run_job: RunJob
+    environ: Mapping[str, str]
+    backend: Backend
+    gpus: tuple[int, ...]
+    devices: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def tested(self) -> tuple[int, ...]:
+        """Devices of this node that take part, as nvidia-smi counts."""
+        return tuple(self.gpus[device] for device in self.devices) if self.gpus else self.devices
+
+    def run(self, scope: Scope, ask: Ask, within_s: float, logs: Any = None) -> tuple[Trial, ...]:
+        """The trials of all nodes: of each node its own, or one set of the job over all. within_s: for all of it.
+
+        Raises NodeError where a node does not answer.
+        """
+        meeting = self._meeting() if scope == "all" and len(self.counts) > 1 else None
+        job = Job(
+            ask.stages, self.devices, self.backend, ask.change.set, ask.change.unset, meeting,
+            ask.deadlines_s or {}, ask.sizes, ask.budget_s,
+        )  # fmt: skip
+        return self._told(job, meeting is not None, within_s, logs)
+
+    def without(self, gpu: int, ask: Ask, within_s: float) -> tuple[Change, tuple[Trial, ...]]:
+        """The same on one node without one of its GPUs, which the change that is returned hides."""
+        kept = tuple(other for other in self.tested if other != gpu)
+        change = replace(
+            ask.change,
+            set={**ask.change.set, "CUDA_VISIBLE_DEVICES": hidden_but(kept, self.environ, self.gpus)},
+            does=f"leaves GPU {gpu} out",
+            costs=f"one GPU of {len(self.tested)}",
+        )
+        without = replace(self, gpus=kept, devices=tuple(range(len(kept))))
+        return change, without.run("node", replace(ask, change=change), within_s)
+
+    def _told(self, job: Job, together: bool, within_s: float, logs: Any) -> tuple[Trial, ...]:
+        trials = self.run_job(job, self.environ, *([] if logs is None else [logs]))
+        own = trials if together else tuple(self._as_counted(trial) for trial in trials)
+        told = self.nodes.gather(own, tuple[Trial, ...], within_s + MEET_S)
+        if together:
+            return merged(told, self.nodes.hosts)
+        if len(told) == 1:
+            return told[0]
+        pairs = zip(told, self.nodes.hosts, strict=True)
+        return tuple(replace(trial, hosts=(host,)) for node, host in pairs for trial in node)
+
+    def _meeting(self) -> Meeting:
+        port = self.nodes.first(_free_port() if self.nodes.leads else 0, int)
+        node = self.nodes.seat.node
+        return Meeting(self.nodes.seat.address, port, sum(self.counts[:node]), sum(self.counts))
+
+    def _as_counted(self, trial: Trial) -> Trial:
+        """With GPUs as nvidia-smi counts them, whichever of them are visible."""
+        if not self.gpus:
+            return trial
+
+        def named(devices: Sequence[int]) -> tuple[int, ...]:
+            return tuple(self.gpus[device] for device in devices)
+
+        return replace(
+            trial,
+            gpus=named(trial.gpus),
+            measured=tuple(replace(row, gpus=named(row.gpus)) for row in trial.measured),
+            pairs=tuple(
+                replace(state, gpus=(self.gpus[state.gpus[0]], self.gpus[state.gpus[1]]))
+                for state in trial.pairs
+            ),
+        )
+
+
+def stages_of(*names: str) -> tuple[str, ...]:
+    """These stages in the order in which a job runs them."""
+    return tuple(stage for stage in STAGES if stage in names)
+
+
+def merged(told: Sequence[tuple[Trial, ...]], hosts: Sequence[str]) -> tuple[Trial, ...]:
+    """One trial a stage from what each node says of a job over all of them: the worst outcome counts."""
+    result = []
+    for same in zip(*told, strict=True):
+        worst = min(same, key=lambda trial: _WORST.index(trial.outcome))
+        blamed = [
+            (host, trial) for host, trial in zip(hosts, same, strict=True) if trial.outcome == worst.outcome
+        ]
+        messages = dict.fromkeys(f"{host}: {trial.message}" for host, trial in blamed if trial.message)
+        said = (f"{host}: {line}" for host, trial in zip(hosts, same, strict=True) for line in trial.said)
+        result.append(
+            replace(
+                worst,
+                hosts=tuple(hosts),
+                gpus=tuple(range(sum(len(trial.gpus) for trial in same))),
+                seconds=max(trial.seconds for trial in same),
+                message="; ".join(messages),
+                said=tuple(dict.fromkeys(said)),
+                measured=_each_once([row for trial in same for row in trial.measured]),
+                transports=tuple(dict.fromkeys(way for trial in same for way in trial.transports)),
+                pairs=_worst_pairs(same),
+            )
+        )
+    return tuple(result)
+
+
+def _each_once(rows: Sequence[Any]) -> tuple[Any, ...]:
+    """Every node reports the collectives of all: the slowest counts."""
+    slowest: dict[Any, Any] = {}
+    for row in rows:
+        key = (row.op, row.gpus, row.bytes)
+        if key not in slowest or slowest[key].time_us < row.time_us:
+            slowest[key] = row
+    return tuple(slowest.values())
+
+
+def _worst_pairs(same: Sequence[Trial]) -> tuple[Any, ...]:
+    worst: dict[tuple[int, int], Any] = {}
+    for state in (state for trial in same for state in trial.pairs):
+        known = worst.get(state.gpus)
+        if known is None or _bad_first(state.outcome) < _bad_first(known.outcome):
+            worst[state.gpus] = state
+    return tuple(worst.values())
+
+
+def _bad_first(outcome: Outcome) -> int:
+    """Of a pair, who did not take part says not_evaluated, and knows nothing."""
+    return ("hung", "failed", "wrong", "ok", "not_evaluated").index(outcome)
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+    return port
