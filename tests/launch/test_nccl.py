@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from traceops.errors import InputError
+from traceops.hangs.discover import find_evidence
 from traceops.launch.checks import gpu_count
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,3 +117,23 @@ def test_an_interrupted_run_keeps_all_traces(start, tmp_path):
     assert process.returncode == 130
     assert not [child for child in family if child.is_running()]
     assert [len(rank["traces"]) for rank in run_json(tmp_path)["ranks"]] == [1, 1]
+
+
+def test_a_run_leaves_how_its_ranks_were_connected_and_no_line_for_each_collective(start, tmp_path):
+    counts = []
+    for steps in ("20", "220"):
+        process = start("--hang-timeout", "0", "--name", steps, "--", "train.py", steps)
+        _, err = process.communicate(timeout=_DEADLOCK_S)
+        assert process.returncode == 0, err
+        evidence = tmp_path / "profile" / steps / "evidence"
+        logs = [path.read_text() for path in evidence.glob("nccl.*.log")]
+        assert len(logs) == 2 and all("NCCL INFO Channel 00" in log and " via " in log for log in logs)
+        assert all("NCCL INFO === System" in log and "NCCL INFO Pattern" in log for log in logs)
+        counts.append(sum(len(log.splitlines()) for log in logs))
+        if shutil.which("nvidia-smi"):
+            (topology,) = evidence.glob("topo.*.txt")
+            assert "GPU1" in topology.read_text()
+        with pytest.raises(InputError, match="no evidence of a hang"):
+            find_evidence(tmp_path / "profile" / steps)
+    print("lines of NCCL's logs", counts)
+    assert abs(counts[1] - counts[0]) < 20
