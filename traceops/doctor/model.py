@@ -32,13 +32,23 @@ class Look:
 
 
 @dataclass(frozen=True)
+class PairState:
+    """What became of two devices' test; ``not_evaluated`` where it was not begun, or one waited for the other."""
+
+    gpus: tuple[int, int]
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
 class Trial:
     """One test in child processes with a deadline.
 
     name: ``start``, ``all_reduce``, ``pair 0-1``, ``ddp_step``, ``sweep``. gpus: the devices that took part (ranks, on
     the CPU). set and unset: variables changed for it against the environment as it is. seconds: until it ended or
     was ended. deadline_s: what it was allowed. said: what it said of its failure, from its output. measured: bandwidths
-    it gave. transports: ways NCCL says it took (``P2P/CUMEM``, ``SHM``, ``NET/Socket``).
+    it gave. transports: ways NCCL says it took (``P2P/CUMEM``, ``SHM``, ``NET/Socket``). pairs: of a test of pairs,
+    what became of each two of `gpus`. hosts: where it ran, of a checkup of several nodes; `gpus` of a trial over
+    several are ranks.
     """
 
     name: str
@@ -52,6 +62,8 @@ class Trial:
     unset: tuple[str, ...] = ()
     measured: tuple[Measured, ...] = ()
     transports: tuple[str, ...] = ()
+    pairs: tuple[PairState, ...] = ()
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,163 @@
+"""Bandwidth between the ranks, by nccl-tests' rules [nccl-tests, doc/PERFORMANCE.md]."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from statistics import median
+
+import torch
+import torch.distributed as dist
+
+from traceops.analyses.links import bus_factor
+from traceops.doctor.correctness import exchange
+from traceops.doctor.member import Member
+from traceops.doctor.pairs import pair_order
+
+_OPS = ("all_reduce", "all_gather", "reduce_scatter")
+_WARM = 2
+_LEAST, _MOST = 3, 50  # timed iterations of one measurement
+_SHARE_S = 0.15  # what the iterations of one measurement should take together
+_ITEM = 4  # float32
+_MEMORY = 4  # of the free memory at most one in so many
+PAIR_BYTES = {"cuda": 128 << 20, "cpu": 4 << 20}
+
+
+def sweep(member: Member, sizes: Sequence[int], budget_s: float) -> None:
+    """All operations at each size while the budget lasts; the time of one is the slowest rank's median.
+
+    One buffer serves all, in place. It holds zeros, which stay what they are however often they are summed.
+    """
+    if member.world_size < 2:
+        member.reporter.say("skipped", stage=member.stage, text="bandwidth needs two devices")
+        return
+    room = -int(member.most([-member.free_bytes()])[0]) // _MEMORY
+    fitting = [size for size in sizes if size <= room]
+    if not fitting:
+        raise MemoryError(f"no room for buffers of {min(sizes)} bytes: {room * _MEMORY} bytes are free")
+    if len(fitting) < len(sizes):
+        _note(member, f"up to {fitting[-1]} bytes only: so much of {room * _MEMORY} free bytes may be used")
+    buffer = torch.zeros(fitting[-1] // _ITEM, device=member.device)
+    began, elapsed, before = time.monotonic(), 0.0, dict.fromkeys(_OPS, (0, 0.0))
+    for size in fitting:
+        for op in _OPS:
+            smaller, took = before[op]
+            needed = took * size / smaller * (_WARM + 1 + _LEAST) if smaller else 0.0
+            if elapsed + needed > budget_s:
+                _note(member, f"stopped before {op} of {size} bytes: the time of {budget_s:g} s is spent")
+                return
+            used, run = _operation(member, op, buffer, size)
+            member.at(f"{op} of {used} bytes")
+            seconds, elapsed = _measure(member, run, began)
+            before[op] = (size, seconds)
+            _report(member, op, range(member.world_size), used, seconds, bus_factor(op, member.world_size))
+
+
+def _operation(member: Member, op: str, buffer: torch.Tensor, size: int) -> tuple[int, Callable[[], object]]:
+    """Bytes as nccl-tests counts them (the larger of input and output), and the operation."""
+    count = size // _ITEM // member.world_size  # elements a rank
+    whole = buffer[: count * member.world_size]
+    own = whole[count * member.rank : count * (member.rank + 1)]
+    operations: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: dist.all_reduce(whole),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, own),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(own, whole),
+    }
+    return whole.numel() * _ITEM, operations[op]
+
+
+def _measure(member: Member, run: Callable[[], object], began: float) -> tuple[float, float]:
+    """Seconds of one operation, and since the stage began; the same numbers on all ranks."""
+    _timed(member, run, _WARM)
+    [once] = member.most([median(_timed(member, run, 1))])
+    seconds = median(_timed(member, run, _iterations(once)))
+    seconds, elapsed = member.most([seconds, time.monotonic() - began])
+    return seconds, elapsed
+
+
+def _iterations(once: float) -> int:
+    return max(_LEAST, min(_MOST, int(_SHARE_S / max(once, 1e-9))))
+
+
+def _timed(member: Member, run: Callable[[], object], iterations: int) -> list[float]:
+    """Seconds of each iteration. On a GPU they are queued one behind the other, and events tell them apart."""
+    if member.on_gpu:
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(iterations + 1)]  # type: ignore[no-untyped-call]
+        events[0].record()
+        for event in events[1:]:
+            member.pace()
+            run()
+            event.record()
+        member.synchronize()
+        return [one.elapsed_time(other) / 1e3 for one, other in pairwise(events)]
+    times = []
+    for _ in range(iterations):
+        began = time.perf_counter()
+        member.pace()
+        run()
+        times.append(time.perf_counter() - began)
+    return times
+
+
+def pair_bandwidth(member: Member, budget_s: float) -> None:
+    """One large message one way, the other way and both ways at once, for one pair at a time.
+
+    Who waits for its turn waits at the store, so that its GPU is idle.
+    """
+    order = pair_order(member.world_size)
+    if not order:
+        member.reporter.say("skipped", stage=member.stage, text="pairs need two devices")
+        return
+    size = -int(member.most([-min(PAIR_BYTES[member.device.type], member.free_bytes() // _MEMORY)])[0])
+    out = torch.zeros(size // _ITEM, device=member.device)
+    into = torch.zeros_like(out)
+    member.synchronize()
+    began = time.monotonic()
+    for number, pair in enumerate(order):
+        if number and member.store.get(f"pair_bandwidth/{number - 1}") != b"go on":
+            _note(member, f"{number} of {len(order)} pairs: the time of {budget_s:g} s is spent")
+            return
+        if member.rank in pair:
+            _measure_pair(member, pair, out, into)
+        if member.rank == pair[0]:
+            over = time.monotonic() - began > budget_s
+            member.store.set(f"pair_bandwidth/{number}", "stop" if over else "go on")
+
+
+def _measure_pair(member: Member, pair: tuple[int, int], out: torch.Tensor, into: torch.Tensor) -> None:
+    first = member.rank == pair[0]
+    peer = pair[1] if first else pair[0]
+    ways: tuple[tuple[str, tuple[int, int], bool, bool], ...] = (
+        ("send_recv", pair, first, not first),
+        ("send_recv", (pair[1], pair[0]), not first, first),
+        ("send_recv_both", pair, True, True),
+    )
+    for op, gpus, sends, receives in ways:
+        member.at(f"{op} of {out.numel() * _ITEM} bytes, rank {gpus[0]} to {gpus[1]}")
+
+        def run(sends: bool = sends, receives: bool = receives) -> None:
+            exchange(out if sends else None, peer, into if receives else None, peer)
+
+        _timed(member, run, _WARM)
+        once = median(_timed(member, run, 1))
+        agreed = f"pair_bandwidth/{op}/{gpus[0]}/{gpus[1]}"
+        if first:
+            member.store.set(agreed, str(_iterations(once)))
+        seconds = median(_timed(member, run, int(member.store.get(agreed))))
+        _report(member, op, gpus, out.numel() * _ITEM, seconds, 1.0)
+
+
+def _report(member: Member, op: str, ranks: Sequence[int], size: int, seconds: float, factor: float) -> None:
+    row = {
+        "op": op,
+        "ranks": list(ranks),
+        "bytes": size,
+        "time_us": seconds * 1e6,
+        "busbw_gbs": size / seconds / 1e9 * factor,
+    }
+    member.reporter.say("measured", stage=member.stage, row=row)
+
+
+def _note(member: Member, text: str) -> None:
+    member.reporter.say("note", stage=member.stage, text=text)

@@ -1,0 +1,152 @@
+"""What the doctor has child processes test, and the environment it gives them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Backend = Literal["nccl", "gloo"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One test of a job. deadline_s: what it may take before it counts as hung, by default."""
+
+    tests: str
+    deadline_s: float
+
+
+# In the order in which they run.
+STAGES: Mapping[str, Stage] = {
+    "start": Stage("the process group comes up and its ranks meet in a barrier", 45.0),
+    "all_reduce": Stage("sums over all ranks are right, for several sizes and types", 30.0),
+    "pairs": Stage("every two ranks send, receive and sum the right values", 60.0),
+    "ddp_step": Stage("the first step of a tiny DDP model gives the right gradients on all ranks", 40.0),
+    "sweep": Stage("bandwidth of all-reduce, all-gather and reduce-scatter over message sizes", 60.0),
+    "pair_bandwidth": Stage(
+        "bandwidth of send and receive between every two ranks, one pair at a time", 60.0
+    ),
+}
+# Not a stage: until every rank has imported torch, which takes long where it lies on a network drive.
+LAUNCH = "launch"
+LAUNCH_S = 120.0
+
+_MI = 1 << 20
+SIZES: Mapping[str, tuple[int, ...]] = {
+    "nccl": (_MI // 16, _MI // 4, _MI, 4 * _MI, 16 * _MI, 64 * _MI, 256 * _MI),
+    "gloo": (_MI // 16, _MI // 4, _MI, 4 * _MI, 16 * _MI),
+}
+
+# What torchrun and its kin tell their own children: ours are a job of their own.
+_OF_A_LAUNCHER = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK",
+    "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
+_OF_A_LAUNCHER_PREFIX = "TORCHELASTIC_"
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where the ranks of a job on several nodes meet. first_rank: of this node. world_size: of all nodes."""
+
+    address: str
+    port: int
+    first_rank: int
+    world_size: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """Stages to run in one launch, one process a device.
+
+    stages: names of STAGES in their order, ``start`` first. devices: GPUs as CUDA counts the visible ones in PCI
+    order, or, on the CPU, numbers of ranks. set, unset: variables against the environment. meeting: None for this
+    machine alone. deadlines_s: by stage, where other than STAGES says; ``launch`` is until torch is imported.
+    sizes: messages of the sweep in bytes as nccl-tests counts, ascending; empty for SIZES. budget_s: time after
+    which ``sweep`` and ``pair_bandwidth`` each start nothing more. Raises ValueError for stages out of order.
+    """
+
+    stages: tuple[str, ...]
+    devices: tuple[int, ...]
+    backend: Backend
+    set: dict[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    meeting: Meeting | None = None
+    deadlines_s: Mapping[str, float] = field(default_factory=dict)
+    sizes: tuple[int, ...] = ()
+    budget_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not self.devices or self.stages[:1] != ("start",):
+            raise ValueError("a job needs a device, and 'start' as its first stage")
+        if self.stages != tuple(name for name in STAGES if name in self.stages):
+            raise ValueError(f"stages of a job come in the order {', '.join(STAGES)}, each once")
+
+    @property
+    def world_size(self) -> int:
+        return self.meeting.world_size if self.meeting else len(self.devices)
+
+    @property
+    def first_rank(self) -> int:
+        return self.meeting.first_rank if self.meeting else 0
+
+    def deadline_s(self, stage: str) -> float:
+        """What a stage, or ``launch``, may take."""
+        return self.deadlines_s.get(stage, LAUNCH_S if stage == LAUNCH else STAGES[stage].deadline_s)
+
+
+@dataclass(frozen=True)
+class Post:
+    """What one worker is told. folder: where it reports. parent: pid of the process it must not outlive."""
+
+    ENV = "TRACEOPS_DOCTOR_JOB"
+
+    job: Job
+    rank: int
+    folder: str
+    parent: int
+
+    @property
+    def device(self) -> int:
+        return self.job.devices[self.rank - self.job.first_rank]
+
+    @property
+    def reports(self) -> Path:
+        return Path(self.folder) / f"rank_{self.rank}.jsonl"
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_text(text: str) -> Post:
+        """The inverse of `to_text`."""
+        facts = json.loads(text)
+        job = facts["job"]
+        meeting = Meeting(**job["meeting"]) if job["meeting"] else None
+        lists = {name: tuple(job[name]) for name in ("stages", "devices", "unset", "sizes")}
+        return Post(**facts | {"job": Job(**job | lists | {"meeting": meeting})})
+
+
+def child_environment(post: Post, environ: Mapping[str, str], logs: Path) -> dict[str, str]:
+    """The environment of a worker: `environ` without what an outer launcher said, with the job's changes.
+
+    logs: where NCCL's own log goes. What NCCL logs, and where, is ours to say even where `environ` sets it: its log
+    file would be overwritten, and its level may not tell the transports.
+    """
+    job = post.job
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name not in _OF_A_LAUNCHER and not name.startswith(_OF_A_LAUNCHER_PREFIX) and name not in job.unset
+    }
+    # The order in which nvidia-smi counts; one thread a process, as torchrun has it.
+    defaults = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "1"}
+    nccl = {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH",
+        "NCCL_DEBUG_FILE": str(logs / "nccl.%h.%p.log"),
+    }
+    return defaults | kept | nccl | job.set | {Post.ENV: post.to_text()}

@@ -1,0 +1,177 @@
+"""What became of each stage of a job, in words, from what the ranks reported and how they ended."""
+
+from __future__ import annotations
+
+import platform
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from traceops.doctor.job import LAUNCH, Job
+from traceops.doctor.model import Outcome, PairState, Trial
+from traceops.doctor.pairs import Pair, pair_order
+from traceops.doctor.team import Child, Team
+from traceops.rank_text import ranks_text, who
+from traceops.topology.model import Measured
+
+How = Literal["done", "hung", "failed"]
+_WRONG_SHOWN = 12
+_SAID_SHOWN = 16
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a stage, or ``launch``, ended, and after how many seconds."""
+
+    stage: str
+    how: How
+    seconds: float
+
+
+def trials_of(job: Job, team: Team, ended: Sequence[Ended], undead: Sequence[Child]) -> tuple[Trial, ...]:
+    """One Trial a stage of the job. undead: processes that were killed and did not die."""
+    launch, *stages = ended
+    # A launch is no stage of its own: it is told of as part of the first one.
+    first = stages[0] if stages else Ended(job.stages[0], launch.how, 0.0)
+    stages = [replace(first, seconds=launch.seconds + first.seconds), *stages[1:]]
+    trials = [_trial(job, team, stage, undead) for stage in stages]
+    broken = stages[-1]
+    for stage in job.stages[len(stages) :]:
+        why = f"not started, because {broken.stage} {'hung' if broken.how == 'hung' else 'failed'}"
+        trials.append(_bare(job, stage, "not_evaluated", 0.0, why))
+    return tuple(trials)
+
+
+def _trial(job: Job, team: Team, ended: Ended, undead: Sequence[Child]) -> Trial:
+    ranks, stage = team.children, ended.stage
+    said: tuple[str, ...] = ()
+    if ended.how != "done":
+        outcome: Outcome = ended.how
+        tell = _hung if ended.how == "hung" else _failed
+        message = "; ".join([tell(job, ranks, stage), *(_undead(job, child) for child in undead)])
+        said = (*_said(ranks, stage), *team.nccl_warnings())
+    elif wrong := [(child, found["text"]) for child in ranks for found in child.reports.of(stage, "wrong")]:
+        on = _who(job, [child.rank for child, _ in wrong])
+        outcome, message = "wrong", f"wrong values on {on}: {wrong[0][1]}"
+        said = tuple(f"rank {child.rank}: {text}" for child, text in wrong[:_WRONG_SHOWN])
+    else:
+        skipped = [found["text"] for found in ranks[0].reports.of(stage, "skipped")]
+        notes = [found["text"] for child in ranks for found in child.reports.of(stage, "note")]
+        outcome, message = "not_evaluated" if skipped else "ok", "; ".join(dict.fromkeys(skipped + notes))
+    trial = _bare(job, stage, outcome, ended.seconds, message)
+    pairs = _pairs(job, ranks, stage, ended.how) if stage == "pairs" else ()
+    return replace(trial, said=said, measured=_measured(job, ranks, stage), pairs=pairs)
+
+
+def _bare(job: Job, stage: str, outcome: Outcome, seconds: float, message: str) -> Trial:
+    deadline_s = job.deadline_s(stage) + (job.deadline_s(LAUNCH) if stage == job.stages[0] else 0.0)
+    return Trial(stage, outcome, job.devices, seconds, deadline_s, message, set=job.set, unset=job.unset)
+
+
+def _hung(job: Job, ranks: Sequence[Child], stage: str) -> str:
+    """Which ranks had not come to the stage, and where the others stood in it."""
+    if out := [child.rank for child in ranks if not child.has(LAUNCH, "end")]:
+        return f"not done within {job.deadline_s(LAUNCH):g} s: {_who(job, out)} had not imported torch"
+    parts = []
+    if out := [child.rank for child in ranks if not child.has(stage, "begin")]:
+        parts.append(f"{_who(job, out)} never came to it")
+    places: dict[str, list[int]] = {}
+    for child in ranks:
+        if child.has(stage, "begin") and not child.has(stage, "end"):
+            places.setdefault(child.at or "its beginning", []).append(child.rank)
+    parts += [f"{_who(job, at)} stood at: {place}" for place, at in places.items()]
+    if done := [child.rank for child in ranks if child.has(stage, "end")]:
+        parts.append(f"{_who(job, done)} had done it")
+    return f"not done within {job.deadline_s(stage):g} s: {'; '.join(parts)}"
+
+
+def _failed(job: Job, ranks: Sequence[Child], stage: str) -> str:
+    """Who died or raised what, and who waited then."""
+    reasons: dict[str, list[int]] = {}
+    for child in ranks:
+        if child.failed:
+            reasons.setdefault(_reason(child), []).append(child.rank)
+    parts = [f"{_who(job, failed)} {reason}" for reason, failed in reasons.items()]
+    if waited := [child.rank for child in ranks if not child.failed and not child.has(stage, "end")]:
+        parts.append(f"{_who(job, waited)} waited")
+    return "; ".join(parts)
+
+
+def _reason(child: Child) -> str:
+    place = f" at: {child.at}" if child.at else ""
+    if child.error is not None:
+        return f"said {child.error.splitlines()[0]}"
+    if child.exit is not None and child.exit < 0:
+        return f"was killed by {signal.Signals(-child.exit).name}{place}"
+    return f"ended with exit code {child.exit}{place}"
+
+
+def _undead(job: Job, child: Child) -> str:
+    return (
+        f"process {child.process.pid} of {_who(job, [child.rank])} did not die when it was killed: it is inside a "
+        "call of the kernel's or the driver's"
+    )
+
+
+def _said(ranks: Sequence[Child], stage: str) -> list[str]:
+    """What ranks said, those first that failed; equal lines once, with who said them first."""
+    order = sorted(
+        (child for child in ranks if not child.has(stage, "end")), key=lambda child: not child.failed
+    )
+    lines: dict[str, str] = {}
+    for child in order:
+        for line in child.said():
+            lines.setdefault(line, f"rank {child.rank}: {line}")
+    return list(lines.values())[:_SAID_SHOWN]
+
+
+def _measured(job: Job, ranks: Sequence[Child], stage: str) -> tuple[Measured, ...]:
+    """All ranks of a collective report the same; of a pair the slower one counts."""
+    slowest: dict[tuple[str, tuple[int, ...], int], Measured] = {}
+    host = None if job.meeting else platform.node()
+    for child in ranks:
+        for row in (found["row"] for found in child.reports.of(stage, "measured")):
+            gpus = _gpus(job, row["ranks"])
+            found = Measured(
+                row["op"], gpus, row["bytes"], row["time_us"], row["busbw_gbs"], host, job.backend
+            )
+            key = (found.op, gpus, found.bytes)
+            if key not in slowest or slowest[key].time_us < found.time_us:
+                slowest[key] = found
+    return tuple(slowest.values())
+
+
+def _pairs(job: Job, ranks: Sequence[Child], stage: str, how: How) -> tuple[PairState, ...]:
+    states: dict[Pair, list[str]] = {}
+    for child in ranks:
+        for found in child.reports.of(stage, "pair"):
+            states.setdefault(tuple(found["ranks"]), []).append(found["state"])
+    return tuple(
+        PairState(_gpus(job, pair), _pair_outcome(states.get(pair, []), how))  # type: ignore[arg-type]
+        for pair in pair_order(job.world_size)
+    )
+
+
+def _pair_outcome(states: Sequence[str], how: How) -> Outcome:
+    """states: what the two, or the one that is here, reported."""
+    if "wrong" in states:
+        return "wrong"
+    if "ok" in states and states.count("began") == states.count("ok"):
+        return "ok"
+    if states.count("began") < 2 or how == "done":
+        return "not_evaluated"  # at most one of them came to it, and waited
+    return how
+
+
+def _gpus(job: Job, ranks: Sequence[int]) -> tuple[int, ...]:
+    """Devices as the job names them; of a job on several nodes the ranks."""
+    return tuple(ranks) if job.meeting else tuple(job.devices[rank] for rank in ranks)
+
+
+def _who(job: Job, ranks: Sequence[int]) -> str:
+    """'rank 1 (GPU 3)', 'ranks 0–2'."""
+    if job.backend != "nccl":
+        return who(ranks)
+    gpus = ranks_text([job.devices[rank - job.first_rank] for rank in ranks])
+    return f"{who(ranks)} (GPU{'' if len(set(ranks)) == 1 else 's'} {gpus})"

@@ -1,0 +1,100 @@
+"""Tests of communication in child processes, each with a deadline: a hang or a crash is a result."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import get_args
+
+from traceops.doctor.job import LAUNCH, STAGES, Backend, Job
+from traceops.doctor.model import Trial
+from traceops.doctor.outcome import Ended, How, trials_of
+from traceops.doctor.team import Team
+
+_POLL_S = 0.02
+_GRACE_S = 4.0  # for the others once a rank has failed: time to say what they see of it
+_LEAVE_S = 15.0  # for ranks that are done, to end by themselves
+
+
+def run_job(job: Job, environ: Mapping[str, str], logs: Path | None = None) -> tuple[Trial, ...]:
+    """Run the stages of `job` in one launch, one process a device; one Trial a stage, in their order.
+
+    logs: a folder for this job alone, made where it is not there: NCCL's own logs (``nccl.<host>.<pid>.log``) and
+    the output of the ranks stay in it. A stage that is not done by its deadline, or in which a rank fails, ends the
+    launch: the stages after it are ``not_evaluated``. No process is left behind, whatever happens, but for one that
+    not even SIGKILL ends, which is waited for a few seconds only.
+    """
+    with tempfile.TemporaryDirectory(prefix="traceops-doctor-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        kept = logs or folder
+        kept.mkdir(parents=True, exist_ok=True)
+        team = Team(job, environ, folder, kept)
+        try:
+            ended = _watch(job, team)
+        finally:
+            undead = team.end()
+        return trials_of(job, team, ended, undead)
+
+
+def _watch(job: Job, team: Team) -> list[Ended]:
+    """Wait for stage after stage, until one is not done."""
+    ended: list[Ended] = []
+    for stage in (LAUNCH, *job.stages):
+        began = time.monotonic()
+        how = _wait_for(stage, team, began + job.deadline_s(stage))
+        ended.append(Ended(stage, how, time.monotonic() - began))
+        if how != "done":
+            return ended
+    until = time.monotonic() + _LEAVE_S
+    while any(child.exit is None for child in team.children) and time.monotonic() < until:
+        time.sleep(_POLL_S)
+        team.refresh()
+    return ended
+
+
+def _wait_for(stage: str, team: Team, until: float) -> How:
+    """Until every rank has ended the stage, or it is clear that they will not.
+
+    A rank that has failed keeps the others waiting. They get a moment all the same: what they say of it may tell
+    more, and they may have all they need to end the stage.
+    """
+    failed_at: float | None = None
+    while True:
+        team.refresh()
+        if all(child.has(stage, "end") for child in team.children):
+            return "done"
+        now = time.monotonic()
+        failed = [child.failed for child in team.children]
+        if failed_at is None and any(failed):
+            failed_at = now
+        if failed_at is not None and (all(failed) or now > failed_at + _GRACE_S):
+            return "failed"
+        if now > until:
+            return "failed" if failed_at is not None else "hung"
+        time.sleep(_POLL_S)
+
+
+def main() -> None:
+    """Run all stages on some devices and print the trials as JSON."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--backend", choices=get_args(Backend), default="nccl")
+    parser.add_argument("--devices", default="0,1", help="as in 0,1,2,3")
+    parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--logs", type=Path, help="folder for what NCCL and the ranks say")
+    parser.add_argument(
+        "--budget", type=float, default=10.0, help="seconds for each measurement of bandwidth"
+    )
+    asked = parser.parse_args()
+    devices = tuple(int(device) for device in asked.devices.split(","))
+    job = Job(tuple(asked.stages.split(",")), devices, asked.backend, budget_s=asked.budget)
+    print(json.dumps([asdict(trial) for trial in run_job(job, os.environ, asked.logs)], indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""A child process of the doctor: one rank that joins the others and runs the stages of a job."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from contextlib import suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from traceops.doctor.job import LAUNCH, SIZES, Post
+from traceops.doctor.reports import Reporter
+
+if TYPE_CHECKING:
+    import torch
+
+    from traceops.doctor.member import Member
+
+# Deadlines are the parent's affair: no limit of torch's may end a test before they do.
+_LONG = timedelta(hours=1)
+_FAREWELL_S = 10.0
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    post = Post.from_text(os.environ[Post.ENV])
+    _die_with(post.parent)
+    reporter = Reporter(post.reports)
+    sys.excepthook = _Last(reporter)
+    import torch  # noqa: F401
+
+    reporter.say("end", stage=LAUNCH)
+    member = _join(post, reporter)
+    _run_stages(post, member)
+    _part(member)
+    reporter.say("left")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # taking NCCL down in order could hang, and the end of the process frees all
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, however that happens. Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class _Last:
+    """Reports the exception that ends this process, and ends it at once: torch's own end may hang."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        self._reporter.say("error", text="".join(traceback.format_exception_only(kind, error)).strip())
+        traceback.print_exception(kind, error, trace)
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _join(post: Post, reporter: Reporter) -> Member:
+    """Be part of the process group: the stage ``start``."""
+    import torch
+    import torch.distributed as dist
+
+    from traceops.doctor.member import FAULT_ENV, Fault, Member
+
+    on_gpu = post.job.backend == "nccl"
+    device = torch.device("cuda", post.device) if on_gpu else torch.device("cpu")
+    fault = Fault.of(os.environ.get(FAULT_ENV))
+    member = Member(post.rank, post.job.world_size, device, reporter, fault)
+    member.enter("start")
+    if on_gpu:
+        _take_gpu(device)
+    if not dist.is_available() or not dist.is_backend_available(post.job.backend):
+        raise RuntimeError(f"this torch ({torch.__version__}) was built without {post.job.backend}")
+    member.at("meeting at the store")
+    member.store = _store(post)
+    member.at(f"starting {post.job.backend}")
+    dist.init_process_group(
+        post.job.backend, store=member.store, rank=post.rank, world_size=post.job.world_size, timeout=_LONG
+    )
+    member.at("barrier")
+    dist.barrier(device_ids=[device.index] if on_gpu else None)
+    member.finish()
+    return member
+
+
+def _take_gpu(device: torch.device) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for the CPU only"
+        raise RuntimeError(f"torch {torch.__version__} ({built}) finds no GPU")
+    if device.index >= torch.cuda.device_count():
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        limited = f" (CUDA_VISIBLE_DEVICES={visible})" if visible is not None else ""
+        raise RuntimeError(f"no GPU {device.index}: torch sees {torch.cuda.device_count()}{limited}")
+    torch.cuda.set_device(device)
+    torch.zeros(1, device=device)  # makes the context, so that its errors are not taken for NCCL's
+
+
+def _store(post: Post) -> Any:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined, unused-ignore]
+
+    from traceops.doctor.member import share_port, shared_port
+
+    meeting, world = post.job.meeting, post.job.world_size
+    if meeting is not None:
+        return TCPStore(meeting.address, meeting.port, world, post.rank == 0, timeout=_LONG)
+    if post.rank:
+        return TCPStore("127.0.0.1", shared_port(post.folder), world, False, timeout=_LONG)
+    # Rank 0 takes a port that is free and then tells which: nobody else can have taken it in between.
+    store = TCPStore("127.0.0.1", 0, world, True, timeout=_LONG, wait_for_workers=False)
+    share_port(post.folder, store.port)
+    return store
+
+
+def _run_stages(post: Post, member: Member) -> None:
+    from traceops.doctor import bench, correctness
+
+    job = post.job
+    stages = {
+        "all_reduce": lambda: correctness.all_reduce(member),
+        "pairs": lambda: correctness.pairs(member),
+        "ddp_step": lambda: correctness.ddp_step(member),
+        "sweep": lambda: bench.sweep(member, job.sizes or SIZES[job.backend], job.budget_s),
+        "pair_bandwidth": lambda: bench.pair_bandwidth(member, job.budget_s),
+    }
+    for stage in job.stages[1:]:
+        member.enter(stage)
+        stages[stage]()
+        member.finish()
+
+
+def _part(member: Member) -> None:
+    """Wait for the others: who leaves first takes its connections, and rank 0 the store."""
+    from torch.distributed import DistError
+
+    with suppress(DistError):  # the store went first, or the others do not come
+        member.store.add("done", 1)
+        until = time.monotonic() + _FAREWELL_S
+        while member.store.add("done", 0) < member.world_size and time.monotonic() < until:
+            time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main()
