@@ -51,10 +51,11 @@ def run(folder, *options, wrong="docker7"):
 def test_ranks_have_what_the_doctor_set_and_not_what_it_removed(folder):
     advised = {"set": {"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "Ring"}, "unset": ["NCCL_SOCKET_IFNAME"]}
     doctor(folder, settings=advised)
-    done = run(folder, "--settings", "doctor.json", "--env", "NCCL_ALGO=Tree", "--no-log-files")
+    done = run(folder, "--settings", "doctor.json", "--env", "NCCL_ALGO=Tree")
     assert done.returncode == 0, done.stderr
     seen = {"NCCL_P2P_DISABLE": "1", "NCCL_SOCKET_IFNAME": None, "NCCL_ALGO": "Tree"}
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [seen, seen]
+    logs = folder / "profile" / "mine" / "logs"
+    assert [json.loads((logs / f"rank_{rank}.stdout.log").read_text()) for rank in (0, 1)] == [seen, seen]
     line = "settings of doctor.json: NCCL_P2P_DISABLE=1; without NCCL_SOCKET_IFNAME; --env decides NCCL_ALGO"
     assert line in done.stderr
     document = json.loads((folder / "profile" / "mine" / "run.json").read_text())
