@@ -209,13 +209,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "TO-P003",
-        "NCCL fell back to sockets",
+        "NCCL's network failed to start or fell back to sockets",
         "Look at the lines around the quoted ones (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,NET): libnccl-net.so, "
         "libibverbs and libfabric must be found inside the container, /dev/infiniband be mapped into it, and the "
         "memory lock limit be unlimited; for EFA the security group must let the nodes reach each other.",
         True,
         "From NCCL's log: connections via NET/Socket, or a network plugin that was found and did not start. Error "
-        "where a plugin failed and hosts talk over sockets; warning between GPUs of one host, or where a fast network "
+        "where nothing could connect, or a plugin failed and hosts talk over sockets; warning between GPUs of one host, or where a fast network "
         "is there; info where nothing tells of a faster one. A host without any fast network is no finding.",
     ),
     Rule(
@@ -301,8 +301,16 @@ def severity_of(value: float, info: float, warning: float, error: float = float(
 
 
 def most_important_first(findings: Sequence[Finding]) -> list[Finding]:
-    """By severity, then by what a step loses, so that the first is the one to fix first."""
-    return sorted(findings, key=lambda f: (-SEVERITIES.index(f.severity), -(f.impact_ms or 0.0), f.rule))
+    """By severity, then by what a step loses, so that the first is the one to fix first.
+
+    What is wrong with the fabric comes before the low bandwidth that it causes.
+    """
+    return sorted(
+        findings,
+        key=lambda f: (
+            -SEVERITIES.index(f.severity), -(f.impact_ms or 0.0), not f.rule.startswith("TO-P"), f.rule,
+        ),
+    )  # fmt: skip
 
 
 def checks(verdicts: Sequence[Verdict]) -> list[Check]:

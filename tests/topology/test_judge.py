@@ -16,6 +16,7 @@ from traceops.topology.model import (
     NcclLog,
     NcclSetting,
     Network,
+    NetworkEvent,
     Nic,
     Path,
     Pcie,
@@ -208,6 +209,20 @@ def test_a_network_that_no_rank_needs_is_no_finding():
     known = verdicts(Fabric((NVLINK,), idle))["TO-P003"]
     assert not known.findings
     assert known.clear == "no rank sends over the network"
+
+
+def test_a_network_that_does_not_start_and_the_setting_that_asked_for_it():
+    line = quote("bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found")
+    asked = NcclSetting(
+        "NCCL_SOCKET_IFNAME", "nosuch0", quote("NCCL_SOCKET_IFNAME set by environment to nosuch0")
+    )
+    event = NetworkEvent("no_interface", "a", 1, line)
+    nothing = NcclLog(("nccl.log",), settings=(asked,), plugin_failures=(line,), network_events=(event,))
+    found = verdicts(Fabric((), nothing))["TO-P003"].findings[0]
+    assert found.severity == "error"
+    assert "no connection was made; NCCL_SOCKET_IFNAME was set to nosuch0" in found.message
+    went_on = replace(log(BOTH_WAYS), plugin_failures=(line,))
+    assert fired(Fabric((NVLINK,), went_on)) == {"TO-P003": ["info"]}
 
 
 def test_a_far_nic_is_named_with_the_near_one():

@@ -19,7 +19,7 @@ _SAME_COUNT = 0.1
 COPIES = ("Memcpy", "Memset")
 _SEVERAL = "several values"
 _OUTPUT_VARIABLES = (
-    "NCCL_DEBUG_FILE",
+    "NCCL_DEBUG",
     "TORCH_FR_DUMP",
     "TORCH_NCCL_DEBUG_INFO",
     "NCCL_TOPO_DUMP",

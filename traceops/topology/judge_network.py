@@ -13,6 +13,7 @@ from traceops.topology.talks import Talk, distance, nearest_nics, nic_name, talk
 
 _SLOW_NETWORK = "Socket"
 _TO_SOCKETS = (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "SOCKET"))
+_CHOOSING = ("NCCL_SOCKET_IFNAME", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_SOCKET_FAMILY")
 _NO_LOG = "no log of NCCL says which network it uses (NCCL_DEBUG=INFO)"
 
 
@@ -37,13 +38,22 @@ def judge_sockets(fabric: Fabric, known: Circumstances) -> Verdict:
     pairs = len({frozenset((t.connection.source, t.connection.destination)) for t in over_sockets})
     evidence.insert(0, Evidence("pairs of ranks over sockets", pairs, "pairs"))
     severity: Severity
-    if log.plugin_failures:
+    connected = any(communicator.connections for communicator in log.communicators)
+    if log.plugin_failures and not connected and log.networks:
+        severity = "warning"
+        networks = ", ".join(sorted({network.plugin for network in log.networks}))
+        message = f"A network's plugin did not start; NCCL uses the network {networks} instead."
+    elif log.plugin_failures and not connected:
+        severity = "error"
+        message = f"NCCL's network did not start, and no connection was made{_by_settings(log)}."
+    elif log.plugin_failures:
         severity = "error" if between else "warning" if over_sockets else "info"
-        message = "A fast network's plugin did not start" + (
+        so = (
             ", and NCCL fell back to sockets."
             if over_sockets
             else "; no rank needed the network in this run."
         )
+        message = f"A network's plugin did not start{so}"
     elif between and (fast or asked_for):
         severity = at_least("warning", known.slow)
         have = (
@@ -154,6 +164,16 @@ def _asked_for_sockets(log: NcclLog) -> list[NcclSetting]:
         ):
             found.setdefault(setting.name, setting)
     return list(found.values())
+
+
+def _by_settings(log: NcclLog) -> str:
+    """The settings that choose a network, where one was to be chosen and is not there."""
+    chosen = {s.name: s.value for s in log.settings if s.name in _CHOOSING}
+    if not any(
+        event.kind in ("no_interface", "no_network", "plugin_missing") for event in log.network_events
+    ):
+        return ""
+    return "".join(f"; {name} was set to {value}" for name, value in chosen.items())
 
 
 def _is_socket(talk: Talk) -> bool:
