@@ -60,7 +60,9 @@ def read_graph_xml(path: str) -> tuple[GraphBandwidth, ...]:
     for graph in root.children:
         channels, pattern = graph.whole("nchannels"), graph.whole("pattern")
         intra, inter = graph.number("speedintra"), graph.number("speedinter")
-        if graph.tag != "graph" or not channels or pattern is None or intra is None or inter is None:
+        if graph.tag != "graph" or pattern is None or intra is None or inter is None:
+            continue
+        if not channels or channels < 0:
             continue
         types = (graph.attributes.get("typeintra"), graph.attributes.get("typeinter"))
         quote = graph.quote(path)
@@ -78,20 +80,13 @@ def _root(path: str, tag: str, variable: str) -> Element:
 
 
 def _machine(path: str, host: str | None, cpus: list[Element]) -> Machine:
-    found = [
-        (element, parents)
-        for cpu in cpus
-        for element, parents in cpu.below()
-        if element.tag in ("gpu", "net")
-    ]
+    found = [pair for cpu in cpus for pair in cpu.below() if pair[0].tag in ("gpu", "net")]
     cards = [pair for pair in found if pair[0].tag == "gpu"][:_MOST_DEVICES]
     ports = [pair for pair in found if pair[0].tag == "net"][:_MOST_DEVICES]
-    numbers = [element.whole("dev") for element, _ in cards]
-    if None in numbers or len(set(numbers)) < len(
-        numbers
-    ):  # containers that see one GPU each number it alike
+    numbers = [number for element, _ in cards if (number := element.whole("dev")) is not None and number >= 0]
+    if len(set(numbers)) < len(cards):  # containers that see one GPU each call it 0 alike
         numbers = list(range(len(cards)))
-    gpus = [_gpu(number or 0, *card) for number, card in zip(numbers, cards, strict=True)]
+    gpus = [_gpu(number, *card) for number, card in zip(numbers, cards, strict=True)]
     nics = [_nic(f"NIC{number}", *port) for number, port in enumerate(ports)]
     labels = [gpu.label for gpu in gpus] + [nic.label for nic in nics]
     devices = [(label, *pair) for label, pair in zip(labels, cards + ports, strict=True)]
@@ -101,8 +96,7 @@ def _machine(path: str, host: str | None, cpus: list[Element]) -> Machine:
 
 def _gpu(index: int, element: Element, parents: tuple[Element, ...]) -> Gpu:
     cpu = parents[0]
-    counts = [link.whole("count") or 0 for link in element.children if link.tag == "nvlink"]
-    up = sum(counts)
+    up = sum(max(link.whole("count") or 0, 0) for link in element.children if link.tag == "nvlink")
     return Gpu(
         index=index,
         bus_id=_bus_id(parents),
@@ -122,9 +116,7 @@ def _nic(label: str, element: Element, parents: tuple[Element, ...]) -> Nic:
         label=label,
         name=name,
         kind=nic_kind(name),
-        numa=None
-        if bus_id is None
-        else _node(parents[0]),  # a virtual device hangs on the first CPU for want of a place
+        numa=_node(parents[0]) if bus_id else None,  # NCCL hangs what is on no bus on the first CPU
         speed_gbs=speed / 8000 if speed and speed > 0 else None,
         bonded=is_bonded(name),
         bus_id=bus_id,

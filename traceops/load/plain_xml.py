@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ _MOST_ELEMENTS = 200_000
 _DEEPEST = 100
 _QUOTED = 300
 _WHOLE = re.compile(r"-?(?:0x[0-9a-f]{1,16}|\d{1,18})", re.IGNORECASE | re.ASCII)
-_NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?(?:e[+-]?\d{1,3})?", re.IGNORECASE | re.ASCII)
+_NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?(?:e[+-]?\d{1,2})?", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(eq=False)
@@ -49,8 +48,7 @@ class Element:
     def number(self, name: str) -> float | None:
         """An attribute as a finite number, None where it is none."""
         text = self.attributes.get(name, "").strip()
-        value = float(text) if _NUMBER.fullmatch(text) else math.nan
-        return value if math.isfinite(value) else None
+        return float(text) if _NUMBER.fullmatch(text) else None
 
     def quote(self, path: str) -> Quote:
         """The element's begin, as NCCL writes it."""
@@ -71,7 +69,9 @@ def read_xml(path: str) -> Element:
     roots: list[Element] = []
     open_: list[Element] = []
     count = 0
-    parser = expat.ParserCreate()
+    parser = expat.ParserCreate(
+        "utf-8"
+    )  # whatever the file declares: Python would look for a codec of that name
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         nonlocal count
@@ -92,7 +92,7 @@ def read_xml(path: str) -> Element:
     parser.EndElementHandler = end
     parser.StartDoctypeDeclHandler = refuse
     try:
-        parser.Parse(_bytes(path), True)
+        parser.Parse(_bytes(path), True)  # at once: older expats take quadratic time for long words in pieces
     except expat.ExpatError as error:
         raise InputError(
             f"{path} is not whole XML (line {error.lineno}: {expat.ErrorString(error.code)}); have NCCL write it again"
