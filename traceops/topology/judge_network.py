@@ -41,8 +41,8 @@ def judge_sockets(fabric: Fabric, known: Circumstances) -> Verdict:
     connected = any(communicator.connections for communicator in log.communicators)
     if log.plugin_failures and not connected and log.networks:
         severity = "warning"
-        networks = ", ".join(sorted({network.plugin for network in log.networks}))
-        message = f"A network's plugin did not start; NCCL uses the network {networks} instead."
+        instead = ", ".join(sorted({network.plugin for network in log.networks}))
+        message = f"A network's plugin did not start; NCCL uses the network {instead} in its place."
     elif log.plugin_failures and not connected:
         severity = "error"
         message = f"NCCL's network did not start, and no connection was made{_by_settings(log)}."
