@@ -15,7 +15,7 @@ from traceops.errors import TraceopsError
 from traceops.version import __version__
 
 # Each module has HELP, add_arguments(parser) and main(args) -> exit code, and imports heavy things in main only.
-COMMANDS = ("run", "analyze", "compare", "baseline", "diagnose", "view")
+COMMANDS = ("run", "analyze", "compare", "baseline", "diagnose", "doctor", "view")
 
 
 def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:

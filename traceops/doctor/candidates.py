@@ -17,10 +17,19 @@ _ONLY_TELL = ("NCCL_DEBUG", "NCCL_TOPO_DUMP", "NCCL_GRAPH_DUMP", "NCCL_DESYNC", 
 def suspicious(situation: Situation) -> tuple[str, ...]:
     """Variables of the environment that may be at fault: those known to cost speed, then the others by name."""
     prefix = {"nccl": ("NCCL_", "TORCH_NCCL_USE_COMM"), "gloo": ("GLOO_",)}.get(situation.backend, ())
-    named = [name for name in sorted(situation.environ) if name.startswith(prefix) and not _keeps(name)]
+    named = [
+        name for name in sorted(situation.environ) if name.startswith(prefix) and not is_left_alone(name)
+    ]
     sockets_first = sorted(named, key=lambda name: (not name.endswith("SOCKET_IFNAME"), name))
     costly = [name for name in situation.costly if name in named]
     return tuple(dict.fromkeys(sockets_first + costly if situation.broken else costly + sockets_first))
+
+
+def words(change: Change) -> str:
+    """The change as the user would say it: ``NCCL_PROTO=Simple, without NCCL_NET``."""
+    return ", ".join(
+        [*(f"{name}={value}" for name, value in change.set.items()), *(f"without {n}" for n in change.unset)]
+    )
 
 
 def removal(names: tuple[str, ...], environ: Mapping[str, str]) -> Change:
@@ -35,7 +44,7 @@ def removal(names: tuple[str, ...], environ: Mapping[str, str]) -> Change:
 def changes(situation: Situation) -> Iterator[Change]:
     """Single changes to try, the smallest and cheapest first, for what is broken or slow; none twice."""
     removed = suspicious(situation) if situation.broken or situation.slow else situation.costly
-    yield from (removal((name,), situation.environ) for name in removed if not _keeps(name))
+    yield from (removal((name,), situation.environ) for name in removed if not is_left_alone(name))
     listed = (one.change for one in ALTERNATIVES if _may_help(one, situation))
     for change in chain(_interfaces(situation), _hcas(situation), listed):
         if _is_new(change, situation):
@@ -90,5 +99,6 @@ def _hcas(situation: Situation) -> Iterator[Change]:
             )
 
 
-def _keeps(name: str) -> bool:
+def is_left_alone(name: str) -> bool:
+    """Whether a variable is never removed, whoever set it."""
     return name in _LEFT_ALONE or name.startswith(_ONLY_TELL)

@@ -11,6 +11,8 @@ from typing import Any
 import psutil
 
 from traceops.capture.environment import environment_that_matters
+from traceops.doctor.candidates import is_left_alone
+from traceops.doctor.variable_costs import costs
 from traceops.topology.model import Machine
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -43,6 +45,21 @@ def surroundings_of(machine: Machine, environ: Mapping[str, str]) -> Surrounding
         interfaces_up(),
         tuple(hcas),
     )
+
+
+def costly_variables(
+    environ: Mapping[str, str], machine: Machine, backend: str, devices: int
+) -> tuple[str, ...]:
+    """Variables of NCCL that cost bandwidth by what is known of them, those that cost most first."""
+    if backend != "nccl":
+        return ()
+    rdma = any(nic.kind in ("IB", "RoCE", "EFA") for nic in machine.nics)
+    looks = [
+        look
+        for look in costs(environ, devices, rdma, "")
+        if look.what.startswith("NCCL_") and not is_left_alone(look.what)
+    ]
+    return tuple(dict.fromkeys(look.what for look in sorted(looks, key=lambda look: look.level != "warning")))
 
 
 def visible_gpus(machine: Machine, environ: Mapping[str, str]) -> tuple[int, ...]:

@@ -26,7 +26,8 @@ class Tried:
 
     @property
     def works(self) -> bool:
-        return bool(self.trials) and all(trial.outcome == "ok" for trial in self.trials)
+        ran = [trial.outcome for trial in self.trials if trial.outcome != "not_evaluated"]
+        return bool(ran) and all(outcome == "ok" for outcome in ran)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,115 @@
+"""A machine with GPUs that exists on paper only: what its jobs give under any variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Any
+
+from traceops.doctor.checkup import Checkup, Options, Tools, check_up
+from traceops.doctor.job import Job
+from traceops.doctor.model import Look, Outcome, PairState, Trial
+from traceops.doctor.nodes import Nodes, Seat
+from traceops.findings import Verdict
+from traceops.topology.model import Fabric, Gpu, Machine, Measured, Path
+
+Way = tuple[str, float]  # the transport NCCL takes and an all-reduce's bus bandwidth over it, GB/s
+NVLINK: Way = ("P2P/CUMEM", 350.0)
+
+
+def way_of(environ: Mapping[str, str]) -> Way:
+    """As on 4 H200: NVLink, else shared memory, else sockets."""
+    if environ.get("NCCL_P2P_DISABLE") != "1":
+        return NVLINK
+    return ("SHM", 40.0) if environ.get("NCCL_SHM_DISABLE") != "1" else ("NET/Socket", 3.0)
+
+
+@dataclass
+class PaperMachine:
+    """starts: why a job with these variables does not start, None where it does. outcome: of the sums then.
+
+    bad_gpu: whose pairs give wrong sums. jobs: all that were run.
+    """
+
+    gpus: int = 4
+    way: Callable[[Mapping[str, str]], Way] = way_of
+    starts: Callable[[Mapping[str, str]], str | None] = lambda environ: None
+    sums: Callable[[Mapping[str, str]], Outcome] = lambda environ: "ok"
+    bad_gpu: int | None = None
+    nvlink: bool = True
+    slow_pairs: tuple[tuple[int, int], ...] = ()
+    jobs: list[Job] = field(default_factory=list)
+
+    @property
+    def machine(self) -> Machine:
+        kind = Path("NV", 18) if self.nvlink else Path("PHB")
+        pairs = combinations(range(self.gpus), 2)
+        return Machine(
+            "paper",
+            tuple(Gpu(index, "NVIDIA H200", uuid=f"GPU-{index}{index}{index}") for index in range(self.gpus)),
+            paths={(f"GPU{one}", f"GPU{other}"): kind for one, other in pairs},
+        )
+
+    def run_job(self, job: Job, environ: Mapping[str, str], logs: Any = None) -> tuple[Trial, ...]:
+        self.jobs.append(job)
+        kept = {name: value for name, value in environ.items() if name not in job.unset} | job.set
+        names = kept.get("CUDA_VISIBLE_DEVICES")
+        seen = [int(name) for name in names.split(",")] if names else list(range(self.gpus))
+        real = [seen[device] for device in job.devices]
+        way, gbs = self.way(kept)
+        why = self.starts(kept)
+        if why is not None:
+            return tuple(self._not_run(job, stage, why) for stage in job.stages)
+        bad = self.bad_gpu in real
+        trials = []
+        for stage in job.stages:
+            trial = Trial(
+                stage, "ok", job.devices, 1.0, job.deadline_s(stage), set=job.set, unset=job.unset, transports=(way,)
+            )  # fmt: skip
+            if stage == "all_reduce":
+                trial = replace(trial, outcome="wrong" if bad else self.sums(kept))
+            elif stage == "pairs":
+                states = tuple(
+                    PairState((one, other), "wrong" if self.bad_gpu in (seen[one], seen[other]) else "ok")
+                    for one, other in combinations(job.devices, 2)
+                )
+                trial = replace(trial, pairs=states, outcome="wrong" if bad else "ok")
+            elif stage == "sweep" and len(real) > 1:
+                sizes = job.sizes or (1 << 20, 1 << 28)
+                rows = [Measured("all_reduce", job.devices, size, 9.0, gbs, "paper") for size in sizes]
+                trial = replace(trial, measured=tuple(rows))
+            elif stage == "pair_bandwidth":
+                rows = [
+                    Measured(
+                        "send_recv", ends, 1 << 27, 9.0, 20.0 if ends in self.slow_pairs else 200.0, "paper"
+                    )
+                    for ends in combinations(job.devices, 2)
+                ]
+                trial = replace(trial, measured=tuple(rows))
+            trials.append(trial)
+            if trial.outcome == "hung":
+                rest = job.stages[len(trials) :]
+                return (*trials, *(self._not_run(job, stage, "") for stage in rest))
+        return tuple(trials)
+
+    def _not_run(self, job: Job, stage: str, why: str) -> Trial:
+        outcome: Outcome = "failed" if why and stage == "start" else "not_evaluated"
+        return Trial(
+            stage, outcome, job.devices, 5.0, job.deadline_s(stage), why, set=job.set, unset=job.unset
+        )
+
+    def check_up(self, environ: Mapping[str, str] | None = None, **options: Any) -> Checkup:
+        def judge(fabric: Fabric, circumstances: Any) -> list[Verdict]:
+            return [Verdict("TO-P001", clear="on paper")]
+
+        looks = (Look("paper", "GPU", "GPUs", f"{self.gpus}"),)
+        tools = Tools(
+            lambda environ: (self.machine, looks), self.run_job, judge, lambda folder: None, lambda e: 0
+        )
+        return check_up(Options(**options), environ or {}, Nodes(Seat()), tools)
+
+    @property
+    def tried(self) -> list[tuple[dict[str, str], tuple[str, ...]]]:
+        """The changes of all jobs, in order."""
+        return [(job.set, job.unset) for job in self.jobs if job.set or job.unset]

@@ -1,0 +1,250 @@
+"""A whole checkup: look at every node, test communication, try what may help, judge, and keep what was measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from traceops.doctor.conclusions import conclusions
+from traceops.doctor.course import Course
+from traceops.doctor.job import Backend
+from traceops.doctor.model import Change, Checkup, Look, Remedy, Trial
+from traceops.doctor.nodes import NodeError, Nodes, Seat
+from traceops.doctor.reference import kept_reference, make_reference, save_reference
+from traceops.doctor.runs import Runner
+from traceops.doctor.surroundings import Surroundings, costly_variables, surroundings_of, visible_gpus
+from traceops.errors import UsageError
+from traceops.findings import Verdict, checks, most_important_first
+from traceops.topology.circumstances import Circumstances
+from traceops.topology.fingerprint import fingerprint
+from traceops.topology.model import Fabric, Machine, Reference
+
+BUDGET_S = 165.0  # for tests: with looking and the last job's end within three minutes
+
+
+@dataclass(frozen=True)
+class Options:
+    """gpus: to test, as nvidia-smi counts, None for all visible ones. nproc: ranks on the CPU. quick: fewer tests.
+
+    tests: False only looks. budget_s: for all tests together.
+    """
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    gpus: tuple[int, ...] | None = None
+    nproc: int | None = None
+    quick: bool = False
+    tests: bool = True
+    budget_s: float = BUDGET_S
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a checkup calls: to look at this machine, to run a job, and to judge. Tests put others in their place.
+
+    count_gpus: for machines whose GPUs nvidia-smi does not tell of.
+    """
+
+    look: Callable[[Mapping[str, str]], tuple[Machine, tuple[Look, ...]]]
+    run_job: Callable[..., tuple[Trial, ...]]
+    judge: Callable[[Fabric, Circumstances], Sequence[Verdict]]
+    read_logs: Callable[[Path], Fabric | None]
+    count_gpus: Callable[[Mapping[str, str]], int]
+
+
+def check_up(
+    options: Options,
+    environ: Mapping[str, str],
+    nodes: Nodes | None = None,
+    tools: Tools | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+    logs: Path | None = None,
+) -> Checkup:
+    """Everything the doctor finds on the nodes; the same on each of them.
+
+    tell: told what is being done, a line each. logs: folder for NCCL's logs of the first job, None keeps none.
+    Raises UsageError for options that fit no machine here, NodeError where a node does not come.
+    """
+    began, until = time.time(), time.monotonic() + options.budget_s
+    nodes = nodes or Nodes(Seat())
+    tools = tools or usual_tools()
+    tell("looking at this machine" if len(nodes.hosts) == 1 else f"looking at {len(nodes.hosts)} nodes")
+    told = nodes.gather(tools.look(environ), tuple[Machine, tuple[Look, ...]])
+    machines = tuple(machine for machine, _ in told)
+    looks = tuple(look for _, seen in told for look in seen)
+    problems: tuple[tuple[str, str], ...] = ()
+    course, why_not = _prepare(options, environ, nodes, tools, machines, until, tell, logs)
+    if course is not None:
+        try:
+            course.go()
+        except NodeError as error:
+            problems = (("nodes", str(error)),)
+        looks += conclusions(course)
+    elif why_not:
+        looks += (Look(nodes.hosts[0], "tests", "communication", "not tested", "not_evaluated", why_not),)
+    checkup = Checkup(
+        nodes.hosts, course.runner.backend if course else "gloo", began, 0.0, machines, looks,
+        tuple(course.trials) if course else (), (), (), problems=problems,
+    )  # fmt: skip
+    if course is not None and course.best is not None:
+        checkup = _with_treatment(checkup, course)
+    return replace(_judged(checkup, course, tools, logs), seconds=time.time() - began)
+
+
+def judge_saved(fabric: Fabric, verdicts: Sequence[Verdict]) -> Checkup:
+    """The checkup of files that others saved: nothing was looked at or tested."""
+    hosts = dict.fromkeys(machine.host for machine in fabric.machines if machine.host)
+    findings = most_important_first([finding for verdict in verdicts for finding in verdict.findings])
+    return Checkup(
+        tuple(hosts), "nccl", time.time(), 0.0, fabric.machines, (), (), tuple(findings), _checks(verdicts),
+        references=fabric.references, problems=fabric.problems,
+    )  # fmt: skip
+
+
+def usual_tools() -> Tools:
+    """The tools that look at this machine and start processes on it."""
+    from traceops.doctor.look import look_around
+    from traceops.doctor.trials import run_job
+    from traceops.launch.checks import gpu_count
+    from traceops.topology.discover import named_fabric
+    from traceops.topology.judge import judge_fabric
+
+    def read_logs(folder: Path) -> Fabric | None:
+        from traceops.errors import InputError
+
+        try:
+            return named_fabric([folder])
+        except InputError:  # gloo writes none, and NCCL may have failed before it said anything
+            return None
+
+    return Tools(look_around, run_job, judge_fabric, read_logs, gpu_count)
+
+
+def _prepare(
+    options: Options,
+    environ: Mapping[str, str],
+    nodes: Nodes,
+    tools: Tools,
+    machines: tuple[Machine, ...],
+    until: float,
+    tell: Callable[[str], None],
+    logs: Path | None,
+) -> tuple[Course | None, str]:
+    """The tests, ready to go; None and the reason where there will be none."""
+    machine = machines[nodes.seat.node]
+    if not options.tests:
+        return None, "left out: --no-tests"
+    torch_here = find_spec("torch") is not None
+    if not all(nodes.gather(torch_here, bool)):
+        return None, "torch is not installed (pip install torch, traceops's extra [run])"
+    gpus = () if options.device == "cpu" else visible_gpus(machine, environ)
+    if options.device != "cpu" and not machine.gpus:
+        gpus = tuple(range(tools.count_gpus(environ)))
+    with_gpus = nodes.gather(len(gpus), int)
+    if options.device == "cuda" and not all(with_gpus):
+        raise UsageError("--device cuda: no GPU that torch could use is visible here; use --device cpu")
+    backend: Backend = "nccl" if all(with_gpus) else "gloo"
+    if backend == "gloo":
+        gpus = ()
+    devices = _devices(options, gpus)
+    counts = nodes.gather(len(devices), int)
+    runner = Runner(nodes, tools.run_job, environ, backend, gpus, devices, counts)
+    around = nodes.gather(surroundings_of(machine, environ), Surroundings)
+    past = kept_reference(machine.host or "unknown", fingerprint(machine))
+    costly = nodes.gather(costly_variables(environ, machine, backend, len(devices)), tuple[str, ...])
+    course = Course(
+        runner, machines, around, tuple(dict.fromkeys(name for names in costly for name in names)), past, until,
+        options.quick, logs if nodes.leads else None, tell,
+    )  # fmt: skip
+    return course, ""
+
+
+def _devices(options: Options, gpus: tuple[int, ...]) -> tuple[int, ...]:
+    """What takes part, as CUDA counts; ranks on the CPU. Raises UsageError for GPUs that are not visible."""
+    if not gpus:
+        if options.gpus is not None:
+            raise UsageError("--gpus: there is no GPU here; --nproc says how many ranks to test on the CPU")
+        return tuple(range(options.nproc or 2))
+    if options.gpus is None:
+        return tuple(range(min(options.nproc or len(gpus), len(gpus))))
+    missing = [gpu for gpu in options.gpus if gpu not in gpus]
+    if missing:
+        raise UsageError(
+            f"--gpus {','.join(map(str, options.gpus))}: GPU {missing[0]} is not visible; "
+            f"those that are: {','.join(map(str, gpus))}"
+        )
+    return tuple(gpus.index(gpu) for gpu in dict.fromkeys(options.gpus))
+
+
+def _with_treatment(checkup: Checkup, course: Course) -> Checkup:
+    assert course.best is not None and course.first is not None
+    before = None if course.state.failed else course.state.gbs
+    remedies = course.treatment.remedies(before)
+    chosen = course.treatment.chosen
+    settings = None
+    if chosen is not None:
+        best = course.best.node.gbs if course.scope == "node" else chosen.gbs
+        settings = Remedy(chosen.change, best if best is not None else chosen.gbs, before)
+        remedies = (settings, *remedies[1:])  # with the number of the full test
+    references = _references(checkup, course)
+    return replace(
+        checkup, measured=course.best.measured, remedies=remedies, settings=settings,
+        fallback=course.fallback, references=references,
+    )  # fmt: skip
+
+
+def _references(checkup: Checkup, course: Course) -> tuple[Reference, ...]:
+    """What each node gave at its best. Each keeps its own, unless something holds it down."""
+    best = course.best
+    if best is None or best.failed or _held_down(course):
+        return ()
+    found = []
+    own = course.runner.nodes.seat.node
+    for number, machine in enumerate(checkup.machines):
+        rows = [row for row in best.measured if row.host == machine.host and row.host is not None]
+        if not rows:
+            continue
+        reference = make_reference(
+            machine, rows, _settings(course.around[number], best.change), checkup.started_at
+        )
+        kept = save_reference(reference) if number == own else None
+        found.append(reference if kept is None else replace(reference, source=str(kept)))
+    return tuple(found)
+
+
+def _settings(around: Surroundings, change: Change) -> dict[str, str]:
+    """What was set for the library that carries the data, while it was measured."""
+    kept = {name: value for name, value in around.environ.items() if name.startswith(("NCCL_", "GLOO_"))}
+    return {name: value for name, value in kept.items() if name not in change.unset} | change.set
+
+
+def _held_down(course: Course) -> bool:
+    """Whether what was measured may be less than the machine gives: slow, or with a costly variable set.
+
+    A variable that was measured not to cost anything holds nothing down.
+    """
+    best = course.best
+    assert best is not None
+    cleared = {name for one in course.treatment.tried if one.works for name in one.change.unset}
+    left = [name for name in course.costly if name not in best.change.unset and name not in cleared]
+    return course.is_slow(best) or bool(left)
+
+
+def _judged(checkup: Checkup, course: Course | None, tools: Tools, logs: Path | None) -> Checkup:
+    seen = tools.read_logs(logs) if logs is not None and logs.is_dir() else None
+    fabric = Fabric(checkup.machines, seen.log if seen else None, checkup.references)
+    first = course.first if course else None
+    slow = course is not None and course.is_slow(first)
+    hung = first is not None and any(trial.outcome == "hung" for trial in first.trials)
+    rows = first.measured if first else ()
+    verdicts = tools.judge(fabric, Circumstances(slow="error" if slow else None, hung=hung, measured=rows))
+    findings = most_important_first([finding for verdict in verdicts for finding in verdict.findings])
+    return replace(checkup, findings=tuple(findings), checks=_checks(verdicts))
+
+
+def _checks(verdicts: Sequence[Verdict]) -> tuple[Any, ...]:
+    judged = {verdict.rule for verdict in verdicts}
+    return tuple(check for check in checks(verdicts) if check.rule in judged)

@@ -1,0 +1,160 @@
+"""What the tests of a checkup say, as lines of the doctor's table: losses, slow links, pairs and GPUs at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from traceops.doctor.assess import OF_ITS_PAST, Pair, large_all_reduce
+from traceops.doctor.candidates import words
+from traceops.doctor.course import Course
+from traceops.doctor.model import Level, Look
+from traceops.doctor.treat import WORTH_IT, Tried
+
+_AREA = "tests"
+
+
+def conclusions(course: Course) -> tuple[Look, ...]:
+    """The lines, the most telling first."""
+    if course.first is None:
+        return ()
+    return (
+        *_costs_of_settings(course),
+        *_pairs(course),
+        *_slow(course),
+        *_worse_than_before(course),
+        *_hopeless(course),
+        *_not_tried(course),
+    )
+
+
+def _look(course: Course, what: str, found: str, level: Level, why: str, advice: str, **facts: Any) -> Look:
+    return Look(course.runner.nodes.hosts[0], _AREA, what, found, level, why, advice, facts)
+
+
+def _costs_of_settings(course: Course) -> list[Look]:
+    """A variable that the environment sets, measured with and without it."""
+    before = course.state.gbs
+    if course.state.failed or before is None:
+        return []
+    looks = []
+    for one in course.treatment.tried:
+        if one.change.unset and not one.change.set and one.works and one.gbs is not None:
+            named = ", ".join(
+                f"{name}={value}" for name in one.change.unset if (value := _value(course, name)) is not None
+            )
+            looks.append(_loss(course, one, named, before, one.gbs))
+    return looks
+
+
+def _loss(course: Course, one: Tried, named: str, with_gbs: float, without_gbs: float) -> Look:
+    lost = without_gbs - with_gbs
+    facts = {
+        "variables": list(one.change.unset),
+        "with_gbs": with_gbs,
+        "without_gbs": without_gbs,
+        "lost_gbs": lost,
+    }
+    found = f"all-reduce {with_gbs:.3g} GB/s with it, {without_gbs:.3g} without"
+    if without_gbs < WORTH_IT * with_gbs:
+        return _look(course, named, found, "ok", "no more than measurements differ", "", **facts)
+    level: Level = "error" if without_gbs > 2 * with_gbs else "warning"
+    why = f"costs {lost:.3g} of {without_gbs:.3g} GB/s ({lost / without_gbs:.0%})"
+    return _look(course, named, found, level, why, f"unset {' '.join(one.change.unset)}", **facts)
+
+
+def _value(course: Course, name: str) -> str | None:
+    return next((one.environ[name] for one in course.around if name in one.environ), None)
+
+
+def _pairs(course: Course) -> list[Look]:
+    assert course.first is not None
+    state = course.first.node
+    looks = []
+    for pairs, found in (
+        (state.bad_pairs, "fail or give wrong values"),
+        (state.slow_pairs, "far slower than the others"),
+    ):
+        if not pairs:
+            continue
+        culprit = state.culprit
+        blamed = "" if culprit is None else f"GPU {culprit} is in all of them"
+        alone = _without_it(course, culprit)
+        why = "; ".join(filter(None, (blamed, alone)))
+        advice = (
+            "check the GPU and its links: nvidia-smi -q (ECC, Xid), nvidia-smi nvlink -s"
+            if blamed
+            else ("compare the paths of these pairs with the others' (nvidia-smi topo -m)")
+        )
+        level: Level = "error" if pairs is state.bad_pairs else "warning"
+        shown = _pairs_text(pairs)
+        looks.append(
+            _look(
+                course,
+                f"pairs {shown}",
+                found,
+                level,
+                why,
+                advice,
+                pairs=[list(p) for p in pairs],
+                gpu=culprit,
+            )
+        )
+    return looks
+
+
+def _without_it(course: Course, culprit: int | None) -> str:
+    for one in course.treatment.tried:
+        if culprit is not None and "CUDA_VISIBLE_DEVICES" in one.change.set:
+            return "the others work without it" if one.works else "the others do not work without it either"
+    return ""
+
+
+def _pairs_text(pairs: Sequence[Pair]) -> str:
+    shown = ", ".join(f"{one}–{other}" for one, other in sorted(pairs)[:8])
+    return f"{shown} and {len(pairs) - 8} more" if len(pairs) > 8 else shown
+
+
+def _slow(course: Course) -> list[Look]:
+    """Slow also in the best configuration that was found."""
+    best = course.best.node if course.best else None
+    if best is None or best.gbs is None or not course.is_slow(course.best):
+        return []
+    found = f"{best.gbs:.3g} GB/s"
+    why = f"from {course.enough_gbs:.3g} GB/s it would not be far below what this link gives"
+    advice = "see the GPUs' links (nvidia-smi nvlink -s) and the way NCCL took"
+    return [_look(course, "all-reduce inside the host", found, "error", why, advice, busbw_gbs=best.gbs)]
+
+
+def _worse_than_before(course: Course) -> list[Look]:
+    best = course.best.node.large if course.best else None
+    past = large_all_reduce(course.past.measured) if course.past else None
+    if best is None or past is None or len(best.gpus) != len(past.gpus):
+        return []
+    if best.busbw_gbs >= OF_ITS_PAST * past.busbw_gbs or best.bytes < past.bytes / 4:
+        return []
+    found = f"{best.busbw_gbs:.3g} GB/s, {past.busbw_gbs:.3g} when it was last measured at its best"
+    why = f"kept in {course.past.source}" if course.past else ""
+    advice = "something changed: links, driver, container, other jobs on it; remove that file if it is meant to be so"
+    return [_look(course, "all-reduce against this machine's own past", found, "warning", why, advice)]
+
+
+def _hopeless(course: Course) -> list[Look]:
+    assert course.first is not None
+    why = course.first.node.hopeless
+    if not why:
+        return []
+    advice = "install a torch that fits this machine, or test the CPU with --device cpu"
+    return [
+        _look(course, "alternatives", "none tried", "not_evaluated", f"no setting can help: {why}", advice)
+    ]
+
+
+def _not_tried(course: Course) -> list[Look]:
+    if not course.untested:
+        return []
+    tried = ", ".join(words(one.change) for one in course.treatment.tried)
+    found = f"tried: {tried}" if tried else "none tried"
+    return [
+        _look(course, "alternatives", found, "not_evaluated", course.untested, "give more time: --budget 600")
+    ]

@@ -1,0 +1,268 @@
+"""The tests of a checkup: what is run, in what order and within what time, and what is tried when it fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from traceops.doctor.assess import FAR_BELOW, OF_ITS_PAST, Assessment, assess, large_all_reduce, link_gbs
+from traceops.doctor.candidates import words
+from traceops.doctor.job import LAUNCH, SIZES
+from traceops.doctor.model import Change, Trial
+from traceops.doctor.runs import Ask, Runner, Scope, stages_of
+from traceops.doctor.situation import Situation
+from traceops.doctor.surroundings import Surroundings
+from traceops.doctor.treat import NoTime, Treatment, Tried, treat
+from traceops.topology.model import Machine, Measured, Reference
+
+ALL_STAGES = stages_of("start", "all_reduce", "pairs", "ddp_step", "sweep", "pair_bandwidth")
+QUICK_STAGES = stages_of("start", "all_reduce", "ddp_step", "sweep")
+_PATIENT = {LAUNCH: 90.0, "start": 40.0, "all_reduce": 30.0, "pairs": 50.0, "ddp_step": 30.0}
+_SHORT = {
+    LAUNCH: 60.0, "start": 20.0, "all_reduce": 12.0, "pairs": 30.0, "ddp_step": 20.0, "sweep": 20.0,
+    "pair_bandwidth": 20.0,
+}  # fmt: skip
+_LEAST_S = 12.0  # a try takes about as long: processes, torch, NCCL
+_FULL_S = 25.0
+_QUICK_SIZES = 2
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A change and everything that was tested under it. node: the trials of each node by itself. over_all: of the job
+    over all nodes, None where there is one node.
+    """
+
+    change: Change
+    trials: tuple[Trial, ...]
+    node: Assessment
+    over_all: Assessment | None = None
+
+    @property
+    def failed(self) -> frozenset[str]:
+        return self.node.failed | (self.over_all.failed if self.over_all else frozenset())
+
+    @property
+    def measured(self) -> tuple[Measured, ...]:
+        return tuple(row for trial in self.trials for row in trial.measured)
+
+
+@dataclass
+class Course:
+    """What is run goes through here, and what came of it is kept, also where a node is lost on the way.
+
+    machines, around: of all nodes. past: what this machine gave before. until: by this process's monotonic clock.
+    costly: variables of the environment that cost speed.
+    """
+
+    runner: Runner
+    machines: tuple[Machine, ...]
+    around: tuple[Surroundings, ...]
+    costly: tuple[str, ...]
+    past: Reference | None
+    until: float
+    quick: bool = False
+    logs: Path | None = None
+    tell: Callable[[str], None] = lambda text: None
+    trials: list[Trial] = field(default_factory=list)
+    first: Configuration | None = None
+    best: Configuration | None = None
+    treatment: Treatment = field(default_factory=Treatment)
+    enough_gbs: float | None = None
+    scope: Scope = "node"
+    fallback: int | None = None
+    untested: str = ""
+
+    def go(self) -> None:
+        """Test everything; where that fails or is slow, try what may help, and test everything with it."""
+        self.enough_gbs = self._enough()
+        self.first = self.best = first = self._everything(Change())
+        situation = self._situation(first)
+        if first.node.hopeless or not (situation.broken or situation.slow or situation.costly):
+            return
+        without = self._without_culprit(first)
+        self.treatment = treat(situation, self._attempt(situation), self.state.gbs, self._enough_here())
+        if without is not None:
+            chosen = self.treatment.chosen or (without if without.works else None)
+            self.treatment = replace(self.treatment, tried=(without, *self.treatment.tried), chosen=chosen)
+        chosen = self.treatment.chosen
+        if chosen is not None:
+            self.best = self._with(chosen)
+        elif situation.broken and situation.world > 1:
+            self.fallback = situation.world
+
+    @property
+    def state(self) -> Assessment:
+        """Where the trouble is, or would be: of the first configuration, in the scope that was treated."""
+        if self.first is None:
+            return Assessment()
+        over_all = self.first.over_all
+        return self.first.node if self.scope == "node" or over_all is None else over_all
+
+    def is_slow(self, configuration: Configuration | None) -> bool:
+        """Whether an all-reduce inside a node is far below what is known that it should give."""
+        gbs = None if configuration is None else configuration.node.gbs
+        return gbs is not None and self.enough_gbs is not None and gbs < self.enough_gbs
+
+    def _enough_here(self) -> float | None:
+        """Between nodes nobody knows what to expect."""
+        return self.enough_gbs if self.scope == "node" else None
+
+    def _left(self) -> float:
+        """Seconds, as node 0 has them, so that all nodes stop at the same point."""
+        return self.runner.nodes.first(self.until - time.monotonic(), float)
+
+    def _enough(self) -> float | None:
+        """Bus bandwidth from which an all-reduce inside a node is not slow, GB/s; None where nobody knows."""
+        machine = self.machines[self.runner.nodes.seat.node]
+        link = link_gbs(machine, self.runner.tested) if self.runner.gpus else None
+        past = large_all_reduce(self.past.measured) if self.past else None
+        bounds = [] if link is None else [FAR_BELOW * link[1]]
+        if past is not None and len(past.gpus) == len(self.runner.tested):
+            bounds.append(OF_ITS_PAST * past.busbw_gbs)
+        told = self.runner.nodes.gather(max(bounds, default=0.0), float)
+        return min(told) or None
+
+    def _everything(self, change: Change) -> Configuration:
+        left = max(self._left(), _FULL_S)
+        stages = QUICK_STAGES if self.quick or left < 2 * _FULL_S else ALL_STAGES
+        sizes = SIZES[self.runner.backend]
+        ask = Ask(
+            stages,
+            change,
+            _within(_PATIENT, left),
+            sizes[-_QUICK_SIZES:] if self.quick else sizes,
+            budget_s=min(10.0, left / 8),
+        )
+        with_it = f" ({words(change)})" if change.size else ""
+        self.tell(f"testing {self._what()}{with_it}: {', '.join(stages)}")
+        first_time = self.logs is not None and not change.size
+        trials = self._run("node", ask, left, self.logs / "node" if first_time and self.logs else None)
+        node = self._node(trials)
+        if len(self.runner.counts) == 1 or node.hopeless:
+            return Configuration(change, trials, node)
+        self.tell(f"testing all {len(self.runner.counts)} nodes together{with_it}")
+        ask = replace(ask, stages=stages_of("start", "all_reduce", "ddp_step", "sweep"))
+        together = self._run("all", ask, left, self.logs / "all" if first_time and self.logs else None)
+        return Configuration(change, trials + together, node, assess(together))
+
+    def _run(self, scope: Scope, ask: Ask, within_s: float, logs: Path | None = None) -> tuple[Trial, ...]:
+        trials = self.runner.run(scope, ask, within_s, logs)
+        self.trials += trials
+        return trials
+
+    def _node(self, trials: Sequence[Trial]) -> Assessment:
+        """Of the nodes by themselves: what failed on any, and the slowest one's bandwidth."""
+        if len(self.machines) == 1:
+            return assess(trials, self.machines[0])
+        each = [
+            assess([trial for trial in trials if trial.hosts == (host,)], machine)
+            for host, machine in zip(self.runner.nodes.hosts, self.machines, strict=True)
+        ]
+        known = [one.large for one in each if one.large is not None]
+        return Assessment(
+            frozenset(stage for one in each for stage in one.failed),
+            frozenset(way for one in each for way in one.transports),
+            min(known, key=lambda row: row.busbw_gbs, default=None),
+            tuple(pair for one in each for pair in one.bad_pairs),
+            tuple(pair for one in each for pair in one.slow_pairs),
+            hopeless=next((one.hopeless for one in each if one.hopeless), ""),
+        )
+
+    def _situation(self, first: Configuration) -> Situation:
+        """Sets `scope` to where the trouble is: inside the nodes, else between them."""
+        slow = self.is_slow(first)
+        between = first.over_all is not None and not first.node.failed and not slow
+        self.scope = "all" if between and not _inside_only(self.costly) else "node"
+        merged: dict[str, str] = {}
+        for one in reversed(self.around):
+            merged |= one.environ
+        shared = [set(one.interfaces) for one in self.around]
+        counts = self.runner.counts
+        state = self.state
+        return Situation(
+            self.runner.backend,
+            sum(counts) if self.scope == "all" else max(counts),
+            len(counts) if self.scope == "all" else 1,
+            merged,
+            tuple(sorted(set.intersection(*shared))),
+            tuple(dict.fromkeys(hca for one in self.around for hca in one.hcas)),
+            state.transports,
+            state.failed,
+            slow or bool(state.slow_pairs),
+            self.costly,
+        )
+
+    def _attempt(self, situation: Situation) -> Callable[[Change], Tried]:
+        def attempt(change: Change) -> Tried:
+            left = self._left()
+            if left < _LEAST_S:
+                self.untested = (
+                    "the time for tests was used up before everything that may help had been tried"
+                )
+                raise NoTime
+            self.tell(f"trying {words(change)}")
+            trials = self._run(self.scope, self._short(situation, change, left), left)
+            return Tried(change, trials, self._gbs(trials))
+
+        return attempt
+
+    def _short(self, situation: Situation, change: Change, left: float) -> Ask:
+        """A start, a sum, a large message, and again what failed."""
+        assert self.first is not None
+        started = max((trial.seconds for trial in self.first.trials if trial.name == "start"), default=0.0)
+        deadlines = _within({**_SHORT, "start": max(_SHORT["start"], 2 * started)}, left)
+        large = SIZES[self.runner.backend][-1]
+        measured = self.state.large
+        sizes = (large,) if measured is None or measured.bytes > 0.9 * large else (measured.bytes, large)
+        again = situation.failed & {"pairs", "ddp_step", "pair_bandwidth"}
+        return Ask(stages_of("start", "all_reduce", "sweep", *again), change, deadlines, sizes, 3.0)
+
+    def _gbs(self, trials: Sequence[Trial]) -> float | None:
+        state = self._node(trials) if self.scope == "node" else assess(trials)
+        return state.gbs
+
+    def _without_culprit(self, first: Configuration) -> Tried | None:
+        """Whether the others work without the one GPU that all bad pairs share."""
+        gpu = first.node.culprit
+        bad = first.node.bad_pairs
+        if gpu is None or not bad or not self.runner.gpus or len(self.runner.counts) > 1:
+            return None
+        left = self._left()
+        if left < _LEAST_S:
+            return None
+        self.tell(f"trying without GPU {gpu}, which is in all pairs that fail")
+        ask = Ask(
+            stages_of("start", "all_reduce", "pairs", "sweep"), Change(), _within(_SHORT, left), (), 3.0
+        )
+        change, trials = self.runner.without(gpu, ask, left)
+        self.trials += trials
+        return Tried(change, trials, self._gbs(trials))
+
+    def _with(self, chosen: Tried) -> Configuration:
+        """Everything under the change that is to be used, where there is time for it."""
+        if "CUDA_VISIBLE_DEVICES" in chosen.change.set or self._left() < _FULL_S:
+            return Configuration(chosen.change, chosen.trials, self._node(chosen.trials))
+        return self._everything(chosen.change)
+
+    def _what(self) -> str:
+        counts = self.runner.counts
+        kind = "GPU" if self.runner.gpus else "rank on the CPU"
+        plural = "s" if self.runner.gpus else ""
+        each = (
+            f"{counts[0]} {kind}{plural if counts[0] > 1 else ''}"
+            if counts[0] == 1 or plural
+            else f"{counts[0]} ranks on the CPU"
+        )
+        return each if len(counts) == 1 else f"{each} of each node ({len(counts)} nodes)"
+
+
+def _within(deadlines_s: Mapping[str, float], left: float) -> dict[str, float]:
+    return {stage: min(seconds, max(left, _LEAST_S)) for stage, seconds in deadlines_s.items()}
+
+
+def _inside_only(names: Sequence[str]) -> bool:
+    """Whether variables concern GPUs of one host only."""
+    return bool(names) and all("P2P" in name or "SHM" in name or "NVLS" in name for name in names)
