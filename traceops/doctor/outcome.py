@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import platform
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from traceops.capture.peer_loss import lost_a_peer
 from traceops.doctor.job import LAUNCH, Job
 from traceops.doctor.model import Outcome, PairState, Trial
 from traceops.doctor.pairs import Pair, pair_order
 from traceops.doctor.team import Child, Team
+from traceops.load.nccl_log import read_nccl_log
 from traceops.rank_text import ranks_text, who
-from traceops.topology.model import Measured
+from traceops.topology.model import Connection, Measured
 
 How = Literal["done", "hung", "failed"]
 _WRONG_SHOWN = 12
 _SAID_SHOWN = 16
+_LONG_MESSAGE = 300
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,8 @@ def trials_of(job: Job, team: Team, ended: Sequence[Ended], undead: Sequence[Chi
     # A launch is no stage of its own: it is told of as part of the first one.
     first = stages[0] if stages else Ended(job.stages[0], launch.how, 0.0)
     stages = [replace(first, seconds=launch.seconds + first.seconds), *stages[1:]]
-    trials = [_trial(job, team, stage, undead) for stage in stages]
+    transports = _transports(team)
+    trials = [replace(_trial(job, team, stage, undead), transports=transports) for stage in stages]
     broken = stages[-1]
     for stage in job.stages[len(stages) :]:
         why = f"not started, because {broken.stage} {'hung' if broken.how == 'hung' else 'failed'}"
@@ -87,12 +92,15 @@ def _hung(job: Job, ranks: Sequence[Child], stage: str) -> str:
 
 
 def _failed(job: Job, ranks: Sequence[Child], stage: str) -> str:
-    """Who died or raised what, and who waited then."""
+    """Who died or raised what, who lost the connection to them, and who waited."""
+    failed = [child for child in ranks if child.failed]
+    causes = [child for child in failed if child.error is None or not lost_a_peer(child.error)] or failed
     reasons: dict[str, list[int]] = {}
-    for child in ranks:
-        if child.failed:
-            reasons.setdefault(_reason(child), []).append(child.rank)
-    parts = [f"{_who(job, failed)} {reason}" for reason, failed in reasons.items()]
+    for child in causes:
+        reasons.setdefault(_reason(child), []).append(child.rank)
+    parts = [f"{_who(job, at)} {reason}" for reason, at in reasons.items()]
+    if lost := [child.rank for child in failed if child not in causes]:
+        parts.append(f"{_who(job, lost)} then lost a connection")
     if waited := [child.rank for child in ranks if not child.failed and not child.has(stage, "end")]:
         parts.append(f"{_who(job, waited)} waited")
     return "; ".join(parts)
@@ -101,7 +109,7 @@ def _failed(job: Job, ranks: Sequence[Child], stage: str) -> str:
 def _reason(child: Child) -> str:
     place = f" at: {child.at}" if child.at else ""
     if child.error is not None:
-        return f"said {child.error.splitlines()[0]}"
+        return f"said {child.error.splitlines()[0][:_LONG_MESSAGE]}"
     if child.exit is not None and child.exit < 0:
         return f"was killed by {signal.Signals(-child.exit).name}{place}"
     return f"ended with exit code {child.exit}{place}"
@@ -126,13 +134,26 @@ def _said(ranks: Sequence[Child], stage: str) -> list[str]:
     return list(lines.values())[:_SAID_SHOWN]
 
 
+def _transports(team: Team) -> tuple[str, ...]:
+    """The ways NCCL says it took, over all stages, the most used first."""
+    paths = [str(path) for path in team.nccl_logs()]
+    connections = (found for comm in read_nccl_log(paths).communicators for found in comm.connections)
+    return tuple(way for way, _ in Counter(map(_way, connections)).most_common())
+
+
+def _way(connection: Connection) -> str:
+    if connection.transport == "SHM":
+        return "SHM"
+    return f"{connection.transport}/{connection.detail}" + ("/GDRDMA" if connection.gdr else "")
+
+
 def _measured(job: Job, ranks: Sequence[Child], stage: str) -> tuple[Measured, ...]:
     """All ranks of a collective report the same; of a pair the slower one counts."""
     slowest: dict[tuple[str, tuple[int, ...], int], Measured] = {}
     host = None if job.meeting else platform.node()
     for child in ranks:
         for row in (found["row"] for found in child.reports.of(stage, "measured")):
-            gpus = _gpus(job, row["ranks"])
+            gpus = tuple(_gpu(job, rank) for rank in row["ranks"])
             found = Measured(
                 row["op"], gpus, row["bytes"], row["time_us"], row["busbw_gbs"], host, job.backend
             )
@@ -143,30 +164,34 @@ def _measured(job: Job, ranks: Sequence[Child], stage: str) -> tuple[Measured, .
 
 
 def _pairs(job: Job, ranks: Sequence[Child], stage: str, how: How) -> tuple[PairState, ...]:
-    states: dict[Pair, list[str]] = {}
-    for child in ranks:
-        for found in child.reports.of(stage, "pair"):
-            states.setdefault(tuple(found["ranks"]), []).append(found["state"])
-    return tuple(
-        PairState(_gpus(job, pair), _pair_outcome(states.get(pair, []), how))  # type: ignore[arg-type]
-        for pair in pair_order(job.world_size)
-    )
+    """Of every pair with a rank on this node."""
+    states = []
+    for pair in pair_order(job.world_size):
+        if here := [child for child in ranks if child.rank in pair]:
+            outcome = _pair_outcome([_last(child, stage, pair) for child in here], how)
+            states.append(PairState((_gpu(job, pair[0]), _gpu(job, pair[1])), outcome))
+    return tuple(states)
 
 
-def _pair_outcome(states: Sequence[str], how: How) -> Outcome:
-    """states: what the two, or the one that is here, reported."""
+def _last(child: Child, stage: str, pair: Pair) -> str | None:
+    states = [found["state"] for found in child.reports.of(stage, "pair") if tuple(found["ranks"]) == pair]
+    return states[-1] if states else None
+
+
+def _pair_outcome(states: Sequence[str | None], how: How) -> Outcome:
+    """states: what those of the two that are on this node said last of it."""
     if "wrong" in states:
         return "wrong"
-    if "ok" in states and states.count("began") == states.count("ok"):
+    if all(state == "ok" for state in states):
         return "ok"
-    if states.count("began") < 2 or how == "done":
-        return "not_evaluated"  # at most one of them came to it, and waited
+    if None in states or how == "done":
+        return "not_evaluated"  # one of them never came to it, and the other waited
     return how
 
 
-def _gpus(job: Job, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Devices as the job names them; of a job on several nodes the ranks."""
-    return tuple(ranks) if job.meeting else tuple(job.devices[rank] for rank in ranks)
+def _gpu(job: Job, rank: int) -> int:
+    """A device as the job names it; of a job on several nodes the rank."""
+    return rank if job.meeting else job.devices[rank]
 
 
 def _who(job: Job, ranks: Sequence[int]) -> str:
