@@ -22,8 +22,22 @@ from test_html import Page
 from traceops.report import page
 from traceops.report.topology_figure import Figure, topology_figure
 from traceops.report.topology_layout import Box, Drawing
-from traceops.report.topology_shape import Way, near_text, shape_of, ways_of
-from traceops.topology.model import Connection, Gpu, Machine, Measured, Nic, Path, Place, Quote
+from traceops.report.topology_shape import Way, near_text, shape_of, ways_on
+from traceops.topology.model import (
+    Communicator,
+    Connection,
+    Fabric,
+    Gpu,
+    Machine,
+    Measured,
+    NcclLog,
+    Network,
+    Nic,
+    Path,
+    Place,
+    Quote,
+)
+from traceops.topology.talks import talks
 
 MACHINES = (
     *(nvswitch(gpus) for gpus in (1, 2, 4)),
@@ -91,9 +105,9 @@ def test_nvlink_between_all_is_one_bar_with_what_was_measured() -> None:
 
 def test_the_way_nccl_took_is_wrong_where_links_lie_idle() -> None:
     machine, log = nvswitch(), shm_log()
-    figure = topology_figure(machine, ways=ways_of(log.communicators, machine))
+    figure = topology_figure(machine, ways=ways_on(machine, talks(Fabric((machine,), log))))
     assert figure.problems == ("NCCL leaves the links unused: SHM/direct",)
-    healthy = ways_of(shm_log(transport="P2P", detail="CUMEM").communicators, machine)
+    healthy = ways_on(machine, talks(Fabric((machine,), shm_log(transport="P2P", detail="CUMEM"))))
     assert topology_figure(machine, ways=healthy).problems == ()
     assert "NCCL: P2P/CUMEM" in (shape_of(machine, ways=healthy).hub or pytest.fail()).texts
 
@@ -146,9 +160,9 @@ def test_ways_to_other_hosts_and_the_card_they_use() -> None:
     places = {0: Place(0, "a", nvml_device=1), 1: Place(1, "b", nvml_device=0), 2: Place(2)}
     quote = Quote("log", 1, "")
     connections = tuple(Connection(0, end, "NET", "IB", 2, quote, device=1) for end in (1, 2))
-    log = shm_log().communicators[0]
-    communicator = type(log)("x", 3, places, connections)
-    ways = ways_of([communicator], machine, {1: "mlx5_1:1/IB"})
+    log = NcclLog(("log",), communicators=(Communicator("x", 3, places, connections),))
+    network = Network("a", 1, "IB", quote, ((0, "mlx5_0:1/IB"), (1, "mlx5_1:1/IB")))
+    ways = ways_on(machine, talks(Fabric((machine,), log)), [network])
     assert ways == (Way("GPU1", None, "NET/IB", "mlx5_1:1/IB"),)
     figure = topology_figure(machine, ways=ways)
     assert figure.leaving == ("NET/IB",)

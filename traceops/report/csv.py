@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from traceops.model import Finding, Report
+from traceops.report.evidence_text import quote_text
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
@@ -22,6 +23,7 @@ CSV_FILES = (
     "lateness.csv",
     "arrivals.csv",
     "bandwidth.csv",
+    "reference.csv",
     "critical_path.csv",
     "timeline.csv",
     "kernels.csv",
@@ -57,7 +59,7 @@ def render_csv_files(report: Report) -> dict[str, str]:
     """File name -> text. A value that is not known is an empty cell, never 0."""
     files = {
         "summary.csv": csv_text(report.ranks),
-        "findings.csv": csv_text([_finding_row(finding) for finding in report.findings], _FINDING_COLUMNS),
+        "findings.csv": findings_csv(report.findings),
         "steps.csv": csv_text(report.steps),
         "collectives.csv": csv_text(report.collectives),
     }
@@ -74,9 +76,16 @@ def render_hang_csv_files(diagnosis: Diagnosis) -> dict[str, str]:
     return {name: text for name, text in files.items() if text}
 
 
+def findings_csv(findings: Sequence[Finding]) -> str:
+    """A row a finding; its evidence in one cell."""
+    return csv_text([_finding_row(finding) for finding in findings], _FINDING_COLUMNS)
+
+
 def _finding_row(finding: Finding) -> dict[str, Any]:
     evidence = "; ".join(
-        f"{e.metric}={e.value}{' ' + e.unit if e.unit else ''}"
+        quote_text(e)
+        if e.file is not None
+        else f"{e.metric}={e.value}{' ' + e.unit if e.unit else ''}"
         + (f" (rank {e.rank})" if e.rank is not None else "")
         for e in finding.evidence
     )

@@ -120,17 +120,18 @@ def what_if_table(report: Report) -> Table | None:
 
 
 def evidence_table(finding: Finding) -> Table:
-    """The numbers behind a finding; columns that none of them fills are left out."""
-    rows = [{"metric": e.metric, "evidence": e, "rank": e.rank, "step": e.step} for e in finding.evidence]
+    """The numbers behind a finding, without lines it quotes; columns that none of them fills are left out."""
+    numbers = [e for e in finding.evidence if e.file is None]
+    rows = [{"metric": e.metric, "evidence": e, "rank": e.rank, "step": e.step} for e in numbers]
     columns = [
         Column("metric", "Metric", number=False, make=lambda row: name(str(row["metric"]), 90)),
         Column("value", "Value", make=lambda row: _evidence_value(row["evidence"])),
     ]
-    if any(e.threshold is not None for e in finding.evidence):
+    if any(e.threshold is not None for e in numbers):
         columns.append(
             Column("threshold", "Fires from", make=lambda row: _beside(row["evidence"], "threshold"))
         )
-    if any(e.peers is not None for e in finding.evidence):
+    if any(e.peers is not None for e in numbers):
         columns.append(Column("peers", "Its peers", make=lambda row: _beside(row["evidence"], "peers")))
     for key in ("rank", "step"):
         if any(row[key] is not None for row in rows):

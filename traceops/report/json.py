@@ -24,6 +24,11 @@ def to_json_object(report: Report) -> dict[str, Any]:
         from traceops.report.hang_json import hang_object
 
         hang = hang_object(report.hang)
+    fabric: dict[str, Any] | None = None
+    if report.fabric is not None:
+        from traceops.report.fabric_json import fabric_json
+
+        fabric = fabric_json(report.fabric)
     result: dict[str, Any] = plain_json(
         {
             "schema_version": SCHEMA_VERSION,
@@ -39,6 +44,8 @@ def to_json_object(report: Report) -> dict[str, Any]:
             "findings": [asdict(finding) for finding in report.findings],
             "checks": [asdict(check) for check in report.checks],
             "hang": hang,
+            "fabric": fabric,
+            "reference": report.tables.get("reference") or [],
         }
     )
     return result

@@ -77,6 +77,22 @@ def chart_page(
     return b"".join((before.encode("utf-8", "replace"), library, after.encode("utf-8", "replace")))
 
 
+def plain_page(template: str, styles: Sequence[str], content: Mapping[str, Any]) -> bytes:
+    """The same without charts, and so without a script, in UTF-8."""
+    text = (
+        environment()
+        .get_template(template)
+        .render(
+            css="".join(template_text(name) for name in styles),
+            policy=policy([]),
+            charts={},
+            version=__version__,
+            **content,
+        )
+    )
+    return text.encode("utf-8", "replace")
+
+
 def prepare(*templates: str) -> None:
     """Read what a page needs whatever it will say, while others work: templates, plotly.js.
 

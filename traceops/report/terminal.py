@@ -9,6 +9,7 @@ from traceops.analyses.ledger import BUCKETS
 from traceops.model import Evidence, Finding, Report
 from traceops.report.cells import GREW, short_name
 from traceops.report.cross_text import percent
+from traceops.report.evidence_text import quote_text
 from traceops.report.printer import Printer
 from traceops.report.verdict import verdict
 
@@ -20,6 +21,8 @@ _MOST_CHANGES = 3
 _WORTH_PCT = 1.0  # of the step: a change that saves less is not worth a line
 _MOST_NAME = 40
 _MOST_VALUE = 100
+_MOST_QUOTES = 4
+_MOST_QUOTE = 160
 
 
 def print_report(report: Report, file: TextIO, written: Path) -> None:
@@ -123,10 +126,21 @@ def _print_finding(printer: Printer, finding: Finding) -> None:
         (f"{finding.title}. ", f"{style} bold"),
         (finding.message, style),
     )
-    shown = [_evidence(e) for e in finding.evidence if e.value is not None]
-    printer.line(("    " + "; ".join(shown), "dim"))
+    for line in evidence_lines(finding):
+        printer.line((f"    {line}", "dim"))
     if finding.severity != "info":
         printer.line(("    → " + finding.advice, ""))
+
+
+def evidence_lines(finding: Finding) -> list[str]:
+    """The numbers in one line, then the lines of files that the finding quotes, each cut to what a line holds."""
+    shown = [_evidence(e) for e in finding.evidence if e.value is not None and e.file is None]
+    quotes = [quote_text(e) for e in finding.evidence if e.file is not None]
+    lines = ["; ".join(shown)] if shown else []
+    lines += [f"{q[:_MOST_QUOTE]}{'…' if len(q) > _MOST_QUOTE else ''}" for q in quotes[:_MOST_QUOTES]]
+    if len(quotes) > _MOST_QUOTES:
+        lines.append(f"… and {len(quotes) - _MOST_QUOTES} more lines in the report")
+    return lines
 
 
 def _evidence(evidence: Evidence) -> str:

@@ -28,15 +28,15 @@ def topology_figure(
 ) -> Figure:
     """A machine as two drawings, which the template puts into the page as inline SVG.
 
-    measured: of any machines, those of other hosts are left out. ways: as `ways_of` has them. others: hosts that
-    are alike, which the title counts.
+    measured: of any machines, those of other hosts are left out. ways: as `ways_on` or `tried_ways` has them.
+    others: hosts that are alike, which the title counts.
     """
     own = [one for one in measured if machine.host is None or one.host in (None, machine.host)]
     shape = shape_of(machine, own, ways)
     used = {way.device.partition(":")[0] for way in ways if way.device}
     return Figure(
         _title(machine, others),
-        _description(machine, shape),
+        description(machine, shape),
         _collectives(own, len(machine.gpus)),
         _problems(machine, shape),
         shape.leaving,
@@ -48,7 +48,7 @@ def _title(machine: Machine, others: int) -> str:
     names = sorted({gpu.name for gpu in machine.gpus if gpu.name})
     parts = [machine.host or ""]
     if machine.gpus:
-        parts.append(f"{len(machine.gpus)} × {' and '.join(names)}" if names else _count(machine.gpus, "GPU"))
+        parts.append(f"{len(machine.gpus)} × {' and '.join(names)}" if names else count(machine.gpus, "GPU"))
     else:
         parts.append("no GPU")
     if others:
@@ -56,9 +56,11 @@ def _title(machine: Machine, others: int) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _description(machine: Machine, shape: Shape) -> str:
+def description(machine: Machine, shape: Shape) -> str:
+    """The devices and what joins the GPUs, in a few sentences."""
     numas = sum(node.title.startswith("NUMA ") and node.title[5:6].isdigit() for node in shape.nodes)
-    parts = [_count(machine.gpus, "GPU"), _count(machine.nics, "network device")]
+    parts = [count(machine.gpus, "GPU") if machine.gpus else "No GPU"]
+    parts += [count(machine.nics, "network device")] if machine.nics else []
     text = ", ".join(parts) + (f" on {numas} NUMA node{'s' if numas > 1 else ''}" if numas else "") + "."
     if shape.hub is not None:
         text += f" {links_name(shape.hub)}: {', '.join(shape.hub.texts)}."
@@ -99,5 +101,6 @@ def _collectives(measured: Sequence[Measured], gpus: int) -> str:
     return ", ".join(f"{op} {gbs_text(one.busbw_gbs)} GB/s" for op, one in best.items())
 
 
-def _count(things: Sequence[object], noun: str) -> str:
+def count(things: Sequence[object], noun: str) -> str:
+    """'1 GPU', '2 GPUs'."""
     return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"

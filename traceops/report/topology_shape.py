@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
+from traceops.doctor.model import Trial
 from traceops.rank_text import ranks_text
-from traceops.topology.model import PATH_KINDS, Communicator, Gpu, Machine, Measured, Nic, Pcie, Place
+from traceops.topology.model import PATH_KINDS, Gpu, Machine, Measured, Network, Nic, Pcie
+from traceops.topology.talks import Talk
 
 LINKS = ("NV", "XGMI")  # from GPU to GPU without PCIe
 _NEAR = ("PIX", "PXB", "PHB", "NODE")  # inside a NUMA node
@@ -72,7 +74,7 @@ def shape_of(machine: Machine, measured: Sequence[Measured] = (), ways: Sequence
     pairs = list(combinations((gpu.label for gpu in machine.gpus), 2))
     linked = [pair for pair in pairs if (path := machine.path(*pair)) is not None and path.kind in LINKS]
     others = [pair for pair in pairs if pair not in set(linked)]
-    in_order = dict.fromkeys(places[device.label] for device in (*machine.gpus, *machine.nics))
+    in_order = dict.fromkeys(places[label] for label, _ in _devices(machine))
     keys = sorted(in_order, key=lambda key: (key is None, key if isinstance(key, int) else len(in_order)))
     nodes = []
     for key in keys:
@@ -111,28 +113,34 @@ def pair_bandwidths(measured: Sequence[Measured]) -> dict[Pair, float]:
     return {pair: gbs for pair, (_, gbs) in found.items()}
 
 
-def ways_of(
-    communicators: Iterable[Communicator],
-    machine: Machine,
-    device_names: Mapping[int, str] | None = None,
-) -> tuple[Way, ...]:
-    """The ways NCCL took from this machine's GPUs, each once; `device_names` has NCCL's network devices by number."""
+def ways_on(machine: Machine, talked: Iterable[Talk], networks: Iterable[Network] = ()) -> tuple[Way, ...]:
+    """The ways NCCL took from a machine's GPUs, each once; `networks` name its network devices."""
+    names = {number: name for network in networks for number, name in network.devices}
     ways: dict[Way, None] = {}
-    for communicator in communicators:
-        labels = {rank: _label(place, machine) for rank, place in communicator.places.items()}
-        hosts = {rank: place.host for rank, place in communicator.places.items()}
-        for connection in communicator.connections:
-            one, other = labels.get(connection.source), labels.get(connection.destination)
-            if one is None and other is None:
-                continue
-            if one is None or other is None:  # the other end is elsewhere, or not known
-                ends = hosts.get(connection.source), hosts.get(connection.destination)
-                if None in ends or ends[0] == ends[1]:
-                    continue
-            device = None if connection.device is None else (device_names or {}).get(connection.device)
-            how = f"{connection.transport}/{connection.detail}" if connection.detail else connection.transport
-            ways[Way(one or other or "", other if one else None, how, device)] = None
+    for talk in talked:
+        one, other = talk.gpus
+        if talk.machine is not machine or one is None or (talk.inside and other is None):
+            continue
+        leaves = None not in (talk.source and talk.source.host, talk.destination and talk.destination.host)
+        if talk.inside or leaves:
+            device = talk.connection.device
+            label = None if other is None else other.label
+            how = "/".join(dict.fromkeys(talk.way.split("/")))  # SHM/direct/direct: of both ends
+            ways[Way(one.label, label, how, None if device is None else names.get(device))] = None
     return tuple(ways)
+
+
+def tried_ways(machine: Machine, trials: Iterable[Trial]) -> tuple[Way, ...]:
+    """The ways NCCL took in trials with the environment as it is: of pairs, and of all GPUs where it was one way."""
+    ways: dict[Way, None] = {}
+    for trial in trials:
+        if trial.set or trial.unset or trial.outcome != "ok":
+            continue
+        if len(trial.gpus) == 2 or len(trial.transports) == 1:
+            for one, other in combinations(sorted(trial.gpus), 2):
+                ways |= {Way(f"GPU{one}", f"GPU{other}", how): None for how in trial.transports}
+    labels = {gpu.label for gpu in machine.gpus}
+    return tuple(way for way in ways if way.one in labels and way.other in labels)
 
 
 def pcie_text(pcie: Pcie | None, siblings: Iterable[Pcie | None]) -> tuple[str, bool]:
@@ -199,12 +207,17 @@ class _Speaker:
         return f"{path.kind}{path.count or ''}" if path.kind == "NV" else path.kind
 
 
+def _devices(machine: Machine) -> list[tuple[str, int | None]]:
+    """Every device and its NUMA node as the source says it."""
+    return [(gpu.label, gpu.numa) for gpu in machine.gpus] + [(nic.label, nic.numa) for nic in machine.nics]
+
+
 def _places(machine: Machine) -> dict[str, int | str | None]:
     """Each device's NUMA node; where that is not known, devices near each other share a made-up one."""
     places: dict[str, int | str | None] = {
-        device.label: device.numa for device in (*machine.gpus, *machine.nics) if device.numa is not None
+        label: numa for label, numa in _devices(machine) if numa is not None
     }
-    unknown = [device.label for device in (*machine.gpus, *machine.nics) if device.numa is None]
+    unknown = [label for label, numa in _devices(machine) if numa is None]
     near: dict[str, list[str]] = defaultdict(list)
     for (one, other), path in machine.paths.items():
         if path.kind in _NEAR:
@@ -230,17 +243,6 @@ def _node_title(key: int | str | None, gpus: Sequence[Gpu], nodes: int) -> str:
         return "NUMA node not known" if key is None or nodes == 1 else "One NUMA node, number not known"
     cpus = {gpu.cpus for gpu in gpus if gpu.cpus}
     return f"NUMA {key}" + (f" · CPUs {cpus.pop().replace('-', '–')}" if len(cpus) == 1 else "")
-
-
-def _label(place: Place, machine: Machine) -> str | None:
-    """The GPU a rank runs on, if it is one of this machine's."""
-    if None not in (place.host, machine.host) and place.host != machine.host:
-        return None
-    for gpu in machine.gpus:
-        if place.bus_id is not None and gpu.bus_id is not None and place.bus_id == gpu.bus_id:
-            return gpu.label
-    index = place.cuda_device if place.nvml_device is None else place.nvml_device
-    return next((gpu.label for gpu in machine.gpus if gpu.index == index), None)
 
 
 def _kind_order(text: str) -> tuple[int, str]:

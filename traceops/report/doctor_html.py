@@ -1,0 +1,110 @@
+"""doctor.html: one self-contained page of a checkup that works offline."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from traceops.doctor.model import Checkup
+from traceops.doctor.settings import shell_lines
+from traceops.findings import RULES
+from traceops.rank_text import ranks_text
+from traceops.report import detail_tables, doctor_tables, page
+from traceops.report.cells import Cell, number
+from traceops.report.doctor_figures import sweep_figure
+from traceops.report.doctor_rows import pair_matrices
+from traceops.report.doctor_text import (
+    broken_trials,
+    change_text,
+    doctor_verdict,
+    fallback_lines,
+    largest,
+    looks_not_ok,
+    message_text,
+    trial_text,
+)
+from traceops.report.fabric_json import alike_machines
+from traceops.report.terms import COLUMNS
+from traceops.report.topology_figure import Figure, topology_figure
+from traceops.report.topology_shape import gbs_text, tried_ways
+
+_MOST_FIGURES = 8  # of machines
+_MOST_MATRIX = 32  # devices
+_STYLES = ("summary.css", "topology.css", "doctor.css")
+
+
+def render_doctor_html(checkup: Checkup, *, plotlyjs: str = "inline") -> bytes:
+    """The page in UTF-8. `plotlyjs` is 'inline' (works offline, about 5 MB) or 'cdn' (small, needs the network).
+
+    Without a sweep there is no chart, and the page has no script. Everything that came from the machine is escaped.
+    Raises ValueError for another `plotlyjs`.
+    """
+    figure = sweep_figure(checkup.measured, checkup.references)
+    content = _content(checkup)
+    if figure is not None:
+        return page.chart_page("doctor.html.j2", _STYLES, {"sweep": figure}, plotlyjs, content)
+    return page.plain_page("doctor.html.j2", _STYLES, content)
+
+
+def _content(checkup: Checkup) -> dict[str, Any]:
+    settings = checkup.settings
+    return {
+        "checkup": checkup,
+        "verdict": doctor_verdict(checkup),
+        "facts": _facts(checkup),
+        "wrong": [f"{trial_text(trial)}." for trial in broken_trials(checkup)],
+        "looks": [look for look in looks_not_ok(checkup) if look.level in ("warning", "error")],
+        "findings": [(finding, detail_tables.evidence_table(finding)) for finding in checkup.findings],
+        "export": [] if settings is None else shell_lines(settings.change.set, settings.change.unset),
+        "change": "" if settings is None else change_text(settings.change),
+        "before": "" if settings is None or settings.before_gbs is None else gbs_text(settings.before_gbs),
+        "after": "" if settings is None or settings.after_gbs is None else gbs_text(settings.after_gbs),
+        "fallback": fallback_lines(checkup),
+        "figures": _figures(checkup),
+        "more_machines": max(len(alike_machines(checkup.machines)) - _MOST_FIGURES, 0),
+        "matrices": [
+            doctor_tables.matrix_table(matrix)
+            for matrix in pair_matrices(checkup)
+            if 1 < len(matrix.gpus) <= _MOST_MATRIX
+        ],
+        "looks_table": doctor_tables.looks_table(checkup),
+        "trials_table": doctor_tables.trials_table(checkup),
+        "attempts_table": doctor_tables.attempts_table(checkup),
+        "bandwidth_table": doctor_tables.bandwidth_table(checkup),
+        "checks": Counter(check.status for check in checkup.checks),
+        "rule_titles": {rule.id: rule.title for rule in RULES},
+        "definitions": COLUMNS,
+        "number": number,
+        "ranks_text": ranks_text,
+    }
+
+
+def _figures(checkup: Checkup) -> list[Figure]:
+    return [
+        topology_figure(machine, checkup.measured, tried_ways(machine, checkup.trials), others=len(alike))
+        for machine, alike in alike_machines(checkup.machines)[:_MOST_FIGURES]
+    ]
+
+
+def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
+    """The strip of facts under the verdict."""
+    gpus = [gpu for machine in checkup.machines for gpu in machine.gpus]
+    names = sorted({gpu.name for gpu in gpus if gpu.name})
+    levels = Counter(look.level for look in checkup.looks)
+    outcomes = Counter(trial.outcome for trial in checkup.trials)
+    wrong = sum(outcomes[outcome] for outcome in ("wrong", "failed", "hung"))
+    return [
+        ("Hosts", Cell(str(len(checkup.hosts)), ", ".join(checkup.hosts[:60]))),
+        ("GPUs", Cell(f"{len(gpus)} × {', '.join(names)}" if names else str(len(gpus)))),
+        ("Backend", page.word(checkup.backend)),
+        *(
+            (one.op, Cell(f"{gbs_text(one.busbw_gbs)} GB/s", f"with {message_text(one.bytes)}"))
+            for one in largest(checkup.measured)[:4]
+        ),
+        ("Looks", Cell(f"{len(checkup.looks)}")),
+        ("Errors", Cell(str(levels["error"]), css="bad") if levels["error"] else Cell("none")),
+        ("Warnings", Cell(str(levels["warning"])) if levels["warning"] else Cell("none")),
+        ("Could not look at", Cell(str(levels["not_evaluated"]) if levels["not_evaluated"] else "none")),
+        ("Tests", Cell(f"{outcomes['ok']} of {len(checkup.trials)} right", css="bad" if wrong else "")),
+        ("Took", Cell(f"{checkup.seconds:.0f} s")),
+    ]

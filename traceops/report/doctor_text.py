@@ -1,0 +1,179 @@
+"""A checkup in words: the verdict, machines, changes and sizes as each renderer writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+from traceops.doctor.model import Change, Checkup, Level, Look, Remedy, Trial
+from traceops.rank_text import ranks_text
+from traceops.report.cells import size
+from traceops.report.fabric_json import alike_machines
+from traceops.report.topology_figure import count, description
+from traceops.report.topology_shape import gbs_text, shape_of
+from traceops.report.verdict import Verdict
+from traceops.topology.model import Machine, Measured
+
+_WORST_FIRST: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "not_evaluated": 3, "ok": 4}
+if set(_WORST_FIRST) != set(get_args(Level)):
+    raise RuntimeError("report/doctor_text.py and the doctor disagree on the levels")
+_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+
+def doctor_verdict(checkup: Checkup) -> Verdict:
+    """What to act on first: what keeps GPUs from working together, what makes them slow, then what looks wrong."""
+    if checkup.fallback is not None:
+        return Verdict(
+            "error",
+            "No setting that was tried lets several GPUs work together here. Train on one GPU that accumulates "
+            f"gradients over {checkup.fallback} batches a step.",
+        )
+    if checkup.settings is not None:
+        return _with_settings(checkup, checkup.settings)
+    findings = [found for found in checkup.findings if found.severity != "info"]
+    broken = broken_trials(checkup)
+    looks = [look for look in looks_not_ok(checkup) if look.level in ("error", "warning")]
+    if not findings and not broken and not looks:
+        return _healthy(checkup)
+    error = any(found.severity == "error" for found in findings) or any(
+        look.level == "error" for look in looks
+    )
+    if broken:
+        said = f"{trial_text(broken[0])}."
+    elif findings:
+        said = f"{findings[0].title}. {findings[0].message}"
+    else:
+        said = f"{look_text(looks[0])}."
+    rest = len(findings) + len(broken) + len(looks) - 1
+    return Verdict(
+        "error" if error or broken else "warning",
+        f"{said} {rest} more {'thing' if rest == 1 else 'things'} below." if rest else said,
+    )
+
+
+def looks_not_ok(checkup: Checkup) -> list[Look]:
+    """What wants attention, the worst first; what could not be looked at comes last."""
+    found = [look for look in checkup.looks if look.level != "ok"]
+    return sorted(found, key=lambda look: _WORST_FIRST[look.level])
+
+
+def broken_trials(checkup: Checkup) -> list[Trial]:
+    """Trials with the environment as it is that came out wrong, failed or hung."""
+    return [
+        trial for trial in checkup.trials if as_it_is(trial) and trial.outcome in ("wrong", "failed", "hung")
+    ]
+
+
+def as_it_is(trial: Trial) -> bool:
+    """Whether a trial ran without any change to the environment."""
+    return not trial.set and not trial.unset
+
+
+def trial_text(trial: Trial) -> str:
+    """'all_reduce hung after 30 s: rank 1 never came to it'."""
+    how = {"wrong": "gave wrong results", "failed": "failed", "hung": "hung"}.get(
+        trial.outcome, trial.outcome
+    )
+    after = f" after {trial.seconds:.0f} s" if trial.outcome == "hung" else ""
+    return f"{trial.name} {how}{after}" + (f": {trial.message.rstrip('.')}" if trial.message else "")
+
+
+def look_text(look: Look) -> str:
+    """'/dev/shm: 64 MB; too small for NCCL' without its advice."""
+    why = f"; {look.why.rstrip('.')}" if look.why else ""
+    return f"{look.what}: {look.found}{why}"
+
+
+def machine_lines(machines: Sequence[Machine]) -> list[str]:
+    """Two lines for each make of machine: what it is, and what joins its GPUs."""
+    lines = []
+    for machine, alike in alike_machines(machines):
+        names = sorted({gpu.name for gpu in machine.gpus if gpu.name})
+        hosts = f"{machine.host or 'this machine'}{f' and {len(alike)} more' if alike else ''}"
+        gpus = f"{len(machine.gpus)} × {', '.join(names)}" if names else count(machine.gpus, "GPU")
+        lines += [f"{hosts}: {gpus if machine.gpus else 'no GPU'}", description(machine, shape_of(machine))]
+    return lines
+
+
+def with_text(change: Change) -> str:
+    """'with NCCL_P2P_DISABLE=1 and without NCCL_ALGO', as a sentence goes on."""
+    return f"with {change_text(change)}" if change.set else change_text(change)
+
+
+def change_text(change: Change) -> str:
+    """'NCCL_P2P_DISABLE=1 and without NCCL_ALGO'."""
+    parts = [f"{name}={value}" for name, value in change.set.items()]
+    parts += [f"without {name}" for name in change.unset]
+    return " and ".join(parts) if parts else "the environment as it is"
+
+
+def fallback_lines(checkup: Checkup) -> list[str]:
+    """How to train all the same, where no setting works."""
+    if checkup.fallback is None:
+        return []
+    return [
+        f"One GPU that accumulates gradients over {checkup.fallback} batches trains with the same effective batch, "
+        "more slowly:",
+        "traceops run --fallback single -- YOUR_SCRIPT",
+    ]
+
+
+def largest(measured: Sequence[Measured]) -> list[Measured]:
+    """Of each operation over most devices the largest message; of a pair's operation every pair."""
+    found: dict[tuple[str, str | None], Measured] = {}
+    for one in measured:
+        if one.op == "send_recv":
+            continue
+        key = (one.op, one.host)
+        before = found.get(key)
+        if before is None or (len(before.gpus), before.bytes) < (len(one.gpus), one.bytes):
+            found[key] = one
+    return list(found.values())
+
+
+def message_text(nbytes: int) -> str:
+    """'256 MiB' for what is a whole number of them, as the sizes of a sweep are; else as all sizes."""
+    for unit, factor in _UNITS:
+        if nbytes >= factor and nbytes % factor == 0:
+            return f"{nbytes // factor} {unit}"
+    return size(nbytes).text
+
+
+def devices_text(checkup: Checkup, gpus: Sequence[int]) -> str:
+    """'GPU 0–3', or 'ranks 0–1' on the CPU."""
+    if checkup.backend == "nccl":
+        return f"GPU {ranks_text(gpus, 6)}"
+    return f"rank{'' if len(gpus) == 1 else 's'} {ranks_text(gpus, 6)}"
+
+
+def bandwidth_text(one: Measured) -> str:
+    """'all_reduce 340 GB/s at 256 MiB'."""
+    return f"{one.op} {gbs_text(one.busbw_gbs)} GB/s at {message_text(one.bytes)}"
+
+
+def _with_settings(checkup: Checkup, settings: Remedy) -> Verdict:
+    change = with_text(settings.change)
+    after = "" if settings.after_gbs is None else f"{gbs_text(settings.after_gbs)} GB/s"
+    if settings.before_gbs is None:
+        speed = f", all-reduce at {after}" if after else ""
+        broken = broken_trials(checkup)
+        why = f": {trial_text(broken[0])}" if broken else ""
+        return Verdict(
+            "error", f"As the environment is, ranks cannot work together{why}. It works {change}{speed}."
+        )
+    times = f", {settings.after_gbs / settings.before_gbs:.1f} times as fast" if settings.after_gbs else ""
+    return Verdict(
+        "warning",
+        f"All-reduce gets {gbs_text(settings.before_gbs)} GB/s as the environment is, and {after} {change}{times}."
+        if after
+        else f"It works better {change}.",
+    )
+
+
+def _healthy(checkup: Checkup) -> Verdict:
+    tried = [trial for trial in checkup.trials if trial.outcome == "ok"]
+    speeds = ", ".join(bandwidth_text(one) for one in largest(checkup.measured) if one.op == "all_reduce")
+    if not tried:
+        return Verdict("info", "Nothing wrong was seen, but communication was not tested.")
+    on = "" if checkup.backend == "nccl" else f" on {checkup.backend}, without GPUs"
+    return Verdict("clear", f"Nothing wrong was found{on}" + (f": {speeds}." if speeds else "."))

@@ -1,0 +1,17 @@
+"""Lines of files that findings quote, in words."""
+
+from __future__ import annotations
+
+from traceops.model import Evidence
+
+
+def place_text(evidence: Evidence) -> str:
+    """'log.txt:132', or the file alone; empty for a number."""
+    if evidence.file is None:
+        return ""
+    return evidence.file if evidence.line is None else f"{evidence.file}:{evidence.line}"
+
+
+def quote_text(evidence: Evidence) -> str:
+    """'log.txt:132  NCCL INFO …'."""
+    return f"{place_text(evidence)}  {'' if evidence.value is None else evidence.value}".rstrip()
