@@ -28,6 +28,11 @@ MODULES = (
     "log_rules",
     "log_speaker",
     "log_tracebacks",
+    "nccl_xml",
+    "plain_xml",
+    "rocm_topo",
+    "topo_lines",
+    "topo_matrix",
 )
 NEARLY = (
     "[rank0]:[E1 Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, ",

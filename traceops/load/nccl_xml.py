@@ -13,7 +13,7 @@ from traceops.topology.bus_ids import normal_bus_id
 from traceops.topology.model import Gpu, GraphBandwidth, Machine, Nic, Pcie
 from traceops.topology.nics import is_bonded, nic_kind
 
-_HEAD = re.compile(r"(?:<\?.{0,400}?\?>|<!--.{0,4000}?-->|\s)*<(system|graphs)[\s/>]", re.DOTALL)
+_BEFORE_ROOT = {"<?": "?>", "<!--": "-->"}  # what may stand there, and its end
 _GENERATIONS = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0)  # GT/s of PCIe 1 to 7
 # One way, GB/s of one NVLink, by compute capability [NVIDIA's architecture papers]; 8.6 is the bridge of A40 and 3090.
 _NVLINK_GBS = ((100, 50.0), (90, 25.0), (87, None), (86, 14.0625), (70, 25.0), (60, 20.0))
@@ -23,7 +23,10 @@ _MOST_DEVICES = 256  # of a kind, on one host
 
 def xml_kind(head: str) -> Literal["topology", "graph"] | None:
     """What a file that begins so is, by its root element."""
-    match = _HEAD.match(head)
+    rest = head.lstrip("\ufeff \t\r\n")
+    while begin := next((begin for begin in _BEFORE_ROOT if rest.startswith(begin)), None):
+        rest = rest.partition(_BEFORE_ROOT[begin])[2].lstrip()
+    match = re.match(r"<(system|graphs)[\s/>]", rest)
     return None if match is None else "topology" if match[1] == "system" else "graph"
 
 

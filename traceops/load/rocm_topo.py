@@ -14,10 +14,10 @@ from traceops.topology.model import Gpu, Machine, Path, PathKind, Quote
 
 _KINDS: dict[str, PathKind] = {"XGMI": "XGMI", "PCIE": "PCIE"}
 # ``=== Link Type between two GPUs ===`` of rocm-smi, ``LINK TYPE TABLE:`` of amd-smi, and the other tables' titles.
-_TITLE = re.compile(r"\s*(?:={3,200} (.{1,80}?) ={3,200}|([A-Z][A-Z -]{2,60}) TABLE:)\s*$")
+_TITLE = re.compile(r"={3,200} (.{1,80}?) ={3,200}|([A-Z][A-Z -]{2,60}) TABLE:")
 _LINK_TYPES = ("link type between two gpus", "link type")
 _GPU = re.compile(r"GPU(\d{1,4})", re.ASCII)
-_NUMA = re.compile(r"\s*GPU ?\[?(\d{1,4})\]?\s{0,40}: \(Topology\) Numa Node: (\d{1,6})\s*$", re.ASCII)
+_NUMA = re.compile(r"GPU ?\[?(\d{1,4})\]?\s{0,40}: \(Topology\) Numa Node: (\d{1,6})", re.ASCII)
 _MOST_LABELS = 1024
 _QUOTED = 300
 
@@ -63,9 +63,9 @@ def _told(path: str, numbered: Iterable[tuple[int, str]]) -> _Told:
     told = _Told()
     in_table = False
     for number, line in numbered:
-        if title := _TITLE.match(line):
+        if title := _TITLE.fullmatch(line.strip()):
             in_table = (title[1] or title[2]).strip().lower() in _LINK_TYPES
-        elif numa := _NUMA.match(line):
+        elif numa := _NUMA.fullmatch(line.strip()):
             told.nodes.setdefault(int(numa[1]), int(numa[2]))
         elif in_table:
             _add(told, line, path, number)

@@ -18,21 +18,25 @@ NVLINKS = re.compile(r"NV(\d{1,3})", re.ASCII)
 GPU = re.compile(r"GPU(\d{1,4})", re.ASCII)
 _LABEL = re.compile(r"[A-Za-z](?=[\w.:/-]{0,63}\d)[\w.:/-]{0,63}")
 _TAIL = re.compile(r"\s(CPU Affinity|NUMA Affinity|GPU NUMA ID)(?=\s|$)")
-_STUCK = re.compile(r"(GPU\d{1,4})(?=(?:GPU|NIC|mlx)\d)", re.ASCII)  # a paste that lost its tabs
-_LEGEND = re.compile(r"(NIC\d{1,4})\s{0,8}:\s{0,8}([\w.:+-]{1,80})\s*$", re.ASCII)
-CORES = re.compile(r"\d[\d,-]*", re.ASCII)
+# A paste that lost its tabs: ``GPU0GPU1``, ``NIC8NIC9``, and in the rows below ``NODENODE``.
+_STUCK = re.compile(r"((?:GPU|NIC)\d{1,4})(?=(?:GPU|NIC|mlx)\d)", re.ASCII)
+_STUCK_CELL = re.compile("X|NV\\d\\d?|" + "|".join(KINDS), re.ASCII)
+_LEGEND = re.compile(r"(NIC\d{1,4})\s{0,8}:\s{0,8}([\w.:+-]{1,80})", re.ASCII)
+CORES = re.compile(r"\d[\d,-]{0,4000}", re.ASCII)
 # Who a line is of, before it: ``node1:`` of pdsh, ``trainer-1 |`` of docker compose, ``0:`` of srun -l, mpirun's tag.
 _SPEAKER = re.compile(
     r"(\[\d{1,6},\d{1,6}\]<\w{1,10}>(?=:)|[A-Za-z0-9][\w.-]{0,99}(?=\s{0,40}[:|]\s))\s{0,40}[:|]"
 )
-_NO_HOST = re.compile(r"\[.*|\d+|(?:info|warn|warning|debug|error|stdout|stderr|output)", re.IGNORECASE)
+_NO_HOST = re.compile(
+    r"\[.{0,99}|\d{1,99}|(?:info|warn|warning|debug|error|stdout|stderr|output)", re.IGNORECASE
+)
 # Whose output follows: ansible, a prompt, ssh.
 _HOST_BEFORE = (
     re.compile(r"([\w.-]{1,100}) \| (?:CHANGED|SUCCESS|FAILED)\b"),
     re.compile(r"\[?[\w.-]{1,40}@([\w.-]{1,100})[: ].{0,300}\bnvidia-smi topo\b"),
-    re.compile(r".{0,40}\bssh (?:-\S{1,40} ){0,4}([\w.-]{1,100}) .{0,40}\bnvidia-smi topo\b"),
+    re.compile(r".{0,40}\bssh (?:[\w.-]{1,40}@)?([\w.-]{1,100}) .{0,40}\bnvidia-smi topo\b"),
 )
-_RULE = re.compile(r"-{4,200}\s*")  # clush -b and dshbak: the host's name between two rules
+_RULE = re.compile(r"-{4,200}")  # clush -b and dshbak: the host's name between two rules
 _MOST_LABELS = 256
 _MOST_CELLS = 1 << 20
 _FAR_LINES = 500  # after as many that are none of its own, nothing more of a matrix comes
@@ -99,7 +103,7 @@ def matrices_in(numbered: Iterable[tuple[int, str]]) -> list[Matrix]:
 def _host_before(line: str, before: tuple[str, str]) -> str | None:
     if not line.startswith("--") and " | " not in line and "nvidia-smi" not in line:
         return None
-    if _RULE.fullmatch(line) and _RULE.fullmatch(before[0]) and len(before[1].split()) == 1:
+    if _RULE.fullmatch(line.rstrip()) and _RULE.fullmatch(before[0].rstrip()) and len(before[1].split()) == 1:
         return before[1].strip()
     match = next((match for pattern in _HOST_BEFORE if (match := pattern.match(line))), None)
     return None if match is None else match[1]
@@ -108,7 +112,7 @@ def _host_before(line: str, before: tuple[str, str]) -> str | None:
 def _spoken(line: str, open_: dict[str, Matrix]) -> tuple[str, str]:
     """Who says a line, '' where nobody is named, and what."""
     match = _SPEAKER.match(line)
-    if match is None or _LEGEND.match(line.strip()):
+    if match is None or _LEGEND.fullmatch(line.strip()):
         return "", line
     rest = line[match.end() :]
     if match[1] in open_ or GPU.search(rest):
@@ -122,7 +126,7 @@ def _named(speaker: str) -> str | None:
 
 def _header(line: str) -> tuple[list[str], list[str]] | None:
     """The labels and the names of the columns after them, where the line is a matrix's header."""
-    if "GPU" not in line:
+    if not GPU.search(line):
         return None
     tails = list(_TAIL.finditer(line))
     columns = [match[1] for match in tails]
@@ -144,7 +148,7 @@ def _header(line: str) -> tuple[list[str], list[str]] | None:
 
 def _header_begin(line: str) -> tuple[list[str], list[str]] | None:
     """The same of a header that a terminal broke off inside a word or a column's name."""
-    if "GPU" not in line or len(line) > _WIDEST:
+    if len(GPU.findall(line)) < 2 or len(line) > _WIDEST:
         return None
     for words in (1, 2, 3):  # ``GPU NUMA I``
         begun = line.rsplit(maxsplit=words)[0]
@@ -155,11 +159,11 @@ def _header_begin(line: str) -> tuple[list[str], list[str]] | None:
 
 def _add(matrix: Matrix, number: int, said: str, line: str) -> int:
     """A row, the rest of a row or header that was wrapped, or a line of the NIC legend: the words that were taken."""
-    legend = _LEGEND.match(said.strip())
+    legend = _LEGEND.fullmatch(said.strip())
     if legend is not None:
         matrix.names.setdefault(legend[1], legend[2])
         return 2
-    words = said.split()
+    words = [cell for word in said.split() for cell in _apart(word)]
     for place, (label, cell) in enumerate(pairwise(words[: _SPOKEN_BEFORE + 1])):
         if label in matrix.labels and (_is_cell(cell) or cell in _UNKNOWN):
             row = Row(number, line.rstrip()[:_QUOTED], words[place + 1 :], said)
@@ -187,7 +191,7 @@ def _widen(matrix: Matrix, said: str) -> bool:
 
 def _lengthen(row: Row, said: str, cells: int) -> int:
     """The rest of a row that a terminal wrapped, between words or inside one; `cells` come before the cores."""
-    first, *words = said.split()
+    first, *words = (cell for word in said.split() for cell in _apart(word))
     joined = row.words[-1] + first
     is_broken = not row.tail[-1:].isspace() and not said[:1].isspace()
     if _is_cell(joined):
@@ -201,6 +205,11 @@ def _lengthen(row: Row, said: str, cells: int) -> int:
         return 0
     row.tail = said
     return len(words) + 1
+
+
+def _apart(word: str) -> list[str]:
+    cells = _STUCK_CELL.findall(word)
+    return cells if len(cells) > 1 and "".join(cells) == word else [word]
 
 
 def _is_cell(word: str) -> bool:
