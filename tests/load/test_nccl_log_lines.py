@@ -1,0 +1,313 @@
+"""Single lines of NCCL as each version prints them, behind every launcher's prefix, and hostile ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from traceops.load.nccl_log import read_nccl_log
+from traceops.topology.model import NcclLog
+
+START = (
+    "vm:7:7 [0] NCCL INFO ncclCommInitRankConfig comm 0x1 rank 0 nranks 64 cudaDev 0 nvmlDev 0 busId 60 commId 0xa "
+    "- Init START"
+)
+NOT_THERE = "cannot open shared object file: No such file or directory"
+TOO_OLD = "ncclNetPlugin symbols v4 and lower are not supported."
+LINK = "vm:7:7 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM"
+
+
+def read(tmp_path: Path, *lines: str | bytes) -> NcclLog:
+    path = tmp_path / "log.txt"
+    path.write_bytes(b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines) + b"\n")
+    return read_nccl_log([str(path)])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Channel 03 : 0[1000] -> 1[2000] via P2P/IPC", ("P2P", "IPC", None, False)),
+        (
+            "Channel 03 : 0[1000] -> 1[2000] via P2P/direct pointer/read",
+            ("P2P", "direct pointer", None, False),
+        ),
+        ("Channel 03 : 0[1000] -> 1[2000] via P2P/indirect/2[3000]", ("P2P", "indirect", None, False)),
+        ("Channel 03/0 : 0[0] -> 1[1] via P2P/indirect/2[2]/read", ("P2P", "indirect", None, False)),
+        ("Channel 03/1 : 0[0] -> 1[1] via P2P/CUMEM/read/CE", ("P2P", "CUMEM", None, False)),
+        ("Channel 03/0 : 0[0] -> 1[1] via P2P/MNNVL", ("P2P", "MNNVL", None, False)),
+        ("Channel 03 : 0[1000] -> 1[2000] via direct shared memory", ("SHM", "direct", None, False)),
+        ("Channel 03 : 0[0] -> 1[1] via SHM/CE/direct", ("SHM", "CE/direct", None, False)),
+        ("Channel 03 : 0[1000] -> 1[2000] [send] via NET/IB/2/GDRDMA/Shared", ("NET", "IB", 2, True)),
+        ("Channel 03/0 : 0[0] -> 1[1] [send] via NET/IBext_v8/3(2)/GDRDMA", ("NET", "IBext_v8", 3, True)),
+        ("Channel 03/1 : 0[0] -> 1[1] [send] via NET/Socket/0/Shared", ("NET", "Socket", 0, False)),
+        (
+            "Channel 03/0 : 0[0] -> 1[1] [send] via NET/AWS Libfabric/1/GDRDMA(PCI)",
+            ("NET", "AWS Libfabric", 1, True),
+        ),
+        ("Channel 03/0 : 1[1] -> 0[0] [receive] via NET/IB/4/GDRDMA", ("NET", "IB", 4, True)),
+        ("CollNet 03/0 : 0 [send] via COLLNET/SHARP/1/GDRDMA", ("COLLNET", "SHARP", 1, True)),
+    ],
+)
+def test_ways(tmp_path: Path, text: str, expected: tuple[str, str, int | None, bool]) -> None:
+    (communicator,) = read(tmp_path, START, f"vm:7:7 [0] NCCL INFO {text}").communicators
+    (c,) = communicator.connections
+    assert (c.transport, c.detail, c.device, c.gdr) == expected
+    assert c.channels == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Channel 03/0 : 0[0] -> 1[1] via P2P/CUM",
+        "Channel 03/0 : 0[0] -> 1[1] via ",
+        "Channel 03/0 : 0[0] -> 64[1] via P2P/CUMEM",  # no such rank
+        "Channel 03/0 : 5[5] -> 6[6] via P2P/CUMEM",  # another process's
+        f"Channel {10**30} : 0[0] -> 1[1] via P2P/CUMEM",
+        "Channel 9999/0 : 0[0] -> 1[1] via P2P/CUMEM",
+        f"Channel 03/0 : 0[0] -> {10**30}[1] via P2P/CUMEM",
+        f"Channel 03/0 : 0[{'f' * 400}] -> 1[1] via P2P/CUMEM",
+        f"Pattern 4, crossNic 0, nChannels {10**30}, bw 30.0/30.0, type NVL/PIX, sameChannels 1",
+        f"Pattern 4, crossNic 0, nChannels 12, bw {'9' * 400}.0/30.0, type NVL/PIX, sameChannels 1",
+        "Pattern 4, crossNic 0, nChannels 12, bw 30.00",
+        f"comm 0x1 rank 0 nRanks 64 nNodes {10**30} localRanks 1 localRank 0 MNNVL 0",
+        "24 coll channels, 24 collnet cha",
+    ],
+)
+def test_cut_and_hostile_lines_tell_nothing(tmp_path: Path, text: str) -> None:
+    (communicator,) = read(tmp_path, START, f"vm:7:7 [0] NCCL INFO {text}").communicators
+    assert (communicator.connections, communicator.graphs, communicator.nodes) == ((), (), None)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[rank 3] ", "[default3]:", "[rank3]:", "3: ", " 3: ", "[1,3]<stdout>:", "[1,3]<stderr>: ",
+        "[2026-11-21 17:06:30] ", "2025-05-16T16:39:51.208-07:00", "2025-05-16T16:39:51.208Z ",
+        "\x1b[36m(Worker pid=1019)\x1b[0m ", "epoch 1:  6%|#\r",
+        "I1121 17:06:30.1 train.py:3] ", "(RayWorkerWrapper pid=1019) ",
+    ],
+)  # fmt: skip
+def test_prefixes(tmp_path: Path, prefix: str) -> None:
+    (communicator,) = read(tmp_path, prefix + START, prefix + LINK).communicators
+    assert [(place.host, place.pid) for place in communicator.places.values()] == [("vm", 7)]
+    (connection,) = communicator.connections
+    assert (connection.quote.line, connection.quote.text) == (2, LINK)
+
+
+def test_lines_of_two_ranks_run_together(tmp_path: Path) -> None:
+    other = (
+        START.replace("vm:7:7 [0]", "vm:8:8 [1]")
+        .replace("rank 0", "rank 1")
+        .replace("cudaDev 0 nvmlDev 0", "cudaDev 1 nvmlDev 1")
+    )
+    second = "vm:8:8 [1] NCCL INFO Channel 00/0 : 1[1] -> 2[2] via P2P/CUMEM"
+    (communicator,) = read(tmp_path, START, other, LINK + second).communicators
+    assert [(c.source, c.quote.text) for c in communicator.connections] == [(0, LINK), (1, second)]
+    # Who writes there is not known: neither where the first line ends.
+    (communicator,) = read(tmp_path, START, other, LINK + second.replace("vm:8:8", "vm:9:9")).communicators
+    assert communicator.connections == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("NCCL_P2P_DISABLE set by environment to 1", ("NCCL_P2P_DISABLE", "1")),
+        ("NCCL_SHM_DISABLE set by environment to 1.", ("NCCL_SHM_DISABLE", "1")),
+        ("NCCL_P2P_LEVEL set by environment to LOC", ("NCCL_P2P_LEVEL", "LOC")),
+        ("NCCL_SOCKET_IFNAME set by environment to eth0.100", ("NCCL_SOCKET_IFNAME", "eth0.100")),
+        (
+            "NCCL_ALGO set by environment to allreduce:ring;broadcast:tree",
+            ("NCCL_ALGO", "allreduce:ring;broadcast:tree"),
+        ),
+        ("NCCL_OOB_NET_IFNAME set to eth1", ("NCCL_OOB_NET_IFNAME", "eth1")),
+        ("NET/Plugin: Plugin name set by env to libnccl-net-x.so", ("NCCL_NET_PLUGIN", "libnccl-net-x.so")),
+    ],
+)
+def test_settings(tmp_path: Path, text: str, expected: tuple[str, str]) -> None:
+    log = read(tmp_path, *(f"vm:{pid}:{pid} [0] NCCL INFO {text}" for pid in range(3)))
+    assert [(setting.name, setting.value, setting.quote.line) for setting in log.settings] == [(*expected, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        # No plugin is installed, in the words of 2.10, 2.12, 2.17, 2.19, 2.21, 2.22, 2.27 and RCCL.
+        ("NET/Plugin : No plugin found (libnccl-net.so), using internal implementation", "no_plugin"),
+        (f"NET/Plugin : Plugin load returned 17 : libnccl-net.so: {NOT_THERE}.", "no_plugin"),
+        ("NET/Plugin : No plugin found, using internal implementation", "no_plugin"),
+        (f"NET/Plugin : dlerror=libnccl-net.so: {NOT_THERE} No plugin found (libnccl-net.so), using internal "
+         "implementation",
+         "no_plugin"),
+        ("NET/Plugin: No plugin found (libnccl-net.so)", "no_plugin"),
+        ("NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.", "no_plugin"),
+        ("NET/Plugin: Could not find: libnccl-net.so", "no_plugin"),
+        ("NET/Plugin: Could not find: none libnccl-net-none.so. Using internal network plugin.", "no_plugin"),
+        (f"NET/Plugin: Plugin load returned 2 : librccl-net.so: {NOT_THERE} : when loading librccl-net.so",
+         "no_plugin"),
+        # One was asked for.
+        ("NET/Plugin: Could not find: aws-ofi libnccl-net-aws-ofi.so", "plugin_missing"),
+        (f"NET/Plugin : Plugin load returned 2 : libnccl-net-fast.so: {NOT_THERE}.", "plugin_missing"),
+        # It is there and cannot be loaded.
+        (f"NET/Plugin: libfabric.so.1: {NOT_THERE}", "plugin_failed"),
+        ("NET/Plugin: libnccl-net.so: undefined symbol: fi_getinfo", "plugin_failed"),
+        (f"NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). {TOO_OLD}", "plugin_failed"),
+        ("NET/OFI No eligible providers were found", "plugin_failed"),
+        ("Failed to initialize NET plugin AWS Libfabric", "plugin_failed"),
+        ("Failed to initialize NET plugin IB", "plugin_failed"),  # and it did not say that there is no device
+        ("NET/IB : No device found.", "no_device"),
+        ("Failed to open libibverbs.so[.1]", "no_library"),
+    ],
+)  # fmt: skip
+def test_network_events(tmp_path: Path, text: str, kind: str) -> None:
+    (event,) = read(tmp_path, f"vm:7:7 [0] NCCL INFO {text}").network_events
+    assert event.kind == kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NET/Plugin: Failed to find ncclCollNetPlugin_v8 symbol.",
+        f"NET/Plugin: Failed to find ncclCollNetPlugin symbol (>= v5). {TOO_OLD}".replace(
+            "ncclNet", "ncclCollNet"
+        ),
+        "NET/Plugin: Loaded net plugin Libfabric (v10)",
+        "NET/OFI Selected Provider is efa (found 4 nics)",
+        "TUNER/Plugin: Could not find: libnccl-tuner.so",
+        "PROFILER/Plugin: Could not find: libnccl-profiler.so",
+        "ENV/Plugin: Could not find: libnccl-env.so",
+        "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:192.0.2.2<0>",
+    ],
+)
+def test_no_events_in_the_noise(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, f"vm:7:7 [0] NCCL INFO {text}").network_events == ()
+
+
+def test_infiniband_that_exists_and_cannot_be_opened_is_a_failure(tmp_path: Path) -> None:
+    log = read(
+        tmp_path,
+        "vm:7:7 [0] transport/net_ib.cc:117 NCCL WARN NET/IB : Unable to open device mlx5_0",
+        "vm:7:7 [0] NCCL INFO NET/IB : No device found.",
+        "vm:7:7 [0] NCCL INFO Failed to initialize NET plugin IB",
+        "vm:8:8 [1] NCCL INFO NET/IB : No device found.",  # another process's container has none
+        "vm:8:8 [1] NCCL INFO Failed to initialize NET plugin IB",
+    )
+    assert [(event.kind, event.pid) for event in log.network_events] == [
+        ("device_failed", 7), ("device_failed", 7), ("plugin_failed", 7), ("no_device", 8), ("no_device", 8),
+    ]  # fmt: skip
+    assert [quote.line for quote in log.plugin_failures] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "devices"),
+    [
+        ("NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/IB ; OOB eth0:192.0.2.2<0>",
+         ((0, "mlx5_0:1/RoCE"), (1, "mlx5_1:1/IB"))),
+        ("NET/IB : Using [0]mlx5_0:1/IB/SHARP [RO]; OOB ibp25s0:10.20.0.120<0>", ((0, "mlx5_0:1/IB/SHARP"),)),
+        ("NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [1]mlx5_2:1/IB [RO]; OOB eth0:192.0.2.2<0>",
+         ((0, "[0] mlx5_0:1/IB, [1] mlx5_1:1/IB"), (1, "mlx5_2:1/IB"))),
+    ],
+)  # fmt: skip
+def test_devices_in_use(tmp_path: Path, text: str, devices: tuple[tuple[int, str], ...]) -> None:
+    log = read(
+        tmp_path,
+        f"vm:7:7 [0] NCCL INFO {text}",
+        "vm:7:7 [0] NCCL INFO NET/Socket : Using [0]eth0:fe80::42:acff:fe11:2%eth0<0>",
+        "vm:7:7 [0] NCCL INFO Using network IB",
+        "vm:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'",
+        "vm:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 1 'mlx5_1' (no module)",
+    )
+    (network,) = log.networks
+    assert (network.plugin, network.devices, network.gdr) == (
+        "IB",
+        devices,
+        {"mlx5_0": True, "mlx5_1": False},
+    )
+
+
+def test_choices_of_all_versions(tmp_path: Path) -> None:
+    log = read(
+        tmp_path,
+        *["vm:7:7 [0] NCCL INFO AllReduce: 4 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}"] * 3,
+        "vm:7:7 [0] NCCL INFO AllReduce: 800 Bytes -> Algo Ring proto Ll channel{Lo..Hi}={0..1}",
+        "vm:7:7 [0] NCCL INFO 65536 Bytes -> Algo 0 proto 2 time 33.2",
+        "vm:7:7 [0] NCCL INFO AllGather: 65536 Bytes -> Algo 5 proto 1 time 33.2",
+    )
+    assert [(c.op, c.algorithm, c.protocol, c.calls, c.least_bytes, c.most_bytes) for c in log.choices] == [
+        ("AllReduce", "RING", "LL", 4, 4, 800),
+        (None, "TREE", "SIMPLE", 1, 65536, 65536),
+        ("AllGather", "NVLS_TREE", "LL128", 1, 65536, 65536),
+    ]
+
+
+def test_speed_and_bandwidth_are_the_same(tmp_path: Path) -> None:
+    text = "vm:7:7 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 2, {} 5.000000/3.000000, type PHB/SYS, sameChannels 1"
+    graphs = [read(tmp_path, START, text.format(word)).communicators[0].graphs[0] for word in ("speed", "bw")]
+    assert [(graph.intra_gbs, graph.inter_gbs, graph.inter_type) for graph in graphs] == [
+        (10.0, 6.0, "SYS")
+    ] * 2
+
+
+def test_diverted_paths_of_gpus_on_one_switch(tmp_path: Path) -> None:
+    head = "vm:7:7 [0] NCCL INFO "
+    lines = [
+        "=== System : maxBw 12.0 totalBw 12.0 ===",
+        "CPU/0-1 (1/1/2)",
+        "+ PCI[24.0] - PCI/0-17000 (1000c03015d91d25)",
+        "              + PCI[24.0] - GPU/0-19000 (0)",
+        "              + PCI[24.0] - GPU/0-1a000 (1)",
+        "              + PCI[24.0] - PCI/0-1b000 (1000c03015d91d25)",
+        "                            + PCI[24.0] - GPU/0-1c000 (2)",
+        "+ PCI[24.0] - GPU/0-2d000 (3)",
+        "==========================================",
+        "GPU/0-19000 :GPU/0-1a000 (4/24.0/PHB) GPU/0-1c000 (4/24.0/PHB) GPU/0-2d000 (4/24.0/PHB) ",
+    ]
+    (machine,) = read(tmp_path, *(head + line for line in lines)).machines
+    kinds = {pair: path.kind for pair, path in machine.paths.items()}
+    assert kinds == {("GPU0", "GPU1"): "PIX", ("GPU0", "GPU2"): "PXB", ("GPU0", "GPU3"): "PHB"}
+    assert [gpu.numa for gpu in machine.gpus] == [1, 1, 1, 1]
+
+
+def test_warnings_once_and_p2p_that_is_off(tmp_path: Path) -> None:
+    text = "P2P is disabled between connected GPUs 1 and 0. You can repress this message with NCCL_IGNORE_DISABLED_P2P"
+    log = read(
+        tmp_path,
+        *(f"vm:{pid}:{pid} [0] NCCL INFO {text}" for pid in range(3)),
+        *(
+            f"[2026-11-21 17:06:30] vm:{pid}:{pid} [0] shmutils.cc:72 NCCL WARN Error: no /dev/shm/nccl-x"
+            for pid in range(3)
+        ),
+    )
+    assert [quote.line for quote in log.p2p_disabled] == [1]
+    assert [(quote.line, quote.text) for quote in log.warnings] == [
+        (4, "vm:0:0 [0] shmutils.cc:72 NCCL WARN Error: no /dev/shm/nccl-x")
+    ]
+
+
+def test_lines_without_a_process_still_tell(tmp_path: Path) -> None:
+    """People paste logs without the part that names their hosts."""
+    log = read(
+        tmp_path,
+        "20:13:32 - NCCL WARN NET/OFI Only EFA provider is supported",
+        "NCCL INFO NCCL_IB_DISABLE set by environment to 1.",
+        "NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA",
+        "NCCL version 2.10.3+cuda11.3",
+        "NCCL error in: ProcessGroupNCCL.cpp:1, invalid usage, NCCL version 2.28.9",
+    )
+    assert [event.kind for event in log.network_events] == ["plugin_failed"]
+    assert [(setting.name, setting.value) for setting in log.settings] == [("NCCL_IB_DISABLE", "1")]
+    assert (log.communicators, log.nccl_versions) == ((), ("2.10.3+cuda11.3",))
+
+
+def test_rubbish_between_marks(tmp_path: Path) -> None:
+    """Thousands of marks in a line, brackets without end, bytes that are no text."""
+    log = read(
+        tmp_path,
+        b"NCCL INFO " * 5000,
+        b"vm:7:7 [0] NCCL INFO " * 2000,
+        b" [0] " * 3000 + b"NCCL WARN x",
+        b"a" * 600 + b":1:1 [0] NCCL INFO NCCL_X set by environment to \xff\xfe",
+        START.encode().replace(b"rank 0", b"rank 99"),
+    )
+    assert log.communicators == ()
+    assert [setting.value for setting in log.settings] == ["\ufffd\ufffd"]

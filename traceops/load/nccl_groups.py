@@ -1,0 +1,172 @@
+"""What the processes of a log said of their communicators, put together by communicator."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from traceops.load.nccl_lines import quoted
+from traceops.load.nccl_links import InitLine, Link, bus_id
+from traceops.topology.model import Communicator, Connection, GraphBandwidth, Place, Quote
+
+_T = TypeVar("_T")
+
+
+@dataclass
+class Seen:
+    """The channels of one way of one connection, as a bit each, and its first line."""
+
+    channels: int
+    path: str
+    line: int
+    raw: bytes
+
+
+@dataclass
+class Member:
+    """One rank's part of a communicator, as its process tells of it. links: what it said of its connections."""
+
+    host: str
+    pid: int
+    init: InitLine
+    split: int = -1
+    parent: Member | None = None
+    complete: bool = False
+    links: dict[Link, Seen] = field(default_factory=dict)
+    graphs: dict[int, GraphBandwidth] = field(default_factory=dict)
+    rings: dict[tuple[int, ...], None] = field(default_factory=dict)
+    nodes: int | None = None
+    channels: tuple[int, int | None, int] | None = None
+
+    def fits(self, link: Link) -> bool:
+        if max(link.source, link.destination) >= self.init.size:
+            return False
+        return self.init.rank == (link.destination if link.is_receive else link.source)
+
+
+def grouped(members: list[Member]) -> dict[str, list[Member]]:
+    """Members by communicator. Without an id: all of a size that processes started as their first, second, …, where
+    each rank is there once; else each alone."""
+    names: dict[int, str] = {}
+    nth: defaultdict[tuple[str, int, int, int], int] = defaultdict(int)
+    alike: defaultdict[tuple[int, int], list[Member]] = defaultdict(list)
+    for member in members:
+        init = member.init
+        if init.comm_id is not None:
+            names[id(member)] = f"0x{init.comm_id}"
+        elif member.parent is not None and id(member.parent) in names and init.split is not None:
+            names[id(member)] = f"{names[id(member.parent)]}/{member.split}.{init.split[1]}"
+        else:
+            names[id(member)] = f"{member.host}:{member.pid}:0x{init.pointer}"
+            key = member.host, member.pid, init.cuda_device, init.size
+            alike[init.size, nth[key]].append(member)
+            nth[key] += 1
+    for same in alike.values():
+        if len({member.init.rank for member in same}) == len(same):
+            first = min(same, key=lambda member: member.init.rank)
+            name = names[id(first)]
+            names.update((id(member), name) for member in same)
+    groups: defaultdict[str, list[Member]] = defaultdict(list)
+    for member in members:
+        groups[names[id(member)]].append(member)
+    return dict(groups)
+
+
+def give(candidates: list[Member], link: Link, seen: Seen, of_member: dict[int, list[Member]]) -> None:
+    fitting = [member for member in candidates if member.fits(link)]
+    if len(fitting) > 1:
+        fitting = [member for member in fitting if _devices_fit(of_member[id(member)], link)] or fitting
+    if not fitting:
+        return
+    links = fitting[-1].links
+    if link in links:
+        links[link].channels |= seen.channels
+    else:
+        links[link] = seen
+
+
+def _devices_fit(members: list[Member], link: Link) -> bool:
+    """Whether the devices in brackets are those of the two ranks."""
+    ends = {link.source: link.here, link.destination: link.there}
+    for member in members:
+        shown = ends.get(member.init.rank)
+        if shown is None or not shown:
+            continue
+        nvml = member.init.nvml_device
+        if nvml is not None and not (shown.isdigit() and int(shown) == nvml):
+            return False
+        if nvml is None and bus_id(shown) != member.init.bus_id:
+            return False
+    return True
+
+
+def connections_of(members: list[Member]) -> tuple[Connection, ...]:
+    sent: dict[Link, Seen] = {}
+    received: defaultdict[tuple[int, int], dict[Link, Seen]] = defaultdict(dict)
+    for member in members:
+        for link, seen in member.links.items():
+            key = link._replace(pointer=None, here=b"", there=b"")
+            kept = received[key.source, key.destination] if key.is_receive else sent
+            if key in kept:
+                kept[key].channels |= seen.channels
+            else:
+                kept[key] = Seen(seen.channels, seen.path, seen.line, seen.raw)
+    senders = {(link.source, link.destination) for link in sent}
+    rows = [
+        _connection(link, seen, received.get((link.source, link.destination))) for link, seen in sent.items()
+    ]
+    for ends, links in received.items():
+        if ends not in senders:
+            rows.extend(_connection(link, seen, {link: seen}) for link, seen in links.items())
+    return tuple(sorted(rows, key=lambda row: (row.source, row.destination)))
+
+
+def _connection(link: Link, seen: Seen, received: dict[Link, Seen] | None) -> Connection:
+    there = received or {}
+    devices = sorted({other.device for other in there if other.device is not None})
+    gdr = [other.gdr for other in there if other.transport in ("NET", "COLLNET")]
+    return Connection(
+        source=link.source,
+        destination=link.destination,
+        transport=link.transport,
+        detail=link.detail,
+        channels=seen.channels.bit_count(),
+        quote=Quote(seen.path, seen.line, quoted(seen.raw)),
+        device=link.device,
+        gdr=link.gdr,
+        receive_devices=tuple(devices),
+        receive_gdr=all(gdr) if gdr else None,
+    )
+
+
+def communicator_of(name: str, members: list[Member], connections: tuple[Connection, ...]) -> Communicator:
+    places: dict[int, Place] = {}
+    graphs: dict[int, GraphBandwidth] = {}
+    rings: dict[tuple[int, ...], None] = {}
+    size = members[0].init.size
+    for member in members:
+        init = member.init
+        place = Place(init.rank, member.host, member.pid, init.cuda_device, init.nvml_device, init.bus_id)
+        places.setdefault(init.rank, place)
+        for pattern, graph in member.graphs.items():
+            graphs.setdefault(pattern, graph)
+        rings.update((ring, None) for ring in member.rings if len(ring) == size)
+    channels = next(_known(member.channels for member in members), (None, None, None))
+    return Communicator(
+        id=name,
+        size=size,
+        places=dict(sorted(places.items())),
+        connections=connections,
+        graphs=tuple(graphs.values()),
+        nodes=next(_known(member.nodes for member in members), None),
+        coll_channels=channels[0],
+        nvls_channels=channels[1],
+        p2p_channels=channels[2],
+        rings=tuple(rings),
+    )
+
+
+def _known(values: Iterator[_T | None]) -> Iterator[_T]:
+    return (value for value in values if value is not None)
