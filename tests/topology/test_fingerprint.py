@@ -40,7 +40,7 @@ def test_it_is_short_and_does_not_change_between_versions():
         replace(machine(nics=NICS), host="b", sources=("x.txt",)),
         machine(first=4, nics=NICS),
         machine(names=("H200",) * 4, nics=NICS[::-1]),
-        machine(nics=(*NICS, Nic("NIC2", "eth0", "Ethernet"))),
+        machine(nics=(*NICS, Nic("NIC2", "eth0", "Ethernet"), Nic("NIC3", "lo"))),
         machine(nics=(replace(NICS[0], label="NIC7", numa=1, up=True), NICS[1])),
     ],
 )

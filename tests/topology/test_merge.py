@@ -126,6 +126,20 @@ def test_without_a_name():
     assert len(merge_machines([unnamed, machine(source="topo.txt")])) == 2  # two matrices in one file
 
 
+def test_the_first_source_is_believed_though_only_a_later_one_has_a_name():
+    nics = [replace(machine(host, cpus=cpus), nics=(Nic(label, "mlx5_0"),)) for host, cpus, label in
+            ((None, "0-7", "NIC0"), ("a", "8-15", "NET0"))]  # fmt: skip
+    (joined,) = merge_machines(nics)
+    assert (joined.host, joined.gpus[0].cpus, joined.nics[0].label) == ("a", "0-7", "NIC0")
+
+
+def test_where_nccl_hangs_an_ethernet_port_tells_nothing():
+    (matrix, log) = machine(None, numa=1), replace(machine("a"), nics=(Nic("NET0", "eth0", "Ethernet"),))
+    log.paths["GPU0", "NET0"] = Path("PHB")
+    (joined,) = merge_machines([matrix, log])
+    assert (joined.nics[0].name, joined.nics[0].numa) == ("eth0", None)
+
+
 def test_hosts_in_one_file_stay_apart():
     matrices = read_topo_matrices(str(DATA / "two_hosts_pdsh.txt"))
     assert {each.host: fingerprint(each) for each in merge_machines(matrices)} == {

@@ -7,6 +7,7 @@ import json
 from itertools import combinations
 
 from traceops.topology.model import Gpu, Machine, Path
+from traceops.topology.nics import is_rdma
 
 _PCIE_LIKE = {"PHB": "NODE"}  # NCCL calls both PHB, nvidia-smi tells them apart
 
@@ -14,13 +15,15 @@ _PCIE_LIKE = {"PHB": "NODE"}  # NCCL calls both PHB, nvidia-smi tells them apart
 def fingerprint(machine: Machine) -> str:
     """16 hex digits of the GPUs' names, the kind and count of each pair's path, and the NICs.
 
-    The same whatever the host is called, whichever files told it and in which order. Not part of it: what may
-    differ without another machine (PCIe width, NUMA nodes, addresses), Ethernet ports, which a container may or
-    may not see, and where GPU indices begin.
+    The same whatever the host is called and in whatever order files told it. Not part of it: what may differ without
+    another machine (PCIe width, NUMA nodes, addresses), Ethernet ports, which a container may or may not see, and
+    where GPU indices begin. What a source does not tell is part of it: ask for that of all sources joined.
     """
     gpus = sorted(machine.gpus, key=lambda gpu: gpu.index)
     nics = sorted(
-        ((nic.name or nic.label).lower(), nic.up is False) for nic in machine.nics if nic.kind != "Ethernet"
+        ((nic.name or nic.label).lower(), nic.up is False)
+        for nic in machine.nics
+        if is_rdma(nic) or nic.kind == "other"
     )
     told = {
         "gpus": [_name(gpu) for gpu in gpus],

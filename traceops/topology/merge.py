@@ -30,7 +30,8 @@ def merge_machines(machines: Iterable[Machine]) -> tuple[Machine, ...]:
     for position, machine in sorted(enumerate(given), key=lambda item: item[1].host is None):
         for place, (first, known) in enumerate(groups):
             if _is_same_host(known, machine, len(hosts)) and _agree(known, machine):
-                groups[place] = min(first, position), _joined(known, machine)
+                both = (machine, known) if position < first else (known, machine)
+                groups[place] = min(first, position), _joined(*both)
                 break
         else:
             groups.append((position, machine))

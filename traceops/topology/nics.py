@@ -51,14 +51,16 @@ def with_numa(
 
     A NIC that reaches a GPU, or a NIC whose node is known, without crossing NUMA nodes is on that device's node;
     the nearest device decides, and where two equally near ones differ, nothing is known. SYS to every GPU says
-    that a NIC is on another node, not on which.
+    that a NIC is on another node, not on which. Paths to Ethernet devices without a bus id are NCCL's assumption:
+    it hangs them on the first CPU.
     """
+    placeable = [nic.label for nic in nics if nic.kind != "Ethernet" or nic.bus_id is not None]
     nodes = {gpu.label: gpu.numa for gpu in gpus if gpu.numa is not None}
     nodes.update({nic.label: nic.numa for nic in nics if nic.numa is not None})
     known = -1
     while known < len(nodes):  # each round may place NICs that only reach a NIC placed in the last one
         known = len(nodes)
-        found = {nic.label: _node(nic.label, nodes, paths) for nic in nics if nic.label not in nodes}
+        found = {label: _node(label, nodes, paths) for label in placeable if label not in nodes}
         nodes.update({label: node for label, node in found.items() if node is not None})
     return tuple(replace(nic, numa=nodes.get(nic.label)) for nic in nics)
 
