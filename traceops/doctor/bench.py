@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from statistics import median
 
@@ -17,10 +18,12 @@ from traceops.doctor.pairs import pair_order
 
 _OPS = ("all_reduce", "all_gather", "reduce_scatter")
 _WARM = 2
-_LEAST, _MOST = 3, 50  # timed iterations of one measurement
+_LEAST, _MOST = 5, 50  # timed iterations of one measurement
 _SHARE_S = 0.15  # what the iterations of one measurement should take together
 _ITEM = 4  # float32
 _MEMORY = 4  # of the free memory at most one in so many
+_LITTLE = 32  # a first message tells whether one so many times larger would take too long
+_LONG_S = 0.2
 PAIR_BYTES = {"cuda": 128 << 20, "cpu": 4 << 20}
 
 
@@ -103,6 +106,7 @@ def _timed(member: Member, run: Callable[[], object], iterations: int) -> list[f
 def pair_bandwidth(member: Member, budget_s: float) -> None:
     """One large message one way, the other way and both ways at once, for one pair at a time.
 
+    Over a slow link the message is smaller, so that its time is bearable.
     Who waits for its turn waits at the store, so that its GPU is idle.
     """
     order = pair_order(member.world_size)
@@ -115,6 +119,8 @@ def pair_bandwidth(member: Member, budget_s: float) -> None:
     member.synchronize()
     began = time.monotonic()
     for number, pair in enumerate(order):
+        if number and member.rank in pair:
+            member.at("waiting for its turn")
         if number and member.store.get(f"pair_bandwidth/{number - 1}") != b"go on":
             _note(member, f"{number} of {len(order)} pairs: the time of {budget_s:g} s is spent")
             return
@@ -133,19 +139,25 @@ def _measure_pair(member: Member, pair: tuple[int, int], out: torch.Tensor, into
         ("send_recv", (pair[1], pair[0]), not first, first),
         ("send_recv_both", pair, True, True),
     )
+    whole, little = out.numel(), out.numel() // _LITTLE
     for op, gpus, sends, receives in ways:
-        member.at(f"{op} of {out.numel() * _ITEM} bytes, rank {gpus[0]} to {gpus[1]}")
-
-        def run(sends: bool = sends, receives: bool = receives) -> None:
-            exchange(out if sends else None, peer, into if receives else None, peer)
-
-        _timed(member, run, _WARM)
-        once = median(_timed(member, run, 1))
+        member.at(f"{op} of {whole * _ITEM} bytes, rank {gpus[0]} to {gpus[1]}")
+        run = partial(_exchange_part, out if sends else None, into if receives else None, peer)
+        _timed(member, partial(run, little), _WARM)
+        expected = min(_timed(member, partial(run, little), _WARM)) * _LITTLE
         agreed = f"pair_bandwidth/{op}/{gpus[0]}/{gpus[1]}"
         if first:
-            member.store.set(agreed, str(_iterations(once)))
-        seconds = median(_timed(member, run, int(member.store.get(agreed))))
-        _report(member, op, gpus, out.numel() * _ITEM, seconds, 1.0)
+            count = whole if expected < _LONG_S else little
+            member.store.set(agreed, f"{count} {_iterations(expected * count / whole)}")
+        count, iterations = map(int, member.store.get(agreed).split())
+        _timed(member, partial(run, count), 1)
+        seconds = median(_timed(member, partial(run, count), iterations))
+        _report(member, op, gpus, count * _ITEM, seconds, 1.0)
+
+
+def _exchange_part(out: torch.Tensor | None, into: torch.Tensor | None, peer: int, count: int) -> None:
+    """The first `count` elements of what is sent and received."""
+    exchange(None if out is None else out[:count], peer, None if into is None else into[:count], peer)
 
 
 def _report(member: Member, op: str, ranks: Sequence[int], size: int, seconds: float, factor: float) -> None:

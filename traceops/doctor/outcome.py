@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import signal
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +22,8 @@ from traceops.topology.model import Connection, Measured
 How = Literal["done", "hung", "failed"]
 _WRONG_SHOWN = 12
 _SAID_SHOWN = 16
-_LONG_MESSAGE = 300
+_LONG_MESSAGE = 400
+_NCCL_LAST_ERROR = re.compile(r"Last error:\s*(\S[^\n]*)")
 
 
 @dataclass(frozen=True)
@@ -109,10 +111,16 @@ def _failed(job: Job, ranks: Sequence[Child], stage: str) -> str:
 def _reason(child: Child) -> str:
     place = f" at: {child.at}" if child.at else ""
     if child.error is not None:
-        return f"said {child.error.splitlines()[0][:_LONG_MESSAGE]}"
+        return f"said {_essence(child.error)[:_LONG_MESSAGE]}"
     if child.exit is not None and child.exit < 0:
         return f"was killed by {signal.Signals(-child.exit).name}{place}"
     return f"ended with exit code {child.exit}{place}"
+
+
+def _essence(error: str) -> str:
+    """Its first line; what NCCL failed at stands below that, and says more."""
+    last = _NCCL_LAST_ERROR.search(error)
+    return f"{error.splitlines()[0]}: {last[1]}" if last else error.splitlines()[0]
 
 
 def _undead(job: Job, child: Child) -> str:

@@ -1,0 +1,230 @@
+"""Trials on real gloo processes: right numbers where all is well, and a result where it is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from traceops.analyses.links import bus_factor
+from traceops.doctor import team
+from traceops.doctor.job import Job, Meeting
+from traceops.doctor.model import Trial
+from traceops.doctor.trials import run_job
+
+pytest.importorskip("torch")
+
+_ALL = ("start", "all_reduce", "pairs", "ddp_step", "sweep", "pair_bandwidth")
+_SMALL = (1 << 16, 1 << 20)
+_PATIENT = dict.fromkeys(("launch", *_ALL), 600.0)
+
+
+def _job(*stages: str, ranks: int = 2, **deadlines_s: float) -> Job:
+    return Job(stages, tuple(range(ranks)), "gloo", deadlines_s=_PATIENT | deadlines_s, sizes=_SMALL)
+
+
+def _environ(**changes: str) -> dict[str, str]:
+    return {**os.environ, **changes}
+
+
+def _workers_of(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def _by_name(trials: tuple[Trial, ...]) -> dict[str, Trial]:
+    return {trial.name: trial for trial in trials}
+
+
+def test_a_healthy_machine_passes_everything_and_is_measured(tmp_path: Path) -> None:
+    # As if under torchrun: what it tells its own ranks must not reach ours.
+    outer = _environ(RANK="5", WORLD_SIZE="9", MASTER_ADDR="192.0.2.1", MASTER_PORT="1", LOCAL_RANK="5")
+    trials = run_job(replace(_job(*_ALL, ranks=3), devices=(4, 5, 7)), outer, tmp_path)
+    assert [(trial.name, trial.outcome, trial.message) for trial in trials] == [
+        (name, "ok", "") for name in _ALL
+    ]
+    found = _by_name(trials)
+    assert {state.gpus: state.outcome for state in found["pairs"].pairs} == dict.fromkeys(
+        [(4, 5), (4, 7), (5, 7)], "ok"
+    )
+    swept = {(row.op, row.bytes) for row in found["sweep"].measured}
+    fitting = {size // 12 * 12 for size in _SMALL}  # whole float32 on each of three ranks
+    assert swept == {(op, size) for op in ("all_reduce", "all_gather", "reduce_scatter") for size in fitting}
+    for row in found["sweep"].measured:
+        assert row.gpus == (4, 5, 7)
+        assert row.busbw_gbs == pytest.approx(row.bytes / row.time_us / 1e3 * bus_factor(row.op, 3))
+    one_way = {row.gpus for row in found["pair_bandwidth"].measured if row.op == "send_recv"}
+    assert one_way == {(4, 5), (5, 4), (4, 7), (7, 4), (5, 7), (7, 5)}
+    assert not _workers_of(os.getpid())
+    assert (tmp_path / "rank_2.stderr.txt").exists()
+
+
+def test_a_rank_that_hangs_is_named_and_what_follows_is_not_evaluated() -> None:
+    trials = run_job(
+        _job("start", "all_reduce", "pairs", ranks=3, all_reduce=4.0),
+        _environ(TRACEOPS_DOCTOR_FAULT="all_reduce:1:hang"),
+    )
+    assert [trial.outcome for trial in trials] == ["ok", "hung", "not_evaluated"]
+    assert "rank 1 never came to it" in trials[1].message
+    assert "ranks 0, 2 stood at: all-reduce of 1 × float32" in trials[1].message
+    assert "all_reduce hung" in trials[2].message
+    assert not _workers_of(os.getpid())
+
+
+def test_a_rank_that_dies_is_the_cause_and_the_others_are_not() -> None:
+    trials = run_job(_job("start", "ddp_step"), _environ(TRACEOPS_DOCTOR_FAULT="ddp_step:0:die"))
+    assert [trial.outcome for trial in trials] == ["ok", "failed"]
+    assert trials[1].message == "rank 0 was killed by SIGKILL; rank 1 then lost a connection"
+    assert any("onnection" in line for line in trials[1].said)
+
+
+def test_wrong_values_are_told_with_their_rank_and_their_pairs() -> None:
+    first, *_, pairs, ddp = run_job(
+        _job("start", "pairs", "ddp_step", ranks=3), _environ(TRACEOPS_DOCTOR_FAULT="pairs:2:wrong")
+    )
+    assert (first.outcome, pairs.outcome, ddp.outcome) == ("ok", "wrong", "ok")
+    assert pairs.message.startswith("wrong values on rank 2: ranks 1 and 2: send and receive of 1 × float32")
+    assert {state.gpus: state.outcome for state in pairs.pairs} == {
+        (0, 1): "ok", (0, 2): "wrong", (1, 2): "wrong"
+    }  # fmt: skip
+
+
+def test_a_fault_is_cured_by_the_variable_it_names() -> None:
+    job = replace(_job("start", "all_reduce"), set={"NCCL_P2P_DISABLE": "1"})
+    faulty = _environ(TRACEOPS_DOCTOR_FAULT="all_reduce:1:wrong:NCCL_P2P_DISABLE")
+    assert [trial.outcome for trial in run_job(job, faulty)] == ["ok", "ok"]
+    assert [trial.outcome for trial in run_job(replace(job, set={}), faulty)] == ["ok", "wrong"]
+
+
+def test_an_interface_that_is_not_there_is_told_in_the_words_of_torch() -> None:
+    job = replace(_job("start", "all_reduce"), set={"GLOO_SOCKET_IFNAME": "nope0"})
+    start, after = run_job(job, _environ())
+    assert (start.outcome, after.outcome) == ("failed", "not_evaluated")
+    assert "nope0" in start.message
+    assert any("nope0" in line for line in start.said)
+    # And one that the environment has broken is mended by taking it away.
+    mended = replace(job, set={}, unset=("GLOO_SOCKET_IFNAME",))
+    assert run_job(mended, _environ(GLOO_SOCKET_IFNAME="nope0"))[0].outcome == "ok"
+
+
+def test_no_gpu_and_no_torch_are_told_as_such(tmp_path: Path) -> None:
+    job = Job(("start", "sweep"), (0, 1), "nccl", deadlines_s=_PATIENT)
+    start, _ = run_job(job, _environ(CUDA_VISIBLE_DEVICES=""))
+    assert start.outcome == "failed"
+    assert "ranks 0–1 (GPUs 0–1) said RuntimeError: torch" in start.message
+    assert "finds no GPU" in start.message
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
+    start, _ = run_job(job, _environ(PYTHONPATH=str(tmp_path)))
+    assert start.outcome == "failed"
+    assert "No module named 'torch'" in start.message
+
+
+_FAKE_TORCH = """
+import os
+with open(os.environ["NCCL_DEBUG_FILE"].replace("%h", "vm").replace("%p", str(os.getpid())), "w") as log:
+    log.write(
+        "vm:1:1 [0] NCCL INFO ncclCommInitRankConfig comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 60 "
+        "commId 0x3ef1 - Init START\\n"
+        "vm:2:2 [1] NCCL INFO ncclCommInitRankConfig comm 0x2 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 70 "
+        "commId 0x3ef1 - Init START\\n"
+        "vm:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\\n"
+        "vm:2:2 [1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via SHM/direct/direct\\n"
+        "vm:1:1 [0] transport/p2p.cc:1 NCCL WARN Cuda failure 'out of memory'\\n"
+    )
+raise RuntimeError(
+    "NCCL error in: NCCLUtils.hpp:77, unhandled system error\\n"
+    "ncclSystemError: System call or external library call failed.\\nLast error:\\nno socket interface found\\n"
+    "Exception raised from create at NCCLUtils.cpp:1\\nframe #0: c10::Error"
+)
+"""
+
+
+def test_what_nccl_said_is_part_of_the_result(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(_FAKE_TORCH)
+    job = Job(("start",), (0, 1), "nccl", deadlines_s=_PATIENT)
+    [start] = run_job(job, _environ(PYTHONPATH=str(tmp_path), NCCL_DEBUG_FILE=str(tmp_path / "of_the_user")))
+    assert start.message.endswith("unhandled system error: no socket interface found")
+    assert "rank 0: ncclSystemError: System call or external library call failed." in start.said
+    assert "NCCL WARN Cuda failure 'out of memory'" in start.said
+    assert not any("frame" in line for line in start.said)
+    assert set(start.transports) == {"P2P/CUMEM", "SHM"}
+    assert not (tmp_path / "of_the_user").exists()
+
+
+def test_what_ranks_print_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        'os.write(1, b\'{"event": "end", "stage": "start"}\\n\\xff\\x00\')\n'
+        "os.write(2, b'\\xff\\x00garbage\\x1b[31m' * 10_000)\n"
+    )
+    trials = run_job(_job("start", "all_reduce"), _environ(PYTHONPATH=str(tmp_path)))
+    assert [trial.outcome for trial in trials] == ["ok", "ok"]
+
+
+def test_one_device_has_no_pairs_and_no_bandwidth() -> None:
+    trials = run_job(_job(*_ALL, ranks=1), _environ())
+    assert [trial.outcome for trial in trials] == [
+        "ok",
+        "ok",
+        "not_evaluated",
+        "ok",
+        "not_evaluated",
+        "not_evaluated",
+    ]
+
+
+def test_ranks_of_two_nodes_meet() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    jobs = [
+        replace(_job("start", "pairs", "sweep"), devices=(0,), meeting=Meeting("127.0.0.1", port, rank, 2))
+        for rank in (0, 1)
+    ]
+    with ThreadPoolExecutor() as pool:
+        nodes = list(pool.map(lambda job: run_job(job, _environ()), jobs))
+    for trials in nodes:
+        assert [trial.outcome for trial in trials] == ["ok"] * 3
+        assert [(state.gpus, state.outcome) for state in trials[1].pairs] == [((0, 1), "ok")]
+        assert {row.gpus for row in trials[2].measured} == {(0, 1)}  # ranks, of a job over nodes
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_rank_outlives_the_doctor(tmp_path: Path, number: signal.Signals) -> None:
+    doctor = subprocess.Popen(
+        [sys.executable, "-m", "traceops.doctor.trials", "--backend", "gloo", "--logs", str(tmp_path)],
+        env=_environ(TRACEOPS_DOCTOR_FAULT="start:1:hang"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    while len(ranks := _workers_of(doctor.pid)) < 2 or not all(map(_has_begun, ranks)):
+        assert doctor.poll() is None
+    doctor.send_signal(number)
+    doctor.communicate()
+    assert doctor.returncode != 0
+    _, left = psutil.wait_procs(ranks, timeout=120)  # the kernel's signals take their time on a busy machine
+    assert not left
+
+
+def _has_begun(rank: psutil.Process) -> bool:
+    """Whether it has loaded torch's library, so that it is well past its start."""
+    return any("libtorch" in mapped.path for mapped in rank.memory_maps())
+
+
+def test_a_rank_that_cannot_be_killed_is_told_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "_DEATH_S", 0.1)
+    killed: list[int] = []
+    with monkeypatch.context() as deaf:
+        deaf.setattr(os, "killpg", lambda pid, number: killed.append(pid))
+        [start] = run_job(_job("start", start=3.0), _environ(TRACEOPS_DOCTOR_FAULT="start:1:hang"))
+    for rank in _workers_of(os.getpid()):
+        rank.kill()
+        assert f"process {rank.pid} of rank" in start.message
+        assert rank.pid in killed
+    assert start.outcome == "hung"
+    assert "did not die" in start.message
