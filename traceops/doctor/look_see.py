@@ -1,0 +1,130 @@
+"""Reads all of a host that the doctor looks at: programs and files side by side, each with a deadline."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from traceops.doctor.looks.cgroups import Limits, read_limits
+from traceops.doctor.looks.container import Surroundings, read_surroundings
+from traceops.doctor.looks.cpus import Cpus, Near, read_cpus, read_near
+from traceops.doctor.looks.interfaces import Interface, read_interfaces
+from traceops.doctor.looks.rdma import Rdma, can_open, read_rdma
+from traceops.doctor.looks.smi import Smi, parse_smi
+from traceops.doctor.looks.software import Software, read_software
+from traceops.doctor.variables import nccl_files
+from traceops.launch.programs import Output, output
+
+Run = Callable[[Sequence[str], float], Output]
+
+_SMI_S = 30.0  # without persistence mode the driver wakes eight GPUs one after the other
+_LOG_S = 5.0
+_FILES_S = 10.0  # /sys does not wait, a home on a dead file server does
+_AFTER_S = 2.0  # what `output` itself may take to give up
+_PROGRAMS: dict[str, tuple[tuple[str, ...], float]] = {
+    "smi": (("nvidia-smi", "-q", "-x"), _SMI_S),
+    "matrix": (("nvidia-smi", "topo", "-m"), _SMI_S),
+    "p2p": (("nvidia-smi", "topo", "-p2p", "r"), _SMI_S),
+    "nvlink": (("nvidia-smi", "nvlink", "-s"), _SMI_S),
+    "log": (("dmesg",), _LOG_S),
+}
+_NOTHING = Output("", "not asked")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a look around read, before anything of it is judged; None for what was not read in time.
+
+    smi to log: what the programs printed. near: where each GPU sits, by bus id. openable: programs may use the RDMA
+    devices. files: NCCL's own, see `nccl_files`.
+    """
+
+    host: str
+    smi: Output = _NOTHING
+    matrix: Output = _NOTHING
+    p2p: Output = _NOTHING
+    nvlink: Output = _NOTHING
+    log: Output = _NOTHING
+    interfaces: tuple[Interface, ...] | None = None
+    rdma: tuple[Rdma, ...] | None = None
+    openable: bool | None = None
+    cpus: Cpus | None = None
+    near: Mapping[str, Near] = field(default_factory=dict)
+    limits: Limits | None = None
+    around: Surroundings | None = None
+    software: Software | None = None
+    files: tuple[tuple[str, dict[str, str]], ...] | None = None
+
+    @cached_property
+    def driver(self) -> Smi | None:
+        """What nvidia-smi says of the driver and the GPUs; None without an answer."""
+        return parse_smi(self.smi.text)
+
+
+def see(environ: Mapping[str, str], root: Path = Path("/"), run: Run = output) -> Seen:
+    """Reads everything; it ends within 45 s whatever hangs. root and run: for tests."""
+
+    def asking(command: Sequence[str], limit: float) -> Callable[[], Output]:
+        return lambda: _ask(command, limit, environ, run)
+
+    programs = {
+        name: (asking(command, limit), limit + _AFTER_S) for name, (command, limit) in _PROGRAMS.items()
+    }
+    files: dict[str, Callable[[], Any]] = {
+        "interfaces": lambda: read_interfaces(root),
+        "rdma": lambda: read_rdma(root),
+        "openable": lambda: can_open(root),
+        "cpus": lambda: read_cpus(root),
+        "limits": lambda: read_limits(root),
+        "around": lambda: read_surroundings(environ, root),
+        "software": lambda: read_software(environ, root),
+        "files": lambda: nccl_files(environ, root),
+    }
+    done = _within({**programs, **{name: (read, _FILES_S) for name, read in files.items()}})
+    for name, (_, limit) in _PROGRAMS.items():
+        done.setdefault(name, Output("", f"no answer within {limit:.0f} s"))
+    smi = parse_smi(done["smi"].text)
+    ids = [gpu.bus_id for gpu in smi.gpus if gpu.bus_id] if smi else []
+    done.update(_within({"near": (lambda: {bus_id: read_near(root, bus_id) for bus_id in ids}, _FILES_S)}))
+    return Seen(socket.gethostname(), **done)
+
+
+def _ask(command: Sequence[str], limit: float, environ: Mapping[str, str], run: Run) -> Output:
+    program = shutil.which(command[0], path=environ.get("PATH")) if run is output else command[0]
+    if program is None:
+        return Output("", f"{command[0]} is not installed")
+    return run((program, *command[1:]), limit)
+
+
+def _within(jobs: Mapping[str, tuple[Callable[[], Any], float]]) -> dict[str, Any]:
+    """What jobs that run side by side gave, by name; without those that took longer than their seconds.
+
+    Their threads are daemons: one that never comes back holds up nothing, not even the end of this process.
+    """
+    results: dict[str, Any] = {}
+    failures: list[Exception] = []
+
+    def work(name: str, job: Callable[[], Any]) -> None:
+        try:
+            results[name] = job()
+        except Exception as error:  # raised again below, where it is seen
+            failures.append(error)
+
+    began = time.monotonic()
+    threads = []
+    for name, (job, limit) in jobs.items():
+        thread = threading.Thread(target=work, args=(name, job), daemon=True)
+        thread.start()
+        threads.append((thread, limit))
+    for thread, limit in threads:
+        thread.join(max(began + limit - time.monotonic(), 0.0))
+    if failures:
+        raise failures[0]
+    return dict(results)

@@ -1,0 +1,74 @@
+"""Reads the small files of /sys and /proc, of which any may be missing or refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_MOST_BYTES = 1 << 20
+
+
+def text(path: Path) -> str | None:
+    """What stands in a file, stripped; None where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_MOST_BYTES).decode(errors="replace").strip("\x00 \t\r\n")
+    except OSError:
+        return None
+
+
+def number(path: Path) -> int | None:
+    """The whole number a file begins with; None where there is none."""
+    match = re.match(r"-?\d{1,19}\b", text(path) or "")
+    return int(match[0]) if match else None
+
+
+def entries(folder: Path) -> tuple[Path, ...]:
+    """What is in a folder, in the order a person counts in (``mlx5_2`` before ``mlx5_10``); () without one."""
+    try:
+        return tuple(sorted(folder.iterdir(), key=lambda entry: _natural(entry.name)))
+    except OSError:
+        return ()
+
+
+def exists(path: Path) -> bool:
+    """Whether there is such a file; False also where nobody may look."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def link(path: Path) -> str | None:
+    """The last name of what a link leads to, such as a device's driver; None where it is none."""
+    try:
+        return path.readlink().name
+    except OSError:
+        return None
+
+
+def cores(listed: str | None) -> frozenset[int]:
+    """The cores of a list like ``0-11,24-35``; empty for no list or one that is none."""
+    found: set[int] = set()
+    for part in (listed or "").split(","):
+        match = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
+        if match:
+            found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(found)
+
+
+def listed(values: frozenset[int]) -> str:
+    """The reverse of `cores`."""
+    runs: list[list[int]] = []
+    for value in sorted(values):
+        if runs and value == runs[-1][1] + 1:
+            runs[-1][1] = value
+        else:
+            runs.append([value, value])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
+    return tuple(
+        (part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)
+    )

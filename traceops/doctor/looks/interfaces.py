@@ -1,0 +1,218 @@
+"""The network interfaces of a host, and which of them NCCL and Gloo would take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from traceops.doctor.looks.files import entries, exists, number, text
+from traceops.doctor.model import Look
+
+_UP = 0x1
+_NOT_BY_ITSELF = ("docker", "lo", "virbr")  # NCCL takes these only where nothing else is there
+_BRIDGES = re.compile(
+    r"(docker|br-|virbr|veth|cni|flannel|cali|cilium|podman|lxc|lxd|kube|tap|tun|wg|tailscale|zt|dummy|nerdctl)"
+)
+_FAR_SLOWER = 4.0
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface. index: the kernel's number. mbits: speed in Mbit/s. address: it has one NCCL can use.
+
+    physical: there is a device behind it. default: the default route goes through it. ports: of a bond.
+    """
+
+    name: str
+    index: int = 0
+    up: bool = True
+    address: bool = True
+    mbits: int | None = None
+    mtu: int | None = None
+    physical: bool = True
+    default: bool = False
+    ports: tuple[str, ...] = ()
+    ports_down: tuple[str, ...] = ()
+
+    @property
+    def usable(self) -> bool:
+        return self.up and self.address
+
+
+def read_interfaces(root: Path) -> tuple[Interface, ...]:
+    """All interfaces of /sys/class/net in the kernel's order; () on a system without it."""
+    routes = _routes(text(root / "proc/net/route") or "")
+    sixth = {
+        line.split()[-1] for line in (text(root / "proc/net/if_inet6") or "").splitlines() if line.split()
+    }
+    found = [
+        _interface(folder, routes, sixth)
+        for folder in entries(root / "sys/class/net")
+        if exists(folder / "ifindex")
+    ]
+    return tuple(sorted(found, key=lambda interface: interface.index))
+
+
+def _interface(folder: Path, routes: dict[str, bool], sixth: set[str]) -> Interface:
+    flags = text(folder / "flags") or ""
+    up = re.fullmatch(r"0x[0-9a-f]{1,8}", flags) is not None and bool(int(flags, 16) & _UP)
+    state = text(folder / "operstate")
+    ports = tuple((text(folder / "bonding/slaves") or "").split())
+    down = tuple(port for port in ports if text(folder.parent / port / "operstate") == "down")
+    speed = number(folder / "speed")
+    name = folder.name
+    return Interface(
+        name,
+        number(folder / "ifindex") or 0,
+        up and state not in ("down", "lowerlayerdown", "notpresent", "dormant"),
+        # an address shows by the route it brings: /proc lists IPv4 addresses without saying whose they are
+        name == "lo" or name in routes or name in sixth,
+        speed if speed is not None and speed > 0 else None,
+        number(folder / "mtu"),
+        exists(folder / "device") or bool(ports),
+        routes.get(name, False),
+        ports,
+        down,
+    )
+
+
+def _routes(table: str) -> dict[str, bool]:
+    """Interfaces with an IPv4 route, and whether one is the default route."""
+    found: dict[str, bool] = {}
+    for line in table.splitlines()[1:]:
+        cells = line.split()
+        if len(cells) > 7:
+            default = cells[1] == "00000000" and cells[7] == "00000000"
+            found[cells[0]] = found.get(cells[0], False) or default
+    return found
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A list of interfaces or devices as NCCL reads it: ``^`` leaves out, ``=`` takes names exactly, else begins.
+
+    names: with the port after a colon, -1 for any.
+    """
+
+    leaves_out: bool
+    exact: bool
+    names: tuple[tuple[str, int], ...]
+
+    def takes(self, name: str, port: int = -1) -> bool:
+        """Whether NCCL would take it; a list without a name takes everything."""
+        hit = not self.names or any(
+            (name == wanted if self.exact else name.startswith(wanted)) and (-1 in (port, at) or port == at)
+            for wanted, at in self.names
+        )
+        return hit != self.leaves_out
+
+
+def parse_choice(value: str) -> Choice:
+    """What a value of NCCL_SOCKET_IFNAME or NCCL_IB_HCA says; blanks belong to the names, as for NCCL."""
+    rest = value
+    leaves_out = rest.startswith("^")
+    rest = rest[1:] if leaves_out else rest
+    exact = rest.startswith("=")
+    rest = rest[1:] if exact else rest
+    names: list[tuple[str, int]] = []
+    for part in rest.split(","):
+        name, _, port = part.partition(":")
+        digits = re.match(r"\d{1,5}", port)
+        if name:
+            names.append((name, int(digits[0]) if digits else -1))
+    return Choice(leaves_out, exact, tuple(names))
+
+
+def taken_by_nccl(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
+    """Those NCCL takes where nothing tells it: IP over InfiniBand, else all but docker's, loopback and virbr."""
+    usable = [interface for interface in interfaces if interface.usable]
+    infiniband = [interface for interface in usable if interface.name.startswith("ib")]
+    if infiniband:
+        return tuple(infiniband)
+    others = [interface for interface in usable if not interface.name.startswith(_NOT_BY_ITSELF)]
+    if others:
+        return tuple(others)
+    for start in ("docker", "lo", "virbr"):
+        last = [interface for interface in usable if interface.name.startswith(start)]
+        if last:
+            return tuple(last)
+    return ()
+
+
+def look_at_interfaces(interfaces: Sequence[Interface], rdma: bool, host: str) -> tuple[Look, ...]:
+    """Which interfaces there are, whether NCCL's own choice is a good one, and bonds with a port down.
+
+    rdma: whether an RDMA port is up: then sockets carry first contact only.
+    """
+    if not interfaces:
+        return (
+            Look(host, "network", "interfaces", "", "not_evaluated", "this system has no /sys/class/net"),
+        )
+    looks = [_choice(interfaces, rdma, host)]
+    for bond in (interface for interface in interfaces if interface.ports_down):
+        down = ", ".join(bond.ports_down)
+        looks.append(
+            Look(
+                host, "network", f"bond {bond.name}", f"{down} down", "warning",
+                f"{len(bond.ports) - len(bond.ports_down)} of its {len(bond.ports)} ports carry all traffic",
+                f"check the cable and switch port of {down}: cat /proc/net/bonding/{bond.name}",
+                {"ports": list(bond.ports), "down": list(bond.ports_down)},
+            )
+        )  # fmt: skip
+    return tuple(looks)
+
+
+def _choice(interfaces: Sequence[Interface], rdma: bool, host: str) -> Look:
+    taken = taken_by_nccl(interfaces)
+    facts = {
+        "interfaces": [
+            {"name": one.name, "up": one.up, "address": one.address, "mbits": one.mbits, "mtu": one.mtu,
+             "physical": one.physical, "default_route": one.default, "ports": list(one.ports)}
+            for one in interfaces
+        ],
+        "nccl": [one.name for one in taken],
+    }  # fmt: skip
+    what = "interfaces"
+    if not taken:
+        return Look(
+            host, "network", what, "none is up with an address", "error", "NCCL cannot even make first contact",
+            "bring up an interface, at least the loopback: ip link set lo up", facts,
+        )  # fmt: skip
+    found = ", ".join(_words(one) for one in taken)
+    default = next((one for one in interfaces if one.default and one.usable), None)
+    first = taken[0]
+    if default is not None and first is not default and _BRIDGES.match(first.name) and not first.physical:
+        return Look(
+            host, "network", what, found, "warning",
+            f"NCCL would begin with {first.name}, which does not leave this host; the default route is {default.name}",
+            f"export NCCL_SOCKET_IFNAME=={default.name} GLOO_SOCKET_IFNAME={default.name}", facts,
+        )  # fmt: skip
+    virtual = [
+        one.name for one in taken if one is not default and not one.physical and _BRIDGES.match(one.name)
+    ]
+    if virtual and default is not None:
+        return Look(
+            host, "network", what, found, "note",
+            f"NCCL would also use {', '.join(virtual)}, which other hosts may not reach",
+            f"with several hosts: export NCCL_SOCKET_IFNAME=={default.name}", facts,
+        )  # fmt: skip
+    faster = max(
+        (one for one in interfaces if one.usable and one.mbits), key=lambda one: one.mbits or 0, default=None
+    )
+    if not rdma and faster and first.mbits and (faster.mbits or 0) >= _FAR_SLOWER * first.mbits:
+        return Look(
+            host, "network", what, found, "note", f"{faster.name} is faster: {_speed(faster)}",
+            f"with several hosts: export NCCL_SOCKET_IFNAME=={faster.name} GLOO_SOCKET_IFNAME={faster.name}", facts,
+        )  # fmt: skip
+    return Look(host, "network", what, found, facts=facts)
+
+
+def _words(interface: Interface) -> str:
+    parts = [part for part in (_speed(interface), f"mtu {interface.mtu}" if interface.mtu else "") if part]
+    return f"{interface.name} ({', '.join(parts)})" if parts else interface.name
+
+
+def _speed(interface: Interface) -> str:
+    return f"{interface.mbits / 1000:g} Gbit/s" if interface.mbits else ""

@@ -1,0 +1,288 @@
+"""How GPUs of one host reach each other: NVLink, NVSwitch and its fabric, direct access, PCIe lanes."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from traceops.doctor.looks.smi import SmiGpu
+from traceops.doctor.model import Look
+from traceops.topology.model import Path, Pcie
+
+_GPU = re.compile(r"GPU (\d{1,4}): ")
+_LINK = re.compile(r"\s*Link (\d{1,3}): (.*)")
+_SPEED = re.compile(r"(\d{1,5}(?:\.\d+)?) GB/s")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_FABRIC_ADVICE = (
+    "sudo systemctl start nvidia-fabricmanager (its version must be the driver's), then: sudo nvidia-smi -r; "
+    "in a virtual machine ask who runs the host"
+)
+
+
+@dataclass(frozen=True)
+class Links:
+    """NVLinks of one GPU: GB/s one way of each that is up, and how many exist and are not up."""
+
+    up: tuple[float, ...]
+    down: int
+
+
+def parse_nvlink_status(text: str) -> dict[int, Links]:
+    """What ``nvidia-smi nvlink -s`` says, by GPU; a GPU without NVLink has no links."""
+    speeds: dict[int, list[float]] = {}
+    down: dict[int, int] = defaultdict(int)
+    gpu: int | None = None
+    for line in text.splitlines():
+        if head := _GPU.match(line):
+            gpu = int(head[1])
+            speeds.setdefault(gpu, [])
+        elif gpu is not None and (link := _LINK.match(line)):
+            speed = _SPEED.match(link[2])
+            if speed:
+                speeds[gpu].append(float(speed[1]))
+            elif "inactive" in link[2].lower():
+                down[gpu] += 1
+    return {index: Links(tuple(found), down[index]) for index, found in speeds.items()}
+
+
+def parse_p2p(text: str) -> dict[tuple[int, int], str]:
+    """What ``nvidia-smi topo -p2p r`` says of each pair: ``OK``, ``CNS``, ``GNS``, ``TNS``, ``NS``, ``U``."""
+    columns: list[int] = []
+    pairs = {}
+    for line in _COLOUR.sub("", text).splitlines():
+        words = line.split()
+        labels = [re.fullmatch(r"GPU(\d{1,4})", word) for word in words]
+        if words and all(labels):
+            columns = [int(label[1]) for label in labels if label]
+        elif columns and words and labels[0] and len(words) == len(columns) + 1:
+            row = int(labels[0][1])
+            pairs.update(
+                {
+                    (row, column): word
+                    for column, word in zip(columns, words[1:], strict=True)
+                    if column != row
+                }
+            )
+    return pairs
+
+
+def look_at_nvlink(
+    gpus: Sequence[SmiGpu],
+    links: Mapping[int, Links] | None,
+    paths: Mapping[tuple[str, str], Path],
+    host: str,
+) -> tuple[Look, ...]:
+    """Links of each GPU against its siblings', and whether NVSwitch was set up. links: None where nobody said."""
+    looks = _fabric(gpus, host)
+    if links is None:
+        return (
+            *looks,
+            Look(host, "NVLink", "NVLink", "", "not_evaluated", "nvidia-smi nvlink -s gave no answer"),
+        )
+    counts = {gpu: len(links.get(gpu.index, Links((), 0)).up) for gpu in gpus}
+    facts = {
+        "links": {
+            gpu.label: {"up": list(one.up), "down": one.down} for gpu in gpus if (one := links.get(gpu.index))
+        }
+    }
+    most = max(counts.values(), default=0)
+    if most == 0:
+        meshed = [gpu for gpu in gpus if _meshed(gpu)]
+        if len(meshed) > 1:
+            looks.append(
+                Look(host, "NVLink", "NVLink", "no link is up", "error",
+                     f"{meshed[0].name} has NVLink to all GPUs of its board", _FABRIC_ADVICE, facts)
+            )  # fmt: skip
+        else:
+            looks.append(Look(host, "NVLink", "NVLink", "none", why="GPUs talk over PCIe", facts=facts))
+        return tuple(looks)
+    speed = max(speed for one in links.values() for speed in one.up)
+    all_ = len(set(counts.values())) == 1
+    found = f"{most} links of {speed:g} GB/s one way on {'each GPU' if all_ else 'most'}"
+    wrong = _fewer(gpus, counts, links, paths, host)
+    looks += wrong or [Look(host, "NVLink", "NVLink", found, facts=facts)]
+    slow = [
+        gpu.label
+        for gpu in gpus
+        if (one := links.get(gpu.index)) and one.up and min(one.up) < speed and _same(gpu, gpus)
+    ]  # fmt: skip
+    if slow and len({gpu.name for gpu in gpus}) == 1:
+        looks.append(
+            Look(host, "NVLink", "link speed", f"slower links on {', '.join(slow)}", "warning",
+                 f"links of the same GPUs run at {speed:g} GB/s", "sudo nvidia-smi -r, else have the board looked at")
+        )  # fmt: skip
+    return tuple(looks)
+
+
+def _same(gpu: SmiGpu, gpus: Sequence[SmiGpu]) -> list[SmiGpu]:
+    return [other for other in gpus if other.name == gpu.name and other is not gpu]
+
+
+def _fewer(
+    gpus: Sequence[SmiGpu],
+    counts: Mapping[SmiGpu, int],
+    links: Mapping[int, Links],
+    paths: Mapping[tuple[str, str], Path],
+    host: str,
+) -> list[Look]:
+    """GPUs with fewer links than siblings. One with none at all may just have no bridge, as PCIe cards have."""
+    looks = []
+    for gpu in gpus:
+        siblings = _same(gpu, gpus)
+        most = max((counts[other] for other in siblings), default=0)
+        if counts[gpu] >= most:
+            continue
+        meshed = _meshed(gpu) or _all_joined(siblings, paths)
+        if counts[gpu] == 0 and not meshed:
+            looks.append(
+                Look(host, "NVLink", f"NVLink of {gpu.label}", "none", "note",
+                     f"other GPUs here are joined by {most} links; this one has no bridge",
+                     "for jobs of few GPUs take those that are joined: see nvidia-smi topo -m")
+            )  # fmt: skip
+            continue
+        looks.append(
+            Look(
+                host, "NVLink", f"NVLink of {gpu.label}", f"{counts[gpu]} of {most} links up",
+                "error" if counts[gpu] == 0 else "warning",
+                f"its siblings have {most}: " + ("all it exchanges goes over PCIe, and so does every ring through it"
+                                                 if counts[gpu] == 0 else "rings through it are slower"),
+                f"end all GPU programs and: sudo nvidia-smi -r; else reboot. Until then leave {gpu.label} out: "
+                f"CUDA_VISIBLE_DEVICES={','.join(str(other.index) for other in siblings)}",
+                {"up": counts[gpu], "siblings": most, "down": links.get(gpu.index, Links((), 0)).down},
+            )
+        )  # fmt: skip
+    return looks
+
+
+def _meshed(gpu: SmiGpu) -> bool:
+    """Whether this GPU sits on a board that joins all of its GPUs."""
+    return "SXM" in gpu.name or "HBM3" in gpu.name or gpu.fabric_state is not None
+
+
+def _all_joined(gpus: Sequence[SmiGpu], paths: Mapping[tuple[str, str], Path]) -> bool:
+    pairs = [paths.get((one.label, other.label)) for one, other in combinations(gpus, 2)]
+    return len(gpus) > 2 and all(path is not None and path.kind == "NV" for path in pairs)
+
+
+def _fabric(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
+    """Whether the fabric manager gave the GPUs their place in NVSwitch: without it CUDA does not start (error 802)."""
+    known = [gpu for gpu in gpus if gpu.fabric_state is not None]
+    if not known:
+        return []
+    facts = {gpu.label: f"{gpu.fabric_state}, {gpu.fabric_status}" for gpu in known}
+    waiting = [gpu.label for gpu in known if gpu.fabric_state != "Completed"]
+    if waiting:
+        return [
+            Look(host, "NVLink", "NVSwitch fabric", f"{known[0].fabric_state} on {', '.join(waiting)}", "error",
+                 "the fabric manager has not set up NVSwitch: CUDA programs end with 'system not yet initialized'",
+                 _FABRIC_ADVICE, facts)
+        ]  # fmt: skip
+    failed = [gpu.label for gpu in known if gpu.fabric_status not in (None, "Success")]
+    if failed:
+        status = next(gpu.fabric_status for gpu in known if gpu.label == failed[0])
+        return [
+            Look(host, "NVLink", "NVSwitch fabric", f"{status} on {', '.join(failed)}", "error",
+                 "NVSwitch could not be set up for these GPUs", _FABRIC_ADVICE, facts)
+        ]  # fmt: skip
+    ill = {gpu.label: ", ".join(gpu.health) for gpu in known if gpu.health}
+    if ill:
+        found = "; ".join(f"{label}: {said}" for label, said in ill.items())
+        return [
+            Look(host, "NVLink", "NVSwitch fabric", found, "warning", "the driver calls the fabric not healthy",
+                 "see nvidia-smi -q | grep -A12 Fabric; sudo nvidia-smi -r", facts)
+        ]  # fmt: skip
+    return [Look(host, "NVLink", "NVSwitch fabric", "set up", facts=facts)]
+
+
+def look_at_p2p(
+    pairs: Mapping[tuple[int, int], str],
+    paths: Mapping[tuple[str, str], Path],
+    host: str,
+) -> tuple[Look, ...]:
+    """Whether GPUs may read each other's memory."""
+    what = "direct access (P2P)"
+    if not pairs:
+        return (Look(host, "PCIe", what, "", "not_evaluated", "nvidia-smi topo -p2p r gave no answer"),)
+    bad = {pair: said for pair, said in pairs.items() if said != "OK" and pair[0] < pair[1]}
+    if not bad:
+        return (Look(host, "PCIe", what, f"all {len(pairs) // 2} pairs"),)
+    shown = ", ".join(f"{one}-{other} {said}" for (one, other), said in list(bad.items())[:8])
+    facts = {"pairs": [[*pair, said] for pair, said in bad.items()]}
+    linked = [pair for pair in bad if (path := _path(paths, pair)) is not None and path.kind == "NV"]
+    if linked:
+        return (
+            Look(host, "NVLink", what, f"none between {shown}", "error",
+                 "NVLink joins them and the driver refuses to use it", "sudo nvidia-smi -r, else reboot", facts),
+        )  # fmt: skip
+    if len(bad) == len(pairs) // 2 and set(bad.values()) == {"GNS"}:
+        return (
+            Look(host, "PCIe", what, "not on these GPUs", "note",
+                 "the driver gives this kind of GPU no direct access: data go through host memory",
+                 "nothing to set: NCCL takes shared memory by itself", facts),
+        )  # fmt: skip
+    refused = {"CNS": "the chipset does not let GPUs reach each other", "TNS": "their places do not let them"}
+    why = refused.get(next(iter(bad.values())), "data between them go through host memory")
+    return (
+        Look(host, "PCIe", what, f"none between {shown}", "warning", why,
+             "place GPUs that talk most under one PCIe switch; on bare metal check ACS and IOMMU in the BIOS", facts),
+    )  # fmt: skip
+
+
+def _path(paths: Mapping[tuple[str, str], Path], pair: tuple[int, int]) -> Path | None:
+    one, other = (f"GPU{index}" for index in pair)
+    return paths.get((one, other)) or paths.get((other, one))
+
+
+def look_at_lanes(gpus: Sequence[SmiGpu], host: str) -> tuple[Look, ...]:
+    """PCIe lanes and generation of GPUs against siblings; an idle GPU lowers its generation by itself, never width."""
+    known = [gpu for gpu in gpus if gpu.pcie is not None and gpu.pcie.width]
+    if not known:
+        return (Look(host, "PCIe", "GPU link", "", "not_evaluated", "the driver does not say"),)
+    found = sorted({f"gen {_pcie(gpu).most_generation or '?'} x{_pcie(gpu).width}" for gpu in known})
+    facts = {
+        gpu.label: {"generation": _pcie(gpu).generation, "width": _pcie(gpu).width,
+                    "max_generation": _pcie(gpu).most_generation, "max_width": _pcie(gpu).most_width}
+        for gpu in known
+    }  # fmt: skip
+    looks = []
+    for gpu in known:
+        mine, siblings = _pcie(gpu), [_pcie(other) for other in _same(gpu, known)]
+        widest = max((other.width or 0 for other in siblings), default=0)
+        newest = max((other.most_generation or 0 for other in siblings), default=0)
+        reseat = f"reseat the card, check slot and riser: sudo lspci -vv -s {gpu.bus_id} | grep -i lnksta"
+        if (mine.width or 0) < widest:
+            looks.append(
+                Look(host, "PCIe", f"link of {gpu.label}", f"x{mine.width} of x{mine.most_width or widest}", "warning",
+                     f"its siblings have x{widest}", reseat, facts[gpu.label])
+            )  # fmt: skip
+        if mine.most_generation and mine.most_generation < newest:
+            looks.append(
+                Look(host, "PCIe", f"link of {gpu.label}", f"gen {mine.most_generation} at most", "warning",
+                     f"its siblings may run at gen {newest}", reseat, facts[gpu.label])
+            )  # fmt: skip
+        elif (
+            not gpu.idle
+            and (gpu.utilization or 0) > 0
+            and (mine.generation or 9) < (mine.most_generation or 0)
+        ):
+            looks.append(
+                Look(host, "PCIe", f"link of {gpu.label}", f"gen {mine.generation} of {mine.most_generation}", "note",
+                     "it is at work and its link is still slow", reseat, facts[gpu.label])
+            )  # fmt: skip
+    if looks:
+        return tuple(looks)
+    narrow = [gpu for gpu in known if (_pcie(gpu).width or 0) < (_pcie(gpu).most_width or 0)]
+    if narrow:
+        return (
+            Look(host, "PCIe", "GPU link", ", ".join(found), "note",
+                 f"the GPUs could have x{_pcie(narrow[0]).most_width}; all are alike, so the board is made so",
+                 "nothing, where the server has no wider slots", facts),
+        )  # fmt: skip
+    return (Look(host, "PCIe", "GPU link", ", ".join(found), facts=facts),)
+
+
+def _pcie(gpu: SmiGpu) -> Pcie:
+    return gpu.pcie or Pcie()

@@ -1,0 +1,279 @@
+"""RDMA devices (InfiniBand, RoCE, EFA) as /sys shows them, and what is wrong with them."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from traceops.doctor.looks.files import entries, link, number, text
+from traceops.doctor.model import Look
+from traceops.topology.bus_ids import normal_bus_id
+from traceops.topology.model import Nic, Pcie
+
+_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}  # by GT/s
+_WIDEST = 32  # virtual machines show 63 or 255
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port. state: ``ACTIVE``, ``DOWN``, ``INIT``. gbits: Gbit/s. layer: ``InfiniBand`` or ``Ethernet``.
+
+    gids: (index, type such as ``RoCE v2``, address), only those that are set.
+    """
+
+    number: int
+    state: str
+    gbits: float | None = None
+    layer: str | None = None
+    gids: tuple[tuple[int, str, str], ...] = ()
+    interface: str | None = None
+
+
+@dataclass(frozen=True)
+class Rdma:
+    """An RDMA device. kind: its model (``MT4129``), by which siblings are told. driver: ``mlx5_core``, ``efa``."""
+
+    name: str
+    ports: tuple[Port, ...]
+    kind: str | None = None
+    driver: str | None = None
+    numa: int | None = None
+    bus_id: str | None = None
+    pcie: Pcie | None = None
+
+    @property
+    def active(self) -> bool:
+        return any(port.state == "ACTIVE" for port in self.ports)
+
+    @property
+    def family(self) -> Literal["IB", "RoCE", "EFA", "other"]:
+        """What NCCL reaches through it."""
+        if self.driver == "efa":
+            return "EFA"
+        layers = {port.layer for port in self.ports}
+        return "IB" if "InfiniBand" in layers else "RoCE" if "Ethernet" in layers else "other"
+
+
+def read_rdma(root: Path) -> tuple[Rdma, ...]:
+    """All devices of /sys/class/infiniband."""
+    return tuple(_device(folder) for folder in entries(root / "sys/class/infiniband"))
+
+
+def can_open(root: Path) -> bool:
+    """Whether the files by which programs use RDMA devices are here: a container has them only when told so."""
+    return any(entry.name.startswith("uverbs") for entry in entries(root / "dev/infiniband"))
+
+
+def _device(folder: Path) -> Rdma:
+    device = folder / "device"
+    try:
+        slot = device.resolve().name
+    except OSError:
+        slot = ""
+    numa = number(device / "numa_node")
+    return Rdma(
+        folder.name,
+        tuple(_port(port) for port in entries(folder / "ports") if port.name.isdigit()),
+        text(folder / "hca_type") or None,
+        link(device / "driver"),
+        numa if numa is not None and numa >= 0 else None,
+        normal_bus_id(slot),
+        read_pcie(device),
+    )
+
+
+def read_pcie(device: Path) -> Pcie | None:
+    """The PCIe link of a device's folder in /sys; None where nothing is known of it, as in virtual machines."""
+    generation, most = (_generation(text(device / f"{which}_link_speed")) for which in ("current", "max"))
+    width, widest = (_width(number(device / f"{which}_link_width")) for which in ("current", "max"))
+    link_ = Pcie(generation, width, most, widest)
+    return None if link_ == Pcie() else link_
+
+
+def _generation(speed: str | None) -> int | None:
+    match = re.match(r"\d{1,3}(\.\d)?(?= GT/s)", speed or "")
+    return _GENERATIONS.get(float(match[0])) if match else None
+
+
+def _width(lanes: int | None) -> int | None:
+    return lanes if lanes and 0 < lanes <= _WIDEST else None
+
+
+def _port(folder: Path) -> Port:
+    rate = re.match(r"[\d.]+", text(folder / "rate") or "")
+    gids = []
+    for entry in entries(folder / "gids"):
+        address = text(entry) or ""
+        if re.search(r"[1-9a-f]", address.replace("fe80", "")):
+            gids.append((int(entry.name), text(folder / "gid_attrs/types" / entry.name) or "", address))
+    ends = (text(entry) for entry in entries(folder / "gid_attrs/ndevs"))
+    return Port(
+        int(folder.name),
+        (text(folder / "state") or "").rpartition(": ")[2] or "unknown",
+        float(rate[0]) if rate else None,
+        text(folder / "link_layer") or None,
+        tuple(gids),
+        next((end for end in ends if end), None),
+    )
+
+
+def nics(devices: Sequence[Rdma]) -> tuple[Nic, ...]:
+    """The devices as the topology's nouns; labels are those of ``nvidia-smi topo -m`` where it counts all of them."""
+    found = []
+    for place, one in enumerate(devices):
+        speed = max((port.gbits for port in one.ports if port.gbits), default=None)
+        found.append(
+            Nic(
+                f"NIC{place}", one.name, one.family, one.numa, None if speed is None else speed / 8,
+                "bond" in one.name, one.bus_id, one.pcie, one.active,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def look_at_rdma(devices: Sequence[Rdma], openable: bool, host: str) -> tuple[Look, ...]:
+    """The devices, ports that are down or slower than their siblings', RoCE addresses, PCIe, and access to them.
+
+    openable: what `can_open` says.
+    """
+    if not devices:
+        return (
+            Look(host, "network", "RDMA devices", "none", why="sockets are what carries data between hosts"),
+        )
+    looks = [_all(devices, host)]
+    looks += _ports(devices, host)
+    looks += _addresses(devices, host)
+    looks += _narrow(devices, host)
+    if not openable:
+        looks.append(
+            Look(
+                host, "network", "/dev/infiniband", "no uverbs device", "warning",
+                "RDMA devices are there but programs cannot open them: NCCL falls back to sockets between hosts",
+                "in a container: docker run --device=/dev/infiniband --ulimit memlock=-1; else: modprobe ib_uverbs",
+            )
+        )  # fmt: skip
+    return tuple(looks)
+
+
+def _all(devices: Sequence[Rdma], host: str) -> Look:
+    active = [one for one in devices if one.active]
+    facts = {
+        "devices": [
+            {"name": one.name, "kind": one.family, "driver": one.driver, "numa": one.numa, "bus_id": one.bus_id,
+             "ports": [{"port": port.number, "state": port.state, "gbits": port.gbits, "layer": port.layer,
+                        "interface": port.interface} for port in one.ports]}
+            for one in devices
+        ]
+    }  # fmt: skip
+    shown = ", ".join(f"{one.name} {one.family} {_rate(one)}".strip() for one in (active or devices)[:8])
+    found = f"{len(active)} of {len(devices)} up: {shown}"
+    if active:
+        return Look(host, "network", "RDMA devices", found, facts=facts)
+    waiting = any(port.state == "INIT" for one in devices for port in one.ports)
+    return Look(
+        host, "network", "RDMA devices", found, "warning", "no port is up: NCCL falls back to sockets between hosts",
+        "the ports wait for a subnet manager: start opensm or ask who runs the InfiniBand switch" if waiting
+        else "check cables and switch ports: ibstat, or rdma link", facts,
+    )  # fmt: skip
+
+
+def _rate(one: Rdma) -> str:
+    rates = [port.gbits for port in one.ports if port.gbits and port.state == "ACTIVE"]
+    return f"{max(rates):g} Gbit/s" if rates else ""
+
+
+def _ports(devices: Sequence[Rdma], host: str) -> list[Look]:
+    """Ports that are down or slower beside siblings of the same model that are not."""
+    siblings: dict[tuple[str | None, str | None], list[tuple[str, Port]]] = defaultdict(list)
+    for one in devices:
+        for port in one.ports:
+            siblings[(one.kind, port.layer)].append((f"{one.name}:{port.number}", port))
+    looks = []
+    for (_, layer), ports in siblings.items():
+        up = [(name, port) for name, port in ports if port.state == "ACTIVE"]
+        down = [name for name, port in ports if port.state != "ACTIVE"]
+        if up and down:
+            # an Ethernet port without a cable is common: storage or management; InfiniBand ports are all for this
+            infiniband = layer == "InfiniBand"
+            looks.append(
+                Look(
+                    host, "network", "ports down", ", ".join(down), "warning" if infiniband else "note",
+                    f"{len(up)} ports of the same model are up",
+                    f"check cable and switch port: ibstat {down[0].split(':')[0]}",
+                )
+            )  # fmt: skip
+        best = max((port.gbits or 0 for _, port in up), default=0)
+        slow = [f"{name} {port.gbits:g}" for name, port in up if port.gbits and port.gbits < best]
+        if slow:
+            looks.append(
+                Look(
+                    host, "network", "port speed", f"{', '.join(slow)} Gbit/s", "warning",
+                    f"ports of the same model run at {best:g} Gbit/s; the slowest one sets the pace of a ring",
+                    "check cable and switch port: ibstat, mlxlink -d DEVICE",
+                )
+            )  # fmt: skip
+    return looks
+
+
+def v2_index(port: Port) -> int | None:
+    """The index of a RoCE v2 address made of an IPv4 one, else of any RoCE v2 address; None without one."""
+    second = [(index, address) for index, kind, address in port.gids if kind.strip().lower() == "roce v2"]
+    fourth = [index for index, address in second if ":ffff:" in address]
+    return fourth[0] if fourth else second[0][0] if second else None
+
+
+def _addresses(devices: Sequence[Rdma], host: str) -> list[Look]:
+    ports = [
+        (f"{one.name}:{port.number}", port)
+        for one in devices
+        for port in one.ports
+        if port.layer == "Ethernet" and port.state == "ACTIVE" and one.driver != "efa"
+    ]
+    if not ports:
+        return []
+    without = [name for name, port in ports if v2_index(port) is None]
+    found = ", ".join(f"{name} index {v2_index(port)}" for name, port in ports if v2_index(port) is not None)
+    facts = {"gids": {name: [list(gid) for gid in port.gids] for name, port in ports}}
+    if without:
+        return [
+            Look(
+                host, "network", "RoCE v2 address", f"none on {', '.join(without)}", "warning",
+                "NCCL needs an address that routers understand; without one connections fail",
+                "give the interface behind it an IP address, then: show_gids", facts,
+            )
+        ]  # fmt: skip
+    return [Look(host, "network", "RoCE v2 address", found, facts=facts)]
+
+
+def _narrow(devices: Sequence[Rdma], host: str) -> list[Look]:
+    """NICs with fewer PCIe lanes or a lower generation than siblings of the same model."""
+    siblings: dict[str | None, list[Rdma]] = defaultdict(list)
+    for one in devices:
+        if one.pcie is not None:
+            siblings[one.kind].append(one)
+    looks = []
+    for group in siblings.values():
+        best = tuple(max(_lanes(one)[part] for one in group) for part in (0, 1))
+        low = [
+            one for one in group if any(0 < mine < most for mine, most in zip(_lanes(one), best, strict=True))
+        ]
+        if low:
+            shown = ", ".join(f"{one.name} gen {_lanes(one)[0]} x{_lanes(one)[1]}" for one in low)
+            looks.append(
+                Look(
+                    host, "PCIe", "NIC link", shown, "warning",
+                    f"NICs of the same model have gen {best[0]} x{best[1]}",
+                    "reseat the card, check the slot and riser: lspci -vv -s "
+                    f"{low[0].bus_id or 'BUS'} | grep -i lnksta",
+                )
+            )  # fmt: skip
+    return looks
+
+
+def _lanes(one: Rdma) -> tuple[int, int]:
+    link_ = one.pcie or Pcie()
+    return link_.generation or 0, link_.width or 0

@@ -1,0 +1,248 @@
+"""GPUs as ``nvidia-smi -q -x`` tells of them, of drivers from 450 on."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+
+from traceops.topology.bus_ids import normal_bus_id
+from traceops.topology.model import Pcie
+
+_REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")  # renamed in driver 535
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A program on a GPU. kind: ``C`` computes, ``G`` draws. mib: memory it holds, None where not known."""
+
+    pid: int
+    kind: str
+    name: str
+    mib: int | None
+
+
+@dataclass(frozen=True)
+class SmiGpu:
+    """One GPU; None where the driver says N/A or nothing.
+
+    memory and used: MiB. tlimit: degrees left until the GPU slows down. limits in W, clocks in MHz.
+    reasons: why its clocks are lowered right now (``hw_thermal_slowdown``). fabric_state and fabric_status:
+    what the fabric manager gave it, None without NVSwitch. health: parts of the fabric that are not healthy.
+    uncorrectable and uncorrectable_ever: ECC errors since the driver was loaded, and in the GPU's life.
+    """
+
+    index: int
+    name: str
+    uuid: str | None = None
+    bus_id: str | None = None
+    memory: int | None = None
+    used: int | None = None
+    bar1: int | None = None
+    persistence: bool | None = None
+    mig: bool = False
+    mig_pending: bool = False
+    compute_mode: str = "Default"
+    pcie: Pcie | None = None
+    replays: int = 0
+    idle: bool = True
+    utilization: int | None = None
+    reasons: tuple[str, ...] = ()
+    temperature: int | None = None
+    tlimit: int | None = None
+    slowdown_at: int | None = None
+    power_limit: float | None = None
+    default_power_limit: float | None = None
+    clock: int | None = None
+    most_clock: int | None = None
+    ecc: bool | None = None
+    uncorrectable: int = 0
+    uncorrectable_ever: int = 0
+    broken: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
+    remapped: int = 0
+    retired: int = 0
+    recovery: str | None = None
+    fabric_state: str | None = None
+    fabric_status: str | None = None
+    health: tuple[str, ...] = ()
+    virtual: str | None = None
+    processes: tuple[GpuProcess, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"GPU{self.index}"
+
+
+@dataclass(frozen=True)
+class Smi:
+    """The driver and its GPUs. cuda: the newest CUDA the driver can run."""
+
+    driver: str | None
+    cuda: str | None
+    gpus: tuple[SmiGpu, ...]
+
+
+def parse_smi(xml: str) -> Smi | None:
+    """What ``nvidia-smi -q -x`` printed; None where it is no such XML."""
+    try:
+        root = ET.fromstring(xml[xml.find("<nvidia_smi_log") :] if "<nvidia_smi_log" in xml else "")
+    except ET.ParseError:
+        return None
+    gpus = tuple(_gpu(place, element) for place, element in enumerate(root.findall("gpu")))
+    return Smi(_text(root, "driver_version"), _text(root, "cuda_version"), gpus)
+
+
+def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
+    link = "pci/pci_gpu_link_info"
+    reasons = _reasons(gpu)
+    return SmiGpu(
+        index=index,
+        name=_text(gpu, "product_name") or "unknown GPU",
+        uuid=_text(gpu, "uuid"),
+        bus_id=normal_bus_id(_text(gpu, "pci/pci_bus_id") or gpu.get("id")),
+        memory=_number(gpu, "fb_memory_usage/total"),
+        used=_number(gpu, "fb_memory_usage/used"),
+        bar1=_number(gpu, "bar1_memory_usage/total"),
+        persistence=_switch(gpu, "persistence_mode"),
+        mig=_switch(gpu, "mig_mode/current_mig") or False,
+        mig_pending=_switch(gpu, "mig_mode/pending_mig") != _switch(gpu, "mig_mode/current_mig"),
+        compute_mode=_text(gpu, "compute_mode") or "Default",
+        pcie=Pcie(
+            _number(gpu, f"{link}/pcie_gen/current_link_gen"),
+            _number(gpu, f"{link}/link_widths/current_link_width"),
+            _number(gpu, f"{link}/pcie_gen/max_link_gen"),
+            _number(gpu, f"{link}/link_widths/max_link_width"),
+        ),
+        replays=_number(gpu, "pci/replay_counter") or 0,
+        idle="gpu_idle" in reasons or _text(gpu, "performance_state") not in ("P0", "P1", "P2"),
+        utilization=_number(gpu, "utilization/gpu_util"),
+        reasons=tuple(reason for reason in reasons if reason != "gpu_idle"),
+        temperature=_number(gpu, "temperature/gpu_temp"),
+        tlimit=_number(gpu, "temperature/gpu_temp_tlimit"),
+        slowdown_at=_number(gpu, "temperature/gpu_temp_slow_threshold"),
+        power_limit=_first(gpu, "gpu_power_readings/current_power_limit", "power_readings/power_limit"),
+        default_power_limit=_first(
+            gpu, "gpu_power_readings/default_power_limit", "power_readings/default_power_limit"
+        ),
+        clock=_number(gpu, "clocks/sm_clock"),
+        most_clock=_number(gpu, "max_clocks/sm_clock"),
+        ecc=_switch(gpu, "ecc_mode/current_ecc"),
+        uncorrectable=_uncorrectable(gpu, "volatile"),
+        uncorrectable_ever=_uncorrectable(gpu, "aggregate"),
+        broken=_said(gpu, _BROKEN),
+        pending=_said(gpu, _PENDING),
+        remapped=_number(gpu, "remapped_rows/remapped_row_unc") or 0,
+        retired=_number(gpu, "retired_pages/double_bit_retirement/retired_count") or 0,
+        recovery=_recovery(gpu),
+        fabric_state=_text(gpu, "fabric/state"),
+        fabric_status=_text(gpu, "fabric/status"),
+        health=_health(gpu),
+        virtual=_text(gpu, "gpu_virtualization_mode/virtualization_mode"),
+        processes=_processes(gpu),
+    )
+
+
+# What a "Yes" means: the GPU is worn out, or waits for a reset.
+_BROKEN = {
+    "remapped_rows/remapped_row_failure": "a row of memory could not be replaced",
+    "ecc_errors/aggregate/sram_threshold_exceeded": "too many errors in its caches",
+    "ecc_errors/unrepairable_memory": "memory that cannot be repaired",
+}
+_PENDING = {
+    "remapped_rows/remapped_row_pending": "a row of memory is to be replaced",
+    "retired_pages/pending_retirement": "a page of memory is to be retired",
+    "retired_pages/pending_blacklist": "a page of memory is to be retired",
+    "ecc_errors/channel_repair_pending": "a memory channel is to be repaired",
+    "ecc_errors/tpc_repair_pending": "a processor is to be repaired",
+}
+# Health of the fabric: the values that are none of these are trouble.
+_HEALTHY = {
+    "bandwidth": ("full",),
+    "route_recovery_in_progress": ("false",),
+    "route_unhealthy": ("false",),
+    "access_timeout_recovery": ("false",),
+    "incorrect_configuration": ("none", "false"),
+    "summary": ("healthy",),
+}
+
+
+def _reasons(gpu: ET.Element) -> tuple[str, ...]:
+    found = []
+    for block in _REASONS:
+        for element in gpu.findall(f"{block}/*"):
+            if (element.text or "").strip() == "Active":
+                found.append(re.sub(r"^clocks_(event|throttle)_reason_", "", element.tag))
+    return tuple(found)
+
+
+def _uncorrectable(gpu: ET.Element, since: str) -> int:
+    """Errors of caches and memory; drivers before 470 have them by single and double bits."""
+    block = gpu.find(f"ecc_errors/{since}")
+    if block is None:
+        return 0
+    total = sum(_whole(element.text) or 0 for element in block if "_uncorrectable" in element.tag)
+    return total + sum(_whole(element.text) or 0 for element in block.findall("double_bit/total"))
+
+
+def _said(gpu: ET.Element, meanings: dict[str, str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(meaning for path, meaning in meanings.items() if _text(gpu, path) == "Yes"))
+
+
+def _recovery(gpu: ET.Element) -> str | None:
+    """What the driver wants done: ``Reset``, ``Reboot``, ``Drain P2P``, ``Drain and Reset``; None for nothing."""
+    action = _text(gpu, "gpu_recovery_action")
+    if action is None and _text(gpu, "gpu_reset_status/reset_required") == "Yes":
+        return "Reset"
+    return None if action in (None, "None") else action
+
+
+def _health(gpu: ET.Element) -> tuple[str, ...]:
+    block = gpu.find("fabric/health")
+    if block is None:
+        return ()
+    return tuple(
+        f"{element.tag.replace('_', ' ')}: {element.text}"
+        for element in block
+        if element.text
+        and element.text.strip().lower()
+        not in ("n/a", "not supported", *_HEALTHY.get(element.tag, (element.text.lower(),)))
+    )
+
+
+def _processes(gpu: ET.Element) -> tuple[GpuProcess, ...]:
+    return tuple(
+        GpuProcess(
+            _number(one, "pid") or 0,
+            _text(one, "type") or "C",
+            _text(one, "process_name") or "unknown",
+            _number(one, "used_memory"),
+        )
+        for one in gpu.findall("processes/process_info")
+    )
+
+
+def _text(element: ET.Element, path: str) -> str | None:
+    found = (element.findtext(path) or "").strip()
+    return None if not found or found in ("N/A", "[N/A]", "Unknown Error", "Not Supported") else found
+
+
+def _switch(element: ET.Element, path: str) -> bool | None:
+    return {"Enabled": True, "Disabled": False}.get(_text(element, path) or "")
+
+
+def _number(element: ET.Element, path: str) -> int | None:
+    return _whole(_text(element, path))
+
+
+def _whole(found: str | None) -> int | None:
+    match = re.match(r"-?\d{1,15}", (found or "").strip())
+    return int(match[0]) if match else None
+
+
+def _first(element: ET.Element, *paths: str) -> float | None:
+    for path in paths:
+        match = re.match(r"\d{1,9}(\.\d+)?", _text(element, path) or "")
+        if match:
+            return float(match[0])
+    return None

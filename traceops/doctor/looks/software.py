@@ -1,0 +1,210 @@
+"""Versions of torch, CUDA and NCCL, told from files without loading any of them, and what does not fit."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import mmap
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from traceops.doctor.looks.files import exists, text
+from traceops.doctor.model import Level, Look
+from traceops.doctor.variable import version_of
+
+_WHEEL = re.compile(r"nvidia[-_]nccl[-_](cu\d+)", re.IGNORECASE)
+_NEEDS = re.compile(r"nvidia[-_]nccl[-_](cu\d+)\s*\(?==\s*([\d.]+)", re.IGNORECASE)
+_LIBRARY = "libnccl.so.2"
+_SAYS_ITSELF = re.compile(rb"NCCL version (\d{1,2}\.\d{1,3}\.\d{1,3})\+cuda")
+
+
+@dataclass(frozen=True)
+class Software:
+    """torch: its version. cuda and hip: what it was built for, None for neither. wheels: NCCL's by CUDA (``cu13``).
+
+    needs: the version of NCCL's wheel that torch asks for. preloaded: NCCL that LD_PRELOAD loads, found: NCCL in
+    LD_LIBRARY_PATH: paths with versions as far as they tell. compat: CUDA's forward compatibility is in the path.
+    """
+
+    python: str
+    torch: str | None
+    cuda: str | None = None
+    hip: str | None = None
+    wheels: tuple[tuple[str, str], ...] = ()
+    needs: str | None = None
+    preloaded: tuple[tuple[str, str | None], ...] = ()
+    found: tuple[tuple[str, str | None], ...] = ()
+    compat: bool = False
+
+    @property
+    def nccl(self) -> str | None:
+        """NCCL's version that torch is expected to load."""
+        preloaded = [version for _, version in self.preloaded if version]
+        known = [*preloaded, *(version for _, version in self.wheels), *([self.needs] if self.needs else [])]
+        return known[0] if known else None
+
+
+def read_software(environ: Mapping[str, str], root: Path = Path("/")) -> Software:
+    """What is installed for this Python and what the loader's variables would put in its place."""
+    torch = _version("torch")
+    cuda, hip = _built_for()
+    folders = [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
+    preloaded = [part for part in re.split(r"[\s:]+", environ.get("LD_PRELOAD", "")) if "libnccl" in part]
+    inside = [
+        str(Path(folder) / _LIBRARY) for folder in folders if exists(root / folder.lstrip("/") / _LIBRARY)
+    ]
+    return Software(
+        platform.python_version(),
+        torch,
+        cuda,
+        hip,
+        tuple(sorted(_wheels())),
+        _needed(),
+        tuple((path, library_version(root / path.lstrip("/"))) for path in preloaded),
+        tuple((path, library_version(root / path.lstrip("/"))) for path in inside),
+        any("compat" in folder for folder in folders),
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _built_for() -> tuple[str | None, str | None]:
+    """CUDA and HIP from torch's version.py, which is read and not run: torch takes seconds to load."""
+    spec = importlib.util.find_spec("torch")
+    places = spec.submodule_search_locations if spec else None
+    return (
+        parse_torch_version(text(Path(next(iter(places))) / "version.py") or "") if places else (None, None)
+    )
+
+
+def parse_torch_version(source: str) -> tuple[str | None, str | None]:
+    """The CUDA and HIP that a torch/version.py names."""
+    found = []
+    for name in ("cuda", "hip"):
+        match = re.search(rf"^{name}(?:\s*:[^=\n]+)?\s*=\s*['\"]([\w.]+)['\"]", source, re.MULTILINE)
+        found.append(match[1] if match else None)
+    return found[0], found[1]
+
+
+def _wheels() -> set[tuple[str, str]]:
+    found = set()
+    for one in importlib.metadata.distributions():
+        match = _WHEEL.fullmatch(one.metadata["Name"] or "")
+        if match:
+            found.add((match[1], one.version))
+    return found
+
+
+def _needed() -> str | None:
+    try:
+        lines = importlib.metadata.requires("torch") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return next((match[2] for line in lines if (match := _NEEDS.match(line))), None)
+
+
+def library_version(path: Path) -> str | None:
+    """The version of a libnccl: from the name it links to, else from the text it prints."""
+    try:
+        name = re.search(r"libnccl\.so\.(\d+\.\d+\.\d+)", path.resolve().name)
+        if name:
+            return name[1]
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            match = _SAYS_ITSELF.search(content)
+            return match[1].decode() if match else None
+    except (OSError, ValueError):  # ValueError: an empty file cannot be mapped
+        return None
+
+
+def look_at_software(software: Software, driver_cuda: str | None, gpus: int, host: str) -> tuple[Look, ...]:
+    """torch against the driver, and NCCL against what torch was built with."""
+    facts: dict[str, object] = {
+        "python": software.python, "torch": software.torch, "cuda": software.cuda, "hip": software.hip,
+        "nccl_wheels": dict(software.wheels), "driver_cuda": driver_cuda,
+    }  # fmt: skip
+    return (_torch(software, driver_cuda, gpus, host, facts), *_nccl(software, host))
+
+
+def _torch(
+    software: Software, driver_cuda: str | None, gpus: int, host: str, facts: dict[str, object]
+) -> Look:
+    what = "torch"
+    if software.torch is None:
+        return Look(host, "software", what, "not installed", "error" if gpus else "warning",
+                    "this Python cannot train, nor test a process group", "pip install 'traceops[run]'",
+                    facts)  # fmt: skip
+    built = (
+        f"CUDA {software.cuda}"
+        if software.cuda
+        else f"ROCm {software.hip}"
+        if software.hip
+        else "the CPU only"
+    )
+    found = f"{software.torch}, built for {built}"
+    fitting = f"install torch built for CUDA {driver_cuda} or older: see 'Get started' of pytorch.org"
+    if gpus and not software.cuda and not software.hip:
+        return Look(host, "software", what, found, "error", f"it cannot use the {gpus} GPUs", fitting, facts)
+    own, can = version_of(software.cuda or ""), version_of(driver_cuda or "")
+    if own and can and own[:1] > can[:1] and not software.compat:
+        return Look(host, "software", what, found, "error",
+                    f"the driver runs CUDA up to {driver_cuda}: torch sees no GPU",
+                    f"update the driver, or {fitting}", facts)  # fmt: skip
+    if own and can and own[:2] > can[:2]:
+        return Look(host, "software", what, found, "note",
+                    f"newer than the driver's CUDA {driver_cuda}: it runs, but kernels cannot be compiled when needed",
+                    f"update the driver, or {fitting}", facts)  # fmt: skip
+    return Look(host, "software", what, found, facts=facts)
+
+
+def _nccl(software: Software, host: str) -> list[Look]:
+    facts = {"wheels": dict(software.wheels), "needs": software.needs, "preloaded": dict(software.preloaded),
+             "library_path": dict(software.found)}  # fmt: skip
+    looks = []
+    if len(software.wheels) > 1:
+        names = " ".join(f"nvidia-nccl-{cuda}" for cuda, _ in software.wheels)
+        shown = ", ".join(f"nvidia-nccl-{cuda} {version}" for cuda, version in software.wheels)
+        looks.append(
+            Look(host, "software", "NCCL", shown, "warning",
+                 "several wheels write the same libnccl.so.2: the last one wins",
+                 f"pip uninstall -y {names}; install torch again",
+                 facts)
+        )  # fmt: skip
+    elif software.wheels and software.needs and software.wheels[0][1] != software.needs:
+        looks.append(
+            Look(host, "software", "NCCL", f"{software.wheels[0][1]}, torch asks for {software.needs}", "note",
+                 "torch was tested with the other version",
+                 f"pip install nvidia-nccl-{software.wheels[0][0]}=={software.needs}", facts)
+        )  # fmt: skip
+    elif software.nccl:
+        looks.append(
+            Look(host, "software", "NCCL", software.nccl, why="the version of torch's wheel", facts=facts)
+        )
+    expected = software.wheels[0][1] if software.wheels else software.needs
+    looks += _others(software.preloaded, "LD_PRELOAD", expected, "warning", host)
+    looks += _others(software.found, "LD_LIBRARY_PATH", expected, "note", host)
+    return looks
+
+
+def _others(
+    libraries: Sequence[tuple[str, str | None]], variable: str, expected: str | None, level: Level, host: str
+) -> list[Look]:
+    """NCCL from elsewhere: LD_PRELOAD always wins, LD_LIBRARY_PATH over some builds of torch only."""
+    looks = []
+    for path, version in libraries[:1]:
+        if expected is None or version == expected:
+            continue
+        may = "is loaded in place of" if variable == "LD_PRELOAD" else "may be loaded in place of"
+        looks.append(
+            Look(host, "software", f"NCCL by {variable}", f"{path} ({version or 'unknown'})", level,
+                 f"it {may} torch's {expected}; see which with NCCL_DEBUG=VERSION",
+                 f"leave it out of {variable}, if it is not there on purpose", {"path": path, "version": version})
+        )  # fmt: skip
+    return looks

@@ -1,0 +1,111 @@
+"""Errors the NVIDIA driver wrote into the kernel's log: Xids, and GPUs that fell off the bus."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from traceops.doctor.model import Level, Look
+from traceops.topology.bus_ids import normal_bus_id
+
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),? ?(.*)")
+_FALLEN = re.compile(r"(?:NVRM: .*GPU (?:at )?(?:PCI:)?([0-9a-fA-F:.]+).*|NVRM:\s+)fallen off the bus")
+_REPLACE = (
+    "take this GPU out of the job; if a reset (sudo nvidia-smi -r) or reboot does not help, have it replaced"
+)
+_RESET = "end what runs on it and: sudo nvidia-smi -r -i GPU (or reboot)"
+_PROGRAM = "a program's mistake as a rule: run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer"
+
+# Code: how bad, what it says, what to do [docs.nvidia.com/deploy/xid-errors]. Codes that are not here are notes.
+_CODES: dict[int, tuple[Level, str, str]] = {
+    13: ("note", "a kernel failed (illegal instruction or address)", _PROGRAM),
+    31: ("note", "a kernel used memory it may not", _PROGRAM),
+    32: ("note", "a broken command reached the GPU", _PROGRAM),
+    43: ("note", "a program was stopped after its own error", _PROGRAM),
+    45: ("note", "a program was ended and its work removed", "look for the error before it"),
+    48: ("error", "memory error that could not be corrected", _REPLACE),
+    61: ("warning", "the GPU's microcontroller stopped", _RESET),
+    62: ("warning", "the GPU's microcontroller stopped", _RESET),
+    63: ("warning", "a row or page of memory is to be replaced: needs a reset", _RESET),
+    64: ("error", "a row or page of memory could not be replaced", _REPLACE),
+    68: ("note", "the video unit failed", _PROGRAM),
+    69: ("note", "a kernel failed (graphics engine class error)", _PROGRAM),
+    74: ("error", "NVLink error", "nvidia-smi nvlink -s, nvidia-smi nvlink -e; reset the GPUs"),
+    79: ("error", "the GPU fell off the bus", "power the host off and on; check power cables, riser and card"),
+    92: ("warning", "many corrected memory errors", "watch it: nvidia-smi -q -d ECC"),
+    94: ("warning", "memory error that hit one program only", _RESET),
+    95: ("error", "memory error that hit all programs on the GPU", _RESET),
+    109: ("warning", "the GPU did not switch between programs in time", "update the driver if it comes again"),
+    110: ("warning", "security fault", _RESET),
+    119: ("error", "the GPU's firmware (GSP) did not answer", f"{_RESET}; update the driver if it comes again"),
+    120: ("error", "the GPU's firmware (GSP) failed", f"{_RESET}; update the driver if it comes again"),
+    140: ("error", "memory error that was not recovered", _REPLACE),
+    143: ("error", "the GPU did not start up", _REPLACE),
+    **dict.fromkeys(range(144, 151), ("warning", "NVLink error", "check with nvidia-smi nvlink -s and -e")),
+    155: ("note", "NVLink went down for a software reason", "look for the error before it"),
+    156: ("note", "a resource of the GPU was retired", "watch it: nvidia-smi -q -d ECC"),
+    158: ("warning", "GPU timeout", _RESET),
+    160: ("warning", "a memory channel is to be repaired", _RESET),
+    171: ("warning", "a memory error was corrected by a spare", _RESET),
+}  # fmt: skip
+_ACTION = 154  # says what the driver wants done: its text decides
+_SHOWN = 200
+
+
+@dataclass(frozen=True)
+class Xid:
+    """One kind of error of one GPU. bus_id: as nvidia-smi counts. text: of the last line. count: how many lines."""
+
+    bus_id: str | None
+    code: int
+    text: str
+    count: int
+
+
+def parse_xids(log: str) -> tuple[Xid, ...]:
+    """The Xids of a kernel log by GPU and code, in the order they first came; 79 also for GPUs said to be lost."""
+    counts: Counter[tuple[str | None, int]] = Counter()
+    last: dict[tuple[str | None, int], str] = {}
+    for line in log.splitlines():
+        match = _XID.search(line)
+        if match:
+            key = (normal_bus_id(match[1]), int(match[2]))
+            counts[key] += 1
+            last[key] = match[3].strip()[:_SHOWN]
+    fallen = _FALLEN.search(log)
+    if fallen and not any(code == 79 for _, code in counts):
+        key = (normal_bus_id((fallen[1] or "").rstrip(".")), 79)
+        counts[key], last[key] = 1, "fallen off the bus"
+    return tuple(Xid(bus_id, code, last[bus_id, code], count) for (bus_id, code), count in counts.items())
+
+
+def look_at_xids(log: str | None, problem: str | None, labels: dict[str, str], host: str) -> tuple[Look, ...]:
+    """What the kernel's log says of GPUs since boot. labels: ``GPU0`` by bus id. problem: why there is no log."""
+    if log is None or problem:
+        return (
+            Look(host, "GPU", "Xid errors", "", "not_evaluated", f"the kernel's log cannot be read: {problem}",
+                 "sudo dmesg | grep -i xid"),
+        )  # fmt: skip
+    xids = parse_xids(log)
+    if not xids:
+        return (Look(host, "GPU", "Xid errors", "none since boot"),)
+    return tuple(_look(xid, labels, host) for xid in xids)
+
+
+def _look(xid: Xid, labels: dict[str, str], host: str) -> Look:
+    level, meaning, advice = _CODES.get(
+        xid.code, ("note", "see the driver's list of Xids", "nvidia-bug-report.sh")
+    )
+    if xid.code == _ACTION:
+        wanted = "None" not in xid.text and ("Reset" in xid.text or "Reboot" in xid.text)
+        level, meaning, advice = ("error" if wanted else "note", "the driver wants something done", _RESET)
+    if xid.code in range(144, 151) and re.search(r"\bFatal\b", xid.text):
+        level = "error"
+    where = labels.get(xid.bus_id or "", xid.bus_id or "a GPU")
+    times = f", {xid.count} times" if xid.count > 1 else ""
+    return Look(
+        host, "GPU", f"Xid {xid.code}", f"{where}: {meaning}{times}", level, f"the kernel's log says: {xid.text}"
+        if xid.text else "the kernel's log says so", advice,
+        {"xid": xid.code, "count": xid.count, "bus_id": xid.bus_id, "text": xid.text},
+    )  # fmt: skip

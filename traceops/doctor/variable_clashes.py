@@ -1,0 +1,228 @@
+"""Settings that contradict each other or what this machine has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from traceops.doctor.looks.interfaces import Choice, Interface, parse_choice
+from traceops.doctor.looks.rdma import Rdma, v2_index
+from traceops.doctor.model import Look
+from traceops.doctor.variable import as_number, version_of
+from traceops.doctor.variable_costs import is_on, setting
+
+_PICKS_ADDRESS = (2, 21)  # NCCL that finds the right RoCE address itself
+
+
+@dataclass(frozen=True)
+class Here:
+    """What of the host decides whether a setting makes sense; None where it is not known.
+
+    gpus: how many there are. uuids: theirs. nccl and torch: versions in use (``2.28.9``, ``2.11.0+cu130``).
+    """
+
+    interfaces: tuple[Interface, ...] | None = None
+    rdma: tuple[Rdma, ...] | None = None
+    gpus: int | None = None
+    uuids: tuple[str, ...] = ()
+    nccl: str | None = None
+    torch: str | None = None
+
+
+def clashes(set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
+    """Everything that cannot work as set."""
+    looks: list[Look] = []
+    if set_.get("NCCL_SOCKET_IFNAME", "").strip():
+        looks += _nccl_interfaces(set_["NCCL_SOCKET_IFNAME"], here, host)
+    if set_.get("GLOO_SOCKET_IFNAME", "").strip():
+        looks += _gloo_interfaces(set_["GLOO_SOCKET_IFNAME"], here, host)
+    looks += _two_interfaces(set_, here, host)
+    if set_.get("NCCL_IB_HCA", "").strip():
+        looks += _hca(set_["NCCL_IB_HCA"], set_, here, host)
+    if set_.get("NCCL_IB_GID_INDEX", "").strip():
+        looks += _address(set_["NCCL_IB_GID_INDEX"], here, host)
+    if "CUDA_VISIBLE_DEVICES" in set_:
+        looks += _visible(set_["CUDA_VISIBLE_DEVICES"], here, host)
+    looks += _nothing_left(set_, here, host)
+    provider = set_.get("FI_PROVIDER", "").strip()
+    if provider and provider != "efa" and any(one.family == "EFA" for one in here.rdma or ()):
+        why = "the EFA devices of this machine are not used: NCCL falls back to sockets"
+        looks.append(setting(host, "FI_PROVIDER", provider, "warning", why, "export FI_PROVIDER=efa"))
+    return looks
+
+
+def _nccl_interfaces(value: str, here: Here, host: str) -> list[Look]:
+    if here.interfaces is None:
+        return []
+    choice = parse_choice(value)
+    taken = [one for one in here.interfaces if choice.takes(one.name)]
+    best = _best(here.interfaces)
+    advice = f"export NCCL_SOCKET_IFNAME=={best}" if best else "unset NCCL_SOCKET_IFNAME"
+    name = "NCCL_SOCKET_IFNAME"
+    if not any(one.usable for one in taken):
+        if taken:
+            shown = ", ".join(f"{one.name} ({'has no address' if one.up else 'down'})" for one in taken)
+            why = f"of what it takes none works: {shown}. NCCL ends with 'no socket interface found'"
+        else:
+            there = ", ".join(one.name for one in here.interfaces)
+            why = f"no interface here is called so ({there}). NCCL ends with 'no socket interface found'"
+        return [setting(host, name, value, "error", why, advice)]
+    looks = []
+    missing = [] if choice.leaves_out else _missing(choice, [one.name for one in here.interfaces])
+    if missing:
+        why = f"there is no {', '.join(missing)} here"
+        looks.append(setting(host, name, value, "note", why, advice))
+    if value != value.strip() or re.search(r",\s", value):
+        why = "NCCL takes blanks for part of a name"
+        looks.append(
+            setting(host, name, value, "warning", why, f"export {name}={re.sub(r'[ ]+', '', value)}")
+        )
+    if all(one.name == "lo" for one in taken if one.usable) and best not in (None, "lo"):
+        why = "the loopback reaches this host only: with several hosts they wait for each other for ever"
+        looks.append(setting(host, name, value, "note", why, advice))
+    return looks
+
+
+def _gloo_interfaces(value: str, here: Here, host: str) -> list[Look]:
+    if here.interfaces is None:
+        return []
+    by_name = {one.name: one for one in here.interfaces}
+    wrong = [name for name in value.split(",") if name not in by_name or not by_name[name].usable]
+    if not wrong:
+        return []
+    best = _best(here.interfaces)
+    why = (
+        f"{', '.join(wrong)}: not an interface that is up here. Gloo takes exact names only, without ^ and ="
+    )
+    advice = f"export GLOO_SOCKET_IFNAME={best}" if best else "unset GLOO_SOCKET_IFNAME"
+    return [setting(host, "GLOO_SOCKET_IFNAME", value, "error", why, advice)]
+
+
+def _two_interfaces(set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
+    """NCCL and Gloo told to take different interfaces: one of the two is mostly a mistake."""
+    nccl, gloo = set_.get("NCCL_SOCKET_IFNAME", "").strip(), set_.get("GLOO_SOCKET_IFNAME", "").strip()
+    if not nccl or not gloo or any(parse_choice(nccl).takes(name) for name in gloo.split(",")):
+        return []
+    why = f"NCCL is told {nccl}, Gloo {gloo}: where only one of them reaches the other hosts, a job hangs at its start"
+    return [
+        setting(
+            host, "GLOO_SOCKET_IFNAME", gloo, "note", why, "set both to the interface that reaches all hosts"
+        )
+    ]
+
+
+def _best(interfaces: tuple[Interface, ...]) -> str | None:
+    """The interface to name: the default route's, else the first that is up, the loopback last."""
+    usable = sorted(
+        (one for one in interfaces if one.usable), key=lambda one: (not one.default, one.name == "lo")
+    )
+    return usable[0].name if usable else None
+
+
+def _missing(choice: Choice, names: list[str]) -> list[str]:
+    """Names of a list that fit nothing."""
+    return [
+        wanted
+        for wanted, _ in choice.names
+        if not any(name == wanted if choice.exact else name.startswith(wanted) for name in names)
+    ]
+
+
+def _hca(value: str, set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
+    name = "NCCL_IB_HCA"
+    if is_on(set_.get("NCCL_IB_DISABLE", "")):
+        why = "NCCL_IB_DISABLE is set too: the list is not even read"
+        return [setting(host, name, value, "warning", why, "unset NCCL_IB_DISABLE, or unset NCCL_IB_HCA")]
+    if here.rdma is None:
+        return []
+    if not here.rdma:
+        return [setting(host, name, value, "note", "this machine has no RDMA device", "unset NCCL_IB_HCA")]
+    choice = parse_choice(value)
+    there = ", ".join(one.name for one in here.rdma)
+    taken = [one for one in here.rdma if any(choice.takes(one.name, port.number) for port in one.ports)]
+    up = [
+        one for one in taken
+        if any(port.state == "ACTIVE" and choice.takes(one.name, port.number) for port in one.ports)
+    ]  # fmt: skip
+    if not up:
+        why = "all it takes are down" if taken else f"nothing here is called so ({there})"
+        why += ": NCCL falls back to sockets"
+        return [setting(host, name, value, "warning", why, "unset NCCL_IB_HCA, or name devices that are up")]
+    looks = []
+    missing = [] if choice.leaves_out else _missing(choice, [one.name for one in here.rdma])
+    if missing:
+        why = f"there is no {', '.join(missing)} here ({there})"
+        looks.append(setting(host, name, value, "warning", why, f"leave {', '.join(missing)} out"))
+    more = [] if choice.exact or choice.leaves_out else _more_than_named(choice, here.rdma)
+    if more:
+        why = f"without = it takes everything that begins so: {', '.join(more)} too"
+        looks.append(setting(host, name, value, "warning", why, f"export NCCL_IB_HCA=={value}"))
+    return looks
+
+
+def _more_than_named(choice: Choice, devices: tuple[Rdma, ...]) -> list[str]:
+    """Devices that a name takes along although another device is called exactly so: mlx5_1 and mlx5_10."""
+    names = {one.name for one in devices}
+    exact = {wanted for wanted, _ in choice.names if wanted in names}
+    return [
+        one.name
+        for one in devices
+        if one.name not in exact and any(one.name.startswith(name) for name in exact)
+    ]
+
+
+def _address(value: str, here: Here, host: str) -> list[Look]:
+    index = as_number(value)
+    ports = [port for one in here.rdma or () for port in one.ports if port.layer == "Ethernet" and port.gids]
+    if index is None or index < 0 or not ports:
+        return []
+    advice = "unset NCCL_IB_GID_INDEX: NCCL picks the right one itself"
+    if version_of(here.nccl or "2.21")[:2] < _PICKS_ADDRESS:
+        right = next((v2_index(port) for port in ports if v2_index(port) is not None), None)
+        advice = f"export NCCL_IB_GID_INDEX={right}" if right is not None else "see show_gids"
+    kinds = {{at: kind for at, kind, _ in port.gids}.get(index) for port in ports}
+    if None in kinds:
+        why = "a RoCE port has no address of this number: connections over it fail"
+        return [setting(host, "NCCL_IB_GID_INDEX", value, "error", why, advice)]
+    if any("v2" not in (kind or "") for kind in kinds):
+        why = "that is not a RoCE v2 address: it does not pass routers"
+        return [setting(host, "NCCL_IB_GID_INDEX", value, "warning", why, advice)]
+    return []
+
+
+def _visible(value: str, here: Here, host: str) -> list[Look]:
+    name = "CUDA_VISIBLE_DEVICES"
+    parts = [part.strip() for part in value.split(",")]
+    if here.gpus is None or here.gpus == 0:
+        return []
+    if parts in ([""], ["-1"], ["NoDevFiles"]):
+        why = f"CUDA shows none of the {here.gpus} GPUs"
+        return [setting(host, name, value or "''", "warning", why, f"unset {name}")]
+    beyond = [part for part in parts if re.fullmatch(r"-?\d+", part) and not 0 <= int(part) < here.gpus]
+    beyond += [
+        part for part in parts
+        if here.uuids and part.startswith("GPU-") and not any(uuid.startswith(part) for uuid in here.uuids)
+    ]  # fmt: skip
+    if beyond:
+        why = f"there is no GPU {', '.join(beyond)}: CUDA leaves out this and all that follows it"
+        right = ",".join(str(index) for index in range(here.gpus))
+        return [setting(host, name, value, "error", why, f"export {name}={right}, or unset it")]
+    if len(set(parts)) < len(parts):
+        why = "a GPU is named twice: CUDA then shows none"
+        return [setting(host, name, value, "error", why, f"name each GPU once in {name}")]
+    return []
+
+
+def _nothing_left(set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
+    no_p2p = as_number(set_.get("NCCL_P2P_DISABLE", "")) == 1 or set_.get("NCCL_P2P_LEVEL", "").strip() in (
+        "LOC",
+        "0",
+    )
+    if not (no_p2p and is_on(set_.get("NCCL_SHM_DISABLE", ""))) or (here.gpus is not None and here.gpus < 2):
+        return []
+    why = "neither direct access nor shared memory is left: the GPUs of one host talk over the network"
+    return [
+        Look(host, "environment", "P2P and SHM", "both off", "warning" if here.rdma else "error", why,
+             "unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_SHM_DISABLE")
+    ]  # fmt: skip

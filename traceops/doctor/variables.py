@@ -1,0 +1,219 @@
+"""Judges the variables that are set: names nothing reads, values that are none, what costs speed, contradictions."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from traceops.doctor.looks.files import text
+from traceops.doctor.model import Level, Look
+from traceops.doctor.variable import Variable, as_number, version_of
+from traceops.doctor.variable_clashes import Here, clashes
+from traceops.doctor.variable_costs import costs, setting
+from traceops.doctor.variable_names import FAMILIES, OF_NO_CONCERN, READ_BY_NOTHING, RENAMED, VARIABLES
+
+_CLOSE = 0.84  # of difflib: NCCL_P2P_DISABLED is 0.97 like NCCL_P2P_DISABLE, NCCL_FOO_BAR 0.6 like anything
+_ALMOST_A_FAMILY = re.compile(r"(NCLL|NCCCL|NCL|NNCL|NCC|TROCH|TOCH|GLO)_", re.IGNORECASE)
+_WORD_OF_A_LIST = re.compile(r"[^,;:^]+")
+_ALGORITHMS = ("Tree", "Ring", "CollNet", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
+_PROTOCOLS = ("LL", "LL128", "Simple")
+_FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
+_STRICT_LISTS = (2, 24)  # from here on NCCL ends with an error at a word it does not know
+_SHOWN = 80
+
+
+def nccl_files(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[tuple[str, dict[str, str]], ...]:
+    """The files by which NCCL sets variables unseen and what they set, the one that wins first.
+
+    They are NCCL_CONF_FILE, or ``~/.nccl.conf`` without it, and ``/etc/nccl.conf``; the environment beats both.
+    """
+    own = environ.get("NCCL_CONF_FILE") or str(Path(environ.get("HOME", "/root")) / ".nccl.conf")
+    found = []
+    for path in (own, "/etc/nccl.conf"):
+        content = text(root / path.lstrip("/") if path.startswith("/") else Path(path))
+        if content is not None:
+            found.append((path, parse_nccl_file(content)))
+    return tuple(found)
+
+
+def parse_nccl_file(content: str) -> dict[str, str]:
+    """What a file like ``/etc/nccl.conf`` sets; blanks count, as for NCCL."""
+    lines = (line for line in content.splitlines() if not line.startswith("#") and "=" in line)
+    return {name: value for name, _, value in (line.partition("=") for line in reversed(list(lines)))}
+
+
+def check_variables(
+    environ: Mapping[str, str],
+    host: str = "",
+    here: Here | None = None,
+    files: Sequence[tuple[str, Mapping[str, str]]] = (),
+) -> tuple[Look, ...]:
+    """Everything that is wrong with the variables that are set, or one Look that says nothing is.
+
+    files: what `nccl_files` found. Values of variables that are not known are not shown: they may be secrets.
+    """
+    here = here or Here()
+    looks = [_of_file(path, settings, environ, host) for path, settings in files if settings]
+    set_ = dict(environ)
+    for _, settings in files:
+        set_ = {**settings, **set_}
+    known = 0
+    for name in sorted(set_):
+        variable = VARIABLES.get(name)
+        known += variable is not None and name.startswith((*FAMILIES, "CUDA_", "TORCH_", "FI_"))
+        looks += _of_known(variable, set_[name], here, host) if variable else _of_unknown(name, set_, host)
+    looks += costs(set_, here.gpus, bool(here.rdma), host)
+    looks += clashes(set_, here, host)
+    if not looks:
+        found = f"{known} known, none wrong" if known else "none set"
+        looks = [Look(host, "environment", "variables of NCCL and torch", found)]
+    return tuple(looks)
+
+
+def _of_file(path: str, settings: Mapping[str, str], environ: Mapping[str, str], host: str) -> Look:
+    shown = ", ".join(f"{name}={value}" for name, value in list(settings.items())[:8] if name in VARIABLES)
+    beaten = [name for name in settings if name in environ]
+    return Look(
+        host, "environment", path, (shown or f"{len(settings)} settings")[: 4 * _SHOWN], "note",
+        "NCCL reads this file: it sets these though the environment does not show them"
+        + (f"; the environment beats its {', '.join(beaten)}" if beaten else ""),
+        f"leave out what is not wanted: edit {path}, or set the variable in the environment, which wins",
+        {"set": {name: value for name, value in settings.items() if name in VARIABLES}},
+    )  # fmt: skip
+
+
+def _of_known(variable: Variable, value: str, here: Here, host: str) -> list[Look]:
+    name = variable.name
+    if not value.strip():
+        return []
+    if name in RENAMED and (replaced := _renamed(name, value, here, host)):
+        return [replaced]
+    looks = []
+    if (wrong := _wrong_value(variable, value, here, host)) is not None:
+        looks.append(wrong)
+    version = here.torch if name.startswith("TORCH_") else here.nccl if name.startswith("NCCL_") else None
+    library = "torch" if name.startswith("TORCH_") else "NCCL"
+    installed = version_of(version or "")[:2]
+    if installed and variable.since and installed < version_of(variable.since):
+        looks.append(
+            setting(
+                host, name, value, "note", f"{library} {version} does not know it: new in {library} {variable.since}",
+                f"unset {name}, or use a newer {library}",
+            )
+        )  # fmt: skip
+    elif installed and variable.until and installed > version_of(variable.until):
+        looks.append(
+            setting(host, name, value, "note", f"not read any more after {library} {variable.until}", f"unset {name}")
+        )  # fmt: skip
+    return looks
+
+
+def _renamed(name: str, value: str, here: Here, host: str) -> Look | None:
+    """A note on an old name, where the version in use has the new one."""
+    new, since = RENAMED[name]
+    library, _, first = since.rpartition(" ")
+    version = {"torch": here.torch, "NCCL": here.nccl}.get(library)
+    if version is not None and version_of(version)[:2] < version_of(first):
+        return None
+    variable = VARIABLES.get(name)
+    gone = variable is not None and bool(variable.until)
+    why = f"{'nothing reads it any more' if gone else 'an old name'}: {new} since {since}"
+    same = VARIABLES[new].values == variable.values if variable else True
+    advice = (
+        f"unset {name}; export {new}={value}" if same else f"unset {name}; see {new}: {VARIABLES[new].does}"
+    )
+    return setting(host, name, value, "warning" if gone else "note", why, advice)
+
+
+def _wrong_value(variable: Variable, value: str, here: Here, host: str) -> Look | None:
+    name = variable.name
+    words = {"NCCL_ALGO": _ALGORITHMS, "NCCL_PROTO": _PROTOCOLS}.get(name)
+    if words is not None:
+        unknown = _unknown_words(value, words)
+        if not unknown:
+            return None
+        strict = version_of(here.nccl or "2.24")[:2] >= _STRICT_LISTS
+        return setting(
+            host, name, value, "error" if strict else "warning",
+            f"{', '.join(unknown)} is none of {', '.join(words)}: NCCL "
+            + ("ends with 'invalid usage'" if strict else "leaves it out without a word"),
+            f"unset {name}",
+        )  # fmt: skip
+    if variable.takes(value):
+        return None
+    advice = f"unset {name}, or set it to one of: {variable.allowed()}"
+    if isinstance(variable.values, range):
+        number = as_number(value)
+        if number is None:
+            why = f"not a number: NCCL reads it as 0. It takes {variable.allowed()}"
+            return setting(host, name, value, "warning", why, advice)
+        return setting(host, name, value, "note", f"it takes {variable.allowed()}", advice)
+    near = difflib.get_close_matches(value.upper(), variable.values or (), 1, 0.6)
+    if near:
+        advice = f"export {name}={near[0]}"
+    # torch refuses to start at such a value, NCCL goes on as if nothing were set
+    level: Level = "error" if name.startswith("TORCH_") else "warning"
+    return setting(host, name, value, level, f"it takes {variable.allowed()}", advice)
+
+
+def _unknown_words(value: str, words: Sequence[str]) -> list[str]:
+    known = {word.casefold() for word in (*words, *_FUNCTIONS)}
+    return [word for word in _WORD_OF_A_LIST.findall(value) if word.casefold() not in known]
+
+
+def _of_unknown(name: str, set_: Mapping[str, str], host: str) -> list[Look]:
+    """A name that nothing reads: with the right one where it is close to one."""
+    if name in OF_NO_CONCERN:
+        return []
+    if name in RENAMED:
+        new, since = RENAMED[name]
+        return [
+            Look(host, "environment", name, "set", "note", f"an old name: {new} since {since}",
+                 f"unset {name}; export {new}=…")
+        ]  # fmt: skip
+    if name in READ_BY_NOTHING:
+        return [
+            Look(host, "environment", name, "set, read by nothing", "warning",
+                 "neither NCCL nor torch knows this name", f"unset {name}; {READ_BY_NOTHING[name]}")
+        ]  # fmt: skip
+    family = name.upper().startswith(FAMILIES)
+    if not family and not _ALMOST_A_FAMILY.match(name):
+        return []
+    right = _closest(name)
+    if right is not None:
+        return [
+            Look(
+                host, "environment", name, "set, read by nothing", "warning",
+                f"there is no such variable; is {right} meant? ({VARIABLES[right].does})",
+                f"unset {name}" + ("" if right in set_ else f"; export {right}={_quoted(set_[name], right)}"),
+                {"right": right},
+            )
+        ]  # fmt: skip
+    if not family:
+        return []
+    return [
+        Look(host, "environment", name, "set", "note", "neither NCCL, torch nor Gloo is known to read it",
+             f"if it is meant for a plugin, leave it; else unset {name}")
+    ]  # fmt: skip
+
+
+def _closest(name: str) -> str | None:
+    """The variable that a misspelt name means; None where none is close."""
+    upper = name.upper()
+    for meant in (upper, f"TORCH_{upper}", upper.removeprefix("TORCH_"), upper.removesuffix("D")):
+        if meant in VARIABLES:
+            return meant
+    near = difflib.get_close_matches(upper, VARIABLES, 1, _CLOSE)
+    if near:
+        return near[0]
+    head, _, rest = upper.partition("_")
+    if rest and _ALMOST_A_FAMILY.match(f"{head}_") and f"NCCL_{rest}" in VARIABLES:
+        return f"NCCL_{rest}"
+    return None
+
+
+def _quoted(value: str, name: str) -> str:
+    """The value where it is one the right name takes: a secret is none."""
+    return value if VARIABLES[name].values is not None and VARIABLES[name].takes(value) else "…"
