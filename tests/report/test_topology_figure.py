@@ -106,7 +106,7 @@ def test_nvlink_between_all_is_one_bar_with_what_was_measured() -> None:
 def test_the_way_nccl_took_is_wrong_where_links_lie_idle() -> None:
     machine, log = nvswitch(), shm_log()
     figure = topology_figure(machine, ways=ways_on(machine, talks(Fabric((machine,), log))))
-    assert figure.problems == ("NCCL leaves the links unused: SHM/direct",)
+    assert figure.problems == ("NCCL leaves the links unused",)
     healthy = ways_on(machine, talks(Fabric((machine,), shm_log(transport="P2P", detail="CUMEM"))))
     assert topology_figure(machine, ways=healthy).problems == ()
     assert "NCCL: P2P/CUMEM" in (shape_of(machine, ways=healthy).hub or pytest.fail()).texts

@@ -40,7 +40,7 @@ def kernels_table(report: Report) -> Table:
 def collectives_table(report: Report) -> Table:
     """Each kind of collective: what it moves, how long it takes, how fast the link was."""
     columns = [
-        Column("group", "Group", number=False, make=_group_cell),
+        Column("group", "Group", number=False, make=group_cell),
         Column("op", "Operation", number=False),
         Column(
             "bytes",
@@ -180,7 +180,8 @@ def _kind_cell(kind: Any) -> Cell:
     return Cell(str(kind), "", "swatch", colour=term.colour if term else "#7A7A7A")
 
 
-def _group_cell(row: Mapping[str, Any]) -> Cell:
+def group_cell(row: Mapping[str, Any]) -> Cell:
+    """A process group by name and number of ranks; hovering names them."""
     ranks = row.get("ranks") or []
     group, count = str(row.get("group")), f"{len(ranks)} ranks"
     return Cell(count if group == count else f"{group[:40]} · {count}", f"{group}: ranks {ranks_text(ranks)}")

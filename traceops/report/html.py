@@ -33,14 +33,17 @@ def render_html(report: Report, *, plotlyjs: str = "inline") -> bytes:
     scripts only. Raises ValueError for another `plotlyjs`.
     """
     shown = shown_ranks(report)
-    styles = ("summary.css",) if report.hang is None else ("summary.css", "hang.css")
+    styles = ["summary.css", *(["hang.css"] if report.hang is not None else [])]
+    styles += ["topology.css"] if report.fabric is not None else []
     charts = _charts(report, shown)
     return page.chart_page("summary.html.j2", styles, charts, plotlyjs, _content(report, shown))
 
 
 def prepare() -> None:
     """Read what the page needs whatever the report will say; best done while the report is not there yet."""
-    page.prepare("summary.html.j2", "_macros.html.j2", "_hang.html.j2", "_finding.html.j2")
+    page.prepare(
+        "summary.html.j2", "_macros.html.j2", "_hang.html.j2", "_topology.html.j2", "_finding.html.j2"
+    )
 
 
 def _charts(report: Report, shown: list[int]) -> dict[str, Any]:
@@ -75,6 +78,11 @@ def _content(report: Report, shown: list[int]) -> dict[str, Any]:
         from traceops.report.hang_html import hang_content
 
         hang = hang_content(report.hang)
+    fabric: dict[str, Any] | None = None
+    if report.fabric is not None or report.tables.get("reference"):
+        from traceops.report.fabric_html import fabric_content
+
+        fabric = fabric_content(report)
     return {
         "report": report,
         "run": report.run,
@@ -104,6 +112,7 @@ def _content(report: Report, shown: list[int]) -> dict[str, Any]:
         "number": number,
         "ranks_text": ranks_text,
         "hang": hang,
+        "fabric": fabric,
     }
 
 

@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traceops.report.topology_shape import Joined, Node, Shape, gbs_text, near_text, pcie_text
-from traceops.topology.model import Gpu, Machine, Nic
+from traceops.report.topology_devices import (
+    LINE,
+    bar_height,
+    bar_lines,
+    cut,
+    gpu_lines,
+    gpu_title,
+    links_name,
+    nic_lines,
+    nic_title,
+    text_width,
+)
+from traceops.report.topology_shape import Joined, Node, Shape
+from traceops.topology.model import Machine
 
-LINE = 17  # px from one line of text to the next
 _WIDE, _NARROW = 1200, 314  # px that a drawing may take
 _DEVICE, _NARROW_DEVICE = 130, 122
 _LEAST_NODE = 206  # px of a NUMA node: its CPUs in words
@@ -169,27 +180,32 @@ class _Plan:
         if gpu_rows:
             height += gpu_rows * (self._gpu_height() + _GAP + 4)
         if node.near is not None:
-            height += _bar_height(_bar_lines(node.near, "PCIe", inner)) + _GAP
+            height += bar_height(bar_lines(node.near, "PCIe", inner)) + _GAP
         if nic_rows:
             height += nic_rows * (self._nic_height() + _GAP)
         return height
 
     def _gpu_height(self) -> float:
-        return 12 + LINE * max((len(self._gpu_lines(gpu)) for gpu in self._machine.gpus), default=1)
+        return 12 + LINE * max((len(gpu_lines(self._machine, gpu)) for gpu in self._machine.gpus), default=1)
 
     def _nic_height(self) -> float:
-        return 12 + LINE * max((len(self._nic_lines(nic)) for nic in self._machine.nics), default=1)
+        return 12 + LINE * max(
+            (len(nic_lines(self._machine, nic, nic.name in self._used)) for nic in self._machine.nics),
+            default=1,
+        )
 
     def _node(self, node: Node, left: float, top: float, height: float, hub: float | None) -> list[float]:
         """Draw a NUMA node; returns the heights of the rails its GPUs hang off, where they are not in one row."""
         width, across = self._width(node), self._across(node)
-        title = Text(left + _PAD, top + height - _PAD, _cut(node.title, width - 2 * _PAD), "soft")
+        title = Text(left + _PAD, top + height - _PAD, cut(node.title, width - 2 * _PAD), "soft")
         self._drawing.boxes.append(Box(left, top, width, height, "numa", (title,), node.title))
         y, rails = top + _PAD + 4, []
         for start in range(0, len(node.gpus), across):
             for place, gpu in enumerate(node.gpus[start : start + across]):
                 x = left + _PAD + place * (self._device + _GAP)
-                self._device_box(x, y, self._gpu_height(), "gpu", self._gpu_lines(gpu), _gpu_title(gpu))
+                self._device_box(
+                    x, y, self._gpu_height(), "gpu", gpu_lines(self._machine, gpu), gpu_title(gpu)
+                )
                 self._gpu_places[gpu.label] = x + self._device / 2, y
                 if self._shape.hub is not None:
                     rail = y - _RAIL if hub is None else hub
@@ -203,7 +219,14 @@ class _Plan:
             for place, nic in enumerate(node.nics[start : start + across]):
                 x = left + _PAD + place * (self._device + _GAP)
                 css = "nic used" if nic.name in self._used else "nic"
-                self._device_box(x, y, self._nic_height(), css, self._nic_lines(nic), _nic_title(nic))
+                self._device_box(
+                    x,
+                    y,
+                    self._nic_height(),
+                    css,
+                    nic_lines(self._machine, nic, nic.name in self._used),
+                    nic_title(nic),
+                )
             y += self._nic_height() + _GAP
         return rails
 
@@ -211,45 +234,15 @@ class _Plan:
         self, x: float, y: float, height: float, css: str, lines: Sequence[tuple[str, str]], title: str
     ) -> None:
         texts = tuple(
-            Text(x + 7, y + 17 + LINE * number, _cut(text, self._device - 10, mark), mark)
+            Text(x + 7, y + 17 + LINE * number, cut(text, self._device - 10, mark), mark)
             for number, (text, mark) in enumerate(lines)
         )
         self._drawing.boxes.append(Box(x, y, self._device, height, css, texts, title))
 
-    def _gpu_lines(self, gpu: Gpu) -> list[tuple[str, str]]:
-        gpus = self._machine.gpus
-        lines = [(gpu.label, "who")]
-        if len({other.name for other in gpus}) > 1 and gpu.name:
-            lines.append((gpu.name.removeprefix("NVIDIA "), ""))
-        pcie, narrow = pcie_text(gpu.pcie, [other.pcie for other in gpus])
-        if pcie:
-            lines.append((pcie, "bad" if narrow else ""))
-        most = max((other.nvlinks or 0 for other in gpus), default=0)
-        if links := links_missing(gpu, most):
-            lines.append((links, "bad"))
-        return lines
-
-    def _nic_lines(self, nic: Nic) -> list[tuple[str, str]]:
-        lines = [(nic.label, "who")]
-        if nic.name and nic.name != nic.label:
-            lines.append((nic.name, ""))
-        about = [nic.kind or "", "" if nic.speed_gbs is None else f"{gbs_text(nic.speed_gbs)} GB/s"]
-        lines += [
-            (text, "") for text in (" ".join(filter(None, about)), near_text(self._machine, nic)) if text
-        ]
-        if nic.bonded:
-            lines.append(("bonded", ""))
-        if nic.up is False:
-            lines.append(("down", "bad"))
-        pcie, narrow = pcie_text(nic.pcie, [other.pcie for other in self._machine.nics])
-        if narrow:
-            lines.append((pcie, "bad"))
-        return lines + ([("NCCL uses it", "who")] if nic.name in self._used else [])
-
     def _bar(self, joined: Joined, x: float, y: float, width: float, css: str, name: str) -> float:
         """A bar that joins what hangs off it, with all that is known of it; returns where it ends."""
-        lines = _bar_lines(joined, name, width - 16)
-        height = _bar_height(lines)
+        lines = bar_lines(joined, name, width - 16)
+        height = bar_height(lines)
         texts = tuple(
             Text(x + 8, y + 16 + LINE * number, text, mark) for number, (text, mark) in enumerate(lines)
         )
@@ -291,7 +284,7 @@ class _Plan:
             else:
                 top = min(y1, y2) - _PAD - 6 - _LANE * lane
                 whole = " · ".join(joined.texts[:2])
-                text = whole if _length(whole) < x2 - x1 else joined.texts[0]
+                text = whole if text_width(whole) < x2 - x1 else joined.texts[0]
                 drawing.lines.append(Line(f"M{x1:g},{y1:g} V{top:g} H{x2:g} V{y2:g}", css, title))
                 drawing.texts.append(Text(x1 + 4, top - 4, text, "link"))
 
@@ -310,65 +303,3 @@ def _lanes(spans: Sequence[tuple[float, float]]) -> list[int]:
         taken = {lane for (a, b), lane in zip(spans[:number], lanes, strict=True) if low <= b and a <= high}
         lanes.append(next(lane for lane in range(len(spans) + 1) if lane not in taken))
     return lanes
-
-
-def _bar_lines(joined: Joined, name: str, width: float) -> list[tuple[str, str]]:
-    """What a bar says in as many lines as it takes, what is wrong in lines of its own."""
-    lines: list[tuple[str, str]] = []
-    for parts, mark in (((name, *joined.texts), ""), *(((bad,), "bad") for bad in joined.bad)):
-        line = ""
-        for part in parts:
-            longer = f"{line} · {part}" if line else part
-            if line and _length(longer, mark) > width:
-                lines.append((line, mark))
-                longer = part
-            line = longer
-        lines.append((_cut(line, width, mark), mark))
-    return lines
-
-
-def _bar_height(lines: Sequence[tuple[str, str]]) -> float:
-    return 8 + LINE * len(lines)
-
-
-def links_name(joined: Joined) -> str:
-    return "Infinity Fabric" if joined.texts[0].startswith("XGMI") else "NVLink between all GPUs"
-
-
-def links_missing(gpu: Gpu, most: int) -> str:
-    """'17/18 NVLinks' where some are down or siblings have more; empty else."""
-    if gpu.nvlinks is None:
-        return f"{gpu.nvlinks_down} NVLinks down" if gpu.nvlinks_down else ""
-    whole = max(most, gpu.nvlinks + gpu.nvlinks_down)
-    return f"{gpu.nvlinks}/{whole} NVLinks" if gpu.nvlinks < whole else ""
-
-
-def _gpu_title(gpu: Gpu) -> str:
-    about = [gpu.name or "", gpu.bus_id or "", "" if gpu.cpus is None else f"near CPUs {gpu.cpus}"]
-    if gpu.nvlinks:
-        each = "" if gpu.nvlink_gbs is None else f" of {gbs_text(gpu.nvlink_gbs)} GB/s one way"
-        about.append(f"{gpu.nvlinks} NVLinks{each}")
-    return "\n".join([gpu.label, *filter(None, about)])
-
-
-def _nic_title(nic: Nic) -> str:
-    speed = "" if nic.speed_gbs is None else f"{gbs_text(nic.speed_gbs)} GB/s one way"
-    about = [nic.name or "", nic.kind or "", speed, nic.bus_id or "", "bonded" if nic.bonded else ""]
-    return "\n".join([nic.label, *filter(None, about)])
-
-
-def _length(text: str, css: str = "") -> float:
-    """px of a text of 12 px in a wide typeface; what has a mark of its own is bold."""
-    length = sum(
-        8.8 if char.isupper() or not char.isascii() else 4.6 if char in ".,:;|ijl()[] '" else 7.4
-        for char in text
-    )
-    return length * (1.08 if css in ("who", "bad") else 1.0)
-
-
-def _cut(text: str, width: float, css: str = "") -> str:
-    if _length(text, css) <= width:
-        return text
-    while text and _length(text, css) + 9 > width:
-        text = text[:-1]
-    return f"{text}…"

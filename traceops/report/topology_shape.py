@@ -192,9 +192,8 @@ class _Speaker:
         linked = all((path := self._machine.path(*pair)) is not None and path.kind in LINKS for pair in pairs)
         texts = [", ".join(sorted(kinds, key=_kind_order)), _range(list(measured.values()))]
         texts += [f"NCCL: {', '.join(hows)}"] if hows else []
-        bad = [f"NCCL leaves the links unused: {how}" for how in hows if linked and how[:3] in ("SHM", "NET")]
-        if not linked:
-            bad += [f"NCCL takes the network inside the host: {how}" for how in hows if how[:3] == "NET"]
+        bad = ["NCCL leaves the links unused"] if linked and _any(hows, "SHM", "NET") else []
+        bad += ["NCCL takes the network inside the host"] if not linked and _any(hows, "NET") else []
         middle = median(measured.values()) if measured else 0.0
         slow = sorted((gbs, pair) for pair, gbs in measured.items() if gbs < _SLOW * middle)
         bad += [f"{one}–{other} only {gbs_text(gbs)} GB/s" for gbs, (one, other) in slow[:_MOST_NAMED]]
@@ -243,6 +242,10 @@ def _node_title(key: int | str | None, gpus: Sequence[Gpu], nodes: int) -> str:
         return "NUMA node not known" if key is None or nodes == 1 else "One NUMA node, number not known"
     cpus = {gpu.cpus for gpu in gpus if gpu.cpus}
     return f"NUMA {key}" + (f" · CPUs {cpus.pop().replace('-', '–')}" if len(cpus) == 1 else "")
+
+
+def _any(hows: Iterable[str], *transports: str) -> bool:
+    return any(how.split("/")[0] in transports for how in hows)
 
 
 def _kind_order(text: str) -> tuple[int, str]:
