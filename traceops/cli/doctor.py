@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--format", default="html,csv,json", metavar="LIST", help="of html, csv, json (%(default)s)")
     add("--json", action="store_true", help="print doctor.json, not the report")
     add("--fail-on", choices=("info", "warning", "error"), help="exit 1 on anything this severe")
+    add("-v", "--verbose", action="store_true", help="show also what is all right")
     add("-q", "--quiet", action="store_true", help="no progress; print the report's path only")
     tests = parser.add_argument_group("tests")
     add = tests.add_argument
@@ -120,9 +121,9 @@ def _report(checkup: Checkup, folder: Path, formats: tuple[str, ...], args: argp
     elif args.quiet:
         print(written[0])
     else:
-        from traceops.report.doctor_terminal import print_checkup
+        from traceops.report.doctor_terminal import print_doctor
 
-        print_checkup(checkup, sys.stdout, written[0])
+        print_doctor(checkup, sys.stdout, written, verbose=args.verbose)
 
 
 def _exit_code(checkup: Checkup, fail_on: str | None) -> int:
@@ -137,7 +138,7 @@ def _exit_code(checkup: Checkup, fail_on: str | None) -> int:
     found += [names[look.level] for look in checkup.looks if look.level in names]  # type: ignore[misc]
     as_it_is = [trial for trial in checkup.trials if not trial.set and not trial.unset]
     found += ["error" for trial in as_it_is if trial.outcome in BAD]
-    return int(any(SEVERITIES.index(one) >= SEVERITIES.index(fail_on) for one in found))  # type: ignore[arg-type]
+    return int(any(SEVERITIES.index(one) >= SEVERITIES.index(fail_on) for one in found))
 
 
 def _refuse_tests(args: argparse.Namespace) -> None:

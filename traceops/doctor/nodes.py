@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import msgspec
+
 from traceops.capture.environment import host
 from traceops.errors import InputError, UsageError
-from traceops.mapping.codec import decode, encode
 
 T = TypeVar("T")
 
@@ -156,7 +157,7 @@ class Nodes:
             return (value,)
         self._said += 1
         with _as_node_error(self._names([0])):
-            self._store.set(f"{self._said}/{self.seat.node}", encode(value))
+            self._store.set(f"{self._said}/{self.seat.node}", msgspec.msgpack.encode(value))
             told = self._collect(within_s)
         if told is None or None in told:
             missing = [0] if told is None else [node for node, data in enumerate(told) if data is None]
@@ -185,7 +186,7 @@ class Nodes:
         if self.leads:
             until = time.monotonic() + within_s
             told = [self._wait(f"{self._said}/{node}", until) for node in range(self.seat.nodes)]
-            self._store.set(f"{self._said}/all", encode(told))
+            self._store.set(f"{self._said}/all", msgspec.msgpack.encode(told))
             return told
         # Node 0 may have come to this later than we, and then waits as long for a third one.
         data = self._wait(f"{self._said}/all", time.monotonic() + 2 * within_s + 5)
@@ -229,8 +230,8 @@ def meet(seat: Seat, within_s: float = MEET_S) -> Nodes:
 
 def _decoded(data: bytes, kind: Any) -> Any:
     try:
-        return decode(data, kind, {})
-    except ValueError as error:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NodeError(f"a node runs another version of traceops ({error})") from error
 
 
