@@ -140,11 +140,33 @@ def test_host_from_the_prompt():
     assert read("h100x4_in_a_log.txt").host is None
 
 
-def test_a_logger_is_no_host():
+@pytest.mark.parametrize(
+    "who", ["INFO: ", "0: ", "[1,0]<stdout>:", "[default0]:", "[pod/ns/job-0] ", "10:15:01 "]
+)
+def test_whoever_says_it_is_no_host(who):
     text = (DATA / "l4x2_bonded.txt").read_text()
-    (machine,) = read_topo_matrices("", "".join(f"INFO: {line}\n" for line in text.splitlines()))
+    (machine,) = read_topo_matrices("", "".join(f"{who}{line}\n" for line in text.splitlines()))
     assert machine.host is None
-    assert machine.nics[2].numa == 0
+    assert [(nic.name, nic.numa) for nic in machine.nics] == [
+        ("mlx5_0", 1),
+        ("mlx5_1", 1),
+        ("mlx5_bond_0", 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("[default0]:", "[default1]:"), ("0: ", "1: "), ("web-1  | ", "db-1  | ")]
+)
+def test_lines_of_two_that_speak_at_once(one, other):
+    ours = (DATA / "l4x2_bonded.txt").read_text().splitlines()
+    theirs = (DATA / "h200x4.txt").read_text().splitlines()
+    mixed = [
+        f"{who}{line}"
+        for pair in zip(ours, theirs, strict=False)
+        for who, line in zip((one, other), pair, strict=True)
+    ]
+    machines = read_topo_matrices("", "\n".join(mixed))
+    assert [kinds(machine, "GPU0")[:2] for machine in machines] == [["X", "SYS"], ["X", "NV18"]]
 
 
 def test_cut_off_in_a_row():

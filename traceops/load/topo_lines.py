@@ -23,9 +23,10 @@ _STUCK = re.compile(r"((?:GPU|NIC)\d{1,4})(?=(?:GPU|NIC|mlx)\d)", re.ASCII)
 _STUCK_CELL = re.compile("X|NV\\d\\d?|" + "|".join(KINDS), re.ASCII)
 _LEGEND = re.compile(r"(NIC\d{1,4})\s{0,8}:\s{0,8}([\w.:+-]{1,80})", re.ASCII)
 CORES = re.compile(r"\d[\d,-]{0,4000}", re.ASCII)
-# Who a line is of, before it: ``node1:`` of pdsh, ``trainer-1 |`` of docker compose, ``0:`` of srun -l, mpirun's tag.
+# Who a line is of, before it: mpirun's tag, ``[default0]:`` of torchrun, ``[pod/a/b]`` of kubectl; ``node1:`` of pdsh,
+# ``trainer-1 |`` of docker compose, ``0:`` of srun -l.
 _SPEAKER = re.compile(
-    r"(\[\d{1,6},\d{1,6}\]<\w{1,10}>(?=:)|[A-Za-z0-9][\w.-]{0,99}(?=\s{0,40}[:|]\s))\s{0,40}[:|]"
+    r"(?:(\[\d{1,6},\d{1,6}\]<\w{1,10}>|\[[A-Za-z][\w./,-]{0,199}\]):?|([A-Za-z0-9][\w.-]{0,99})\s{0,40}[:|](?=\s))"
 )
 _NO_HOST = re.compile(
     r"\[.{0,99}|\d{1,99}|(?:info|warn|warning|debug|error|stdout|stderr|output)", re.IGNORECASE
@@ -115,8 +116,9 @@ def _spoken(line: str, open_: dict[str, Matrix]) -> tuple[str, str]:
     if match is None or _LEGEND.fullmatch(line.strip()):
         return "", line
     rest = line[match.end() :]
-    if match[1] in open_ or GPU.search(rest):
-        return match[1], rest
+    speaker = match[1] or match[2]
+    if speaker in open_ or GPU.search(rest):
+        return speaker, rest
     return "", line
 
 
@@ -159,7 +161,7 @@ def _header_begin(line: str) -> tuple[list[str], list[str]] | None:
 
 def _add(matrix: Matrix, number: int, said: str, line: str) -> int:
     """A row, the rest of a row or header that was wrapped, or a line of the NIC legend: the words that were taken."""
-    legend = _LEGEND.fullmatch(said.strip())
+    legend = _LEGEND.fullmatch(" ".join(said.split()[-2:]))
     if legend is not None:
         matrix.names.setdefault(legend[1], legend[2])
         return 2
