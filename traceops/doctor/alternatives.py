@@ -63,7 +63,7 @@ def infiniband(situation: Situation) -> bool:
 
 
 def _plugin(situation: Situation) -> bool:
-    return _network(situation) or situation.takes("NET")
+    return _network(situation) or (_nccl(situation) and situation.takes("NET"))
 
 
 def _held_in(transport: str) -> Applies:

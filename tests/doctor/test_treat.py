@@ -1,0 +1,124 @@
+"""One change at a time, until one works, or the one that is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from traceops.doctor.candidates import words
+from traceops.doctor.model import Change, Trial
+from traceops.doctor.situation import Situation
+from traceops.doctor.treat import NoTime, Treatment, Tried, treat
+
+BROKEN = Situation("nccl", 4, failed=frozenset({"all_reduce"}))
+
+
+def run(
+    situation: Situation,
+    gives: Callable[[Change], float | None],
+    before: float | None = None,
+    enough: float | None = None,
+    tries: int = 1000,
+) -> Treatment:
+    """gives: GB/s under a change, None where it does not work. tries: after which time is up."""
+    count = 0
+
+    def attempt(change: Change) -> Tried:
+        nonlocal count
+        count += 1
+        if count > tries:
+            raise NoTime
+        gbs = gives(change)
+        trial = Trial(
+            "all_reduce", "ok" if gbs else "hung", (0, 1), 1.0, 2.0, set=change.set, unset=change.unset
+        )
+        return Tried(change, (trial,), gbs)
+
+    return treat(situation, attempt, before, enough)
+
+
+def test_it_stops_at_the_first_change_that_works():
+    done = run(BROKEN, lambda change: 300.0 if "NCCL_CUMEM_HOST_ENABLE" in change.set else None)
+    assert done.chosen is not None and done.chosen.change.set == {"NCCL_CUMEM_HOST_ENABLE": "0"}
+    assert done.tried[-1] is done.chosen and done.complete
+    [remedy] = done.remedies(None)
+    assert (remedy.after_gbs, remedy.before_gbs) == (300.0, None)
+
+
+def test_one_that_works_but_is_slow_is_kept_until_a_fast_one_comes():
+    def gives(change: Change) -> float | None:
+        return {"NCCL_CUMEM_ENABLE": 40.0, "NCCL_NVLS_ENABLE": 300.0}.get(next(iter(change.set)))
+
+    done = run(BROKEN, gives, enough=100.0)
+    assert done.chosen is not None and done.chosen.change.set == {"NCCL_NVLS_ENABLE": "0"}
+    assert [words(remedy.change) for remedy in done.remedies(None)] == [
+        "NCCL_NVLS_ENABLE=0",
+        "NCCL_CUMEM_ENABLE=0",
+    ]
+    # Where nobody knows what to expect, working is enough.
+    assert len(run(BROKEN, gives).tried) == 1
+
+
+def test_pairs_come_after_all_single_ones():
+    done = run(
+        BROKEN, lambda change: 3.0 if len(change.set) == 2 and "NCCL_SHM_DISABLE" in change.set else None
+    )
+    assert done.chosen is not None and done.chosen.change.size == 2
+    sizes = [one.change.size for one in done.tried]
+    assert sizes == sorted(sizes)
+
+
+def test_a_setting_at_fault_and_a_machine_at_fault_at_once():
+    environ = {"NCCL_NET": "nosuch"}
+    situation = Situation("nccl", 4, environ=environ, failed=frozenset({"start"}))
+
+    def gives(change: Change) -> float | None:
+        return 40.0 if "NCCL_NET" in change.unset and "NCCL_P2P_DISABLE" in change.set else None
+
+    done = run(situation, gives)
+    assert done.chosen is not None
+    assert (done.chosen.change.set, done.chosen.change.unset) == ({"NCCL_P2P_DISABLE": "1"}, ("NCCL_NET",))
+
+
+def test_what_was_found_before_time_is_up_counts():
+    done = run(
+        BROKEN, lambda change: 40.0 if "NCCL_CUMEM_ENABLE" in change.set else None, enough=100.0, tries=2
+    )
+    assert not done.complete and len(done.tried) == 2
+    assert done.chosen is not None and done.chosen.gbs == 40.0
+    assert run(BROKEN, lambda change: None, tries=0).chosen is None
+
+
+@pytest.mark.parametrize(("after", "taken"), [(47.0, False), (49.0, True)])
+def test_for_speed_a_change_must_be_worth_it(after, taken):
+    situation = Situation("nccl", 4, environ={"NCCL_ALGO": "Ring"}, costly=("NCCL_ALGO",))
+    done = run(situation, lambda change: after, before=40.0)
+    assert (done.chosen is not None) is taken
+    assert len(done.remedies(40.0)) == 1  # what was measured is told either way
+
+
+def test_for_speed_the_smaller_of_two_that_are_alike_is_taken():
+    situation = Situation(
+        "nccl",
+        4,
+        environ={"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"},
+        costly=("NCCL_ALGO", "NCCL_PROTO"),
+        slow=True,
+    )
+
+    def gives(change: Change) -> float | None:
+        return {("NCCL_ALGO",): 41.0, ("NCCL_PROTO",): 90.0}.get(
+            change.unset, 95.0 if len(change.unset) == 2 else 10.0
+        )
+
+    done = run(situation, gives, before=40.0, enough=100.0)
+    assert done.chosen is not None and done.chosen.change.unset == ("NCCL_PROTO",)
+    assert any(len(one.change.unset) == 2 for one in done.tried)
+    assert any(one.change.set for one in done.tried)  # still slow: it went on
+
+
+def test_a_costly_setting_without_which_nothing_works_stays():
+    situation = Situation("nccl", 4, environ={"NCCL_P2P_DISABLE": "1"}, costly=("NCCL_P2P_DISABLE",))
+    done = run(situation, lambda change: None, before=40.0)
+    assert done.chosen is None and done.remedies(40.0) == ()
