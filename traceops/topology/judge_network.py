@@ -9,6 +9,7 @@ from traceops.findings import Verdict, finding
 from traceops.model import Evidence, Severity
 from traceops.topology.circumstances import Circumstances, at_least, quoted
 from traceops.topology.model import Fabric, Gpu, NcclLog, NcclSetting, Nic, Path, Quote
+from traceops.topology.nics import is_rdma
 from traceops.topology.talks import Talk, distance, nearest_nics, nic_name, talks
 
 _SLOW_NETWORK = "Socket"
@@ -181,7 +182,7 @@ def _is_socket(talk: Talk) -> bool:
 
 
 def _is_fast(nic: Nic) -> bool:
-    return nic.kind in ("IB", "RoCE", "EFA") and nic.up is not False
+    return is_rdma(nic) and nic.up is not False
 
 
 def _far(path: Path) -> str:

@@ -10,6 +10,7 @@ from traceops.findings import Verdict, finding
 from traceops.model import Evidence, Finding
 from traceops.topology.circumstances import quoted
 from traceops.topology.model import Fabric, Machine, Nic, Path, Quote
+from traceops.topology.nics import is_rdma
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def _nic_speed(machine: Machine) -> list[_Width]:
 
 def _single(machine: Machine) -> list[Nic]:
     """NICs of the fast network that are no bonds: a port for management differs from the rest on purpose."""
-    return [nic for nic in machine.nics if not nic.bonded and nic.kind in ("IB", "RoCE", "EFA")]
+    return [nic for nic in machine.nics if not nic.bonded and is_rdma(nic)]
 
 
 def _gpu_link_gbs(machine: Machine) -> list[_Width]:
