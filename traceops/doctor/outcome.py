@@ -113,7 +113,8 @@ def _reason(child: Child) -> str:
     if child.error is not None:
         return f"said {_essence(child.error)[:_LONG_MESSAGE]}"
     if child.exit is not None and child.exit < 0:
-        return f"was killed by {signal.Signals(-child.exit).name}{place}"
+        name = next((known.name for known in signal.Signals if known == -child.exit), f"signal {-child.exit}")
+        return f"was killed by {name}{place}"
     return f"ended with exit code {child.exit}{place}"
 
 

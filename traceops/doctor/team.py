@@ -96,8 +96,9 @@ class Team:
     def end(self) -> list[Child]:
         """Kill every process that is left, and what it started. Returns those that do not die."""
         for child in self.children:
-            with suppress(ProcessLookupError):
-                os.killpg(child.process.pid, signal.SIGKILL)  # each has a session of its own
+            if child.process.returncode is None:  # else its number may be somebody else's by now
+                with suppress(ProcessLookupError):
+                    os.killpg(child.process.pid, signal.SIGKILL)  # each has a session of its own
         until = time.monotonic() + _DEATH_S
         for child in self.children:
             with suppress(subprocess.TimeoutExpired):
