@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from traceops.model import Check, Finding
-from traceops.topology.model import Machine, Measured, Quote, Reference
+from traceops.topology.model import Machine, Measured, NcclLog, Quote, Reference
 
 Level = Literal["ok", "note", "warning", "error", "not_evaluated"]
 Outcome = Literal["ok", "wrong", "failed", "hung", "not_evaluated"]
@@ -99,6 +99,7 @@ class Checkup:
 
     backend: ``nccl``, ``gloo``. settings: the change to use, None where none is needed or none worked.
     fallback: one GPU with gradient accumulation, where no multi-GPU setting works: ranks to stand in for.
+    log: what NCCL said with the environment as it is, or in files that others saved.
     """
 
     hosts: tuple[str, ...]
@@ -117,3 +118,4 @@ class Checkup:
     references: tuple[Reference, ...] = ()
     quotes: tuple[Quote, ...] = ()
     problems: tuple[tuple[str, str], ...] = ()
+    log: NcclLog | None = None

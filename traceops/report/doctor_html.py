@@ -18,15 +18,19 @@ from traceops.report.doctor_text import (
     change_text,
     doctor_verdict,
     fallback_lines,
+    heading,
     largest,
     looks_not_ok,
     message_text,
     trial_text,
 )
+from traceops.report.fabric_html import connections_table, nccl_sentence
 from traceops.report.fabric_json import alike_machines
 from traceops.report.terms import COLUMNS
 from traceops.report.topology_figure import Figure, topology_figure
-from traceops.report.topology_shape import gbs_text, tried_ways
+from traceops.report.topology_shape import gbs_text, tried_ways, ways_on
+from traceops.topology.model import Fabric
+from traceops.topology.talks import talks
 
 _MOST_FIGURES = 8  # of machines
 _MOST_MATRIX = 32  # devices
@@ -40,16 +44,21 @@ def render_doctor_html(checkup: Checkup, *, plotlyjs: str = "inline") -> bytes:
     Raises ValueError for another `plotlyjs`.
     """
     figure = sweep_figure(checkup.measured, checkup.references)
-    content = _content(checkup)
+    content = {**_content(checkup), "dashed": figure is not None and _has_dashes(figure)}
     if figure is not None:
         return page.chart_page("doctor.html.j2", _STYLES, {"sweep": figure}, plotlyjs, content)
     return page.plain_page("doctor.html.j2", _STYLES, content)
+
+
+def _has_dashes(figure: dict[str, Any]) -> bool:
+    return any(trace["line"]["dash"] == "dash" for trace in figure["data"])
 
 
 def _content(checkup: Checkup) -> dict[str, Any]:
     settings = checkup.settings
     return {
         "checkup": checkup,
+        "heading": heading(checkup),
         "verdict": doctor_verdict(checkup),
         "facts": _facts(checkup),
         "wrong": [f"{trial_text(trial)}." for trial in broken_trials(checkup)],
@@ -61,6 +70,8 @@ def _content(checkup: Checkup) -> dict[str, Any]:
         "after": "" if settings is None or settings.after_gbs is None else gbs_text(settings.after_gbs),
         "fallback": fallback_lines(checkup),
         "figures": _figures(checkup),
+        "nccl": "" if checkup.log is None else nccl_sentence(checkup.log),
+        "connections": None if checkup.log is None else connections_table(checkup.log),
         "more_machines": max(len(alike_machines(checkup.machines)) - _MOST_FIGURES, 0),
         "matrices": [
             doctor_tables.matrix_table(matrix)
@@ -80,10 +91,14 @@ def _content(checkup: Checkup) -> dict[str, Any]:
 
 
 def _figures(checkup: Checkup) -> list[Figure]:
-    return [
-        topology_figure(machine, checkup.measured, tried_ways(machine, checkup.trials), others=len(alike))
-        for machine, alike in alike_machines(checkup.machines)[:_MOST_FIGURES]
-    ]
+    talked = talks(Fabric(checkup.machines, checkup.log))
+    networks = () if checkup.log is None else checkup.log.networks
+    figures = []
+    for machine, alike in alike_machines(checkup.machines)[:_MOST_FIGURES]:
+        own = [one for one in networks if machine.host in (None, one.host)]
+        ways = (*tried_ways(machine, checkup.trials), *ways_on(machine, talked, own))
+        figures.append(topology_figure(machine, checkup.measured, ways, others=len(alike)))
+    return figures
 
 
 def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
@@ -93,18 +108,28 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
     levels = Counter(look.level for look in checkup.looks)
     outcomes = Counter(trial.outcome for trial in checkup.trials)
     wrong = sum(outcomes[outcome] for outcome in ("wrong", "failed", "hung"))
-    return [
-        ("Hosts", Cell(str(len(checkup.hosts)), ", ".join(checkup.hosts[:60]))),
+    hosts = Cell(str(len(checkup.hosts)), ", ".join(checkup.hosts[:60])) if checkup.hosts else page.word(None)
+    facts = [
+        ("Hosts", hosts),
         ("GPUs", Cell(f"{len(gpus)} × {', '.join(names)}" if names else str(len(gpus)))),
-        ("Backend", page.word(checkup.backend)),
         *(
-            (one.op, Cell(f"{gbs_text(one.busbw_gbs)} GB/s", f"with {message_text(one.bytes)}"))
+            (one.op, Cell(f"{gbs_text(one.busbw_gbs)} GB/s", f"at {message_text(one.bytes)}"))
             for one in largest(checkup.measured)[:4]
         ),
-        ("Looks", Cell(f"{len(checkup.looks)}")),
-        ("Errors", Cell(str(levels["error"]), css="bad") if levels["error"] else Cell("none")),
-        ("Warnings", Cell(str(levels["warning"])) if levels["warning"] else Cell("none")),
-        ("Could not look at", Cell(str(levels["not_evaluated"]) if levels["not_evaluated"] else "none")),
-        ("Tests", Cell(f"{outcomes['ok']} of {len(checkup.trials)} right", css="bad" if wrong else "")),
-        ("Took", Cell(f"{checkup.seconds:.0f} s")),
     ]
+    if checkup.looks:
+        facts += [
+            ("Errors", Cell(str(levels["error"]), css="bad") if levels["error"] else Cell("none")),
+            ("Warnings", Cell(str(levels["warning"]) if levels["warning"] else "none")),
+            (
+                "Could not look at",
+                Cell(str(levels["not_evaluated"]) if levels["not_evaluated"] else "nothing"),
+            ),
+        ]
+    if checkup.trials:
+        facts += [
+            ("Backend", page.word(checkup.backend)),
+            ("Tests", Cell(f"{outcomes['ok']} of {len(checkup.trials)} right", css="bad" if wrong else "")),
+            ("Took", Cell(f"{checkup.seconds:.0f} s")),
+        ]
+    return facts

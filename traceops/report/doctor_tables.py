@@ -10,6 +10,7 @@ from traceops.doctor.model import Change, Checkup, Level, Look, Outcome, Trial
 from traceops.report.cells import Cell, Column, Table, build_table, name, number
 from traceops.report.doctor_rows import Attempt, PairMatrix, attempts
 from traceops.report.doctor_text import (
+    as_it_is,
     change_text,
     devices_text,
     largest,
@@ -73,10 +74,10 @@ def trials_table(checkup: Checkup) -> Table:
         Column("ways", "NCCL took", number=False, make=lambda row: Cell(", ".join(_trial(row).transports))),
         Column("message", "What it said", number=False, make=_message),
     ]
+    empty = set() if any(trial.transports for trial in checkup.trials) else {"ways"}
+    empty |= {"changed"} if all(as_it_is(trial) for trial in checkup.trials) else set()
     rows = [{"trial": trial} for trial in checkup.trials]
-    shown = [
-        column for column in columns if column.key != "ways" or any(t.transports for t in checkup.trials)
-    ]
+    shown = [column for column in columns if column.key not in empty]
     return build_table("Tests, each in processes of its own with a deadline", shown, rows)
 
 

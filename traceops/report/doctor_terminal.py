@@ -112,7 +112,16 @@ def _trials(console: PlainConsole, checkup: Checkup, verbose: bool) -> None:
     if not shown:
         return
     changed = any(not as_it_is(trial) for trial in shown)
-    header = ["test", "outcome", "on", "s", "of", *(["changed"] if changed else []), "NCCL took"]
+    took = any(trial.transports for trial in shown)
+    header = [
+        "test",
+        "outcome",
+        "on",
+        "s",
+        "of",
+        *(["changed"] if changed else []),
+        *(["NCCL took"] if took else []),
+    ]
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in header:
         table.add_column(title, justify="right" if title in ("s", "of") else "left", overflow="fold")
@@ -120,10 +129,9 @@ def _trials(console: PlainConsole, checkup: Checkup, verbose: bool) -> None:
         cells = [trial.name, trial.outcome.replace("_", " "), devices_text(checkup, trial.gpus)]
         cells += [f"{trial.seconds:.1f}", f"{trial.deadline_s:.0f}"]
         cells += [_changed(trial)] if changed else []
+        cells += [", ".join(trial.transports)] if took else []
         style = STYLE["error"] if trial.outcome in _BAD else ""
-        table.add_row(
-            *(plain(ascii_ranges(cell)) for cell in (*cells, ", ".join(trial.transports))), style=style
-        )
+        table.add_row(*(plain(ascii_ranges(cell)) for cell in cells), style=style)
     console.print(table)
     for trial in shown:
         if trial.outcome != "ok" and trial.message:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import get_args
 
 from traceops.doctor.model import Change, Checkup, Level, Look, Remedy, Trial
@@ -17,6 +18,7 @@ from traceops.topology.model import Machine, Measured
 _WORST_FIRST: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "not_evaluated": 3, "ok": 4}
 if set(_WORST_FIRST) != set(get_args(Level)):
     raise RuntimeError("report/doctor_text.py and the doctor disagree on the levels")
+_MOST_NAMES = 6
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
@@ -49,6 +51,14 @@ def doctor_verdict(checkup: Checkup) -> Verdict:
         "error" if error or broken else "warning",
         f"{said} {rest} more {'thing' if rest == 1 else 'things'} below." if rest else said,
     )
+
+
+def heading(checkup: Checkup) -> str:
+    """The hosts, or the files where nothing says whose they are."""
+    files = [PurePath(source).name for machine in checkup.machines for source in machine.sources]
+    names = list(dict.fromkeys(checkup.hosts or files))
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more if names else "saved files"
 
 
 def looks_not_ok(checkup: Checkup) -> list[Look]:
@@ -89,7 +99,8 @@ def machine_lines(machines: Sequence[Machine]) -> list[str]:
     lines = []
     for machine, alike in alike_machines(machines):
         names = sorted({gpu.name for gpu in machine.gpus if gpu.name})
-        hosts = f"{machine.host or 'this machine'}{f' and {len(alike)} more' if alike else ''}"
+        source = ", ".join(PurePath(source).name for source in machine.sources[:2])
+        hosts = f"{machine.host or source or 'this machine'}{f' and {len(alike)} more' if alike else ''}"
         gpus = f"{len(machine.gpus)} × {', '.join(names)}" if names else count(machine.gpus, "GPU")
         lines += [f"{hosts}: {gpus if machine.gpus else 'no GPU'}", description(machine, shape_of(machine))]
     return lines
