@@ -179,7 +179,7 @@ def _pairs(job: Job, ranks: Sequence[Child], stage: str, how: How) -> tuple[Pair
         if here := [child for child in ranks if child.rank in pair]:
             outcome = _pair_outcome([_last(child, stage, pair) for child in here], how)
             states.append(PairState((_gpu(job, pair[0]), _gpu(job, pair[1])), outcome))
-    return tuple(states)
+    return tuple(sorted(states, key=lambda state: state.gpus))
 
 
 def _last(child: Child, stage: str, pair: Pair) -> str | None:
