@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from traceops.errors import InputError
+from traceops.load import nccl_comms
 from traceops.load.nccl_log import holds_nccl_lines, read_nccl_log
 from traceops.topology.model import Communicator, NcclLog
 
@@ -256,6 +257,18 @@ def test_several_files_are_one_job(tmp_path: Path) -> None:
     assert log.files == tuple(paths)
     assert [ways(c) for c in log.communicators] == [dict.fromkeys([(0, 1), (1, 0)], ("P2P", "CUMEM", 1))]
     assert log.communicators[0].connections[1].quote.path == paths[1]
+
+
+def test_no_more_connections_are_kept_than_a_report_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ranks to all: a thousand ranks have a million connections."""
+    monkeypatch.setattr(nccl_comms, "MOST_CONNECTIONS", 3)
+    text = start(100, 1, 0, 9, 0xA) + "".join(
+        link(100, 0, f"0[0] -> {to}[{to}] via P2P/IPC") for to in range(1, 9)
+    )
+    log = written(tmp_path, text)
+    assert (len(log.communicators[0].connections), log.connections_left_out) == (3, 5)
 
 
 def test_files_without_nccl(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ class LineReader:
     def lines(self, path: str, passed_over: frozenset[bytes] = frozenset()) -> Iterator[NcclLine]:
         """The NCCL messages of one file in its order. Raises InputError where it cannot be read.
 
-        passed_over: INFO messages that begin with these four bytes are left out, unless they share their line.
+        passed_over: INFO messages that begin with these four bytes may be left out.
         """
         for first, block in blocks(path):
             if not holds_any(block, NEEDLES):
@@ -89,23 +89,18 @@ class LineReader:
                 block = _ESCAPE.sub(b"", block)
             for number, line in enumerate(block.split(b"\n"), first):
                 at = line.find(b"NCCL INFO ") + 10
-                if at >= 10:
-                    if line[at : at + 4] in passed_over and line.find(b"NCCL ", at) < 0:
-                        continue
-                elif b"CCL " not in line:
+                if at < 10 and b"CCL " not in line:
                     continue
-                if b"\r" in line:  # a progress bar's, or the end of a line that Windows wrote
-                    for piece in line.split(b"\r"):
+                if at < 10 or line.find(b"NCCL ", at) >= 0 or b"\r" in line:
+                    for piece in line.split(
+                        b"\r"
+                    ):  # a progress bar's, or the end of a line that Windows wrote
                         yield from self._messages(number, piece)
-                else:
-                    yield from self._messages(number, line)
+                elif line[at : at + 4] not in passed_over:  # nearly every line is one message
+                    begin, speaker = self._head(line, 0, at - 10, True)
+                    yield NcclLine(number, speaker, False, line[at:], line[begin:])
 
     def _messages(self, number: int, line: bytes) -> Iterator[NcclLine]:
-        at = line.find(b"NCCL INFO ")
-        if at >= 0 and line.find(b"NCCL ", at + 10) < 0:  # nearly every line
-            begin, speaker = self._head(line, 0, at, True)
-            yield NcclLine(number, speaker, False, line[at + 10 :], line[begin:])
-            return
         marks = list(_MARK.finditer(line))
         if not marks:
             if (version := _VERSION.search(line)) is not None:
@@ -128,8 +123,9 @@ class LineReader:
 
     def _head(self, line: bytes, start: int, end: int, is_first: bool) -> tuple[int, Speaker]:
         """Where the head that ends at `end` begins, and whose it is."""
-        if is_first and (known := self._heads.get(line[:end])) is not None:
-            return known
+        last = line.rfind(b" ", start, max(line.rfind(b" [", start, end), start)) + 1 or start
+        if is_first and (known := self._heads.get(line[last:end])) is not None:
+            return last + known[0], known[1]
         found = _parsed(line, max(start, end - _HEAD_BYTES), end)
         if found is None:
             return start, NOBODY
@@ -145,16 +141,17 @@ class LineReader:
             begin, host = begin + 2, host[2:]
         speaker = Speaker(host.partition(".")[0], pid, device)
         self._remember(speaker)
-        if len(self._heads) >= _MOST_HEADS:  # timestamps make every one new
-            self._heads.clear()
-        self._heads[line[:end]] = begin, speaker
+        if begin >= last:
+            if len(self._heads) >= _MOST_HEADS:  # timestamps without a space make every one new
+                self._heads.clear()
+            self._heads[line[last:end]] = begin - last, speaker
         return begin, speaker
 
     def _remember(self, speaker: Speaker) -> None:
-        hosts = self._hosts.get((speaker.pid, speaker.device), set())
-        if speaker.host not in hosts and self._processes < _MOST_HEADS:
-            self._hosts[speaker.pid, speaker.device] = hosts | {speaker.host}
-            self._processes += 1
+        if self._processes < _MOST_HEADS:
+            hosts = self._hosts.setdefault((speaker.pid, speaker.device), set())
+            self._processes += speaker.host not in hosts
+            hosts.add(speaker.host)
 
 
 def _parsed(line: bytes, start: int, end: int) -> tuple[int, str, int, int] | None:

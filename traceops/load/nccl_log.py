@@ -128,7 +128,7 @@ class _Reader:
 
     def _other(self, line: NcclLine, path: str) -> None:
         message, speaker = line.message, line.speaker
-        if message in self._telling_nothing:
+        if message in self._telling_nothing or b": opCount " in message:  # of every call, with subsystem COLL
             return
         if (chosen := self._choices.get(message)) is not None:
             chosen.calls += 1
@@ -137,8 +137,11 @@ class _Reader:
             self._told(line, path)
             return
         section = self._systems.of(speaker)
-        if section is not None and section.take(message, line.number, line.raw):
-            return
+        if section is not None:
+            if section.take(message, line.number, line.raw):
+                return
+            if section.paths:  # its last lines
+                self._systems.end(speaker)
         if b"- Init " in message and (init := read_init(message)) is not None:
             self._comms.take_init(speaker, init)
         elif b" Bytes -> Algo " in message:

@@ -157,6 +157,9 @@ class Systems:
         """The section that a process's lines now belong to."""
         return self._open.get(speaker)
 
+    def end(self, speaker: Speaker) -> None:
+        self._open.pop(speaker, None)
+
     def machines(
         self, nvml: dict[tuple[str, str], int], names: dict[tuple[str, int], dict[int, str]]
     ) -> tuple[Machine, ...]:
