@@ -37,6 +37,7 @@ from traceops.report.doctor_json import SCHEMA_PATH, doctor_document
 from traceops.report.doctor_rows import attempts, pair_matrices, render_doctor_csv
 from traceops.report.doctor_terminal import print_doctor
 from traceops.report.doctor_text import doctor_verdict, message_text
+from traceops.report.json import SCHEMA_PATH as REPORT_SCHEMA_PATH
 from traceops.topology.model import Measured
 
 ALL = {
@@ -109,8 +110,12 @@ def test_json_is_as_published(checkup: Checkup) -> None:
     jsonschema.validate(json.loads(json.dumps(doctor_document(checkup), allow_nan=False)), SCHEMA)
 
 
-def test_the_schema_is_valid_and_refuses_what_is_wrong() -> None:
+def test_the_schema_is_valid_shares_with_the_reports_and_refuses_what_is_wrong() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    shared = json.loads(REPORT_SCHEMA_PATH.read_text())
+    assert all(SCHEMA["$defs"][name] == shared["$defs"][name] for name in SCHEMA["$defs"] if name != "remedy")
+    for key in ("findings", "checks", "tool"):
+        assert SCHEMA["properties"][key] == shared["properties"][key]
     wrong = doctor_document(healthy())
     wrong["trials"][0]["outcome"] = "fine"
     with pytest.raises(jsonschema.ValidationError, match="fine"):

@@ -20,8 +20,8 @@ from sample_report import HOSTILE
 from test_html import Page
 
 from traceops.report import page
+from traceops.report.topology_drawing import Box, Drawing
 from traceops.report.topology_figure import Figure, topology_figure
-from traceops.report.topology_layout import Box, Drawing
 from traceops.report.topology_shape import Way, near_text, shape_of, ways_on
 from traceops.topology.model import (
     Communicator,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from traceops.rank_text import ranks_text
 from traceops.report.topology_devices import links_missing, links_name
-from traceops.report.topology_layout import Drawing, draw
+from traceops.report.topology_drawing import Drawing
+from traceops.report.topology_layout import draw
 from traceops.report.topology_shape import Shape, Way, gbs_text, pcie_text, shape_of
 from traceops.topology.model import Machine, Measured
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from traceops.report.topology_devices import (
     LINE,
@@ -17,6 +16,7 @@ from traceops.report.topology_devices import (
     nic_title,
     text_width,
 )
+from traceops.report.topology_drawing import Box, Drawing, Line, Text
 from traceops.report.topology_shape import Joined, Node, Shape
 from traceops.topology.model import Machine
 
@@ -28,49 +28,6 @@ _TRUNK = 16  # between a bar at the top and what hangs off it
 _LANE, _SIDE_LANE = 20, 32  # between the brackets of direct links
 _RAIL = 7  # above a row of GPUs
 _MOST_IN_ROW = 8
-
-
-@dataclass(frozen=True)
-class Text:
-    """A line of text whose baseline begins at x, y."""
-
-    x: float
-    y: float
-    text: str
-    css: str = ""
-
-
-@dataclass(frozen=True)
-class Box:
-    """A rectangle with its text; title is what hovering shows."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    css: str
-    texts: tuple[Text, ...] = ()
-    title: str = ""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A path as SVG has it."""
-
-    path: str
-    css: str
-    title: str = ""
-
-
-@dataclass
-class Drawing:
-    """A drawing of `width` by `height` px: boxes in the order in which they lie on each other, lines below them."""
-
-    width: float = 0.0
-    height: float = 0.0
-    boxes: list[Box] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
-    texts: list[Text] = field(default_factory=list)
 
 
 def draw(machine: Machine, shape: Shape, used: set[str], *, narrow: bool) -> Drawing:
