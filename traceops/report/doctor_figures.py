@@ -60,6 +60,7 @@ def sweep_figure(measured: Sequence[Measured], references: Sequence[Reference] =
         },
         yaxis={"title": {"text": "bus bandwidth, GB/s"}, "rangemode": "tozero", "automargin": True},
         grid_y=True,
+        showlegend=True,
         legend={"orientation": "h", "y": -0.28},
     )
 

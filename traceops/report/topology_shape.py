@@ -136,9 +136,10 @@ def tried_ways(machine: Machine, trials: Iterable[Trial]) -> tuple[Way, ...]:
     for trial in trials:
         if trial.set or trial.unset or trial.outcome != "ok":
             continue
-        if len(trial.gpus) == 2 or len(trial.transports) == 1:
+        hows = [how for how in trial.transports if not how.startswith(("NVLS", "COLLNET"))]  # of no pair
+        if len(trial.gpus) == 2 or len(hows) == 1:
             for one, other in combinations(sorted(trial.gpus), 2):
-                ways |= {Way(f"GPU{one}", f"GPU{other}", how): None for how in trial.transports}
+                ways |= {Way(f"GPU{one}", f"GPU{other}", how): None for how in hows}
     labels = {gpu.label for gpu in machine.gpus}
     return tuple(way for way in ways if way.one in labels and way.other in labels)
 
