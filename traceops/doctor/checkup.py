@@ -100,7 +100,7 @@ def judge_saved(fabric: Fabric, verdicts: Sequence[Verdict]) -> Checkup:
     findings = most_important_first([finding for verdict in verdicts for finding in verdict.findings])
     return Checkup(
         tuple(hosts), "nccl", time.time(), 0.0, fabric.machines, (), (), tuple(findings), _checks(verdicts),
-        references=fabric.references, problems=fabric.problems,
+        references=fabric.references, problems=fabric.problems, log=fabric.log,
     )  # fmt: skip
 
 
@@ -153,11 +153,13 @@ def _prepare(
     counts = nodes.gather(len(devices), int)
     runner = Runner(nodes, tools.run_job, environ, backend, gpus, devices, counts)
     around = nodes.gather(surroundings_of(machine, environ), Surroundings)
-    past = kept_reference(machine.host or "unknown", fingerprint(machine))
+    past = (
+        kept_reference(machine.host or "unknown", fingerprint(machine)) if gpus else None
+    )  # a CPU has moods
     costly = nodes.gather(costly_variables(environ, machine, backend, len(devices)), tuple[str, ...])
     course = Course(
         runner, machines, around, tuple(dict.fromkeys(name for names in costly for name in names)), past, until,
-        options.quick, logs if nodes.leads else None, tell,
+        options.quick, logs if backend == "nccl" else None, tell,
     )  # fmt: skip
     return course, ""
 
@@ -242,7 +244,7 @@ def _judged(checkup: Checkup, course: Course | None, tools: Tools, logs: Path | 
     rows = first.measured if first else ()
     verdicts = tools.judge(fabric, Circumstances(slow="error" if slow else None, hung=hung, measured=rows))
     findings = most_important_first([finding for verdict in verdicts for finding in verdict.findings])
-    return replace(checkup, findings=tuple(findings), checks=_checks(verdicts))
+    return replace(checkup, findings=tuple(findings), checks=_checks(verdicts), log=fabric.log)
 
 
 def _checks(verdicts: Sequence[Verdict]) -> tuple[Any, ...]:

@@ -12,6 +12,8 @@ import psutil
 
 from traceops.capture.environment import environment_that_matters
 from traceops.doctor.candidates import is_left_alone
+from traceops.doctor.here import Here
+from traceops.doctor.looks.rdma import Port, Rdma
 from traceops.doctor.variable_costs import costs
 from traceops.topology.model import Machine
 
@@ -53,13 +55,20 @@ def costly_variables(
     """Variables of NCCL that cost bandwidth by what is known of them, those that cost most first."""
     if backend != "nccl":
         return ()
-    rdma = any(nic.kind in ("IB", "RoCE", "EFA") for nic in machine.nics)
-    looks = [
-        look
-        for look in costs(environ, devices, rdma, "")
-        if look.what.startswith("NCCL_") and not is_left_alone(look.what)
-    ]
-    return tuple(dict.fromkeys(look.what for look in sorted(looks, key=lambda look: look.level != "warning")))
+    found = costs(environ, Here(rdma=_rdma(machine), gpus=devices), "")
+    measurable = [look for look in found if look.what.startswith("NCCL_") and not is_left_alone(look.what)]
+    return tuple(
+        dict.fromkeys(look.what for look in sorted(measurable, key=lambda look: look.level != "warning"))
+    )
+
+
+def _rdma(machine: Machine) -> tuple[Rdma, ...]:
+    layers = {"IB": "InfiniBand", "RoCE": "Ethernet", "EFA": None}
+    return tuple(
+        Rdma(nic.name or nic.label, (Port(1, "ACTIVE", layer=layers[nic.kind]),), driver=nic.kind.lower())
+        for nic in machine.nics
+        if nic.kind in layers
+    )
 
 
 def visible_gpus(machine: Machine, environ: Mapping[str, str]) -> tuple[int, ...]:
