@@ -132,7 +132,7 @@ class _Plan:
 
     def _height(self, node: Node) -> float:
         inner = self._width(node) - 2 * _PAD
-        height = 2 * _PAD + LINE
+        height = float(2 * _PAD + LINE)
         gpu_rows, nic_rows = (-(-len(devices) // self._across(node)) for devices in (node.gpus, node.nics))
         if gpu_rows:
             height += gpu_rows * (self._gpu_height() + _GAP + 4)
