@@ -16,6 +16,10 @@ BAD: tuple[Outcome, ...] = ("wrong", "failed", "hung")
 FAR_BELOW = 0.3  # of what the link gives
 OF_ITS_PAST = 0.5  # of what this machine gave before
 OF_SIBLINGS = 0.5
+OF_THE_NETWORK = {
+    "nccl": 0.1,
+    "gloo": 0.03,
+}  # of the fastest network device's speed: TCP may reach little more
 _LEAST_SIBLINGS = 3
 # Messages of trials that no variable of NCCL or gloo can change.
 _NOT_COMMUNICATION = re.compile(

@@ -9,9 +9,22 @@ from traceops.doctor.assess import OF_ITS_PAST, Pair, large_all_reduce
 from traceops.doctor.candidates import words
 from traceops.doctor.course import Course
 from traceops.doctor.model import Level, Look
+from traceops.doctor.runs import Scope
 from traceops.doctor.treat import WORTH_IT, Tried
 
 _AREA = "tests"
+_SLOW: dict[Scope, tuple[str, str, str]] = {
+    "node": (
+        "all-reduce inside the host",
+        "the GPUs' links",
+        "see the links (nvidia-smi nvlink -s) and the way NCCL took",
+    ),
+    "all": (
+        "all-reduce between the nodes",
+        "the nodes' network devices",
+        "measure the network itself (iperf3, ib_write_bw); see its route and its limits",
+    ),
+}
 
 
 def conclusions(course: Course) -> tuple[Look, ...]:
@@ -117,13 +130,13 @@ def _pairs_text(pairs: Sequence[Pair]) -> str:
 
 def _slow(course: Course) -> list[Look]:
     """Slow also in the best configuration that was found."""
-    best = course.best.node if course.best else None
-    if best is None or best.gbs is None or not course.is_slow(course.best):
-        return []
-    found = f"{best.gbs:.3g} GB/s"
-    why = f"from {course.enough_gbs:.3g} GB/s it would not be far below what this link gives"
-    advice = "see the GPUs' links (nvidia-smi nvlink -s) and the way NCCL took"
-    return [_look(course, "all-reduce inside the host", found, "error", why, advice, busbw_gbs=best.gbs)]
+    looks = []
+    for scope, (what, gives, advice) in _SLOW.items():
+        if course.best is not None and course.is_slow(course.best, scope):
+            gbs = course.best.of(scope).gbs
+            why = f"below {course.enough_gbs[scope]:.3g} GB/s it is far from what {gives} can do"
+            looks.append(_look(course, what, f"{gbs:.3g} GB/s", "error", why, advice, busbw_gbs=gbs))
+    return looks
 
 
 def _worse_than_before(course: Course) -> list[Look]:

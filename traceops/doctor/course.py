@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from traceops.doctor.assess import FAR_BELOW, OF_ITS_PAST, Assessment, assess, large_all_reduce, link_gbs
+from traceops.doctor.assess import (
+    FAR_BELOW,
+    OF_ITS_PAST,
+    OF_THE_NETWORK,
+    Assessment,
+    assess,
+    large_all_reduce,
+    link_gbs,
+)
 from traceops.doctor.candidates import words
 from traceops.doctor.job import LAUNCH, SIZES
 from traceops.doctor.model import Change, Trial
@@ -40,6 +48,10 @@ class Configuration:
     node: Assessment
     over_all: Assessment | None = None
 
+    def of(self, scope: Scope) -> Assessment:
+        """Of the nodes by themselves, or of all together; of one node both are the same."""
+        return self.node if scope == "node" or self.over_all is None else self.over_all
+
     @property
     def failed(self) -> frozenset[str]:
         return self.node.failed | (self.over_all.failed if self.over_all else frozenset())
@@ -54,7 +66,7 @@ class Course:
     """What is run goes through here, and what came of it is kept, also where a node is lost on the way.
 
     machines, around: of all nodes. past: what this machine gave before. until: by this process's monotonic clock.
-    costly: variables of the environment that cost speed.
+    costly: variables of the environment that cost speed. enough_gbs: from here a large all-reduce is not slow.
     """
 
     runner: Runner
@@ -70,7 +82,7 @@ class Course:
     first: Configuration | None = None
     best: Configuration | None = None
     treatment: Treatment = field(default_factory=Treatment)
-    enough_gbs: float | None = None
+    enough_gbs: dict[Scope, float] = field(default_factory=dict)
     scope: Scope = "node"
     fallback: int | None = None
     untested: str = ""
@@ -83,7 +95,9 @@ class Course:
         if first.node.hopeless or not (situation.broken or situation.slow or situation.costly):
             return
         without = self._without_culprit(first)
-        self.treatment = treat(situation, self._attempt(situation), self.state.gbs, self._enough_here())
+        self.treatment = treat(
+            situation, self._attempt(situation), self.state.gbs, self.enough_gbs.get(self.scope)
+        )
         if without is not None:
             chosen = self.treatment.chosen or (without if without.works else None)
             self.treatment = replace(self.treatment, tried=(without, *self.treatment.tried), chosen=chosen)
@@ -96,34 +110,32 @@ class Course:
     @property
     def state(self) -> Assessment:
         """Where the trouble is, or would be: of the first configuration, in the scope that was treated."""
-        if self.first is None:
-            return Assessment()
-        over_all = self.first.over_all
-        return self.first.node if self.scope == "node" or over_all is None else over_all
+        return self.first.of(self.scope) if self.first else Assessment()
 
-    def is_slow(self, configuration: Configuration | None) -> bool:
-        """Whether an all-reduce inside a node is far below what is known that it should give."""
-        gbs = None if configuration is None else configuration.node.gbs
-        return gbs is not None and self.enough_gbs is not None and gbs < self.enough_gbs
-
-    def _enough_here(self) -> float | None:
-        """Between nodes nobody knows what to expect."""
-        return self.enough_gbs if self.scope == "node" else None
+    def is_slow(self, configuration: Configuration | None, scope: Scope = "node") -> bool:
+        """Whether a large all-reduce is far below what is known that it should give."""
+        gbs = configuration.of(scope).gbs if configuration else None
+        enough = self.enough_gbs.get(scope)
+        return gbs is not None and enough is not None and gbs < enough
 
     def _left(self) -> float:
         """Seconds, as node 0 has them, so that all nodes stop at the same point."""
         return self.runner.nodes.first(self.until - time.monotonic(), float)
 
-    def _enough(self) -> float | None:
-        """Bus bandwidth from which an all-reduce inside a node is not slow, GB/s; None where nobody knows."""
+    def _enough(self) -> dict[Scope, float]:
+        """Bus bandwidth from which a large all-reduce is not slow, GB/s, where anything is known to compare with."""
         machine = self.machines[self.runner.nodes.seat.node]
         link = link_gbs(machine, self.runner.tested) if self.runner.gpus else None
         past = large_all_reduce(self.past.measured) if self.past else None
-        bounds = [] if link is None else [FAR_BELOW * link[1]]
+        inside = [] if link is None else [FAR_BELOW * link[1]]
         if past is not None and len(past.gpus) == len(self.runner.tested):
-            bounds.append(OF_ITS_PAST * past.busbw_gbs)
-        told = self.runner.nodes.gather(max(bounds, default=0.0), float)
-        return min(told) or None
+            inside.append(OF_ITS_PAST * past.busbw_gbs)
+        speeds = [nic.speed_gbs for nic in machine.nics if nic.speed_gbs and nic.up is not False]
+        between = max(speeds, default=0.0) * OF_THE_NETWORK[self.runner.backend]
+        told = self.runner.nodes.gather((max(inside, default=0.0), between), tuple[float, float])
+        scopes: tuple[Scope, ...] = ("node", "all") if len(told) > 1 else ("node",)
+        known = {scope: min(found) for scope, found in zip(scopes, zip(*told, strict=True), strict=False)}
+        return {scope: gbs for scope, gbs in known.items() if gbs}
 
     def _everything(self, change: Change) -> Configuration:
         left = max(self._left(), _FULL_S)
@@ -173,8 +185,7 @@ class Course:
 
     def _situation(self, first: Configuration) -> Situation:
         """Sets `scope` to where the trouble is: inside the nodes, else between them."""
-        slow = self.is_slow(first)
-        between = first.over_all is not None and not first.node.failed and not slow
+        between = first.over_all is not None and not first.node.failed and not self.is_slow(first)
         self.scope = "all" if between and not _inside_only(self.costly) else "node"
         merged: dict[str, str] = {}
         for one in reversed(self.around):
@@ -191,7 +202,7 @@ class Course:
             tuple(dict.fromkeys(hca for one in self.around for hca in one.hcas)),
             state.transports,
             state.failed,
-            slow or bool(state.slow_pairs),
+            self.is_slow(first, self.scope) or bool(state.slow_pairs),
             self.costly,
         )
 
