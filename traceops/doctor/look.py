@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
+from traceops.doctor.here import Here
 from traceops.doctor.look_see import Run, Seen, see
 from traceops.doctor.looks.cgroups import look_at_limits
 from traceops.doctor.looks.container import look_at_container, look_at_gdr, look_at_pcie_ways
@@ -27,7 +28,6 @@ from traceops.doctor.looks.smi import SmiGpu
 from traceops.doctor.looks.software import look_at_software
 from traceops.doctor.looks.xids import look_at_xids
 from traceops.doctor.model import Look
-from traceops.doctor.variable_clashes import Here
 from traceops.doctor.variables import check_variables
 from traceops.errors import InputError
 from traceops.launch.programs import output

@@ -45,7 +45,9 @@ class Variable:
             return ", ".join(self.values)
         if self.values == NUMBER:
             return "a number"
-        return "a number from 1" if self.values == COUNT else f"{self.values[0]} to {self.values[-1]}"
+        if self.values in (SWITCH, COUNT):
+            return "0 or 1" if self.values == SWITCH else "a number from 1"
+        return f"{self.values[0]} to {self.values[-1]}"
 
 
 def as_number(value: str) -> int | None:

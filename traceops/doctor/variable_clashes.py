@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from traceops.doctor.here import Here
 from traceops.doctor.looks.interfaces import Choice, Interface, parse_choice
 from traceops.doctor.looks.rdma import Rdma, v2_index
 from traceops.doctor.model import Look
@@ -13,21 +13,6 @@ from traceops.doctor.variable import as_number, version_of
 from traceops.doctor.variable_costs import is_on, setting
 
 _PICKS_ADDRESS = (2, 21)  # NCCL that finds the right RoCE address itself
-
-
-@dataclass(frozen=True)
-class Here:
-    """What of the host decides whether a setting makes sense; None where it is not known.
-
-    gpus: how many there are. uuids: theirs. nccl and torch: versions in use (``2.28.9``, ``2.11.0+cu130``).
-    """
-
-    interfaces: tuple[Interface, ...] | None = None
-    rdma: tuple[Rdma, ...] | None = None
-    gpus: int | None = None
-    uuids: tuple[str, ...] = ()
-    nccl: str | None = None
-    torch: str | None = None
 
 
 def clashes(set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
@@ -70,14 +55,12 @@ def _nccl_interfaces(value: str, here: Here, host: str) -> list[Look]:
         return [setting(host, name, value, "error", why, advice)]
     looks = []
     missing = [] if choice.leaves_out else _missing(choice, [one.name for one in here.interfaces])
-    if missing:
+    if any(part != part.strip() for part in value.split(",")):
+        why = "NCCL takes blanks for part of a name"
+        looks.append(setting(host, name, value, "warning", why, f"export {name}={''.join(value.split())}"))
+    elif missing:
         why = f"there is no {', '.join(missing)} here"
         looks.append(setting(host, name, value, "note", why, advice))
-    if value != value.strip() or re.search(r",\s", value):
-        why = "NCCL takes blanks for part of a name"
-        looks.append(
-            setting(host, name, value, "warning", why, f"export {name}={re.sub(r'[ ]+', '', value)}")
-        )
     if all(one.name == "lo" for one in taken if one.usable) and best not in (None, "lo"):
         why = "the loopback reaches this host only: with several hosts they wait for each other for ever"
         looks.append(setting(host, name, value, "note", why, advice))

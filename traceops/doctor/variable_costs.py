@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from traceops.doctor.here import Here
 from traceops.doctor.model import Level, Look
 from traceops.doctor.variable import as_number
 
@@ -13,7 +14,10 @@ _SHOWN = 80
 
 @dataclass(frozen=True)
 class Cost:
-    """A setting that costs speed. when: whether a value does. needs: ``gpus`` (two of them), ``rdma`` or nothing."""
+    """A setting that costs speed. when: whether a value does.
+
+    needs: ``gpus`` (two of them), ``rdma``, ``ib`` (RDMA that is not EFA), or nothing.
+    """
 
     name: str
     when: Callable[[str], bool]
@@ -52,7 +56,7 @@ _COSTS = (
     Cost("NCCL_P2P_LEVEL", _is("NVL"), "note", "GPUs without NVLink between them go through host memory", "gpus"),
     Cost("NCCL_SHM_DISABLE", is_on, "warning",
          "GPUs that cannot reach each other directly use the network, even on one host", "gpus"),
-    Cost("NCCL_IB_DISABLE", is_on, "warning", "RDMA devices are there and not used: sockets between hosts", "rdma"),
+    Cost("NCCL_IB_DISABLE", is_on, "warning", "RDMA devices are there and not used: sockets between hosts", "ib"),
     Cost("NCCL_NET", _is("Socket"), "warning", "RDMA devices are there and not used: sockets between hosts", "rdma"),
     Cost("NCCL_NET_GDR_LEVEL", _is("LOC", "0"), "warning", "no GPUDirect RDMA: data go through the host", "rdma"),
     Cost("NCCL_NVLS_ENABLE", _off, "note", "no reductions inside NVSwitch, where it is there", "gpus"),
@@ -82,19 +86,21 @@ _COSTS = (
 )  # fmt: skip
 
 
-def costs(set_: Mapping[str, str], gpus: int | None, rdma: bool, host: str) -> list[Look]:
-    """Those that are set and matter here; gpus: how many there are, None where that is not known."""
+def costs(set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
+    """Those that are set and matter here."""
+    families = {one.family for one in here.rdma or ()}
     looks = []
     for cost in _COSTS:
         value = set_.get(cost.name, "")
         if not value.strip() or not cost.when(value):
             continue
-        if cost.needs == "rdma" and not rdma:
+        if (cost.needs == "rdma" and not families) or (cost.needs == "ib" and not families & {"IB", "RoCE"}):
             continue
         level = cost.level
-        if cost.needs == "gpus" and gpus is not None and gpus < 2:
+        if cost.needs == "gpus" and here.gpus is not None and here.gpus < 2:
             level = "note"
-        looks.append(setting(host, cost.name, value, level, cost.why, f"unset {cost.name}"))
+        advice = f"unset {cost.name}" + (", unless it is there for a reason" if level == "note" else "")
+        looks.append(setting(host, cost.name, value, level, cost.why, advice))
     return looks
 
 

@@ -7,10 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from traceops.doctor.here import Here
 from traceops.doctor.looks.files import text
 from traceops.doctor.model import Level, Look
-from traceops.doctor.variable import Variable, as_number, version_of
-from traceops.doctor.variable_clashes import Here, clashes
+from traceops.doctor.variable import SWITCH, Variable, as_number, version_of
+from traceops.doctor.variable_clashes import clashes
 from traceops.doctor.variable_costs import costs, setting
 from traceops.doctor.variable_names import FAMILIES, OF_NO_CONCERN, READ_BY_NOTHING, RENAMED, VARIABLES
 
@@ -22,6 +23,7 @@ _PROTOCOLS = ("LL", "LL128", "Simple")
 _FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 _STRICT_LISTS = (2, 24)  # from here on NCCL ends with an error at a word it does not know
 _SHOWN = 80
+_MEANS_ON = ("true", "yes", "on", "y", "t", "enable", "enabled")
 
 
 def nccl_files(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[tuple[str, dict[str, str]], ...]:
@@ -64,7 +66,8 @@ def check_variables(
         variable = VARIABLES.get(name)
         known += variable is not None and name.startswith((*FAMILIES, "CUDA_", "TORCH_", "FI_"))
         looks += _of_known(variable, set_[name], here, host) if variable else _of_unknown(name, set_, host)
-    looks += costs(set_, here.gpus, bool(here.rdma), host)
+    judged = {look.what for look in looks if look.level in ("warning", "error")}
+    looks += [look for look in costs(set_, here, host) if look.what not in judged]
     looks += clashes(set_, here, host)
     if not looks:
         found = f"{known} known, none wrong" if known else "none set"
@@ -143,11 +146,13 @@ def _wrong_value(variable: Variable, value: str, here: Here, host: str) -> Look 
         )  # fmt: skip
     if variable.takes(value):
         return None
-    advice = f"unset {name}, or set it to one of: {variable.allowed()}"
+    advice = f"unset {name}, or set it to {variable.allowed()}"
     if isinstance(variable.values, range):
         number = as_number(value)
         if number is None:
             why = f"not a number: NCCL reads it as 0. It takes {variable.allowed()}"
+            if variable.values == SWITCH and value.strip().casefold() in _MEANS_ON:
+                advice = f"export {name}=1"
             return setting(host, name, value, "warning", why, advice)
         return setting(host, name, value, "note", f"it takes {variable.allowed()}", advice)
     near = difflib.get_close_matches(value.upper(), variable.values or (), 1, 0.6)
@@ -171,7 +176,7 @@ def _of_unknown(name: str, set_: Mapping[str, str], host: str) -> list[Look]:
         new, since = RENAMED[name]
         return [
             Look(host, "environment", name, "set", "note", f"an old name: {new} since {since}",
-                 f"unset {name}; export {new}=…")
+                 f"unset {name}; export {new}={_quoted(set_[name], new)}")
         ]  # fmt: skip
     if name in READ_BY_NOTHING:
         return [

@@ -75,7 +75,7 @@ def look_at_cpus(
     total = sum(len(one) for one in cpus.nodes.values())
     found = f"{len(cpus.allowed)}{f' of {total}' if total > len(cpus.allowed) else ''} cores"
     found += f" on {len(cpus.nodes)} NUMA nodes" if len(cpus.nodes) > 1 else ""
-    facts = {"allowed": listed(cpus.allowed), "nodes": {node: listed(one) for node, one in cpus.nodes.items()},
+    facts = {"allowed": listed(cpus.allowed), "nodes": {str(node): listed(one) for node, one in cpus.nodes.items()},
              "quota": quota, "gpus": {label: near.numa for label, near in gpus}}  # fmt: skip
     granted = min(float(len(cpus.allowed)), quota or float("inf"))
     if gpus and granted < len(gpus):

@@ -148,7 +148,7 @@ def _health(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
         *_some(gpus, lambda gpu: ", ".join(gpu.broken), host, "broken memory", "error",
                "the GPU can no longer repair itself", "take GPU {index} out of the job and have it replaced"),
         *_some(gpus, lambda gpu: f"{gpu.uncorrectable} uncorrectable" if gpu.uncorrectable else "", host,
-               "ECC errors", "error", "since the driver was loaded, and not corrected: jobs die of them",
+               "ECC errors", "warning", "since the driver was loaded, and not corrected: the job that met them died",
                f"{reset}; if it comes again, have it replaced"),
         *_some(gpus, lambda gpu: ", ".join(gpu.pending), host, "repair waits", "warning",
                "until the reset a job may meet the bad place", reset),

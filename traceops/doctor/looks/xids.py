@@ -98,7 +98,7 @@ def _look(xid: Xid, labels: dict[str, str], host: str) -> Look:
         xid.code, ("note", "see the driver's list of Xids", "nvidia-bug-report.sh")
     )
     if xid.code == _ACTION:
-        wanted = "None" not in xid.text and ("Reset" in xid.text or "Reboot" in xid.text)
+        wanted = re.search(r"Reset|Reboot|Drain", xid.text.rpartition(" to ")[2]) is not None
         level, meaning, advice = ("error" if wanted else "note", "the driver wants something done", _RESET)
     if xid.code in range(144, 151) and re.search(r"\bFatal\b", xid.text):
         level = "error"

@@ -1,0 +1,331 @@
+"""The host around the GPUs: limits, cores, container, PCI, network and software, on files that say what was seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from looks_help import one, put, wrong
+
+from traceops.doctor.looks.cgroups import Limits, look_at_limits, read_limits
+from traceops.doctor.looks.container import (
+    Surroundings,
+    acs_redirects,
+    look_at_container,
+    look_at_gdr,
+    look_at_pcie_ways,
+    read_surroundings,
+)
+from traceops.doctor.looks.cpus import Cpus, Near, look_at_cpus, read_near
+from traceops.doctor.looks.files import cores, listed
+from traceops.doctor.looks.interfaces import Interface, look_at_interfaces, read_interfaces, taken_by_nccl
+from traceops.doctor.looks.rdma import Port, Rdma, look_at_rdma, read_rdma
+from traceops.doctor.looks.software import Software, library_version, look_at_software, parse_torch_version
+
+MB, GB = 1 << 20, 1 << 30
+ROOMY = Limits(shm=500 * GB, shm_free=490 * GB, files=65536)
+
+
+# Limits
+
+
+@pytest.mark.parametrize(
+    ("limits", "gpus", "rdma", "found"),
+    [
+        (ROOMY, 8, True, {}),
+        (replace(ROOMY, shm=64 * MB, shm_free=64 * MB), 8, False, {"/dev/shm": "error"}),
+        (replace(ROOMY, shm=64 * MB, shm_free=64 * MB), 0, False, {"/dev/shm": "warning"}),
+        (replace(ROOMY, shm=16 * GB, shm_free=10 * MB), 2, False, {"/dev/shm": "error"}),
+        (replace(ROOMY, shm=512 * MB, shm_free=512 * MB), 2, False, {"/dev/shm": "warning"}),
+        (replace(ROOMY, memlock=65536), 8, True, {"locked memory": "error"}),
+        (replace(ROOMY, memlock=65536, may_lock=True), 8, True, {}),
+        (replace(ROOMY, memlock=65536), 8, False, {}),
+        (replace(ROOMY, files=1024), 8, False, {"open files": "note"}),
+        (replace(ROOMY, tasks=512), 8, False, {"processes and threads": "warning"}),
+        (replace(ROOMY, memory=8 * GB), 8, False, {"cgroup limits": "warning"}),
+    ],
+)
+def test_limits(limits: Limits, gpus: int, rdma: bool, found: dict[str, str]) -> None:
+    assert wrong(look_at_limits(limits, gpus, rdma, "h")) == found
+
+
+def test_limits_of_cgroups_version_2_count_from_every_level(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "0::/kubepods/pod1/main\n",
+        "sys/fs/cgroup/kubepods/pod1/main/memory.max": "max\n",
+        "sys/fs/cgroup/kubepods/pod1/memory.max": f"{64 * GB}\n",
+        "sys/fs/cgroup/kubepods/memory.max": f"{900 * GB}\n",
+        "sys/fs/cgroup/kubepods/pod1/main/cpu.max": "1600000 100000\n",
+        "sys/fs/cgroup/kubepods/cpu.max": "max 100000\n",
+        "sys/fs/cgroup/kubepods/pod1/main/pids.max": "4096\n",
+    }
+    found = read_limits(put(tmp_path, files))
+    assert (found.memory, found.processors, found.tasks) == (64 * GB, 16.0, 4096)
+
+
+def test_limits_of_cgroups_version_1_where_the_path_is_the_host_s(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "5:memory:/docker/4f2c\n3:cpu,cpuacct:/docker/4f2c\n0::/\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{32 * GB}\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GB}\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "150000\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+    }
+    found = read_limits(put(tmp_path, files))
+    assert (found.memory, found.memory_used, found.processors) == (32 * GB, GB, 1.5)
+
+
+def test_no_limit_of_version_1_is_no_limit(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "5:memory:/\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+    }
+    assert read_limits(put(tmp_path, files)).memory is None
+
+
+# Cores
+
+
+def test_lists_of_cores() -> None:
+    assert listed(cores("0-3,8,10-11")) == "0-3,8,10-11"
+    assert cores("N/A") == frozenset()
+
+
+def test_cores_near_gpus() -> None:
+    nodes = {0: cores("0-31"), 1: cores("32-63")}
+    gpus = [("GPU0", Near(0, nodes[0])), ("GPU1", Near(1, nodes[1]))]
+    assert wrong(look_at_cpus(Cpus(cores("0-63"), nodes), gpus, None, "h")) == {}
+    bound = look_at_cpus(Cpus(cores("0-31"), nodes), gpus, None, "h")
+    assert wrong(bound) == {"cores near GPUs": "warning"}
+    assert one(bound, "cores near GPUs").found == "none allowed for GPU1"
+    assert wrong(look_at_cpus(Cpus(cores("0-63"), nodes), gpus, 1.5, "h")) == {"cores": "warning"}
+    hidden = [("GPU0", Near(None, frozenset()))]
+    assert wrong(look_at_cpus(Cpus(cores("0-63"), nodes), hidden, None, "h")) == {"GPUs' NUMA nodes": "note"}
+
+
+def test_powersave_is_slow_only_where_the_kernel_means_it() -> None:
+    def governed(driver: str) -> dict[str, str]:
+        cpus = Cpus(cores("0-7"), {0: cores("0-7")}, frozenset({("powersave", driver)}))
+        return wrong(look_at_cpus(cpus, [("GPU0", Near(0, cores("0-7")))], None, "h"))
+
+    assert governed("intel_pstate") == {}
+    assert governed("acpi-cpufreq") == {"CPU governor": "warning"}
+
+
+def test_where_a_gpu_sits(tmp_path: Path) -> None:
+    folder = "sys/bus/pci/devices/0000:3b:00.0"
+    put(tmp_path, {f"{folder}/numa_node": "1\n", f"{folder}/local_cpulist": "32-63\n"})
+    assert read_near(tmp_path, "0000:3b:00.0") == Near(1, cores("32-63"))
+    put(tmp_path, {f"{folder}/numa_node": "-1\n"})
+    assert read_near(tmp_path, "0000:3b:00.0").numa is None
+
+
+# Container and PCI
+
+
+def test_containers_are_told_apart(tmp_path: Path) -> None:
+    assert read_surroundings({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path).kind == "Kubernetes"
+    assert read_surroundings({}, tmp_path).kind is None
+    assert read_surroundings({}, put(tmp_path, {".dockerenv": ""})).kind == "docker"
+
+
+HERE = Surroundings("docker", gpu_files=8, on_bus=8, of_driver=8)
+
+
+@pytest.mark.parametrize(
+    ("problem", "advice"),
+    [
+        ("Failed to initialize NVML: Driver/library version mismatch", "reboot"),
+        ("Failed to initialize NVML: Unknown Error", "daemon-reload"),
+        ("nvidia-smi is not installed", "--gpus all"),
+    ],
+)
+def test_gpus_that_are_there_and_cannot_be_used(problem: str, advice: str) -> None:
+    look = one(look_at_container(HERE, {}, 0, problem, "h"), "NVIDIA driver")
+    assert look.level == "error" and advice in look.advice and problem in look.why
+
+
+def test_a_container_with_some_of_the_gpus() -> None:
+    assert wrong(look_at_container(HERE, {}, 8, None, "h")) == {}
+    assert wrong(look_at_container(HERE, {}, 2, None, "h")) == {"GPUs of this container": "note"}
+    bare = Surroundings(None, gpu_files=0, on_bus=0, of_driver=0)
+    assert wrong(look_at_container(bare, {}, 0, "nvidia-smi is not installed", "h")) == {}
+
+
+def acs(control: int) -> bytes:
+    """A bridge's configuration space: an AER capability, then ACS."""
+    space = bytearray(4096)
+    space[0x100:0x104] = (0x0001 | 1 << 16 | 0x150 << 20).to_bytes(4, "little")
+    space[0x150:0x154] = (0x000D | 1 << 16).to_bytes(4, "little")
+    space[0x156:0x158] = control.to_bytes(2, "little")
+    return bytes(space)
+
+
+def test_acs() -> None:
+    assert acs_redirects(acs(0x1D)) is True  # what Linux sets where an IOMMU is on
+    assert acs_redirects(acs(0x01)) is False
+    assert acs_redirects(bytes(4096)) is False
+    assert acs_redirects(acs(0x1D)[:64]) is None  # what others than root may read
+
+
+def test_iommu_and_acs_matter_on_bare_metal_without_nvlink() -> None:
+    translated = replace(HERE, translated=("0000:3b:00.0", "0000:af:00.0"), redirecting=("0000:3a:00.0",))
+    looks = look_at_pcie_ways(translated, False, False, 2, "h")
+    assert wrong(looks) == {"IOMMU": "warning", "ACS": "warning"}
+    assert wrong(look_at_pcie_ways(translated, False, True, 2, "h")) == {"IOMMU": "note", "ACS": "note"}
+    assert wrong(look_at_pcie_ways(translated, True, False, 2, "h")) == {}
+    assert wrong(look_at_pcie_ways(HERE, False, False, 2, "h")) == {}
+
+
+def test_gpudirect_rdma() -> None:
+    assert look_at_gdr(HERE, True, False, 8, "h").level == "warning"
+    assert look_at_gdr(replace(HERE, peermem=True), True, False, 8, "h").level == "ok"
+    assert look_at_gdr(replace(HERE, dmabuf=True), True, False, 8, "h").level == "ok"
+    assert look_at_gdr(HERE, False, False, 8, "h").level == "not_evaluated"
+
+
+# Network
+
+ETH0 = Interface("eth0", 2, mbits=100_000, default=True)
+DOCKER = Interface("docker0", 3, physical=False)
+BRIDGE = Interface("br-1f2e3d", 1, physical=False)
+LO = Interface("lo", 1, physical=False)
+
+
+def test_what_nccl_takes_by_itself() -> None:
+    assert [one.name for one in taken_by_nccl([LO, ETH0, DOCKER])] == ["eth0"]
+    assert [one.name for one in taken_by_nccl([LO, DOCKER])] == ["docker0"]
+    assert [one.name for one in taken_by_nccl([LO, ETH0, Interface("ib0", 4)])] == ["ib0"]
+    assert [one.name for one in taken_by_nccl([LO, replace(ETH0, up=False)])] == ["lo"]
+
+
+def test_a_bridge_that_comes_first() -> None:
+    assert wrong(look_at_interfaces([LO, ETH0, DOCKER], False, "h")) == {}
+    first = look_at_interfaces([LO, BRIDGE, ETH0], False, "h")
+    assert wrong(first) == {"interfaces": "warning"}
+    assert "NCCL_SOCKET_IFNAME==eth0" in first[0].advice
+    assert wrong(look_at_interfaces([LO, ETH0, replace(BRIDGE, index=9)], False, "h")) == {
+        "interfaces": "note"
+    }
+    assert wrong(look_at_interfaces([], False, "h")) == {}
+
+
+def test_interfaces_as_the_kernel_shows_them(tmp_path: Path) -> None:
+    net = "sys/class/net"
+    files = {
+        f"{net}/bond0/ifindex": "4", f"{net}/bond0/flags": "0x1403", f"{net}/bond0/operstate": "up",
+        f"{net}/bond0/speed": "200000", f"{net}/bond0/mtu": "9000", f"{net}/bond0/bonding/slaves": "ens1 ens2",
+        f"{net}/ens1/ifindex": "2", f"{net}/ens1/flags": "0x1803", f"{net}/ens1/operstate": "up",
+        f"{net}/ens2/ifindex": "3", f"{net}/ens2/flags": "0x1803", f"{net}/ens2/operstate": "down",
+        f"{net}/bonding_masters": "bond0",
+        "proc/net/route": "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n"
+        "bond0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\n",
+        "proc/net/if_inet6": "fe80000000000000 04 40 20 80    bond0\n",
+    }  # fmt: skip
+    found = read_interfaces(put(tmp_path, files))
+    assert [interface.name for interface in found] == ["ens1", "ens2", "bond0"]
+    bond = found[2]
+    assert (bond.mbits, bond.ports, bond.ports_down, bond.default) == (
+        200_000,
+        ("ens1", "ens2"),
+        ("ens2",),
+        True,
+    )
+    assert not found[0].address
+    assert wrong(look_at_interfaces(found, False, "h")) == {"bond bond0": "warning"}
+
+
+def port(folder: str, state: str, rate: str, layer: str) -> dict[str, str]:
+    return {f"{folder}/state": state, f"{folder}/rate": rate, f"{folder}/link_layer": layer}
+
+
+def test_roce_as_the_kernel_shows_it(tmp_path: Path) -> None:
+    folder = "sys/class/infiniband/mlx5_0/ports/1"
+    gids = {
+        "0": ("fe80:0000:0000:0000:ba3f:d2ff:fe00:0001", "IB/RoCE v1"),
+        "1": ("fe80:0000:0000:0000:ba3f:d2ff:fe00:0001", "RoCE v2"),
+        "2": ("0000:0000:0000:0000:0000:ffff:0a00:0005", "IB/RoCE v1"),
+        "3": ("0000:0000:0000:0000:0000:ffff:0a00:0005", "RoCE v2"),
+        "4": ("0000:0000:0000:0000:0000:0000:0000:0000", ""),
+    }
+    files = port(folder, "4: ACTIVE", "400 Gb/sec (4X NDR)", "Ethernet")
+    for index, (address, kind) in gids.items():
+        files |= {f"{folder}/gids/{index}": address, f"{folder}/gid_attrs/types/{index}": kind}
+    files[f"{folder}/gid_attrs/ndevs/0"] = "ens1"
+    (device,) = read_rdma(put(tmp_path, files))
+    assert (device.family, device.active, device.ports[0].gbits) == ("RoCE", True, 400.0)
+    assert device.ports[0].interface == "ens1" and len(device.ports[0].gids) == 4
+    looks = look_at_rdma((device,), True, "h")
+    assert wrong(looks) == {}
+    assert one(looks, "RoCE v2 address").found == "mlx5_0:1 index 3"
+
+
+def hca(index: int, state: str = "ACTIVE", gbits: float = 400.0, layer: str = "InfiniBand") -> Rdma:
+    return Rdma(f"mlx5_{index}", (Port(1, state, gbits, layer),), "MT4129", "mlx5_core")
+
+
+def test_rdma_ports() -> None:
+    assert wrong(look_at_rdma([hca(0), hca(1)], True, "h")) == {}
+    assert wrong(look_at_rdma([hca(0), hca(1)], False, "h")) == {"/dev/infiniband": "warning"}
+    assert wrong(look_at_rdma([hca(0), hca(1, "DOWN")], True, "h")) == {"ports down": "warning"}
+    assert wrong(look_at_rdma([hca(0), hca(1, gbits=200.0)], True, "h")) == {"port speed": "warning"}
+    waiting = look_at_rdma([hca(0, "INIT")], True, "h")
+    assert wrong(waiting) == {"RDMA devices": "warning"} and "opensm" in waiting[0].advice
+    efa = Rdma("rdmap0s6", (Port(1, "ACTIVE", 100.0, "Unspecified"),), None, "efa")
+    assert wrong(look_at_rdma([efa], True, "h")) == {}
+
+
+# Software
+
+
+def test_torch_tells_what_it_was_built_for_without_being_loaded() -> None:
+    assert parse_torch_version("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n") == ("13.0", None)
+    assert parse_torch_version("__version__ = '1.9'\ncuda = None\n") == (None, None)
+
+
+CU130 = Software("3.12", "2.11.0+cu130", "13.0", wheels=(("cu13", "2.28.9"),), needs="2.28.9")
+
+
+@pytest.mark.parametrize(
+    ("software", "driver", "gpus", "found"),
+    [
+        (CU130, "13.0", 8, {}),
+        (CU130, "13.1", 8, {}),
+        (CU130, "12.8", 8, {"torch": "error"}),
+        (replace(CU130, compat=True), "12.8", 8, {"torch": "note"}),
+        (replace(CU130, cuda="12.8"), "12.4", 8, {"torch": "note"}),
+        (Software("3.12", "2.11.0+cpu"), "13.0", 8, {"torch": "error"}),
+        (Software("3.12", "2.11.0+cpu"), None, 0, {}),
+        (Software("3.12", None), None, 8, {"torch": "error"}),
+        (replace(CU130, wheels=(("cu12", "2.27.3"), ("cu13", "2.28.9"))), "13.0", 8, {"NCCL": "warning"}),
+        (replace(CU130, wheels=(("cu13", "2.27.3"),)), "13.0", 8, {"NCCL": "note"}),
+        (
+            replace(CU130, preloaded=(("/x/libnccl.so.2", "2.19.3"),)),
+            "13.0",
+            8,
+            {"NCCL by LD_PRELOAD": "warning"},
+        ),
+        (replace(CU130, preloaded=(("/x/libnccl.so.2", "2.28.9"),)), "13.0", 8, {}),
+        (
+            replace(CU130, found=(("/x/libnccl.so.2", "2.19.3"),)),
+            "13.0",
+            8,
+            {"NCCL by LD_LIBRARY_PATH": "note"},
+        ),
+    ],
+)
+def test_versions(software: Software, driver: str | None, gpus: int, found: dict[str, str]) -> None:
+    assert wrong(look_at_software(software, driver, gpus, "h")) == found
+
+
+def test_the_version_of_a_library(tmp_path: Path) -> None:
+    plain = tmp_path / "libnccl.so.2"
+    plain.write_bytes(b"\x7fELF" + bytes(5000) + b"NCCL version 2.27.3+cuda12.9\x00")
+    assert library_version(plain) == "2.27.3"
+    linked = tmp_path / "linked" / "libnccl.so.2"
+    linked.parent.mkdir()
+    (tmp_path / "linked" / "libnccl.so.2.28.9").write_bytes(b"")
+    linked.symlink_to("libnccl.so.2.28.9")
+    assert library_version(linked) == "2.28.9"
+    assert library_version(tmp_path / "none") is None

@@ -1,0 +1,23 @@
+"""What of a host decides whether a setting makes sense on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traceops.doctor.looks.interfaces import Interface
+from traceops.doctor.looks.rdma import Rdma
+
+
+@dataclass(frozen=True)
+class Here:
+    """A host, as far as its settings depend on it; None where something is not known.
+
+    gpus: how many there are. uuids: theirs. nccl and torch: versions in use (``2.28.9``, ``2.11.0+cu130``).
+    """
+
+    interfaces: tuple[Interface, ...] | None = None
+    rdma: tuple[Rdma, ...] | None = None
+    gpus: int | None = None
+    uuids: tuple[str, ...] = ()
+    nccl: str | None = None
+    torch: str | None = None
