@@ -13,8 +13,6 @@ START = (
     "vm:7:7 [0] NCCL INFO ncclCommInitRankConfig comm 0x1 rank 0 nranks 64 cudaDev 0 nvmlDev 0 busId 60 commId 0xa "
     "- Init START"
 )
-NOT_THERE = "cannot open shared object file: No such file or directory"
-TOO_OLD = "ncclNetPlugin symbols v4 and lower are not supported."
 LINK = "vm:7:7 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM"
 
 
@@ -129,102 +127,6 @@ def test_settings(tmp_path: Path, text: str, expected: tuple[str, str]) -> None:
     assert [(setting.name, setting.value, setting.quote.line) for setting in log.settings] == [(*expected, 1)]
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        # No plugin is installed, in the words of 2.10, 2.12, 2.17, 2.19, 2.21, 2.22, 2.27 and RCCL.
-        ("NET/Plugin : No plugin found (libnccl-net.so), using internal implementation", "no_plugin"),
-        (f"NET/Plugin : Plugin load returned 17 : libnccl-net.so: {NOT_THERE}.", "no_plugin"),
-        ("NET/Plugin : No plugin found, using internal implementation", "no_plugin"),
-        (f"NET/Plugin : dlerror=libnccl-net.so: {NOT_THERE} No plugin found (libnccl-net.so), using internal "
-         "implementation",
-         "no_plugin"),
-        ("NET/Plugin: No plugin found (libnccl-net.so)", "no_plugin"),
-        ("NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.", "no_plugin"),
-        ("NET/Plugin: Could not find: libnccl-net.so", "no_plugin"),
-        ("NET/Plugin: Could not find: none libnccl-net-none.so. Using internal network plugin.", "no_plugin"),
-        (f"NET/Plugin: Plugin load returned 2 : librccl-net.so: {NOT_THERE} : when loading librccl-net.so",
-         "no_plugin"),
-        # One was asked for.
-        ("NET/Plugin: Could not find: aws-ofi libnccl-net-aws-ofi.so", "plugin_missing"),
-        (f"NET/Plugin : Plugin load returned 2 : libnccl-net-fast.so: {NOT_THERE}.", "plugin_missing"),
-        # It is there and cannot be loaded.
-        (f"NET/Plugin: libfabric.so.1: {NOT_THERE}", "plugin_failed"),
-        ("NET/Plugin: libnccl-net.so: undefined symbol: fi_getinfo", "plugin_failed"),
-        (f"NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). {TOO_OLD}", "plugin_failed"),
-        ("NET/OFI No eligible providers were found", "plugin_failed"),
-        ("Failed to initialize NET plugin AWS Libfabric", "plugin_failed"),
-        ("Failed to initialize NET plugin IB", "plugin_failed"),  # and it did not say that there is no device
-        ("NET/IB : No device found.", "no_device"),
-        ("Failed to open libibverbs.so[.1]", "no_library"),
-    ],
-)  # fmt: skip
-def test_network_events(tmp_path: Path, text: str, kind: str) -> None:
-    (event,) = read(tmp_path, f"vm:7:7 [0] NCCL INFO {text}").network_events
-    assert event.kind == kind
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "NET/Plugin: Failed to find ncclCollNetPlugin_v8 symbol.",
-        f"NET/Plugin: Failed to find ncclCollNetPlugin symbol (>= v5). {TOO_OLD}".replace(
-            "ncclNet", "ncclCollNet"
-        ),
-        "NET/Plugin: Loaded net plugin Libfabric (v10)",
-        "NET/OFI Selected Provider is efa (found 4 nics)",
-        "TUNER/Plugin: Could not find: libnccl-tuner.so",
-        "PROFILER/Plugin: Could not find: libnccl-profiler.so",
-        "ENV/Plugin: Could not find: libnccl-env.so",
-        "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:192.0.2.2<0>",
-    ],
-)
-def test_no_events_in_the_noise(tmp_path: Path, text: str) -> None:
-    assert read(tmp_path, f"vm:7:7 [0] NCCL INFO {text}").network_events == ()
-
-
-def test_infiniband_that_exists_and_cannot_be_opened_is_a_failure(tmp_path: Path) -> None:
-    log = read(
-        tmp_path,
-        "vm:7:7 [0] transport/net_ib.cc:117 NCCL WARN NET/IB : Unable to open device mlx5_0",
-        "vm:7:7 [0] NCCL INFO NET/IB : No device found.",
-        "vm:7:7 [0] NCCL INFO Failed to initialize NET plugin IB",
-        "vm:8:8 [1] NCCL INFO NET/IB : No device found.",  # another process's container has none
-        "vm:8:8 [1] NCCL INFO Failed to initialize NET plugin IB",
-    )
-    assert [(event.kind, event.pid) for event in log.network_events] == [
-        ("device_failed", 7), ("device_failed", 7), ("plugin_failed", 7), ("no_device", 8), ("no_device", 8),
-    ]  # fmt: skip
-    assert [quote.line for quote in log.plugin_failures] == [1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("text", "devices"),
-    [
-        ("NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/IB ; OOB eth0:192.0.2.2<0>",
-         ((0, "mlx5_0:1/RoCE"), (1, "mlx5_1:1/IB"))),
-        ("NET/IB : Using [0]mlx5_0:1/IB/SHARP [RO]; OOB ibp25s0:10.20.0.120<0>", ((0, "mlx5_0:1/IB/SHARP"),)),
-        ("NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [1]mlx5_2:1/IB [RO]; OOB eth0:192.0.2.2<0>",
-         ((0, "[0] mlx5_0:1/IB, [1] mlx5_1:1/IB"), (1, "mlx5_2:1/IB"))),
-    ],
-)  # fmt: skip
-def test_devices_in_use(tmp_path: Path, text: str, devices: tuple[tuple[int, str], ...]) -> None:
-    log = read(
-        tmp_path,
-        f"vm:7:7 [0] NCCL INFO {text}",
-        "vm:7:7 [0] NCCL INFO NET/Socket : Using [0]eth0:fe80::42:acff:fe11:2%eth0<0>",
-        "vm:7:7 [0] NCCL INFO Using network IB",
-        "vm:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'",
-        "vm:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 1 'mlx5_1' (no module)",
-    )
-    (network,) = log.networks
-    assert (network.plugin, network.devices, network.gdr) == (
-        "IB",
-        devices,
-        {"mlx5_0": True, "mlx5_1": False},
-    )
-
-
 def test_choices_of_all_versions(tmp_path: Path) -> None:
     log = read(
         tmp_path,
@@ -248,26 +150,6 @@ def test_speed_and_bandwidth_are_the_same(tmp_path: Path) -> None:
     ] * 2
 
 
-def test_diverted_paths_of_gpus_on_one_switch(tmp_path: Path) -> None:
-    head = "vm:7:7 [0] NCCL INFO "
-    lines = [
-        "=== System : maxBw 12.0 totalBw 12.0 ===",
-        "CPU/0-1 (1/1/2)",
-        "+ PCI[24.0] - PCI/0-17000 (1000c03015d91d25)",
-        "              + PCI[24.0] - GPU/0-19000 (0)",
-        "              + PCI[24.0] - GPU/0-1a000 (1)",
-        "              + PCI[24.0] - PCI/0-1b000 (1000c03015d91d25)",
-        "                            + PCI[24.0] - GPU/0-1c000 (2)",
-        "+ PCI[24.0] - GPU/0-2d000 (3)",
-        "==========================================",
-        "GPU/0-19000 :GPU/0-1a000 (4/24.0/PHB) GPU/0-1c000 (4/24.0/PHB) GPU/0-2d000 (4/24.0/PHB) ",
-    ]
-    (machine,) = read(tmp_path, *(head + line for line in lines)).machines
-    kinds = {pair: path.kind for pair, path in machine.paths.items()}
-    assert kinds == {("GPU0", "GPU1"): "PIX", ("GPU0", "GPU2"): "PXB", ("GPU0", "GPU3"): "PHB"}
-    assert [gpu.numa for gpu in machine.gpus] == [1, 1, 1, 1]
-
-
 def test_warnings_once_and_p2p_that_is_off(tmp_path: Path) -> None:
     text = "P2P is disabled between connected GPUs 1 and 0. You can repress this message with NCCL_IGNORE_DISABLED_P2P"
     log = read(
@@ -282,6 +164,13 @@ def test_warnings_once_and_p2p_that_is_off(tmp_path: Path) -> None:
     assert [(quote.line, quote.text) for quote in log.warnings] == [
         (4, "vm:0:0 [0] shmutils.cc:72 NCCL WARN Error: no /dev/shm/nccl-x")
     ]
+
+
+def test_functions_of_plugins_may_have_spaces(tmp_path: Path) -> None:
+    text = "NCCL WARN NET/OFI Request 0x7f completed with error. RC: 103"
+    function = "int cm_req_handle_error_entry(nccl_net_ofi_context_t*, fid_cq*, uint16_t):46"
+    log = read(tmp_path, f"[2026-01-01 12:08:32] node-0:194:710 [0] {function} {text}")
+    assert [quote.text for quote in log.warnings] == [f"node-0:194:710 [0] {function} {text}"]
 
 
 def test_lines_without_a_process_still_tell(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ _COUNTS = re.compile(
 )
 _PATTERN = re.compile(
     rb"Pattern (\d{1,2}), crossNic \d{1,2}, nChannels (\d{1,4}), (?:bw|speed) (\d{1,9}\.\d{1,9})/(\d{1,9}\.\d{1,9}), "
-    rb"type ([A-Z0-9]{3})/([A-Z0-9]{3}), sameChannels \d"
+    rb"type ([A-Z0-9]{3,4})/([A-Z0-9]{3,4}), sameChannels \d"
 )
 _RING = re.compile(rb"Channel \d{1,4}/\d{1,4} ?:((?: +\d{1,7})+) *\Z")
 # Bus numbers in brackets until 2.17, NVML's device numbers from 2.18; what follows ``comm`` is RCCL's.

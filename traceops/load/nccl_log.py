@@ -187,6 +187,8 @@ class _Reader:
         value = match[2].decode(errors="replace")
         if _NUMBER.match(value):  # NCCL ends a sentence after numbers, but not after text
             value = value[:-1]
+        if name == "NCCL_IB_DISABLE" and value.strip() not in ("", "0"):
+            self._networks.switched_off(line, "IB")
         if (name, value) not in self._settings and len(self._settings) < _MOST_SETTINGS:
             self._settings[name, value] = NcclSetting(name, value, Quote(path, line.number, quoted(line.raw)))
 

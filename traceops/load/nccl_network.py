@@ -2,8 +2,9 @@
 
 A plugin failure is a line of `_EVENTS` or `_PLUGIN_EVENTS` of a kind in NETWORK_FAILURES, and besides:
 
-- ``Failed to initialize NET plugin IB`` where the process did not say before that there is no device or no library,
-  and `No device found` after devices that could not be opened;
+- ``Failed to initialize NET plugin``, where the plugin is not NCCL's own or a variant of it that found no device;
+- `No device found` after devices that could not be opened or warnings about verbs, and where the sockets then go over
+  an interface of InfiniBand;
 - a plugin's library that was found and could not be loaded: ``NET/Plugin`` with the loader's words about another
   library than the plugin's own, or without `No such file`;
 - ``Could not find`` and `No such file` about a plugin that NCCL_NET_PLUGIN asks for.
@@ -33,6 +34,10 @@ _EVENTS: tuple[tuple[bytes, NetworkEventKind, str | None], ...] = (
     (b"NET/OFI No eligible providers were found", "plugin_failed", "AWS Libfabric"),
     (b"NET/OFI Unable to find a protocol that worked", "plugin_failed", "AWS Libfabric"),
     (b"NET/OFI Couldn't open a fabric provider", "plugin_failed", "AWS Libfabric"),
+    (b"NET/OFI Failed to initialize sendrecv protocol", "plugin_failed", "AWS Libfabric"),
+    (b"NET/OFI Failed to initialize SENDRECV protocol", "plugin_failed", "AWS Libfabric"),
+    (b"NET/OFI Failed to initialize rdma protocol", "plugin_failed", "AWS Libfabric"),
+    (b"NET/OFI Failed to initialize RDMA protocol", "plugin_failed", "AWS Libfabric"),
     (b"NET/OFI CUDA initialization failed", "plugin_failed", "AWS Libfabric"),
     (b"NET/OFI initialization failed", "plugin_failed", "AWS Libfabric"),
     (b"NET/OFI aws-ofi-nccl initialization failed", "plugin_failed", "AWS Libfabric"),
@@ -57,6 +62,9 @@ _MISSING = re.compile(
 _LOADER = re.compile(rb"([^ :=/]{1,100}\.so[.0-9]{0,12}): (.{1,300})")
 _DEFAULT_PLUGIN = re.compile(rb"(?:.*/)?lib[nr]ccl-net\.so\Z")
 _USING = re.compile(rb"NET/(IB|Socket) : Using(.*)")
+_OVER_IB = re.compile(
+    rb"NET/Socket : Using \[\d{1,5}\]ib[a-z]{0,3}\d"
+)  # ib0, ibp24s0: InfiniBand's interfaces
 _DEVICE = re.compile(rb" \[(\d{1,5})\](?:=\{([^}]{1,500})\}|([^ ]{1,200}))")
 _ADDRESS = re.compile(r":[^<]{0,100}<\d{1,5}>\Z")
 _NETWORK = re.compile(rb"Using network (.{1,80}?)\s*\Z")
@@ -67,7 +75,7 @@ _MOST_PROCESSES = 1 << 16
 _MOST_DEVICES = 256
 # A message that holds none of these tells nothing of the network.
 _NEEDLES: tuple[bytes, ...] = (
-    b"NET/", b"NET plugin", b"Using network ", b"libibverbs", b"network ", b"interface", b"IFNAME", b"plugin",
+    b"NET/", b"NET plugin", b"Using network ", b"ibv", b"network ", b"interface", b"IFNAME", b"plugin", b"dlvsym",
 )  # fmt: skip
 
 
@@ -75,7 +83,7 @@ _NEEDLES: tuple[bytes, ...] = (
 class _Process:
     """What one process said so far. devices and gdr: by network, ``IB`` or ``Socket``.
 
-    absent and broken: networks without a device, and with devices that cannot be used.
+    absent, off and broken: networks without a device, switched off, and with devices that cannot be used.
     """
 
     devices: dict[str, dict[int, str]] = field(default_factory=dict)
@@ -84,6 +92,7 @@ class _Process:
     provider: str | None = None
     absent: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
+    off: set[str] = field(default_factory=set)
     loaded: str | None = None
 
 
@@ -102,10 +111,11 @@ class Networks:
         if key not in self._processes and len(self._processes) >= _MOST_PROCESSES:
             return False
         process, message = self._processes[key], line.message
+        if line.warns and (b"ibv_" in message or b"dlvsym" in message):
+            process.broken.add("IB")
         event = _event(message, process)
         if event is not None:
             self._add(event, line, path)
-            return True
         if (using := _USING.match(message)) is not None:
             devices = process.devices.setdefault(using[1].decode(), {})
             told = _DEVICE.finditer(using[2].partition(b"; OOB")[0])
@@ -124,8 +134,14 @@ class Networks:
         elif (loaded := _LOADED.match(message)) is not None:
             process.loaded = loaded[1].decode(errors="replace")
         else:
-            return False
+            return event is not None
         return True
+
+    def switched_off(self, line: NcclLine, plugin: str) -> None:
+        """A setting keeps the line's process from using a network."""
+        key = line.speaker.host, line.speaker.pid
+        if key in self._processes or len(self._processes) < _MOST_PROCESSES:
+            self._processes[key].off.add(plugin)
 
     def _add(self, event: tuple[NetworkEventKind, str | None], line: NcclLine, path: str) -> None:
         kind, plugin = event
@@ -158,8 +174,8 @@ class Networks:
 
 
 def _driver(plugin: str) -> str:
-    """Whose ``Using`` line names a plugin's devices: IBext and its successors print the one of IB."""
-    return "IB" if plugin.startswith("IB") else plugin
+    """Whose lines tell of a plugin's devices: NVIDIA's external ones print those of IB."""
+    return "IB" if plugin.startswith(("IB", "SPCX")) else plugin
 
 
 def _event(message: bytes, process: _Process) -> tuple[NetworkEventKind, str | None] | None:
@@ -177,7 +193,11 @@ def _event(message: bytes, process: _Process) -> tuple[NetworkEventKind, str | N
             return kind, process.loaded
     if (failed := _FAILED.match(message)) is not None:
         plugin = failed[1].decode(errors="replace")
-        return ("no_device" if plugin in process.absent else "plugin_failed"), plugin
+        if _driver(plugin) in process.broken or (_driver(plugin) not in process.absent and plugin != "IB"):
+            return "plugin_failed", plugin
+        return ("no_device" if _driver(plugin) in process.absent else "disabled"), plugin
+    if "IB" in process.absent - process.off and _OVER_IB.match(message) is not None:
+        return "device_failed", "IB"
     if message.startswith(b"NET/Plugin"):
         return _plugin_event(message)
     return None

@@ -21,17 +21,18 @@ _ID = rb"(?:([0-9A-Fa-f]{1,4})-)?([0-9A-Fa-f]{1,16})"
 _BEGIN = re.compile(rb"=== System : max(?:Bw|Width) ")
 _CPU = re.compile(rb"CPU/" + _ID + rb" \(\d")
 _NODE = re.compile(
-    rb" {0,200}\+ (PCI|NVL|XGMI|C2C|NET)\[(\d{1,6}\.\d)\] - (GPU|NIC|NET|PCI|NVS)/"
+    rb" {0,200}\+ (PCI|NVL|XGMI|C2C|NET|LOC)\[(\d{1,6}\.\d)\] - (GPU|DEV|NIC|NET|PCI|NVS)/"
     + _ID
     + rb"(?: \(([0-9A-Fa-f/.]{1,80})\))?\s*\Z"
 )
 _OWNER = re.compile(rb"(GPU|NET)/" + _ID + rb" :")
-_PATH = re.compile(rb"(GPU|NET)/" + _ID + rb" \((\d{1,4})/(\d{1,9}(?:\.\d{1,9})?)/([A-Z0-9]{3})\)")
+_PATH = re.compile(rb"(GPU|NET)/" + _ID + rb" \((\d{1,4})/(\d{1,9}(?:\.\d{1,9})?)/([A-Z0-9]{3,4})\)")
 _SPEED = re.compile(rb"\d{1,9}\.\d{1,9}\Z")
 _NO_NUMA = (b"f" * 14, b"f" * 16)
 # NVB goes over another GPU's NVLinks and PXN over another GPU to its NIC: neither is a path of the two themselves.
 _KINDS: dict[bytes, PathKind] = {
-    b"NVL": "NV", b"C2C": "C2C", b"PIX": "PIX", b"PXB": "PXB", b"P2C": "PHB", b"PHB": "PHB", b"SYS": "SYS",
+    b"NVL": "NV", b"XGMI": "XGMI", b"C2C": "C2C", b"PIX": "PIX", b"PXB": "PXB", b"P2C": "PHB", b"PHB": "PHB",
+    b"SYS": "SYS",
 }  # fmt: skip
 _LINKS: dict[str, Literal["IB", "RoCE"]] = {"IB": "IB", "RoCE": "RoCE"}
 _NO_BUS = "0000:00:00.0"  # of a NIC that is not on PCIe
@@ -93,7 +94,7 @@ class Section:
     def _take_node(self, node: re.Match[bytes], depth: int, line: int, raw: bytes) -> None:
         link, gbs, kind, number = node[1], float(node[2]), node[3], node[5]
         if link in (b"NVL", b"XGMI", b"C2C"):
-            if self._gpu is not None and link != b"C2C" and kind in (b"GPU", b"NVS"):
+            if self._gpu is not None and link != b"C2C" and kind in (b"GPU", b"DEV", b"NVS"):
                 other = _SWITCH if kind == b"NVS" else bus_id(number)
                 path: PathKind = "NV" if link == b"NVL" else "XGMI"
                 self._gpu.nvlinks.setdefault(other, (path, gbs, Quote(self.path, line, quoted(raw))))
@@ -104,10 +105,12 @@ class Section:
             self.systems.add(node[4] or b"0")
         if kind == b"PCI":
             self._switches.append((depth, bus_id(number)))
-        elif kind == b"GPU":
+        elif kind == b"DEV" or (kind == b"GPU" and link == b"PCI"):
             switches = tuple(name for _, name in self._switches)
-            self._gpu = self.gpus.setdefault(bus_id(number), _GpuSeen(self._numa, switches))
-        elif kind == b"NIC":
+            self._gpu = self.gpus.get(bus_id(number)) or _GpuSeen(self._numa, switches)
+        if kind == b"GPU" and self._gpu is not None:  # from 2.29 on inside its device
+            self.gpus.setdefault(bus_id(number), self._gpu)
+        if kind == b"NIC":
             self._card = bus_id(number)
         elif kind == b"NET" and node[6] is not None:
             speed = node[6].rpartition(b"/")[2]

@@ -13,11 +13,12 @@ PATH_KINDS: tuple[PathKind, ...] = ("NV", "XGMI", "C2C", "PIX", "PXB", "PHB", "N
 Transport = Literal["P2P", "SHM", "NET", "COLLNET", "NVLS"]
 # What a line says of a network that NCCL could or could not use. Normal on a machine without that network:
 # no_plugin, no external plugin is installed; no_device, the network has no device here; no_library, what drives it
-# is not installed. Failures: plugin_missing, one that was asked for is not installed; plugin_failed, one was found
+# is not installed; disabled, it is switched off by a setting, or NCCL gives no reason and warns of nothing. Failures:
+# plugin_missing, one that was asked for is not installed; plugin_failed, one was found
 # and did not start; device_failed, devices exist and cannot be used; no_interface, no interface fits what was asked
 # for; no_network, no network at all started, or not the one that was asked for.
 NetworkEventKind = Literal[
-    "no_plugin", "no_device", "no_library",
+    "no_plugin", "no_device", "no_library", "disabled",
     "plugin_missing", "plugin_failed", "device_failed", "no_interface", "no_network",
 ]  # fmt: skip
 NETWORK_FAILURES: tuple[NetworkEventKind, ...] = (
