@@ -122,6 +122,31 @@ def test_a_driver_that_does_not_answer_is_an_error_and_nothing_else_suffers(tmp_
     assert one(looks, "interfaces").level == "ok"
 
 
+def test_the_driver_s_own_words_tell_what_to_do(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    program = programs / "nvidia-smi"
+    # as in anderskm/gputil issue 55
+    program.write_text(
+        "#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n"
+    )
+    program.chmod(0o755)
+    looks = look_around({"PATH": str(programs)}, machine(tmp_path / "root"))[1]
+    driver = one(looks, "NVIDIA driver")
+    assert (
+        driver.level == "error" and "version mismatch" in driver.why and "updated under it" in driver.advice
+    )
+
+
+def test_a_gpu_without_nvlink_prints_nothing(tmp_path: Path) -> None:
+    def silent(command: Sequence[str], timeout_s: float) -> Output:
+        return Output("") if "nvlink" in command else h200(command, timeout_s)
+
+    seen = see({}, machine(tmp_path), silent)
+    cards = Output(HEALTHY.replace("NVIDIA H200<", "NVIDIA L4<").replace("<state>Completed", "<state>N/A"))
+    assert one(judge(replace(seen, smi=cards), {})[1], "NVLink").found == "none"
+
+
 def test_what_never_comes_back_holds_up_nothing() -> None:
     never = threading.Event()
     done = _within({"quick": (lambda: 1, 5.0), "never": (never.wait, 0.05)})

@@ -18,6 +18,7 @@ from traceops.doctor.looks.container import (
     read_surroundings,
 )
 from traceops.doctor.looks.cpus import Cpus, Near, look_at_cpus, read_near
+from traceops.doctor.looks.efa import look_at_efa, read_plugin
 from traceops.doctor.looks.files import cores, listed
 from traceops.doctor.looks.interfaces import Interface, look_at_interfaces, read_interfaces, taken_by_nccl
 from traceops.doctor.looks.rdma import Port, Rdma, look_at_rdma, read_rdma
@@ -274,6 +275,17 @@ def test_rdma_ports() -> None:
     assert wrong(waiting) == {"RDMA devices": "warning"} and "opensm" in waiting[0].advice
     efa = Rdma("rdmap0s6", (Port(1, "ACTIVE", 100.0, "Unspecified"),), None, "efa")
     assert wrong(look_at_rdma([efa], True, "h")) == {}
+
+
+def test_efa_needs_its_plugin(tmp_path: Path) -> None:
+    efa = Rdma("rdmap0s6", (Port(1, "ACTIVE", 100.0, "Unspecified"),), None, "efa")
+    assert wrong(look_at_efa([efa], read_plugin({}, tmp_path), 8, "h")) == {"NCCL's EFA plugin": "warning"}
+    put(tmp_path, {"opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so": ""})
+    (look,) = look_at_efa([efa], read_plugin({}, tmp_path), 8, "h")
+    assert look.advice == "export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:$LD_LIBRARY_PATH"
+    loaded = read_plugin({"LD_LIBRARY_PATH": "/usr/lib:/opt/amazon/ofi-nccl/lib"}, tmp_path)
+    assert wrong(look_at_efa([efa], loaded, 8, "h")) == {}
+    assert look_at_efa([hca(0)], read_plugin({}, tmp_path), 8, "h") == ()
 
 
 # Software

@@ -12,6 +12,7 @@ from traceops.doctor.look_see import Run, Seen, see
 from traceops.doctor.looks.cgroups import look_at_limits
 from traceops.doctor.looks.container import look_at_container, look_at_gdr, look_at_pcie_ways
 from traceops.doctor.looks.cpus import Near, look_at_cpus
+from traceops.doctor.looks.efa import look_at_efa
 from traceops.doctor.looks.files import listed
 from traceops.doctor.looks.gpus import look_at_gpus
 from traceops.doctor.looks.interfaces import Interface, look_at_interfaces
@@ -112,14 +113,14 @@ def _gpus(seen: Seen, machine: Machine) -> list[Look]:
     host, driver = seen.host, seen.driver
     if driver is None or not driver.gpus:
         why = f"no GPU to look at: {seen.smi.problem or 'nvidia-smi shows none'}"
-        areas = (("GPU", "GPUs"), ("GPU", "Xid errors"), ("NVLink", "NVLink"), ("PCIe", "GPU link"))
-        return [
-            *(Look(host, area, what, "none", "not_evaluated", why) for area, what in areas),
-            Look(host, "PCIe", "direct access (P2P)", "none", "not_evaluated", why),
-        ]
+        areas = (("GPU", "GPUs"), ("NVLink", "NVLink"), ("PCIe", "GPU link"), ("PCIe", "direct access (P2P)"))
+        unseen = [Look(host, area, what, "none", "not_evaluated", why) for area, what in areas]
+        if seen.around is None or not seen.around.has_gpus:
+            return [*unseen, Look(host, "GPU", "Xid errors", "none", "not_evaluated", why)]
+        return [*unseen, *look_at_xids(seen.log.text, seen.log.problem, {}, host)]
     gpus = driver.gpus
     labels = {gpu.bus_id: gpu.label for gpu in gpus if gpu.bus_id}
-    links = parse_nvlink_status(seen.nvlink.text) or None
+    links = parse_nvlink_status(seen.nvlink.text) if seen.nvlink.problem is None else None
     looks = [*look_at_gpus(driver, host), *look_at_xids(seen.log.text, seen.log.problem, labels, host)]
     looks += look_at_nvlink(gpus, links, machine.paths, host)
     looks += look_at_lanes(gpus, host)
@@ -170,9 +171,11 @@ def _network(seen: Seen) -> list[Look]:
         *look_at_interfaces(seen.interfaces, bool(active), host),
         *look_at_rdma(seen.rdma, seen.openable, host),
     ]
+    gpus = len(seen.driver.gpus) if seen.driver else 0
+    if seen.plugin is not None:
+        looks += look_at_efa(seen.rdma, seen.plugin, gpus, host)
     if seen.around is not None:
         efa = any(one.family == "EFA" for one in active)
-        gpus = len(seen.driver.gpus) if seen.driver else 0
         looks.append(look_at_gdr(seen.around, bool(active), efa, gpus, host))
     return looks
 
@@ -188,7 +191,7 @@ def _software(seen: Seen, environ: Mapping[str, str]) -> list[Look]:
     here = Here(
         seen.interfaces,
         seen.rdma,
-        None if seen.smi.problem and seen.around and seen.around.on_bus else len(gpus),
+        None if driver is None and seen.around and seen.around.has_gpus else len(gpus),
         tuple(gpu.uuid for gpu in gpus if gpu.uuid),
         software.nccl if software else None,
         software.torch if software else None,
@@ -197,4 +200,6 @@ def _software(seen: Seen, environ: Mapping[str, str]) -> list[Look]:
 
 
 def _late(host: str, area: str, what: str) -> Look:
-    return Look(host, area, what, "", "not_evaluated", "files of /proc and /sys did not answer in time")
+    return Look(
+        host, area, what, "not known", "not_evaluated", "files of /proc and /sys did not answer in time"
+    )

@@ -15,6 +15,7 @@ from typing import Any
 from traceops.doctor.looks.cgroups import Limits, read_limits
 from traceops.doctor.looks.container import Surroundings, read_surroundings
 from traceops.doctor.looks.cpus import Cpus, Near, read_cpus, read_near
+from traceops.doctor.looks.efa import Plugin, read_plugin
 from traceops.doctor.looks.interfaces import Interface, read_interfaces
 from traceops.doctor.looks.rdma import Rdma, can_open, read_rdma
 from traceops.doctor.looks.smi import Smi, parse_smi
@@ -43,7 +44,7 @@ class Seen:
     """What a look around read, before anything of it is judged; None for what was not read in time.
 
     smi to log: what the programs printed. near: where each GPU sits, by bus id. openable: programs may use the RDMA
-    devices. files: NCCL's own, see `nccl_files`.
+    devices. plugin: of NCCL, for EFA. files: NCCL's own, see `nccl_files`.
     """
 
     host: str
@@ -55,6 +56,7 @@ class Seen:
     interfaces: tuple[Interface, ...] | None = None
     rdma: tuple[Rdma, ...] | None = None
     openable: bool | None = None
+    plugin: Plugin | None = None
     cpus: Cpus | None = None
     near: Mapping[str, Near] = field(default_factory=dict)
     limits: Limits | None = None
@@ -78,9 +80,10 @@ def see(environ: Mapping[str, str], root: Path = Path("/"), run: Run = output) -
         name: (asking(command, limit), limit + _AFTER_S) for name, (command, limit) in _PROGRAMS.items()
     }
     files: dict[str, Callable[[], Any]] = {
-        "interfaces": lambda: read_interfaces(root),
+        "interfaces": lambda: read_interfaces(root, _addressed() if root == Path("/") else None),
         "rdma": lambda: read_rdma(root),
         "openable": lambda: can_open(root),
+        "plugin": lambda: read_plugin(environ, root),
         "cpus": lambda: read_cpus(root),
         "limits": lambda: read_limits(root),
         "around": lambda: read_surroundings(environ, root),
@@ -94,6 +97,16 @@ def see(environ: Mapping[str, str], root: Path = Path("/"), run: Run = output) -
     ids = [gpu.bus_id for gpu in smi.gpus if gpu.bus_id] if smi else []
     done.update(_within({"near": (lambda: {bus_id: read_near(root, bus_id) for bus_id in ids}, _FILES_S)}))
     return Seen(socket.gethostname(), **done)
+
+
+def _addressed() -> set[str]:
+    """Interfaces of this host that have an IPv4 or IPv6 address."""
+    import psutil  # type: ignore[import-untyped, unused-ignore]
+
+    families = (socket.AF_INET, socket.AF_INET6)
+    return {
+        name for name, found in psutil.net_if_addrs().items() if any(one.family in families for one in found)
+    }
 
 
 def _ask(command: Sequence[str], limit: float, environ: Mapping[str, str], run: Run) -> Output:

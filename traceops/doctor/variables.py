@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from traceops.doctor.here import Here
@@ -69,6 +70,9 @@ def check_variables(
     judged = {look.what for look in looks if look.level in ("warning", "error")}
     looks += [look for look in costs(set_, here, host) if look.what not in judged]
     looks += clashes(set_, here, host)
+    if here.gpus == 0:  # no job here uses NCCL: nothing fails, but what is set may be meant for other nodes
+        looks = [replace(look, level="warning") if look.level == "error" and look.what.startswith("NCCL_") else look
+                 for look in looks]  # fmt: skip
     if not looks:
         found = f"{known} known, none wrong" if known else "none set"
         looks = [Look(host, "environment", "variables of NCCL and torch", found)]

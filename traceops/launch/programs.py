@@ -30,6 +30,9 @@ def output(command: Sequence[str], timeout_s: float) -> Output:
             process.communicate(timeout=0.5)
         return Output("", f"no answer within {timeout_s:.0f} s")
     if process.returncode:
-        lines = err.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
-        return Output("", lines[-1])
+        # nvidia-smi tells of its failure on stdout, in its first line
+        told = err.decode(errors="replace").split("\n")[::-1] + out.decode(errors="replace").split("\n")
+        return Output(
+            "", next((line.strip() for line in told if line.strip()), f"exit code {process.returncode}")
+        )
     return Output(out.decode(errors="replace"))

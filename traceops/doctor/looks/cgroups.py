@@ -141,7 +141,7 @@ def look_at_limits(limits: Limits, gpus: int, rdma: bool, host: str) -> tuple[Lo
 
 def _shared_memory(limits: Limits, gpus: int, host: str) -> Look:
     if limits.shm is None:
-        return Look(host, "memory", "/dev/shm", "", "not_evaluated", "there is no /dev/shm")
+        return Look(host, "memory", "/dev/shm", "not known", "not_evaluated", "there is no /dev/shm")
     free = limits.shm_free if limits.shm_free is not None else limits.shm
     found = size(limits.shm) + (f", {size(free)} free" if free < 0.9 * limits.shm else "")
     facts = {"bytes": limits.shm, "free_bytes": free, "nccl_segments": limits.leftovers}

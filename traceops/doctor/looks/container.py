@@ -37,6 +37,11 @@ class Surroundings:
     peermem: bool = False
     dmabuf: bool = False
 
+    @property
+    def has_gpus(self) -> bool:
+        """Whether anything shows NVIDIA GPUs, whatever nvidia-smi says."""
+        return bool(self.gpu_files or self.on_bus or self.of_driver)
+
 
 def read_surroundings(environ: Mapping[str, str], root: Path) -> Surroundings:
     """What files and variables tell of the container and the PCI bus."""
@@ -146,11 +151,13 @@ def look_at_container(
 
 
 def _driver_trouble(around: Surroundings, gpus: int, problem: str | None, host: str) -> list[Look]:
-    if gpus or not (around.gpu_files or around.on_bus or around.of_driver):
+    if gpus or not around.has_gpus:
         return []
     said = problem or "it shows none"
     if "Driver/library version mismatch" in said:
         advice = "the driver was updated under it: reboot, or unload and load the nvidia modules"
+    elif "device handle" in said or "is lost" in said:
+        advice = "a GPU fell off the bus: sudo dmesg | grep -iE 'xid|nvrm'; power the host off and on"
     elif "no answer" in said:
         advice = "the driver hangs: sudo dmesg | grep -iE 'xid|nvrm'; reboot the host"
     elif "Unknown Error" in said and around.kind:
@@ -204,7 +211,12 @@ def look_at_gdr(around: Surroundings, rdma: bool, efa: bool, gpus: int, host: st
     what = "GPUDirect RDMA"
     if not rdma or not gpus:
         return Look(
-            host, "network", what, "", "not_evaluated", f"there is no {'GPU' if rdma else 'RDMA device'}"
+            host,
+            "network",
+            what,
+            "not known",
+            "not_evaluated",
+            f"there is no {'GPU' if rdma else 'RDMA device'}",
         )
     if around.peermem:
         return Look(host, "network", what, "nvidia-peermem is loaded")

@@ -71,7 +71,9 @@ def look_at_cpus(
     gpus: by label. quota: processors that a cgroup grants, None without a limit.
     """
     if not cpus.allowed:
-        return (Look(host, "NUMA", "cores", "", "not_evaluated", "this system has no /proc/self/status"),)
+        return (
+            Look(host, "NUMA", "cores", "not known", "not_evaluated", "this system has no /proc/self/status"),
+        )
     total = sum(len(one) for one in cpus.nodes.values())
     found = f"{len(cpus.allowed)}{f' of {total}' if total > len(cpus.allowed) else ''} cores"
     found += f" on {len(cpus.nodes)} NUMA nodes" if len(cpus.nodes) > 1 else ""

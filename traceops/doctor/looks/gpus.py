@@ -183,13 +183,9 @@ def _speed(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
             _CAPPED[r] for r in gpu.reasons if r in _CAPPED and (gpu.idle or r != "sw_power_cap")
         )
 
-    most = max((gpu.power_limit or 0 for gpu in gpus), default=0)
-
     def weaker(gpu: SmiGpu) -> str:
-        same = [other for other in gpus if other.name == gpu.name]
-        low = gpu.power_limit is not None and gpu.power_limit < _LESS_POWER * max(
-            o.power_limit or 0 for o in same
-        )
+        most = max(other.power_limit or 0 for other in gpus if other.name == gpu.name)
+        low = gpu.power_limit is not None and gpu.power_limit < _LESS_POWER * most
         return f"{gpu.power_limit:g} W, siblings {most:g} W" if low else ""
 
     def limited(gpu: SmiGpu) -> str:
@@ -207,10 +203,10 @@ def _speed(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
     return [
         *_some(gpus, slowed, host, "throttled", "warning", "the slowest GPU makes all ranks wait",
                "check cooling and power supply: nvidia-smi -q -d PERFORMANCE,TEMPERATURE -i {index}"),
-        *_some(gpus, capped, host, "clocks lowered", "note", "",
+        *_some(gpus, capped, host, "clocks lowered", "note", "compute is slower than the card could",
                "if nobody wants that: sudo nvidia-smi -i {index} -rac, sudo nvidia-smi -i {index} -rgc"),
         *_some(gpus, weaker, host, "power limit", "warning", "a GPU with less power makes the others wait",
-               f"sudo nvidia-smi -i {{index}} -pl {most:g}"),
+               "as its siblings have: sudo nvidia-smi -i {index} -pl WATTS"),
         *_some(gpus, limited, host, "power limit below default", "note", "compute is slower than the card could",
                "if nobody wants that: sudo nvidia-smi -i {index} -pl WATTS"),
         *_some(gpus, hot, host, "temperature", "warning", "it is about to lower its clocks",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,21 +41,26 @@ class Interface:
         return self.up and self.address
 
 
-def read_interfaces(root: Path) -> tuple[Interface, ...]:
-    """All interfaces of /sys/class/net in the kernel's order; () on a system without it."""
+def read_interfaces(root: Path, addressed: Collection[str] | None = None) -> tuple[Interface, ...]:
+    """All interfaces of /sys/class/net in the kernel's order; () on a system without it.
+
+    addressed: those with an address; without it, those that have an IPv4 route or are known to have an IPv6 address,
+    because /proc lists IPv4 addresses without saying whose they are.
+    """
     routes = _routes(text(root / "proc/net/route") or "")
     sixth = {
         line.split()[-1] for line in (text(root / "proc/net/if_inet6") or "").splitlines() if line.split()
     }
+    addressed = {*routes, *sixth} if addressed is None else addressed
     found = [
-        _interface(folder, routes, sixth)
+        _interface(folder, routes, addressed)
         for folder in entries(root / "sys/class/net")
         if exists(folder / "ifindex")
     ]
     return tuple(sorted(found, key=lambda interface: interface.index))
 
 
-def _interface(folder: Path, routes: dict[str, bool], sixth: set[str]) -> Interface:
+def _interface(folder: Path, routes: dict[str, bool], addressed: Collection[str]) -> Interface:
     flags = text(folder / "flags") or ""
     up = re.fullmatch(r"0x[0-9a-f]{1,8}", flags) is not None and bool(int(flags, 16) & _UP)
     state = text(folder / "operstate")
@@ -67,8 +72,7 @@ def _interface(folder: Path, routes: dict[str, bool], sixth: set[str]) -> Interf
         name,
         number(folder / "ifindex") or 0,
         up and state not in ("down", "lowerlayerdown", "notpresent", "dormant"),
-        # an address shows by the route it brings: /proc lists IPv4 addresses without saying whose they are
-        name == "lo" or name in routes or name in sixth,
+        name == "lo" or name in addressed,
         speed if speed is not None and speed > 0 else None,
         number(folder / "mtu"),
         exists(folder / "device") or bool(ports),
@@ -148,7 +152,14 @@ def look_at_interfaces(interfaces: Sequence[Interface], rdma: bool, host: str) -
     """
     if not interfaces:
         return (
-            Look(host, "network", "interfaces", "", "not_evaluated", "this system has no /sys/class/net"),
+            Look(
+                host,
+                "network",
+                "interfaces",
+                "not known",
+                "not_evaluated",
+                "this system has no /sys/class/net",
+            ),
         )
     looks = [_choice(interfaces, rdma, host)]
     for bond in (interface for interface in interfaces if interface.ports_down):

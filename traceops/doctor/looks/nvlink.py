@@ -80,7 +80,9 @@ def look_at_nvlink(
     if links is None:
         return (
             *looks,
-            Look(host, "NVLink", "NVLink", "", "not_evaluated", "nvidia-smi nvlink -s gave no answer"),
+            Look(
+                host, "NVLink", "NVLink", "not known", "not_evaluated", "nvidia-smi nvlink -s gave no answer"
+            ),
         )
     counts = {gpu: len(links.get(gpu.index, Links((), 0)).up) for gpu in gpus}
     facts = {
@@ -205,7 +207,9 @@ def look_at_p2p(
     """Whether GPUs may read each other's memory."""
     what = "direct access (P2P)"
     if not pairs:
-        return (Look(host, "PCIe", what, "", "not_evaluated", "nvidia-smi topo -p2p r gave no answer"),)
+        return (
+            Look(host, "PCIe", what, "not known", "not_evaluated", "nvidia-smi topo -p2p r gave no answer"),
+        )
     bad = {pair: said for pair, said in pairs.items() if said != "OK" and pair[0] < pair[1]}
     if not bad:
         return (Look(host, "PCIe", what, f"all {len(pairs) // 2} pairs"),)
@@ -240,7 +244,7 @@ def look_at_lanes(gpus: Sequence[SmiGpu], host: str) -> tuple[Look, ...]:
     """PCIe lanes and generation of GPUs against siblings; an idle GPU lowers its generation by itself, never width."""
     known = [gpu for gpu in gpus if gpu.pcie is not None and gpu.pcie.width]
     if not known:
-        return (Look(host, "PCIe", "GPU link", "", "not_evaluated", "the driver does not say"),)
+        return (Look(host, "PCIe", "GPU link", "not known", "not_evaluated", "the driver does not say"),)
     found = sorted({f"gen {_pcie(gpu).most_generation or '?'} x{_pcie(gpu).width}" for gpu in known})
     facts = {
         gpu.label: {"generation": _pcie(gpu).generation, "width": _pcie(gpu).width,

@@ -84,7 +84,7 @@ def look_at_xids(log: str | None, problem: str | None, labels: dict[str, str], h
     """What the kernel's log says of GPUs since boot. labels: ``GPU0`` by bus id. problem: why there is no log."""
     if log is None or problem:
         return (
-            Look(host, "GPU", "Xid errors", "", "not_evaluated", f"the kernel's log cannot be read: {problem}",
+            Look(host, "GPU", "Xid errors", "not known", "not_evaluated", f"the kernel's log cannot be read: {problem}",
                  "sudo dmesg | grep -i xid"),
         )  # fmt: skip
     xids = parse_xids(log)
