@@ -20,6 +20,7 @@ OF_THE_NETWORK = {
     "nccl": 0.1,
     "gloo": 0.03,
 }  # of the fastest network device's speed: TCP may reach little more
+SLOWEST_NETWORK_GBS = 0.05  # half of what 1 Gbit/s gives: slow wherever nobody knows the network's speed
 _LEAST_SIBLINGS = 3
 # Messages of trials that no variable of NCCL or gloo can change.
 _NOT_COMMUNICATION = re.compile(

@@ -21,7 +21,7 @@ _SLOW: dict[Scope, tuple[str, str, str]] = {
     ),
     "all": (
         "all-reduce between the nodes",
-        "the nodes' network devices",
+        "a network between nodes",
         "measure the network itself (iperf3, ib_write_bw); see its route and its limits",
     ),
 }

@@ -11,6 +11,7 @@ from traceops.doctor.assess import (
     FAR_BELOW,
     OF_ITS_PAST,
     OF_THE_NETWORK,
+    SLOWEST_NETWORK_GBS,
     Assessment,
     assess,
     large_all_reduce,
@@ -131,7 +132,7 @@ class Course:
         if past is not None and len(past.gpus) == len(self.runner.tested):
             inside.append(OF_ITS_PAST * past.busbw_gbs)
         speeds = [nic.speed_gbs for nic in machine.nics if nic.speed_gbs and nic.up is not False]
-        between = max(speeds, default=0.0) * OF_THE_NETWORK[self.runner.backend]
+        between = max(speeds) * OF_THE_NETWORK[self.runner.backend] if speeds else SLOWEST_NETWORK_GBS
         told = self.runner.nodes.gather((max(inside, default=0.0), between), tuple[float, float])
         scopes: tuple[Scope, ...] = ("node", "all") if len(told) > 1 else ("node",)
         known = {scope: min(found) for scope, found in zip(scopes, zip(*told, strict=True), strict=False)}

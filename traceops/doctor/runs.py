@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from traceops.doctor.assess import BAD
 from traceops.doctor.job import STAGES, Backend, Job, Meeting
 from traceops.doctor.model import Change, Outcome, Trial
 from traceops.doctor.nodes import MEET_S, Nodes
@@ -117,8 +118,11 @@ def merged(told: Sequence[tuple[Trial, ...]], hosts: Sequence[str]) -> tuple[Tri
     result = []
     for same in zip(*told, strict=True):
         worst = min(same, key=lambda trial: _WORST.index(trial.outcome))
+        bad = (
+            worst.outcome in BAD
+        )  # who fails at once often says more than who then waits for it until the end
         blamed = [
-            (host, trial) for host, trial in zip(hosts, same, strict=True) if trial.outcome == worst.outcome
+            (host, trial) for host, trial in zip(hosts, same, strict=True) if not bad or trial.outcome in BAD
         ]
         messages = dict.fromkeys(f"{host}: {trial.message}" for host, trial in blamed if trial.message)
         said = (f"{host}: {line}" for host, trial in zip(hosts, same, strict=True) for line in trial.said)
