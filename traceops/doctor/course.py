@@ -154,7 +154,8 @@ class Course:
         first_time = self.logs is not None and not change.size
         trials = self._run("node", ask, left, self.logs / "node" if first_time and self.logs else None)
         node = self._node(trials)
-        if len(self.runner.counts) == 1 or node.hopeless:
+        alone = node.failed & {"start", "all_reduce"}  # then it does not work over all of them either
+        if len(self.runner.counts) == 1 or node.hopeless or alone:
             return Configuration(change, trials, node)
         self.tell(f"testing all {len(self.runner.counts)} nodes together{with_it}")
         ask = replace(ask, stages=stages_of("start", "all_reduce", "ddp_step", "sweep"))
