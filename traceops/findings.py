@@ -169,7 +169,7 @@ RULES: tuple[Rule, ...] = (
         "A group's bus bandwidth is far below what its link should give",
         "Find out which path NCCL took (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,GRAPH: `via P2P`, `via SHM`, `via "
         "NET/Socket`), look for NCCL_P2P_DISABLE or NCCL_SHM_DISABLE in the environment, for containers without access "
-        "to the peers' devices, and at `nvidia-smi topo -m` and `nvidia-smi nvlink -s`.",
+        "to the peers' devices, and at `nvidia-smi topo -m` and `nvidia-smi nvlink -s`. `traceops doctor` tests it all.",
         True,
         "Bus bandwidth of messages of 8 MB and more, median, against a reference: measured on that host by `traceops "
         "doctor`, else NCCL's own expectation in its log, else what NCCL reaches over the NVLink of that GPU inside "

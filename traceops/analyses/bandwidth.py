@@ -8,7 +8,7 @@ import numpy as np
 
 from traceops.align.match import Collective, Matching
 from traceops.analyses.crossrank import CrossRank, mean_ms
-from traceops.analyses.links import LARGE_BYTES, busbw_gbs, collective_bytes
+from traceops.analyses.links import LARGE_BYTES, Reference, busbw_gbs, collective_bytes
 from traceops.findings import Verdict, finding, severity_of
 from traceops.model import Evidence
 from traceops.replay.what_if import REFERENCE
@@ -67,7 +67,7 @@ def judge_low(run: CrossRank) -> Verdict:
     ranks = sorted({rank for _, _, own, _, _ in low for rank in own})
     message = (
         f"Large {same[0].op} messages of {len(group)} ranks move {achieved:.1f} GB/s (bus bandwidth), {share:.1f} % "
-        f"of the {reference.busbw_gbs:g} GB/s that {reference.link} gives between {device or 'ranks'} {where}."
+        f"of the {reference.busbw_gbs:.4g} GB/s that {_known_from(reference, device)} {where}."
     )
     return Verdict(
         "TO-C001",
@@ -82,7 +82,7 @@ def judge_low(run: CrossRank) -> Verdict:
                         "busbw", round(achieved, 2), "GB/s", round(reference.busbw_gbs * _LOW_PCT[0] / 100, 1)
                     ),
                     Evidence("of the reference", round(share, 1), "%", _LOW_PCT[0]),
-                    Evidence("reference", reference.busbw_gbs, "GB/s"),
+                    Evidence("reference", round(reference.busbw_gbs, 2), "GB/s"),
                     Evidence("messages of 8 MB and more", sum(len(own) for *_, own in low), "collectives"),
                     Evidence("their transfer", round(total_ms, 3), "ms/step"),
                 ],
@@ -139,6 +139,16 @@ def judge_siblings(run: CrossRank) -> Verdict:
     return Verdict(
         "TO-C002", tuple(found), clear=f"no group takes {_SIBLING:g} times as long as its siblings"
     )
+
+
+def _known_from(reference: Reference, device: str | None) -> str:
+    """Who says what the link should give, as it stands before `of one host`."""
+    return {
+        "doctor": f"{reference.link} measured between GPUs"
+        if device
+        else f"{reference.link} measured between ranks",
+        "graph": f"{reference.link} should give by its own search, between ranks",
+    }.get(reference.source, f"{reference.link} gives between {device}")
 
 
 def _large(matching: Matching) -> dict[tuple[int, ...], list[Collective]]:

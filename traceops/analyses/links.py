@@ -40,7 +40,7 @@ _TRUSTED_SHARE = 0.3
 class Reference:
     """What a link should give, GB/s of bus bandwidth, and where that is known from.
 
-    link: as in `… that LINK gives`. source: ``doctor``, ``graph`` (NCCL's own search), ``table`` (the GPU's name),
+    link: what gives it. source: ``doctor``, ``graph`` (NCCL's own search), ``table`` (the GPU's name),
     ``siblings`` (the best group of the same kind).
     """
 
@@ -119,7 +119,7 @@ def _measured(fabric: Fabric, host: str | None, device: str | None) -> Reference
         rows = [row for row in reference.measured if row.op == "all_reduce" and row.bytes >= LARGE_BYTES]
         for row in rows:
             if best is None or row.busbw_gbs > best.busbw_gbs:
-                best = Reference(f"this host ({reference.host}, traceops doctor)", row.busbw_gbs, "doctor")
+                best = Reference(f"traceops doctor on {reference.host}", row.busbw_gbs, "doctor")
     return best
 
 
@@ -137,7 +137,7 @@ def _expected(fabric: Fabric, size: int, one_host: bool, listed: Reference | Non
                 continue
             gbs = graph.intra_gbs if one_host else min(graph.intra_gbs, graph.inter_gbs)
             if gbs > 0 and (best is None or gbs > best.busbw_gbs):
-                best = Reference(f"NCCL's ring ({_types(graph, one_host)}, by its own search)", gbs, "graph")
+                best = Reference(f"NCCL's ring over {_types(graph, one_host)}", gbs, "graph")
     return best
 
 

@@ -34,6 +34,11 @@ class PairMatrix:
     gbs: dict[tuple[int, int], float]
     outcomes: dict[tuple[int, int], Outcome]
     slow: frozenset[tuple[int, int]]
+    kind: str = "GPU"
+
+    def name(self, number: int) -> str:
+        """What one of them is called: a rank, where no GPUs were measured."""
+        return f"{self.kind}{number}"
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,8 @@ def pair_matrices(checkup: Checkup) -> list[PairMatrix]:
         gpus = tuple(sorted({gpu for pair in (*gbs, *wrong) for gpu in pair}))
         middle = median(gbs.values()) if gbs else 0.0
         slow = frozenset(pair for pair, value in gbs.items() if value < SLOW_PAIR * middle)
-        made.append(PairMatrix(host, gpus, gbs, wrong, slow))
+        kind = "GPU" if checkup.backend == "nccl" else "rank "
+        made.append(PairMatrix(host, gpus, gbs, wrong, slow, kind))
     return made
 
 

@@ -122,10 +122,10 @@ def bandwidth_table(checkup: Checkup) -> Table | None:
 def matrix_table(matrix: PairMatrix) -> Table:
     """Send and receive between every two devices, GB/s: the darker the faster; far below the others is marked."""
     most = max(matrix.gbs.values(), default=0.0)
-    columns = [Column("gpu", "From \\ to", make=lambda row: Cell(f"GPU{row['gpu']}"))]
+    columns = [Column("gpu", "From \\ to", make=lambda row: Cell(matrix.name(row["gpu"])))]
     for gpu in matrix.gpus:
         columns.append(
-            Column(str(gpu), f"GPU{gpu}", make=lambda row, gpu=gpu: _pair(matrix, row["gpu"], gpu, most))  # type: ignore[misc]
+            Column(str(gpu), matrix.name(gpu), make=lambda row, gpu=gpu: _pair(matrix, row["gpu"], gpu, most))  # type: ignore[misc]
         )
     host = f" on {matrix.host}" if matrix.host else ""
     return build_table(
@@ -139,12 +139,14 @@ def _pair(matrix: PairMatrix, one: int, other: int, most: float) -> Cell:
     pair = one, other
     if pair in matrix.outcomes:
         return Cell(
-            matrix.outcomes[pair], f"GPU{one} and GPU{other}: {matrix.outcomes[pair]}", "status fired"
+            matrix.outcomes[pair],
+            f"{matrix.name(one)} and {matrix.name(other)}: {matrix.outcomes[pair]}",
+            "status fired",
         )
     gbs = matrix.gbs.get(pair)
     if gbs is None:
         return number(None)
-    title = f"GPU{one} to GPU{other}: {gbs:.4g} GB/s"
+    title = f"{matrix.name(one)} to {matrix.name(other)}: {gbs:.4g} GB/s"
     if pair in matrix.slow:
         return Cell(gbs_text(gbs), f"{title}, far below the other pairs", "worst")
     return Cell(gbs_text(gbs), title, "heat", colour=f"rgba({_HEAT}, {0.06 + 0.44 * gbs / most:.3f})")

@@ -63,7 +63,8 @@ def print_doctor(
     _trials(console, checkup, verbose)
     _attempts(console, checkup)
     _bandwidth(console, checkup)
-    _settings(console, checkup)
+    document = next((str(path) for path in written if path.suffix == ".json"), "doctor.json")
+    _settings(console, checkup, document)
     for path, problem in checkup.problems[:5]:
         say(console, f"Not used: {path}: {problem}", STYLE["warning"], hanging=2)
     if written:
@@ -172,10 +173,10 @@ def _matrix(console: PlainConsole, matrix: PairMatrix) -> None:
     if not 1 < len(matrix.gpus) <= _MOST_MATRIX:
         return
     rows = [
-        [f"GPU{one}", *("" if one == other else _cell(matrix, (one, other)) for other in matrix.gpus)]
+        [matrix.name(one), *("" if one == other else _cell(matrix, (one, other)) for other in matrix.gpus)]
         for one in matrix.gpus
     ]
-    slow = ", ".join(f"GPU{a} to GPU{b}" for a, b in sorted(matrix.slow)[:6])
+    slow = ", ".join(f"{matrix.name(a)} to {matrix.name(b)}" for a, b in sorted(matrix.slow)[:6])
     where = f"GB/s on {matrix.host}" if matrix.host else "GB/s"
     header, *shown = _plain_rows(([where, *map(str, matrix.gpus)], *rows))
     caption = f"far below the others: {slow}" if slow else ""
@@ -189,7 +190,7 @@ def _cell(matrix: PairMatrix, pair: tuple[int, int]) -> str:
     return "–" if gbs is None else gbs_text(gbs) + ("!" if pair in matrix.slow else "")
 
 
-def _settings(console: PlainConsole, checkup: Checkup) -> None:
+def _settings(console: PlainConsole, checkup: Checkup, document: str) -> None:
     """The lines to paste into a shell, whole, so that they can be copied."""
     if checkup.settings is not None:
         change = checkup.settings.change
@@ -200,7 +201,7 @@ def _settings(console: PlainConsole, checkup: Checkup) -> None:
             say(console, f"It costs: {change.costs}", hanging=2)
         for line in shell_lines(change.set, change.unset):
             console.print(plain(line, "bold"), soft_wrap=True)
-        say(console, "The same: traceops run --settings doctor.json", "dim")
+        say(console, f"The same: traceops run --settings {document}", "dim")
     for line in fallback_lines(checkup):
         say(console, line)
 

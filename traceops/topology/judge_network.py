@@ -37,7 +37,8 @@ def judge_sockets(fabric: Fabric, known: Circumstances) -> Verdict:
         return Verdict("TO-P003", clear=_clear(networks, used, bool(log.communicators)))
     between = [talk for talk in over_sockets if not talk.inside]
     pairs = len({frozenset((t.connection.source, t.connection.destination)) for t in over_sockets})
-    evidence.insert(0, Evidence("pairs of ranks over sockets", pairs, "pairs"))
+    if pairs:
+        evidence.insert(0, Evidence("pairs of ranks over sockets", pairs, "pairs"))
     severity: Severity
     connected = any(communicator.connections for communicator in log.communicators)
     if log.plugin_failures and not connected and log.networks:

@@ -44,7 +44,7 @@ class Talk:
     @property
     def way(self) -> str:
         """As people write it: ``P2P/CUMEM``, ``SHM``, ``NET/Socket``."""
-        detail = self.connection.detail
+        detail = "/".join(dict.fromkeys(self.connection.detail.split("/")))  # SHM says direct for both ends
         return f"{self.connection.transport}/{detail}" if detail else self.connection.transport
 
 
