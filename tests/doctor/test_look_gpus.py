@@ -187,13 +187,16 @@ def matrix(*rows: str) -> str:
 def test_direct_access() -> None:
     ok = parse_p2p(matrix("X\tOK", "OK\tX") + "\nLegend:\n\n  X    = Self\n  GNS  = GPU not supported\n")
     assert ok == {(0, 1): "OK", (1, 0): "OK"}
-    assert wrong(look_at_p2p(ok, {}, "h")) == {}
+    assert wrong(look_at_p2p(ok, {}, False, "h")) == {}
     geforce = parse_p2p(matrix("X\tGNS", "GNS\tX"))
-    assert wrong(look_at_p2p(geforce, {}, "h")) == {"direct access (P2P)": "note"}
+    assert wrong(look_at_p2p(geforce, {}, False, "h")) == {"direct access (P2P)": "note"}
     chipset = parse_p2p(matrix("X\tCNS\tOK", "CNS\tX\tOK", "OK\tOK\tX"))
-    assert wrong(look_at_p2p(chipset, {}, "h")) == {"direct access (P2P)": "warning"}
-    assert "0-1 CNS" in look_at_p2p(chipset, {}, "h")[0].found
-    refused = look_at_p2p(parse_p2p(matrix("X\tNS", "NS\tX")), {("GPU0", "GPU1"): Way("NV", 18)}, "h")
+    assert wrong(look_at_p2p(chipset, {}, True, "h")) == {"direct access (P2P)": "warning"}
+    assert "0-1 CNS" in look_at_p2p(chipset, {}, True, "h")[0].found
+    cloud = parse_p2p(matrix("X\tCNS", "CNS\tX"))
+    assert wrong(look_at_p2p(cloud, {}, True, "h")) == {"direct access (P2P)": "note"}
+    assert wrong(look_at_p2p(cloud, {}, False, "h")) == {"direct access (P2P)": "warning"}
+    refused = look_at_p2p(parse_p2p(matrix("X\tNS", "NS\tX")), {("GPU0", "GPU1"): Way("NV", 18)}, False, "h")
     assert wrong(refused) == {"direct access (P2P)": "error"}
 
 

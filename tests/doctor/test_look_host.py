@@ -13,6 +13,7 @@ from traceops.doctor.looks.container import (
     Surroundings,
     acs_redirects,
     look_at_container,
+    look_at_fabric_manager,
     look_at_gdr,
     look_at_pcie_ways,
     read_surroundings,
@@ -41,6 +42,7 @@ ROOMY = Limits(shm=500 * GB, shm_free=490 * GB, files=65536)
         (replace(ROOMY, shm=512 * MB, shm_free=512 * MB), 2, False, {"/dev/shm": "warning"}),
         (replace(ROOMY, memlock=65536), 8, True, {"locked memory": "error"}),
         (replace(ROOMY, memlock=65536, may_lock=True), 8, True, {}),
+        (replace(ROOMY, memlock=250 * GB), 8, True, {}),
         (replace(ROOMY, memlock=65536), 8, False, {}),
         (replace(ROOMY, files=1024), 8, False, {"open files": "note"}),
         (replace(ROOMY, tasks=512), 8, False, {"processes and threads": "warning"}),
@@ -179,6 +181,22 @@ def test_iommu_and_acs_matter_on_bare_metal_without_nvlink() -> None:
     assert wrong(look_at_pcie_ways(HERE, False, False, 2, "h")) == {}
 
 
+def test_nvswitch_without_its_manager(tmp_path: Path) -> None:
+    files = {
+        "dev/nvidia-nvswitch0": "",
+        "dev/nvidia-nvswitch1": "",
+        "dev/nvidia-nvswitchctl": "",
+        "proc/1/comm": "systemd",
+    }
+    bare = read_surroundings({}, put(tmp_path, files))
+    assert wrong(look_at_fabric_manager(bare, False, 8, "h")) == {"NVSwitch fabric": "error"}
+    assert look_at_fabric_manager(bare, True, 8, "h") == ()
+    inside = replace(bare, kind="docker")
+    assert look_at_fabric_manager(inside, False, 8, "h")[0].level == "not_evaluated"
+    running = read_surroundings({}, put(tmp_path, {"proc/812/comm": "nv-fabricmanage\n"}))
+    assert wrong(look_at_fabric_manager(running, False, 8, "h")) == {}
+
+
 def test_gpudirect_rdma() -> None:
     assert look_at_gdr(HERE, True, False, 8, "h").level == "warning"
     assert look_at_gdr(replace(HERE, peermem=True), True, False, 8, "h").level == "ok"
@@ -277,6 +295,14 @@ def test_rdma_ports() -> None:
     assert wrong(look_at_rdma([efa], True, "h")) == {}
 
 
+def test_a_card_s_second_port_is_often_without_a_cable() -> None:
+    first = replace(hca(0), bus_id="0000:1a:00.0")
+    second = replace(hca(1, "DOWN"), bus_id="0000:1a:00.1")
+    assert wrong(look_at_rdma([first, second], True, "h")) == {"ports down": "note"}
+    other = replace(second, bus_id="0000:3c:00.0")
+    assert wrong(look_at_rdma([first, other], True, "h")) == {"ports down": "warning"}
+
+
 def test_efa_needs_its_plugin(tmp_path: Path) -> None:
     efa = Rdma("rdmap0s6", (Port(1, "ACTIVE", 100.0, "Unspecified"),), None, "efa")
     assert wrong(look_at_efa([efa], read_plugin({}, tmp_path), 8, "h")) == {"NCCL's EFA plugin": "warning"}
@@ -329,6 +355,14 @@ CU130 = Software("3.12", "2.11.0+cu130", "13.0", wheels=(("cu13", "2.28.9"),), n
 )
 def test_versions(software: Software, driver: str | None, gpus: int, found: dict[str, str]) -> None:
     assert wrong(look_at_software(software, driver, gpus, "h")) == found
+
+
+def test_nccl_of_the_system_counts_where_torch_brings_none() -> None:
+    ngc = Software(
+        "3.12", "2.9.0a0+nv25.9", "13.0", shared=(("/usr/lib/x86_64-linux-gnu/libnccl.so.2", "2.27.7"),)
+    )
+    assert ngc.nccl == "2.27.7"
+    assert replace(CU130, shared=ngc.shared).nccl == "2.28.9"
 
 
 def test_the_version_of_a_library(tmp_path: Path) -> None:

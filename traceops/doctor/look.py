@@ -10,7 +10,12 @@ from pathlib import Path
 from traceops.doctor.here import Here
 from traceops.doctor.look_see import Run, Seen, see
 from traceops.doctor.looks.cgroups import look_at_limits
-from traceops.doctor.looks.container import look_at_container, look_at_gdr, look_at_pcie_ways
+from traceops.doctor.looks.container import (
+    look_at_container,
+    look_at_fabric_manager,
+    look_at_gdr,
+    look_at_pcie_ways,
+)
 from traceops.doctor.looks.cpus import Near, look_at_cpus
 from traceops.doctor.looks.efa import look_at_efa
 from traceops.doctor.looks.files import listed
@@ -124,14 +129,16 @@ def _gpus(seen: Seen, machine: Machine) -> list[Look]:
     looks = [*look_at_gpus(driver, host), *look_at_xids(seen.log.text, seen.log.problem, labels, host)]
     looks += look_at_nvlink(gpus, links, machine.paths, host)
     looks += look_at_lanes(gpus, host)
+    virtual = seen.cpus.virtual if seen.cpus else None
     if len(gpus) > 1:
-        looks += look_at_p2p(parse_p2p(seen.p2p.text), machine.paths, host)
+        looks += look_at_p2p(parse_p2p(seen.p2p.text), machine.paths, bool(virtual), host)
     else:
         looks.append(
             Look(host, "PCIe", "direct access (P2P)", "one GPU", "not_evaluated", "there is no pair of GPUs")
         )
     if seen.around is not None:
-        virtual = seen.cpus.virtual if seen.cpus else None
+        told = any(gpu.fabric_state is not None for gpu in gpus)
+        looks += look_at_fabric_manager(seen.around, told, len(gpus), host)
         looks += look_at_pcie_ways(seen.around, virtual, _all_linked(machine), len(gpus), host)
     return looks
 
@@ -144,7 +151,7 @@ def _all_linked(machine: Machine) -> bool:
 
 def _host(seen: Seen, environ: Mapping[str, str], machine: Machine) -> list[Look]:
     host, count = seen.host, len(machine.gpus)
-    rdma = any(one.active and one.family != "EFA" for one in seen.rdma or ())
+    rdma = any(one.active for one in seen.rdma or ())
     looks: list[Look] = []
     if seen.cpus is not None:
         near = [(gpu.label, place) for gpu in machine.gpus if (place := seen.near.get(gpu.bus_id or ""))]

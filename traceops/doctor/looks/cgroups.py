@@ -17,6 +17,7 @@ _SMALL_SHM = 1 << 30
 _IPC_LOCK = 14  # a capability: without it memlock counts
 _FEW_FILES, _VERY_FEW_FILES = 4096, 256
 _FEW_PROCESSES = 1024
+_LITTLE_LOCKED = _GIB
 _SMALL_MEMORY = 4 * _GIB
 
 
@@ -173,7 +174,7 @@ def _of_ulimits(limits: Limits, rdma: bool, host: str) -> list[Look]:
         "may_lock": limits.may_lock,
     }
     looks = []
-    if rdma and limits.memlock is not None and not limits.may_lock:
+    if rdma and limits.memlock is not None and limits.memlock < _LITTLE_LOCKED and not limits.may_lock:
         looks.append(
             Look(host, "limits", "locked memory", size(limits.memlock), "error",
                  "RDMA registers GBs: it fails with 'Cannot allocate memory', or NCCL falls back to sockets",

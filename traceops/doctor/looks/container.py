@@ -15,6 +15,7 @@ _NVIDIA, _DISPLAY = "0x10de", ("0x0300", "0x0302")
 _ACS = 0x000D
 _REDIRECTS = 0x4 | 0x8  # requests, completions: both go up to the host bridge
 _FIRST_EXTENDED = 0x100
+_FABRIC_MANAGER = "nv-fabricmanage"  # the kernel keeps 15 letters of a name
 _DMABUF_KERNEL = (5, 12)
 
 
@@ -25,7 +26,8 @@ class Surroundings:
     gpu_files: /dev/nvidia0 and so on. on_bus: NVIDIA GPUs that PCI shows. of_driver: those the driver has.
     translated: PCI addresses of GPUs behind an IOMMU that translates. redirecting: bridges above GPUs whose ACS
     sends what one GPU writes to another over the host bridge; None where nobody may read it.
-    peermem: the module for GPUDirect RDMA is loaded. dmabuf: kernel and driver can do without it.
+    peermem: the module for GPUDirect RDMA is loaded. dmabuf: kernel and driver can do without it. switches: NVSwitches
+    of this host. fabric_manager: its program is seen to run.
     """
 
     kind: str | None
@@ -36,6 +38,8 @@ class Surroundings:
     redirecting: tuple[str, ...] | None = None
     peermem: bool = False
     dmabuf: bool = False
+    switches: int = 0
+    fabric_manager: bool = False
 
     @property
     def has_gpus(self) -> bool:
@@ -60,6 +64,12 @@ def read_surroundings(environ: Mapping[str, str], root: Path) -> Surroundings:
         _redirecting(gpus),
         any(exists(root / "sys/module" / name) for name in ("nvidia_peermem", "nv_peer_mem")),
         _dmabuf(root),
+        sum(1 for entry in entries(root / "dev") if re.fullmatch(r"nvidia-nvswitch\d+", entry.name)),
+        any(
+            (text(one / "comm") or "").startswith(_FABRIC_MANAGER)
+            for one in entries(root / "proc")
+            if one.name.isdigit()
+        ),
     )
 
 
@@ -204,6 +214,21 @@ def look_at_pcie_ways(
         acs = "ACS not readable without root" if around.redirecting is None else "ACS off"
         looks = [Look(host, "PCIe", "IOMMU and ACS", f"IOMMU does not translate, {acs}")]
     return tuple(looks)
+
+
+def look_at_fabric_manager(around: Surroundings, told: bool, gpus: int, host: str) -> tuple[Look, ...]:
+    """Whether NVSwitch has its manager, where the driver does not tell (before Hopper). told: it does."""
+    what = "NVSwitch fabric"
+    if told or not around.switches or not gpus:
+        return ()
+    if around.fabric_manager:
+        return (Look(host, "NVLink", what, "fabric manager runs"),)
+    if around.kind:
+        why = "whether the fabric manager runs is not seen from inside a container"
+        return (Look(host, "NVLink", what, "not known", "not_evaluated", why),)
+    why = "the fabric manager does not run: CUDA programs end with 'system not yet initialized'"
+    advice = "sudo systemctl start nvidia-fabricmanager (its version must be the driver's)"
+    return (Look(host, "NVLink", what, f"{around.switches} switches, no manager", "error", why, advice),)
 
 
 def look_at_gdr(around: Surroundings, rdma: bool, efa: bool, gpus: int, host: str) -> Look:

@@ -202,9 +202,10 @@ def _fabric(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
 def look_at_p2p(
     pairs: Mapping[tuple[int, int], str],
     paths: Mapping[tuple[str, str], Path],
+    virtual: bool,
     host: str,
 ) -> tuple[Look, ...]:
-    """Whether GPUs may read each other's memory."""
+    """Whether GPUs may read each other's memory. virtual: what refuses all of them may be out of reach."""
     what = "direct access (P2P)"
     if not pairs:
         return (
@@ -227,10 +228,11 @@ def look_at_p2p(
                  "the driver gives this kind of GPU no direct access: data go through host memory",
                  "nothing to set: NCCL takes shared memory by itself", facts),
         )  # fmt: skip
+    alike = len(bad) == len(pairs) // 2 and len(set(bad.values())) == 1
     refused = {"CNS": "the chipset does not let GPUs reach each other", "TNS": "their places do not let them"}
     why = refused.get(next(iter(bad.values())), "data between them go through host memory")
     return (
-        Look(host, "PCIe", what, f"none between {shown}", "warning", why,
+        Look(host, "PCIe", what, f"none between {shown}", "note" if virtual and alike else "warning", why,
              "place GPUs that talk most under one PCIe switch; on bare metal check ACS and IOMMU in the BIOS", facts),
     )  # fmt: skip
 

@@ -108,7 +108,7 @@ def _port(folder: Path) -> Port:
     gids = []
     for entry in entries(folder / "gids"):
         address = text(entry) or ""
-        if re.search(r"[1-9a-f]", address.replace("fe80", "")):
+        if entry.name.isdigit() and re.search(r"[1-9a-f]", address.replace("fe80", "")):
             gids.append((int(entry.name), text(folder / "gid_attrs/types" / entry.name) or "", address))
     ends = (text(entry) for entry in entries(folder / "gid_attrs/ndevs"))
     return Port(
@@ -187,36 +187,45 @@ def _rate(one: Rdma) -> str:
 
 
 def _ports(devices: Sequence[Rdma], host: str) -> list[Look]:
-    """Ports that are down or slower beside siblings of the same model that are not."""
-    siblings: dict[tuple[str | None, str | None], list[tuple[str, Port]]] = defaultdict(list)
+    """Ports that are down or slower beside siblings of the same model that are not.
+
+    InfiniBand between GPUs has all of its cards in use; a card's second port, storage and management often are not.
+    """
+    siblings: dict[tuple[str | None, str | None], list[tuple[Rdma, Port]]] = defaultdict(list)
     for one in devices:
         for port in one.ports:
-            siblings[(one.kind, port.layer)].append((f"{one.name}:{port.number}", port))
+            siblings[(one.kind, port.layer)].append((one, port))
+    in_use = {_card(one) for one in devices if one.active}
     looks = []
     for (_, layer), ports in siblings.items():
-        up = [(name, port) for name, port in ports if port.state == "ACTIVE"]
-        down = [name for name, port in ports if port.state != "ACTIVE"]
+        up = [(one, port) for one, port in ports if port.state == "ACTIVE"]
+        down = [(one, port) for one, port in ports if port.state != "ACTIVE"]
         if up and down:
-            # an Ethernet port without a cable is common: storage or management; InfiniBand ports are all for this
-            infiniband = layer == "InfiniBand"
+            unused = layer == "InfiniBand" and any(_card(one) not in in_use for one, _ in down)
             looks.append(
                 Look(
-                    host, "network", "ports down", ", ".join(down), "warning" if infiniband else "note",
-                    f"{len(up)} ports of the same model are up",
-                    f"check cable and switch port: ibstat {down[0].split(':')[0]}",
+                    host, "network", "ports down", ", ".join(f"{one.name}:{port.number}" for one, port in down),
+                    "warning" if unused else "note", f"{len(up)} ports of the same model are up",
+                    f"if they are meant to be used, check cable and switch port: ibstat {down[0][0].name}",
                 )
             )  # fmt: skip
         best = max((port.gbits or 0 for _, port in up), default=0)
-        slow = [f"{name} {port.gbits:g}" for name, port in up if port.gbits and port.gbits < best]
+        slow = [f"{one.name} {port.gbits:g}" for one, port in up if port.gbits and port.gbits < best]
         if slow:
             looks.append(
                 Look(
-                    host, "network", "port speed", f"{', '.join(slow)} Gbit/s", "warning",
+                    host, "network", "port speed", f"{', '.join(slow)} Gbit/s",
+                    "warning" if layer == "InfiniBand" else "note",
                     f"ports of the same model run at {best:g} Gbit/s; the slowest one sets the pace of a ring",
                     "check cable and switch port: ibstat, mlxlink -d DEVICE",
                 )
             )  # fmt: skip
     return looks
+
+
+def _card(one: Rdma) -> str:
+    """The card a device is part of: its ports are functions of one PCI device."""
+    return (one.bus_id or one.name).rpartition(".")[0] or one.name
 
 
 def v2_index(port: Port) -> int | None:

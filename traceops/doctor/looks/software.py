@@ -18,6 +18,7 @@ from traceops.doctor.variable import version_of
 _WHEEL = re.compile(r"nvidia[-_]nccl[-_](cu\d+)", re.IGNORECASE)
 _NEEDS = re.compile(r"nvidia[-_]nccl[-_](cu\d+)\s*\(?==\s*([\d.]+)", re.IGNORECASE)
 _LIBRARY = "libnccl.so.2"
+_SYSTEM = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/local/lib", "usr/lib")
 _SAYS_ITSELF = re.compile(rb"NCCL version (\d{1,2}\.\d{1,3}\.\d{1,3})\+cuda")
 
 
@@ -26,7 +27,8 @@ class Software:
     """torch: its version. cuda and hip: what it was built for, None for neither. wheels: NCCL's by CUDA (``cu13``).
 
     needs: the version of NCCL's wheel that torch asks for. preloaded: NCCL that LD_PRELOAD loads, found: NCCL in
-    LD_LIBRARY_PATH: paths with versions as far as they tell. compat: CUDA's forward compatibility is in the path.
+    LD_LIBRARY_PATH, shared: NCCL of the system: paths with versions as far as they tell. compat: CUDA's forward
+    compatibility is in the path.
     """
 
     python: str
@@ -37,13 +39,20 @@ class Software:
     needs: str | None = None
     preloaded: tuple[tuple[str, str | None], ...] = ()
     found: tuple[tuple[str, str | None], ...] = ()
+    shared: tuple[tuple[str, str | None], ...] = ()
     compat: bool = False
 
     @property
     def nccl(self) -> str | None:
         """NCCL's version that torch is expected to load."""
         preloaded = [version for _, version in self.preloaded if version]
-        known = [*preloaded, *(version for _, version in self.wheels), *([self.needs] if self.needs else [])]
+        shared = [version for _, version in (self.found or self.shared) if version] if not self.wheels else []
+        known = [
+            *preloaded,
+            *(version for _, version in self.wheels),
+            *([self.needs] if self.needs else []),
+            *shared,
+        ]
         return known[0] if known else None
 
 
@@ -56,15 +65,19 @@ def read_software(environ: Mapping[str, str], root: Path = Path("/")) -> Softwar
     inside = [
         str(Path(folder) / _LIBRARY) for folder in folders if exists(root / folder.lstrip("/") / _LIBRARY)
     ]
+    wheels = tuple(sorted(_wheels()))
+    system = [str(Path("/") / folder / _LIBRARY) for folder in _SYSTEM if exists(root / folder / _LIBRARY)]
     return Software(
         platform.python_version(),
         torch,
         cuda,
         hip,
-        tuple(sorted(_wheels())),
+        wheels,
         _needed(),
         tuple((path, library_version(root / path.lstrip("/"))) for path in preloaded),
         tuple((path, library_version(root / path.lstrip("/"))) for path in inside),
+        # a wheel of torch has its own NCCL and never looks there; torch that was built with the system's does
+        tuple((path, library_version(root / path.lstrip("/"))) for path in system[:1] if not wheels and cuda),
         any("compat" in folder for folder in folders),
     )
 
@@ -185,7 +198,14 @@ def _nccl(software: Software, host: str) -> list[Look]:
         )  # fmt: skip
     elif software.nccl:
         looks.append(
-            Look(host, "software", "NCCL", software.nccl, why="the version of torch's wheel", facts=facts)
+            Look(
+                host,
+                "software",
+                "NCCL",
+                software.nccl,
+                why="the version of torch's wheel" if software.wheels else "",
+                facts=facts,
+            )
         )
     expected = software.wheels[0][1] if software.wheels else software.needs
     looks += _others(software.preloaded, "LD_PRELOAD", expected, "warning", host)
