@@ -62,6 +62,7 @@ def test_what_the_environment_sets_is_removed_first_and_what_it_says_already_is_
         "NCCL_SOCKET_IFNAME": "x",
         "NCCL_DEBUG": "INFO",
         "GLOO_SOCKET_IFNAME": "y",
+        "NCCL_VERSION": "2.28.9-1",  # of the image; nobody reads it
     }
     situation = replace(ONE_HOST, environ=environ)
     assert suspicious(situation) == ("NCCL_SOCKET_IFNAME", "NCCL_P2P_DISABLE")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from traceops.doctor.assess import large_all_reduce
 from traceops.doctor.model import Checkup
 from traceops.doctor.reference import (
     kept_reference,
-    largest,
     make_reference,
     read_reference,
     references_here,
@@ -19,7 +19,7 @@ from traceops.doctor.reference import (
 )  # fmt: skip
 from traceops.errors import InputError
 from traceops.report.doctor_json import doctor_document
-from traceops.topology.model import Gpu, Machine, Measured, Path
+from traceops.topology.model import Gpu, Machine, Measured, Path, Reference
 
 MACHINE = Machine(
     "a b/../c", (Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200")), paths={("GPU0", "GPU1"): Path("NV", 18)}
@@ -44,22 +44,37 @@ def test_what_is_kept_comes_back_whole(cache):
     reference = make_reference(MACHINE, rows(350.0), {"NCCL_ALGO": "Ring"}, 1.5e9)
     path = save_reference(reference)
     assert path is not None and path.parent == cache  # whatever the host calls itself
-    assert read_reference(path) == replace(reference, source=str(path))
-    assert references_here() == references_in(path) == (replace(reference, source=str(path)),)
-    assert largest(reference.measured) == 350.0
+    [back] = references_here()
+    assert references_in(path) == (back,) and read_reference(path) == back
+    assert set(back.measured) == set(reference.measured)
+    assert replace(back, measured=reference.measured, source=None) == reference
+
+
+def best(reference: Reference) -> float | None:
+    row = large_all_reduce(reference.measured)
+    return row and row.busbw_gbs
 
 
 def test_a_much_worse_one_does_not_take_its_place_and_another_machines_does_not_concern_it(cache):
     save_reference(make_reference(MACHINE, rows(350.0)))
     save_reference(make_reference(MACHINE, rows(40.0)))
-    assert [largest(kept.measured) for kept in references_here()] == [350.0]
+    assert [best(kept) for kept in references_here()] == [350.0]
     save_reference(make_reference(MACHINE, rows(340.0)))  # as good as it: the newer one
-    assert [largest(kept.measured) for kept in references_here()] == [340.0]
+    assert [best(kept) for kept in references_here()] == [340.0]
     changed = replace(MACHINE, paths={("GPU0", "GPU1"): Path("PHB")})
     save_reference(make_reference(changed, rows(20.0)))
-    assert sorted(largest(kept.measured) for kept in references_here()) == [20.0, 340.0]
+    assert sorted(best(kept) for kept in references_here()) == [20.0, 340.0]
     kept = kept_reference("a b/../c", make_reference(changed, ()).topology)
-    assert kept is not None and largest(kept.measured) == 20.0
+    assert kept is not None and best(kept) == 20.0
+
+
+def test_what_was_not_measured_this_time_stays(cache):
+    """Tests of some of the GPUs, or of one more backend, do not take the whole machine's numbers away."""
+    save_reference(make_reference(MACHINE, rows(350.0)))
+    other = Measured("all_reduce", (0, 1), 1 << 28, 9000.0, 2.0, "a b/../c", "gloo")
+    save_reference(make_reference(MACHINE, (other,)))
+    [kept] = references_here()
+    assert set(kept.measured) == {*rows(350.0), other}
 
 
 def test_foreign_and_damaged_files_beside_them_are_harmless(cache):

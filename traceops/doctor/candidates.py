@@ -8,17 +8,25 @@ from itertools import chain
 from traceops.doctor.alternatives import ALTERNATIVES, PAIRS, WHAT_IT_HOLDS, Alternative, infiniband
 from traceops.doctor.model import Change
 from traceops.doctor.situation import Situation
+from traceops.doctor.variable_names import VARIABLES
 
 # Left alone whoever set them: they only tell, or (multicast through NVSwitch) hang hosts where they are switched on.
 _LEFT_ALONE = ("NCCL_NVLS_ENABLE", "NCCL_CONF_FILE", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT")
+# Images set names such as NCCL_VERSION that nobody reads: of these only the known ones count.
+_READ_BY = {"nccl": ("NCCL_", "OFI_NCCL_", "FI_", "UCX_"), "gloo": ("GLOO_",)}
 _ONLY_TELL = ("NCCL_DEBUG", "NCCL_TOPO_DUMP", "NCCL_GRAPH_DUMP", "NCCL_DESYNC", "NCCL_TRACE", "NCCL_RAS")
 
 
 def suspicious(situation: Situation) -> tuple[str, ...]:
-    """Variables of the environment that may be at fault: those known to cost speed, then the others by name."""
-    prefix = {"nccl": ("NCCL_", "TORCH_NCCL_USE_COMM"), "gloo": ("GLOO_",)}.get(situation.backend, ())
+    """Variables of the environment that the library reads and that may be at fault, the likeliest first.
+
+    Where something is broken that is the interface; where all works, what is known to cost speed.
+    """
+    prefixes = _READ_BY.get(situation.backend, ())
     named = [
-        name for name in sorted(situation.environ) if name.startswith(prefix) and not is_left_alone(name)
+        name
+        for name in sorted(situation.environ)
+        if name.startswith(prefixes) and name in VARIABLES and not is_left_alone(name)
     ]
     sockets_first = sorted(named, key=lambda name: (not name.endswith("SOCKET_IFNAME"), name))
     costly = [name for name in situation.costly if name in named]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from traceops.doctor.assess import OF_ITS_PAST, Pair, large_all_reduce
+from traceops.doctor.assess import OF_ITS_PAST, Pair
 from traceops.doctor.candidates import words
 from traceops.doctor.course import Course
 from traceops.doctor.model import Level, Look
@@ -141,8 +141,8 @@ def _slow(course: Course) -> list[Look]:
 
 def _worse_than_before(course: Course) -> list[Look]:
     best = course.best.node.large if course.best else None
-    past = large_all_reduce(course.past.measured) if course.past else None
-    if best is None or past is None or len(best.gpus) != len(past.gpus):
+    past = course.before
+    if best is None or past is None or set(best.gpus) != set(past.gpus):
         return []
     if best.busbw_gbs >= OF_ITS_PAST * past.busbw_gbs or best.bytes < past.bytes / 4:
         return []

@@ -113,6 +113,12 @@ class Course:
         """Where the trouble is, or would be: of the first configuration, in the scope that was treated."""
         return self.first.of(self.scope) if self.first else Assessment()
 
+    @property
+    def before(self) -> Measured | None:
+        """The large all-reduce of these same GPUs when this machine was last measured at its best."""
+        rows = self.past.measured if self.past else ()
+        return large_all_reduce([row for row in rows if set(row.gpus) == set(self.runner.tested)])
+
     def is_slow(self, configuration: Configuration | None, scope: Scope = "node") -> bool:
         """Whether a large all-reduce is far below what is known that it should give."""
         gbs = configuration.of(scope).gbs if configuration else None
@@ -127,10 +133,9 @@ class Course:
         """Bus bandwidth from which a large all-reduce is not slow, GB/s, where anything is known to compare with."""
         machine = self.machines[self.runner.nodes.seat.node]
         link = link_gbs(machine, self.runner.tested) if self.runner.gpus else None
-        past = large_all_reduce(self.past.measured) if self.past else None
         inside = [] if link is None else [FAR_BELOW * link[1]]
-        if past is not None and len(past.gpus) == len(self.runner.tested):
-            inside.append(OF_ITS_PAST * past.busbw_gbs)
+        if self.before is not None:
+            inside.append(OF_ITS_PAST * self.before.busbw_gbs)
         speeds = [nic.speed_gbs for nic in machine.nics if nic.speed_gbs and nic.up is not False]
         between = max(speeds) * OF_THE_NETWORK[self.runner.backend] if speeds else SLOWEST_NETWORK_GBS
         told = self.runner.nodes.gather((max(inside, default=0.0), between), tuple[float, float])

@@ -54,17 +54,16 @@ def make_reference(
 def save_reference(reference: Reference) -> Path | None:
     """Keep it in the cache's folder ``references``; returns where, None where that cannot be.
 
-    A kept reference of the same host and topology that is much better stays: what a machine once gave it
-    should give again.
+    Of what is kept already of the same host and topology, rows stay that were not measured now, or are much better:
+    what a machine once gave it should give again.
     """
     folder = cache_folder("references")
     if folder is None:
         return None
     path = folder / f"{_in_a_name(reference.host)}.{_in_a_name(reference.topology)}.json"
     kept = kept_reference(reference.host, reference.topology)
-    if kept is not None and largest(kept.measured) >= MUCH_BETTER * largest(reference.measured):
-        return path
-    content = {"schema_version": SCHEMA_VERSION, **asdict(replace(reference, source=None))}
+    rows = _best_of(kept.measured if kept else (), reference.measured)
+    content = {"schema_version": SCHEMA_VERSION, **asdict(replace(reference, measured=rows))}
     content.pop("source")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -120,10 +119,17 @@ def kept_reference(host: str, topology: str) -> Reference | None:
     return next(matching, None)
 
 
-def largest(measured: Sequence[Measured]) -> float:
-    """Bus bandwidth of the largest all-reduce over the most devices, GB/s; 0 where none was measured."""
-    rows = [row for row in measured if row.op == "all_reduce"]
-    return max(rows, key=lambda row: (len(row.gpus), row.bytes)).busbw_gbs if rows else 0.0
+def _best_of(kept: Sequence[Measured], now: Sequence[Measured]) -> tuple[Measured, ...]:
+    rows = {_what(row): row for row in kept}
+    for row in now:
+        before = rows.get(_what(row))
+        if before is None or before.busbw_gbs < MUCH_BETTER * row.busbw_gbs:
+            rows[_what(row)] = row
+    return tuple(rows[what] for what in sorted(rows))
+
+
+def _what(row: Measured) -> tuple[str, str, tuple[int, ...], int]:
+    return row.backend, row.op, row.gpus, row.bytes
 
 
 def _content(path: Path) -> Any:

@@ -124,22 +124,19 @@ def _take_back(names: tuple[str, ...], situation: Situation, once: _Log) -> None
 
 
 def _speed_up(situation: Situation, once: _Log, before_gbs: float | None, enough_gbs: float | None) -> None:
-    """Measure without each costly variable, then, where it still is slow, with what may be faster."""
+    """Measure without each costly variable, then, where it still is slow, with all that may be faster."""
     costly = [name for name in situation.costly if name in suspicious(situation)]
     listed = list(changes(situation))
-    for change in listed:
-        if not change.unset:
-            break
+    for change in listed[: len(costly)]:
         once(change)
     if _done(once, before_gbs, enough_gbs):
         return
     if len(costly) > 1:
         once(removal(tuple(costly), situation.environ))
+    for change in listed[len(costly) :]:
         if _done(once, before_gbs, enough_gbs):
             return
-    for change in listed:
-        if change.set and not change.unset:
-            once(change)
+        once(change)
 
 
 def _done(once: _Log, before_gbs: float | None, enough_gbs: float | None) -> bool:
