@@ -13,5 +13,6 @@ def place_text(evidence: Evidence) -> str:
 
 
 def quote_text(evidence: Evidence) -> str:
-    """'log.txt:132  NCCL INFO …'."""
-    return f"{place_text(evidence)}  {'' if evidence.value is None else evidence.value}".rstrip()
+    """'log.txt:132  NCCL INFO …', without the tabs of a matrix."""
+    value = "" if evidence.value is None else " ".join(str(evidence.value).split())
+    return f"{place_text(evidence)}  {value}".rstrip()
