@@ -115,7 +115,8 @@ def test_nothing_is_started_where_only_looking_was_asked_for() -> None:
 
 def test_files_that_others_saved_are_judged_without_torch(capsys: pytest.CaptureFixture[str]) -> None:
     Path("topo.txt").write_text(TWO_L4)
-    code = "import sys; from traceops.cli import main; c = main(sys.argv[1:]); sys.exit(3 if 'torch' in sys.modules else c)"
+    code = "import sys; from traceops.cli import main\n"
+    code += "code = main(sys.argv[1:])\nsys.exit(9 if 'torch' in sys.modules else code)"
     command = [sys.executable, "-c", code, "doctor", "--from", "topo.txt", "--fail-on", "info"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr

@@ -25,6 +25,7 @@ _LEAST_SIBLINGS = 3
 # Messages of trials that no variable of NCCL or gloo can change.
 _NOT_COMMUNICATION = re.compile(
     r"finds no GPU|no GPU \d+: torch sees|was built without|had not imported torch|No module named"
+    r"|CUDA out of memory|busy or unavailable|no kernel image|driver version is insufficient"
 )
 
 Pair = tuple[int, int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from traceops.doctor.assess import OF_ITS_PAST, Pair
+from traceops.doctor.assess import BAD, OF_ITS_PAST, Pair
 from traceops.doctor.candidates import words
 from traceops.doctor.course import Course
 from traceops.doctor.model import Level, Look
@@ -37,6 +37,7 @@ def conclusions(course: Course) -> tuple[Look, ...]:
         *_slow(course),
         *_worse_than_before(course),
         *_hopeless(course),
+        *_alone(course),
         *_not_tried(course),
     )
 
@@ -161,6 +162,18 @@ def _hopeless(course: Course) -> list[Look]:
     return [
         _look(course, "alternatives", "none tried", "not_evaluated", f"no setting can help: {why}", advice)
     ]
+
+
+def _alone(course: Course) -> list[Look]:
+    if not course.alone:
+        return []
+    bad = [trial for trial in course.alone if trial.outcome in BAD]
+    what = f"one {'GPU' if course.runner.gpus else 'process'} alone"
+    if not bad:
+        return [_look(course, what, "works", "ok", "it can stand in for the others", "")]
+    why = f"{bad[0].name} {bad[0].outcome}: {bad[0].message}"
+    advice = "the trouble is not between the GPUs: see the message"
+    return [_look(course, what, "does not work either", "error", why, advice)]
 
 
 def _not_tried(course: Course) -> list[Look]:

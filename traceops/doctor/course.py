@@ -67,7 +67,8 @@ class Course:
     """What is run goes through here, and what came of it is kept, also where a node is lost on the way.
 
     machines, around: of all nodes. past: what this machine gave before. until: by this process's monotonic clock.
-    costly: variables of the environment that cost speed. enough_gbs: from here a large all-reduce is not slow.
+    costly: variables of the environment that cost speed. enough_gbs: from here a large all-reduce is not slow. alone: the
+    test of one device by itself.
     """
 
     runner: Runner
@@ -87,6 +88,7 @@ class Course:
     scope: Scope = "node"
     fallback: int | None = None
     untested: str = ""
+    alone: tuple[Trial, ...] = ()
 
     def go(self) -> None:
         """Test everything; where that fails or is slow, try what may help, and test everything with it."""
@@ -107,6 +109,7 @@ class Course:
             self.best = self._with(chosen)
         elif situation.broken and situation.world > 1:
             self.fallback = situation.world
+            self.alone = self._alone()
 
     @property
     def state(self) -> Assessment:
@@ -258,6 +261,17 @@ class Course:
         change, trials = self.runner.without(gpu, ask, left)
         self.trials += trials
         return Tried(change, trials, self._gbs(trials))
+
+    def _alone(self) -> tuple[Trial, ...]:
+        """Whether a single device works, which is then to do the work of all."""
+        left = self._left()
+        if left < _LEAST_S:
+            return ()
+        self.tell(f"trying one {'GPU' if self.runner.gpus else 'rank'} alone")
+        one = replace(self.runner, devices=self.runner.devices[:1])
+        trials = one.run("node", Ask(stages_of("start", "ddp_step"), deadlines_s=_within(_SHORT, left)), left)
+        self.trials += trials
+        return trials
 
     def _with(self, chosen: Tried) -> Configuration:
         """Everything under the change that is to be used, where there is time for it."""
