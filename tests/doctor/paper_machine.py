@@ -99,7 +99,9 @@ class PaperMachine:
             stage, outcome, job.devices, 5.0, job.deadline_s(stage), why, set=job.set, unset=job.unset
         )
 
-    def check_up(self, environ: Mapping[str, str] | None = None, **options: Any) -> Checkup:
+    def check_up(
+        self, environ: Mapping[str, str] | None = None, nodes: Nodes | None = None, **options: Any
+    ) -> Checkup:
         def judge(fabric: Fabric, circumstances: Any) -> list[Verdict]:
             return [Verdict("TO-P001", clear="on paper")]
 
@@ -107,7 +109,7 @@ class PaperMachine:
         tools = Tools(
             lambda environ: (self.machine, looks), self.run_job, judge, lambda folder: None, lambda e: 0
         )
-        return check_up(Options(**options), environ or {}, Nodes(Seat()), tools)
+        return check_up(Options(**options), environ or {}, nodes or Nodes(Seat()), tools)
 
     @property
     def tried(self) -> list[tuple[dict[str, str], tuple[str, ...]]]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pytest
 from paper_machine import PaperMachine
 
-from traceops.doctor.model import Checkup, Look
+from traceops.doctor.model import Checkup, Look, Trial
+from traceops.doctor.nodes import NodeError, Nodes, Seat
 from traceops.doctor.reference import references_here
 from traceops.errors import UsageError
 
@@ -211,3 +212,20 @@ def test_nothing_but_looking():
     checkup = machine.check_up(tests=False)
     assert not machine.jobs and not checkup.trials
     assert said(checkup, "communication").level == "not_evaluated"
+
+
+class _Lost(Nodes):
+    """The other node answers until the first tests are over."""
+
+    def gather(self, value, kind, within_s=60.0):
+        if kind == tuple[Trial, ...] and self._said:
+            raise NodeError("node 1 (host b) did not answer within 60 s")
+        self._said += kind == tuple[Trial, ...]
+        return (value,)
+
+
+def test_what_was_found_before_a_node_was_lost_is_told():
+    checkup = PaperMachine().check_up({"NCCL_P2P_DISABLE": "1"}, nodes=_Lost(Seat()))
+    assert checkup.problems == (("nodes", "node 1 (host b) did not answer within 60 s"),)
+    assert {trial.name for trial in checkup.trials} >= {"start", "pairs", "sweep"}
+    assert checkup.settings is None and not checkup.references

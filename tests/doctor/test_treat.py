@@ -98,6 +98,11 @@ def test_for_speed_a_change_must_be_worth_it(after, taken):
     assert len(done.remedies(40.0)) == 1  # what was measured is told either way
 
 
+def test_for_speed_nothing_is_advised_where_there_is_nothing_to_compare_with():
+    situation = Situation("nccl", 4, environ={"NCCL_ALGO": "Ring"}, costly=("NCCL_ALGO",))
+    assert run(situation, lambda change: 300.0, before=None).chosen is None
+
+
 def test_for_speed_the_smaller_of_two_that_are_alike_is_taken():
     situation = Situation(
         "nccl",

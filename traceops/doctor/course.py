@@ -18,6 +18,7 @@ from traceops.doctor.assess import (
     link_gbs,
 )
 from traceops.doctor.candidates import words
+from traceops.doctor.configuration import Configuration
 from traceops.doctor.job import LAUNCH, SIZES
 from traceops.doctor.model import Change, Trial
 from traceops.doctor.runs import Ask, Runner, Scope, stages_of
@@ -38,37 +39,13 @@ _FULL_S = 25.0
 _QUICK_SIZES = 2
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """A change and everything that was tested under it. node: the trials of each node by itself. over_all: of the job
-    over all nodes, None where there is one node.
-    """
-
-    change: Change
-    trials: tuple[Trial, ...]
-    node: Assessment
-    over_all: Assessment | None = None
-
-    def of(self, scope: Scope) -> Assessment:
-        """Of the nodes by themselves, or of all together; of one node both are the same."""
-        return self.node if scope == "node" or self.over_all is None else self.over_all
-
-    @property
-    def failed(self) -> frozenset[str]:
-        return self.node.failed | (self.over_all.failed if self.over_all else frozenset())
-
-    @property
-    def measured(self) -> tuple[Measured, ...]:
-        return tuple(row for trial in self.trials for row in trial.measured)
-
-
 @dataclass
 class Course:
     """What is run goes through here, and what came of it is kept, also where a node is lost on the way.
 
     machines, around: of all nodes. past: what this machine gave before. until: by this process's monotonic clock.
-    costly: variables of the environment that cost speed. enough_gbs: from here a large all-reduce is not slow. alone: the
-    test of one device by itself.
+    costly: variables of the environment that cost speed. enough_gbs: from here a large all-reduce is not slow.
+    alone: the test of one device by itself.
     """
 
     runner: Runner
@@ -160,18 +137,18 @@ class Course:
         with_it = f" ({words(change)})" if change.size else ""
         self.tell(f"testing {self._what()}{with_it}: {', '.join(stages)}")
         first_time = self.logs is not None and not change.size
-        trials = self._run("node", ask, left, self.logs / "node" if first_time and self.logs else None)
+        trials = self._run("node", ask, self.logs / "node" if first_time and self.logs else None)
         node = self._node(trials)
         alone = node.failed & {"start", "all_reduce"}  # then it does not work over all of them either
         if len(self.runner.counts) == 1 or node.hopeless or alone:
             return Configuration(change, trials, node)
         self.tell(f"testing all {len(self.runner.counts)} nodes together{with_it}")
         ask = replace(ask, stages=stages_of("start", "all_reduce", "ddp_step", "sweep"))
-        together = self._run("all", ask, left, self.logs / "all" if first_time and self.logs else None)
+        together = self._run("all", ask, self.logs / "all" if first_time and self.logs else None)
         return Configuration(change, trials + together, node, assess(together))
 
-    def _run(self, scope: Scope, ask: Ask, within_s: float, logs: Path | None = None) -> tuple[Trial, ...]:
-        trials = self.runner.run(scope, ask, within_s, logs)
+    def _run(self, scope: Scope, ask: Ask, logs: Path | None = None) -> tuple[Trial, ...]:
+        trials = self.runner.run(scope, ask, logs)
         self.trials += trials
         return trials
 
@@ -225,7 +202,7 @@ class Course:
                 )
                 raise NoTime
             self.tell(f"trying {words(change)}")
-            trials = self._run(self.scope, self._short(situation, change, left), left)
+            trials = self._run(self.scope, self._short(situation, change, left))
             return Tried(change, trials, self._gbs(trials))
 
         return attempt
@@ -258,7 +235,7 @@ class Course:
         ask = Ask(
             stages_of("start", "all_reduce", "pairs", "sweep"), Change(), _within(_SHORT, left), (), 3.0
         )
-        change, trials = self.runner.without(gpu, ask, left)
+        change, trials = self.runner.without(gpu, ask)
         self.trials += trials
         return Tried(change, trials, self._gbs(trials))
 
@@ -269,7 +246,7 @@ class Course:
             return ()
         self.tell(f"trying one {'GPU' if self.runner.gpus else 'rank'} alone")
         one = replace(self.runner, devices=self.runner.devices[:1])
-        trials = one.run("node", Ask(stages_of("start", "ddp_step"), deadlines_s=_within(_SHORT, left)), left)
+        trials = one.run("node", Ask(stages_of("start", "ddp_step"), deadlines_s=_within(_SHORT, left)))
         self.trials += trials
         return trials
 

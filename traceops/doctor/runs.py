@@ -49,19 +49,19 @@ class Runner:
         """Devices of this node that take part, as nvidia-smi counts."""
         return tuple(self.gpus[device] for device in self.devices) if self.gpus else self.devices
 
-    def run(self, scope: Scope, ask: Ask, within_s: float, logs: Any = None) -> tuple[Trial, ...]:
-        """The trials of all nodes: of each node its own, or one set of the job over all. within_s: for all of it.
+    def run(self, scope: Scope, ask: Ask, logs: Any = None) -> tuple[Trial, ...]:
+        """The trials of all nodes: of each node its own, or one set of the job over all.
 
-        Raises NodeError where a node does not answer.
+        logs: folder for the job's logs. Raises NodeError where a node does not answer long after this one is done.
         """
         meeting = self._meeting() if scope == "all" and len(self.counts) > 1 else None
         job = Job(
             ask.stages, self.devices, self.backend, ask.change.set, ask.change.unset, meeting,
             ask.deadlines_s or {}, ask.sizes, ask.budget_s,
         )  # fmt: skip
-        return self._told(job, meeting is not None, within_s, logs)
+        return self._told(job, meeting is not None, logs)
 
-    def without(self, gpu: int, ask: Ask, within_s: float) -> tuple[Change, tuple[Trial, ...]]:
+    def without(self, gpu: int, ask: Ask) -> tuple[Change, tuple[Trial, ...]]:
         """The same on one node without one of its GPUs, which the change that is returned hides."""
         kept = tuple(other for other in self.tested if other != gpu)
         change = replace(
@@ -71,12 +71,14 @@ class Runner:
             costs=f"one GPU of {len(self.tested)}",
         )
         without = replace(self, gpus=kept, devices=tuple(range(len(kept))))
-        return change, without.run("node", replace(ask, change=change), within_s)
+        return change, without.run("node", replace(ask, change=change))
 
-    def _told(self, job: Job, together: bool, within_s: float, logs: Any) -> tuple[Trial, ...]:
+    def _told(self, job: Job, together: bool, logs: Any) -> tuple[Trial, ...]:
         trials = self.run_job(job, self.environ, *([] if logs is None else [logs]))
         own = trials if together else tuple(self._as_counted(trial) for trial in trials)
-        told = self.nodes.gather(own, tuple[Trial, ...], within_s + MEET_S)
+        # A job that hangs on another node goes on for the deadline of one stage.
+        longest = max(job.deadline_s(stage) for stage in job.stages)
+        told = self.nodes.gather(own, tuple[Trial, ...], longest + MEET_S / 2)
         if together:
             return merged(told, self.nodes.hosts)
         if len(told) == 1:

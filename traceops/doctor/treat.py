@@ -146,8 +146,9 @@ def _done(once: _Log, before_gbs: float | None, enough_gbs: float | None) -> boo
 
 def _fastest(worked: list[Tried], before_gbs: float | None) -> Tried | None:
     """The smallest change among those that are as good as the fastest, None where none is worth it."""
-    bound = WORTH_IT * (before_gbs or 0.0)
-    worth = [one for one in worked if one.gbs is not None and one.gbs >= bound]
+    if before_gbs is None:  # nothing to compare with
+        return None
+    worth = [one for one in worked if one.gbs is not None and one.gbs >= WORTH_IT * before_gbs]
     if not worth:
         return None
     best = max(one.gbs or 0.0 for one in worth)
