@@ -96,7 +96,7 @@ class PaperMachine:
     def _not_run(self, job: Job, stage: str, why: str) -> Trial:
         outcome: Outcome = "failed" if why and stage == "start" else "not_evaluated"
         return Trial(
-            stage, outcome, job.devices, 5.0, job.deadline_s(stage), why, set=job.set, unset=job.unset
+            stage, outcome, job.devices, 45.0, job.deadline_s(stage), why, set=job.set, unset=job.unset
         )
 
     def check_up(

@@ -63,31 +63,32 @@ def check_up(
     tell: Callable[[str], None] = lambda text: None,
     logs: Path | None = None,
 ) -> Checkup:
-    """Everything the doctor finds on the nodes; the same on each of them.
+    """Everything the doctor finds on the nodes. Node 0's options count, but for which GPUs and how many ranks.
 
     tell: told what is being done, a line each. logs: folder for NCCL's logs of the first job, None keeps none.
     Raises UsageError for options that fit no machine here, NodeError where a node does not come.
     """
-    began, until = time.time(), time.monotonic() + options.budget_s
     nodes = nodes or Nodes(Seat())
+    options = replace(nodes.first(options, Options), gpus=options.gpus, nproc=options.nproc)
+    began, until = time.time(), time.monotonic() + options.budget_s
     tools = tools or usual_tools()
     tell("looking at this machine" if len(nodes.hosts) == 1 else f"looking at {len(nodes.hosts)} nodes")
     told = nodes.gather(tools.look(environ), tuple[Machine, tuple[Look, ...]])
     machines = tuple(machine for machine, _ in told)
     looks = tuple(look for _, seen in told for look in seen)
-    problems: tuple[tuple[str, str], ...] = ()
     course, why_not = _prepare(options, environ, nodes, tools, machines, until, tell, logs)
     if course is not None:
         try:
             course.go()
         except NodeError as error:
-            problems = (("nodes", str(error)),)
+            advice = "see whether it was ended or ran out of memory; what is told here was found before that"
+            looks += (Look(nodes.hosts[0], "tests", "nodes", "one was lost", "error", str(error), advice),)
         looks += conclusions(course)
     elif why_not:
         looks += (Look(nodes.hosts[0], "tests", "communication", "not tested", "not_evaluated", why_not),)
     checkup = Checkup(
         nodes.hosts, course.runner.backend if course else "gloo", began, 0.0, machines, looks,
-        tuple(course.trials) if course else (), (), (), problems=problems,
+        tuple(course.trials) if course else (), (), (),
     )  # fmt: skip
     if course is not None and course.best is not None:
         checkup = _with_treatment(checkup, course)

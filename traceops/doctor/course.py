@@ -210,7 +210,8 @@ class Course:
     def _short(self, situation: Situation, change: Change, left: float) -> Ask:
         """A start, a sum, a large message, and again what failed."""
         assert self.first is not None
-        started = max((trial.seconds for trial in self.first.trials if trial.name == "start"), default=0.0)
+        starts = [trial for trial in self.first.trials if trial.name == "start" and trial.outcome == "ok"]
+        started = max((trial.seconds for trial in starts), default=0.0)
         deadlines = _within({**_SHORT, "start": max(_SHORT["start"], 2 * started)}, left)
         large = SIZES[self.runner.backend][-1]
         measured = self.state.large
