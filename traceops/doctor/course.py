@@ -194,16 +194,21 @@ class Course:
         )
 
     def _attempt(self, situation: Situation) -> Callable[[Change], Tried]:
+        works = False
+
         def attempt(change: Change) -> Tried:
+            nonlocal works
             left = self._left()
-            if left < _LEAST_S:
+            if left < _LEAST_S + (_FULL_S if works else 0.0):  # what works is to be tested in full
                 self.untested = (
                     "the time for tests was used up before everything that may help had been tried"
                 )
                 raise NoTime
             self.tell(f"trying {words(change)}")
             trials = self._run(self.scope, self._short(situation, change, left))
-            return Tried(change, trials, self._gbs(trials))
+            tried = Tried(change, trials, self._gbs(trials))
+            works = works or tried.works
+            return tried
 
         return attempt
 
