@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import pytest
 from paper_machine import PaperMachine
@@ -233,3 +234,22 @@ def test_what_was_found_before_a_node_was_lost_is_told():
     assert look.level == "error" and "node 1 (host b)" in look.why
     assert {trial.name for trial in checkup.trials} >= {"start", "pairs", "sweep"}
     assert checkup.settings is None and not checkup.references
+
+
+def test_three_minutes_are_kept_where_test_after_test_hangs(monkeypatch):
+    """And what works at last, though slowly, is tested in full."""
+    machine = PaperMachine(
+        gpus=8, sums=lambda environ: "ok" if environ.get("NCCL_P2P_DISABLE") == "1" else "hung"
+    )
+    clock = SimpleNamespace(monotonic=lambda: machine.now, time=lambda: machine.now)
+    monkeypatch.setattr("traceops.doctor.course.time", clock)
+    monkeypatch.setattr("traceops.doctor.checkup.time", clock)
+    checkup = machine.check_up()
+    assert checkup.settings is not None and checkup.settings.change.set == {"NCCL_P2P_DISABLE": "1"}
+    assert machine.jobs[-1].set == {"NCCL_P2P_DISABLE": "1"} and "ddp_step" in machine.jobs[-1].stages
+    assert 100 < checkup.seconds < 180
+
+    machine = PaperMachine(gpus=8, sums=lambda environ: "hung")
+    checkup = machine.check_up()
+    assert checkup.fallback == 8 and said(checkup, "alternatives").level == "not_evaluated"
+    assert checkup.seconds < 180
