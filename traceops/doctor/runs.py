@@ -21,7 +21,7 @@ _SAME: Change = Change()
 
 @dataclass(frozen=True)
 class Ask:
-    """What a job is to test. gpus: those to leave visible, None for all; all others of Job."""
+    """What a job is to test, under which change; the fields are those of Job."""
 
     stages: tuple[str, ...]
     change: Change = _SAME
@@ -32,8 +32,10 @@ class Ask:
 
 @dataclass(frozen=True)
 class Runner:
-    """gpus: of this node, as nvidia-smi counts, in CUDA's order; empty for the CPU. devices: which of them take part,
-    as CUDA counts (ranks, on the CPU). counts: devices of each node.
+    """What every job of a checkup has in common.
+
+    gpus: of this node, as nvidia-smi counts, in CUDA's order; empty for the CPU. devices: which of them take part, as
+    CUDA counts (ranks, on the CPU). counts: devices of each node.
     """
 
     nodes: Nodes
