@@ -138,6 +138,7 @@ def _connection(link: Link, seen: Seen, received: dict[Link, Seen] | None) -> Co
         gdr=link.gdr,
         receive_devices=tuple(devices),
         receive_gdr=all(gdr) if gdr else None,
+        proxy=link.proxy if not link.is_receive else None,
     )
 
 

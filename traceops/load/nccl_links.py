@@ -38,12 +38,13 @@ _P2P = re.compile(
     rb"P2P/(IPC|CUMEM|MNNVL|direct pointer|indirect)(?:/\d{1,7}\[[0-9a-f]{1,12}\])?(?:/read)?(?:/CE)?\Z"
 )
 _NET = re.compile(
-    rb"(?:NET/)?([^/]{1,60})/(\d{1,6})(?:\(\d{1,7}\))?(/GDRDMA(?:\((?:PCI|[A-Za-z]{1,12})\))?)?(?:/Shared)?\Z"
+    rb"(?:NET/)?([^/]{1,60})/(\d{1,6})(?:\((\d{1,7})\))?(/GDRDMA(?:\((?:PCI|[A-Za-z]{1,12})\))?)?(?:/Shared)?\Z"
 )
 
 
 class Link(NamedTuple):
-    """How one rank reaches another. here and there: what the brackets hold. pointer: the communicator, of RCCL."""
+    """How one rank reaches another. here and there: what the brackets hold. pointer: the communicator, of RCCL.
+    proxy: the rank that sends into the network for the source."""
 
     source: int
     destination: int
@@ -55,6 +56,7 @@ class Link(NamedTuple):
     device: int | None
     gdr: bool
     pointer: str | None
+    proxy: int | None = None
 
 
 @dataclass(frozen=True)
@@ -133,10 +135,10 @@ def read_link(text: bytes) -> Link | None:
     way = _way(match[6])
     if way is None:
         return None
-    transport, detail, device, gdr = way
+    transport, detail, device, gdr, proxy = way
     return Link(
         int(match[1]), int(match[3]), match[2], match[4], match[5] == b"receive", transport, detail, device, gdr,
-        None if match[7] is None else match[7].decode(),
+        None if match[7] is None else match[7].decode(), proxy,
     )  # fmt: skip
 
 
@@ -149,22 +151,24 @@ def read_collnet(text: bytes) -> Link | None:
     rank = int(match[1])
     return Link(
         rank, rank, b"", b"", match[2] == b"receive", "COLLNET", net[1].decode(errors="replace"), int(net[2]),
-        net[3] is not None, None,
+        net[4] is not None, None,
     )  # fmt: skip
 
 
-def _way(text: bytes) -> tuple[Transport, str, int | None, bool] | None:
+def _way(text: bytes) -> tuple[Transport, str, int | None, bool, int | None] | None:
     if text.startswith(b"NET/"):
         net = _NET.match(text)
         if net is None:
             return None
-        return "NET", net[1].decode(errors="replace"), int(net[2]), net[3] is not None
+        proxy = None if net[3] is None else int(net[3])
+        return "NET", net[1].decode(errors="replace"), int(net[2]), net[4] is not None, proxy
     if text.startswith(b"SHM") or text == b"direct shared memory":
         if text not in (b"SHM", b"direct shared memory") and not text.startswith(b"SHM/"):
             return None
-        return "SHM", text[4:].decode(errors="replace") if text.startswith(b"SHM/") else "direct", None, False
+        detail = text[4:].decode(errors="replace") if text.startswith(b"SHM/") else "direct"
+        return "SHM", detail, None, False, None
     p2p = _P2P.match(text)
-    return None if p2p is None else ("P2P", p2p[1].decode(), None, False)
+    return None if p2p is None else ("P2P", p2p[1].decode(), None, False, None)
 
 
 def bus_id(text: bytes) -> str:

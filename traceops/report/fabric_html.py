@@ -14,6 +14,7 @@ from traceops.report.fabric_json import alike_machines, connection_rows
 from traceops.report.terms import COLUMNS, TERMS
 from traceops.report.topology_figure import Figure, topology_figure
 from traceops.report.topology_shape import ways_on
+from traceops.topology.host_names import same_host
 from traceops.topology.model import Fabric, NcclLog
 from traceops.topology.talks import talks
 
@@ -124,10 +125,10 @@ def _figures(fabric: Fabric, device: Any) -> list[Figure]:
         measured = [
             one
             for reference in fabric.references
-            if machine.host in (None, reference.host)
+            if machine.host is None or same_host(machine.host, reference.host)
             for one in reference.measured
         ]
-        own = [one for one in networks if machine.host in (None, one.host)]
+        own = [one for one in networks if machine.host is None or same_host(machine.host, one.host)]
         ways = ways_on(machine, talked, own)
         if device and not any(gpu.name for gpu in machine.gpus):
             machine = replace(machine, gpus=tuple(replace(gpu, name=str(device)) for gpu in machine.gpus))

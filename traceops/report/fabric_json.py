@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from traceops.topology.model import Communicator, Fabric, Gpu, Machine, NcclLog, Network, Quote, Reference
+from traceops.topology.talks import is_inside, names_are_of_several
 
 MOST_MACHINES = 32  # different ones
 MOST_ROWS = 200  # of connections, settings, communicators, quotes: a job of 1,024 ranks has 100,000 and more
@@ -121,9 +122,11 @@ def _counted(communicators: Sequence[Communicator], *, by_host: bool) -> list[di
     first: dict[tuple[Any, ...], Quote] = {}
     for communicator in communicators:
         hosts = {rank: place.host for rank, place in communicator.places.items()}
+        of_several = names_are_of_several(communicator)
         for one in communicator.connections:
             ends = hosts.get(one.source), hosts.get(one.destination)
-            within = None if None in ends else ends[0] == ends[1]
+            places = communicator.places.get(one.source), communicator.places.get(one.destination)
+            within = is_inside(*places, one, of_several)
             shown = ends if by_host else (None, None)
             key = (*shown, within, one.transport, one.detail, one.gdr, one.device)
             count[key] += 1

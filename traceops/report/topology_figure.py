@@ -10,6 +10,7 @@ from traceops.report.topology_devices import links_missing, links_name
 from traceops.report.topology_drawing import Drawing
 from traceops.report.topology_layout import draw
 from traceops.report.topology_shape import Shape, Way, gbs_text, pcie_text, shape_of
+from traceops.topology.host_names import same_host
 from traceops.topology.model import Machine, Measured
 
 
@@ -33,7 +34,11 @@ def topology_figure(
     measured: of any machines, those of other hosts are left out. ways: as `ways_on` or `tried_ways` has them.
     others: hosts that are alike, which the title counts.
     """
-    own = [one for one in measured if machine.host is None or one.host in (None, machine.host)]
+    own = [
+        one
+        for one in measured
+        if machine.host is None or one.host is None or same_host(one.host, machine.host)
+    ]
     shape = shape_of(machine, own, ways)
     used = {way.device.partition(":")[0] for way in ways if way.device}
     return Figure(

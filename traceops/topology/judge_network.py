@@ -106,7 +106,7 @@ def judge_far_nic(fabric: Fabric) -> Verdict:
         for gpu, nic in _ends(log, talk):
             assert talk.machine is not None
             path = talk.machine.path(gpu.label, nic.label)
-            near, best = nearest_nics(talk.machine, gpu)
+            near, best = nearest_nics(talk.machine, gpu, nic)
             if path is None or best is None:
                 continue
             seen += 1
@@ -143,8 +143,8 @@ def judge_far_nic(fabric: Fabric) -> Verdict:
 
 
 def _ends(log: NcclLog, talk: Talk) -> list[tuple[Gpu, Nic]]:
-    """The sender's GPU and the NIC it uses, where both are known."""
-    gpu, place, machine = talk.gpus[0], talk.source, talk.machine
+    """The GPU whose process sends and the NIC it uses, where both are known."""
+    gpu, place, machine = talk.leaves, talk.source, talk.machine
     if gpu is None or place is None or machine is None or talk.connection.device is None:
         return []
     networks = [n for n in log.networks if n.host == place.host and n.pid == place.pid]

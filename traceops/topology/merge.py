@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from traceops.topology.bus_ids import normal_bus_id
+from traceops.topology.host_names import same_host, short_host
 from traceops.topology.model import Gpu, Machine, Nic, Path, Pcie
 from traceops.topology.nics import with_numa
 
@@ -25,7 +26,7 @@ def merge_machines(machines: Iterable[Machine]) -> tuple[Machine, ...]:
     no other names and no other number of NVLinks. Two machines of one file are never one for want of names.
     """
     given = list(machines)
-    hosts = {_short(machine.host) for machine in given if machine.host is not None}
+    hosts = {short_host(machine.host) for machine in given if machine.host is not None}
     groups: list[tuple[int, Machine]] = []
     for position, machine in sorted(enumerate(given), key=lambda item: item[1].host is None):
         for place, (first, known) in enumerate(groups):
@@ -41,16 +42,10 @@ def merge_machines(machines: Iterable[Machine]) -> tuple[Machine, ...]:
 
 def _is_same_host(known: Machine, other: Machine, hosts: int) -> bool:
     if other.host is not None:
-        return known.host is not None and _short(known.host) == _short(other.host)
+        return same_host(known.host, other.host)
     if known.host is not None:
         return hosts == 1
     return not set(known.sources) & set(other.sources)
-
-
-def _short(host: str | None) -> str:
-    """Without the domain, which some sources say and some do not; an address as it is."""
-    name = (host or "").lower()
-    return name if name.replace(".", "").isdigit() else name.partition(".")[0]
 
 
 def _agree(one: Machine, other: Machine) -> bool:

@@ -140,7 +140,8 @@ class Connection:
     ``AWS Libfabric``, …). channels: different channel numbers. device: the network device's number, of NET; where the
     channels go over several devices, there is a connection for each. gdr: GPUDirect RDMA was used; both as the sender
     says, or the receiver where only its lines are there. quote: of the first line. receive_devices and receive_gdr: as
-    the receiver says. A COLLNET connection goes to the network: its destination is its source.
+    the receiver says. A COLLNET connection goes to the network: its destination is its source. proxy: the rank whose
+    process sends, of NET, where that is another one (PXN: the GPU near the NIC, over NVLink).
     """
 
     source: int
@@ -153,6 +154,7 @@ class Connection:
     gdr: bool = False
     receive_devices: tuple[int, ...] = ()
     receive_gdr: bool | None = None
+    proxy: int | None = None
 
 
 @dataclass(frozen=True)

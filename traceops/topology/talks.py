@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from traceops.topology.host_names import short_host
 from traceops.topology.model import (
     PATH_KINDS,
     Communicator,
@@ -16,14 +17,16 @@ from traceops.topology.model import (
     Path,
     Place,
 )
+from traceops.topology.nics import is_rdma
 
 
 @dataclass(frozen=True)
 class Talk:
     """One connection of NCCL between two ranks: where they run, and how their GPUs reach each other.
 
-    inside: both run on one host. machine, gpus: None where no topology names them. path: between the GPUs, None
-    where not known or on two hosts.
+    inside: both run on one host. machine, gpus: None where no topology names them. leaves: the GPU whose process sends
+    into the network, which is another than the source's where NCCL goes through that one (PXN). path: between the
+    GPUs, None where not known or on two hosts.
     """
 
     communicator: Communicator
@@ -33,6 +36,7 @@ class Talk:
     inside: bool
     machine: Machine | None
     gpus: tuple[Gpu | None, Gpu | None]
+    leaves: Gpu | None = None
 
     @property
     def path(self) -> Path | None:
@@ -55,29 +59,46 @@ def talks(fabric: Fabric) -> tuple[Talk, ...]:
 
 def _talks(fabric: Fabric) -> Iterator[Talk]:
     assert fabric.log is not None
+    by_name = {short_host(m.host): m for m in reversed(fabric.machines) if m.host is not None}
+    nameless = next((m for m in fabric.machines if len(fabric.machines) == 1 and m.host is None), None)
     for communicator in fabric.log.communicators:
+        machines = {
+            rank: by_name.get(short_host(place.host), nameless) for rank, place in communicator.places.items()
+        }
+        of_several = names_are_of_several(communicator)
         for connection in communicator.connections:
             source = communicator.places.get(connection.source)
             destination = communicator.places.get(connection.destination)
-            inside = (
-                source is not None
-                and destination is not None
-                and source.host is not None
-                and source.host == destination.host
-            )
-            machine = machine_of(fabric.machines, source)
+            inside = is_inside(source, destination, connection, of_several) is True
+            machine = machines.get(connection.source)
             gpus = (gpu_of(machine, source), gpu_of(machine, destination) if inside else None)
-            yield Talk(communicator, connection, source, destination, inside, machine, gpus)
+            sender = connection.source if connection.proxy is None else connection.proxy
+            leaves = gpu_of(machine, communicator.places.get(sender))
+            yield Talk(communicator, connection, source, destination, inside, machine, gpus, leaves)
 
 
-def machine_of(machines: Sequence[Machine], place: Place | None) -> Machine | None:
-    """The machine a rank runs on: by its host's name, or the only one there is, if that has no other name."""
-    if place is None:
+def names_are_of_several(communicator: Communicator) -> bool:
+    """Whether hosts share a name (``localhost``, ``vm``): two ranks run on one PCI device.
+
+    Two parts of one GPU (MIG) look like this too. NCCL's count of nodes does not tell: ranks of one host that have
+    neither P2P nor shared memory are nodes of their own to it.
+    """
+    places = communicator.places.values()
+    devices = [(place.host, place.bus_id) for place in places if place.bus_id is not None]
+    return len(set(devices)) < len(devices)
+
+
+def is_inside(
+    source: Place | None, destination: Place | None, connection: Connection, of_several: bool
+) -> bool | None:
+    """Whether a connection stays on one host; None where the hosts are not known.
+
+    Where several hosts share a name (`names_are_of_several`), what goes over the network is taken to leave.
+    """
+    if source is None or destination is None or source.host is None or destination.host is None:
         return None
-    named = [machine for machine in machines if machine.host is not None and machine.host == place.host]
-    if named:
-        return named[0]
-    return machines[0] if len(machines) == 1 and machines[0].host is None else None
+    leaves = of_several and connection.transport not in ("P2P", "SHM")
+    return source.host == destination.host and not leaves
 
 
 def gpu_of(machine: Machine | None, place: Place | None) -> Gpu | None:
@@ -102,17 +123,28 @@ def gpu_pairs(machine: Machine, used: Sequence[Gpu] | None = None) -> Iterator[t
                 yield one, other, path
 
 
-def nearest_nics(machine: Machine, gpu: Gpu) -> tuple[tuple[Nic, ...], Path | None]:
-    """The NICs that are nearest to a GPU, without those that are down, and how they are reached; none if not known."""
+def nearest_nics(machine: Machine, gpu: Gpu, like: Nic | None = None) -> tuple[tuple[Nic, ...], Path | None]:
+    """The NICs that are nearest to a GPU, without those that are down, and how they are reached; none if not known.
+
+    like: only those that could take this one's place, which another network's port or a slower one cannot.
+    """
     reached = [
         (nic, path)
         for nic in machine.nics
-        if nic.up is not False and (path := machine.path(gpu.label, nic.label)) is not None
+        if nic.up is not False
+        and (like is None or nic == like or _could_replace(nic, like))
+        and (path := machine.path(gpu.label, nic.label)) is not None
     ]
     if not reached:
         return (), None
     best = min((path for _, path in reached), key=distance)
     return tuple(nic for nic, path in reached if path.kind == best.kind), best
+
+
+def _could_replace(nic: Nic, used: Nic) -> bool:
+    if nic.kind is not None and nic.kind != used.kind and (used.kind is not None or not is_rdma(nic)):
+        return False
+    return None in (nic.speed_gbs, used.speed_gbs) or (nic.speed_gbs or 0) >= (used.speed_gbs or 0)
 
 
 def distance(path: Path) -> int:

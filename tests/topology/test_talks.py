@@ -1,0 +1,78 @@
+"""Healthy jobs over two hosts, as NCCL's own lines and a matrix tell of them: no finding, whatever they are called."""
+
+import pytest
+
+from traceops.report.fabric_json import connection_rows
+from traceops.topology.circumstances import Circumstances
+from traceops.topology.discover import named_fabric
+from traceops.topology.judge import FABRIC_RULES, judge_fabric
+
+H100 = "NVIDIA H100 80GB HBM3"
+MATRIX = """\tGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\tX\tNV18\tPIX\tSYS\t0-31\t0\t\tN/A
+GPU1\tNV18\tX\tSYS\tPIX\t32-63\t1\t\tN/A
+NIC0\tPIX\tSYS\tX\tSYS
+NIC1\tSYS\tPIX\tSYS\tX
+NIC Legend:
+  NIC0: mlx5_0
+  NIC1: mlx5_1
+"""
+
+
+def log_of(hosts: tuple[str, str], proxied: bool) -> str:
+    """Two hosts of two GPUs, a NIC near each: the ring leaves rank 0's host from GPU1 through GPU0's NIC."""
+    lines = []
+    for rank in range(4):
+        host, gpu = hosts[rank // 2], rank % 2
+        head = f"{host}:{100 + rank}:{200 + rank} [{gpu}] NCCL INFO"
+        start = f"comm 0x{rank + 1}00 rank {rank} nranks 4 cudaDev {gpu} nvmlDev {gpu} busId {gpu + 1}b000 commId 0xabc"
+        proxy = f"({rank - 1})" if proxied else ""
+        lines += [
+            f"{head} NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>",
+            f"{head} Using network IB",
+            f"{head} ncclCommInitRankConfig {start} - Init START",
+        ]
+        if gpu == 0:
+            lines.append(f"{head} Channel 00/0 : {rank}[0] -> {rank + 1}[1] via P2P/CUMEM")
+        else:
+            to = (rank + 1) % 4
+            lines.append(f"{head} Channel 00/0 : {rank}[1] -> {to}[0] [send] via NET/IB/0{proxy}/GDRDMA")
+        lines.append(f"{head} ncclCommInitRankConfig {start} - Init COMPLETE")
+    return "\n".join(lines)
+
+
+def fired(folder, *, hosts=("a", "b"), proxied=True, matrix=MATRIX):
+    (folder / "log.txt").write_text(log_of(hosts, proxied))
+    (folder / "topo.txt").write_text(matrix)
+    fabric = named_fabric([folder])
+    found = judge_fabric(fabric, Circumstances(device=H100))
+    assert {verdict.rule for verdict in found} == set(FABRIC_RULES)
+    return fabric, {v.rule: [(f.severity, f.message) for f in v.findings] for v in found if v.findings}
+
+
+def test_who_sends_for_another_uses_the_nic_near_itself(tmp_path):
+    assert fired(tmp_path)[1] == {}
+    far = fired(tmp_path, proxied=False)[1]["TO-P004"]  # PXN off: now it is GPU1 that goes to GPU0's NIC
+    assert [severity for severity, _ in far] == ["warning"]
+    assert "GPU1 sends through NIC0 (mlx5_0), which lies across NUMA nodes" in far[0][1]
+
+
+def test_two_hosts_of_one_name_are_two(tmp_path):
+    fabric, found = fired(tmp_path, hosts=("localhost", "localhost"))
+    assert found == {}
+    within = {row["transport"]: row["within_host"] for row in connection_rows(fabric.log.communicators)}
+    assert within == {"P2P": True, "NET": False}
+
+
+def test_a_host_with_its_domain_is_the_one_without(tmp_path):
+    named = "".join(
+        f"{host}.cluster.example: {line}\n" for host in "ab" for line in MATRIX.splitlines() if line
+    )
+    found = fired(tmp_path, matrix=named, proxied=False)[1]
+    assert len(found["TO-P004"]) == 2  # the place of GPU and NIC is known on either host
+
+
+@pytest.mark.parametrize("other", ["eth0", "bond0"])
+def test_the_port_of_another_network_is_no_nearer_nic(tmp_path, other):
+    only = MATRIX.replace("NIC1: mlx5_1", f"NIC1: {other}")
+    assert "TO-P004" not in fired(tmp_path, matrix=only, proxied=False)[1]
