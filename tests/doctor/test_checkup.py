@@ -200,15 +200,15 @@ def test_slow_without_a_reason_is_said_and_no_reference():
 def test_slower_than_it_once_was_where_nobody_knows_the_link():
     assert PaperMachine(nvlink=False, way=lambda environ: ("P2P", 20.0)).check_up().settings is None
     checkup = PaperMachine(nvlink=False, way=lambda environ: ("P2P", 5.0)).check_up()
-    assert said(checkup, "own past").level == "warning"
+    assert {f.rule: f.severity for f in checkup.findings} == {"TO-C001": "warning"}
     [reference] = references_here()
     assert {row.busbw_gbs for row in reference.measured if row.op == "all_reduce"} == {20.0}
 
 
 def test_pairs_far_slower_than_their_siblings_share_a_gpu():
     checkup = PaperMachine(slow_pairs=((0, 3), (1, 3), (2, 3))).check_up()
-    look = said(checkup, "pairs")
-    assert look.level == "warning" and look.facts["gpu"] == 3
+    (found,) = [found for found in checkup.findings if found.rule == "TO-C002"]
+    assert found.severity == "warning" and "GPU3 is in all of them" in found.message
 
 
 def test_nothing_but_looking():

@@ -13,8 +13,8 @@ from traceops.doctor.model import Outcome, Trial
 from traceops.topology.model import Machine, Measured
 
 BAD: tuple[Outcome, ...] = ("wrong", "failed", "hung")
-FAR_BELOW = 0.3  # of what the link gives
-OF_ITS_PAST = 0.5  # of what this machine gave before
+FAR_BELOW = 0.5  # of what the link gives: nothing computes beside these transfers
+OF_ITS_PAST = 0.7  # of what these GPUs gave before: repetitions differ by 1 to 2 %
 OF_SIBLINGS = 0.5
 OF_THE_NETWORK = {
     "nccl": 0.1,

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from traceops.doctor.conclusions import conclusions
 from traceops.doctor.course import Course
 from traceops.doctor.job import Backend
+from traceops.doctor.judge_measured import judge_measured
 from traceops.doctor.model import Change, Checkup, Look, Remedy, Trial
 from traceops.doctor.nodes import NodeError, Nodes, Seat
 from traceops.doctor.reference import kept_reference, make_reference, save_reference
@@ -243,7 +244,10 @@ def _judged(checkup: Checkup, course: Course | None, tools: Tools, logs: Path | 
     slow = course is not None and course.is_slow(first)
     hung = first is not None and any(trial.outcome == "hung" for trial in first.trials)
     rows = first.measured if first else ()
-    verdicts = tools.judge(fabric, Circumstances(slow="error" if slow else None, hung=hung, measured=rows))
+    verdicts = [
+        *tools.judge(fabric, Circumstances(slow="error" if slow else None, hung=hung, measured=rows)),
+        *judge_measured(rows, checkup.machines, course.before if course else None),
+    ]
     findings = most_important_first([finding for verdict in verdicts for finding in verdict.findings])
     return replace(checkup, findings=tuple(findings), checks=_checks(verdicts), log=fabric.log)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from traceops.doctor.assess import BAD, OF_ITS_PAST, Pair
+from traceops.doctor.assess import BAD, Pair
 from traceops.doctor.candidates import words
 from traceops.doctor.course import Course
 from traceops.doctor.model import Level, Look
@@ -35,7 +35,6 @@ def conclusions(course: Course) -> tuple[Look, ...]:
         *_costs_of_settings(course),
         *_pairs(course),
         *_slow(course),
-        *_worse_than_before(course),
         *_hopeless(course),
         *_alone(course),
         *_not_tried(course),
@@ -89,11 +88,11 @@ def _pairs(course: Course) -> list[Look]:
         (state.bad_pairs, "fail or give wrong values"),
         (state.slow_pairs, "far slower than the others"),
     ):
-        if not pairs:
-            continue
         culprit = state.culprit
-        blamed = "" if culprit is None else f"GPU {culprit} is in all of them"
         alone = _without_it(course, culprit)
+        if not pairs or (pairs is state.slow_pairs and not alone):  # TO-C002 says that they are slow
+            continue
+        blamed = "" if culprit is None else f"GPU {culprit} is in all of them"
         why = "; ".join(filter(None, (blamed, alone)))
         advice = (
             "check the GPU and its links: nvidia-smi -q (ECC, Xid), nvidia-smi nvlink -s"
@@ -138,19 +137,6 @@ def _slow(course: Course) -> list[Look]:
             why = f"below {course.enough_gbs[scope]:.3g} GB/s it is far from what {gives} can do"
             looks.append(_look(course, what, f"{gbs:.3g} GB/s", "error", why, advice, busbw_gbs=gbs))
     return looks
-
-
-def _worse_than_before(course: Course) -> list[Look]:
-    best = course.best.node.large if course.best else None
-    past = course.before
-    if best is None or past is None or set(best.gpus) != set(past.gpus):
-        return []
-    if best.busbw_gbs >= OF_ITS_PAST * past.busbw_gbs or best.bytes < past.bytes / 4:
-        return []
-    found = f"{best.busbw_gbs:.3g} GB/s, {past.busbw_gbs:.3g} when it was last measured at its best"
-    why = f"kept in {course.past.source}" if course.past else ""
-    advice = "something changed: links, driver, container, other jobs on it; remove that file if it is meant to be so"
-    return [_look(course, "all-reduce against this machine's own past", found, "warning", why, advice)]
 
 
 def _hopeless(course: Course) -> list[Look]:
