@@ -199,7 +199,7 @@ def test_ranks_of_two_nodes_meet() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_rank_outlives_the_doctor(tmp_path: Path, number: signal.Signals) -> None:
     doctor = subprocess.Popen(
-        [sys.executable, "-m", "traceops.doctor.trials", "--backend", "gloo", "--logs", str(tmp_path)],
+        [sys.executable, "-m", "traceops", "doctor", "--device", "cpu", "-o", str(tmp_path)],
         env=_environ(TRACEOPS_DOCTOR_FAULT="start:1:hang"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     while len(ranks := _workers_of(doctor.pid)) < 2 or not all(map(_has_begun, ranks)):

@@ -55,9 +55,7 @@ def _judge_low(of_host: Sequence[tuple[Machine, list[Measured]]], before: Measur
     return Verdict("TO-C001", not_evaluated="no all-reduce was measured")
 
 
-def _expected(
-    large: Measured, machine: Machine, before: Measured | None
-) -> list[tuple[float, str, float]]:
+def _expected(large: Measured, machine: Machine, before: Measured | None) -> list[tuple[float, str, float]]:
     """References that are known: GB/s, what gives it, and the percentage of it that must be reached."""
     expected: list[tuple[float, str, float]] = []
     link = link_gbs(machine, large.gpus) if large.backend == "nccl" else None
@@ -68,9 +66,7 @@ def _expected(
     return expected
 
 
-def _low(
-    large: Measured, machine: Machine, gbs: float, what: str, bound: float, share: float
-) -> Finding:
+def _low(large: Measured, machine: Machine, gbs: float, what: str, bound: float, share: float) -> Finding:
     severity = severity_of(-share, -bound, -bound, -_ERROR_PCT) or "warning"
     where = f" on {machine.host}" if machine.host else ""
     return finding(

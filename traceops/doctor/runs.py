@@ -166,8 +166,8 @@ def _worst_pairs(same: Sequence[Trial]) -> tuple[Any, ...]:
 
 
 def _bad_first(outcome: Outcome) -> int:
-    """Of a pair, who did not take part says not_evaluated, and knows nothing."""
-    return ("hung", "failed", "wrong", "ok", "not_evaluated").index(outcome)
+    """A rank that never came to a pair was held up elsewhere: the one that waited for it there is not to blame."""
+    return ("wrong", "not_evaluated", "hung", "failed", "ok").index(outcome)
 
 
 def _free_port() -> int:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import get_args
 
-from traceops.doctor.job import LAUNCH, STAGES, Backend, Job
+from traceops.doctor.job import LAUNCH, Job
 from traceops.doctor.model import Trial
 from traceops.doctor.outcome import Ended, How, trials_of
 from traceops.doctor.team import Team
@@ -78,23 +73,3 @@ def _wait_for(stage: str, team: Team, until: float) -> How:
         if now > until:
             return "failed" if failed_at is not None else "hung"
         time.sleep(_POLL_S)
-
-
-def main() -> None:
-    """Run all stages on some devices and print the trials as JSON."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--backend", choices=get_args(Backend), default="nccl")
-    parser.add_argument("--devices", default="0,1", help="as in 0,1,2,3")
-    parser.add_argument("--stages", default=",".join(STAGES))
-    parser.add_argument("--logs", type=Path, help="folder for what NCCL and the ranks say")
-    parser.add_argument(
-        "--budget", type=float, default=10.0, help="seconds for each measurement of bandwidth"
-    )
-    asked = parser.parse_args()
-    devices = tuple(int(device) for device in asked.devices.split(","))
-    job = Job(tuple(asked.stages.split(",")), devices, asked.backend, budget_s=asked.budget)
-    print(json.dumps([asdict(trial) for trial in run_job(job, os.environ, asked.logs)], indent=1))
-
-
-if __name__ == "__main__":
-    main()

@@ -59,7 +59,7 @@ _COSTS = (
     Cost("NCCL_IB_DISABLE", is_on, "warning", "RDMA devices are there and not used: sockets between hosts", "ib"),
     Cost("NCCL_NET", _is("Socket"), "warning", "RDMA devices are there and not used: sockets between hosts", "rdma"),
     Cost("NCCL_NET_GDR_LEVEL", _is("LOC", "0"), "warning", "no GPUDirect RDMA: data go through the host", "rdma"),
-    Cost("NCCL_NVLS_ENABLE", _off, "note", "no reductions inside NVSwitch, where it is there; some hosts ask for that", "gpus"),
+    Cost("NCCL_NVLS_ENABLE", _off, "note", "no reductions in NVSwitch; some hosts ask for that", "gpus"),
     Cost("NCCL_CUMEM_ENABLE", _off, "note", "no cuMem buffers, which NVLS needs", "gpus"),
     Cost("NCCL_PXN_DISABLE", is_on, "note", "data cannot leave over the NIC near another GPU", "rdma"),
     Cost("NCCL_P2P_DIRECT_DISABLE", is_on, "note", "one more copy where one process has several GPUs", "gpus"),
