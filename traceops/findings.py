@@ -169,12 +169,14 @@ RULES: tuple[Rule, ...] = (
         "A group's bus bandwidth is far below what its link should give",
         "Find out which path NCCL took (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,GRAPH: `via P2P`, `via SHM`, `via "
         "NET/Socket`), look for NCCL_P2P_DISABLE or NCCL_SHM_DISABLE in the environment, for containers without access "
-        "to the peers' devices, and at `nvidia-smi topo -m` and `nvidia-smi nvlink -s`. `traceops doctor` tests it all.",
+        "to the peers' devices, and at `nvidia-smi topo -m` and `nvidia-smi nvlink -s`. `traceops doctor` tests it "
+        "all.",
         True,
         "Bus bandwidth of messages of 8 MB and more, median, against a reference: measured on that host by `traceops "
         "doctor`, else NCCL's own expectation in its log, else what NCCL reaches over the NVLink of that GPU inside "
-        "one host. Warning below 30 %, error below 10 %, info where the reference would save less than 2 % of the step. "
-        "Not judged where none of the three is known: between hosts without a log, and for GPUs without NVLink.",
+        "one host. Warning where the time at the reference, with 20 µs for latency, is below 30 % of the time taken, "
+        "error below 10 %, info where the reference would save less than 2 % of the step. Not judged where none of "
+        "the three is known: between hosts without a log, and for GPUs without NVLink.",
     ),
     Rule(
         "TO-C002",
@@ -215,14 +217,14 @@ RULES: tuple[Rule, ...] = (
         "memory lock limit be unlimited; for EFA the security group must let the nodes reach each other.",
         True,
         "From NCCL's log: connections via NET/Socket, or a network plugin that was found and did not start. Error "
-        "where nothing could connect, or a plugin failed and hosts talk over sockets; warning between GPUs of one host, or where a fast network "
-        "is there; info where nothing tells of a faster one. A host without any fast network is no finding.",
+        "where nothing could connect, or a plugin failed and hosts talk over sockets; warning between GPUs of one "
+        "host, or where a fast network is there; info where nothing tells of a faster one. A host without any fast network is no finding.",
     ),
     Rule(
         "TO-P004",
         "The NIC in use is far from its GPU",
-        "Let NCCL choose (remove NCCL_IB_HCA), or name the NICs near the GPUs in it; in virtual machines and containers "
-        "NCCL may not see the PCIe tree: give it one with NCCL_TOPO_FILE.",
+        "Let NCCL choose (remove NCCL_IB_HCA), or name the NICs near the GPUs in it; in virtual machines and "
+        "containers NCCL may not see the PCIe tree: give it one with NCCL_TOPO_FILE.",
         True,
         "From NCCL's log and a topology: a rank sends through a NIC that is farther from its GPU than another one: "
         "warning across NUMA nodes, else info.",

@@ -88,7 +88,7 @@ class Group:
 
 @dataclass(frozen=True)
 class TraceMeta:
-    """What a trace file says about itself; None where it says nothing."""
+    """What a trace file says about itself; None where it says nothing. devices: GPUs that the process saw."""
 
     rank: int | None = None
     world_size: int | None = None
@@ -99,6 +99,7 @@ class TraceMeta:
     nccl_version: str | None = None
     groups: tuple[Group, ...] = ()
     with_stack: bool = False
+    devices: int | None = None
 
 
 @dataclass(frozen=True)

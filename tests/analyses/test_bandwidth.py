@@ -46,7 +46,12 @@ def collective(op="allreduce", elements=1 << 24, dtype="Float", ranks=4, transfe
         ("NVIDIA H100 80GB HBM3", "NVLink 4", 350.0),
         ("NVIDIA B200", "NVLink 5", 650.0),
         ("NVIDIA A100-SXM4-80GB", "NVLink 3", 230.0),
-        ("Tesla V100-SXM2-32GB", "NVLink 2", 120.0),
+        ("Tesla V100-SXM3-32GB", "NVLink 2", 120.0),
+        ("Tesla V100-SXM2-32GB", None, None),  # of a mesh: these two may share no link
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None, None),
+        ("NVIDIA H200 NVL", None, None),
+        ("NVIDIA H800 PCIe", None, None),
+        ("NVIDIA A800 80GB PCIe", None, None),
         ("NVIDIA GB200", "NVLink 5", 650.0),
         ("NVIDIA B200", "NVLink 5", 650.0),
         ("NVIDIA H800", "NVLink 4, cut down", 160.0),
@@ -94,6 +99,50 @@ def test_a_measurement_counts_for_the_same_host_and_gpu_and_large_messages_only(
         assert known(references=(other,)) == ("table", 350.0)
     assert known(None, references=(measured_at(335.0),)) is None  # ranks on the CPU of a host with GPUs
     assert known(None, references=(measured_at(1.5, gpu=None),)) == ("doctor", 1.5)
+
+
+def test_what_two_gpus_gave_is_no_reference_for_four():
+    """Cards with a bridge between each two: 200 GB/s over it, 10 GB/s among all."""
+    card = "NVIDIA A100-PCIE-40GB"
+    bridge = Measured("all_reduce", (0, 1), 1 << 28, 1.0, 200.0, "a")
+    among_all = Measured("all_reduce", (0, 1, 2, 3), 1 << 28, 1.0, 10.0, "a")
+    references = tuple(
+        MachineReference("a", card, str(n), n, (row,)) for n, row in enumerate([among_all, bridge])
+    )
+    assert known(card, references=references) == ("doctor", 10.0)
+    assert known(card, hosts="aa", references=references) == ("doctor", 200.0)
+    assert known(card, references=references[1:]) is None
+
+
+def test_of_several_states_of_a_machine_the_latest_counts_and_gloo_tells_nothing_of_nccl():
+    card = "NVIDIA L4"
+    before, after = replace(measured_at(20.0, gpu=card), measured_at=1.0), measured_at(8.0, gpu=card)
+    after = replace(after, topology="u", measured_at=2.0, host="A.cluster.example")
+    assert known(card, references=(after, before)) == ("doctor", 8.0)
+    row = replace(before.measured[0], backend="gloo")
+    assert known(card, references=(replace(before, measured=(row,)),)) is None
+
+
+def test_the_links_of_a_mesh_are_known_for_whole_groups_only():
+    v100 = "Tesla V100-SXM2-32GB"
+    assert [known(v100, hosts="a" * size) for size in (2, 3, 4, 8)] == [
+        None,
+        None,
+        ("table", 120.0),
+        ("table", 120.0),
+    ]
+
+
+def test_ranks_that_cannot_share_a_host_are_not_held_to_its_links():
+    of_one_name = dict.fromkeys(range(16), "vm")
+    assert reference_of((0, 8), "NVIDIA H200", of_one_name, 16) is None
+    assert reference_of((0, 8), "NVIDIA H200", of_one_name, 16, devices=16) is not None
+    assert reference_of((0, 1), "NVIDIA H200", {0: "localhost", 1: "localhost"}, 16) is None
+    assert reference_of((0, 4), "NVIDIA H200", {}, 8, devices=4) is None  # eight ranks, four GPUs each sees
+    assert (
+        reference_of((0, 4), "NVIDIA H200", {}, 8, devices=1) is not None
+    )  # CUDA_VISIBLE_DEVICES: one a rank
+    assert reference_of((0,), "NVIDIA H200", {0: "a"}, 1) is None  # a copy
 
 
 def test_a_machine_that_was_broken_when_it_was_measured_is_no_reference():
@@ -207,6 +256,16 @@ def test_a_very_slow_link_is_an_error_and_a_slow_one_that_costs_nothing_a_remark
     measured = across(simulate(program(ddp, compute), 4, [SlowLink("world", 5.0)]))
     [found] = judge_low(measured).findings
     assert found.severity == "info"
+
+
+def test_latency_is_allowed_for():
+    """8 MB over eight GPUs that give 480 GB/s to 256 MB: 77 us are what a healthy H100 takes."""
+    measured = across(simulate(program(ddp, replace(FAST, bandwidth_gbs=140.0, elements=1 << 21)), 4))
+    row = Measured("all_reduce", (0, 1, 2, 3), 1 << 28, 1.0, 480.0)
+    fabric = Fabric(references=(MachineReference("host0", measured.device, "t", 0.0, (row,)),))
+    held = replace(measured, fabric=fabric)
+    assert held.reference((0, 1, 2, 3)).busbw_gbs == 480.0
+    assert judge_low(held).findings == ()
 
 
 def test_what_is_not_known_is_not_judged():

@@ -42,7 +42,7 @@ class CrossRank:
     """The reduce's result, ranks in order; `split` says whether waiting could be told from transfer.
 
     What compares ranks step by step (`graph` and all behind it) is None where there is only one rank, or
-    nothing was matched, or no step is common to all.
+    nothing was matched, or no step is common to all. devices: GPUs that a process sees, None where no trace tells.
     """
 
     ranks: tuple[RankTimes, ...]
@@ -57,10 +57,11 @@ class CrossRank:
     stragglers: Stragglers | None = None
     what_if: WhatIf | None = None
     fabric: Fabric | None = None
+    devices: int | None = None
 
     def reference(self, group: Sequence[int]) -> Reference | None:
         """What the link between these ranks should give."""
-        return reference_of(group, self.device, self.hosts, self.world, self.fabric)
+        return reference_of(group, self.device, self.hosts, self.world, self.fabric, self.devices)
 
 
 def measure_across(
@@ -108,13 +109,16 @@ def measure_across(
             )
         )
     device = next((summary.meta.device for summary in ranks if summary.meta.device), None)
+    devices = max((summary.meta.devices or 0 for summary in ranks), default=0) or None
     known = {summary.rank: hosts.get(summary.rank) for summary in ranks}
-    run = CrossRank(tuple(times), matching, split, world, known, device, clocks, fabric=fabric)
+    run = CrossRank(
+        tuple(times), matching, split, world, known, device, clocks, fabric=fabric, devices=devices
+    )
     if graph is None or lateness is None:
         return run
     replays = Replays(graph)
     stragglers = measure_stragglers(replays, lateness)
-    reference = reference_transfers(matching, graph.kind, device, known, world, fabric)
+    reference = reference_transfers(matching, graph.kind, device, known, world, fabric, devices)
     what_if = measure_what_if(replays, _rank_sets(stragglers), reference)
     return replace(run, graph=graph, lateness=lateness, stragglers=stragglers, what_if=what_if)
 

@@ -13,19 +13,24 @@ import numpy as np
 from traceops.align.match import Collective, Matching
 from traceops.analyses.message_size import message_bytes
 from traceops.model import Int
+from traceops.topology.host_names import same_host, short_host
 from traceops.topology.model import Communicator, Fabric, GraphBandwidth
 
 # Bus bandwidth that NCCL reaches inside one host for large messages, GB/s: a bit under the link's one-way
 # rate of NVLink 2, 3, 4 and 5 (150, 300, 450 and 900 GB/s). [NVIDIA data sheets; nccl-tests on such hosts]
 LINKS: tuple[tuple[str, str, float], ...] = (
     (r"G?B[23]00", "NVLink 5", 650.0),
-    (r"H800", "NVLink 4, cut down", 160.0),
-    (r"(?<!G)H200|H100(?!.*(PCIe|NVL))", "NVLink 4", 350.0),
-    (r"A800", "NVLink 3, cut down", 160.0),
+    (r"H800(?!.*(PCIe|NVL))", "NVLink 4, cut down", 160.0),
+    (r"((?<!G)H200|H100)(?!.*(PCIe|NVL))", "NVLink 4", 350.0),
+    (r"A800.*SXM", "NVLink 3, cut down", 160.0),
     (r"A100.*SXM", "NVLink 3", 230.0),
     (r"V100.*SXM", "NVLink 2", 120.0),
 )
 LARGE_BYTES = 8_000_000  # from here bandwidth, not latency, sets the time
+_MESH = re.compile(r"V100.*SXM2")  # no switch: two GPUs share one link, two, or none
+_MESH_SIZES = (4, 8)  # of groups that have all links of a mesh for themselves, or half of it
+_PART = re.compile(r"\bMIG\b")  # of a GPU: it has no NVLink
+_LOCAL = "localhost"  # a name that many hosts bear
 GPUS_A_HOST = 8  # a job no larger than this whose traces name no hosts is taken to run on one
 _LATENCY_NS = 20_000.0
 
@@ -81,46 +86,70 @@ def reference_of(
     hosts: Mapping[int, str | None],
     world: int,
     fabric: Fabric | None = None,
+    devices: int | None = None,
 ) -> Reference | None:
     """What the link between these ranks should give; None where nothing tells.
 
     In order: measured on this host by the doctor, NCCL's own expectation in its log, the GPU's name. Between hosts
-    only NCCL's expectation counts.
+    only NCCL's expectation counts. devices: GPUs that each process of the job sees, None where not known.
     """
-    known = {hosts.get(rank) for rank in group}
-    one_host = len(known) == 1 and (None not in known or world <= GPUS_A_HOST)
-    listed = link_by_name(device) if one_host else None
+    if len(group) < 2:
+        return None
+    known = {_host_of(rank, hosts, devices) for rank in group}
+    fit_one_host = world <= (min(devices, GPUS_A_HOST) if devices and devices > 1 else GPUS_A_HOST)
+    one_host = len(known) == 1 and (None not in known or fit_one_host)
+    listed = link_by_name(device, len(group)) if one_host else None
     if fabric is None:
         return listed
     if one_host:
-        measured = _measured(fabric, next(iter(known)), device)
+        measured = _measured(fabric, next(iter(known)), device, len(group))
         if measured is not None and (
             listed is None or measured.busbw_gbs >= _TRUSTED_SHARE * listed.busbw_gbs
         ):
             return measured
-    if len(group) > 1 and (one_host or None not in known):
+    if one_host or None not in known:
         return _expected(fabric, len(group), one_host, listed) or listed
     return listed
 
 
-def link_by_name(device: str | None) -> Reference | None:
-    """What the NVLink of GPUs of this name gives inside one host; None for those without, or not known."""
-    if device is None:
+def _host_of(rank: int, hosts: Mapping[int, str | None], devices: int | None) -> str | None:
+    """The name of a rank's host; None also for one that several hosts must bear."""
+    name = hosts.get(rank)
+    if name is None or short_host(name) == _LOCAL:
+        return None
+    named = sum(1 for other in hosts.values() if other == name)
+    return name if named <= max(GPUS_A_HOST, devices or 0) else None
+
+
+def link_by_name(device: str | None, size: int = 2) -> Reference | None:
+    """What NVLink gives to `size` GPUs of this name inside one host; None for those without, or not known."""
+    if device is None or _PART.search(device) or (_MESH.search(device) and size not in _MESH_SIZES):
         return None
     return next((Reference(link, gbs) for name, link, gbs in LINKS if re.search(name, device)), None)
 
 
-def _measured(fabric: Fabric, host: str | None, device: str | None) -> Reference | None:
-    """The best large all-reduce that the doctor measured on this host, if its GPUs are still the same."""
-    best = None
+def _measured(fabric: Fabric, host: str | None, device: str | None, size: int) -> Reference | None:
+    """The best large all-reduce that the doctor measured on this host, if its GPUs are still the same.
+
+    Among at least as many GPUs as the group has: two may have a link that four do not. Of several states of the
+    machine the latest counts.
+    """
+    found: list[tuple[float, float, str]] = []
     for reference in fabric.references:
-        if (host is not None and reference.host != host) or reference.gpu != device:
+        if (host is not None and not same_host(reference.host, host)) or reference.gpu != device:
             continue
-        rows = [row for row in reference.measured if row.op == "all_reduce" and row.bytes >= LARGE_BYTES]
-        for row in rows:
-            if best is None or row.busbw_gbs > best.busbw_gbs:
-                best = Reference(f"traceops doctor on {reference.host}", row.busbw_gbs, "doctor")
-    return best
+        rows = [
+            row.busbw_gbs
+            for row in reference.measured
+            if row.op == "all_reduce" and row.bytes >= LARGE_BYTES and len(row.gpus) >= size
+            if device is None or row.backend != "gloo"
+        ]
+        if rows:
+            found.append((reference.measured_at, max(rows), reference.host))
+    if not found:
+        return None
+    _, gbs, name = max(found)
+    return Reference(f"traceops doctor on {name}", gbs, "doctor")
 
 
 def _expected(fabric: Fabric, size: int, one_host: bool, listed: Reference | None) -> Reference | None:
@@ -164,10 +193,11 @@ def reference_transfers(
     hosts: Mapping[int, str | None],
     world: int,
     fabric: Fabric | None = None,
+    devices: int | None = None,
 ) -> Int | None:
     """Transfer of each collective of `order` at its link's reference, ns; None where no link is known."""
     groups = {collective.group for collective in matching.collectives}
-    links = {group: reference_of(group, device, hosts, world, fabric) for group in groups}
+    links = {group: reference_of(group, device, hosts, world, fabric, devices) for group in groups}
     if not any(links.values()):
         return None
     chosen = (matching.collectives[number] for number in order)
