@@ -218,7 +218,8 @@ RULES: tuple[Rule, ...] = (
         True,
         "From NCCL's log: connections via NET/Socket, or a network plugin that was found and did not start. Error "
         "where nothing could connect, or a plugin failed and hosts talk over sockets; warning between GPUs of one "
-        "host, or where a fast network is there; info where nothing tells of a faster one. A host without any fast network is no finding.",
+        "host, or where a fast network is there or was switched off; info where nothing tells of a faster one. A host "
+        "without any fast network is no finding.",
     ),
     Rule(
         "TO-P004",
@@ -226,8 +227,9 @@ RULES: tuple[Rule, ...] = (
         "Let NCCL choose (remove NCCL_IB_HCA), or name the NICs near the GPUs in it; in virtual machines and "
         "containers NCCL may not see the PCIe tree: give it one with NCCL_TOPO_FILE.",
         True,
-        "From NCCL's log and a topology: a rank sends through a NIC that is farther from its GPU than another one: "
-        "warning across NUMA nodes, else info.",
+        "From NCCL's log and a topology: a rank sends through a NIC that is farther from its GPU, or from the GPU "
+        "that sends for it (PXN), than another one of the same network and speed: warning across NUMA nodes, else "
+        "info.",
     ),
     Rule(
         "TO-P005",
@@ -236,7 +238,8 @@ RULES: tuple[Rule, ...] = (
         "-s` and `-e` (errors); a reset of the GPU may bring a link back. Until then leave that GPU out.",
         True,
         "PCIe width, reachable PCIe generation, number and speed of NVLinks, speed of fast NICs: below what most "
-        "devices of that name on the host have.",
+        "devices of that name on the host have. Info where the slot allows no more lanes. A GPU without NVLink counts "
+        "where others reach several GPUs, not where bridges join them two by two.",
     ),
     *HANG_RULES,
     Rule("TO-M001", "A rank is near or over its memory", ""),

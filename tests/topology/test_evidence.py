@@ -47,6 +47,13 @@ def test_what_nccl_says_of_a_host_with_nvlink(name, rules):
     assert fired(fabric) == rules
 
 
+@pytest.mark.parametrize("first", ["{'loss': 2.31, 'epoch': 0.1}", '{"loss": 2.31}', "<rank 0> starts"])
+def test_a_log_is_read_whatever_the_trainer_prints_first(tmp_path, first):
+    log = tmp_path / "slurm-1.out"
+    log.write_text(f"{first}\n{(LOGS / 'shm.txt').read_text()}")
+    assert fired(named_fabric([log, TOPOLOGY / "h200x4.txt"])) == {"TO-P002": ["warning"]}
+
+
 def test_evidence_is_found_in_a_run_folder_and_beside_traces(tmp_path):
     run = tmp_path / "run"
     (run / "evidence").mkdir(parents=True)

@@ -198,10 +198,29 @@ def test_sockets_between_hosts_are_as_bad_as_what_they_replace():
     assert fired(Fabric((down,), plain))["TO-P003"] == ["info"]
     asked = replace(plain, settings=(NcclSetting("NCCL_IB_DISABLE", "1", quote("NCCL_IB_DISABLE set")),))
     assert fired(Fabric((), asked))["TO-P003"] == ["warning"]
+    only = replace(machine({(0, 1): "PHB"}), sources=("topo.txt",))  # a matrix, and no NIC in it
+    found = verdicts(Fabric((only,), asked))["TO-P003"].findings[0]
+    assert (found.severity, "names no faster network" in found.message) == ("info", True)
+    said = replace(only, sources=("nccl.log",))  # NCCL's own tree has no device of a network that is off
+    assert fired(Fabric((said,), asked))["TO-P003"] == ["warning"]
     broken = replace(plain, plugin_failures=(quote("NET/OFI aws-ofi-nccl initialization failed"),))
     found = verdicts(Fabric((), broken))["TO-P003"].findings[0]
     assert found.severity == "error"
     assert any(e.value == "NET/OFI aws-ofi-nccl initialization failed" for e in found.evidence)
+
+
+def test_sockets_inside_hosts_are_not_hidden_by_those_between():
+    ring = [(rank, (rank + 1) % 4, "NET", "Socket", 0) for rank in range(4)]
+    found = verdicts(Fabric((), log(ring, places=("a", "a", "b", "b"))))["TO-P003"].findings[0]
+    assert found.severity == "warning"
+    assert "GPUs of one host use them too" in found.message
+
+
+def test_a_plugin_that_failed_beside_a_network_that_works():
+    ring = [(0, 1, "NET", "IB", 0), (1, 0, "NET", "IB", 0)]
+    failed = (quote("NET/OFI Only EFA provider is supported"),)
+    found = verdicts(Fabric((), log(ring, places=("a", "b"), plugin_failures=failed)))["TO-P003"].findings[0]
+    assert (found.severity, "NCCL goes over NET/IB in its place" in found.message) == ("info", True)
 
 
 def test_a_network_that_no_rank_needs_is_no_finding():
@@ -248,6 +267,8 @@ def test_narrow_links_are_found_among_siblings_only():
     assert "GPU2 (8 lanes)" in found[0].message
     board = tuple(replace(gpu, pcie=Pcie(1, 8, 4, 16)) for gpu in gpus)  # so wired on purpose
     assert not fired(Fabric((Machine("a", board),)))
+    slot = tuple(replace(gpu, pcie=replace(gpu.pcie, most_width=gpu.pcie.width)) for gpu in gpus)
+    assert fired(Fabric((Machine("a", slot),))) == {"TO-P005": ["info"]}
     mixed = tuple(replace(gpu, name=f"kind {i}") for i, gpu in enumerate(gpus))
     assert not fired(Fabric((Machine("a", mixed),)))
 
@@ -267,6 +288,38 @@ def test_nvlinks_are_added_up_because_pairs_may_differ_by_design():
     found = verdicts(Fabric((machine(lost, name="V100"),)))["TO-P005"].findings
     assert len(found) == 1
     assert "GPU0 (5 links), GPU3 (5 links)" in found[0].message
+
+
+def switched(lost=None, links=0, gpus=8):
+    """GPUs at NVSwitches with 18 links each; one has fewer, or none."""
+    kinds = {
+        (i, j): "NODE" if lost in (i, j) and not links else ("NV", links if lost in (i, j) else 18)
+        for i in range(gpus)
+        for j in range(i + 1, gpus)
+    }
+    return fired_text(Fabric((machine(kinds, name="H100"),)))
+
+
+def fired_text(fabric):
+    return [f.message for f in verdicts(fabric)["TO-P005"].findings]
+
+
+def test_links_to_a_switch_are_counted_once_and_none_at_all_is_found():
+    assert switched() == []
+    assert switched(3, 17) == ["NVLinks of GPU3 (17 links) on a is below the 18 links of its siblings."]
+    assert switched(3) == ["NVLinks of GPU3 (0 links) on a is below the 18 links of its siblings."]
+
+
+def test_gpus_without_a_bridge_and_parts_of_a_mesh_are_made_so():
+    kinds = {(0, 1): ("NV", 4), (0, 2): "PHB", (1, 2): "PHB"}
+    bridge = machine(kinds, name="NVIDIA GeForce RTX 3090")
+    assert fired_text(Fabric((bridge,))) == []
+    told = [
+        replace(gpu, nvlinks=4 * (gpu.index < 2), nvlinks_down=4 * (gpu.index > 1)) for gpu in bridge.gpus
+    ]
+    assert fired_text(Fabric((replace(bridge, gpus=tuple(told)),))) == []
+    part = {(0, 1): ("NV", 1), (0, 2): ("NV", 1), (1, 2): ("NV", 2)}  # three GPUs of a DGX-1
+    assert fired_text(Fabric((machine(part, name="V100"),))) == []
 
 
 def test_links_that_are_down_on_one_gpu_only():

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from traceops.findings import Verdict, finding
 from traceops.model import Evidence, Severity
 from traceops.topology.circumstances import Circumstances, at_least, quoted
-from traceops.topology.model import Fabric, Gpu, NcclLog, NcclSetting, Nic, Path, Quote
+from traceops.topology.model import Fabric, Gpu, Machine, NcclLog, NcclSetting, Nic, Path, Quote
 from traceops.topology.nics import is_rdma
 from traceops.topology.talks import Talk, distance, nearest_nics, nic_name, talks
 
@@ -26,6 +26,7 @@ def judge_sockets(fabric: Fabric, known: Circumstances) -> Verdict:
     over_sockets = [talk for talk in talks(fabric) if _is_socket(talk)]
     fast = [nic for machine in fabric.machines for nic in machine.nics if _is_fast(nic)]
     asked_for = _asked_for_sockets(log)
+    nothing_faster = not fast and any(_names_all_nics(machine, log) for machine in fabric.machines)
     evidence = [
         *quoted(log.plugin_failures, "NCCL"),
         *quoted((setting.quote for setting in asked_for), "NCCL"),
@@ -50,13 +51,14 @@ def judge_sockets(fabric: Fabric, known: Circumstances) -> Verdict:
         message = f"NCCL's network did not start, and no connection was made{_by_settings(log)}."
     elif log.plugin_failures:
         severity = "error" if between else "warning" if over_sockets else "info"
-        so = (
-            ", and NCCL fell back to sockets."
-            if over_sockets
-            else "; no rank needed the network in this run."
-        )
+        others = sorted({talk.way for talk in talks(fabric) if talk.connection.transport == "NET"})
+        so = "; no rank needed the network in this run."
+        if over_sockets:
+            so = ", and NCCL fell back to sockets."
+        elif others:
+            so = f"; NCCL goes over {', '.join(others)} in its place."
         message = f"A network's plugin did not start{so}"
-    elif between and (fast or asked_for):
+    elif between and (fast or (asked_for and not nothing_faster)):
         severity = at_least("warning", known.slow)
         have = (
             f" though there {'is' if len(fast) == 1 else 'are'} {', '.join(map(nic_name, fast[:4]))}"
@@ -67,12 +69,17 @@ def judge_sockets(fabric: Fabric, known: Circumstances) -> Verdict:
     elif between:
         severity = at_least("info", known.slow)
         message = (
-            "NCCL goes over TCP sockets between hosts; nothing in its log tells of a faster network. If these hosts "
-            "have InfiniBand, RoCE or EFA, its plugin or drivers are missing where the ranks run."
+            "NCCL goes over TCP sockets between hosts, and their topology names no faster network."
+            if nothing_faster
+            else "NCCL goes over TCP sockets between hosts; nothing in its log tells of a faster network. If these "
+            "hosts have InfiniBand, RoCE or EFA, its plugin or drivers are missing where the ranks run."
         )
     else:
         severity = at_least("warning", known.slow)
         message = "NCCL sends over TCP sockets between GPUs of one host, the slowest way there is."
+    if between and len(between) < len(over_sockets):
+        severity = at_least("warning", severity)
+        message += " GPUs of one host use them too, which is the slowest way there is."
     if asked_for:
         message += f" {' and '.join(f'{s.name} was set to {s.value}' for s in asked_for)}."
     ranks = sorted({rank for t in over_sockets for rank in (t.connection.source, t.connection.destination)})
@@ -184,6 +191,12 @@ def _is_socket(talk: Talk) -> bool:
 
 def _is_fast(nic: Nic) -> bool:
     return is_rdma(nic) and nic.up is not False
+
+
+def _names_all_nics(machine: Machine, log: NcclLog) -> bool:
+    """Whether a matrix or a look at the machine says what it has; NCCL's log and XML say only what it may use."""
+    others = set(machine.sources) - set(log.files)
+    return not machine.sources or any(not source.endswith(".xml") for source in others)
 
 
 def _far(path: Path) -> str:

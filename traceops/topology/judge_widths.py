@@ -9,18 +9,25 @@ from dataclasses import dataclass
 from traceops.findings import Verdict, finding
 from traceops.model import Evidence, Finding
 from traceops.topology.circumstances import quoted
-from traceops.topology.model import Fabric, Machine, Nic, Path, Quote
+from traceops.topology.model import Fabric, Gpu, Machine, Nic, Path, Quote
 from traceops.topology.nics import is_rdma
 
 
 @dataclass(frozen=True)
 class _Width:
-    """One number of one device: more is better."""
+    """One number of one device: more is better. most: that device and slot allow, where that is known."""
 
     device: str
     kind: Hashable  # devices of one kind are siblings
     value: float
     quotes: tuple[Quote, ...] = ()
+    most: float | None = None
+
+
+# Of one GPU [NVIDIA's data sheets up to NVLink 5]. More than that in a matrix's row are those of a switch, which
+# every path to another GPU counts again.
+_MOST_NVLINKS = 18
+_MESHES = (4, 8)  # GPUs of a whole mesh: of some of them only, the links differ by design
 
 
 def judge_widths(fabric: Fabric) -> Verdict:
@@ -53,13 +60,15 @@ def _below(machine: Machine, metric: str, unit: str, siblings: Sequence[_Width])
         return []
     named = ", ".join(f"{width.device} ({width.value:g} {unit})" for width in low[:8])
     where = f" on {machine.host}" if machine.host else ""
+    made_so = all(width.most is not None and width.value >= width.most for width in low)
     return [
         finding(
             "TO-P005",
-            "warning",
+            "info" if made_so else "warning",
             "high" if counts[usual] > len(low) else "medium",
             f"{metric} of {named}{where} is below the {usual:g} {unit} of "
-            f"{'its' if len(low) == 1 else 'their'} siblings.",
+            f"{'its' if len(low) == 1 else 'their'} siblings"
+            f"{': the slot allows no more' if made_so else ''}.",
             [
                 *(Evidence(f"{metric} of {width.device}", width.value, unit, usual) for width in low[:8]),
                 *quoted((quote for width in low for quote in width.quotes), "topology", 2),
@@ -70,8 +79,9 @@ def _below(machine: Machine, metric: str, unit: str, siblings: Sequence[_Width])
 
 def _links_down(machine: Machine) -> list[Finding]:
     """NVLinks that exist and are down on one GPU, while a sibling has all of its own."""
-    down = [gpu for gpu in machine.gpus if gpu.nvlinks_down]
-    if not down or len(down) == len(machine.gpus):  # a board may leave some unconnected on every GPU
+    gpus = [gpu for gpu in machine.gpus if gpu.nvlinks != 0 or not _is_bridged(machine)]
+    down = [gpu for gpu in gpus if gpu.nvlinks_down]
+    if not down or len(down) == len(gpus):  # a board may leave some unconnected on every GPU
         return []
     return [
         finding(
@@ -86,7 +96,7 @@ def _links_down(machine: Machine) -> list[Finding]:
 
 def _gpu_lanes(machine: Machine) -> list[_Width]:
     return [
-        _Width(gpu.label, gpu.name, gpu.pcie.width)
+        _Width(gpu.label, gpu.name, gpu.pcie.width, most=gpu.pcie.most_width)
         for gpu in machine.gpus
         if gpu.pcie is not None and gpu.pcie.width
     ]
@@ -101,22 +111,38 @@ def _gpu_generation(machine: Machine) -> list[_Width]:
 
 
 def _nvlinks(machine: Machine) -> list[_Width]:
-    """Links of each GPU: as it says itself, else the sum of the matrix' row, where that is whole."""
+    """Links of each GPU: as it says itself, else as the matrix' row says, where that is whole."""
     told = [_Width(gpu.label, gpu.name, gpu.nvlinks) for gpu in machine.gpus if gpu.nvlinks is not None]
-    return told if len(told) == len(machine.gpus) else _of_the_matrix(machine)
+    widths = told if len(told) == len(machine.gpus) else _of_the_matrix(machine)
+    return [width for width in widths if width.value or not _is_bridged(machine)]
+
+
+def _is_bridged(machine: Machine) -> bool:
+    """Whether bridges join GPUs two by two, so that one without NVLink may just have no bridge."""
+    pairs = {frozenset(ends) for ends, path in machine.paths.items() if path.kind == "NV"}
+    joined = Counter(label for pair in pairs for label in pair)
+    return max(joined.values(), default=0) <= 1
 
 
 def _of_the_matrix(machine: Machine) -> list[_Width]:
-    rows: list[_Width] = []
+    """The sum of a row, or, where a switch joins the GPUs, what most of its paths say."""
+    rows: list[tuple[Gpu, list[int], tuple[Quote, ...]]] = []
     for gpu in machine.gpus:
         paths = [machine.path(gpu.label, other.label) for other in machine.gpus if other is not gpu]
         known = [path for path in paths if path is not None]
-        counts = [_links(path) for path in known]
-        if len(known) < len(machine.gpus) - 1 or None in counts or not any(counts):
+        counts = [count for path in known if (count := _links(path)) is not None]
+        if len(counts) < len(machine.gpus) - 1:
             return []
-        quotes = tuple(path.quote for path in known if path.quote is not None)
-        rows.append(_Width(gpu.label, gpu.name, sum(count or 0 for count in counts), quotes))
-    return rows
+        rows.append((gpu, counts, tuple(path.quote for path in known if path.quote is not None)))
+    switched = any(sum(counts) > _MOST_NVLINKS for _, counts, _ in rows)
+    if not any(sum(counts) for _, counts, _ in rows):
+        return []
+    if not switched and not _is_bridged(machine) and len(rows) not in _MESHES:
+        return []
+    return [
+        _Width(gpu.label, gpu.name, max(counts, default=0) if switched else sum(counts), quotes)
+        for gpu, counts, quotes in rows
+    ]
 
 
 def _links(path: Path) -> int | None:
@@ -125,7 +151,7 @@ def _links(path: Path) -> int | None:
 
 def _nic_lanes(machine: Machine) -> list[_Width]:
     return [
-        _Width(nic.name or nic.label, nic.kind, nic.pcie.width)
+        _Width(nic.name or nic.label, nic.kind, nic.pcie.width, most=nic.pcie.most_width)
         for nic in _single(machine)
         if nic.pcie is not None and nic.pcie.width
     ]

@@ -57,14 +57,20 @@ def _read(path: Path, found: _Found) -> bool:
             head = file.read(_HEAD).decode(errors="replace")
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
-    if path.suffix == ".json" or head.lstrip().startswith("{"):
+    if path.suffix == ".json":
         return _read_json(path, head, found)
-    if head.lstrip().startswith("<"):
-        from traceops.load.nccl_xml import read_topology_xml  # the parser takes a while to load
+    if head.lstrip().startswith("{") and _is_of_doctor(
+        head
+    ):  # a log may begin so too, with what a trainer prints
+        return _read_json(path, head, found)
+    if head.lstrip("\ufeff \t\r\n").startswith("<"):
+        from traceops.load.nccl_xml import read_topology_xml, xml_kind  # the parser takes a while to load
 
-        machines = read_topology_xml(str(path)) if "<system" in head else ()
-        found.machines += machines
-        return bool(machines) or "<graphs" in head
+        kind = xml_kind(head)
+        if kind is not None:
+            machines = read_topology_xml(str(path)) if kind == "topology" else ()
+            found.machines += machines
+            return bool(machines) or kind == "graph"
     told = False
     if looks_like_topo_matrix(head):
         found.machines += read_topo_matrices(str(path))
@@ -78,9 +84,13 @@ def _read(path: Path, found: _Found) -> bool:
     return told
 
 
+def _is_of_doctor(head: str) -> bool:
+    return '"measured"' in head or '"references"' in head
+
+
 def _read_json(path: Path, head: str, found: _Found) -> bool:
     """What the doctor wrote: doctor.json, or the reference that a run took along."""
-    if '"measured"' not in head and '"references"' not in head and path.name != "doctor.json":
+    if not _is_of_doctor(head) and path.name != "doctor.json":
         return False
     from traceops.doctor.reference import references_in  # most runs have none
 
