@@ -24,10 +24,11 @@ from sample_doctor import (
     many_hosts,
     p2p_off,
 )
+from sample_fabric import shm_log
 from sample_report import HOSTILE
 from test_html import Page
 
-from traceops.doctor.model import Checkup
+from traceops.doctor.model import Checkup, Look
 from traceops.doctor.reference import references_in
 from traceops.doctor.settings import read_settings
 from traceops.report.doctor_figures import sweep_figure
@@ -233,6 +234,31 @@ def test_both_directions_of_a_pair_are_kept_apart() -> None:
     )
     (matrix,) = pair_matrices(Checkup((), "nccl", 0.0, 0.0, (), (), (), (), (), measured=rows))
     assert matrix.gbs == {(0, 1): 20.0, (1, 0): 8.0}
+
+
+def test_ranks_of_one_cpu_differ_by_what_else_runs_there() -> None:
+    rows = tuple(
+        Measured("send_recv", pair, 1 << 22, 1.0, gbs, "cpu-host", "gloo")
+        for pair, gbs in {(0, 1): 1.0, (1, 0): 5.4}.items()
+    )
+    (matrix,) = pair_matrices(replace(cpu_only(), measured=rows))
+    assert matrix.slow == frozenset()
+    over_hosts = tuple(replace(row, host=None) for row in rows)
+    (matrix,) = pair_matrices(replace(cpu_only(), measured=over_hosts))
+    assert matrix.slow == {(0, 1)}
+
+
+def test_a_saved_log_says_which_way_nccl_went_and_leaves_the_gpus_open() -> None:
+    saved = Checkup((), "nccl", 0.0, 0.0, (), (), (), (), (), log=shm_log())
+    assert "made communicators: 1 of 4 ranks" in printed(saved)
+    assert "It took SHM/direct for 4 pairs of ranks" in " ".join(printed(saved).split())
+    assert "GPUs – " in page(saved).text()
+
+
+def test_a_command_can_be_copied_from_the_table_of_looks() -> None:
+    look = Look("a", "environment", "GLOO_SOCKET_IFNAME", "no0", "error", "no interface", "export X=eth0")
+    text = page(replace(cpu_only(), looks=(look,))).text()
+    assert "no interface. export X=eth0" in text and "eth0." not in text
 
 
 def test_what_was_tried_comes_with_what_it_gave() -> None:

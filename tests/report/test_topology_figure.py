@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -146,6 +147,21 @@ def test_direct_links_are_drawn_one_by_one() -> None:
         brackets = [line for line in drawing.lines if line.css == "hub"]
         assert len(brackets) == 16
         assert sorted(text.text for text in drawing.texts) == ["NV1"] * 8 + ["NV2"] * 8
+
+
+def test_direct_links_are_told_together_and_none_is_left_out() -> None:
+    text = topology_figure(dgx1()).description
+    assert text.count("NV1.") == text.count("NV2.") == text.count("GPU0–GPU1") == 1
+    machine = nvswitch(8)
+    paths = {pair: path for pair, path in machine.paths.items() if "GPU2" not in pair}
+    text = topology_figure(replace(machine, paths=paths)).description
+    assert "GPU1–GPU4 and 13 more pairs: NV18." in text and "over PCIe" not in text
+
+
+def test_links_that_nobody_counted_have_no_number() -> None:
+    machine = nvswitch(2)
+    text = topology_figure(replace(machine, paths={("GPU0", "GPU1"): Path("NV")})).description
+    assert "NVLink between all GPUs." in text
 
 
 def test_narrow_and_missing_links_are_marked() -> None:

@@ -101,6 +101,13 @@ def _figures(checkup: Checkup) -> list[Figure]:
     return figures
 
 
+def _gpus(checkup: Checkup, count: int, names: list[str]) -> Cell:
+    """How many of which name; a log alone may not tell."""
+    if not checkup.machines:
+        return page.word(None)
+    return Cell(f"{count} × {', '.join(names)}" if names else str(count))
+
+
 def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
     """The strip of facts under the verdict."""
     gpus = [gpu for machine in checkup.machines for gpu in machine.gpus]
@@ -111,7 +118,7 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
     hosts = Cell(str(len(checkup.hosts)), ", ".join(checkup.hosts[:60])) if checkup.hosts else page.word(None)
     facts = [
         ("Hosts", hosts),
-        ("GPUs", Cell(f"{len(gpus)} × {', '.join(names)}" if names else str(len(gpus)))),
+        ("GPUs", _gpus(checkup, len(gpus), names)),
         *(
             (one.op, Cell(f"{gbs_text(one.busbw_gbs)} GB/s", f"at {message_text(one.bytes)}"))
             for one in largest(checkup.measured)[:4]

@@ -26,7 +26,7 @@ class PairMatrix:
     """GB/s from one GPU to another, of the largest message, and what became of pairs that were tested.
 
     gbs: by (from, to); a pair measured once counts both ways. outcomes: of pairs that did not come out right.
-    slow: far below the median pair.
+    slow: far below the median pair; none among ranks of one CPU, whose pairs differ by what else runs there.
     """
 
     host: str | None
@@ -94,8 +94,10 @@ def pair_matrices(checkup: Checkup) -> list[PairMatrix]:
         wrong = outcomes if len(hosts) == 1 else {}
         gpus = tuple(sorted({gpu for pair in (*gbs, *wrong) for gpu in pair}))
         middle = median(gbs.values()) if gbs else 0.0
-        slow = frozenset(pair for pair, value in gbs.items() if value < SLOW_PAIR * middle)
-        kind = "GPU" if checkup.backend == "nccl" else "rank "
+        on_gpus = checkup.backend == "nccl"
+        limit = SLOW_PAIR * middle if on_gpus or host is None else 0.0
+        slow = frozenset(pair for pair, value in gbs.items() if value < limit)
+        kind = "GPU" if on_gpus else "rank "
         made.append(PairMatrix(host, gpus, gbs, wrong, slow, kind))
     return made
 

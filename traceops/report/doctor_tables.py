@@ -178,8 +178,10 @@ def _message(row: Mapping[str, Any]) -> Cell:
 
 def _why(row: Mapping[str, Any]) -> Cell:
     look: Look = row["look"]
-    said = [part if part[-1:] in ".:!?" else f"{part}." for part in (look.why, look.advice) if part]
-    return Cell(" ".join(said)[:_MOST_WHY], css="why")
+    why = f"{look.why}." if look.why and look.why[-1] not in ".:!?" else look.why
+    return Cell(
+        f"{why} {look.advice}".strip()[:_MOST_WHY], css="why"
+    )  # advice may be a command: nothing behind it
 
 
 def _hosts(row: Mapping[str, Any]) -> Cell:

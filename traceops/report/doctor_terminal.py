@@ -20,6 +20,7 @@ from traceops.report.doctor_text import (
     doctor_verdict,
     fallback_lines,
     largest,
+    log_text,
     looks_not_ok,
     machine_lines,
 )
@@ -49,6 +50,8 @@ def print_doctor(
     console.width = min(max(console.width if console.is_terminal else _WIDTHS[1], _WIDTHS[0]), _WIDTHS[1])
     for line in machine_lines(checkup.machines)[: 2 * _MOST_HOSTS]:
         say(console, line, "bold" if not line.endswith(".") else "", hanging=2)
+    if checkup.log is not None and not checkup.trials:
+        say(console, log_text(checkup.log), hanging=2)
     verdict = doctor_verdict(checkup)
     say(console, f"{MARK[verdict.level]} {verdict.sentence}", STYLE[verdict.level], hanging=2)
     for finding in checkup.findings:
@@ -179,8 +182,9 @@ def _matrix(console: PlainConsole, matrix: PairMatrix) -> None:
     slow = ", ".join(f"{matrix.name(a)} to {matrix.name(b)}" for a, b in sorted(matrix.slow)[:6])
     where = f"GB/s on {matrix.host}" if matrix.host else "GB/s"
     header, *shown = _plain_rows(([where, *map(str, matrix.gpus)], *rows))
-    caption = f"far below the others: {slow}" if slow else ""
-    console.print(rich_table(header, shown, left=(0,), caption=caption))
+    console.print(rich_table(header, shown, left=(0,)))
+    if slow:
+        say(console, f"! far below the others: {slow}", hanging=2)
 
 
 def _cell(matrix: PairMatrix, pair: tuple[int, int]) -> str:

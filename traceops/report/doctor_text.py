@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import get_args
@@ -9,11 +10,12 @@ from typing import get_args
 from traceops.doctor.model import Change, Checkup, Level, Look, Remedy, Trial
 from traceops.rank_text import ranks_text
 from traceops.report.cells import size
-from traceops.report.fabric_json import alike_machines
+from traceops.report.fabric_html import nccl_sentence
+from traceops.report.fabric_json import alike_machines, connection_rows
 from traceops.report.topology_figure import count, description
 from traceops.report.topology_shape import gbs_text, shape_of
 from traceops.report.verdict import Verdict
-from traceops.topology.model import Machine, Measured
+from traceops.topology.model import Machine, Measured, NcclLog
 
 _WORST_FIRST: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "not_evaluated": 3, "ok": 4}
 if set(_WORST_FIRST) != set(get_args(Level)):
@@ -104,6 +106,21 @@ def machine_lines(machines: Sequence[Machine]) -> list[str]:
         gpus = f"{len(machine.gpus)} × {', '.join(names)}" if names else count(machine.gpus, "GPU")
         lines += [f"{hosts}: {gpus if machine.gpus else 'no GPU'}", description(machine, shape_of(machine))]
     return lines
+
+
+def log_text(log: NcclLog) -> str:
+    """What NCCL made and which ways it took: 'P2P/CUMEM for 12 pairs of ranks inside hosts'."""
+    ways: Counter[tuple[str, str]] = Counter()
+    for row in connection_rows(log.communicators):
+        way = "/".join(dict.fromkeys(f"{row['transport']}/{row['detail'] or ''}".rstrip("/").split("/")))
+        inside = row["within_host"]
+        where = "" if inside is None else " inside hosts" if inside else " between hosts"
+        ways[way + ("/GDRDMA" if row["gdr"] else ""), where] += row["count"]
+    took = [
+        f"{way} for {pairs} pair{'' if pairs == 1 else 's'} of ranks{where}"
+        for (way, where), pairs in ways.most_common(_MOST_NAMES)
+    ]
+    return nccl_sentence(log) + (f" It took {', '.join(took)}." if took else "")
 
 
 def with_text(change: Change) -> str:

@@ -139,7 +139,8 @@ def evidence_lines(finding: Finding) -> list[str]:
     lines = ["; ".join(shown)] if shown else []
     lines += [f"{q[:_MOST_QUOTE]}{'…' if len(q) > _MOST_QUOTE else ''}" for q in quotes[:_MOST_QUOTES]]
     if len(quotes) > _MOST_QUOTES:
-        lines.append(f"… and {len(quotes) - _MOST_QUOTES} more lines in the report")
+        more = len(quotes) - _MOST_QUOTES
+        lines.append(f"… and {more} more line{'' if more == 1 else 's'} in the report")
     return lines
 
 

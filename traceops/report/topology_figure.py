@@ -9,9 +9,11 @@ from traceops.rank_text import ranks_text
 from traceops.report.topology_devices import links_missing, links_name
 from traceops.report.topology_drawing import Drawing
 from traceops.report.topology_layout import draw
-from traceops.report.topology_shape import Shape, Way, gbs_text, pcie_text, shape_of
+from traceops.report.topology_shape import NOT_KNOWN, Joined, Shape, Way, gbs_text, pcie_text, shape_of
 from traceops.topology.host_names import same_host
 from traceops.topology.model import Machine, Measured
+
+_MOST_DIRECT = 8  # pairs, and ways to be joined, in a description
 
 
 @dataclass(frozen=True)
@@ -70,16 +72,30 @@ def description(machine: Machine, shape: Shape) -> str:
     parts += [count(machine.nics, "network device")] if machine.nics else []
     text = ", ".join(parts) + (f" on {numas} NUMA node{'s' if numas > 1 else ''}" if numas else "") + "."
     if shape.hub is not None:
-        text += f" {links_name(shape.hub)}: {', '.join(shape.hub.texts)}."
-    for direct in shape.direct[:8]:
-        text += f" {'–'.join(direct.pairs[0])}: {', '.join(direct.texts)}."
+        known = ", ".join(said for said in shape.hub.texts if said != "NV")  # NCCL's log counts no links
+        text += f" {links_name(shape.hub)}{': ' if known else ''}{known}."
+    text += _direct_text(shape.direct)
     for node in shape.nodes:
         if node.near is not None:
             indices = ranks_text([gpu.index for gpu in node.gpus], 4)
-            text += f" GPU {indices} over PCIe: {', '.join(node.near.texts)}."
+            way = "" if node.near.texts == (NOT_KNOWN,) else " over PCIe"
+            text += f" GPU {indices}{way}: {', '.join(node.near.texts)}."
     if shape.far is not None:
         text += f" Between NUMA nodes: {', '.join(shape.far.texts)}."
     return text
+
+
+def _direct_text(direct: Sequence[Joined]) -> str:
+    """' GPU0–GPU1, GPU2–GPU3: NV4.': pairs that are joined alike, together."""
+    alike: dict[str, list[str]] = {}
+    for one in direct:
+        alike.setdefault(", ".join(one.texts), []).append("–".join(one.pairs[0]))
+    text = ""
+    for said, pairs in list(alike.items())[:_MOST_DIRECT]:
+        more = f" and {len(pairs) - _MOST_DIRECT} more pairs" if len(pairs) > _MOST_DIRECT else ""
+        text += f" {', '.join(pairs[:_MOST_DIRECT])}{more}: {said}."
+    left = sum(len(pairs) for pairs in list(alike.values())[_MOST_DIRECT:])
+    return f"{text} {left} more pairs have links." if left else text
 
 
 def _problems(machine: Machine, shape: Shape) -> tuple[str, ...]:

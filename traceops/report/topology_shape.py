@@ -14,6 +14,7 @@ from traceops.topology.model import PATH_KINDS, Gpu, Machine, Measured, Network,
 from traceops.topology.talks import Talk
 
 LINKS = ("NV", "XGMI")  # from GPU to GPU without PCIe
+NOT_KNOWN = "path not known"
 _NEAR = ("PIX", "PXB", "PHB", "NODE")  # inside a NUMA node
 _SLOW = 0.7  # of the median of a group's pairs: slower, and the pair is named
 _MOST_NAMED = 3
@@ -203,7 +204,7 @@ class _Speaker:
     def _kind(self, pair: Pair) -> str:
         path = self._machine.path(*pair)
         if path is None:
-            return "path not known"
+            return NOT_KNOWN
         return f"{path.kind}{path.count or ''}" if path.kind == "NV" else path.kind
 
 
