@@ -76,3 +76,35 @@ def test_a_host_with_its_domain_is_the_one_without(tmp_path):
 def test_the_port_of_another_network_is_no_nearer_nic(tmp_path, other):
     only = MATRIX.replace("NIC1: mlx5_1", f"NIC1: {other}")
     assert "TO-P004" not in fired(tmp_path, matrix=only, proxied=False)[1]
+
+
+def test_of_two_runs_in_one_log_the_last_counts(tmp_path):
+    slow = log_of(("a", "b"), True).replace("P2P/CUMEM", "SHM/direct/direct")
+    again = log_of(("a", "b"), True).replace(":10", ":90").replace("0xabc", "0xdef")
+    folder = tmp_path / "log"
+    folder.mkdir()
+    for text, rules in ((f"{slow}\n{again}", []), (f"{again}\n{slow}", ["TO-P002"])):
+        (folder / "log.txt").write_text(text)
+        found = judge_fabric(named_fabric([folder]), Circumstances(device=H100))
+        assert [verdict.rule for verdict in found if verdict.findings] == rules
+
+
+def test_a_matrix_without_the_gpus_that_ranks_run_on_is_of_another_machine(tmp_path):
+    (tmp_path / "log.txt").write_text(log_of(("a", "a"), True).replace("nvmlDev ", "nvmlDev 4"))
+    (tmp_path / "topo.txt").write_text(MATRIX.replace("NV18", "SYS"))
+    fabric = named_fabric([tmp_path])
+    [found] = [f for verdict in judge_fabric(fabric) for f in verdict.findings]
+    assert found.rule == "TO-P001"
+    assert "NCCL took" not in found.message
+
+
+def test_what_goes_to_a_switch_of_the_network_leaves_the_host(tmp_path):
+    head = "a:100:200 [0] NCCL INFO"
+    folder = tmp_path / "log"
+    folder.mkdir()
+    (folder / "log.txt").write_text(
+        f"{log_of(('a', 'b'), True)}\n{head} CollNet 00/0 : 0 [send] via COLLNET/SHARP/0/GDRDMA"
+    )
+    clear = {verdict.rule: verdict.clear for verdict in judge_fabric(named_fabric([folder]))}
+    assert clear["TO-P002"] == "GPUs of one host talk by P2P/CUMEM"
+    assert clear["TO-P003"] == "between ranks NCCL goes over COLLNET/SHARP, NET/IB"

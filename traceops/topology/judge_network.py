@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from traceops.findings import Verdict, finding
 from traceops.model import Evidence, Severity
 from traceops.topology.circumstances import Circumstances, at_least, quoted
-from traceops.topology.model import Fabric, Gpu, Machine, NcclLog, NcclSetting, Nic, Path, Quote
+from traceops.topology.model import Fabric, Gpu, Machine, NcclLog, NcclSetting, Network, Nic, Path, Quote
 from traceops.topology.nics import is_rdma
 from traceops.topology.talks import Talk, distance, nearest_nics, nic_name, talks
 
+_OUTSIDE = ("NET", "COLLNET")
 _SLOW_NETWORK = "Socket"
 _TO_SOCKETS = (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "SOCKET"))
 _CHOOSING = ("NCCL_SOCKET_IFNAME", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_SOCKET_FAMILY")
@@ -34,7 +35,7 @@ def judge_sockets(fabric: Fabric, known: Circumstances) -> Verdict:
     ]
     if not over_sockets and not log.plugin_failures:
         networks = sorted({network.plugin for network in log.networks})
-        used = sorted({talk.way for talk in talks(fabric) if talk.connection.transport == "NET"})
+        used = sorted({talk.way for talk in talks(fabric) if talk.connection.transport in _OUTSIDE})
         return Verdict("TO-P003", clear=_clear(networks, used, bool(log.communicators)))
     between = [talk for talk in over_sockets if not talk.inside]
     pairs = len({frozenset((t.connection.source, t.connection.destination)) for t in over_sockets})
@@ -107,10 +108,13 @@ def judge_far_nic(fabric: Fabric) -> Verdict:
     seen = 0
     far: dict[tuple[str | None, Gpu, Nic], tuple[Path, tuple[Nic, ...], Path, list[Quote]]] = {}
     ranks: dict[tuple[str | None, Gpu, Nic], set[int]] = defaultdict(set)
+    networks: dict[tuple[str | None, int | None], list[Network]] = defaultdict(list)
+    for network in log.networks:
+        networks[network.host, network.pid].append(network)
     for talk in talks(fabric):
         if talk.connection.transport != "NET" or _is_socket(talk):
             continue
-        for gpu, nic in _ends(log, talk):
+        for gpu, nic in _ends(networks, talk):
             assert talk.machine is not None
             path = talk.machine.path(gpu.label, nic.label)
             near, best = nearest_nics(talk.machine, gpu, nic)
@@ -149,15 +153,16 @@ def judge_far_nic(fabric: Fabric) -> Verdict:
     )
 
 
-def _ends(log: NcclLog, talk: Talk) -> list[tuple[Gpu, Nic]]:
+def _ends(
+    networks: Mapping[tuple[str | None, int | None], Sequence[Network]], talk: Talk
+) -> list[tuple[Gpu, Nic]]:
     """The GPU whose process sends and the NIC it uses, where both are known."""
     gpu, place, machine = talk.leaves, talk.source, talk.machine
     if gpu is None or place is None or machine is None or talk.connection.device is None:
         return []
-    networks = [n for n in log.networks if n.host == place.host and n.pid == place.pid]
     names = {
         name.partition(":")[0]
-        for network in networks
+        for network in networks.get((place.host, place.pid), ())
         for number, name in network.devices
         if number == talk.connection.device
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from traceops.topology.host_names import short_host
@@ -53,14 +53,31 @@ class Talk:
 
 
 def talks(fabric: Fabric) -> tuple[Talk, ...]:
-    """Every connection in the logs; none where there is no log."""
-    return tuple(_talks(fabric)) if fabric.log is not None else ()
+    """Every connection in the logs; none where there is no log.
+
+    Where one file holds several runs, of two GPUs the last one's: a log that is appended to tells how it was, too.
+    """
+    if fabric.log is None:
+        return ()
+    found = list(_talks(fabric))
+    latest = {pair: pid for talk in found for pair, pid in _process(talk)}
+    return tuple(talk for talk in found if all(latest[pair] == pid for pair, pid in _process(talk)))
+
+
+def _process(talk: Talk) -> Iterator[tuple[Hashable, int | None]]:
+    """The devices of a connection in its file, and the process that sends; nothing where they are not known."""
+    one, other = talk.source, talk.destination
+    if one is not None and other is not None and one.bus_id is not None and other.bus_id is not None:
+        yield (talk.connection.quote.path, one.host, one.bus_id, other.host, other.bus_id), one.pid
 
 
 def _talks(fabric: Fabric) -> Iterator[Talk]:
     assert fabric.log is not None
     by_name = {short_host(m.host): m for m in reversed(fabric.machines) if m.host is not None}
     nameless = next((m for m in fabric.machines if len(fabric.machines) == 1 and m.host is None), None)
+    places = (place for communicator in fabric.log.communicators for place in communicator.places.values())
+    if nameless is not None and any(gpu_of(nameless, place) is None for place in places):
+        nameless = None  # of another machine: it lacks GPUs that ranks run on
     for communicator in fabric.log.communicators:
         machines = {
             rank: by_name.get(short_host(place.host), nameless) for rank, place in communicator.places.items()
@@ -95,6 +112,8 @@ def is_inside(
 
     Where several hosts share a name (`names_are_of_several`), what goes over the network is taken to leave.
     """
+    if connection.transport == "COLLNET":
+        return False
     if source is None or destination is None or source.host is None or destination.host is None:
         return None
     leaves = of_several and connection.transport not in ("P2P", "SHM")
