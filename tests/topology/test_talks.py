@@ -108,3 +108,34 @@ def test_what_goes_to_a_switch_of_the_network_leaves_the_host(tmp_path):
     clear = {verdict.rule: verdict.clear for verdict in judge_fabric(named_fabric([folder]))}
     assert clear["TO-P002"] == "GPUs of one host talk by P2P/CUMEM"
     assert clear["TO-P003"] == "between ranks NCCL goes over COLLNET/SHARP, NET/IB"
+
+
+def groups_of_two(*, with_world: bool) -> str:
+    """Four GPUs of one host in two groups of two, the second over host memory; with the group of all, or without."""
+    lines = []
+    for rank in range(4):
+        head = f"a:{100 + rank}:{200 + rank} [{rank}] NCCL INFO"
+        where = f"cudaDev {rank} nvmlDev {rank} busId {rank + 1}b000"
+        if with_world:
+            world = f"comm 0x{rank + 1}00 rank {rank} nranks 4 {where} commId 0xa"
+            lines += [f"{head} {world} - Init START", f"{head} {world} - Init COMPLETE"]
+        own, other, way = rank % 2, 1 - rank % 2, ("P2P/CUMEM", "SHM/direct/direct")[rank // 2]
+        devices = rank, rank - own + other
+        small = f"comm 0x{rank + 1}01 rank {own} nranks 2 {where} commId 0xb{rank // 2}"
+        lines += [
+            f"{head} {small} - Init START",
+            f"{head} Channel 00/0 : {own}[{devices[0]}] -> {other}[{devices[1]}] via {way}",
+            f"{head} {small} - Init COMPLETE",
+        ]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("with_world", "ranks"), [(True, (2, 3)), (False, ())])
+def test_ranks_of_small_groups_are_named_as_ranks_of_the_job(tmp_path, with_world, ranks):
+    (tmp_path / "log.txt").write_text(groups_of_two(with_world=with_world))
+    [found] = [
+        f for v in judge_fabric(named_fabric([tmp_path]), Circumstances(device=H100)) for f in v.findings
+    ]
+    assert (found.rule, found.ranks) == ("TO-P002", ranks)
+    assert found.evidence[0].value == 1
+    assert found.evidence[0].unit == "of 2"

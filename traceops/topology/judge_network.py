@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from traceops.findings import Verdict, finding
 from traceops.model import Evidence, Severity
 from traceops.topology.circumstances import Circumstances, at_least, quoted
 from traceops.topology.model import Fabric, Gpu, Machine, NcclLog, NcclSetting, Network, Nic, Path, Quote
 from traceops.topology.nics import is_rdma
-from traceops.topology.talks import Talk, distance, nearest_nics, nic_name, talks
+from traceops.topology.talks import (
+    Talk,
+    distance,
+    job_ranks,
+    members,
+    nearest_nics,
+    nic_name,
+    ranks_in,
+    sender,
+    talks,
+)
 
 _OUTSIDE = ("NET", "COLLNET")
 _SLOW_NETWORK = "Socket"
@@ -38,7 +48,7 @@ def judge_sockets(fabric: Fabric, known: Circumstances) -> Verdict:
         used = sorted({talk.way for talk in talks(fabric) if talk.connection.transport in _OUTSIDE})
         return Verdict("TO-P003", clear=_clear(networks, used, bool(log.communicators)))
     between = [talk for talk in over_sockets if not talk.inside]
-    pairs = len({frozenset((t.connection.source, t.connection.destination)) for t in over_sockets})
+    pairs = len({members(talk) for talk in over_sockets})
     if pairs:
         evidence.insert(0, Evidence("pairs of ranks over sockets", pairs, "pairs"))
     severity: Severity
@@ -83,7 +93,6 @@ def judge_sockets(fabric: Fabric, known: Circumstances) -> Verdict:
         message += " GPUs of one host use them too, which is the slowest way there is."
     if asked_for:
         message += f" {' and '.join(f'{s.name} was set to {s.value}' for s in asked_for)}."
-    ranks = sorted({rank for t in over_sockets for rank in (t.connection.source, t.connection.destination)})
     return Verdict(
         "TO-P003",
         (
@@ -93,7 +102,7 @@ def judge_sockets(fabric: Fabric, known: Circumstances) -> Verdict:
                 "medium" if severity == "info" else "high",
                 message,
                 evidence,
-                ranks=ranks if len({c.size for c in log.communicators}) == 1 else (),
+                ranks=ranks_in(job_ranks(fabric), (end for talk in over_sockets for end in members(talk))),
                 impact_ms=known.lost_ms if over_sockets and severity != "info" else None,
             ),
         ),
@@ -107,7 +116,8 @@ def judge_far_nic(fabric: Fabric) -> Verdict:
         return Verdict("TO-P004", not_evaluated=_NO_LOG)
     seen = 0
     far: dict[tuple[str | None, Gpu, Nic], tuple[Path, tuple[Nic, ...], Path, list[Quote]]] = {}
-    ranks: dict[tuple[str | None, Gpu, Nic], set[int]] = defaultdict(set)
+    job = job_ranks(fabric)
+    senders: dict[tuple[str | None, Gpu, Nic], set[Hashable]] = defaultdict(set)
     networks: dict[tuple[str | None, int | None], list[Network]] = defaultdict(list)
     for network in log.networks:
         networks[network.host, network.pid].append(network)
@@ -125,7 +135,7 @@ def judge_far_nic(fabric: Fabric) -> Verdict:
                 key = (talk.machine.host, gpu, nic)
                 quotes = far.setdefault(key, (path, near, best, []))[3]
                 quotes.append(talk.connection.quote)
-                ranks[key].add(talk.connection.source)
+                senders[key].add(sender(talk))
     findings = [
         finding(
             "TO-P004",
@@ -139,7 +149,7 @@ def judge_far_nic(fabric: Fabric) -> Verdict:
                 *quoted(quotes, "NCCL", 2),
                 *quoted((path.quote for path in (path, best) if path.quote is not None), "topology", 2),
             ],
-            ranks=sorted(ranks[host, gpu, nic]),
+            ranks=ranks_in(job, senders[host, gpu, nic]),
         )
         for (host, gpu, nic), (path, near, best, quotes) in far.items()
     ]

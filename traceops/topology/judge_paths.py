@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from traceops.analyses.links import link_by_name
 from traceops.findings import Verdict, finding
 from traceops.model import Confidence, Evidence, Severity
 from traceops.topology.circumstances import Circumstances, at_least, quoted
 from traceops.topology.model import Fabric, Gpu, Machine, NcclLog, NcclSetting, Path
-from traceops.topology.talks import Talk, gpu_pairs, nearest_nics, nic_name, talks
+from traceops.topology.talks import (
+    Talk,
+    gpu_pairs,
+    job_ranks,
+    members,
+    nearest_nics,
+    nic_name,
+    ranks_in,
+    talks,
+)
 
 _EXPOSED_PCT = 20.0  # of the step: from there on a slow path is more than information
 _MOST_PAIRS = 6
@@ -40,7 +49,7 @@ def judge_across_nodes(fabric: Fabric, known: Circumstances) -> Verdict:
             f"{_listed(across)}{_on(machine)} reach each other only through PCIe and the link between the processors "
             f"(SYS{_nodes(across)}), the slowest path inside a host{why}. {_ways(between)}{_nics(machine, used)}"
         )
-        ranks = sorted({rank for talk in between for rank in _ranks(talk)})
+        ranks = ranks_in(job_ranks(fabric), (end for talk in between for end in members(talk)))
         evidence = [
             Evidence("pairs of GPUs across NUMA nodes", len(across), f"of {len(pairs)}"),
             *quoted((path.quote for *_, path in across if path.quote is not None), "topology"),
@@ -55,11 +64,7 @@ def judge_across_nodes(fabric: Fabric, known: Circumstances) -> Verdict:
                 Evidence("exposed transfer", round(known.exposed_pct, 1), "% of the step", _EXPOSED_PCT)
             )
         confidence: Confidence = "high" if severity == "info" else "medium"
-        findings.append(
-            finding(
-                "TO-P001", severity, confidence, message.strip(), evidence, ranks=_of_world(ranks, fabric)
-            )
-        )
+        findings.append(finding("TO-P001", severity, confidence, message.strip(), evidence, ranks=ranks))
     if not findings and not judged:
         return Verdict("TO-P001", not_evaluated="the paths between GPUs of one host are not known")
     return Verdict("TO-P001", tuple(findings), clear=f"none of {judged} pairs of GPUs lies across NUMA nodes")
@@ -85,7 +90,7 @@ def judge_unused_links(fabric: Fabric, known: Circumstances) -> Verdict:
     findings = []
     for reason, missed in reasons.items():
         ways = sorted({talk.way for talk in missed})
-        pairs = {frozenset(_ranks(talk)) for talk in missed}
+        pairs = {members(talk) for talk in missed}
         through = "the network" if all(t.connection.transport == "NET" for t in missed) else "host memory"
         if len({talk.connection.transport for talk in missed}) > 1:
             through = "host memory and the network"
@@ -97,7 +102,7 @@ def judge_unused_links(fabric: Fabric, known: Circumstances) -> Verdict:
         )
         evidence = [
             Evidence(
-                "pairs of ranks without P2P", len(pairs), f"of {len({frozenset(_ranks(t)) for t in inside})}"
+                "pairs of ranks without P2P", len(pairs), f"of {len({members(talk) for talk in inside})}"
             ),
             *quoted((talk.connection.quote for talk in missed), "NCCL"),
             *quoted((setting.quote for setting in settings), "NCCL"),
@@ -115,7 +120,7 @@ def judge_unused_links(fabric: Fabric, known: Circumstances) -> Verdict:
                 "high" if certain else "medium",
                 f"GPUs of one host talk through {through} ({', '.join(ways)}) though {reason}.{because}",
                 evidence,
-                ranks=_of_world(sorted({rank for talk in missed for rank in _ranks(talk)}), fabric),
+                ranks=ranks_in(job_ranks(fabric), (end for talk in missed for end in members(talk))),
                 impact_ms=known.lost_ms if certain else None,
             )
         )
@@ -224,14 +229,3 @@ def _nodes(pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> str:
 
 def _on(machine: Machine) -> str:
     return f" on {machine.host}" if machine.host else ""
-
-
-def _ranks(talk: Talk) -> Iterator[int]:
-    yield talk.connection.source
-    yield talk.connection.destination
-
-
-def _of_world(ranks: Sequence[int], fabric: Fabric) -> list[int]:
-    """Ranks count inside their communicator: they are ranks of the job where there is only one size of it."""
-    sizes = {communicator.size for communicator in fabric.log.communicators} if fabric.log else set()
-    return list(ranks) if len(sizes) == 1 else []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from traceops.topology.host_names import short_host
@@ -92,6 +93,46 @@ def _talks(fabric: Fabric) -> Iterator[Talk]:
             sender = connection.source if connection.proxy is None else connection.proxy
             leaves = gpu_of(machine, communicator.places.get(sender))
             yield Talk(communicator, connection, source, destination, inside, machine, gpus, leaves)
+
+
+def sender(talk: Talk) -> Hashable:
+    """The rank that sends, the same for every communicator that its process is in."""
+    return _member(talk.communicator, talk.connection.source, talk.source)
+
+
+def members(talk: Talk) -> frozenset[Hashable]:
+    """Both ends, as `sender` names them."""
+    return frozenset(
+        (sender(talk), _member(talk.communicator, talk.connection.destination, talk.destination))
+    )
+
+
+def job_ranks(fabric: Fabric) -> dict[Hashable, int]:
+    """The ranks of the job by what `sender` and `members` give; empty where the log does not tell them.
+
+    Ranks count inside their communicator. Those of the largest one are the job's, where it is one, or several of the
+    same devices: a job that makes only groups of two, say, has many ranks 0.
+    """
+    communicators = fabric.log.communicators if fabric.log is not None else ()
+    size = max((communicator.size for communicator in communicators), default=0)
+    devices: defaultdict[int, set[Hashable]] = defaultdict(set)
+    ranks: dict[Hashable, int] = {}
+    for communicator in communicators:
+        if communicator.size == size:
+            for rank, place in communicator.places.items():
+                devices[rank].add((place.host, place.bus_id or place.pid))
+                ranks[_member(communicator, rank, place)] = rank
+    return {} if any(len(of_rank) > 1 for of_rank in devices.values()) else ranks
+
+
+def ranks_in(job: Mapping[Hashable, int], ends: Iterable[Hashable]) -> list[int]:
+    """The ranks of the ends, in order; none where one of them is not known."""
+    ranks = {job.get(end) for end in ends}
+    return [] if None in ranks else sorted(rank for rank in ranks if rank is not None)
+
+
+def _member(communicator: Communicator, rank: int, place: Place | None) -> Hashable:
+    return (communicator.id, rank) if place is None else (place.host, place.pid, place.bus_id or rank)
 
 
 def names_are_of_several(communicator: Communicator) -> bool:
