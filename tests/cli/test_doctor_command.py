@@ -84,6 +84,7 @@ def test_the_way_back_from_an_interface_that_does_not_exist(
     assert read_settings("reports/doctor/doctor.json") == Settings({}, ("GLOO_SOCKET_IFNAME",))
     as_it_is, *_ = told()["trials"]
     assert as_it_is["outcome"] == "failed" and "nosuch0" in as_it_is["message"]
+    assert not any("omitting python frames" in line for line in as_it_is["said"])
 
 
 def test_wrong_sums_are_cured_by_the_first_setting_that_does(
@@ -161,6 +162,27 @@ def test_the_other_processes_of_a_node_end_quietly(
         monkeypatch.setenv(name, value)
     assert main(["doctor"]) == 0
     assert capsys.readouterr() == ("", "") and not Path("reports").exists()
+
+
+def test_variables_that_a_job_left_in_a_shell_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert main(["doctor"]) == 0
+    assert "LOCAL_RANK" in capsys.readouterr().err
+
+
+def test_the_script_of_a_batch_job_learns_that_the_other_nodes_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
+    assert main(["doctor", "--no-tests", "--format", "json"]) == 0
+    assert "4 nodes" in capsys.readouterr().err
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")
+    assert main(["doctor", "--no-tests", "--format", "json"]) == 0
+    assert "srun" not in capsys.readouterr().err
 
 
 def test_under_torchrun_one_process_does_the_work() -> None:

@@ -147,6 +147,14 @@ def test_a_gpu_without_nvlink_prints_nothing(tmp_path: Path) -> None:
     assert one(judge(replace(seen, smi=cards), {})[1], "NVLink").found == "none"
 
 
+def test_words_of_another_driver_are_no_proof_that_links_are_missing(tmp_path: Path) -> None:
+    def other(command: Sequence[str], timeout_s: float) -> Output:
+        return Output("Device 0\n\tport 0 up\n") if "nvlink" in command else h200(command, timeout_s)
+
+    _, looks = judge(see({}, machine(tmp_path), other), {})
+    assert one(looks, "NVLink").level == "not_evaluated"
+
+
 def test_what_never_comes_back_holds_up_nothing() -> None:
     never = threading.Event()
     done = _within({"quick": (lambda: 1, 5.0), "never": (never.wait, 0.05)})

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 HELP = "Look at this machine and test how its GPUs talk; find the settings that work."
 _FROM = "judge saved files only: nvidia-smi topo -m, NCCL_DEBUG=INFO logs, NCCL's XML, a doctor.json"
 _LOGS = "doctor_logs"
+_ANOTHER = "doctor: nothing done: LOCAL_RANK or SLURM_LOCALID says another process tests this node; unset it to test here"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,14 +59,18 @@ def main(args: argparse.Namespace) -> int:
     from traceops.doctor.nodes import find_seat
 
     seat = find_seat(os.environ, args.nnodes, args.node_rank, args.master_addr, args.master_port)
-    if seat is None:  # another process of this node does the work
+    if seat is None:
+        if (
+            sys.stderr.isatty()
+        ):  # variables that a job left in somebody's shell; in a job each process would say it
+            print(_ANOTHER, file=sys.stderr)
         return 0
     return _check_up(args, formats, seat)
 
 
 def _check_up(args: argparse.Namespace, formats: tuple[str, ...], seat: Seat) -> int:
     from traceops.doctor.checkup import BUDGET_S, Options, check_up
-    from traceops.doctor.nodes import meet
+    from traceops.doctor.nodes import meet, nodes_of_job
 
     if seat.nodes > 1:
         from traceops.launch.checks import require_torch
@@ -85,6 +90,11 @@ def _check_up(args: argparse.Namespace, formats: tuple[str, ...], seat: Seat) ->
 
     if seat.nodes > 1:
         tell(f"waiting for {seat.nodes - 1} other node{'s' if seat.nodes > 2 else ''}")
+    elif (of_job := nodes_of_job(os.environ)) > 1 and args.nnodes is None:
+        tell(
+            f"this Slurm job has {of_job} nodes, and only this one is looked at; all: "
+            "srun --ntasks-per-node=1 traceops doctor"
+        )
     nodes = meet(seat)
     try:
         checkup = check_up(options, os.environ, nodes, tell=tell, logs=logs if seat.node == 0 else None)

@@ -126,6 +126,8 @@ def _gpus(seen: Seen, machine: Machine) -> list[Look]:
     gpus = driver.gpus
     labels = {gpu.bus_id: gpu.label for gpu in gpus if gpu.bus_id}
     links = parse_nvlink_status(seen.nvlink.text) if seen.nvlink.problem is None else None
+    if not links and seen.nvlink.text.strip():  # words of another driver: no proof that there are none
+        links = None
     looks = [*look_at_gpus(driver, host), *look_at_xids(seen.log.text, seen.log.problem, labels, host)]
     looks += look_at_nvlink(gpus, links, machine.paths, host)
     looks += look_at_lanes(gpus, host)

@@ -103,6 +103,12 @@ def _by_slurm(environ: Mapping[str, str], port: int | None) -> Seat | None:
     return Seat(_number(environ, "SLURM_NODEID"), nodes, address, chosen, False, names)
 
 
+def nodes_of_job(environ: Mapping[str, str]) -> int:
+    """Nodes of the Slurm job around this process, 1 where there is none."""
+    text = environ.get("SLURM_JOB_NUM_NODES", "1")
+    return int(text) if text.isdecimal() else 1
+
+
 def expand_nodes(text: str) -> tuple[str, ...]:
     """The names in a list as Slurm writes it: ``a[01-02,7]-ib,b`` is a01-ib, a02-ib, a7-ib, b."""
     names: list[str] = []

@@ -24,7 +24,7 @@ _LONG_LINE = 400
 # Tells nothing of the failure: where in Python or in torch it came from, and warnings.
 _NOISE = re.compile(
     r"^(\s|Traceback |frame #|Exception raised from|During handling of|The above exception|\S+Warning:)"
-    r"|Warning: |^\[W\d|\]:\[W\d|<unknown function>"
+    r"|Warning: |^\[W\d|\]:\[W\d|<unknown function>|^<omitting python frames>"
 )
 _NCCL_WARN = re.compile(r"NCCL WARN\b.*")
 

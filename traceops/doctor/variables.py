@@ -196,7 +196,8 @@ def _of_unknown(name: str, set_: Mapping[str, str], host: str) -> list[Look]:
             Look(
                 host, "environment", name, "set, read by nothing", "warning",
                 f"there is no such variable; is {right} meant? ({VARIABLES[right].does})",
-                f"unset {name}" + ("" if right in set_ else f"; export {right}={_quoted(set_[name], right)}"),
+                f"unset {name}"
+                + ("" if right in set_ else f"; if {right} is meant: export {right}={_quoted(set_[name], right)}"),
                 {"right": right},
             )
         ]  # fmt: skip

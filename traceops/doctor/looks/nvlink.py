@@ -81,7 +81,12 @@ def look_at_nvlink(
         return (
             *looks,
             Look(
-                host, "NVLink", "NVLink", "not known", "not_evaluated", "nvidia-smi nvlink -s gave no answer"
+                host,
+                "NVLink",
+                "NVLink",
+                "not known",
+                "not_evaluated",
+                "no answer of nvidia-smi nvlink -s that can be read",
             ),
         )
     counts = {gpu: len(links.get(gpu.index, Links((), 0)).up) for gpu in gpus}
