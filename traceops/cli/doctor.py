@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 HELP = "Look at this machine and test how its GPUs talk; find the settings that work."
 _FROM = "judge saved files only: nvidia-smi topo -m, NCCL_DEBUG=INFO logs, NCCL's XML, a doctor.json"
 _LOGS = "doctor_logs"
-_ANOTHER = "doctor: nothing done: LOCAL_RANK or SLURM_LOCALID says another process tests this node; unset it to test here"
+_ANOTHER = "doctor: nothing done: LOCAL_RANK or SLURM_LOCALID says that another process tests this node; unset it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
