@@ -20,6 +20,7 @@ from traceops.analyses.reference import reference_rows
 from traceops.replay.what_if import REFERENCE
 from traceops.topology.model import (
     Communicator,
+    Connection,
     Fabric,
     GraphBandwidth,
     Measured,
@@ -162,6 +163,25 @@ def test_between_hosts_the_slower_of_both_ways_counts():
     assert (
         known(hosts="aabb", log=expected_by_nccl(9.0, pattern=1, hosts="aabb")) is None
     )  # trees are no rings
+
+
+@pytest.mark.parametrize(
+    ("devices", "gpus", "gbs"), [((0, 0), "12", 6.0), ((0, 1), "12", 12.0), ((0, 0), "11", 12.0)]
+)
+def test_groups_that_leave_by_one_nic_share_it_and_one_group_made_twice_does_not(devices, gpus, gbs):
+    [one] = expected_by_nccl(360.0, inter="PHB", inter_gbs=12.0, hosts="ab").communicators
+    quote = Quote("nccl.log", 2, "Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0")
+    groups = tuple(
+        replace(
+            one,
+            id=str(number),
+            places={rank: replace(place, bus_id=gpu) for rank, place in one.places.items()},
+            connections=(Connection(0, 1, "NET", "IB", 2, quote, device),),
+        )
+        for number, (device, gpu) in enumerate(zip(devices, gpus, strict=True))
+    )
+    log = NcclLog(("nccl.log",), communicators=groups)
+    assert known(hosts="ab", log=log) == ("graph", gbs)
 
 
 def test_rows_against_the_reference_add_up_what_is_lost():

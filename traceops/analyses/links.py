@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -155,19 +156,40 @@ def _measured(fabric: Fabric, host: str | None, device: str | None, size: int) -
 def _expected(fabric: Fabric, size: int, one_host: bool, listed: Reference | None) -> Reference | None:
     """The ring that NCCL found for a communicator of this size, GB/s one way, which is its bus bandwidth.
 
-    Rings over host memory between GPUs that have NVLink are what is wrong, not what to expect.
+    Rings over host memory between GPUs that have NVLink are what is wrong, not what to expect. Between hosts, groups
+    that leave by one network device share what each of them expects of it.
     """
+    alike = [
+        communicator
+        for communicator in (fabric.log.communicators if fabric.log is not None else ())
+        if communicator.size == size and _spans_hosts(communicator) is not one_host
+    ]
+    users: dict[tuple[str | None, int], set[Hashable]] = defaultdict(set)
+    for communicator in alike:
+        gpus = frozenset((place.host, place.bus_id or place.rank) for place in communicator.places.values())
+        for device in _network_devices(communicator):
+            users[device].add(gpus)
     best = None
-    for communicator in fabric.log.communicators if fabric.log is not None else ():
-        if communicator.size != size or _spans_hosts(communicator) is one_host:
-            continue
+    for communicator in alike:
+        sharing = max((len(users[device]) for device in _network_devices(communicator)), default=1)
         for graph in communicator.graphs:
             if graph.pattern != _RING or (listed is not None and graph.intra_type not in _FAST_PATHS):
                 continue
-            gbs = graph.intra_gbs if one_host else min(graph.intra_gbs, graph.inter_gbs)
+            gbs = graph.intra_gbs if one_host else min(graph.intra_gbs, graph.inter_gbs / sharing)
             if gbs > 0 and (best is None or gbs > best.busbw_gbs):
                 best = Reference(f"NCCL's ring over {_types(graph, one_host)}", gbs, "graph")
     return best
+
+
+def _network_devices(communicator: Communicator) -> set[tuple[str | None, int]]:
+    """By host and NCCL's number: what the communicator's ranks send over."""
+    return {
+        (place.host, connection.device)
+        for connection in communicator.connections
+        if connection.transport == "NET"
+        and connection.device is not None
+        and (place := communicator.places.get(connection.source)) is not None
+    }
 
 
 def _spans_hosts(communicator: Communicator) -> bool:
