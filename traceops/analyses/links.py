@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -96,7 +96,7 @@ def reference_of(
     """
     if len(group) < 2:
         return None
-    known = {_host_of(rank, hosts, devices) for rank in group}
+    known = _hosts_of(group, hosts, devices)
     fit_one_host = world <= (min(devices, GPUS_A_HOST) if devices and devices > 1 else GPUS_A_HOST)
     one_host = len(known) == 1 and (None not in known or fit_one_host)
     listed = link_by_name(device, len(group)) if one_host else None
@@ -113,13 +113,12 @@ def reference_of(
     return listed
 
 
-def _host_of(rank: int, hosts: Mapping[int, str | None], devices: int | None) -> str | None:
-    """The name of a rank's host; None also for one that several hosts must bear."""
-    name = hosts.get(rank)
-    if name is None or short_host(name) == _LOCAL:
-        return None
-    named = sum(1 for other in hosts.values() if other == name)
-    return name if named <= max(GPUS_A_HOST, devices or 0) else None
+def _hosts_of(group: Sequence[int], hosts: Mapping[int, str | None], devices: int | None) -> set[str | None]:
+    """The names of the ranks' hosts; None for those without, and for a name that several hosts must bear."""
+    ranks = Counter(hosts.values())
+    most = max(GPUS_A_HOST, devices or 0)
+    names = {hosts.get(rank) for rank in group}
+    return {None if short_host(name) in ("", _LOCAL) or ranks[name] > most else name for name in names}
 
 
 def link_by_name(device: str | None, size: int = 2) -> Reference | None:
