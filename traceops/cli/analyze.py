@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from traceops.cli.arguments import fails, positive, report_formats
+from traceops.cli.arguments import fails, make_writable, positive, report_formats
 from traceops.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
 
     found = find_traces(args.path)
     root = output_folder(args.path, found.name) if args.output is None else Path(args.output)
-    _check_writable(root)
+    make_writable(root)
     reports = []
     unusable: InputError | None = None
     for window in found.windows if args.select == "all" else reversed(found.windows):
@@ -137,12 +136,3 @@ def _note_other_windows(found: Discovery, used: Window, quiet: bool) -> None:
             f"{len(others)} other capture window{'s were' if len(others) > 1 else ' was'} left out "
             f"({', '.join(folders[:4])}{' …' if len(folders) > 4 else ''}); --select all analyses each"
         )
-
-
-def _check_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be made ({error.strerror}); choose another with -o DIR") from error
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"{folder} is not writable; choose another with -o DIR")

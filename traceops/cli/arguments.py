@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceops.errors import UsageError
+from traceops.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from traceops.model import Finding, Severity
@@ -38,3 +40,13 @@ def fails(findings: Iterable[Finding], fail_on: Severity | None) -> int:
         return 0
     bound = SEVERITIES.index(fail_on)
     return int(any(SEVERITIES.index(finding.severity) >= bound for finding in findings))
+
+
+def make_writable(folder: Path) -> None:
+    """Make a folder for output, before anything takes time. Raises InputError where it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be made ({error.strerror}); choose another with -o DIR") from error
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{folder} is not writable; choose another with -o DIR")

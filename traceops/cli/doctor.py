@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceops.cli.arguments import positive, report_formats
-from traceops.errors import InputError, UsageError
+from traceops.cli.arguments import make_writable, positive, report_formats
+from traceops.errors import UsageError
 
 if TYPE_CHECKING:
     from traceops.doctor.model import Checkup
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 HELP = "Look at this machine and test how its GPUs talk; find the settings that work."
 _FROM = "judge saved files only: nvidia-smi topo -m, NCCL_DEBUG=INFO logs, NCCL's XML, a doctor.json"
 _LOGS = "doctor_logs"
-_ANOTHER = "doctor: nothing done: LOCAL_RANK or SLURM_LOCALID says that another process tests this node; unset it"
+_ANOTHER = (
+    "doctor: nothing done: LOCAL_RANK or SLURM_LOCALID says that another process tests this node; unset it"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +81,7 @@ def _check_up(args: argparse.Namespace, formats: tuple[str, ...], seat: Seat) ->
     folder = Path(args.output)
     logs = folder / _LOGS
     if seat.node == 0:
-        _make(folder)
+        make_writable(folder)
         shutil.rmtree(logs, ignore_errors=True)  # an earlier checkup's would be taken for this one's
     options = Options(args.device, args.gpus, args.nproc, args.quick, args.tests, args.budget or BUDGET_S)
     tells = seat.node == 0 and not args.quiet
@@ -113,7 +115,7 @@ def _judge_files(args: argparse.Namespace, formats: tuple[str, ...]) -> int:
     fabric = named_fabric(args.saved)
     checkup = judge_saved(fabric, judge_fabric(fabric))
     folder = Path(args.output)
-    _make(folder)
+    make_writable(folder)
     _report(checkup, folder, formats, args)
     return _exit_code(checkup, args.fail_on)
 
@@ -159,15 +161,6 @@ def _refuse_tests(args: argparse.Namespace) -> None:
     wrong = [name for name, value in given.items() if value is not None]
     if wrong:
         raise UsageError(f"{wrong[0]}: --from reads files and tests nothing; leave one of the two out")
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be made ({error.strerror}); choose another with -o DIR") from error
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"{folder} is not writable; choose another with -o DIR")
 
 
 def _numbers(text: str) -> tuple[int, ...]:
