@@ -164,6 +164,13 @@ def test_the_other_processes_of_a_node_end_quietly(
     assert capsys.readouterr() == ("", "") and not Path("reports").exists()
 
 
+def test_a_checkup_made_elsewhere_is_shown_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--no-tests"]) == 0
+    before = capsys.readouterr().out
+    assert main(["doctor", "--from", "reports/doctor/doctor.json", "-o", "again"]) == 0
+    assert capsys.readouterr().out == before.replace("reports/doctor", "again")
+
+
 def test_variables_that_a_job_left_in_a_shell_are_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,7 +30,9 @@ from test_html import Page
 
 from traceops.doctor.model import Checkup, Look
 from traceops.doctor.reference import references_in
+from traceops.doctor.saved import read_checkup
 from traceops.doctor.settings import read_settings
+from traceops.errors import InputError
 from traceops.report.doctor_figures import sweep_figure
 from traceops.report.doctor_files import write_doctor
 from traceops.report.doctor_html import render_doctor_html
@@ -131,6 +133,24 @@ def test_run_and_analyze_read_back_what_was_written(tmp_path: Path) -> None:
     (path,) = write_doctor(healthy(), tmp_path, ("json",))
     (reference,) = references_in(path)
     assert reference.measured == healthy().references[0].measured
+
+
+def test_a_checkup_is_shown_elsewhere_as_where_it_was_made(checkup: Checkup, tmp_path: Path) -> None:
+    (path,) = write_doctor(checkup, tmp_path, ("json",))
+    again = read_checkup(path)
+    assert again is not None and doctor_document(again) == doctor_document(checkup)
+    assert printed(again, verbose=True) == printed(checkup, verbose=True)
+
+
+def test_what_is_no_checkup_or_a_damaged_one(tmp_path: Path) -> None:
+    (path,) = write_doctor(healthy(), tmp_path, ("json",))
+    content = json.loads(path.read_text())
+    for change, said in ({"schema_version": 99}, "version 99"), ({"trials": 5}, "trials"):
+        path.write_text(json.dumps({**content, **change}))
+        with pytest.raises(InputError, match=said):
+            read_checkup(path)
+    path.write_text('{"measured": []}')
+    assert read_checkup(path) is None and read_checkup(tmp_path) is None
 
 
 def test_files_of_an_earlier_checkup_go(tmp_path: Path) -> None:

@@ -62,9 +62,8 @@ def main(args: argparse.Namespace) -> int:
 
     seat = find_seat(os.environ, args.nnodes, args.node_rank, args.master_addr, args.master_port)
     if seat is None:
-        if (
-            sys.stderr.isatty()
-        ):  # variables that a job left in somebody's shell; in a job each process would say it
+        # In a terminal it is a variable that a job left behind; in a job each process would say it.
+        if sys.stderr.isatty():
             print(_ANOTHER, file=sys.stderr)
         return 0
     return _check_up(args, formats, seat)
@@ -108,12 +107,16 @@ def _check_up(args: argparse.Namespace, formats: tuple[str, ...], seat: Seat) ->
 
 
 def _judge_files(args: argparse.Namespace, formats: tuple[str, ...]) -> int:
-    from traceops.doctor.checkup import judge_saved
-    from traceops.topology.discover import named_fabric
-    from traceops.topology.judge import judge_fabric
+    from traceops.doctor.saved import read_checkup
 
-    fabric = named_fabric(args.saved)
-    checkup = judge_saved(fabric, judge_fabric(fabric))
+    checkup = read_checkup(args.saved[0]) if len(args.saved) == 1 else None
+    if checkup is None:
+        from traceops.doctor.checkup import judge_saved
+        from traceops.topology.discover import named_fabric
+        from traceops.topology.judge import judge_fabric
+
+        fabric = named_fabric(args.saved)
+        checkup = judge_saved(fabric, judge_fabric(fabric))
     folder = Path(args.output)
     make_writable(folder)
     _report(checkup, folder, formats, args)
