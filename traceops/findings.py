@@ -228,8 +228,8 @@ RULES: tuple[Rule, ...] = (
         "containers NCCL may not see the PCIe tree: give it one with NCCL_TOPO_FILE.",
         True,
         "From NCCL's log and a topology: a rank sends through a NIC that is farther from its GPU, or from the GPU "
-        "that sends for it (PXN), than another one of the same network and speed: warning across NUMA nodes, else "
-        "info.",
+        "that sends for it (PXN), than another one of the same network and speed: warning across NUMA nodes, info "
+        "else and where NCCL does not list the nearer one and no NCCL_IB_HCA keeps it from it.",
     ),
     Rule(
         "TO-P005",

@@ -68,8 +68,32 @@ def test_a_host_with_its_domain_is_the_one_without(tmp_path):
     named = "".join(
         f"{host}.cluster.example: {line}\n" for host in "ab" for line in MATRIX.splitlines() if line
     )
-    found = fired(tmp_path, matrix=named, proxied=False)[1]
-    assert len(found["TO-P004"]) == 2  # the place of GPU and NIC is known on either host
+    [(_, message)] = fired(tmp_path, matrix=named, proxied=False)[1]["TO-P004"]
+    assert "GPU1 of a.cluster.example, b.cluster.example sends" in message
+
+
+def test_a_near_nic_that_nccl_does_not_list_may_be_down(tmp_path):
+    text = log_of(("a", "b"), False).replace(" [1]mlx5_1:1/IB", "")
+    for chosen, severity in (
+        ("", "info"),
+        ("a:100:200 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\n", "warning"),
+    ):
+        (tmp_path / "log.txt").write_text(chosen + text)
+        (tmp_path / "topo.txt").write_text(MATRIX)
+        [found] = [f for v in judge_fabric(named_fabric([tmp_path])) for f in v.findings]
+        assert (found.rule, found.severity) == ("TO-P004", severity)
+        assert ("lists none of them" in found.message) is (severity == "info")
+
+
+def test_machines_that_are_alike_are_one_finding(tmp_path):
+    matrix = MATRIX.replace("NV18", "SYS").splitlines()
+    (tmp_path / "topo.txt").write_text(
+        "".join(f"n{number}: {line}\n" for number in range(20) for line in matrix)
+    )
+    [found] = [f for v in judge_fabric(named_fabric([tmp_path])) for f in v.findings]
+    assert found.message.startswith(
+        "GPU0 and GPU1 on n0, n1, n2 and 17 more hosts reach each other only through"
+    )
 
 
 @pytest.mark.parametrize("other", ["eth0", "bond0"])

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from traceops.model import SEVERITIES, Evidence, Severity
 from traceops.topology.model import Measured, Quote
 
+_MOST_HOSTS = 4
+
 
 @dataclass(frozen=True)
 class Circumstances:
@@ -32,6 +34,16 @@ def quoted(quotes: Iterable[Quote], metric: str = "it says", most: int = 3) -> l
         Evidence(metric, quote.text, file=quote.path, line=quote.line)
         for quote in list(reversed(once.values()))[:most]
     ]
+
+
+def hosts_text(hosts: Iterable[str | None], before: str) -> str:
+    """`` on a``, `` of a, b and 998 more hosts``; empty where no host is named."""
+    named = list(dict.fromkeys(host for host in hosts if host))
+    if not named:
+        return ""
+    shown = named if len(named) <= _MOST_HOSTS else named[: _MOST_HOSTS - 1]
+    more = f" and {len(named) - len(shown)} more hosts" if len(shown) < len(named) else ""
+    return f" {before} {', '.join(shown)}{more}"
 
 
 def at_least(severity: Severity, other: Severity | None) -> Severity:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from traceops.findings import Verdict, finding
 from traceops.model import Evidence, Severity
-from traceops.topology.circumstances import Circumstances, at_least, quoted
-from traceops.topology.model import Fabric, Gpu, Machine, NcclLog, NcclSetting, Network, Nic, Path, Quote
+from traceops.topology.circumstances import Circumstances, at_least, hosts_text, quoted
+from traceops.topology.model import Fabric, Gpu, Machine, NcclLog, NcclSetting, Network, Nic, Path, PathKind
 from traceops.topology.nics import is_rdma
 from traceops.topology.talks import (
     Talk,
@@ -27,6 +28,18 @@ _SLOW_NETWORK = "Socket"
 _TO_SOCKETS = (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "SOCKET"))
 _CHOOSING = ("NCCL_SOCKET_IFNAME", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_SOCKET_FAMILY")
 _NO_LOG = "no log of NCCL says which network it uses (NCCL_DEBUG=INFO)"
+
+
+@dataclass(frozen=True)
+class _Far:
+    """A GPU that sends through a far NIC, on whichever host. usable: NCCL could take the near ones, as far as known."""
+
+    gpu: str
+    nic: str
+    near: tuple[str, ...]
+    path: PathKind
+    best: PathKind
+    usable: bool
 
 
 def judge_sockets(fabric: Fabric, known: Circumstances) -> Verdict:
@@ -115,16 +128,17 @@ def judge_far_nic(fabric: Fabric) -> Verdict:
     if log is None:
         return Verdict("TO-P004", not_evaluated=_NO_LOG)
     seen = 0
-    far: dict[tuple[str | None, Gpu, Nic], tuple[Path, tuple[Nic, ...], Path, list[Quote]]] = {}
     job = job_ranks(fabric)
-    senders: dict[tuple[str | None, Gpu, Nic], set[Hashable]] = defaultdict(set)
+    far: dict[_Far, list[tuple[Talk, Path, Path]]] = defaultdict(list)
     networks: dict[tuple[str | None, int | None], list[Network]] = defaultdict(list)
     for network in log.networks:
         networks[network.host, network.pid].append(network)
+    is_chosen = any(setting.name == "NCCL_IB_HCA" for setting in log.settings)
     for talk in talks(fabric):
-        if talk.connection.transport != "NET" or _is_socket(talk):
+        if talk.connection.transport != "NET" or _is_socket(talk) or talk.source is None:
             continue
-        for gpu, nic in _ends(networks, talk):
+        own = networks[talk.source.host, talk.source.pid]
+        for gpu, nic in _ends(own, talk):
             assert talk.machine is not None
             path = talk.machine.path(gpu.label, nic.label)
             near, best = nearest_nics(talk.machine, gpu, nic)
@@ -132,26 +146,26 @@ def judge_far_nic(fabric: Fabric) -> Verdict:
                 continue
             seen += 1
             if distance(path) > distance(best):
-                key = (talk.machine.host, gpu, nic)
-                quotes = far.setdefault(key, (path, near, best, []))[3]
-                quotes.append(talk.connection.quote)
-                senders[key].add(sender(talk))
+                listed = {name.partition(":")[0] for network in own for _, name in network.devices}
+                usable = is_chosen or any(other.name in listed for other in near)
+                names = tuple(map(nic_name, near))
+                key = _Far(gpu.label, nic_name(nic), names, path.kind, best.kind, usable)
+                far[key].append((talk, path, best))
     findings = [
         finding(
             "TO-P004",
-            "warning" if path.kind == "SYS" else "info",
-            "high",
-            f"{gpu.label}{f' of {host}' if host else ''} sends through {nic_name(nic)}, which lies {_far(path)} from "
-            f"it, while {', '.join(map(nic_name, near[:4]))} {'is' if len(near) == 1 else 'are'} near ({best.kind}).",
+            "warning" if one.path == "SYS" and one.usable else "info",
+            "high" if one.usable else "medium",
+            _far_message(one, hosts_text((t.machine.host for t, *_ in found if t.machine is not None), "of")),
             [
-                Evidence("path to the NIC in use", path.kind),
-                Evidence("path to the nearest NIC", best.kind),
-                *quoted(quotes, "NCCL", 2),
-                *quoted((path.quote for path in (path, best) if path.quote is not None), "topology", 2),
+                Evidence("path to the NIC in use", one.path),
+                Evidence("path to the nearest NIC", one.best),
+                *quoted((talk.connection.quote for talk, *_ in found), "NCCL", 2),
+                *quoted((path.quote for path in found[0][1:] if path.quote is not None), "topology", 2),
             ],
-            ranks=ranks_in(job, senders[host, gpu, nic]),
+            ranks=ranks_in(job, {sender(talk) for talk, *_ in found}),
         )
-        for (host, gpu, nic), (path, near, best, quotes) in far.items()
+        for one, found in far.items()
     ]
     if not findings and not seen:
         return Verdict(
@@ -163,16 +177,22 @@ def judge_far_nic(fabric: Fabric) -> Verdict:
     )
 
 
-def _ends(
-    networks: Mapping[tuple[str | None, int | None], Sequence[Network]], talk: Talk
-) -> list[tuple[Gpu, Nic]]:
-    """The GPU whose process sends and the NIC it uses, where both are known."""
-    gpu, place, machine = talk.leaves, talk.source, talk.machine
-    if gpu is None or place is None or machine is None or talk.connection.device is None:
+def _far_message(one: _Far, hosts: str) -> str:
+    unlisted = "" if one.usable else ", but NCCL lists none of them: a port may be down, or not meant for it"
+    return (
+        f"{one.gpu}{hosts} sends through {one.nic}, which lies {_far(one.path)} from it, while "
+        f"{', '.join(one.near[:4])} {'is' if len(one.near) == 1 else 'are'} near ({one.best}){unlisted}."
+    )
+
+
+def _ends(networks: Sequence[Network], talk: Talk) -> list[tuple[Gpu, Nic]]:
+    """The GPU whose process sends and the NIC it uses, where both are known. networks: of the source's process."""
+    gpu, machine = talk.leaves, talk.machine
+    if gpu is None or machine is None or talk.connection.device is None:
         return []
     names = {
         name.partition(":")[0]
-        for network in networks.get((place.host, place.pid), ())
+        for network in networks
         for number, name in network.devices
         if number == talk.connection.device
     }
@@ -214,8 +234,8 @@ def _names_all_nics(machine: Machine, log: NcclLog) -> bool:
     return not machine.sources or any(not source.endswith(".xml") for source in others)
 
 
-def _far(path: Path) -> str:
-    return "across NUMA nodes (SYS)" if path.kind == "SYS" else f"farther ({path.kind})"
+def _far(path: PathKind) -> str:
+    return "across NUMA nodes (SYS)" if path == "SYS" else f"farther ({path})"
 
 
 def _clear(networks: Sequence[str], used: Sequence[str], talked: bool) -> str:

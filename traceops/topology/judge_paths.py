@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from traceops.analyses.links import link_by_name
 from traceops.findings import Verdict, finding
-from traceops.model import Confidence, Evidence, Severity
-from traceops.topology.circumstances import Circumstances, at_least, quoted
+from traceops.model import Evidence, Severity
+from traceops.topology.circumstances import Circumstances, at_least, hosts_text, quoted
 from traceops.topology.model import Fabric, Gpu, Machine, NcclLog, NcclSetting, Path
 from traceops.topology.talks import (
     Talk,
@@ -28,28 +28,36 @@ _SWITCHED_OFF = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
 _NEAR = ("PIX", "PXB")  # NCCL uses P2P over PCIe up to here by default [NCCL, paths.cc]
 
 
+# What machines share that are one finding: how severe, the pairs, what is to say, and, if it was measured, the host.
+_Across = tuple[Severity, str, str, str | None]
+
+
 def judge_across_nodes(fabric: Fabric, known: Circumstances) -> Verdict:
     """TO-P001: GPUs that reach each other only across NUMA nodes."""
     all_talks = talks(fabric)
-    findings = []
+    of_machine: dict[int, list[Talk]] = defaultdict(list)
+    for talk in all_talks:
+        of_machine[id(talk.machine)].append(talk)
+    job = job_ranks(fabric)
+    alike: dict[_Across, list[tuple[Machine, list[Evidence], list[Talk]]]] = defaultdict(list)
     judged = 0
     for machine in fabric.machines:
-        used = _used(machine, all_talks)
+        own = of_machine[id(machine)]
+        used = _used(machine, own)
         pairs = list(gpu_pairs(machine, used))
         judged += len(pairs)
         across = [(one, other, path) for one, other, path in pairs if path.kind == "SYS"]
         if not across:
             continue
-        between = [talk for talk in all_talks if talk.machine is machine and _is_one_of(talk, across)]
+        between = [talk for talk in own if _is_one_of(talk, across)]
         severity, why = _weight(known)
         given, nearer = _measured(known, machine, across), _measured(known, machine, pairs, "SYS")
         if given is not None and nearer is not None and 2 * given < nearer:
             severity = at_least(severity, "warning")
         message = (
-            f"{_listed(across)}{_on(machine)} reach each other only through PCIe and the link between the processors "
-            f"(SYS{_nodes(across)}), the slowest path inside a host{why}. {_ways(between)}{_nics(machine, used)}"
+            f" reach each other only through PCIe and the link between the processors (SYS{_nodes(across)}), the "
+            f"slowest path inside a host{why}. {_ways(between)}{_nics(machine, used)}"
         )
-        ranks = ranks_in(job_ranks(fabric), (end for talk in between for end in members(talk)))
         evidence = [
             Evidence("pairs of GPUs across NUMA nodes", len(across), f"of {len(pairs)}"),
             *quoted((path.quote for *_, path in across if path.quote is not None), "topology"),
@@ -63,8 +71,19 @@ def judge_across_nodes(fabric: Fabric, known: Circumstances) -> Verdict:
             evidence.append(
                 Evidence("exposed transfer", round(known.exposed_pct, 1), "% of the step", _EXPOSED_PCT)
             )
-        confidence: Confidence = "high" if severity == "info" else "medium"
-        findings.append(finding("TO-P001", severity, confidence, message.strip(), evidence, ranks=ranks))
+        measured = None if given is None else machine.host
+        alike[severity, _listed(across), message.strip(), measured].append((machine, evidence, between))
+    findings = [
+        finding(
+            "TO-P001",
+            severity,
+            "high" if severity == "info" else "medium",
+            f"{listed}{hosts_text((machine.host for machine, *_ in found), 'on')} {message}",
+            found[0][1],
+            ranks=ranks_in(job, {end for *_, between in found for talk in between for end in members(talk)}),
+        )
+        for (severity, listed, message, _), found in alike.items()
+    ]
     if not findings and not judged:
         return Verdict("TO-P001", not_evaluated="the paths between GPUs of one host are not known")
     return Verdict("TO-P001", tuple(findings), clear=f"none of {judged} pairs of GPUs lies across NUMA nodes")
@@ -174,9 +193,9 @@ def _measured(
     return min((row.busbw_gbs for row in rows if frozenset(row.gpus) in wanted), default=None)
 
 
-def _used(machine: Machine, all_talks: Sequence[Talk]) -> list[Gpu]:
+def _used(machine: Machine, own: Sequence[Talk]) -> list[Gpu]:
     """The GPUs that ranks of the log run on, all of the machine where no log says it."""
-    seen = [gpu for talk in all_talks if talk.machine is machine for gpu in talk.gpus if gpu is not None]
+    seen = [gpu for talk in own for gpu in talk.gpus if gpu is not None]
     return sorted(set(seen), key=lambda gpu: gpu.index) or list(machine.gpus)
 
 
@@ -225,7 +244,3 @@ def _listed(pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> str:
 def _nodes(pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> str:
     nodes = sorted({gpu.numa for one, other, _ in pairs for gpu in (one, other) if gpu.numa is not None})
     return f", NUMA nodes {', '.join(map(str, nodes))}" if len(nodes) > 1 else ""
-
-
-def _on(machine: Machine) -> str:
-    return f" on {machine.host}" if machine.host else ""
