@@ -24,7 +24,7 @@ from sample_doctor import (
     many_hosts,
     p2p_off,
 )
-from sample_fabric import shm_log
+from sample_fabric import shm_log, sweep
 from sample_report import HOSTILE
 from test_html import Page
 
@@ -177,6 +177,24 @@ def test_bandwidth_of_a_change_says_so() -> None:
         350.6, abs=1
     )
     assert all(row["set"] == "" and row["unset"] == "" for row in rows[: len(p2p_off().measured)])
+
+
+def test_bandwidth_of_the_change_that_works_best_is_not_the_environment_s() -> None:
+    checkup = p2p_off()
+    best = next(trial for trial in checkup.trials if trial.unset and trial.measured)
+    own = tuple(
+        replace(trial, measured=sweep("all_reduce", range(4), 18.0)) if trial.name == "sweep" and not trial.unset
+        and not trial.set else trial for trial in checkup.trials
+    )  # fmt: skip
+    checkup = replace(checkup, measured=best.measured, trials=own)
+    rows = list(csv.DictReader(io.StringIO(render_doctor_csv(checkup)["bandwidth.csv"])))
+    most = {
+        unset: max(float(row["busbw_gbs"]) for row in rows if row["unset"] == unset and not row["set"])
+        for unset in ("", "NCCL_P2P_DISABLE")
+    }
+    assert most[""] < 18.0 < most["NCCL_P2P_DISABLE"]
+    assert "Bus bandwidth without NCCL_P2P_DISABLE, GPU 0-3: all_reduce" in printed(checkup)
+    assert "of each operation without NCCL_P2P_DISABLE;" in page(checkup).text()
 
 
 def test_pages_nest_link_and_run_nothing_of_others(checkup: Checkup) -> None:

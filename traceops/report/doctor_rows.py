@@ -58,14 +58,14 @@ def render_doctor_csv(checkup: Checkup) -> dict[str, str]:
         {**_columns(trial, _TRIAL_COLUMNS), "set": _pairs(trial.set), "said": " | ".join(trial.said)}
         for trial in checkup.trials
     ]
-    changed = [trial for trial in checkup.trials if not as_it_is(trial)]
-    measured: list[dict[str, Any]] = [_columns(one, _BANDWIDTH_COLUMNS[:-2]) for one in checkup.measured]
-    known = set(checkup.measured)
+    tried = {one for trial in checkup.trials for one in trial.measured}
+    measured: list[dict[str, Any]] = [
+        _columns(one, _BANDWIDTH_COLUMNS[:-2]) for one in checkup.measured if one not in tried
+    ]
     measured += [
         {**_columns(one, _BANDWIDTH_COLUMNS[:-2]), "set": _pairs(trial.set), "unset": trial.unset}
-        for trial in changed
+        for trial in checkup.trials
         for one in trial.measured
-        if one not in known
     ]
     return {
         "looks.csv": csv_text([_columns(look, _LOOK_COLUMNS) for look in checkup.looks], _LOOK_COLUMNS),
@@ -73,6 +73,15 @@ def render_doctor_csv(checkup: Checkup) -> dict[str, str]:
         "bandwidth.csv": csv_text(measured, _BANDWIDTH_COLUMNS),
         "findings.csv": findings_csv(checkup.findings),
     }
+
+
+def measured_with(checkup: Checkup) -> Change:
+    """The change that the checkup's bandwidths were measured with; none where that was the environment as it is."""
+    rows = set(checkup.measured)
+    for trial in checkup.trials:
+        if not as_it_is(trial) and not rows.isdisjoint(trial.measured):
+            return Change(trial.set, trial.unset)
+    return Change()
 
 
 def pair_matrices(checkup: Checkup) -> list[PairMatrix]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from traceops.doctor.model import Change, Checkup, Level, Look, Outcome, Trial
 from traceops.report.cells import Cell, Column, Table, build_table, name, number
-from traceops.report.doctor_rows import Attempt, PairMatrix, attempts
+from traceops.report.doctor_rows import Attempt, PairMatrix, attempts, measured_with
 from traceops.report.doctor_text import (
     as_it_is,
     change_text,
@@ -16,6 +16,7 @@ from traceops.report.doctor_text import (
     largest,
     looks_not_ok,
     message_text,
+    with_text,
 )
 from traceops.report.terms import COLUMNS
 from traceops.report.topology_shape import gbs_text
@@ -116,7 +117,11 @@ def bandwidth_table(checkup: Checkup) -> Table | None:
     ]
     if len({row["host"] for row in rows}) > 1:
         columns.insert(1, Column("host", "Host", number=False))
-    return build_table("The largest message of each operation; bandwidth.csv has all sizes", columns, rows)
+    change = measured_with(checkup)
+    with_ = f" {with_text(change)}" if change.size else ""
+    return build_table(
+        f"The largest message of each operation{with_}; bandwidth.csv has all sizes", columns, rows
+    )
 
 
 def matrix_table(matrix: PairMatrix) -> Table:

@@ -12,7 +12,7 @@ from rich.table import Table
 from traceops.doctor.model import Checkup, Look, Trial
 from traceops.doctor.settings import shell_lines
 from traceops.report.console import PlainConsole, ascii_ranges, plain, rich_table, say
-from traceops.report.doctor_rows import PairMatrix, attempts, pair_matrices
+from traceops.report.doctor_rows import PairMatrix, attempts, measured_with, pair_matrices
 from traceops.report.doctor_text import (
     as_it_is,
     bandwidth_text,
@@ -23,6 +23,7 @@ from traceops.report.doctor_text import (
     log_text,
     looks_not_ok,
     machine_lines,
+    with_text,
 )
 from traceops.report.terminal import MARK, STYLE, evidence_lines
 from traceops.report.topology_shape import gbs_text
@@ -161,13 +162,15 @@ def _attempts(console: PlainConsole, checkup: Checkup) -> None:
 def _bandwidth(console: PlainConsole, checkup: Checkup) -> None:
     """The largest message of each operation in a line, and the matrix of pairs."""
     hosts = {one.host for one in checkup.measured}
+    change = measured_with(checkup)
+    with_ = f" {with_text(change)}" if change.size else ""
     for host in sorted(hosts, key=str):
         rows = [one for one in largest(checkup.measured) if one.host == host]
         if rows:
             where = f" on {host}" if len(hosts) > 1 and host else ""
             on = devices_text(checkup, rows[0].gpus)
             said = ", ".join(bandwidth_text(one) for one in rows)
-            say(console, f"Bus bandwidth{where}, {on}: {said}.", hanging=2)
+            say(console, f"Bus bandwidth{where}{with_}, {on}: {said}.", hanging=2)
     for matrix in pair_matrices(checkup):
         _matrix(console, matrix)
 
