@@ -212,7 +212,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "TO-P003",
         "NCCL's network failed to start or fell back to sockets",
-        "Look at the lines around the quoted ones (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,NET): libnccl-net.so, "
+        "Unset what chooses the network (NCCL_SOCKET_IFNAME, NCCL_NET, NCCL_IB_HCA, NCCL_P2P_DISABLE) if the log says "
+        "it was set. Else look at the lines around the quoted ones (NCCL_DEBUG_SUBSYS=INIT,NET): libnccl-net.so, "
         "libibverbs and libfabric must be found inside the container, /dev/infiniband be mapped into it, and the "
         "memory lock limit be unlimited; for EFA the security group must let the nodes reach each other.",
         True,
