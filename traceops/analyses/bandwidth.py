@@ -163,6 +163,7 @@ def _known_from(reference: Reference, device: str | None) -> str:
 def _large(matching: Matching) -> dict[tuple[int, ...], list[Collective]]:
     by_group: dict[tuple[int, ...], list[Collective]] = defaultdict(list)
     for collective in matching.collectives:
-        if (collective_bytes(collective) or 0) >= LARGE_BYTES and collective.last_rank is not None:
+        is_large = (collective_bytes(collective) or 0) >= LARGE_BYTES
+        if is_large and collective.last_rank is not None and collective.transfer_ns > 0:
             by_group[collective.group].append(collective)
     return {group: same for group, same in by_group.items() if len(same) >= _LEAST_COUNT}
