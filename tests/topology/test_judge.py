@@ -183,6 +183,22 @@ def test_which_way_nccl_took_and_could_take_is_said():
     assert "GPU1 to NIC0 (mlx5_0) (PIX)" in message
 
 
+@pytest.mark.parametrize(
+    ("kind", "connections", "setting", "words"),
+    [
+        ("PIX", BY_SHM, ("NCCL_P2P_LEVEL", "NVL"), "NCCL_P2P_LEVEL was set to NVL"),
+        ("SYS", BY_SOCKET, ("NCCL_SHM_DISABLE", "1"), "host memory is faster: it was switched off"),
+        ("XGMI", BY_SHM, ("NCCL_DEBUG", "INFO"), "XGMI connects them"),
+    ],
+)
+def test_what_keeps_gpus_from_the_better_way_is_said(kind, connections, setting, words):
+    host = machine({(0, 1): kind}, name="AMD Instinct MI300X" if kind == "XGMI" else "NVIDIA L4")
+    asked = log(connections, settings=(NcclSetting(*setting, quote(f"{setting[0]} set")),))
+    [found] = verdicts(Fabric((host,), asked))["TO-P002"].findings
+    assert found.severity == "warning"
+    assert words in found.message
+
+
 def test_sockets_inside_one_host_are_wrong():
     found = fired(Fabric((NVLINK,), log(BY_SOCKET)))
     assert found["TO-P003"] == ["warning"]

@@ -99,15 +99,17 @@ def judge_unused_links(fabric: Fabric, known: Circumstances) -> Verdict:
             "INIT,ENV,GRAPH)",
         )
     assert fabric.log is not None
-    settings = _switched_off(fabric.log)
     reasons: dict[str, list[Talk]] = defaultdict(list)
+    off = [setting.name for setting in _switched_off(fabric.log)]
     for talk in inside:
         if talk.connection.transport in ("SHM", "NET"):
-            reason = _lost_link(talk, known.device, bool(settings))
+            reason = _lost_link(talk, known.device, off)
             if reason:
                 reasons[reason].append(talk)
     findings = []
     for reason, missed in reasons.items():
+        has_links = reason.startswith(("NVLink", "XGMI"))
+        settings = _switched_off(fabric.log, over_pcie=not has_links)
         ways = sorted({talk.way for talk in missed})
         pairs = {members(talk) for talk in missed}
         through = "the network" if all(t.connection.transport == "NET" for t in missed) else "host memory"
@@ -131,7 +133,7 @@ def judge_unused_links(fabric: Fabric, known: Circumstances) -> Verdict:
                 1,
             ),
         ]
-        certain = reason.startswith("NVLink") or bool(settings)
+        certain = has_links or bool(settings)
         findings.append(
             finding(
                 "TO-P002",
@@ -147,7 +149,7 @@ def judge_unused_links(fabric: Fabric, known: Circumstances) -> Verdict:
     return Verdict("TO-P002", tuple(findings), clear=f"GPUs of one host talk by {', '.join(used)}")
 
 
-def _lost_link(talk: Talk, device: str | None, switched_off: bool) -> str:
+def _lost_link(talk: Talk, device: str | None, switched_off: Sequence[str]) -> str:
     """What the pair has and does not use; empty where nothing says that it has anything better."""
     path = talk.path
     if path is not None and path.kind in ("NV", "XGMI"):
@@ -157,15 +159,19 @@ def _lost_link(talk: Talk, device: str | None, switched_off: bool) -> str:
         return f"NVLink connects GPUs of this kind ({name}: {known.link})"
     if path is not None and path.kind in _NEAR:
         return f"they hang at the same PCIe switches ({path.kind}), near enough for P2P"
-    if switched_off and path is None:
+    if path is None and any(name.startswith("NCCL_P2P") for name in switched_off):
         return "nothing says that P2P would not work: it was switched off"
+    if talk.connection.transport == "NET" and "NCCL_SHM_DISABLE" in switched_off:
+        return "host memory is faster: it was switched off"
     return ""
 
 
-def _switched_off(log: NcclLog) -> list[NcclSetting]:
+def _switched_off(log: NcclLog, *, over_pcie: bool = False) -> list[NcclSetting]:
+    """The settings that keep GPUs from P2P or host memory; over_pcie: also those that leave NVLink alone."""
+    levels = ("LOC", "0", "NVL") if over_pcie else ("LOC", "0")
     found: dict[str, NcclSetting] = {}
     for setting in log.settings:
-        level = setting.name == "NCCL_P2P_LEVEL" and setting.value.strip().upper() not in ("LOC", "0")
+        level = setting.name == "NCCL_P2P_LEVEL" and setting.value.strip().upper() not in levels
         off = re.match(r"\s*0", setting.value) is not None and setting.name != "NCCL_P2P_LEVEL"
         if setting.name in _SWITCHED_OFF and not level and not off:
             found.setdefault(setting.name, setting)
