@@ -207,7 +207,8 @@ def test_sockets_inside_one_host_are_wrong():
 
 def test_sockets_between_hosts_are_as_bad_as_what_they_replace():
     plain = log(BY_SOCKET, places=("a", "b"))
-    assert fired(Fabric((), plain))["TO-P003"] == ["info"]
+    for slow in (None, "error"):  # a slow group inside a host, say
+        assert fired(Fabric((), plain), Circumstances(slow=slow))["TO-P003"] == ["info"]
     fast = machine({(0, "NIC0"): "PIX"}, nics=(Nic("NIC0", "mlx5_0", "IB", up=True),))
     assert fired(Fabric((fast,), plain))["TO-P003"] == ["warning"]
     down = replace(fast, nics=(replace(fast.nics[0], up=False),))

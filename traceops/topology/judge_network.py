@@ -91,7 +91,7 @@ def judge_sockets(fabric: Fabric, known: Circumstances) -> Verdict:
         )
         message = f"NCCL goes over TCP sockets between hosts{have}."
     elif between:
-        severity = at_least("info", known.slow)
+        severity = "info"  # however slow: nothing better is known of, and TO-C001 tells what it costs
         message = (
             "NCCL goes over TCP sockets between hosts, and their topology names no faster network."
             if nothing_faster
