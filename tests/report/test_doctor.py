@@ -28,7 +28,7 @@ from sample_fabric import shm_log, sweep
 from sample_report import HOSTILE
 from test_html import Page
 
-from traceops.doctor.model import Checkup, Look
+from traceops.doctor.model import Checkup, Look, Trial
 from traceops.doctor.reference import references_in
 from traceops.doctor.saved import read_checkup
 from traceops.doctor.settings import read_settings
@@ -329,6 +329,25 @@ def test_what_is_all_right_is_listed_with_v_only() -> None:
 def test_one_host_of_many_is_named() -> None:
     assert "✖ memory, /dev/shm (node-4): 64 MB; too small" in printed(many_hosts())
     assert printed(many_hosts()).startswith("node-1 and 3 more: 4 × NVIDIA H200")
+
+
+def test_tests_and_bandwidths_of_several_nodes_say_where() -> None:
+    trials = tuple(
+        Trial("sweep", "ok", tuple(range(4 * len(hosts))), 1.0, 60.0, hosts=hosts)
+        for hosts in (("node-1",), ("node-2",), ("node-1", "node-2"))
+    )
+    measured = (
+        *sweep("all_reduce", range(4), 350.0, "node-1"),
+        *(replace(one, host=None) for one in sweep("all_reduce", range(8), 90.0)),
+    )
+    checkup = replace(many_hosts(2), looks=(), trials=trials, measured=measured)
+    assert doctor_verdict(checkup).sentence.endswith("GB/s at 256 MiB over all nodes.")
+    text, shown = printed(checkup), page(checkup).text()
+    for where in ("GPU 0-3 of node-1", "GPU 0-3 of node-2", "ranks 0-7 of 2 nodes"):
+        assert where in text and where.replace("-3", "–3").replace("-7", "–7") in shown
+    assert "Bus bandwidth, ranks 0-7 of all nodes: all_reduce" in text and "ranks 0–7 of all nodes" in shown
+    rows = list(csv.DictReader(io.StringIO(render_doctor_csv(checkup)["trials.csv"])))
+    assert [row["hosts"] for row in rows] == ["node-1", "node-2", "node-1 node-2"]
 
 
 def test_names_cannot_steer_the_terminal() -> None:

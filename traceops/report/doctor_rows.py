@@ -17,6 +17,7 @@ SLOW_PAIR = 0.7  # of the median of the pairs of a host
 _LOOK_COLUMNS = ("host", "area", "what", "found", "level", "why", "advice")
 _TRIAL_COLUMNS = (
     "name", "outcome", "gpus", "seconds", "deadline_s", "set", "unset", "transports", "message", "said",
+    "hosts",
 )  # fmt: skip
 _BANDWIDTH_COLUMNS = ("host", "backend", "op", "gpus", "bytes", "time_us", "busbw_gbs", "set", "unset")
 

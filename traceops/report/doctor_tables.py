@@ -12,10 +12,11 @@ from traceops.report.doctor_rows import Attempt, PairMatrix, attempts, measured_
 from traceops.report.doctor_text import (
     as_it_is,
     change_text,
-    devices_text,
     largest,
     looks_not_ok,
+    measured_devices,
     message_text,
+    trial_devices,
     with_text,
 )
 from traceops.report.terms import COLUMNS
@@ -65,7 +66,7 @@ def trials_table(checkup: Checkup) -> Table:
             "gpus",
             "On",
             number=False,
-            make=lambda row: Cell(devices_text(checkup, _trial(row).gpus), css="nowrap"),
+            make=lambda row: Cell(trial_devices(checkup, _trial(row)), css="nowrap"),
         ),
         Column("seconds", "Took s", make=lambda row: number(_trial(row).seconds, 1)),
         Column("deadline", "Allowed s", make=lambda row: number(_trial(row).deadline_s, 0)),
@@ -98,7 +99,7 @@ def attempts_table(checkup: Checkup) -> Table | None:
 
 def bandwidth_table(checkup: Checkup) -> Table | None:
     """The largest message of each operation; None where nothing was measured."""
-    rows = [asdict(one) for one in largest(checkup.measured)]
+    rows = [{**asdict(one), "on": measured_devices(checkup, one)} for one in largest(checkup.measured)]
     if not rows:
         return None
     columns = [
@@ -107,7 +108,7 @@ def bandwidth_table(checkup: Checkup) -> Table | None:
             "gpus",
             "On",
             number=False,
-            make=lambda row: Cell(devices_text(checkup, row["gpus"]), css="nowrap"),
+            make=lambda row: Cell(row["on"], css="nowrap"),
         ),
         Column(
             "bytes", "Message", make=lambda row: Cell(message_text(row["bytes"]), f"{row['bytes']:,} bytes")

@@ -16,13 +16,14 @@ from traceops.report.doctor_rows import PairMatrix, attempts, measured_with, pai
 from traceops.report.doctor_text import (
     as_it_is,
     bandwidth_text,
-    devices_text,
     doctor_verdict,
     fallback_lines,
     largest,
     log_text,
     looks_not_ok,
     machine_lines,
+    measured_devices,
+    trial_devices,
     with_text,
 )
 from traceops.report.terminal import MARK, STYLE, evidence_lines
@@ -131,7 +132,7 @@ def _trials(console: PlainConsole, checkup: Checkup, verbose: bool) -> None:
     for title in header:
         table.add_column(title, justify="right" if title in ("s", "of") else "left", overflow="fold")
     for trial in shown:
-        cells = [trial.name, trial.outcome.replace("_", " "), devices_text(checkup, trial.gpus)]
+        cells = [trial.name, trial.outcome.replace("_", " "), trial_devices(checkup, trial)]
         cells += [f"{trial.seconds:.1f}", f"{trial.deadline_s:.0f}"]
         cells += [_changed(trial)] if changed else []
         cells += [", ".join(trial.transports)] if took else []
@@ -168,7 +169,7 @@ def _bandwidth(console: PlainConsole, checkup: Checkup) -> None:
         rows = [one for one in largest(checkup.measured) if one.host == host]
         if rows:
             where = f" on {host}" if len(hosts) > 1 and host else ""
-            on = devices_text(checkup, rows[0].gpus)
+            on = measured_devices(checkup, rows[0])
             said = ", ".join(bandwidth_text(one) for one in rows)
             say(console, f"Bus bandwidth{where}{with_}, {on}: {said}.", hanging=2)
     for matrix in pair_matrices(checkup):

@@ -174,6 +174,21 @@ def devices_text(checkup: Checkup, gpus: Sequence[int]) -> str:
     return f"rank{'' if len(gpus) == 1 else 's'} {ranks_text(gpus, 6)}"
 
 
+def trial_devices(checkup: Checkup, trial: Trial) -> str:
+    """What a trial ran on: 'GPU 0–7 of node-1', or 'ranks 0–15 of 2 nodes'; the host only where there are several."""
+    if len(trial.hosts) > 1:
+        return f"ranks {ranks_text(trial.gpus, 6)} of {len(trial.hosts)} nodes"
+    of = f" of {trial.hosts[0]}" if trial.hosts and len(checkup.hosts) > 1 else ""
+    return f"{devices_text(checkup, trial.gpus)}{of}"
+
+
+def measured_devices(checkup: Checkup, one: Measured) -> str:
+    """What a bandwidth was measured on: over several nodes, where no host is named, devices are ranks."""
+    if one.host is None and len(checkup.hosts) > 1:
+        return f"ranks {ranks_text(one.gpus, 6)} of all nodes"
+    return devices_text(checkup, one.gpus)
+
+
 def bandwidth_text(one: Measured) -> str:
     """'all_reduce 340 GB/s at 256 MiB'."""
     return f"{one.op} {gbs_text(one.busbw_gbs)} GB/s at {message_text(one.bytes)}"
@@ -200,7 +215,14 @@ def _with_settings(checkup: Checkup, settings: Remedy) -> Verdict:
 
 def _healthy(checkup: Checkup) -> Verdict:
     tried = [trial for trial in checkup.trials if trial.outcome == "ok"]
-    speeds = ", ".join(bandwidth_text(one) for one in largest(checkup.measured) if one.op == "all_reduce")
+    rows = [one for one in largest(checkup.measured) if one.op == "all_reduce"]
+    several = len(checkup.hosts) > 1
+    over_all = [one for one in rows if one.host is None] if several else []
+    speeds = ", ".join(
+        bandwidth_text(one)
+        + (f" on {one.host}" if several and one.host else " over all nodes" if several else "")
+        for one in (over_all or rows)[:_MOST_NAMES]
+    )
     if not tried:
         return Verdict("info", "Nothing wrong was seen, but communication was not tested.")
     on = "" if checkup.backend == "nccl" else f" on {checkup.backend}, without GPUs"
