@@ -146,6 +146,20 @@ def test_ranks_that_cannot_share_a_host_are_not_held_to_its_links():
     assert reference_of((0,), "NVIDIA H200", {0: "a"}, 1) is None  # a copy
 
 
+def test_ranks_on_equal_devices_are_on_several_hosts_whatever_those_are_called():
+    def log(buses):
+        places = {rank: Place(rank, "vm", 100 + rank, bus_id=bus) for rank, bus in enumerate(buses)}
+        return NcclLog(("nccl.log",), communicators=(Communicator("c", len(places), places),))
+
+    assert known(log=log("1212")) is None
+    assert known(log=log("1234")) == ("table", 350.0)
+    h200 = "NVIDIA H200"
+    assert reference_of((0, 1), h200, {}, 4, Fabric(log=log("1212"))) is None
+    assert reference_of((0, 1), h200, {}, 4, Fabric(log=log("1234"))) is not None
+    two = {0: "a", 1: "a", 2: "b", 3: "b"}
+    assert reference_of((0, 1), h200, two, 4, Fabric(log=log("1212"))) is not None
+
+
 def test_a_machine_that_was_broken_when_it_was_measured_is_no_reference():
     assert known(references=(measured_at(25.0),)) == ("table", 350.0)
 

@@ -98,6 +98,8 @@ def reference_of(
         return None
     known = _hosts_of(group, hosts, devices)
     fit_one_host = world <= (min(devices, GPUS_A_HOST) if devices and devices > 1 else GPUS_A_HOST)
+    if len(known) == 1 and _is_of_more_hosts(fabric, world, max(len(set(hosts.values())), 1)):
+        fit_one_host, known = False, {None}  # names that do not tell the hosts apart, or none at all
     one_host = len(known) == 1 and (None not in known or fit_one_host)
     listed = link_by_name(device, len(group)) if one_host else None
     if fabric is None:
@@ -119,6 +121,15 @@ def _hosts_of(group: Sequence[int], hosts: Mapping[int, str | None], devices: in
     most = max(GPUS_A_HOST, devices or 0)
     names = {hosts.get(rank) for rank in group}
     return {None if short_host(name) in ("", _LOCAL) or ranks[name] > most else name for name in names}
+
+
+def _is_of_more_hosts(fabric: Fabric | None, world: int, names: int) -> bool:
+    """Whether NCCL's log shows the whole job on more hosts than it has names for: ranks on equal PCI devices."""
+    for communicator in fabric.log.communicators if fabric is not None and fabric.log is not None else ():
+        if communicator.size == world:
+            used = Counter(place.bus_id for place in communicator.places.values() if place.bus_id is not None)
+            return max(used.values(), default=0) > names
+    return False
 
 
 def link_by_name(device: str | None, size: int = 2) -> Reference | None:
