@@ -290,6 +290,15 @@ def test_narrow_links_are_found_among_siblings_only():
     assert not fired(Fabric((Machine("a", mixed),)))
 
 
+def test_a_port_for_storage_is_slower_on_purpose():
+    def found(speeds, paths):
+        nics = [Nic(f"NIC{i}", f"mlx5_{i}", "IB", speed_gbs=gbs) for i, gbs in enumerate(speeds)]
+        return fired(Fabric((machine({(0, f"NIC{i}"): kind for i, kind in enumerate(paths)}, nics=nics),)))
+
+    assert found((50, 50, 50, 25), ("PIX", "PIX", "PIX", "NODE")) == {}
+    assert found((50, 50, 25, 25), ("PIX", "PIX", "PIX", "NODE")) == {"TO-P005": ["warning"]}
+
+
 def test_nvlinks_are_added_up_because_pairs_may_differ_by_design():
     # A cube mesh: each GPU has six links, one to some of its peers and two to others.
     mesh = {

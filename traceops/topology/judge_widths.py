@@ -11,6 +11,7 @@ from traceops.model import Evidence, Finding
 from traceops.topology.circumstances import quoted
 from traceops.topology.model import Fabric, Gpu, Machine, Nic, Path, Quote
 from traceops.topology.nics import is_rdma
+from traceops.topology.talks import distance
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def _links(path: Path) -> int | None:
 
 def _nic_lanes(machine: Machine) -> list[_Width]:
     return [
-        _Width(nic.name or nic.label, nic.kind, nic.pcie.width, most=nic.pcie.most_width)
+        _Width(nic.name or nic.label, _role(machine, nic), nic.pcie.width, most=nic.pcie.most_width)
         for nic in _single(machine)
         if nic.pcie is not None and nic.pcie.width
     ]
@@ -159,10 +160,16 @@ def _nic_lanes(machine: Machine) -> list[_Width]:
 
 def _nic_speed(machine: Machine) -> list[_Width]:
     return [
-        _Width(nic.name or nic.label, nic.kind, nic.speed_gbs * 8)
+        _Width(nic.name or nic.label, _role(machine, nic), nic.speed_gbs * 8)
         for nic in _single(machine)
         if nic.speed_gbs and nic.up is not False
     ]
+
+
+def _role(machine: Machine, nic: Nic) -> Hashable:
+    """Its network and how near it is to any GPU: ports for storage are slower on purpose, and farther."""
+    paths = (machine.path(gpu.label, nic.label) for gpu in machine.gpus)
+    return nic.kind, min((distance(path) for path in paths if path is not None), default=None)
 
 
 def _single(machine: Machine) -> list[Nic]:
