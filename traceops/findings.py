@@ -240,7 +240,8 @@ RULES: tuple[Rule, ...] = (
         True,
         "PCIe width, reachable PCIe generation, number and speed of NVLinks, speed of fast NICs: below what most "
         "devices of that name on the host have. Info where the slot allows no more lanes. NICs count with "
-        "those as near to a GPU. A GPU without NVLink counts where others reach several GPUs, not where bridges join them two by two.",
+        "those as near to a GPU. A GPU without NVLink counts where others reach several GPUs, not where bridges join "
+        "them two by two.",
     ),
     *HANG_RULES,
     Rule("TO-M001", "A rank is near or over its memory", ""),
