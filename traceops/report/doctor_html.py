@@ -12,7 +12,7 @@ from traceops.rank_text import ranks_text
 from traceops.report import detail_tables, doctor_tables, page
 from traceops.report.cells import Cell, number
 from traceops.report.doctor_figures import sweep_figure
-from traceops.report.doctor_rows import pair_matrices
+from traceops.report.doctor_rows import measured_with, pair_matrices
 from traceops.report.doctor_text import (
     broken_trials,
     change_text,
@@ -23,6 +23,7 @@ from traceops.report.doctor_text import (
     looks_not_ok,
     message_text,
     trial_text,
+    with_text,
 )
 from traceops.report.fabric_html import connections_table, nccl_sentence
 from traceops.report.fabric_json import alike_machines
@@ -93,11 +94,13 @@ def _content(checkup: Checkup) -> dict[str, Any]:
 def _figures(checkup: Checkup) -> list[Figure]:
     talked = talks(Fabric(checkup.machines, checkup.log))
     networks = () if checkup.log is None else checkup.log.networks
+    # The figure is of the ways that NCCL takes without the change.
+    measured = () if measured_with(checkup).size else checkup.measured
     figures = []
     for machine, alike in alike_machines(checkup.machines)[:_MOST_FIGURES]:
         own = [one for one in networks if machine.host in (None, one.host)]
         ways = (*tried_ways(machine, checkup.trials), *ways_on(machine, talked, own))
-        figures.append(topology_figure(machine, checkup.measured, ways, others=len(alike)))
+        figures.append(topology_figure(machine, measured, ways, others=len(alike)))
     return figures
 
 
@@ -116,11 +119,13 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
     outcomes = Counter(trial.outcome for trial in checkup.trials)
     wrong = sum(outcomes[outcome] for outcome in ("wrong", "failed", "hung"))
     hosts = Cell(str(len(checkup.hosts)), ", ".join(checkup.hosts[:60])) if checkup.hosts else page.word(None)
+    change = measured_with(checkup)
+    with_ = f" {with_text(change)}" if change.size else ""
     facts = [
         ("Hosts", hosts),
         ("GPUs", _gpus(checkup, len(gpus), names)),
         *(
-            (one.op, Cell(f"{gbs_text(one.busbw_gbs)} GB/s", f"at {message_text(one.bytes)}"))
+            (one.op, Cell(f"{gbs_text(one.busbw_gbs)} GB/s", f"at {message_text(one.bytes)}{with_}"))
             for one in largest(checkup.measured)[:4]
         ),
     ]
