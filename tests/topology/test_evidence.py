@@ -1,5 +1,6 @@
 """What people save of a machine, found, read and judged: real files beside traces, in evidence/, and named."""
 
+import gzip
 import shutil
 from pathlib import Path
 
@@ -90,3 +91,19 @@ def test_a_bad_file_that_was_found_hides_no_other_and_one_that_was_named_is_an_e
         named_fabric([tmp_path / "notes.txt"])
     with pytest.raises(InputError, match="nothing of a fabric"):
         named_fabric([tmp_path / "empty"]) if (tmp_path / "empty").mkdir() is None else None
+
+
+def test_an_archive_may_hold_several_jobs(tmp_path):
+    packed = tmp_path / "logs.tgz"
+    packed.write_bytes(gzip.compress((LOGS / "p2p.txt").read_bytes()))
+    with pytest.raises(InputError, match="unpack it"):
+        named_fabric([packed])
+
+
+def test_matrices_of_two_machines_without_names_stay_two():
+    fabric = named_fabric([TOPOLOGY / "a100x4_in_comments.txt", TOPOLOGY / "b200x8_one_without_nvlink.txt"])
+    assert [len(machine.gpus) for machine in fabric.machines] == [4, 8]
+
+
+def test_a_cube_of_v100_has_as_many_links_on_every_gpu():
+    assert set(fired(named_fabric([TOPOLOGY / "v100x8_cube.txt"]))) <= {"TO-P001"}

@@ -23,7 +23,7 @@ def merge_machines(machines: Iterable[Machine]) -> tuple[Machine, ...]:
     Where two say different things, the first does; but NVLink and XGMI come before the PCIe path below them, and
     nvidia-smi's NODE before NCCL's PHB, which means either. A source without a host's name joins the only named
     host, or other sources without one, where their GPUs agree: the same bus ids where known, else the same indices,
-    no other names and no other number of NVLinks. Two machines of one file are never one for want of names.
+    no other names, NUMA nodes or number of NVLinks. Two machines of one file are never one for want of names.
     """
     given = list(machines)
     hosts = {short_host(machine.host) for machine in given if machine.host is not None}
@@ -54,7 +54,9 @@ def _agree(one: Machine, other: Machine) -> bool:
     if len(pairs) < min(len(one.gpus), len(other.gpus)):
         return False
     if any(
-        (a.name and b.name and _name(a) != _name(b)) or (a.uuid and b.uuid and a.uuid != b.uuid)
+        (a.name and b.name and _name(a) != _name(b))
+        or (a.uuid and b.uuid and a.uuid != b.uuid)
+        or (a.numa is not None and b.numa is not None and a.numa != b.numa)
         for a, b in pairs
     ):
         return False

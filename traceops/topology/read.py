@@ -14,6 +14,7 @@ from traceops.topology.merge import merge_machines
 from traceops.topology.model import Fabric, Machine, Reference
 
 _HEAD = 1 << 16
+_ARCHIVES = (".tar", ".tgz", ".tar.gz", ".zip")
 
 
 @dataclass
@@ -57,11 +58,10 @@ def _read(path: Path, found: _Found) -> bool:
             head = file.read(_HEAD).decode(errors="replace")
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
-    if path.suffix == ".json":
-        return _read_json(path, head, found)
-    if head.lstrip().startswith("{") and _is_of_doctor(
-        head
-    ):  # a log may begin so too, with what a trainer prints
+    if path.name.endswith(_ARCHIVES):
+        raise InputError(f"{path} is an archive; unpack it, and give the files in it that are of one job")
+    # A log may begin like JSON too, with what a trainer prints.
+    if path.suffix == ".json" or (head.lstrip().startswith("{") and _is_of_doctor(head)):
         return _read_json(path, head, found)
     if head.lstrip("\ufeff \t\r\n").startswith("<"):
         from traceops.load.nccl_xml import read_topology_xml, xml_kind  # the parser takes a while to load
