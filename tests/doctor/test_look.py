@@ -120,6 +120,9 @@ def test_a_driver_that_does_not_answer_is_an_error_and_nothing_else_suffers(tmp_
     driver = one(looks, "NVIDIA driver")
     assert driver.level == "error" and "no answer" in driver.why and "reboot" in driver.advice
     assert one(looks, "interfaces").level == "ok"
+    seen = see({}, machine(tmp_path), mute)
+    hidden = judge(replace(seen, around=replace(seen.around, gpu_files=0)), {})[1]  # type: ignore[type-var]
+    assert one(hidden, "GPUs").level == "warning"  # as in a container that does not see the PCI bus
 
 
 def test_the_driver_s_own_words_tell_what_to_do(tmp_path: Path) -> None:

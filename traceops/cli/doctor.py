@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gpus", type=_numbers, metavar="LIST", help="of these GPUs only, as nvidia-smi counts: 0,1")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="cpu tests gloo (%(default)s)")
     add("--nproc", type=positive, metavar="N", help="ranks on the CPU (2), or GPUs to test (all)")
-    add("--budget", type=positive, metavar="S", help="seconds for all tests (165)")
+    add("--budget", type=positive, metavar="S", help="seconds for all tests (165); the first may take longer")
     nodes = parser.add_argument_group(
         "several nodes",
         description="Under torchrun or srun --ntasks-per-node=1 all nodes are tested; by hand:",

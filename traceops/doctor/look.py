@@ -36,7 +36,7 @@ from traceops.doctor.looks.xids import look_at_xids
 from traceops.doctor.model import Look
 from traceops.doctor.variables import check_variables
 from traceops.errors import InputError
-from traceops.launch.programs import output
+from traceops.launch.programs import NO_ANSWER, output
 from traceops.load.topo_matrix import read_topo_matrices
 from traceops.topology.model import Gpu, Machine, Nic
 
@@ -121,6 +121,11 @@ def _gpus(seen: Seen, machine: Machine) -> list[Look]:
         areas = (("GPU", "GPUs"), ("NVLink", "NVLink"), ("PCIe", "GPU link"), ("PCIe", "direct access (P2P)"))
         unseen = [Look(host, area, what, "none", "not_evaluated", why) for area, what in areas]
         if seen.around is None or not seen.around.has_gpus:
+            if NO_ANSWER in (seen.smi.problem or ""):  # without a GPU it says so at once
+                advice = (
+                    "look for a driver that hangs: sudo dmesg | grep -i -e nvrm -e xid; it may take a reboot"
+                )
+                unseen[0] = replace(unseen[0], level="warning", advice=advice)
             return [*unseen, Look(host, "GPU", "Xid errors", "none", "not_evaluated", why)]
         return [*unseen, *look_at_xids(seen.log.text, seen.log.problem, {}, host)]
     gpus = driver.gpus

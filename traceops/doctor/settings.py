@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -39,6 +40,7 @@ class _Variables(msgspec.Struct):
 
 class _Doctor(msgspec.Struct):
     settings: _Variables | None
+    schema_version: Literal[1] = 1
     fallback: int | None = None
 
 

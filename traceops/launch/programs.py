@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+NO_ANSWER = "no answer"
+
 
 @dataclass(frozen=True)
 class Output:
@@ -28,7 +30,7 @@ def output(command: Sequence[str], timeout_s: float) -> Output:
         process.kill()
         with suppress(subprocess.TimeoutExpired):  # inside a driver that hangs it does not even die
             process.communicate(timeout=0.5)
-        return Output("", f"no answer within {timeout_s:.0f} s")
+        return Output("", f"{NO_ANSWER} within {timeout_s:.0f} s")
     if process.returncode:
         # nvidia-smi tells of its failure on stdout, in its first line
         told = err.decode(errors="replace").split("\n")[::-1] + out.decode(errors="replace").split("\n")
