@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from traceops.topology.circumstances import Circumstances
-from traceops.topology.judge import FABRIC_RULES, judge_fabric
+from traceops.topology.judge import TOPOLOGY_RULES, judge_fabric
 from traceops.topology.model import (
     Communicator,
     Connection,
@@ -81,7 +81,7 @@ def test_without_evidence_nothing_is_judged_and_that_is_said():
         for verdict in judge_fabric(fabric):
             assert not verdict.findings
             assert "nvidia-smi topo -m" in verdict.not_evaluated
-    assert tuple(verdicts(None)) == FABRIC_RULES
+    assert tuple(verdicts(None)) == TOPOLOGY_RULES
 
 
 def test_a_healthy_host_on_nvlink_has_no_finding():

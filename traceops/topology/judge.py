@@ -13,13 +13,13 @@ _NONE = (
     "nothing tells of the fabric: no topology matrix (nvidia-smi topo -m), no NCCL log (NCCL_DEBUG=INFO) and no XML "
     "of NCCL in the run folder or beside the traces"
 )
-FABRIC_RULES = ("TO-P001", "TO-P002", "TO-P003", "TO-P004", "TO-P005")
+TOPOLOGY_RULES = ("TO-P001", "TO-P002", "TO-P003", "TO-P004", "TO-P005")
 
 
 def judge_fabric(fabric: Fabric | None, circumstances: Circumstances | None = None) -> list[Verdict]:
     """A verdict for each rule of the fabric."""
     if fabric is None or not (fabric.machines or fabric.log is not None):
-        return [Verdict(rule, not_evaluated=_NONE) for rule in FABRIC_RULES]
+        return [Verdict(rule, not_evaluated=_NONE) for rule in TOPOLOGY_RULES]
     known = circumstances or Circumstances()
     return [
         judge_across_nodes(fabric, known),
