@@ -64,8 +64,18 @@ def heading(checkup: Checkup) -> str:
 
 
 def looks_not_ok(checkup: Checkup) -> list[Look]:
-    """What wants attention, the worst first; what could not be looked at comes last."""
-    found = [look for look in checkup.looks if look.level != "ok"]
+    """What wants attention, the worst first; what could not be looked at comes last.
+
+    Of a variable whose cost was measured, what is usually said of it is left out.
+    """
+    measured = {
+        name for look in checkup.looks for name in look.facts.get("variables", ()) if look.level != "ok"
+    }
+    found = [
+        look
+        for look in checkup.looks
+        if look.level != "ok" and not (look.area == "environment" and look.what in measured)
+    ]
     return sorted(found, key=lambda look: _WORST_FIRST[look.level])
 
 
