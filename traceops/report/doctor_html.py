@@ -99,7 +99,7 @@ def _figures(checkup: Checkup) -> list[Figure]:
     figures = []
     for machine, alike in alike_machines(checkup.machines)[:_MOST_FIGURES]:
         own = [one for one in networks if machine.host in (None, one.host)]
-        ways = (*tried_ways(machine, checkup.trials), *ways_on(machine, talked, own))
+        ways = ways_on(machine, talked, own) or tried_ways(machine, checkup.trials)
         figures.append(topology_figure(machine, measured, ways, others=len(alike)))
     return figures
 
