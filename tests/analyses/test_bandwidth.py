@@ -198,6 +198,15 @@ def test_groups_that_leave_by_one_nic_share_it_and_one_group_made_twice_does_not
     assert known(hosts="ab", log=log) == ("graph", gbs)
 
 
+def test_a_dump_of_the_graph_tells_of_the_whole_job_where_no_log_does():
+    graphs = expected_by_nccl(360.0).communicators[0].graphs
+    assert known(graphs=graphs) == ("graph", 360.0)
+    assert known(graphs=graphs, log=expected_by_nccl(300.0)) == ("graph", 300.0)
+    named = dict.fromkeys(range(4), "a")
+    found = reference_of((0, 1), "NVIDIA H200", named, 4, Fabric(graphs=graphs))
+    assert found is not None and found.source == "table"
+
+
 def test_rows_against_the_reference_add_up_what_is_lost():
     measured = across(simulate(program(ddp, replace(FAST, bandwidth_gbs=100.0)), 4))
     rows = reference_rows(measured)

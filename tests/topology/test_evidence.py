@@ -93,6 +93,12 @@ def test_a_bad_file_that_was_found_hides_no_other_and_one_that_was_named_is_an_e
         named_fabric([tmp_path / "empty"]) if (tmp_path / "empty").mkdir() is None else None
 
 
+def test_a_dump_of_nccls_graph_is_read():
+    fabric = named_fabric([TOPOLOGY / "h200x4_graphs_nccl_2.28.xml", TOPOLOGY / "h200x4_nccl_2.28.xml"])
+    assert {(graph.pattern, graph.intra_gbs) for graph in fabric.graphs} >= {(4, 360.0)}
+    assert [len(machine.gpus) for machine in fabric.machines] == [4]
+
+
 def test_an_archive_may_hold_several_jobs(tmp_path):
     packed = tmp_path / "logs.tgz"
     packed.write_bytes(gzip.compress((LOGS / "p2p.txt").read_bytes()))

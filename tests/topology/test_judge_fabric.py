@@ -119,6 +119,15 @@ def test_host_memory_between_gpus_at_one_switch_is_worth_a_remark():
     assert fired(Fabric((machine({(0, 1): "PIX"}),), log(BY_SHM)))["TO-P002"] == ["info"]
 
 
+def test_gpus_that_are_made_without_p2p_lose_nothing_but_nvlink_that_is_refused_does():
+    line = quote("P2P is disabled between connected GPUs 1 and 0.", 7)
+    refused = log(BY_SHM, p2p_disabled=(line,))
+    assert "TO-P002" not in fired(Fabric((machine({(0, 1): "PIX"}),), refused))
+    found = verdicts(Fabric((NVLINK,), refused))["TO-P002"].findings
+    assert "NCCL found that they cannot reach each other directly" in found[0].message
+    assert ("nccl.log", 7) in {(e.file, e.line) for e in found[0].evidence}
+
+
 @pytest.mark.parametrize(
     ("name", "value", "off"),
     [

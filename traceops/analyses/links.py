@@ -111,7 +111,7 @@ def reference_of(
         ):
             return measured
     if one_host or None not in known:
-        return _expected(fabric, len(group), one_host, listed) or listed
+        return _expected(fabric, len(group), one_host, listed, len(group) == world) or listed
     return listed
 
 
@@ -163,11 +163,14 @@ def _measured(fabric: Fabric, host: str | None, device: str | None, size: int) -
     return Reference(f"traceops doctor on {name}", gbs, "doctor")
 
 
-def _expected(fabric: Fabric, size: int, one_host: bool, listed: Reference | None) -> Reference | None:
+def _expected(
+    fabric: Fabric, size: int, one_host: bool, listed: Reference | None, whole: bool
+) -> Reference | None:
     """The ring that NCCL found for a communicator of this size, GB/s one way, which is its bus bandwidth.
 
     Rings over host memory between GPUs that have NVLink are what is wrong, not what to expect. Between hosts, groups
-    that leave by one network device share what each of them expects of it.
+    that leave by one network device share what each of them expects of it. whole: the group is the job, of which a
+    dump of the graph tells where the log does not.
     """
     alike = [
         communicator
@@ -179,15 +182,19 @@ def _expected(fabric: Fabric, size: int, one_host: bool, listed: Reference | Non
         gpus = frozenset((place.host, place.bus_id or place.rank) for place in communicator.places.values())
         for device in _network_devices(communicator):
             users[device].add(gpus)
-    best = None
+    found = []
     for communicator in alike:
         sharing = max((len(users[device]) for device in _network_devices(communicator)), default=1)
-        for graph in communicator.graphs:
-            if graph.pattern != _RING or (listed is not None and graph.intra_type not in _FAST_PATHS):
-                continue
-            gbs = graph.intra_gbs if one_host else min(graph.intra_gbs, graph.inter_gbs / sharing)
-            if gbs > 0 and (best is None or gbs > best.busbw_gbs):
-                best = Reference(f"NCCL's ring over {_types(graph, one_host)}", gbs, "graph")
+        found += [(graph, sharing) for graph in communicator.graphs]
+    if not found and whole:
+        found = [(graph, 1) for graph in fabric.graphs]
+    best = None
+    for graph, sharing in found:
+        if graph.pattern != _RING or (listed is not None and graph.intra_type not in _FAST_PATHS):
+            continue
+        gbs = graph.intra_gbs if one_host else min(graph.intra_gbs, graph.inter_gbs / sharing)
+        if gbs > 0 and (best is None or gbs > best.busbw_gbs):
+            best = Reference(f"NCCL's ring over {_types(graph, one_host)}", gbs, "graph")
     return best
 
 

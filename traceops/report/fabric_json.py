@@ -28,6 +28,7 @@ def fabric_json(fabric: Fabric) -> dict[str, Any]:
         ],
         "machines_left_out": sum(1 + len(alike) for _, alike in machines[MOST_MACHINES:]),
         "nccl": None if fabric.log is None else _nccl_json(fabric.log),
+        "graphs": [asdict(graph) for graph in fabric.graphs[:MOST_ROWS]],
         "references": [reference_json(reference) for reference in fabric.references[:MOST_MACHINES]],
         "problems": [{"file": file, "problem": said} for file, said in fabric.problems[:MOST_ROWS]],
     }
@@ -91,6 +92,7 @@ def _nccl_json(log: NcclLog) -> dict[str, Any]:
             for one in _once(log.settings, lambda one: (one.name, one.value))
         ],
         "plugin_failures": _quotes(log.plugin_failures),
+        "tuners": list(log.tuners),
         "choices": [asdict(choice) for choice in log.choices[:MOST_ROWS]],
         "warnings": _quotes(log.warnings),
     }
@@ -103,6 +105,11 @@ def _communicator_json(communicator: Communicator) -> dict[str, Any]:
         "size": communicator.size,
         "hosts": len({place.host for place in places if place.host is not None}) or None,
         "graphs": [asdict(graph) for graph in communicator.graphs],
+        "channels": {
+            "collectives": communicator.coll_channels,
+            "nvls": communicator.nvls_channels,
+            "messages": communicator.p2p_channels,
+        },
     }
 
 

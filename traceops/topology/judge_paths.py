@@ -103,7 +103,7 @@ def judge_unused_links(fabric: Fabric, known: Circumstances) -> Verdict:
     off = [setting.name for setting in _switched_off(fabric.log)]
     for talk in inside:
         if talk.connection.transport in ("SHM", "NET"):
-            reason = _lost_link(talk, known.device, off)
+            reason = _lost_link(talk, known.device, off, bool(fabric.log.p2p_disabled))
             if reason:
                 reasons[reason].append(talk)
     findings = []
@@ -118,6 +118,9 @@ def judge_unused_links(fabric: Fabric, known: Circumstances) -> Verdict:
         because = (
             f" The log says that {' and '.join(f'{s.name} was set to {s.value}' for s in settings)}."
             if settings
+            else " NCCL found that they cannot reach each other directly: look at the driver, at `nvidia-smi nvlink "
+            "-s` and `nvidia-smi topo -p2p r`, and for virtual machines that get single GPUs."
+            if fabric.log.p2p_disabled
             else " No variable in the log switches P2P off: look for isolated containers (each rank must see all "
             "GPUs' devices and share IPC), IOMMU or ACS, and a driver without P2P."
         )
@@ -127,6 +130,7 @@ def judge_unused_links(fabric: Fabric, known: Circumstances) -> Verdict:
             ),
             *quoted((talk.connection.quote for talk in missed), "NCCL"),
             *quoted((setting.quote for setting in settings), "NCCL"),
+            *quoted(fabric.log.p2p_disabled, "NCCL", 2),
             *quoted(
                 (t.path.quote for t in missed if t.path is not None and t.path.quote is not None),
                 "topology",
@@ -149,15 +153,18 @@ def judge_unused_links(fabric: Fabric, known: Circumstances) -> Verdict:
     return Verdict("TO-P002", tuple(findings), clear=f"GPUs of one host talk by {', '.join(used)}")
 
 
-def _lost_link(talk: Talk, device: str | None, switched_off: Sequence[str]) -> str:
-    """What the pair has and does not use; empty where nothing says that it has anything better."""
+def _lost_link(talk: Talk, device: str | None, switched_off: Sequence[str], no_p2p: bool) -> str:
+    """What the pair has and does not use; empty where nothing says that it has anything better.
+
+    no_p2p: NCCL says that GPUs cannot reach each other directly; over PCIe that is how many kinds are made.
+    """
     path = talk.path
     if path is not None and path.kind in ("NV", "XGMI"):
         return "XGMI connects them" if path.kind == "XGMI" else "NVLink connects them"
     name = next((gpu.name for gpu in talk.gpus if gpu is not None and gpu.name), None) or device
     if path is None and name is not None and (known := link_by_name(name)) is not None:
         return f"NVLink connects GPUs of this kind ({name}: {known.link})"
-    if path is not None and path.kind in _NEAR:
+    if path is not None and path.kind in _NEAR and not no_p2p:
         return f"they hang at the same PCIe switches ({path.kind}), near enough for P2P"
     if path is None and any(name.startswith("NCCL_P2P") for name in switched_off):
         return "nothing says that P2P would not work: it was switched off"

@@ -318,9 +318,13 @@ class Reference:
 
 @dataclass(frozen=True)
 class Fabric:
-    """All evidence of the fabric of one run. problems: files that could not be used, and why."""
+    """All evidence of the fabric of one run. problems: files that could not be used, and why.
+
+    graphs: from NCCL_GRAPH_DUMP_FILE, which does not say of which communicator: of the job's first.
+    """
 
     machines: tuple[Machine, ...] = ()
     log: NcclLog | None = None
     references: tuple[Reference, ...] = ()
     problems: tuple[tuple[str, str], ...] = ()
+    graphs: tuple[GraphBandwidth, ...] = ()

@@ -11,7 +11,7 @@ from traceops.load.nccl_log import holds_nccl_lines, read_nccl_log
 from traceops.load.rocm_topo import looks_like_rocm_topo, read_rocm_topo
 from traceops.load.topo_matrix import looks_like_topo_matrix, read_topo_matrices
 from traceops.topology.merge import merge_machines
-from traceops.topology.model import Fabric, Machine, Reference
+from traceops.topology.model import Fabric, GraphBandwidth, Machine, Reference
 
 _HEAD = 1 << 16
 _ARCHIVES = (".tar", ".tgz", ".tar.gz", ".zip")
@@ -20,6 +20,7 @@ _ARCHIVES = (".tar", ".tgz", ".tar.gz", ".zip")
 @dataclass
 class _Found:
     machines: list[Machine] = field(default_factory=list)
+    graphs: list[GraphBandwidth] = field(default_factory=list)
     logs: list[str] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
@@ -48,7 +49,12 @@ def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
             )
     log = read_nccl_log(found.logs) if found.logs else None
     machines = [*found.machines, *(log.machines if log is not None else ())]
-    return Fabric(merge_machines(machines), log, tuple(found.references), tuple(found.problems))
+    if log is not None and log.connections_left_out:
+        found.problems.append(
+            (log.files[0], f"{log.connections_left_out:,} connections of NCCL's log are left out")
+        )
+    references, problems = tuple(found.references), tuple(found.problems)
+    return Fabric(merge_machines(machines), log, references, problems, tuple(found.graphs))
 
 
 def _read(path: Path, found: _Found) -> bool:
@@ -64,13 +70,19 @@ def _read(path: Path, found: _Found) -> bool:
     if path.suffix == ".json" or (head.lstrip().startswith("{") and _is_of_doctor(head)):
         return _read_json(path, head, found)
     if head.lstrip("\ufeff \t\r\n").startswith("<"):
-        from traceops.load.nccl_xml import read_topology_xml, xml_kind  # the parser takes a while to load
+        from traceops.load.nccl_xml import (  # the parser loads slowly
+            read_graph_xml,
+            read_topology_xml,
+            xml_kind,
+        )
 
         kind = xml_kind(head)
         if kind is not None:
             machines = read_topology_xml(str(path)) if kind == "topology" else ()
+            graphs = read_graph_xml(str(path)) if kind == "graph" else ()
             found.machines += machines
-            return bool(machines) or kind == "graph"
+            found.graphs += graphs
+            return bool(machines or graphs)
     told = False
     if looks_like_topo_matrix(head):
         found.machines += read_topo_matrices(str(path))
