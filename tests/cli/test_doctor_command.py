@@ -121,6 +121,7 @@ def test_files_that_others_saved_are_judged_without_torch(capsys: pytest.Capture
     command = [sys.executable, "-c", code, "doctor", "--from", "topo.txt", "--fail-on", "info"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
+    assert "Read: topology in topo.txt." in done.stdout
     document = told()
     assert [finding["rule"] for finding in document["findings"]] == ["TO-P001"]
     assert document["findings"][0]["severity"] == "info" and not document["trials"]

@@ -22,6 +22,7 @@ from traceops.report.doctor_text import (
     largest,
     looks_not_ok,
     message_text,
+    read_text,
     trial_text,
     with_text,
 )
@@ -61,6 +62,7 @@ def _content(checkup: Checkup) -> dict[str, Any]:
         "checkup": checkup,
         "heading": heading(checkup),
         "verdict": doctor_verdict(checkup),
+        "read": read_text(checkup),
         "facts": _facts(checkup),
         "wrong": [f"{trial_text(trial)}." for trial in broken_trials(checkup)],
         "looks": [look for look in looks_not_ok(checkup) if look.level in ("warning", "error")],

@@ -23,6 +23,7 @@ from traceops.report.doctor_text import (
     looks_not_ok,
     machine_lines,
     measured_devices,
+    read_text,
     trial_devices,
     with_text,
 )
@@ -56,6 +57,8 @@ def print_doctor(
         say(console, log_text(checkup.log), hanging=2)
     verdict = doctor_verdict(checkup)
     say(console, f"{MARK[verdict.level]} {verdict.sentence}", STYLE[verdict.level], hanging=2)
+    if read := read_text(checkup):
+        say(console, read, "dim")
     for finding in checkup.findings:
         style = STYLE[finding.severity]
         text = f"{MARK[finding.severity]} {finding.rule} {finding.title}. {finding.message}"

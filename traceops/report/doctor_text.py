@@ -118,6 +118,23 @@ def machine_lines(machines: Sequence[Machine]) -> list[str]:
     return lines
 
 
+def read_text(checkup: Checkup) -> str:
+    """Which saved files the checkup rests on, as a sentence; empty where this machine was looked at."""
+    if checkup.looks or checkup.trials:
+        return ""
+    logs = checkup.log.files if checkup.log is not None else ()
+    topologies = [source for machine in checkup.machines for source in machine.sources if source not in logs]
+    references = [reference.source for reference in checkup.references if reference.source]
+    kinds = (("topology", topologies), ("NCCL's log", logs), ("the doctor's measurements", references))
+    parts = []
+    for kind, files in kinds:
+        names = list(dict.fromkeys(PurePath(file).name for file in files))
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        if names:
+            parts.append(f"{kind} in {', '.join(names[:_MOST_NAMES])}{more}")
+    return f"Read: {'; '.join(parts)}." if parts else ""
+
+
 def log_text(log: NcclLog) -> str:
     """What NCCL made and which ways it took: 'P2P/CUMEM for 12 pairs of ranks inside hosts'."""
     ways: Counter[tuple[str, str]] = Counter()
