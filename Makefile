@@ -22,7 +22,7 @@ INSTALLED := $(VENV)/.installed-$(VERSION)-
 NATIVE := $(wildcard traceops/load/native/*)
 ifeq ($(TORCH),0)
 SETUP := $(INSTALLED)test
-WITHOUT_TORCH := $(addprefix --ignore=tests/,capture launch strategies workload)
+WITHOUT_TORCH := $(addprefix --ignore=tests/,capture doctor launch strategies workload cli/test_doctor_command.py)
 else
 SETUP := $(INSTALLED)run,hf,test
 endif
