@@ -29,12 +29,19 @@ _SECRET = ("TOKEN", "SECRET", "PASSW", "CREDENTIAL", "API_KEY", "AUTH")
 
 
 def environment_that_matters(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of `environ` that change how a distributed training runs, sorted by name."""
+    """The variables of `environ` that change how a distributed training runs, sorted by name.
+
+    Bytes that are no UTF-8 are written as escapes: JSON could not hold them.
+    """
     return {
-        name: value
+        _printable(name): _printable(value)
         for name, value in sorted(environ.items())
         if (name.startswith(_PREFIXES) or name in _NAMES) and not any(word in name for word in _SECRET)
     }
+
+
+def _printable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
 
 
 def software_versions() -> dict[str, str | None]:
