@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -253,3 +254,48 @@ def test_three_minutes_are_kept_where_test_after_test_hangs(monkeypatch):
     checkup = machine.check_up()
     assert checkup.fallback == 8 and said(checkup, "alternatives").level == "not_evaluated"
     assert checkup.seconds < 180
+
+
+def test_a_change_must_stand_the_full_test():
+    environ = {"NCCL_SOCKET_IFNAME": "x", "NCCL_NET": "y"}
+
+    class Half(PaperMachine):
+        """Does not start over the interface; with the other variable set a later stage hangs."""
+
+        stage = "ddp_step"
+
+        def _trials(self, job, environ):
+            trials = super()._trials(job, environ)
+            if "NCCL_NET" in job.unset or len(job.devices) == 1 or trials[0].outcome != "ok":
+                return trials
+            return tuple(replace(one, outcome="hung") if one.name == self.stage else one for one in trials)
+
+    def starts(environ):
+        return "no interface" if "NCCL_SOCKET_IFNAME" in environ else None
+
+    checkup = Half(starts=starts).check_up(environ)
+    assert checkup.settings is not None and set(checkup.settings.change.unset) == set(environ)
+    Half.stage = "pair_bandwidth"  # no short test has it
+    checkup = Half(starts=starts).check_up(environ)
+    assert checkup.settings is None and checkup.fallback == 4
+
+
+def test_a_change_that_was_luck_is_not_advised():
+    speeds = iter((100.0, 170.0))
+    checkup = PaperMachine(way=lambda environ: ("P2P/CUMEM", next(speeds, 100.0))).check_up()
+    assert checkup.settings is None and checkup.remedies
+    assert all(remedy.after_gbs == 100.0 for remedy in checkup.remedies)
+
+
+def test_what_something_holds_down_is_no_reference():
+    slow = tuple((min(2, other), max(2, other)) for other in range(6) if other != 2)
+    checkup = PaperMachine(6, slow_pairs=slow).check_up()
+    assert checkup.measured and not checkup.references and not references_here()
+
+
+def test_gpus_are_named_as_cuda_counts_what_is_left():
+    machine = PaperMachine(4, bad_gpu=2)
+    checkup = machine.check_up(gpus=(3, 2, 1))
+    assert checkup.settings is not None and checkup.settings.change.set == {"CUDA_VISIBLE_DEVICES": "1,3"}
+    [without] = {trial.gpus for trial in checkup.trials if "CUDA_VISIBLE_DEVICES" in trial.set}
+    assert without == (1, 3)

@@ -90,10 +90,14 @@ def test_what_was_found_before_time_is_up_counts():
     assert run(BROKEN, lambda change: None, tries=0).chosen is None
 
 
-@pytest.mark.parametrize(("after", "taken"), [(47.0, False), (49.0, True)])
-def test_for_speed_a_change_must_be_worth_it(after, taken):
+@pytest.mark.parametrize(
+    ("after", "again", "taken"),
+    [(47.0, 40.0, False), (49.0, 40.0, True), (49.0, 42.0, False), (80.0, 70.0, True)],
+)
+def test_for_speed_a_change_must_be_worth_it(after, again, taken):
+    """again: as the environment is, measured once more where jobs may differ so much by themselves."""
     situation = Situation("nccl", 4, environ={"NCCL_ALGO": "Ring"}, costly=("NCCL_ALGO",))
-    done = run(situation, lambda change: after, before=40.0)
+    done = run(situation, lambda change: after if change.size else again, before=40.0)
     assert (done.chosen is not None) is taken
     assert len(done.remedies(40.0)) == 1  # what was measured is told either way
 
@@ -127,3 +131,30 @@ def test_a_costly_setting_without_which_nothing_works_stays():
     situation = Situation("nccl", 4, environ={"NCCL_P2P_DISABLE": "1"}, costly=("NCCL_P2P_DISABLE",))
     done = run(situation, lambda change: None, before=40.0)
     assert done.chosen is None and done.remedies(40.0) == ()
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_what_holds_down_beside_what_was_found_goes_too(broken):
+    """A needed removal that leaves another variable's cost, and two costly ones of which each hides the other."""
+    environ = {"NCCL_SOCKET_IFNAME": "x", "NCCL_NET": "y", "NCCL_P2P_DISABLE": "1"}
+
+    def gives(change: Change) -> float | None:
+        if broken and "NCCL_SOCKET_IFNAME" not in change.unset:
+            return None
+        slow = {"NCCL_SOCKET_IFNAME", "NCCL_P2P_DISABLE"} - set(change.unset)
+        return 400.0 / 2 ** len(slow)
+
+    failed = frozenset({"start"} if broken else ())
+    costly = () if broken else tuple(sorted(environ))
+    situation = Situation("nccl", 4, environ=environ, failed=failed, costly=costly)
+    done = run(situation, gives, None if broken else 100.0, enough=300.0 if broken else 150.0)
+    assert done.chosen is not None and done.chosen.gbs == 400.0
+    assert set(done.chosen.change.unset) == {"NCCL_SOCKET_IFNAME", "NCCL_P2P_DISABLE"}
+
+
+def test_of_two_that_must_both_go_none_is_tried_alone_twice():
+    situation = Situation(
+        "nccl", 4, environ={"NCCL_NET": "x", "NCCL_IB_HCA": "y"}, failed=frozenset({"start"})
+    )
+    done = run(situation, lambda change: 300.0 if len(change.unset) == 2 else None)
+    assert done.chosen is not None and len(done.tried) == 3

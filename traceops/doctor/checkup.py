@@ -18,6 +18,7 @@ from traceops.doctor.nodes import NodeError, Nodes, Seat
 from traceops.doctor.reference import kept_reference, make_reference, save_reference
 from traceops.doctor.runs import Runner
 from traceops.doctor.surroundings import Surroundings, costly_variables, surroundings_of, visible_gpus
+from traceops.doctor.treat import WORTH_IT
 from traceops.errors import UsageError
 from traceops.findings import Verdict, checks, most_important_first
 from traceops.topology.circumstances import Circumstances
@@ -190,7 +191,7 @@ def _with_treatment(checkup: Checkup, course: Course) -> Checkup:
     chosen = course.treatment.chosen
     settings = None
     if chosen is not None:
-        best = course.best.node.gbs if course.scope == "node" else chosen.gbs
+        best = course.best.of(course.scope).gbs
         settings = Remedy(chosen.change, best if best is not None else chosen.gbs, before)
         remedies = (settings, *remedies[1:])  # with the number of the full test
     references = _references(checkup, course)
@@ -226,15 +227,19 @@ def _settings(around: Surroundings, change: Change) -> dict[str, str]:
 
 
 def _held_down(course: Course) -> bool:
-    """Whether what was measured may be less than the machine gives: slow, or with a costly variable set.
+    """Whether what was measured may be less than the machine gives: slow, slow pairs, or a costly variable set.
 
     A variable that was measured not to cost anything holds nothing down.
     """
     best = course.best
     assert best is not None
-    cleared = {name for one in course.treatment.tried if one.works for name in one.change.unset}
-    left = [name for name in course.costly if name not in best.change.unset and name not in cleared]
-    return course.is_slow(best) or bool(left)
+    left = set(course.costly) - set(best.change.unset)
+    removed = set(best.change.unset)
+    for one in course.treatment.tried:
+        more = set(one.change.unset)
+        if one.works and removed <= more and (one.gbs or 0.0) < WORTH_IT * (best.node.gbs or 0.0):
+            left -= more
+    return course.is_slow(best) or bool(best.node.slow_pairs) or bool(left)
 
 
 def _judged(checkup: Checkup, course: Course | None, tools: Tools, logs: Path | None) -> Checkup:

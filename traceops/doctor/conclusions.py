@@ -52,7 +52,8 @@ def _costs_of_settings(course: Course) -> list[Look]:
         return []
     looks = []
     for one in course.treatment.tried:
-        if one.change.unset and not one.change.set and one.works and one.gbs is not None:
+        alone = one.change.size == 1 or one is course.treatment.chosen
+        if alone and one.change.unset and not one.change.set and one.works and one.gbs is not None:
             named = ", ".join(
                 f"{name}={value}" for name in one.change.unset if (value := _value(course, name)) is not None
             )

@@ -24,7 +24,7 @@ from traceops.doctor.model import Change, Trial
 from traceops.doctor.runs import Ask, Runner, Scope, stages_of
 from traceops.doctor.situation import Situation
 from traceops.doctor.surroundings import Surroundings
-from traceops.doctor.treat import NoTime, Treatment, Tried, treat
+from traceops.doctor.treat import WORTH_IT, NoTime, Treatment, Tried, choose, treat
 from traceops.topology.model import Machine, Measured, Reference
 
 ALL_STAGES = stages_of("start", "all_reduce", "pairs", "ddp_step", "sweep", "pair_bandwidth")
@@ -81,10 +81,8 @@ class Course:
         if without is not None:
             chosen = self.treatment.chosen or (without if without.works else None)
             self.treatment = replace(self.treatment, tried=(without, *self.treatment.tried), chosen=chosen)
-        chosen = self.treatment.chosen
-        if chosen is not None:
-            self.best = self._with(chosen)
-        elif situation.broken and situation.world > 1:
+        self._hold_to_the_full_test(situation)
+        if self.treatment.chosen is None and situation.broken and situation.world > 1:
             self.fallback = situation.world
             self.alone = self._alone()
 
@@ -204,7 +202,9 @@ class Course:
                     "the time for tests was used up before everything that may help had been tried"
                 )
                 raise NoTime
-            self.tell(f"trying {words(change)}")
+            self.tell(
+                f"trying {words(change)}" if change.size else "measuring the environment as it is again"
+            )
             trials = self._run(self.scope, self._short(situation, change, left))
             tried = Tried(change, trials, self._gbs(trials))
             works = works or tried.works
@@ -213,7 +213,7 @@ class Course:
         return attempt
 
     def _short(self, situation: Situation, change: Change, left: float) -> Ask:
-        """A start, a sum, a large message, and again what failed."""
+        """A start, a sum, a large message, and again what failed or was not come to."""
         assert self.first is not None
         starts = [trial for trial in self.first.trials if trial.name == "start" and trial.outcome == "ok"]
         started = max((trial.seconds for trial in starts), default=0.0)
@@ -221,7 +221,8 @@ class Course:
         large = SIZES[self.runner.backend][-1]
         measured = self.state.large
         sizes = (large,) if measured is None or measured.bytes > 0.9 * large else (measured.bytes, large)
-        again = situation.failed & {"pairs", "ddp_step", "pair_bandwidth"}
+        not_ok = {trial.name for trial in self.first.trials if trial.outcome != "ok"}
+        again = not_ok & {"pairs", "ddp_step"} | situation.failed & {"pair_bandwidth"}
         return Ask(stages_of("start", "all_reduce", "sweep", *again), change, deadlines, sizes, 3.0)
 
     def _gbs(self, trials: Sequence[Trial]) -> float | None:
@@ -256,21 +257,33 @@ class Course:
         self.trials += trials
         return trials
 
+    def _hold_to_the_full_test(self, situation: Situation) -> None:
+        """Sets `best`: the chosen change, or the next one where that fails or is no faster when all is tested."""
+        before, enough = self.state.gbs, self.enough_gbs.get(self.scope)
+        while (chosen := self.treatment.chosen) is not None:
+            best = self._with(chosen)
+            gbs = best.of(self.scope).gbs
+            worth = situation.broken or gbs is None or before is None or gbs >= WORTH_IT * before
+            if not best.failed and worth:
+                self.best = best
+                return
+            now = replace(chosen, trials=best.trials, gbs=gbs)
+            tried = tuple(now if one is chosen else one for one in self.treatment.tried)
+            self.treatment = replace(
+                self.treatment, tried=tried, chosen=choose(situation, tried, before, enough)
+            )
+
     def _with(self, chosen: Tried) -> Configuration:
         """Everything under the change that is to be used, where there is time for it."""
         if "CUDA_VISIBLE_DEVICES" in chosen.change.set or self._left() < _FULL_S:
-            return Configuration(chosen.change, chosen.trials, self._node(chosen.trials))
+            over_all = assess(chosen.trials) if self.scope == "all" else None
+            return Configuration(chosen.change, chosen.trials, self._node(chosen.trials), over_all)
         return self._everything(chosen.change)
 
     def _what(self) -> str:
         counts = self.runner.counts
-        kind = "GPU" if self.runner.gpus else "rank on the CPU"
-        plural = "s" if self.runner.gpus else ""
-        each = (
-            f"{counts[0]} {kind}{plural if counts[0] > 1 else ''}"
-            if counts[0] == 1 or plural
-            else f"{counts[0]} ranks on the CPU"
-        )
+        kind, several = ("GPU", "GPUs") if self.runner.gpus else ("rank on the CPU", "ranks on the CPU")
+        each = f"{counts[0]} {kind}" if counts[0] == 1 else f"{counts[0]} {several}"
         return each if len(counts) == 1 else f"{each} of each node ({len(counts)} nodes)"
 
 

@@ -65,7 +65,8 @@ class Runner:
 
     def without(self, gpu: int, ask: Ask) -> tuple[Change, tuple[Trial, ...]]:
         """The same on one node without one of its GPUs, which the change that is returned hides."""
-        kept = tuple(other for other in self.tested if other != gpu)
+        # In the order in which CUDA counts what it is shown, whatever order --gpus names.
+        kept = tuple(other for other in self.gpus if other in self.tested and other != gpu)
         change = replace(
             ask.change,
             set={**ask.change.set, "CUDA_VISIBLE_DEVICES": hidden_but(kept, self.environ, self.gpus)},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from traceops.doctor.candidates import changes, pairs, removal, suspicious
@@ -10,6 +11,7 @@ from traceops.doctor.model import Change, Remedy, Trial
 from traceops.doctor.situation import Situation
 
 WORTH_IT = 1.2  # a change for speed is advised from this many times the bandwidth
+SURE = 1.6  # below, jobs that are measured once each may differ so much by themselves
 
 
 class NoTime(Exception):
@@ -79,12 +81,22 @@ def treat(
             _speed_up(situation, once, before_gbs, enough_gbs)
     except NoTime:
         complete = False
-    worked = [one for one in once.tried if one.works]
-    if situation.broken:
-        chosen = min(worked, key=lambda one: _cost(one, enough_gbs), default=None)
-    else:
-        chosen = _fastest(worked, before_gbs)
+    chosen = choose(situation, once.tried, before_gbs, enough_gbs)
+    if chosen is not None and not situation.broken and (chosen.gbs or 0.0) < SURE * (before_gbs or 0.0):
+        with suppress(NoTime):
+            again = attempt(Change()).gbs or 0.0
+            chosen = choose(situation, once.tried, max(before_gbs or 0.0, again), enough_gbs)
     return Treatment(tuple(once.tried), chosen, complete)
+
+
+def choose(
+    situation: Situation, tried: Sequence[Tried], before_gbs: float | None, enough_gbs: float | None
+) -> Tried | None:
+    """The change to use, None where none works or, where all works already, none is worth it."""
+    worked = [one for one in tried if one.works]
+    if situation.broken:
+        return min(worked, key=lambda one: _cost(one, enough_gbs), default=None)
+    return _fastest(worked, before_gbs)
 
 
 def _mend(situation: Situation, once: _Log, enough_gbs: float | None) -> None:
@@ -94,10 +106,12 @@ def _mend(situation: Situation, once: _Log, enough_gbs: float | None) -> None:
     removals, others = listed[: len(names)], listed[len(names) :]
     if _until_good(removals, once, enough_gbs):
         return
-    if len(names) > 1 and not _any(once):
+    if len(names) > 1:
+        slowly = _any(once)  # one of them keeps it from working, and another one may hold it down
         everything = once(removal(names, situation.environ))
-        if everything.works:
-            _take_back(names, situation, once)
+        enough = _is_enough(everything.gbs, enough_gbs)
+        if everything.works and (enough or not slowly):
+            _take_back(names, situation, once, enough_gbs if enough else None)
             return
     if _until_good(others, once, enough_gbs) or _any(once):
         return
@@ -115,12 +129,14 @@ def _until_good(listed: Iterable[Change], once: _Log, enough_gbs: float | None) 
     return False
 
 
-def _take_back(names: tuple[str, ...], situation: Situation, once: _Log) -> None:
-    """All of them removed works: keep those that may stay."""
+def _take_back(names: tuple[str, ...], situation: Situation, once: _Log, enough_gbs: float | None) -> None:
+    """All of them removed works: keep those that may stay. Each alone was tried before."""
     for name in names:
         rest = tuple(other for other in names if other != name)
-        if rest and once(removal(rest, situation.environ)).works:
-            names = rest
+        if len(rest) > 1:
+            one = once(removal(rest, situation.environ))
+            if one.works and _is_enough(one.gbs, enough_gbs):
+                names = rest
 
 
 def _speed_up(situation: Situation, once: _Log, before_gbs: float | None, enough_gbs: float | None) -> None:
@@ -129,10 +145,11 @@ def _speed_up(situation: Situation, once: _Log, before_gbs: float | None, enough
     listed = list(changes(situation))
     for change in listed[: len(costly)]:
         once(change)
-    if _done(once, before_gbs, enough_gbs):
-        return
-    if len(costly) > 1:
-        once(removal(tuple(costly), situation.environ))
+    if len(costly) > 1:  # also where one alone is enough: the others may cost something once it is gone
+        alone = max((one.gbs or 0.0 for one in once.tried if one.works), default=0.0)
+        everything = once(removal(tuple(costly), situation.environ))
+        if everything.works and (everything.gbs or 0.0) >= WORTH_IT * alone:
+            _take_back(tuple(costly), situation, once, (everything.gbs or 0.0) / WORTH_IT)
     for change in listed[len(costly) :]:
         if _done(once, before_gbs, enough_gbs):
             return
