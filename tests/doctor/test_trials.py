@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,9 @@ from traceops.analyses.links import bus_factor
 from traceops.doctor import team
 from traceops.doctor.job import Job, Meeting
 from traceops.doctor.model import Trial
+from traceops.doctor.reports import Reports
 from traceops.doctor.trials import run_job
+from traceops.errors import InputError
 
 pytest.importorskip("torch")
 
@@ -44,6 +48,13 @@ def _is_worker(process: psutil.Process) -> bool:
     try:
         return "traceops.doctor.worker" in process.cmdline()
     except psutil.Error:  # gone meanwhile
+        return False
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
 
 
@@ -237,3 +248,35 @@ def test_a_rank_that_cannot_be_killed_is_told_and_not_waited_for(monkeypatch: py
         assert rank.pid in killed
     assert start.outcome == "hung"
     assert "did not die" in start.message
+
+
+def test_what_a_rank_leaves_running_is_ended_with_it(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, pathlib, subprocess\n"
+        "if os.environ.get('TRACEOPS_DOCTOR_JOB'):\n"
+        f"    folder = pathlib.Path({str(tmp_path)!r})\n"
+        "    (folder / f'pid.{os.getpid()}').write_text(str(subprocess.Popen(['sleep', '600']).pid))\n"
+    )
+    trials = run_job(_job("start"), _environ(PYTHONPATH=str(tmp_path)))
+    assert [trial.outcome for trial in trials] == ["ok"]
+    left = [int(path.read_text()) for path in tmp_path.glob("pid.*")]
+    assert left
+    for _ in range(200):  # what was killed may take a moment
+        if not any(map(_runs, left)):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{left} still run")
+
+
+def test_a_full_disk_is_told_before_anything_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team.shutil, "disk_usage", lambda where: shutil._ntuple_diskusage(10, 10, 0))
+    with pytest.raises(InputError, match="no space"):
+        run_job(_job("start"), _environ())
+
+
+def test_a_line_that_a_full_disk_cut_off_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "rank_0.jsonl"
+    path.write_text('{"event": "be{"event": "end"}\n{"event": "left"}\n')
+    reports = Reports(path)
+    reports.refresh()
+    assert reports.events == [{"event": "left"}]

@@ -398,3 +398,10 @@ def test_pages_fit_and_say_nothing_in_a_browser(tmp_path: Path, width: int) -> N
                 assert text.evaluate(inside), (name, text.text_content())
         browser.close()
     assert said == []
+
+
+def test_what_did_not_work_is_named_as_what_was_tested() -> None:
+    on_cpu = replace(beyond_help(), backend="gloo")
+    assert "several processes work together here. Train on one process" in doctor_verdict(on_cpu).sentence
+    no_time = replace(beyond_help(), trials=beyond_help().trials[:1])
+    assert "no time to try settings (--budget)" in doctor_verdict(no_time).sentence

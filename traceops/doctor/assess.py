@@ -22,10 +22,11 @@ OF_THE_NETWORK = {
 }  # of the fastest network device's speed: TCP may reach little more
 SLOWEST_NETWORK_GBS = 0.05  # half of what 1 Gbit/s gives: slow wherever nobody knows the network's speed
 _LEAST_SIBLINGS = 3
-# Messages of trials that no variable of NCCL or gloo can change.
+# Messages of trials that no variable of NCCL or gloo can change. A full disk as Python says it: NCCL means /dev/shm.
 _NOT_COMMUNICATION = re.compile(
     r"finds no GPU|no GPU \d+: torch sees|was built without|had not imported torch|No module named"
     r"|CUDA out of memory|busy or unavailable|no kernel image|driver version is insufficient"
+    r"|OSError: \[Errno \d+\] (No space left|Disk quota exceeded|Too many open files)"
 )
 
 Pair = tuple[int, int]

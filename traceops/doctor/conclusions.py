@@ -145,7 +145,11 @@ def _hopeless(course: Course) -> list[Look]:
     why = course.first.node.hopeless
     if not why:
         return []
-    advice = "install a torch that fits this machine, or test the CPU with --device cpu"
+    advice = (
+        "make room where TMPDIR and -o point to, and see ulimit -n"
+        if "OSError" in why
+        else "install a torch that fits this machine, or test the CPU with --device cpu"
+    )
     return [
         _look(course, "alternatives", "none tried", "not_evaluated", f"no setting can help: {why}", advice)
     ]

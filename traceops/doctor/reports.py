@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,9 @@ class Reports:
             return  # the worker has not come that far
         whole = text[: text.rfind(b"\n") + 1]
         self._read += len(whole)
-        self.events += [json.loads(line) for line in whole.splitlines()]
+        for line in whole.splitlines():
+            with suppress(json.JSONDecodeError):  # cut off where the disk was full
+                self.events.append(json.loads(line))
 
     def of(self, stage: str, event: str) -> list[Event]:
         return [found for found in self.events if found["event"] == event and found.get("stage") == stage]

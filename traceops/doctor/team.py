@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,9 +17,11 @@ from pathlib import Path
 import traceops
 from traceops.doctor.job import Job, Post, child_environment
 from traceops.doctor.reports import Reports
+from traceops.errors import InputError
 
 _TAIL_BYTES = 64 << 10
 _DEATH_S = 5.0  # for processes that were killed; inside a driver that hangs they do not die
+_ROOM_BYTES = 1 << 20  # what ranks report and print unless something is very wrong
 _LINES = 8
 _LONG_LINE = 400
 # Tells nothing of the failure: where in Python or in torch it came from, and warnings.
@@ -41,7 +44,10 @@ class Child:
 
     def refresh(self) -> None:
         """Learn whether it has ended, and what it has reported until then."""
-        self.exit = self.process.poll()
+        ended = self.process.poll()
+        if ended is not None and self.exit is None:
+            _kill(self.process.pid)  # what it started; at once, as its number may soon be somebody else's
+        self.exit = ended
         self.reports.refresh()
 
     def has(self, stage: str, event: str) -> bool:
@@ -76,11 +82,19 @@ class Child:
 
 
 class Team:
-    """All ranks of a job on this machine. `end` must be called."""
+    """All ranks of a job on this machine. `end` must be called.
+
+    Raises InputError where there is no room for what the ranks report.
+    """
 
     def __init__(self, job: Job, environ: Mapping[str, str], folder: Path, logs: Path) -> None:
         self.children: list[Child] = []
         self._logs = logs
+        for where, which in ((folder, "TMPDIR"), (logs, "-o DIR")):
+            if shutil.disk_usage(where).free < _ROOM_BYTES:
+                raise InputError(
+                    f"no space is left for the tests' reports in {where}; make room, or see {which}"
+                )
         try:
             for number in range(len(job.devices)):
                 post = Post(job, job.first_rank + number, str(folder), os.getpid())
@@ -97,8 +111,7 @@ class Team:
         """Kill every process that is left, and what it started. Returns those that do not die."""
         for child in self.children:
             if child.process.returncode is None:  # else its number may be somebody else's by now
-                with suppress(ProcessLookupError):
-                    os.killpg(child.process.pid, signal.SIGKILL)  # each has a session of its own
+                _kill(child.process.pid)
         until = time.monotonic() + _DEATH_S
         for child in self.children:
             with suppress(subprocess.TimeoutExpired):
@@ -127,6 +140,12 @@ def _start(post: Post, environ: Mapping[str, str], logs: Path) -> Child:
             env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True,
         )  # fmt: skip
     return Child(post.rank, process, Reports(post.reports), err)
+
+
+def _kill(session: int) -> None:
+    """Every rank has a session of its own: end it, and what it started in it."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(session, signal.SIGKILL)
 
 
 _HOME = str(Path(traceops.__file__).parent.parent)

@@ -27,10 +27,15 @@ _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 def doctor_verdict(checkup: Checkup) -> Verdict:
     """What to act on first: what keeps GPUs from working together, what makes them slow, then what looks wrong."""
     if checkup.fallback is not None:
+        one, several = ("GPU", "GPUs") if checkup.backend == "nccl" else ("process", "processes")
+        said = (
+            f"Several {several} do not work together here, and there was no time to try settings (--budget)."
+            if all(map(as_it_is, checkup.trials))
+            else f"No setting that was tried lets several {several} work together here."
+        )
         return Verdict(
             "error",
-            "No setting that was tried lets several GPUs work together here. Train on one GPU that accumulates "
-            f"gradients over {checkup.fallback} batches a step.",
+            f"{said} Train on one {one} that accumulates gradients over {checkup.fallback} batches a step.",
         )
     if checkup.settings is not None:
         return _with_settings(checkup, checkup.settings)
@@ -167,7 +172,8 @@ def fallback_lines(checkup: Checkup) -> list[str]:
     if checkup.fallback is None:
         return []
     return [
-        f"One GPU that accumulates gradients over {checkup.fallback} batches trains with the same effective batch, "
+        f"One {'GPU' if checkup.backend == 'nccl' else 'process'} that accumulates gradients over "
+        f"{checkup.fallback} batches trains with the same effective batch, "
         "more slowly:",
         "traceops run --fallback single -- YOUR_SCRIPT",
     ]
