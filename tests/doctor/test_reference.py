@@ -84,6 +84,7 @@ def test_foreign_and_damaged_files_beside_them_are_harmless(cache):
         b"", b"{", b"[1]", b"\xff\xfe", b'{"measured": 3, "topology": "x"}', b"[" * 100_000,
         json.dumps({**good, "schema_version": 99}).encode(),
         json.dumps({**good, "measured": [{**good["measured"][0], "busbw_gbs": -1}]}).encode(),
+        json.dumps({**good, "measured": [{**good["measured"][0], "busbw_gbs": 1e300}]}).encode(),
         json.dumps({**good, "measured_at": "yesterday"}).encode(),
     ]  # fmt: skip
     for number, content in enumerate(damaged):

@@ -20,6 +20,7 @@ from traceops.whole_file import write_whole
 
 SCHEMA_VERSION = 1
 MUCH_BETTER = 1.2  # from here two measurements differ by more than a machine's mood
+_MOST_GBS = 1e5  # no link gives that
 _LARGEST_BYTES = 8_000_000  # of a file that could be one of ours
 
 
@@ -154,7 +155,8 @@ def _reference(content: Any, path: str) -> Reference:
             "measure again with traceops doctor"
         )
     for row in found.measured:
-        if row.bytes < 1 or not all(math.isfinite(n) and n > 0 for n in (row.time_us, row.busbw_gbs)):
+        sane = math.isfinite(row.time_us) and row.time_us > 0 and 0 < row.busbw_gbs < _MOST_GBS
+        if row.bytes < 1 or not sane:
             raise InputError(f"{path}: a bandwidth of {row.busbw_gbs} GB/s over {row.bytes} bytes is none")
     return Reference(
         found.host, found.gpu, found.topology, found.measured_at, found.measured, found.settings, path
