@@ -299,3 +299,20 @@ def test_gpus_are_named_as_cuda_counts_what_is_left():
     assert checkup.settings is not None and checkup.settings.change.set == {"CUDA_VISIBLE_DEVICES": "1,3"}
     [without] = {trial.gpus for trial in checkup.trials if "CUDA_VISIBLE_DEVICES" in trial.set}
     assert without == (1, 3)
+
+
+def test_a_costly_variable_that_is_needed_is_said_to_be():
+    checkup = PaperMachine(
+        sums=lambda environ: "ok" if environ.get("NCCL_P2P_DISABLE") == "1" else "hung"
+    ).check_up({"NCCL_P2P_DISABLE": "1"})
+    look = said(checkup, "NCCL_P2P_DISABLE=1")
+    assert checkup.settings is None and "needed: without it all_reduce hung" in look.found
+    assert look.level == "note" and look.facts["variables"] == [
+        "NCCL_P2P_DISABLE"
+    ]  # hides the general advice
+
+
+def test_what_a_file_of_nccl_holds_down_is_no_reference(tmp_path):
+    (tmp_path / ".nccl.conf").write_text("NCCL_P2P_DISABLE=1\n")
+    checkup = PaperMachine(nvlink=False, way=lambda environ: ("SHM", 10.0)).check_up({"HOME": str(tmp_path)})
+    assert checkup.measured and not checkup.references and not references_here()

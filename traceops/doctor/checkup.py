@@ -19,6 +19,7 @@ from traceops.doctor.reference import kept_reference, make_reference, save_refer
 from traceops.doctor.runs import Runner
 from traceops.doctor.surroundings import Surroundings, costly_variables, surroundings_of, visible_gpus
 from traceops.doctor.treat import WORTH_IT
+from traceops.doctor.variables import nccl_files
 from traceops.errors import UsageError
 from traceops.findings import Verdict, checks, most_important_first
 from traceops.topology.circumstances import Circumstances
@@ -239,7 +240,16 @@ def _held_down(course: Course) -> bool:
         more = set(one.change.unset)
         if one.works and removed <= more and (one.gbs or 0.0) < WORTH_IT * (best.node.gbs or 0.0):
             left -= more
-    return course.is_slow(best) or bool(best.node.slow_pairs) or bool(left)
+    return course.is_slow(best) or bool(best.node.slow_pairs) or bool(left) or bool(_in_files(course))
+
+
+def _in_files(course: Course) -> tuple[str, ...]:
+    """Costly variables that files set for NCCL here: no change of the environment takes them away."""
+    runner = course.runner
+    set_ = {name: value for _, settings in nccl_files(runner.environ) for name, value in settings.items()}
+    only = {name: value for name, value in set_.items() if name not in runner.environ}
+    machine = course.machines[runner.nodes.seat.node]
+    return costly_variables(only, machine, runner.backend, len(runner.devices))
 
 
 def _judged(checkup: Checkup, course: Course | None, tools: Tools, logs: Path | None) -> Checkup:

@@ -8,7 +8,7 @@ from typing import Any
 from traceops.doctor.assess import BAD, Pair
 from traceops.doctor.candidates import words
 from traceops.doctor.course import Course
-from traceops.doctor.model import Level, Look
+from traceops.doctor.model import Level, Look, Trial
 from traceops.doctor.runs import Scope
 from traceops.doctor.treat import WORTH_IT, Tried
 
@@ -53,12 +53,21 @@ def _costs_of_settings(course: Course) -> list[Look]:
     looks = []
     for one in course.treatment.tried:
         alone = one.change.size == 1 or one is course.treatment.chosen
-        if alone and one.change.unset and not one.change.set and one.works and one.gbs is not None:
-            named = ", ".join(
-                f"{name}={value}" for name in one.change.unset if (value := _value(course, name)) is not None
-            )
+        if not alone or not one.change.unset or one.change.set:
+            continue
+        named = ", ".join(
+            f"{name}={value}" for name in one.change.unset if (value := _value(course, name)) is not None
+        )
+        if one.works and one.gbs is not None:
             looks.append(_loss(course, one, named, before, one.gbs))
+        looks += [_needed(course, one, named, trial) for trial in one.trials if trial.outcome in BAD][:1]
     return looks
+
+
+def _needed(course: Course, one: Tried, named: str, trial: Trial) -> Look:
+    found = f"needed: without it {trial.name} {'gave wrong results' if trial.outcome == 'wrong' else trial.outcome}"
+    advice = "leave it set; what it works around is to be mended first"
+    return _look(course, named, found, "note", trial.message, advice, variables=list(one.change.unset))
 
 
 def _loss(course: Course, one: Tried, named: str, with_gbs: float, without_gbs: float) -> Look:
