@@ -9,10 +9,12 @@ from types import SimpleNamespace
 import pytest
 from paper_machine import PaperMachine
 
+from traceops.doctor.checkup import Options, Tools, check_up
 from traceops.doctor.model import Checkup, Look, Trial
 from traceops.doctor.nodes import NodeError, Nodes, Seat
 from traceops.doctor.reference import references_here
 from traceops.errors import UsageError
+from traceops.topology.model import Machine
 
 
 def said(checkup: Checkup, what: str) -> Look:
@@ -316,3 +318,15 @@ def test_what_a_file_of_nccl_holds_down_is_no_reference(tmp_path):
     (tmp_path / ".nccl.conf").write_text("NCCL_P2P_DISABLE=1\n")
     checkup = PaperMachine(nvlink=False, way=lambda environ: ("SHM", 10.0)).check_up({"HOME": str(tmp_path)})
     assert checkup.measured and not checkup.references and not references_here()
+
+
+def test_looks_are_told_of_variables_that_can_be_written():
+    seen: dict[str, str] = {}
+
+    def look(environ):
+        seen.update(environ)
+        return Machine("paper"), ()
+
+    tools = Tools(look, PaperMachine().run_job, lambda fabric, around: [], lambda folder: None, lambda e: 0)
+    check_up(Options(tests=False), {"NCCL_IB_HCA": "\udcff"}, Nodes(Seat()), tools)
+    assert seen["NCCL_IB_HCA"].encode() == b"\\udcff"

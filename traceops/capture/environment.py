@@ -34,13 +34,14 @@ def environment_that_matters(environ: Mapping[str, str]) -> dict[str, str]:
     Bytes that are no UTF-8 are written as escapes: JSON could not hold them.
     """
     return {
-        _printable(name): _printable(value)
+        printable(name): printable(value)
         for name, value in sorted(environ.items())
         if (name.startswith(_PREFIXES) or name in _NAMES) and not any(word in name for word in _SECRET)
     }
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """`text` of the environment with escapes for bytes that are no UTF-8."""
     return text.encode(errors="backslashreplace").decode()
 
 

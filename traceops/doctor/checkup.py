@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from traceops.capture.environment import printable
 from traceops.doctor.conclusions import conclusions
 from traceops.doctor.course import Course
 from traceops.doctor.job import Backend
@@ -76,7 +77,10 @@ def check_up(
     began, until = time.time(), time.monotonic() + options.budget_s
     tools = tools or usual_tools()
     tell("looking at this machine" if len(nodes.hosts) == 1 else f"looking at {len(nodes.hosts)} nodes")
-    told = nodes.gather(tools.look(environ), tuple[Machine, tuple[Look, ...]])
+    readable = {
+        name: printable(value) for name, value in environ.items()
+    }  # looks are sent and written as UTF-8
+    told = nodes.gather(tools.look(readable), tuple[Machine, tuple[Look, ...]])
     machines = tuple(machine for machine, _ in told)
     looks = tuple(look for _, seen in told for look in seen)
     course, why_not = _prepare(options, environ, nodes, tools, machines, until, tell, logs)
