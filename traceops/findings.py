@@ -243,6 +243,12 @@ def most_important_first(findings: Sequence[Finding]) -> list[Finding]:
     )  # fmt: skip
 
 
+def judged_checks(verdicts: Sequence[Verdict]) -> list[Check]:
+    """One line for each rule that has a verdict."""
+    judged = {verdict.rule for verdict in verdicts}
+    return [check for check in checks(verdicts) if check.rule in judged]
+
+
 def checks(verdicts: Sequence[Verdict]) -> list[Check]:
     """One line for each rule there is, also for those that nobody judged."""
     by_rule = {verdict.rule: verdict for verdict in verdicts}

@@ -34,12 +34,17 @@ def report_formats(text: str) -> tuple[str, ...]:
 
 def fails(findings: Iterable[Finding], fail_on: Severity | None) -> int:
     """The exit code that --fail-on asks for: 1 for a finding at least that severe."""
+    return reach((finding.severity for finding in findings), fail_on)
+
+
+def reach(severities: Iterable[Severity], fail_on: Severity | None) -> int:
+    """1 where one of them is at least as severe as --fail-on says."""
     from traceops.model import SEVERITIES
 
     if fail_on is None:
         return 0
     bound = SEVERITIES.index(fail_on)
-    return int(any(SEVERITIES.index(finding.severity) >= bound for finding in findings))
+    return int(any(SEVERITIES.index(severity) >= bound for severity in severities))
 
 
 def make_writable(folder: Path) -> None:

@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceops.cli.arguments import make_writable, positive, report_formats
+from traceops.cli.arguments import make_writable, positive, reach, report_formats
 from traceops.errors import UsageError
 
 if TYPE_CHECKING:
     from traceops.doctor.model import Checkup
     from traceops.doctor.nodes import Seat
+    from traceops.model import Severity
 
 HELP = "Look at this machine and test how its GPUs talk; find the settings that work."
 _FROM = "judge saved files only: nvidia-smi topo -m, NCCL_DEBUG=INFO logs, NCCL's XML, a doctor.json"
@@ -141,19 +142,15 @@ def _report(checkup: Checkup, folder: Path, formats: tuple[str, ...], args: argp
         print_doctor(checkup, sys.stdout, written, verbose=args.verbose)
 
 
-def _exit_code(checkup: Checkup, fail_on: str | None) -> int:
+def _exit_code(checkup: Checkup, fail_on: Severity | None) -> int:
     """1 where a finding, a line of the table or a test with the environment as it is reaches that severity."""
-    if fail_on is None:
-        return 0
-    from traceops.doctor.assess import BAD
-    from traceops.model import SEVERITIES
+    from traceops.doctor.model import BAD
 
-    names = {"note": "info", "warning": "warning", "error": "error"}
+    names: dict[str, Severity] = {"note": "info", "warning": "warning", "error": "error"}
     found = [finding.severity for finding in checkup.findings]
-    found += [names[look.level] for look in checkup.looks if look.level in names]  # type: ignore[misc]
-    as_it_is = [trial for trial in checkup.trials if not trial.set and not trial.unset]
-    found += ["error" for trial in as_it_is if trial.outcome in BAD]
-    return int(any(SEVERITIES.index(one) >= SEVERITIES.index(fail_on) for one in found))
+    found += [names[look.level] for look in checkup.looks if look.level in names]
+    found += ["error" for trial in checkup.trials if trial.as_it_is and trial.outcome in BAD]
+    return reach(found, fail_on)
 
 
 def _refuse_tests(args: argparse.Namespace) -> None:

@@ -9,10 +9,9 @@ from itertools import combinations
 from statistics import median
 
 from traceops.analyses.links import LINKS
-from traceops.doctor.model import Outcome, Trial
+from traceops.doctor.model import BAD, Trial
 from traceops.topology.model import Machine, Measured
 
-BAD: tuple[Outcome, ...] = ("wrong", "failed", "hung")
 FAR_BELOW = 0.5  # of what the link gives: nothing computes beside these transfers
 OF_ITS_PAST = 0.7  # of what these GPUs gave before: repetitions differ by 1 to 2 %
 OF_SIBLINGS = 0.5

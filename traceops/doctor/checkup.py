@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from traceops.capture.environment import printable
 from traceops.doctor.conclusions import conclusions
@@ -22,7 +22,8 @@ from traceops.doctor.surroundings import Surroundings, costly_variables, surroun
 from traceops.doctor.treat import WORTH_IT
 from traceops.doctor.variables import nccl_files
 from traceops.errors import UsageError
-from traceops.findings import Verdict, checks, most_important_first
+from traceops.findings import Verdict, judged_checks, most_important_first
+from traceops.model import Finding
 from traceops.topology.circumstances import Circumstances
 from traceops.topology.fingerprint import fingerprint
 from traceops.topology.model import Fabric, Machine, Reference
@@ -77,9 +78,8 @@ def check_up(
     began, until = time.time(), time.monotonic() + options.budget_s
     tools = tools or usual_tools()
     tell("looking at this machine" if len(nodes.hosts) == 1 else f"looking at {len(nodes.hosts)} nodes")
-    readable = {
-        name: printable(value) for name, value in environ.items()
-    }  # looks are sent and written as UTF-8
+    # Looks are sent and written as UTF-8.
+    readable = {name: printable(value) for name, value in environ.items()}
     told = nodes.gather(tools.look(readable), tuple[Machine, tuple[Look, ...]])
     machines = tuple(machine for machine, _ in told)
     looks = tuple(look for _, seen in told for look in seen)
@@ -105,10 +105,9 @@ def check_up(
 def judge_saved(fabric: Fabric, verdicts: Sequence[Verdict]) -> Checkup:
     """The checkup of files that others saved: nothing was looked at or tested."""
     hosts = dict.fromkeys(machine.host for machine in fabric.machines if machine.host)
-    findings = most_important_first([finding for verdict in verdicts for finding in verdict.findings])
     return Checkup(
-        tuple(hosts), "nccl", time.time(), 0.0, fabric.machines, (), (), tuple(findings), _checks(verdicts),
-        references=fabric.references, problems=fabric.problems, log=fabric.log,
+        tuple(hosts), "nccl", time.time(), 0.0, fabric.machines, (), (), _findings(verdicts),
+        tuple(judged_checks(verdicts)), references=fabric.references, problems=fabric.problems, log=fabric.log,
     )  # fmt: skip
 
 
@@ -267,10 +266,10 @@ def _judged(checkup: Checkup, course: Course | None, tools: Tools, logs: Path | 
         *tools.judge(fabric, Circumstances(slow="error" if slow else None, hung=hung, measured=rows)),
         *judge_measured(rows, checkup.machines, course.before if course else None),
     ]
-    findings = most_important_first([finding for verdict in verdicts for finding in verdict.findings])
-    return replace(checkup, findings=tuple(findings), checks=_checks(verdicts), log=fabric.log)
+    return replace(
+        checkup, findings=_findings(verdicts), checks=tuple(judged_checks(verdicts)), log=fabric.log
+    )
 
 
-def _checks(verdicts: Sequence[Verdict]) -> tuple[Any, ...]:
-    judged = {verdict.rule for verdict in verdicts}
-    return tuple(check for check in checks(verdicts) if check.rule in judged)
+def _findings(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
+    return tuple(most_important_first([finding for verdict in verdicts for finding in verdict.findings]))

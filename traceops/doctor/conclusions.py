@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from traceops.doctor.assess import BAD, Pair
+from traceops.doctor.assess import Pair
 from traceops.doctor.candidates import words
 from traceops.doctor.course import Course
-from traceops.doctor.model import Level, Look, Trial
+from traceops.doctor.model import BAD, Level, Look, Trial
 from traceops.doctor.runs import Scope
 from traceops.doctor.treat import WORTH_IT, Tried
 

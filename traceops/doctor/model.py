@@ -10,6 +10,7 @@ from traceops.topology.model import Machine, Measured, NcclLog, Quote, Reference
 
 Level = Literal["ok", "note", "warning", "error", "not_evaluated"]
 Outcome = Literal["ok", "wrong", "failed", "hung", "not_evaluated"]
+BAD: tuple[Outcome, ...] = ("wrong", "failed", "hung")
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,11 @@ class Trial:
     transports: tuple[str, ...] = ()
     pairs: tuple[PairState, ...] = ()
     hosts: tuple[str, ...] = ()
+
+    @property
+    def as_it_is(self) -> bool:
+        """Whether it ran without any change to the environment."""
+        return not self.set and not self.unset
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from traceops.doctor.assess import BAD
 from traceops.doctor.job import STAGES, Backend, Job, Meeting
-from traceops.doctor.model import Change, Outcome, Trial
+from traceops.doctor.model import BAD, Change, Outcome, Trial
 from traceops.doctor.nodes import MEET_S, Nodes
 from traceops.doctor.surroundings import hidden_but
 

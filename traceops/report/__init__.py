@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceops.errors import InputError
-from traceops.findings import Verdict, checks
+from traceops.findings import Verdict, judged_checks
 from traceops.model import Report
 from traceops.report.csv import CSV_FILES, HANG_CSV_FILES, render_csv_files, render_hang_csv_files
 from traceops.report.json import json_text, plain_json, render_json
@@ -49,8 +49,7 @@ def write_diagnosis(
     from traceops.hangs.included import hang_findings
 
     found = hang_findings(diagnosis, verdicts)
-    judged = {verdict.rule for verdict in verdicts}
-    checked = [check for check in checks(verdicts) if check.rule in judged]
+    checked = judged_checks(verdicts)
     contents: dict[str, str | bytes] = {}
     if "html" in formats:
         from traceops.report.hang_html import render_hang_html

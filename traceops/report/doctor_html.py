@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from traceops.doctor.model import Checkup
+from traceops.doctor.model import BAD, Checkup
 from traceops.doctor.settings import shell_lines
 from traceops.findings import RULES
 from traceops.rank_text import ranks_text
@@ -119,7 +119,7 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
     names = sorted({gpu.name for gpu in gpus if gpu.name})
     levels = Counter(look.level for look in checkup.looks)
     outcomes = Counter(trial.outcome for trial in checkup.trials)
-    wrong = sum(outcomes[outcome] for outcome in ("wrong", "failed", "hung"))
+    wrong = sum(outcomes[outcome] for outcome in BAD)
     hosts = Cell(str(len(checkup.hosts)), ", ".join(checkup.hosts[:60])) if checkup.hosts else page.word(None)
     change = measured_with(checkup)
     with_ = f" {with_text(change)}" if change.size else ""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from traceops.doctor.model import Change, Checkup, Outcome, Trial
+from traceops.doctor.model import BAD, Change, Checkup, Outcome, Trial
 from traceops.report.csv import csv_text, findings_csv
-from traceops.report.doctor_text import as_it_is, change_text
+from traceops.report.doctor_text import change_text
+from traceops.report.topology_shape import SLOW_PAIR
 from traceops.topology.model import Measured
 
 DOCTOR_CSV_FILES = ("looks.csv", "trials.csv", "bandwidth.csv", "findings.csv")
-SLOW_PAIR = 0.7  # of the median of the pairs of a host
 _LOOK_COLUMNS = ("host", "area", "what", "found", "level", "why", "advice")
 _TRIAL_COLUMNS = (
     "name", "outcome", "gpus", "seconds", "deadline_s", "set", "unset", "transports", "message", "said",
@@ -80,7 +80,7 @@ def measured_with(checkup: Checkup) -> Change:
     """The change that the checkup's bandwidths were measured with; none where that was the environment as it is."""
     rows = set(checkup.measured)
     for trial in checkup.trials:
-        if not as_it_is(trial) and not rows.isdisjoint(trial.measured):
+        if not trial.as_it_is and not rows.isdisjoint(trial.measured):
             return Change(trial.set, trial.unset)
     return Change()
 
@@ -140,13 +140,13 @@ def _pair_outcomes(trials: Sequence[Trial]) -> dict[tuple[int, int], Outcome]:
     """Pairs that did not come out right with the environment as it is, in both directions."""
     found: dict[tuple[int, int], Outcome] = {}
     for trial in trials:
-        if not as_it_is(trial):
+        if not trial.as_it_is:
             continue
         own = [(state.gpus, state.outcome) for state in trial.pairs]
         if not own and trial.name.startswith("pair ") and len(trial.gpus) == 2:
             own = [((trial.gpus[0], trial.gpus[1]), trial.outcome)]
         for (one, other), outcome in own:
-            if outcome in ("wrong", "failed", "hung"):
+            if outcome in BAD:
                 found[one, other] = found[other, one] = outcome
     return found
 

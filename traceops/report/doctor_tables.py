@@ -10,7 +10,6 @@ from traceops.doctor.model import Change, Checkup, Level, Look, Outcome, Trial
 from traceops.report.cells import Cell, Column, Table, build_table, name, number
 from traceops.report.doctor_rows import Attempt, PairMatrix, attempts, measured_with
 from traceops.report.doctor_text import (
-    as_it_is,
     change_text,
     largest,
     looks_not_ok,
@@ -77,7 +76,7 @@ def trials_table(checkup: Checkup) -> Table:
         Column("message", "What it said", number=False, make=_message),
     ]
     empty = set() if any(trial.transports for trial in checkup.trials) else {"ways"}
-    empty |= {"changed"} if all(as_it_is(trial) for trial in checkup.trials) else set()
+    empty |= {"changed"} if all(trial.as_it_is for trial in checkup.trials) else set()
     rows = [{"trial": trial} for trial in checkup.trials]
     shown = [column for column in columns if column.key not in empty]
     return build_table("Tests, each in processes of its own with a deadline", shown, rows)
@@ -171,7 +170,7 @@ def _trial(row: Mapping[str, Any]) -> Trial:
 
 def _changed(row: Mapping[str, Any]) -> Cell:
     trial = _trial(row)
-    return Cell(change_text(Change(trial.set, trial.unset)) if trial.set or trial.unset else "")
+    return Cell("" if trial.as_it_is else change_text(Change(trial.set, trial.unset)))
 
 
 def _message(row: Mapping[str, Any]) -> Cell:

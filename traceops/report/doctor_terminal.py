@@ -9,12 +9,11 @@ from typing import TextIO
 
 from rich.table import Table
 
-from traceops.doctor.model import Checkup, Look, Trial
+from traceops.doctor.model import BAD, Checkup, Look, Trial
 from traceops.doctor.settings import shell_lines
 from traceops.report.console import PlainConsole, ascii_ranges, plain, rich_table, say
 from traceops.report.doctor_rows import PairMatrix, attempts, measured_with, pair_matrices
 from traceops.report.doctor_text import (
-    as_it_is,
     bandwidth_text,
     doctor_verdict,
     fallback_lines,
@@ -42,7 +41,6 @@ _STATE = {
     "failed": "error",
     "hung": "error",
 }
-_BAD = ("wrong", "failed", "hung")
 
 
 def print_doctor(
@@ -117,10 +115,10 @@ def _looks(console: PlainConsole, checkup: Checkup, verbose: bool) -> None:
 
 def _trials(console: PlainConsole, checkup: Checkup, verbose: bool) -> None:
     """The tests with the environment as it is; verbose: with each change too."""
-    shown = [trial for trial in checkup.trials if verbose or as_it_is(trial)]
+    shown = [trial for trial in checkup.trials if verbose or trial.as_it_is]
     if not shown:
         return
-    changed = any(not as_it_is(trial) for trial in shown)
+    changed = any(not trial.as_it_is for trial in shown)
     took = any(trial.transports for trial in shown)
     header = [
         "test",
@@ -139,13 +137,13 @@ def _trials(console: PlainConsole, checkup: Checkup, verbose: bool) -> None:
         cells += [f"{trial.seconds:.1f}", f"{trial.deadline_s:.0f}"]
         cells += [_changed(trial)] if changed else []
         cells += [", ".join(trial.transports)] if took else []
-        style = STYLE["error"] if trial.outcome in _BAD else ""
+        style = STYLE["error"] if trial.outcome in BAD else ""
         table.add_row(*(plain(ascii_ranges(cell)) for cell in cells), style=style)
     console.print(table)
     for trial in shown:
         if trial.outcome != "ok" and trial.message:
             say(console, f"  {trial.name}: {trial.message}", hanging=4)
-        if trial.outcome in _BAD:
+        if trial.outcome in BAD:
             for line in trial.said[:_MOST_SAID]:
                 say(console, f"    {line}", "dim", hanging=6)
 

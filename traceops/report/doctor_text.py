@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import get_args
 
-from traceops.doctor.model import Change, Checkup, Level, Look, Remedy, Trial
+from traceops.doctor.model import BAD, Change, Checkup, Level, Look, Remedy, Trial
 from traceops.rank_text import ranks_text
 from traceops.report.cells import size
 from traceops.report.fabric_html import nccl_sentence
@@ -16,6 +16,7 @@ from traceops.report.topology_figure import count, description
 from traceops.report.topology_shape import gbs_text, shape_of
 from traceops.report.verdict import Verdict
 from traceops.topology.model import Machine, Measured, NcclLog
+from traceops.topology.talks import way_text
 
 _WORST_FIRST: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "not_evaluated": 3, "ok": 4}
 if set(_WORST_FIRST) != set(get_args(Level)):
@@ -30,7 +31,7 @@ def doctor_verdict(checkup: Checkup) -> Verdict:
         one, several = ("GPU", "GPUs") if checkup.backend == "nccl" else ("process", "processes")
         said = (
             f"Several {several} do not work together here, and there was no time to try settings (--budget)."
-            if all(map(as_it_is, checkup.trials))
+            if all(trial.as_it_is for trial in checkup.trials)
             else f"No setting that was tried lets several {several} work together here."
         )
         return Verdict(
@@ -64,8 +65,13 @@ def heading(checkup: Checkup) -> str:
     """The hosts, or the files where nothing says whose they are."""
     files = [PurePath(source).name for machine in checkup.machines for source in machine.sources]
     names = list(dict.fromkeys(checkup.hosts or files))
+    return _listed(names) or "saved files"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more if names else "saved files"
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def looks_not_ok(checkup: Checkup) -> list[Look]:
@@ -86,14 +92,7 @@ def looks_not_ok(checkup: Checkup) -> list[Look]:
 
 def broken_trials(checkup: Checkup) -> list[Trial]:
     """Trials with the environment as it is that came out wrong, failed or hung."""
-    return [
-        trial for trial in checkup.trials if as_it_is(trial) and trial.outcome in ("wrong", "failed", "hung")
-    ]
-
-
-def as_it_is(trial: Trial) -> bool:
-    """Whether a trial ran without any change to the environment."""
-    return not trial.set and not trial.unset
+    return [trial for trial in checkup.trials if trial.as_it_is and trial.outcome in BAD]
 
 
 def trial_text(trial: Trial) -> str:
@@ -134,9 +133,8 @@ def read_text(checkup: Checkup) -> str:
     parts = []
     for kind, files in kinds:
         names = list(dict.fromkeys(PurePath(file).name for file in files))
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         if names:
-            parts.append(f"{kind} in {', '.join(names[:_MOST_NAMES])}{more}")
+            parts.append(f"{kind} in {_listed(names)}")
     return f"Read: {'; '.join(parts)}." if parts else ""
 
 
@@ -144,7 +142,7 @@ def log_text(log: NcclLog) -> str:
     """What NCCL made and which ways it took: 'P2P/CUMEM for 12 pairs of ranks inside hosts'."""
     ways: Counter[tuple[str, str]] = Counter()
     for row in connection_rows(log.communicators):
-        way = "/".join(dict.fromkeys(f"{row['transport']}/{row['detail'] or ''}".rstrip("/").split("/")))
+        way = way_text(row["transport"], row["detail"])
         inside = row["within_host"]
         where = "" if inside is None else " inside hosts" if inside else " between hosts"
         ways[way + ("/GDRDMA" if row["gdr"] else ""), where] += row["count"]

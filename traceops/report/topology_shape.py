@@ -16,7 +16,7 @@ from traceops.topology.talks import Talk
 LINKS = ("NV", "XGMI")  # from GPU to GPU without PCIe
 NOT_KNOWN = "path not known"
 _NEAR = ("PIX", "PXB", "PHB", "NODE")  # inside a NUMA node
-_SLOW = 0.7  # of the median of a group's pairs: slower, and the pair is named
+SLOW_PAIR = 0.7  # of the median of alike pairs: slower, and the pair is named
 _MOST_NAMED = 3
 
 Pair = tuple[str, str]
@@ -126,8 +126,7 @@ def ways_on(machine: Machine, talked: Iterable[Talk], networks: Iterable[Network
         if talk.inside or leaves:
             device = talk.connection.device
             label = None if other is None else other.label
-            how = "/".join(dict.fromkeys(talk.way.split("/")))  # SHM/direct/direct: of both ends
-            ways[Way(one.label, label, how, None if device is None else names.get(device))] = None
+            ways[Way(one.label, label, talk.way, None if device is None else names.get(device))] = None
     return tuple(ways)
 
 
@@ -135,7 +134,7 @@ def tried_ways(machine: Machine, trials: Iterable[Trial]) -> tuple[Way, ...]:
     """The ways NCCL took in trials with the environment as it is: of pairs, and of all GPUs where it was one way."""
     ways: dict[Way, None] = {}
     for trial in trials:
-        if trial.set or trial.unset or trial.outcome != "ok":
+        if not trial.as_it_is or trial.outcome != "ok":
             continue
         hows = [how for how in trial.transports if not how.startswith(("NVLS", "COLLNET"))]  # of no pair
         if len(trial.gpus) == 2 or len(hows) == 1:
@@ -197,7 +196,7 @@ class _Speaker:
         bad = ["NCCL leaves the links unused"] if linked and _any(hows, "SHM", "NET") else []
         bad += ["NCCL takes the network inside the host"] if not linked and _any(hows, "NET") else []
         middle = median(measured.values()) if measured else 0.0
-        slow = sorted((gbs, pair) for pair, gbs in measured.items() if gbs < _SLOW * middle)
+        slow = sorted((gbs, pair) for pair, gbs in measured.items() if gbs < SLOW_PAIR * middle)
         bad += [f"{one}–{other} only {gbs_text(gbs)} GB/s" for gbs, (one, other) in slow[:_MOST_NAMED]]
         return Joined(tuple(pairs), tuple(text for text in texts if text), tuple(bad))
 

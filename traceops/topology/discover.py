@@ -28,8 +28,7 @@ def run_fabric(root: str, extra: Sequence[str | os.PathLike[str]] = ()) -> Fabri
     from traceops.topology.read import read_fabric  # most folders of traces hold nothing for it
 
     fabric = read_fabric(files, [Path(path) for path in extra])
-    known = fabric.machines or fabric.log is not None or fabric.references or fabric.problems or fabric.graphs
-    return fabric if known else None
+    return fabric if fabric.tells or fabric.problems else None
 
 
 def named_fabric(paths: Sequence[str | os.PathLike[str]]) -> Fabric:
@@ -42,7 +41,7 @@ def named_fabric(paths: Sequence[str | os.PathLike[str]]) -> Fabric:
     from traceops.topology.read import read_fabric
 
     fabric = read_fabric(inside, [path for path in given if not path.is_dir()])
-    if not (fabric.machines or fabric.log is not None or fabric.references or fabric.graphs):
+    if not fabric.tells:
         listed = "".join(f"\n  {file}: {what}" for file, what in fabric.problems[:20])
         raise InputError(
             f"{', '.join(map(str, given))}: nothing of a fabric in there; give the output of `nvidia-smi topo -m`, a "

@@ -8,6 +8,7 @@ from traceops.topology.judge_network import judge_far_nic, judge_sockets
 from traceops.topology.judge_paths import judge_across_nodes, judge_unused_links
 from traceops.topology.judge_widths import judge_widths
 from traceops.topology.model import Fabric
+from traceops.topology.talks import talks
 
 _NONE = (
     "nothing tells of the fabric: no topology matrix (nvidia-smi topo -m), no NCCL log (NCCL_DEBUG=INFO) and no XML "
@@ -21,10 +22,11 @@ def judge_fabric(fabric: Fabric | None, circumstances: Circumstances | None = No
     if fabric is None or not (fabric.machines or fabric.log is not None):
         return [Verdict(rule, not_evaluated=_NONE) for rule in TOPOLOGY_RULES]
     known = circumstances or Circumstances()
+    talked = talks(fabric)
     return [
-        judge_across_nodes(fabric, known),
-        judge_unused_links(fabric, known),
-        judge_sockets(fabric, known),
-        judge_far_nic(fabric),
+        judge_across_nodes(fabric, talked, known),
+        judge_unused_links(fabric, talked, known),
+        judge_sockets(fabric, talked, known),
+        judge_far_nic(fabric, talked),
         judge_widths(fabric),
     ]

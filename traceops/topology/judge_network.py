@@ -20,7 +20,6 @@ from traceops.topology.talks import (
     nic_name,
     ranks_in,
     sender,
-    talks,
 )
 
 _OUTSIDE = ("NET", "COLLNET")
@@ -42,12 +41,12 @@ class _Far:
     usable: bool
 
 
-def judge_sockets(fabric: Fabric, known: Circumstances) -> Verdict:
+def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) -> Verdict:
     """TO-P003: data goes over TCP sockets, or a fast network's plugin did not start."""
     log = fabric.log
     if log is None or not (log.networks or log.communicators or log.plugin_failures):
         return Verdict("TO-P003", not_evaluated=_NO_LOG)
-    over_sockets = [talk for talk in talks(fabric) if _is_socket(talk)]
+    over_sockets = [talk for talk in talked if _is_socket(talk)]
     fast = [nic for machine in fabric.machines for nic in machine.nics if _is_fast(nic)]
     asked_for = _asked_for_sockets(log)
     nothing_faster = not fast and any(_names_all_nics(machine, log) for machine in fabric.machines)
@@ -58,7 +57,7 @@ def judge_sockets(fabric: Fabric, known: Circumstances) -> Verdict:
     ]
     if not over_sockets and not log.plugin_failures:
         networks = sorted({network.plugin for network in log.networks})
-        used = sorted({talk.way for talk in talks(fabric) if talk.connection.transport in _OUTSIDE})
+        used = sorted({talk.way for talk in talked if talk.connection.transport in _OUTSIDE})
         return Verdict("TO-P003", clear=_clear(networks, used, bool(log.communicators)))
     between = [talk for talk in over_sockets if not talk.inside]
     pairs = len({members(talk) for talk in over_sockets})
@@ -75,7 +74,7 @@ def judge_sockets(fabric: Fabric, known: Circumstances) -> Verdict:
         message = f"NCCL's network did not start, and no connection was made{_by_settings(log)}."
     elif log.plugin_failures:
         severity = "error" if between else "warning" if over_sockets else "info"
-        others = sorted({talk.way for talk in talks(fabric) if talk.connection.transport == "NET"})
+        others = sorted({talk.way for talk in talked if talk.connection.transport == "NET"})
         so = "; no rank needed the network in this run."
         if over_sockets:
             so = ", and NCCL fell back to sockets."
@@ -122,7 +121,7 @@ def judge_sockets(fabric: Fabric, known: Circumstances) -> Verdict:
     )
 
 
-def judge_far_nic(fabric: Fabric) -> Verdict:
+def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
     """TO-P004: a rank sends through a NIC that is farther from its GPU than another one."""
     log = fabric.log
     if log is None:
@@ -134,7 +133,7 @@ def judge_far_nic(fabric: Fabric) -> Verdict:
     for network in log.networks:
         networks[network.host, network.pid].append(network)
     is_chosen = any(setting.name == "NCCL_IB_HCA" for setting in log.settings)
-    for talk in talks(fabric):
+    for talk in talked:
         if talk.connection.transport != "NET" or _is_socket(talk) or talk.source is None:
             continue
         own = networks[talk.source.host, talk.source.pid]

@@ -19,7 +19,6 @@ from traceops.topology.talks import (
     nearest_nics,
     nic_name,
     ranks_in,
-    talks,
 )
 
 _EXPOSED_PCT = 20.0  # of the step: from there on a slow path is more than information
@@ -32,11 +31,10 @@ _NEAR = ("PIX", "PXB")  # NCCL uses P2P over PCIe up to here by default [NCCL, p
 _Across = tuple[Severity, str, str, str | None]
 
 
-def judge_across_nodes(fabric: Fabric, known: Circumstances) -> Verdict:
+def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) -> Verdict:
     """TO-P001: GPUs that reach each other only across NUMA nodes."""
-    all_talks = talks(fabric)
     of_machine: dict[int, list[Talk]] = defaultdict(list)
-    for talk in all_talks:
+    for talk in talked:
         of_machine[id(talk.machine)].append(talk)
     job = job_ranks(fabric)
     alike: dict[_Across, list[tuple[Machine, list[Evidence], list[Talk]]]] = defaultdict(list)
@@ -89,9 +87,9 @@ def judge_across_nodes(fabric: Fabric, known: Circumstances) -> Verdict:
     return Verdict("TO-P001", tuple(findings), clear=f"none of {judged} pairs of GPUs lies across NUMA nodes")
 
 
-def judge_unused_links(fabric: Fabric, known: Circumstances) -> Verdict:
+def judge_unused_links(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) -> Verdict:
     """TO-P002: GPUs of one host that talk through host memory or the network though P2P is there."""
-    inside = [talk for talk in talks(fabric) if talk.inside]
+    inside = [talk for talk in talked if talk.inside]
     if not inside:
         return Verdict(
             "TO-P002",

@@ -328,3 +328,8 @@ class Fabric:
     references: tuple[Reference, ...] = ()
     problems: tuple[tuple[str, str], ...] = ()
     graphs: tuple[GraphBandwidth, ...] = ()
+
+    @property
+    def tells(self) -> bool:
+        """Whether any file told anything."""
+        return bool(self.machines or self.log is not None or self.references or self.graphs)

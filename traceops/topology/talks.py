@@ -49,8 +49,13 @@ class Talk:
     @property
     def way(self) -> str:
         """As people write it: ``P2P/CUMEM``, ``SHM``, ``NET/Socket``."""
-        detail = "/".join(dict.fromkeys(self.connection.detail.split("/")))  # SHM says direct for both ends
-        return f"{self.connection.transport}/{detail}" if detail else self.connection.transport
+        return way_text(self.connection.transport, self.connection.detail)
+
+
+def way_text(transport: str, detail: str) -> str:
+    """``SHM/direct``: what is said of both ends (``direct/direct``) stands there once."""
+    once = "/".join(dict.fromkeys(detail.split("/")))
+    return f"{transport}/{once}" if once else transport
 
 
 def talks(fabric: Fabric) -> tuple[Talk, ...]:
