@@ -111,3 +111,23 @@ def test_a_rank_that_gloo_aborts_is_not_blamed_for_the_call_of_another(tmp_path,
     found = diagnose(folder)
 
     assert [(root.rule, root.ranks) for root in found.roots] == [("TO-H002", (odd,))]
+
+
+@pytest.mark.parametrize(
+    ("said", "exit_code", "rule"), [(ABORTED, -6, "TO-H002"), ("ValueError: boom\n", 3, "TO-H004")]
+)
+def test_a_rank_that_was_ended_before_it_wrote_its_record_is_no_root(tmp_path, said, exit_code, rule):
+    """As `traceops run` left it on a busy machine: rank 1 ended, rank 2 was ended for it, rank 0 saved its record."""
+    good = [*WARM_UP, *STEP * 6]
+    record = dump([*good, ("all_reduce", 100)], len(good), ranks=(0, 1, 2))
+    folder = write(tmp_path, {0: record})
+    (folder / "rank_1.stderr.log").write_text(said)
+    also = "  rank      : {rank} (local_rank: {rank})\n  exitcode  : -15 (pid: {rank})\n"
+    first = REPORT.format(rank=1).replace("-6", str(exit_code))
+    (folder / "torchrun.log").write_text(
+        f"Failures:\n[1]:\n{also.format(rank=0)}[2]:\n{also.format(rank=2)}{first}"
+    )
+
+    found = diagnose(folder)
+
+    assert [(root.rule, root.ranks) for root in found.roots] == [(rule, (1,))]

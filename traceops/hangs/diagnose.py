@@ -89,11 +89,15 @@ def _roots(
     perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)
     inside = {rank for rank, seen in doings.items() if seen.kind in without_record.WAITING}
     away = {rank for rank, seen in doings.items() if seen.kind not in perhaps}
-    if evidence.stall is not None or not (dead or noticed):  # else others were caught on their way, not stuck
+    ended = evidence.stall is None and bool(
+        dead or noticed
+    )  # by who died: others were on their way, not stuck
+    if not ended:
         roots += found_in_records.not_called(ranks, waits, _explained(roots, waits), inside, away)
     roots += found_in_records.circles(ranks, waits, _explained(roots, waits), away)
-    explained = _explained(roots, waits) | noticed
-    roots += without_record.silent(ranks, waits, doings, stopped(evidence), evidence.log, explained)
+    if not ended:
+        explained = _explained(roots, waits) | noticed
+        roots += without_record.silent(ranks, waits, doings, stopped(evidence), evidence.log, explained)
     roots += stuck_together(ranks, waits, _explained(roots, waits))
     roots = roots or reported
     if not roots:
