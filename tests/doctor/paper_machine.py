@@ -29,14 +29,18 @@ def way_of(environ: Mapping[str, str]) -> Way:
 class PaperMachine:
     """starts: why a job with these variables does not start, None where it does. outcome: of the sums then.
 
-    bad_gpu: whose pairs give wrong sums. jobs: all that were run.
+    bad_gpus: whose pairs give wrong sums, and bad_pairs more of them. broken: why a GPU fails in any job, also alone.
+    alone: whether `starts` holds for one GPU of several as well. jobs: all that were run.
     """
 
     gpus: int = 4
     way: Callable[[Mapping[str, str]], Way] = way_of
     starts: Callable[[Mapping[str, str]], str | None] = lambda environ: None
     sums: Callable[[Mapping[str, str]], Outcome] = lambda environ: "ok"
-    bad_gpu: int | None = None
+    bad_gpus: tuple[int, ...] = ()
+    bad_pairs: tuple[tuple[int, int], ...] = ()
+    broken: Mapping[int, str] = field(default_factory=dict)
+    alone: bool = True
     nvlink: bool = True
     slow_pairs: tuple[tuple[int, int], ...] = ()
     jobs: list[Job] = field(default_factory=list)
@@ -66,10 +70,16 @@ class PaperMachine:
         seen = [int(name) for name in names.split(",")] if names else list(range(self.gpus))
         real = [seen[device] for device in job.devices]
         way, gbs = self.way(kept)
-        why = self.starts(kept)
+        why = self.starts(kept) if self.alone or len(real) > 1 or self.gpus == 1 else None
+        why = next((self.broken[gpu] for gpu in real if gpu in self.broken), why)
         if why is not None:
             return tuple(self._not_run(job, stage, why) for stage in job.stages)
-        bad = self.bad_gpu in real
+        wrong = {
+            (one, other)
+            for one, other in combinations(job.devices, 2)
+            if {seen[one], seen[other]} & set(self.bad_gpus) or (seen[one], seen[other]) in self.bad_pairs
+        }
+        bad = bool(wrong)
         trials = []
         for stage in job.stages:
             trial = Trial(
@@ -79,8 +89,8 @@ class PaperMachine:
                 trial = replace(trial, outcome="wrong" if bad else self.sums(kept))
             elif stage == "pairs":
                 states = tuple(
-                    PairState((one, other), "wrong" if self.bad_gpu in (seen[one], seen[other]) else "ok")
-                    for one, other in combinations(job.devices, 2)
+                    PairState(pair, "wrong" if pair in wrong else "ok")
+                    for pair in combinations(job.devices, 2)
                 )
                 trial = replace(trial, pairs=states, outcome="wrong" if bad else "ok")
             elif stage == "sweep" and len(real) > 1:

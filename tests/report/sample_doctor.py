@@ -9,7 +9,7 @@ from sample_fabric import no_gpu, nvswitch, pair_sweep, sweep, two_l4, with_narr
 from traceops.doctor.model import Change, Checkup, Look, PairState, Remedy, Trial
 from traceops.findings import RULES
 from traceops.model import Check, Evidence, Finding
-from traceops.topology.model import Measured, Quote, Reference
+from traceops.topology.model import Measured, Reference
 
 HOST = "node-1"
 LOOKS = (
@@ -121,11 +121,6 @@ def p2p_off() -> Checkup:
         measured=_measured(18.0, 18.0),
         remedies=remedies,
         settings=remedies[0],
-        quotes=(
-            Quote(
-                "nccl.log", 140, "vm:2225:2225 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
-            ),
-        ),
         problems=(("nccl.2227.log", "it is cut off"),),
     )
 
@@ -231,7 +226,6 @@ def hostile(text: str) -> Checkup:
         references=(Reference(text, text, text, 0.0, sweep(text, range(2), 7.0, text), {text: text}),),
         settings=Remedy(Change({"NCCL_X": text}, (), text, text), 2.0, 1.0),
         findings=(replace(base.findings[0], title=text, message=text, evidence=evidence),),
-        quotes=(Quote(text, 1, text),),
         problems=((text, text),),
     )  # fmt: skip
 

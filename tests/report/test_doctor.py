@@ -213,11 +213,9 @@ def test_pages_nest_link_and_run_nothing_of_others(checkup: Checkup) -> None:
         assert shown.all("script") == [] and "script-src 'none'" in policy
 
 
-def test_the_page_has_the_lines_to_paste_and_the_quoted_log() -> None:
+def test_the_page_has_the_lines_to_paste() -> None:
     shown = page(p2p_off()).text()
     assert "unset NCCL_P2P_DISABLE" in shown
-    assert "nccl.log :140" in shown.replace("nccl.log:140", "nccl.log :140")
-    assert "Channel 00 : 0[0] -> 1[1] via SHM/direct/direct" in shown
     assert "NCCL leaves the links unused" in shown
     assert "export NCCL_P2P_DISABLE=1" in page(broken()).text()
     assert "traceops run --fallback single -- YOUR_SCRIPT" in page(beyond_help()).text()

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
-from traceops.analyses.links import LINKS
+from traceops.analyses.links import Reference as Link
+from traceops.analyses.links import link_by_name
+from traceops.doctor.job import Backend
 from traceops.doctor.model import BAD, Trial
 from traceops.topology.model import Machine, Measured
 
 FAR_BELOW = 0.5  # of what the link gives: nothing computes beside these transfers
 OF_ITS_PAST = 0.7  # of what these GPUs gave before: repetitions differ by 1 to 2 %
 OF_SIBLINGS = 0.5
-OF_THE_NETWORK = {
+_OF_THE_NETWORK = {
     "nccl": 0.1,
     "gloo": 0.03,
 }  # of the fastest network device's speed: TCP may reach little more
-SLOWEST_NETWORK_GBS = 0.05  # half of what 1 Gbit/s gives: slow wherever nobody knows the network's speed
+_SLOWEST_NETWORK_GBS = 0.05  # half of what 1 Gbit/s gives: slow wherever nobody knows the network's speed
 _LEAST_SIBLINGS = 3
+_MOST_SHARED = 3
 # Messages of trials that no variable of NCCL or gloo can change. A full disk as Python says it: NCCL means /dev/shm.
-_NOT_COMMUNICATION = re.compile(
+_OF_THE_MACHINE = re.compile(
     r"finds no GPU|no GPU \d+: torch sees|was built without|had not imported torch|No module named"
-    r"|CUDA out of memory|busy or unavailable|no kernel image|driver version is insufficient"
+    r"|driver version is insufficient|system not yet initialized|unsupported display driver"
     r"|OSError: \[Errno \d+\] (No space left|Disk quota exceeded|Too many open files)"
+)
+# These may be true of one of several devices only: another process has it, or it is of another make, or broken.
+_OF_A_DEVICE = re.compile(
+    r"CUDA out of memory|busy or unavailable|no kernel image|[Uu]ncorrectable ECC|uncorrectable NVLink"
+    r"|GPU is lost|fallen off the bus|device not ready for use"
 )
 
 Pair = tuple[int, int]
@@ -36,7 +45,8 @@ class Assessment:
     """failed: stages with a bad outcome. large: the all-reduce of most devices and bytes.
 
     bad_pairs: where some are right and others not. slow_pairs: less than half of what pairs with the same kind of path
-    reach. culprit: the one GPU that is in all of them. hopeless: why no setting can help.
+    reach. culprits: the fewest GPUs of which each of those pairs has one. hopeless: why no setting can help.
+    one_device: whether that may be true of one device only.
     """
 
     failed: frozenset[str] = frozenset()
@@ -44,8 +54,9 @@ class Assessment:
     large: Measured | None = None
     bad_pairs: tuple[Pair, ...] = ()
     slow_pairs: tuple[Pair, ...] = ()
-    culprit: int | None = None
+    culprits: tuple[int, ...] = ()
     hopeless: str = ""
+    one_device: bool = False
 
     @property
     def gbs(self) -> float | None:
@@ -62,7 +73,10 @@ def assess(trials: Sequence[Trial], machine: Machine | None = None) -> Assessmen
     rows = [row for trial in trials for row in trial.measured]
     slow = slow_pairs(rows, machine)
     hopeless = [
-        trial.message for trial in bad if _NOT_COMMUNICATION.search(" ".join((trial.message, *trial.said)))
+        (trial.message, here[0])
+        for trial in bad
+        for text in [" ".join((trial.message, *trial.said))]
+        if any(here := [bool(_OF_A_DEVICE.search(text)), bool(_OF_THE_MACHINE.search(text))])
     ]
     return Assessment(
         frozenset(trial.name for trial in bad),
@@ -71,7 +85,26 @@ def assess(trials: Sequence[Trial], machine: Machine | None = None) -> Assessmen
         tuple(bad_pairs),
         slow,
         shared_by(bad_pairs or slow),
-        hopeless[0] if hopeless else "",
+        *hopeless[:1][0] if hopeless else (),
+    )
+
+
+def assess_each(trials: Sequence[Trial], hosts: Sequence[str], machines: Sequence[Machine]) -> Assessment:
+    """What the trials of nodes by themselves mean: what failed on any, and the slowest one's bandwidth."""
+    if len(machines) == 1:
+        return assess(trials, machines[0])
+    each = [
+        assess([trial for trial in trials if trial.hosts == (host,)], machine)
+        for host, machine in zip(hosts, machines, strict=True)
+    ]
+    known = [one.large for one in each if one.large is not None]
+    return Assessment(
+        frozenset(stage for one in each for stage in one.failed),
+        frozenset(way for one in each for way in one.transports),
+        min(known, key=lambda row: row.busbw_gbs, default=None),
+        tuple(pair for one in each for pair in one.bad_pairs),
+        tuple(pair for one in each for pair in one.slow_pairs),
+        hopeless=next((one.hopeless for one in each if one.hopeless), ""),
     )
 
 
@@ -101,17 +134,57 @@ def slow_pairs(rows: Sequence[Measured], machine: Machine | None) -> tuple[Pair,
     )
 
 
-def shared_by(pairs: Sequence[Pair]) -> int | None:
-    """The one device that is in all of several pairs."""
-    common = set.intersection(*map(set, pairs)) if len(pairs) > 1 else set()
-    return common.pop() if len(common) == 1 else None
+def shared_by(pairs: Sequence[Pair]) -> tuple[int, ...]:
+    """The up to three devices of which every pair has one; none where others, as few, would do as well."""
+    devices = sorted({device for pair in pairs for device in pair})
+    for count in range(1, min(len(devices), _MOST_SHARED + 1)):
+        found = [some for some in combinations(devices, count) if not _apart_from(some, pairs)]
+        if found:
+            return found[0] if len(found) == 1 else ()
+    return ()
 
 
-def link_gbs(machine: Machine, gpus: Sequence[int]) -> tuple[str, float] | None:
-    """The NVLink between these GPUs and the bus bandwidth it should give, GB/s; None where not all have one."""
+def shared_text(pairs: Sequence[Pair]) -> str:
+    """'GPU2 is in all of them', 'GPU2 or GPU5 is in each of them'; empty where they share none."""
+    shared = shared_by(pairs)
+    names = " or ".join(f"GPU{gpu}" for gpu in shared)
+    return f"{names} is in {'all' if len(shared) == 1 else 'each'} of them" if shared else ""
+
+
+def to_leave_out(bad_pairs: Sequence[Pair]) -> tuple[int, ...]:
+    """Devices without which no bad pair is left: again and again the one that is in most, the last of several."""
+    left, out = list(bad_pairs), []
+    while left:
+        counts = Counter(device for pair in left for device in pair)
+        out.append(max(counts, key=lambda device: (counts[device], device)))
+        left = [pair for pair in left if out[-1] not in pair]
+    return tuple(sorted(out))
+
+
+def _apart_from(devices: Sequence[int], pairs: Sequence[Pair]) -> bool:
+    """Whether there is a pair of others only."""
+    return any(one not in devices and other not in devices for one, other in pairs)
+
+
+def expected_gbs(
+    machine: Machine, gpus: Sequence[int], backend: Backend, before: Measured | None
+) -> tuple[float, float]:
+    """Bus bandwidth from which a large all-reduce of these devices is not slow, GB/s: in the host, and between hosts.
+
+    before: what they gave earlier. 0 where nothing is known to compare with.
+    """
+    link = link_of(machine, gpus) if backend == "nccl" else None
+    inside = 0.0 if link is None else FAR_BELOW * link.busbw_gbs
+    if before is not None:
+        inside = max(inside, OF_ITS_PAST * before.busbw_gbs)
+    speeds = [nic.speed_gbs for nic in machine.nics if nic.speed_gbs and nic.up is not False]
+    return inside, max(speeds) * _OF_THE_NETWORK[backend] if speeds else _SLOWEST_NETWORK_GBS
+
+
+def link_of(machine: Machine, gpus: Sequence[int]) -> Link | None:
+    """The NVLink between these GPUs and the bus bandwidth it should give; None where not all have one."""
     names = {gpu.name for gpu in machine.gpus if gpu.index in gpus}
     paths = [machine.path(f"GPU{one}", f"GPU{other}") for one, other in combinations(gpus, 2)]
     if len(names) != 1 or not paths or any(path is None or path.kind != "NV" for path in paths):
         return None
-    name = names.pop() or ""
-    return next(((link, gbs) for pattern, link, gbs in LINKS if re.search(pattern, name)), None)
+    return link_by_name(names.pop(), len(gpus))

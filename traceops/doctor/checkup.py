@@ -198,6 +198,9 @@ def _with_treatment(checkup: Checkup, course: Course) -> Checkup:
         best = course.best.of(course.scope).gbs
         settings = Remedy(chosen.change, best if best is not None else chosen.gbs, before)
         remedies = (settings, *remedies[1:])  # with the number of the full test
+    elif course.stand_in is not None:
+        does = f"shows GPU {course.stand_in} only, the first that works by itself"
+        settings = Remedy(Change(course.apart.shown((course.stand_in,)), does=does), None, None)
     references = _references(checkup, course)
     return replace(
         checkup, measured=course.best.measured, remedies=remedies, settings=settings,

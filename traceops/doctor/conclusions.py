@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from traceops.doctor.assess import Pair
+from traceops.doctor.assess import Pair, shared_by, shared_text
 from traceops.doctor.candidates import words
 from traceops.doctor.course import Course
 from traceops.doctor.model import BAD, Level, Look, Trial
@@ -91,45 +91,28 @@ def _value(course: Course, name: str) -> str | None:
 
 
 def _pairs(course: Course) -> list[Look]:
-    assert course.first is not None
-    state = course.first.node
-    looks = []
-    for pairs, found in (
-        (state.bad_pairs, "fail or give wrong values"),
-        (state.slow_pairs, "far slower than the others"),
-    ):
-        culprit = state.culprit
-        alone = _without_it(course, culprit)
-        if not pairs or (pairs is state.slow_pairs and not alone):  # TO-C002 says that they are slow
-            continue
-        blamed = "" if culprit is None else f"GPU {culprit} is in all of them"
-        why = "; ".join(filter(None, (blamed, alone)))
-        advice = (
-            "check the GPU and its links: nvidia-smi -q (ECC, Xid), nvidia-smi nvlink -s"
-            if blamed
-            else ("compare the paths of these pairs with the others' (nvidia-smi topo -m)")
-        )
-        level: Level = "error" if pairs is state.bad_pairs else "warning"
-        shown = _pairs_text(pairs)
-        looks.append(
-            _look(
-                course,
-                f"pairs {shown}",
-                found,
-                level,
-                why,
-                advice,
-                pairs=[list(p) for p in pairs],
-                gpu=culprit,
-            )
-        )
-    return looks
+    """Pairs that fail; of slow ones TO-C002 tells."""
+    pairs = course.bad_pairs
+    if not pairs:
+        return []
+    culprits = shared_by(pairs)
+    why = "; ".join(filter(None, (shared_text(pairs), _left_out(course))))
+    advice = (
+        "check the GPU and its links: nvidia-smi -q (ECC, Xid), nvidia-smi nvlink -s"
+        if culprits
+        else "compare the paths of these pairs with the others' (nvidia-smi topo -m)"
+    )
+    facts = {"pairs": [list(pair) for pair in pairs], "gpus": list(culprits)}
+    found = "fail or give wrong values"
+    return [_look(course, f"pairs {_pairs_text(pairs)}", found, "error", why, advice, **facts)]
 
 
-def _without_it(course: Course, culprit: int | None) -> str:
+def _left_out(course: Course) -> str:
+    """Whether the others work without the devices at fault."""
     for one in course.treatment.tried:
-        if culprit is not None and "CUDA_VISIBLE_DEVICES" in one.change.set:
-            return "the others work without it" if one.works else "the others do not work without it either"
+        if "CUDA_VISIBLE_DEVICES" in one.change.set:
+            kept = ", ".join(str(gpu) for gpu in one.trials[0].gpus)
+            return f"GPUs {kept} {'work' if one.works else 'do not work either'} without the others"
     return ""
 
 
@@ -152,28 +135,47 @@ def _slow(course: Course) -> list[Look]:
 def _hopeless(course: Course) -> list[Look]:
     assert course.first is not None
     why = course.first.node.hopeless
-    if not why:
+    if not why or course.treatment.chosen is not None:
         return []
-    advice = (
-        "make room where TMPDIR and -o point to, and see ulimit -n"
-        if "OSError" in why
-        else "install a torch that fits this machine, or test the CPU with --device cpu"
-    )
+    if "OSError" in why:
+        advice = "make room where TMPDIR and -o point to, and see ulimit -n"
+    elif course.first.node.one_device:
+        advice = (
+            "see what uses the GPUs (nvidia-smi) and their health (nvidia-smi -q), or test others with --gpus"
+        )
+    else:
+        advice = "install a torch that fits this machine, or test the CPU with --device cpu"
     return [
         _look(course, "alternatives", "none tried", "not_evaluated", f"no setting can help: {why}", advice)
     ]
 
 
 def _alone(course: Course) -> list[Look]:
-    if not course.alone:
-        return []
-    bad = [trial for trial in course.alone if trial.outcome in BAD]
-    what = f"one {'GPU' if course.runner.gpus else 'process'} alone"
-    if not bad:
-        return [_look(course, what, "works", "ok", "it can stand in for the others", "")]
-    why = f"{bad[0].name} {bad[0].outcome}: {bad[0].message}"
-    advice = "the trouble is not between the GPUs: see the message"
-    return [_look(course, what, "does not work either", "error", why, advice)]
+    """Devices that fail by themselves; where none does, that one can stand in for all."""
+    tested, bad = course.apart.alone, [trial for trial in course.apart.alone if trial.outcome in BAD]
+    one = "GPU" if course.runner.gpus else "rank"
+    if tested and not bad and course.fallback is not None:
+        return [_look(course, f"one {one} alone", "works", "ok", "it can stand in for the others", "")]
+    said: dict[str, list[int]] = {}
+    for trial in bad:
+        said.setdefault(f"{trial.name} {trial.outcome}: {trial.message}", []).append(trial.gpus[0])
+    looks = []
+    for why, devices in said.items():
+        names = dict.fromkeys(devices)
+        what = f"{one}{'' if len(names) == 1 else 's'} {', '.join(map(str, names))} alone"
+        rest = _left_out(course)
+        advice = (
+            "the trouble is not between the GPUs: see what uses the GPU (nvidia-smi) and its health (nvidia-smi -q)"
+            if course.runner.gpus
+            else "the trouble is not between the ranks: see the message"
+        )
+        looks.append(
+            _look(
+                course, what, f"{'does' if len(names) == 1 else 'do'} not work either", "error",
+                "; ".join(filter(None, (why, rest))), advice, gpus=list(names),
+            )
+        )  # fmt: skip
+    return looks
 
 
 def _not_tried(course: Course) -> list[Look]:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from traceops.doctor.assess import (
-    FAR_BELOW,
-    OF_ITS_PAST,
-    OF_THE_NETWORK,
-    SLOWEST_NETWORK_GBS,
     Assessment,
+    Pair,
     assess,
+    assess_each,
+    expected_gbs,
     large_all_reduce,
-    link_gbs,
+    to_leave_out,
 )
-from traceops.doctor.candidates import words
+from traceops.doctor.candidates import suspicious, words
 from traceops.doctor.configuration import Configuration
-from traceops.doctor.job import LAUNCH, SIZES
+from traceops.doctor.deadlines import FULL_S, LEAST_S, PATIENT_S, SHORT_S, within
+from traceops.doctor.isolate import Isolation
+from traceops.doctor.job import SIZES
 from traceops.doctor.model import Change, Trial
 from traceops.doctor.runs import Ask, Runner, Scope, stages_of
 from traceops.doctor.situation import Situation
@@ -29,13 +30,6 @@ from traceops.topology.model import Machine, Measured, Reference
 
 ALL_STAGES = stages_of("start", "all_reduce", "pairs", "ddp_step", "sweep", "pair_bandwidth")
 QUICK_STAGES = stages_of("start", "all_reduce", "ddp_step", "sweep")
-_PATIENT = {LAUNCH: 90.0, "start": 40.0, "all_reduce": 30.0, "pairs": 50.0, "ddp_step": 30.0}
-_SHORT = {
-    LAUNCH: 60.0, "start": 20.0, "all_reduce": 12.0, "pairs": 30.0, "ddp_step": 20.0, "sweep": 20.0,
-    "pair_bandwidth": 20.0,
-}  # fmt: skip
-_LEAST_S = 12.0  # a try takes about as long: processes, torch, NCCL
-_FULL_S = 25.0
 _QUICK_SIZES = 2
 
 
@@ -45,7 +39,8 @@ class Course:
 
     machines, around: of all nodes. past: what this machine gave before. until: by this process's monotonic clock.
     costly: variables of the environment that cost speed. enough_gbs: from here a large all-reduce is not slow.
-    alone: the test of one device by itself.
+    apart: tests of some devices without the others. stand_in: the device that works alone, where the first does not.
+    bad_pairs: of this node, that fail with the environment as it is.
     """
 
     runner: Runner
@@ -64,27 +59,82 @@ class Course:
     enough_gbs: dict[Scope, float] = field(default_factory=dict)
     scope: Scope = "node"
     fallback: int | None = None
+    stand_in: int | None = None
+    bad_pairs: tuple[Pair, ...] = ()
     untested: str = ""
-    alone: tuple[Trial, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = {gpu.name for gpu in self.machines[self.runner.nodes.seat.node].gpus}
+        self.apart = Isolation(self.runner, self._left, self.tell, self._keep, len(names) <= 1)
 
     def go(self) -> None:
         """Test everything; where that fails or is slow, try what may help, and test everything with it."""
         self.enough_gbs = self._enough()
         self.first = self.best = first = self._everything(Change())
         situation = self._situation(first)
-        if first.node.hopeless or not (situation.broken or situation.slow or situation.costly):
+        if first.node.hopeless and not first.node.one_device:
             return
-        without = self._without_culprit(first)
-        self.treatment = treat(
-            situation, self._attempt(situation), self.state.gbs, self.enough_gbs.get(self.scope)
-        )
-        if without is not None:
-            chosen = self.treatment.chosen or (without if without.works else None)
-            self.treatment = replace(self.treatment, tried=(without, *self.treatment.tried), chosen=chosen)
+        if not (situation.broken or situation.slow or situation.costly):
+            return
+        self.bad_pairs = first.node.bad_pairs
+        without = self._without_some(first, situation)
+        if self.apart.broken and self.apart.sound:  # what fails alone, where others do not, no setting cures
+            tried = () if without is None else (without,)
+            self.treatment = Treatment(tried, without if without is not None and without.works else None)
+        elif not first.node.hopeless:
+            self.treatment = treat(
+                situation, self._attempt(situation), self.state.gbs, self.enough_gbs.get(self.scope)
+            )
+            if without is not None:
+                chosen = self.treatment.chosen or (without if without.works else None)
+                self.treatment = replace(
+                    self.treatment, tried=(without, *self.treatment.tried), chosen=chosen
+                )
         self._hold_to_the_full_test(situation)
         if self.treatment.chosen is None and situation.broken and situation.world > 1:
-            self.fallback = situation.world
-            self.alone = self._alone()
+            self._with_fewer(first, tried=without is not None)
+
+    def _without_some(self, first: Configuration, situation: Situation) -> Tried | None:
+        """Whether the others work without devices that fail alone, or that all pairs share that fail.
+
+        Variables that may be at fault are looked into first: each fails alone too with an interface that is not there.
+        """
+        state = first.node
+        if state.bad_pairs:
+            return self.apart.without(state.culprits)
+        suspects = suspicious(situation) and not state.hopeless
+        several = situation.world > 1 == len(self.runner.counts)
+        if several and (state.one_device or "start" in state.failed) and not suspects:
+            self.apart.test_alone()
+            return self.apart.without(self.apart.broken)
+        return None
+
+    def _with_fewer(self, first: Configuration, *, tried: bool) -> None:
+        """Where nothing lets all devices work together: as many as do, or one in the place of all."""
+        if first.node.hopeless and not self.apart.alone:
+            return
+        self.apart.test_alone()
+        if not tried:
+            self.bad_pairs = self.bad_pairs or self._pairs_that_fail(first)
+            without = self.apart.without(self.apart.broken or to_leave_out(self.bad_pairs))
+            if without is not None:
+                chosen = without if without.works else None
+                self.treatment = replace(
+                    self.treatment, tried=(*self.treatment.tried, without), chosen=chosen
+                )
+                if chosen is not None:
+                    self.best = self._with(chosen)
+                    return
+        sound = self.apart.sound
+        if sound or not self.apart.alone:
+            self.fallback = sum(self.runner.counts)
+            other = self.runner.gpus and sound and sound[0] != self.runner.tested[0]
+            self.stand_in = sound[0] if other else None
+
+    def _pairs_that_fail(self, first: Configuration) -> tuple[Pair, ...]:
+        """Those of a test by themselves, where one of all devices ended before it came to them."""
+        untested = any(trial.name == "pairs" and trial.outcome == "not_evaluated" for trial in first.trials)
+        return self.apart.test_pairs() if untested and "start" not in first.node.failed else ()
 
     @property
     def state(self) -> Assessment:
@@ -110,25 +160,20 @@ class Course:
     def _enough(self) -> dict[Scope, float]:
         """Bus bandwidth from which a large all-reduce is not slow, GB/s, where anything is known to compare with."""
         machine = self.machines[self.runner.nodes.seat.node]
-        link = link_gbs(machine, self.runner.tested) if self.runner.gpus else None
-        inside = [] if link is None else [FAR_BELOW * link[1]]
-        if self.before is not None:
-            inside.append(OF_ITS_PAST * self.before.busbw_gbs)
-        speeds = [nic.speed_gbs for nic in machine.nics if nic.speed_gbs and nic.up is not False]
-        between = max(speeds) * OF_THE_NETWORK[self.runner.backend] if speeds else SLOWEST_NETWORK_GBS
-        told = self.runner.nodes.gather((max(inside, default=0.0), between), tuple[float, float])
+        own = expected_gbs(machine, self.runner.tested, self.runner.backend, self.before)
+        told = self.runner.nodes.gather(own, tuple[float, float])
         scopes: tuple[Scope, ...] = ("node", "all") if len(told) > 1 else ("node",)
         known = {scope: min(found) for scope, found in zip(scopes, zip(*told, strict=True), strict=False)}
         return {scope: gbs for scope, gbs in known.items() if gbs}
 
     def _everything(self, change: Change) -> Configuration:
-        left = max(self._left(), _FULL_S)
-        stages = QUICK_STAGES if self.quick or left < 2 * _FULL_S else ALL_STAGES
+        left = max(self._left(), FULL_S)
+        stages = QUICK_STAGES if self.quick or left < 2 * FULL_S else ALL_STAGES
         sizes = SIZES[self.runner.backend]
         ask = Ask(
             stages,
             change,
-            _within(_PATIENT, left),
+            within(PATIENT_S, left),
             sizes[-_QUICK_SIZES:] if self.quick else sizes,
             budget_s=min(10.0, left / 8),
         )
@@ -147,26 +192,15 @@ class Course:
 
     def _run(self, scope: Scope, ask: Ask, logs: Path | None = None) -> tuple[Trial, ...]:
         trials = self.runner.run(scope, ask, logs)
-        self.trials += trials
+        self._keep(trials)
         return trials
+
+    def _keep(self, trials: tuple[Trial, ...]) -> None:
+        self.trials += trials
 
     def _node(self, trials: Sequence[Trial]) -> Assessment:
         """Of the nodes by themselves: what failed on any, and the slowest one's bandwidth."""
-        if len(self.machines) == 1:
-            return assess(trials, self.machines[0])
-        each = [
-            assess([trial for trial in trials if trial.hosts == (host,)], machine)
-            for host, machine in zip(self.runner.nodes.hosts, self.machines, strict=True)
-        ]
-        known = [one.large for one in each if one.large is not None]
-        return Assessment(
-            frozenset(stage for one in each for stage in one.failed),
-            frozenset(way for one in each for way in one.transports),
-            min(known, key=lambda row: row.busbw_gbs, default=None),
-            tuple(pair for one in each for pair in one.bad_pairs),
-            tuple(pair for one in each for pair in one.slow_pairs),
-            hopeless=next((one.hopeless for one in each if one.hopeless), ""),
-        )
+        return assess_each(trials, self.runner.nodes.hosts, self.machines)
 
     def _situation(self, first: Configuration) -> Situation:
         """Sets `scope` to where the trouble is: inside the nodes, else between them."""
@@ -197,7 +231,7 @@ class Course:
         def attempt(change: Change) -> Tried:
             nonlocal works
             left = self._left()
-            if left < _LEAST_S + (_FULL_S if works else 0.0):  # what works is to be tested in full
+            if left < LEAST_S + (FULL_S if works else 0.0):  # what works is to be tested in full
                 self.untested = (
                     "the time for tests was used up before everything that may help had been tried"
                 )
@@ -217,7 +251,7 @@ class Course:
         assert self.first is not None
         starts = [trial for trial in self.first.trials if trial.name == "start" and trial.outcome == "ok"]
         started = max((trial.seconds for trial in starts), default=0.0)
-        deadlines = _within({**_SHORT, "start": max(_SHORT["start"], 2 * started)}, left)
+        deadlines = within({**SHORT_S, "start": max(SHORT_S["start"], 2 * started)}, left)
         large = SIZES[self.runner.backend][-1]
         measured = self.state.large
         sizes = (large,) if measured is None or measured.bytes > 0.9 * large else (measured.bytes, large)
@@ -228,34 +262,6 @@ class Course:
     def _gbs(self, trials: Sequence[Trial]) -> float | None:
         state = self._node(trials) if self.scope == "node" else assess(trials)
         return state.gbs
-
-    def _without_culprit(self, first: Configuration) -> Tried | None:
-        """Whether the others work without the one GPU that all bad pairs share."""
-        gpu = first.node.culprit
-        bad = first.node.bad_pairs
-        if gpu is None or not bad or not self.runner.gpus or len(self.runner.counts) > 1:
-            return None
-        left = self._left()
-        if left < _LEAST_S:
-            return None
-        self.tell(f"trying without GPU {gpu}, which is in all pairs that fail")
-        ask = Ask(
-            stages_of("start", "all_reduce", "pairs", "sweep"), Change(), _within(_SHORT, left), (), 3.0
-        )
-        change, trials = self.runner.without(gpu, ask)
-        self.trials += trials
-        return Tried(change, trials, self._gbs(trials))
-
-    def _alone(self) -> tuple[Trial, ...]:
-        """Whether a single device works, which is then to do the work of all."""
-        left = self._left()
-        if left < _LEAST_S:
-            return ()
-        self.tell(f"trying one {'GPU' if self.runner.gpus else 'rank'} alone")
-        one = replace(self.runner, devices=self.runner.devices[:1])
-        trials = one.run("node", Ask(stages_of("start", "ddp_step"), deadlines_s=_within(_SHORT, left)))
-        self.trials += trials
-        return trials
 
     def _hold_to_the_full_test(self, situation: Situation) -> None:
         """Sets `best`: the chosen change, or the next one where that fails or is no faster when all is tested."""
@@ -275,7 +281,7 @@ class Course:
 
     def _with(self, chosen: Tried) -> Configuration:
         """Everything under the change that is to be used, where there is time for it."""
-        if "CUDA_VISIBLE_DEVICES" in chosen.change.set or self._left() < _FULL_S:
+        if "CUDA_VISIBLE_DEVICES" in chosen.change.set or self._left() < FULL_S:
             over_all = assess(chosen.trials) if self.scope == "all" else None
             return Configuration(chosen.change, chosen.trials, self._node(chosen.trials), over_all)
         return self._everything(chosen.change)
@@ -285,10 +291,6 @@ class Course:
         kind, several = ("GPU", "GPUs") if self.runner.gpus else ("rank on the CPU", "ranks on the CPU")
         each = f"{counts[0]} {kind}" if counts[0] == 1 else f"{counts[0]} {several}"
         return each if len(counts) == 1 else f"{each} of each node ({len(counts)} nodes)"
-
-
-def _within(deadlines_s: Mapping[str, float], left: float) -> dict[str, float]:
-    return {stage: min(seconds, max(left, _LEAST_S)) for stage, seconds in deadlines_s.items()}
 
 
 def _inside_only(names: Sequence[str]) -> bool:

@@ -9,12 +9,13 @@ from traceops.doctor.assess import (
     OF_ITS_PAST,
     OF_SIBLINGS,
     large_all_reduce,
-    link_gbs,
-    shared_by,
+    link_of,
+    shared_text,
     slow_pairs,
 )
 from traceops.findings import Verdict, finding, severity_of
 from traceops.model import Evidence, Finding
+from traceops.topology.host_names import same_host
 from traceops.topology.model import Machine, Measured
 
 _ERROR_PCT = 10.0  # of the reference, as in a trace
@@ -25,7 +26,8 @@ def judge_measured(
 ) -> list[Verdict]:
     """Both rules over the machines; before: the large all-reduce of the same GPUs when they were measured earlier."""
     of_host = [
-        (machine, [row for row in measured if row.host in (None, machine.host)]) for machine in machines
+        (machine, [row for row in measured if row.host is None or same_host(row.host, machine.host)])
+        for machine in machines
     ]
     return [_judge_low(of_host, before), _judge_pairs(of_host)]
 
@@ -58,10 +60,10 @@ def _judge_low(of_host: Sequence[tuple[Machine, list[Measured]]], before: Measur
 def _expected(large: Measured, machine: Machine, before: Measured | None) -> list[tuple[float, str, float]]:
     """References that are known: GB/s, what gives it, and the percentage of it that must be reached."""
     expected: list[tuple[float, str, float]] = []
-    link = link_gbs(machine, large.gpus) if large.backend == "nccl" else None
+    link = link_of(machine, large.gpus) if large.backend == "nccl" else None
     if link is not None:
-        expected.append((link[1], f"{link[0]} gives between GPUs like these", 100 * FAR_BELOW))
-    if before is not None and before.backend == large.backend and before.host == large.host:
+        expected.append((link.busbw_gbs, f"{link.link} gives between GPUs like these", 100 * FAR_BELOW))
+    if before is not None and before.backend == large.backend and same_host(before.host, large.host):
         expected.append((before.busbw_gbs, "this machine gave before", 100 * OF_ITS_PAST))
     return expected
 
@@ -95,8 +97,7 @@ def _judge_pairs(of_host: Sequence[tuple[Machine, list[Measured]]]) -> Verdict:
         gbs = {pair: min(row.busbw_gbs for row in pairs if set(row.gpus) == set(pair)) for pair in slow}
         worst = min(gbs, key=lambda pair: gbs[pair])
         listed = ", ".join(f"{one}–{other} {gbs[one, other]:.3g}" for one, other in sorted(slow)[:8])
-        culprit = shared_by(slow)
-        who = f" GPU{culprit} is in all of them." if culprit is not None else ""
+        who = f" {named}." if (named := shared_text(slow)) else ""
         where = f" on {machine.host}" if machine.host else ""
         found.append(
             finding(

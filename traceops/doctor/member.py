@@ -23,18 +23,19 @@ _SLOW_S = 0.05
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault to test the doctor with: ``stage:rank:hang|die|fail|wrong|slow``, and ``:VARIABLE`` that cures it."""
+    """A fault to test the doctor with: ``stage:device:hang|die|fail|wrong|slow``, and ``:VARIABLE`` that cures it."""
 
     stage: str
-    rank: int
     kind: str
 
     @staticmethod
-    def of(text: str | None) -> Fault | None:
+    def of(text: str | None, device: int) -> Fault | None:
+        """That of this device, numbered as in its job."""
         if not text:
             return None
-        stage, rank, kind, *cure = text.split(":")
-        return None if any(name in os.environ for name in cure) else Fault(stage, int(rank), kind)
+        stage, faulty, kind, *cure = text.split(":")
+        cured = any(name in os.environ for name in cure)
+        return None if cured or int(faulty) != device else Fault(stage, kind)
 
 
 @dataclass
@@ -120,7 +121,7 @@ class Member:
         return int(psutil.virtual_memory().available) // self.world_size
 
     def _has(self, kind: str) -> bool:
-        return self.fault == Fault(self.stage, self.rank, kind)
+        return self.fault == Fault(self.stage, kind)
 
 
 def share_port(folder: str, port: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from traceops.model import Check, Finding
-from traceops.topology.model import Machine, Measured, NcclLog, Quote, Reference
+from traceops.topology.model import Machine, Measured, NcclLog, Reference
 
 Level = Literal["ok", "note", "warning", "error", "not_evaluated"]
 Outcome = Literal["ok", "wrong", "failed", "hung", "not_evaluated"]
@@ -122,6 +122,5 @@ class Checkup:
     settings: Remedy | None = None
     fallback: int | None = None
     references: tuple[Reference, ...] = ()
-    quotes: tuple[Quote, ...] = ()
     problems: tuple[tuple[str, str], ...] = ()
     log: NcclLog | None = None

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from traceops.doctor.job import STAGES, Backend, Job, Meeting
 from traceops.doctor.model import BAD, Change, Outcome, Trial
 from traceops.doctor.nodes import MEET_S, Nodes
-from traceops.doctor.surroundings import hidden_but
 
 RunJob = Callable[..., tuple[Trial, ...]]
 Scope = Literal["node", "all"]  # each node by itself, at the same time; one job over all nodes
@@ -61,19 +60,6 @@ class Runner:
             ask.deadlines_s or {}, ask.sizes, ask.budget_s,
         )  # fmt: skip
         return self._told(job, meeting is not None, logs)
-
-    def without(self, gpu: int, ask: Ask) -> tuple[Change, tuple[Trial, ...]]:
-        """The same on one node without one of its GPUs, which the change that is returned hides."""
-        # In the order in which CUDA counts what it is shown, whatever order --gpus names.
-        kept = tuple(other for other in self.gpus if other in self.tested and other != gpu)
-        change = replace(
-            ask.change,
-            set={**ask.change.set, "CUDA_VISIBLE_DEVICES": hidden_but(kept, self.environ, self.gpus)},
-            does=f"leaves GPU {gpu} out",
-            costs=f"one GPU of {len(self.tested)}",
-        )
-        without = replace(self, gpus=kept, devices=tuple(range(len(kept))))
-        return change, without.run("node", replace(ask, change=change))
 
     def _told(self, job: Job, together: bool, logs: Any) -> tuple[Trial, ...]:
         trials = self.run_job(job, self.environ, *([] if logs is None else [logs]))

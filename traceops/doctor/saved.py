@@ -9,7 +9,7 @@ import msgspec
 from traceops.doctor.model import Change, Checkup, Look, Remedy, Trial
 from traceops.errors import InputError
 from traceops.model import Check, Finding
-from traceops.topology.model import Gpu, Machine, Measured, Nic, PathKind, Quote, Reference
+from traceops.topology.model import Gpu, Machine, Measured, Nic, PathKind, Reference
 from traceops.topology.model import Path as Way
 
 SCHEMA_VERSION = 1
@@ -62,7 +62,6 @@ class _File(msgspec.Struct):
     findings: tuple[Finding, ...]
     checks: tuple[Check, ...]
     references: tuple[Reference, ...] = ()
-    quotes: tuple[Quote, ...] = ()
     problems: tuple[_Problem, ...] = ()
 
 
@@ -97,7 +96,7 @@ def _checkup(found: _File) -> Checkup:
         tuple(map(_machine, found.machines)), found.looks, found.trials, found.findings, found.checks,
         found.measured, tuple(map(_remedy, found.remedies)),
         None if found.settings is None else _remedy(found.settings), found.fallback, found.references,
-        found.quotes, tuple((one.file, one.problem) for one in found.problems),
+        tuple((one.file, one.problem) for one in found.problems),
     )  # fmt: skip
 
 

@@ -74,7 +74,7 @@ def _join(post: Post, reporter: Reporter) -> Member:
 
     on_gpu = post.job.backend == "nccl"
     device = torch.device("cuda", post.device) if on_gpu else torch.device("cpu")
-    fault = Fault.of(os.environ.get(FAULT_ENV))
+    fault = Fault.of(os.environ.get(FAULT_ENV), post.device)
     member = Member(post.rank, post.job.world_size, device, reporter, fault)
     member.enter("start")
     if on_gpu:

@@ -31,6 +31,7 @@ from traceops.report.fabric_json import alike_machines
 from traceops.report.terms import COLUMNS
 from traceops.report.topology_figure import Figure, topology_figure
 from traceops.report.topology_shape import gbs_text, tried_ways, ways_on
+from traceops.topology.host_names import same_host
 from traceops.topology.model import Fabric
 from traceops.topology.talks import talks
 
@@ -100,7 +101,7 @@ def _figures(checkup: Checkup) -> list[Figure]:
     measured = () if measured_with(checkup).size else checkup.measured
     figures = []
     for machine, alike in alike_machines(checkup.machines)[:_MOST_FIGURES]:
-        own = [one for one in networks if machine.host in (None, one.host)]
+        own = [one for one in networks if machine.host is None or same_host(machine.host, one.host)]
         ways = ways_on(machine, talked, own) or tried_ways(machine, checkup.trials)
         figures.append(topology_figure(machine, measured, ways, others=len(alike)))
     return figures

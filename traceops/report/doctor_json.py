@@ -35,7 +35,6 @@ def doctor_document(checkup: Checkup) -> dict[str, Any]:
             "findings": [asdict(finding) for finding in checkup.findings],
             "checks": [asdict(check) for check in checkup.checks],
             "references": [reference_json(reference) for reference in checkup.references],
-            "quotes": [asdict(quote) for quote in checkup.quotes],
             "problems": [{"file": file, "problem": said} for file, said in checkup.problems],
         }
     )

@@ -118,7 +118,10 @@ def attempts(checkup: Checkup) -> list[Attempt]:
     gbs = {change_text(remedy.change): remedy.after_gbs for remedy in checkup.remedies}
     gbs |= {change_text(Change()): remedy.before_gbs for remedy in checkup.remedies[:1]}
     trials: dict[tuple[Any, ...], list[Trial]] = {}
+    most = max((len(trial.gpus) for trial in checkup.trials), default=0)
     for trial in checkup.trials:
+        if len(trial.gpus) == 1 < most:  # of a device by itself: tells nothing of how several get on
+            continue
         trials.setdefault((tuple(trial.set.items()), trial.unset), []).append(trial)
     if len(trials) < 2:
         return []

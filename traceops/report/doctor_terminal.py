@@ -210,8 +210,9 @@ def _settings(console: PlainConsole, checkup: Checkup, document: str) -> None:
             say(console, f"It costs: {change.costs}", hanging=2)
         for line in shell_lines(change.set, change.unset):
             console.print(plain(line, "bold"), soft_wrap=True)
-        say(console, f"The same: traceops run --settings {document}", "dim")
-    for line in fallback_lines(checkup):
+        if checkup.fallback is None:
+            say(console, f"The same: traceops run --settings {document}", "dim")
+    for line in fallback_lines(checkup, document):
         say(console, line)
 
 

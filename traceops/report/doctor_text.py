@@ -29,11 +29,13 @@ def doctor_verdict(checkup: Checkup) -> Verdict:
     """What to act on first: what keeps GPUs from working together, what makes them slow, then what looks wrong."""
     if checkup.fallback is not None:
         one, several = ("GPU", "GPUs") if checkup.backend == "nccl" else ("process", "processes")
-        said = (
-            f"Several {several} do not work together here, and there was no time to try settings (--budget)."
-            if all(trial.as_it_is for trial in checkup.trials)
-            else f"No setting that was tried lets several {several} work together here."
-        )
+        alone = [trial for trial in checkup.trials if len(trial.gpus) == 1 and trial.outcome in BAD]
+        if any(len(trial.gpus) > 1 and not trial.as_it_is for trial in checkup.trials):
+            said = f"No setting that was tried lets several {several} work together here."
+        elif alone:
+            said = f"Several {several} do not work together here, and {one} {alone[0].gpus[0]} fails by itself too."
+        else:
+            said = f"Several {several} do not work together here, and there was no time to try settings (--budget)."
         return Verdict(
             "error",
             f"{said} Train on one {one} that accumulates gradients over {checkup.fallback} batches a step.",
@@ -165,15 +167,16 @@ def change_text(change: Change) -> str:
     return " and ".join(parts) if parts else "the environment as it is"
 
 
-def fallback_lines(checkup: Checkup) -> list[str]:
-    """How to train all the same, where no setting works."""
+def fallback_lines(checkup: Checkup, document: str = "doctor.json") -> list[str]:
+    """How to train all the same, where no setting works. document: the checkup as JSON."""
     if checkup.fallback is None:
         return []
+    settings = f" --settings {document}" if checkup.settings is not None else ""
     return [
         f"One {'GPU' if checkup.backend == 'nccl' else 'process'} that accumulates gradients over "
         f"{checkup.fallback} batches trains with the same effective batch, "
         "more slowly:",
-        "traceops run --fallback single -- YOUR_SCRIPT",
+        f"traceops run{settings} --fallback single -- YOUR_SCRIPT",
     ]
 
 

@@ -1,0 +1,167 @@
+"""GPUs that keep the others from working together are found, and the others work without them."""
+
+from __future__ import annotations
+
+import os
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paper_machine import PaperMachine
+
+from traceops.doctor.assess import shared_by, shared_text, to_leave_out
+from traceops.doctor.checkup import Checkup
+from traceops.doctor.isolate import Isolation, _at_once
+from traceops.doctor.model import Trial
+from traceops.doctor.nodes import Nodes, Seat
+from traceops.doctor.runs import Runner
+from traceops.doctor.trials import run_job
+from traceops.report.doctor_rows import attempts
+from traceops.report.doctor_text import doctor_verdict, fallback_lines
+from traceops.topology.model import Gpu
+
+BUSY = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB"
+DIES = "exit code -11: killed by SIGSEGV"
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACEOPS_CACHE", str(tmp_path / "cache"))
+
+
+def shown(checkup: Checkup) -> str | None:
+    return checkup.settings.change.set.get("CUDA_VISIBLE_DEVICES") if checkup.settings else None
+
+
+@pytest.mark.parametrize("why", [BUSY, DIES])
+def test_a_gpu_that_fails_alone_is_left_out_and_no_setting_is_tried_against_it(why):
+    machine = PaperMachine(broken={2: why})
+    checkup = machine.check_up()
+    assert shown(checkup) == "0,1,3" and checkup.fallback is None
+    assert checkup.settings is not None and checkup.settings.after_gbs == 350.0
+    assert {name for set_, _ in machine.tried for name in set_} == {
+        "CUDA_VISIBLE_DEVICES", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN",
+    }  # fmt: skip
+    [look] = [look for look in checkup.looks if look.what == "GPU 2 alone"]
+    assert look.level == "error" and why in look.why and "GPUs 0, 1, 3 work without the others" in look.why
+    # Trials of one GPU are no attempt to let several work together.
+    assert [one.chosen for one in attempts(checkup)] == [False, True]
+    assert {row.gpus for row in checkup.measured if row.op == "all_reduce"} == {(0, 1, 3)}
+
+
+def test_what_a_variable_may_be_guilty_of_is_looked_into_first():
+    machine = PaperMachine(broken={1: DIES})
+    checkup = machine.check_up({"NCCL_SOCKET_IFNAME": "eth0"})
+    assert machine.tried[0] == ({}, ("NCCL_SOCKET_IFNAME",))
+    assert shown(checkup) == "0,2,3"
+
+
+def test_two_gpus_whose_pairs_fail():
+    checkup = PaperMachine(8, bad_gpus=(1, 5)).check_up()
+    assert shown(checkup) == "0,2,3,4,6,7"
+    [look] = [look for look in checkup.looks if look.what.startswith("pairs")]
+    assert look.facts["gpus"] == [1, 5] and "GPU1 or GPU5 is in each of them" in look.why
+
+
+def test_pairs_that_share_no_gpu_leave_one_of_each_out():
+    """Which of two is at fault nobody can tell; before one GPU alone, two that work together are better."""
+    checkup = PaperMachine(bad_pairs=((0, 1), (2, 3))).check_up()
+    assert shown(checkup) == "0,2" and checkup.fallback is None
+    [look] = [look for look in checkup.looks if look.what.startswith("pairs")]
+    assert look.facts["gpus"] == [] and "GPUs 0, 2 work" in look.why
+
+
+def test_a_setting_that_lets_all_work_is_better_than_to_leave_some_out():
+    class Mended(PaperMachine):
+        def _trials(self, job, environ):
+            self.bad_gpus = () if "NCCL_CUMEM_ENABLE" in job.set else (3,)
+            return super()._trials(job, environ)
+
+    checkup = Mended().check_up()
+    assert checkup.settings is not None and checkup.settings.change.set == {"NCCL_CUMEM_ENABLE": "0"}
+
+
+def test_of_two_gpus_the_one_that_works_stands_in():
+    checkup = PaperMachine(2, broken={0: DIES}).check_up()
+    assert checkup.fallback == 2 and shown(checkup) == "1"
+    assert "GPU 0 fails by itself too. Train on one GPU" in doctor_verdict(checkup).sentence
+    assert (
+        fallback_lines(checkup, "d.json")[1]
+        == "traceops run --settings d.json --fallback single -- YOUR_SCRIPT"
+    )
+    checkup = PaperMachine(2, broken={1: DIES}).check_up()
+    assert checkup.fallback == 2 and checkup.settings is None
+    assert fallback_lines(checkup)[1] == "traceops run --fallback single -- YOUR_SCRIPT"
+
+
+def test_where_not_even_one_works_alone_none_is_to_stand_in():
+    checkup = PaperMachine(2, broken={0: DIES, 1: DIES}).check_up()
+    assert checkup.fallback is None and checkup.settings is None
+    [look] = [look for look in checkup.looks if look.what == "GPUs 0, 1 alone"]
+    assert look.level == "error" and doctor_verdict(checkup).level == "error"
+
+
+def test_pairs_are_tested_where_an_all_reduce_of_all_hangs():
+    class Hangs(PaperMachine):
+        """Two GPUs hang with each other, whatever is set, and with them every sum of all."""
+
+        def _trials(self, job, environ):
+            self.bad_pairs = () if "all_reduce" in job.stages else ((1, 3),)
+            hidden = "CUDA_VISIBLE_DEVICES" in job.set or len(job.devices) == 1
+            self.sums = lambda kept: "ok" if hidden else "hung"
+            return super()._trials(job, environ)
+
+    checkup = Hangs().check_up()
+    assert shown(checkup) == "0,1,2"
+
+
+def test_gpus_of_other_makes_are_counted_as_nvidia_smi_does():
+    class Mixed(PaperMachine):
+        @property
+        def machine(self):
+            found = super().machine
+            return type(found)(found.host, (*found.gpus[:3], Gpu(3, "NVIDIA L4")), paths=found.paths)
+
+    checkup = Mixed(broken={0: DIES}).check_up()
+    assert checkup.settings is not None
+    assert checkup.settings.change.set == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1,2,3"}
+
+
+@given(st.sets(st.sampled_from(list(combinations(range(6), 2))), min_size=1))
+def test_what_is_left_has_no_bad_pair(pairs):
+    out = to_leave_out(sorted(pairs))
+    assert all(set(pair) & set(out) for pair in pairs) and len(out) < 6
+    blamed = shared_by(sorted(pairs))
+    if blamed:
+        assert all(set(pair) & set(blamed) for pair in pairs)
+        others = [
+            some for some in combinations(range(6), len(blamed)) if all(set(p) & set(some) for p in pairs)
+        ]
+        assert others == [blamed] and len(out) >= len(blamed)
+    assert bool(shared_text(sorted(pairs))) is bool(blamed)
+
+
+def test_an_exception_of_one_call_is_raised():
+    def fails() -> int:
+        raise ValueError("no room")
+
+    assert _at_once([lambda: 1, lambda: 2]) == [1, 2]
+    with pytest.raises(ValueError, match="no room"):
+        _at_once([lambda: 1, fails])
+
+
+def test_each_rank_alone_in_processes():
+    """At the same time; one of them dies wherever it takes part."""
+    pytest.importorskip("torch")
+    environ = {**os.environ, "TRACEOPS_DOCTOR_FAULT": "start:1:die"}
+    runner = Runner(Nodes(Seat()), run_job, environ, "gloo", (), (0, 1, 2), (3,))
+    kept: list[Trial] = []
+    apart = Isolation(runner, lambda: 600.0, lambda text: None, kept.extend)
+    apart.test_alone()
+    assert (apart.broken, apart.sound) == ((1,), (0, 2))
+    assert [(trial.name, trial.gpus, trial.outcome) for trial in kept] == [
+        ("start", (0,), "ok"), ("ddp_step", (0,), "ok"), ("start", (1,), "failed"),
+        ("ddp_step", (1,), "not_evaluated"), ("start", (2,), "ok"), ("ddp_step", (2,), "ok"),
+    ]  # fmt: skip
+    assert apart.without((1,)) is None  # ranks on the CPU cannot be hidden
