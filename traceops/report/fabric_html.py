@@ -16,7 +16,7 @@ from traceops.report.topology_figure import Figure, topology_figure
 from traceops.report.topology_shape import ways_on
 from traceops.topology.host_names import same_host
 from traceops.topology.model import Fabric, NcclLog
-from traceops.topology.talks import talks
+from traceops.topology.talks import talks, way_text
 
 MOST_REFERENCES = 40
 _MOST_FIGURES = 4  # of makes of machine
@@ -175,7 +175,7 @@ def _percent(row: Mapping[str, Any]) -> Cell:
 
 
 def _way(row: Mapping[str, Any]) -> str:
-    return f"{row['transport']}/{row['detail']}" if row["detail"] else str(row["transport"])
+    return way_text(row["transport"], row["detail"])
 
 
 def _where(row: Mapping[str, Any]) -> Cell:
