@@ -11,6 +11,7 @@ import pytest
 from git_project import git
 
 from traceops.cli import main
+from traceops.launch import checks
 
 ROOT = Path(__file__).resolve().parents[2]
 _SCRIPT = """
@@ -100,6 +101,18 @@ def test_no_setting_worked(folder, capsys):
     assert main(["run", "--device", "cpu", *options, "--strategy", "pytorch_ddp"]) == 0
     printed, said = capsys.readouterr()
     assert "--grad-accum 4" in printed and "one rank in the place of 4" in said
+
+
+@pytest.mark.parametrize(
+    ("env", "nproc"),
+    [([], 3), (["--env", "CUDA_VISIBLE_DEVICES=GPU-1f, GPU-2e"], 2), (["--env", "CUDA_VISIBLE_DEVICES="], 2)],
+)
+def test_a_rank_for_each_gpu_that_the_doctor_left(env, nproc, folder, capsys, monkeypatch):
+    """Without any GPU, two ranks on the CPU."""
+    monkeypatch.setattr(checks, "gpu_count", lambda: 4)
+    doctor(folder, settings={"set": {"CUDA_VISIBLE_DEVICES": "0,1,3"}})
+    assert main(["run", "--settings", "doctor.json", *env, "--dry-run", "--", "mine.py"]) == 0
+    assert f"--nproc-per-node={nproc} " in capsys.readouterr().out
 
 
 def test_a_file_of_something_else(folder, capsys):

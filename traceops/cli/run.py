@@ -100,7 +100,7 @@ def main(args: argparse.Namespace) -> int:
     Raises UsageError for everything that cannot work, before anything is started or written.
     """
     from traceops.launch.against import DEFAULT_REPEAT, prepare, run_series
-    from traceops.launch.checks import check_gpus, check_script, gpu_count, require_torch
+    from traceops.launch.checks import check_gpus, check_script, gpu_count, gpus_shown, require_torch
     from traceops.launch.display import Screen
     from traceops.launch.fallback import Fallback, alone, stands_for
     from traceops.launch.folder import free_folder, refuse_or_clear
@@ -122,7 +122,8 @@ def main(args: argparse.Namespace) -> int:
     if trains:
         check_script(trains)
         _refuse_training_options(config)
-    gpus = 0 if config.device == "cpu" else gpu_count()
+    ours = {**(applied.set if applied else {}), **extra_env}
+    gpus = 0 if config.device == "cpu" else gpus_shown(gpu_count(), ours.get("CUDA_VISIBLE_DEVICES"))
     fallback = None
     if args.fallback is not None:
         ranks = stands_for(args.nproc, args.nnodes, args.node_rank, told, gpus or 2)

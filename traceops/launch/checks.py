@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 
 from traceops.errors import UsageError
@@ -25,6 +26,13 @@ def gpu_count(environ: Mapping[str, str] = os.environ) -> int:
     import torch
 
     return int(torch.cuda.device_count())
+
+
+def gpus_shown(gpus: int, names: str | None) -> int:
+    """Those of `gpus` here that ranks see with this CUDA_VISIBLE_DEVICES of their own; None is as it is here."""
+    if names is None or not gpus:
+        return gpus
+    return len(list(takewhile(lambda name: name not in ("", "-1"), map(str.strip, names.split(",")))))
 
 
 def check_gpus(nproc: int, gpus: int) -> None:
