@@ -116,6 +116,13 @@ def test_pairs_are_tested_where_an_all_reduce_of_all_hangs():
     assert shown(checkup) == "0,1,2"
 
 
+def test_messages_name_gpus_as_nvidia_smi_does():
+    machine = PaperMachine(6, broken={4: DIES})
+    machine.check_up({"CUDA_VISIBLE_DEVICES": "5,4,0,1"})
+    assert machine.jobs[0].names == (5, 4, 0, 1) and machine.jobs[-1].names == (5, 0, 1)
+    assert {job.names for job in machine.jobs if len(job.devices) == 1} == {(5,), (4,), (0,), (1,)}
+
+
 def test_gpus_of_other_makes_are_counted_as_nvidia_smi_does():
     class Mixed(PaperMachine):
         @property
@@ -164,4 +171,5 @@ def test_each_rank_alone_in_processes():
         ("start", (0,), "ok"), ("ddp_step", (0,), "ok"), ("start", (1,), "failed"),
         ("ddp_step", (1,), "not_evaluated"), ("start", (2,), "ok"), ("ddp_step", (2,), "ok"),
     ]  # fmt: skip
+    assert kept[2].message.startswith("rank 1 was killed")
     assert apart.without((1,)) is None  # ranks on the CPU cannot be hidden

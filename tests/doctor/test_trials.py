@@ -139,6 +139,8 @@ def test_no_gpu_and_no_torch_are_told_as_such(tmp_path: Path) -> None:
     assert start.outcome == "failed"
     assert "ranks 0–1 (GPUs 0–1) said RuntimeError: torch" in start.message
     assert "finds no GPU" in start.message
+    start, _ = run_job(replace(job, names=(6, 2)), _environ(CUDA_VISIBLE_DEVICES=""))
+    assert "ranks 0–1 (GPUs 2, 6) said" in start.message
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
     start, _ = run_job(job, _environ(PYTHONPATH=str(tmp_path)))
     assert start.outcome == "failed"

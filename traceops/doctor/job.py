@@ -66,7 +66,8 @@ class Job:
     order, or, on the CPU, numbers of ranks. set, unset: variables against the environment. meeting: None for this
     machine alone. deadlines_s: by stage, where other than STAGES says; ``launch`` is until torch is imported.
     sizes: messages of the sweep in bytes as nccl-tests counts, ascending; empty for SIZES. budget_s: time after
-    which ``sweep`` and ``pair_bandwidth`` each start nothing more. Raises ValueError for stages out of order.
+    which ``sweep`` and ``pair_bandwidth`` each start nothing more. names: what messages call the devices, where that is
+    another number (as nvidia-smi counts). Raises ValueError for stages out of order.
     """
 
     stages: tuple[str, ...]
@@ -78,6 +79,7 @@ class Job:
     deadlines_s: Mapping[str, float] = field(default_factory=dict)
     sizes: tuple[int, ...] = ()
     budget_s: float = 10.0
+    names: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.devices or self.stages[:1] != ("start",):
@@ -126,7 +128,7 @@ class Post:
         facts = json.loads(text)
         job = facts["job"]
         meeting = Meeting(**job["meeting"]) if job["meeting"] else None
-        lists = {name: tuple(job[name]) for name in ("stages", "devices", "unset", "sizes")}
+        lists = {name: tuple(job[name]) for name in ("stages", "devices", "unset", "sizes", "names")}
         return Post(**facts | {"job": Job(**job | lists | {"meeting": meeting})})
 
 

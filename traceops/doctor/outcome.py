@@ -205,7 +205,7 @@ def _gpu(job: Job, rank: int) -> int:
 
 def _who(job: Job, ranks: Sequence[int]) -> str:
     """'rank 1 (GPU 3)', 'ranks 0–2'."""
+    names = [(job.names or job.devices)[rank - job.first_rank] for rank in ranks]
     if job.backend != "nccl":
-        return who(ranks)
-    gpus = ranks_text([job.devices[rank - job.first_rank] for rank in ranks])
-    return f"{who(ranks)} (GPU{'' if len(set(ranks)) == 1 else 's'} {gpus})"
+        return who(ranks if job.meeting else names)
+    return f"{who(ranks)} (GPU{'' if len(set(ranks)) == 1 else 's'} {ranks_text(names)})"

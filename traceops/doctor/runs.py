@@ -58,6 +58,7 @@ class Runner:
         job = Job(
             ask.stages, self.devices, self.backend, ask.change.set, ask.change.unset, meeting,
             ask.deadlines_s or {}, ask.sizes, ask.budget_s,
+            self.tested,
         )  # fmt: skip
         return self._told(job, meeting is not None, logs)
 
