@@ -25,6 +25,9 @@ def read(tmp_path: Path, *lines: str) -> NcclLog:
         # No plugin is installed, in the words of 2.10, 2.12, 2.17, 2.19, 2.21, 2.22, 2.27 and RCCL.
         ("NET/Plugin : No plugin found (libnccl-net.so), using internal implementation", "no_plugin"),
         (f"NET/Plugin : Plugin load returned 17 : libnccl-net.so: {NOT_THERE}.", "no_plugin"),
+        # Wrapped by a terminal, or cut off (rwth-i6/returnn issue 1469).
+        (f"NET/Plugin : Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: {NOT_THERE[:39]}", "no_plugin"),
+        (f"NET/Plugin : Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: {NOT_THERE[:20]}", "no_plugin"),
         ("NET/Plugin : No plugin found, using internal implementation", "no_plugin"),
         (f"NET/Plugin : dlerror=libnccl-net.so: {NOT_THERE} No plugin found (libnccl-net.so), using internal "
          "implementation",

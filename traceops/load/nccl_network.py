@@ -60,6 +60,7 @@ _MISSING = re.compile(
     rb"(?:dlerror=.{0,200})?No plugin found(?: \((?P<name>[^)]{0,200})\))?)"
 )
 _LOADER = re.compile(rb"([^ :=/]{1,100}\.so[.0-9]{0,12}): (.{1,300})")
+_NOT_THERE = b"cannot open shared object file: No such file or directory"
 _DEFAULT_PLUGIN = re.compile(rb"(?:.*/)?lib[nr]ccl-net\.so\Z")
 _USING = re.compile(rb"NET/(IB|Socket) : Using(.*)")
 _OVER_IB = re.compile(
@@ -217,7 +218,8 @@ def _plugin_event(message: bytes) -> tuple[NetworkEventKind, str | None] | None:
         return None
     library, said = loader[1], loader[2]
     name = library.decode(errors="replace")
-    if b"No such file or directory" in said and b"ccl-net" in library:
+    is_absent = b"No such file or directory" in said or _NOT_THERE.startswith(said.rstrip())  # cut or wrapped
+    if is_absent and b"ccl-net" in library:
         return ("no_plugin" if _DEFAULT_PLUGIN.match(library) else "plugin_missing"), name
     if (
         b"cannot open" in said
