@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from itertools import combinations
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +16,7 @@ from paper_machine import PaperMachine
 from traceops.doctor.assess import shared_by, shared_text, to_leave_out
 from traceops.doctor.checkup import Checkup
 from traceops.doctor.isolate import Isolation, _at_once
-from traceops.doctor.model import Trial
+from traceops.doctor.model import PairState, Trial
 from traceops.doctor.nodes import Nodes, Seat
 from traceops.doctor.runs import Runner
 from traceops.doctor.trials import run_job
@@ -50,11 +53,73 @@ def test_a_gpu_that_fails_alone_is_left_out_and_no_setting_is_tried_against_it(w
     assert {row.gpus for row in checkup.measured if row.op == "all_reduce"} == {(0, 1, 3)}
 
 
-def test_what_a_variable_may_be_guilty_of_is_looked_into_first():
-    machine = PaperMachine(broken={1: DIES})
-    checkup = machine.check_up({"NCCL_SOCKET_IFNAME": "eth0"})
+@pytest.fixture
+def timed(monkeypatch):
+    """Checks a machine up by its own clock."""
+
+    def check_up(machine: PaperMachine, *args: Any, **options: Any) -> Checkup:
+        clock = SimpleNamespace(monotonic=lambda: machine.now, time=lambda: machine.now)
+        monkeypatch.setattr("traceops.doctor.course.time", clock)
+        monkeypatch.setattr("traceops.doctor.checkup.time", clock)
+        return machine.check_up(*args, **options)
+
+    return check_up
+
+
+@pytest.mark.parametrize(
+    "environ", [{"NCCL_SOCKET_IFNAME": "eth0"}, {"NCCL_SOCKET_IFNAME": "eth0", "NCCL_IB_HCA": "mlx5"}]
+)
+def test_the_likeliest_variable_is_looked_into_first_and_then_each_gpu(environ, timed):
+    """Else the time is used up by settings, which all fail, and nobody knows of the GPU."""
+    machine = PaperMachine(8, broken={0: DIES})
+    checkup = timed(machine, environ)
     assert machine.tried[0] == ({}, ("NCCL_SOCKET_IFNAME",))
-    assert shown(checkup) == "0,2,3"
+    assert [set_ for set_, unset in machine.tried if unset][1:] == [machine.jobs[1 + 1].set] * 8  # each alone
+    assert shown(checkup) == "1,2,3,4,5,6,7" and checkup.seconds < 140
+
+
+@pytest.mark.parametrize("why", [BUSY, DIES])
+def test_a_variable_and_a_gpu_are_at_fault(why, timed):
+    def starts(environ):
+        return "no socket interface found" if environ.get("NCCL_SOCKET_IFNAME") == "nosuch0" else None
+
+    machine = PaperMachine(4, broken={3: why}, starts=starts)
+    checkup = timed(machine, {"NCCL_SOCKET_IFNAME": "nosuch0", "NCCL_ALGO": "Ring"})
+    assert checkup.settings is not None and checkup.fallback is None
+    change = checkup.settings.change
+    assert (change.set, change.unset) == ({"CUDA_VISIBLE_DEVICES": "0,1,2"}, ("NCCL_SOCKET_IFNAME",))
+    assert change.does.startswith("leaves GPU 3 out; lets NCCL find a network interface")
+    [look] = [look for look in checkup.looks if look.what == "GPU 3 alone"]
+    assert "GPUs 0, 1, 2 work without the others" in look.why
+
+
+def test_what_kept_every_gpu_from_working_alone_is_not_told_where_it_is_mended():
+    def starts(environ):
+        return "invalid usage" if environ.get("NCCL_PROTO") == "bogus" else None
+
+    checkup = PaperMachine(starts=starts).check_up({"NCCL_ALGO": "Ring", "NCCL_PROTO": "bogus"})
+    assert checkup.settings is not None and checkup.settings.change.unset == ("NCCL_PROTO",)
+    assert not [look for look in checkup.looks if look.what.endswith("alone")]
+
+
+def test_time_is_kept_for_two_halves_that_do_not_reach_each_other(timed):
+    across = tuple((one, other) for one in range(4) for other in range(4, 8))
+    checkup = timed(PaperMachine(8, bad_pairs=across))
+    assert shown(checkup) == "0,1,2,3" and checkup.seconds < 180
+
+
+def test_a_quick_checkup_tests_pairs_where_sums_are_wrong():
+    checkup = PaperMachine(8, bad_gpus=(2,)).check_up(quick=True)
+    assert shown(checkup) == "0,1,3,4,5,6,7"
+
+
+def test_a_gpu_to_stand_in_is_one_of_those_that_were_to_be_tested(timed):
+    checkup = PaperMachine(broken={1: DIES}).check_up(gpus=(3, 1))
+    assert checkup.fallback == 2 and shown(checkup) == "3"
+    checkup = timed(PaperMachine(broken={1: DIES}), gpus=(3, 1), budget_s=5.0)
+    assert checkup.fallback == 2 and shown(checkup) == "3"
+    [look] = [look for look in checkup.looks if look.what == "one GPU alone"]
+    assert look.level == "not_evaluated"
 
 
 def test_two_gpus_whose_pairs_fail():
@@ -121,6 +186,26 @@ def test_messages_name_gpus_as_nvidia_smi_does():
     machine.check_up({"CUDA_VISIBLE_DEVICES": "5,4,0,1"})
     assert machine.jobs[0].names == (5, 4, 0, 1) and machine.jobs[-1].names == (5, 0, 1)
     assert {job.names for job in machine.jobs if len(job.devices) == 1} == {(5,), (4,), (0,), (1,)}
+
+
+def test_who_hangs_with_all_is_found_though_the_first_pair_accuses_another():
+    """A pair that hangs ends the test: of GPU 0's pairs only one is seen at a time."""
+
+    class Hangs(PaperMachine):
+        def _trials(self, job, environ):
+            trials = super()._trials(job, environ)
+            real = job.names
+            if 0 not in real or len(real) == 1:
+                return trials
+            if "all_reduce" in job.stages:
+                outcomes = {"start": "ok", "all_reduce": "hung"}
+                return tuple(
+                    Trial(n, outcomes.get(n, "not_evaluated"), job.devices, 1.0, 9.0) for n in job.stages
+                )
+            hung = PairState((0, len(real) - 1), "hung"), PairState((1, 2), "ok")
+            return trials[0], replace(trials[1], outcome="hung", pairs=hung)
+
+    assert shown(Hangs().check_up()) == "1,2,3"
 
 
 def test_gpus_of_other_makes_are_counted_as_nvidia_smi_does():

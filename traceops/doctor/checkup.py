@@ -199,7 +199,8 @@ def _with_treatment(checkup: Checkup, course: Course) -> Checkup:
         settings = Remedy(chosen.change, best if best is not None else chosen.gbs, before)
         remedies = (settings, *remedies[1:])  # with the number of the full test
     elif course.stand_in is not None:
-        does = f"shows GPU {course.stand_in} only, the first that works by itself"
+        which = "the first that works by itself" if course.apart.alone else "the first of those to test"
+        does = f"shows GPU {course.stand_in} only, {which}"
         settings = Remedy(Change(course.apart.shown((course.stand_in,)), does=does), None, None)
     references = _references(checkup, course)
     return replace(

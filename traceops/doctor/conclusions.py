@@ -92,7 +92,7 @@ def _value(course: Course, name: str) -> str | None:
 
 def _pairs(course: Course) -> list[Look]:
     """Pairs that fail; of slow ones TO-C002 tells."""
-    pairs = course.bad_pairs
+    pairs = course.apart.bad_pairs
     if not pairs:
         return []
     culprits = shared_by(pairs)
@@ -109,7 +109,8 @@ def _pairs(course: Course) -> list[Look]:
 
 def _left_out(course: Course) -> str:
     """Whether the others work without the devices at fault."""
-    for one in course.treatment.tried:
+    tried = course.treatment.tried
+    for one in sorted(tried, key=lambda one: not one.works):
         if "CUDA_VISIBLE_DEVICES" in one.change.set:
             kept = ", ".join(str(gpu) for gpu in one.trials[0].gpus)
             return f"GPUs {kept} {'work' if one.works else 'do not work either'} without the others"
@@ -154,8 +155,17 @@ def _alone(course: Course) -> list[Look]:
     """Devices that fail by themselves; where none does, that one can stand in for all."""
     tested, bad = course.apart.alone, [trial for trial in course.apart.alone if trial.outcome in BAD]
     one = "GPU" if course.runner.gpus else "rank"
-    if tested and not bad and course.fallback is not None:
+    if course.fallback is not None and not tested:
+        why = "the time for tests was used up"
+        return [
+            _look(
+                course, f"one {one} alone", "not tested", "not_evaluated", why, "give more time: --budget 600"
+            )
+        ]
+    if course.fallback is not None and not bad:
         return [_look(course, f"one {one} alone", "works", "ok", "it can stand in for the others", "")]
+    if course.treatment.chosen is not None and not course.apart.sound:
+        return []  # what kept all of them from working alone is mended
     said: dict[str, list[int]] = {}
     for trial in bad:
         said.setdefault(f"{trial.name} {trial.outcome}: {trial.message}", []).append(trial.gpus[0])

@@ -14,9 +14,9 @@ from traceops.doctor.assess import (
     assess_each,
     expected_gbs,
     large_all_reduce,
-    to_leave_out,
+    shared_by,
 )
-from traceops.doctor.candidates import suspicious, words
+from traceops.doctor.candidates import words
 from traceops.doctor.configuration import Configuration
 from traceops.doctor.deadlines import FULL_S, LEAST_S, PATIENT_S, SHORT_S, within
 from traceops.doctor.isolate import Isolation
@@ -39,8 +39,7 @@ class Course:
 
     machines, around: of all nodes. past: what this machine gave before. until: by this process's monotonic clock.
     costly: variables of the environment that cost speed. enough_gbs: from here a large all-reduce is not slow.
-    apart: tests of some devices without the others. stand_in: the device that works alone, where the first does not.
-    bad_pairs: of this node, that fail with the environment as it is.
+    apart: tests of some devices without the others. stand_in: the device for the fallback, where it is not the first.
     """
 
     runner: Runner
@@ -60,7 +59,6 @@ class Course:
     scope: Scope = "node"
     fallback: int | None = None
     stand_in: int | None = None
-    bad_pairs: tuple[Pair, ...] = ()
     untested: str = ""
 
     def __post_init__(self) -> None:
@@ -76,65 +74,49 @@ class Course:
             return
         if not (situation.broken or situation.slow or situation.costly):
             return
-        self.bad_pairs = first.node.bad_pairs
-        without = self._without_some(first, situation)
-        if self.apart.broken and self.apart.sound:  # what fails alone, where others do not, no setting cures
-            tried = () if without is None else (without,)
-            self.treatment = Treatment(tried, without if without is not None and without.works else None)
-        elif not first.node.hopeless:
-            self.treatment = treat(
-                situation, self._attempt(situation), self.state.gbs, self.enough_gbs.get(self.scope)
-            )
-            if without is not None:
-                chosen = self.treatment.chosen or (without if without.works else None)
-                self.treatment = replace(
-                    self.treatment, tried=(without, *self.treatment.tried), chosen=chosen
-                )
+        self._isolate(first)
+        without = self.apart.without(shared_by(self.apart.bad_pairs))
+        if not first.node.hopeless and not self.apart.at_fault:
+            attempt = self._attempt(situation)
+            self.treatment = treat(situation, attempt, self.state.gbs, self.enough_gbs.get(self.scope))
+        if without is not None:
+            chosen = self.treatment.chosen or (without if without.works else None)
+            self.treatment = replace(self.treatment, tried=(without, *self.treatment.tried), chosen=chosen)
         self._hold_to_the_full_test(situation)
         if self.treatment.chosen is None and situation.broken and situation.world > 1:
-            self._with_fewer(first, tried=without is not None)
+            self._with_fewer(first, situation)
 
-    def _without_some(self, first: Configuration, situation: Situation) -> Tried | None:
-        """Whether the others work without devices that fail alone, or that all pairs share that fail.
-
-        Variables that may be at fault are looked into first: each fails alone too with an interface that is not there.
-        """
+    def _isolate(self, first: Configuration) -> None:
+        """Looks for what is one device's own, where what failed does not tell or no setting can help."""
         state = first.node
-        if state.bad_pairs:
-            return self.apart.without(state.culprits)
-        suspects = suspicious(situation) and not state.hopeless
-        several = situation.world > 1 == len(self.runner.counts)
-        if several and (state.one_device or "start" in state.failed) and not suspects:
+        self.apart.bad_pairs = state.bad_pairs
+        if len(self.runner.counts) > 1 or sum(self.runner.counts) == 1:
+            return
+        if state.one_device:
             self.apart.test_alone()
-            return self.apart.without(self.apart.broken)
-        return None
+        elif any(trial.name == "all_reduce" and trial.outcome == "wrong" for trial in first.trials):
+            self.apart.bad_pairs = state.bad_pairs or self._pairs_that_fail(first)
 
-    def _with_fewer(self, first: Configuration, *, tried: bool) -> None:
+    def _with_fewer(self, first: Configuration, situation: Situation) -> None:
         """Where nothing lets all devices work together: as many as do, or one in the place of all."""
         if first.node.hopeless and not self.apart.alone:
             return
         self.apart.test_alone()
-        if not tried:
-            self.bad_pairs = self.bad_pairs or self._pairs_that_fail(first)
-            without = self.apart.without(self.apart.broken or to_leave_out(self.bad_pairs))
-            if without is not None:
-                chosen = without if without.works else None
-                self.treatment = replace(
-                    self.treatment, tried=(*self.treatment.tried, without), chosen=chosen
-                )
-                if chosen is not None:
-                    self.best = self._with(chosen)
-                    return
-        sound = self.apart.sound
-        if sound or not self.apart.alone:
+        self.apart.bad_pairs = self.apart.bad_pairs or self._pairs_that_fail(first)
+        fewer = self.apart.fewer(situation, self.enough_gbs.get(self.scope))
+        new = tuple(one for one in fewer.tried if one not in self.treatment.tried)
+        self.treatment = Treatment((*self.treatment.tried, *new), fewer.chosen)
+        if fewer.chosen is not None:
+            self.best = self._with(fewer.chosen)
+        elif self.apart.sound or not self.apart.alone:
             self.fallback = sum(self.runner.counts)
-            other = self.runner.gpus and sound and sound[0] != self.runner.tested[0]
-            self.stand_in = sound[0] if other else None
+            device = (self.apart.sound or self.runner.tested)[0]
+            self.stand_in = device if device not in self.runner.gpus[:1] else None
 
     def _pairs_that_fail(self, first: Configuration) -> tuple[Pair, ...]:
-        """Those of a test by themselves, where one of all devices ended before it came to them."""
-        untested = any(trial.name == "pairs" and trial.outcome == "not_evaluated" for trial in first.trials)
-        return self.apart.test_pairs() if untested and "start" not in first.node.failed else ()
+        """Those of a test by themselves, where none came to them."""
+        tested = any(trial.name == "pairs" and trial.outcome != "not_evaluated" for trial in first.trials)
+        return () if tested or "start" in first.node.failed else self.apart.test_pairs()
 
     @property
     def state(self) -> Assessment:
@@ -226,12 +208,16 @@ class Course:
         )
 
     def _attempt(self, situation: Situation) -> Callable[[Change], Tried]:
-        works = False
+        works, tried = False, False
 
         def attempt(change: Change) -> Tried:
-            nonlocal works
+            nonlocal works, tried
+            if tried or change.set:  # the likeliest variable is faster removed than every device tested alone
+                self._stop_for_a_device(situation)
             left = self._left()
-            if left < LEAST_S + (FULL_S if works else 0.0):  # what works is to be tested in full
+            if left < LEAST_S + (
+                FULL_S if works else self._for_fewer(situation)
+            ):  # what works is to be tested in full
                 self.untested = (
                     "the time for tests was used up before everything that may help had been tried"
                 )
@@ -240,11 +226,23 @@ class Course:
                 f"trying {words(change)}" if change.size else "measuring the environment as it is again"
             )
             trials = self._run(self.scope, self._short(situation, change, left))
-            tried = Tried(change, trials, self._gbs(trials))
-            works = works or tried.works
-            return tried
+            one = Tried(change, trials, self._gbs(trials))
+            works, tried = works or one.works, True
+            return one
 
         return attempt
+
+    def _stop_for_a_device(self, situation: Situation) -> None:
+        """Raises NoTime where ranks do not start because of a device that fails alone: no setting cures that."""
+        if "start" in situation.failed and situation.world > 1 == len(self.runner.counts):
+            self.apart.test_alone()
+            if self.apart.at_fault:
+                raise NoTime
+
+    def _for_fewer(self, situation: Situation) -> float:
+        """Seconds to keep for a test of each device alone, and of some without the others."""
+        alone = situation.broken and situation.world > 1 and not self.apart.alone
+        return LEAST_S * (alone + bool(self.apart.bad_pairs))
 
     def _short(self, situation: Situation, change: Change, left: float) -> Ask:
         """A start, a sum, a large message, and again what failed or was not come to."""

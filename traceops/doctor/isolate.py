@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Thread
 from typing import TypeVar
 
-from traceops.doctor.assess import Pair, assess
+from traceops.doctor.assess import Pair, assess, to_leave_out
+from traceops.doctor.candidates import words
 from traceops.doctor.deadlines import LEAST_S, SHORT_S, within
 from traceops.doctor.model import BAD, Change, Trial
 from traceops.doctor.runs import Ask, Runner, stages_of
+from traceops.doctor.situation import Situation
 from traceops.doctor.surroundings import hidden_but
-from traceops.doctor.treat import Tried
+from traceops.doctor.treat import NoTime, Treatment, Tried, treat
 from traceops.launch import fallback
 
 # As the one device trains that stands in for all: what is wrong with the network is no fault of its own.
@@ -26,7 +28,8 @@ _T = TypeVar("_T")
 class Isolation:
     """left: seconds of the checkup that remain. keep: told of every test. one_make: whether all GPUs are alike.
 
-    alone: the tests of every device by itself, empty until they were made.
+    alone: the tests of every device by itself, empty until they were made. bad_pairs: of this node, that fail with no
+    setting changed. left_out: what came of it to leave these devices out, with no setting changed.
     """
 
     runner: Runner
@@ -35,6 +38,8 @@ class Isolation:
     keep: Callable[[tuple[Trial, ...]], None]
     one_make: bool = True
     alone: tuple[Trial, ...] = ()
+    bad_pairs: tuple[Pair, ...] = ()
+    left_out: dict[tuple[int, ...], Tried] = field(default_factory=dict)
 
     @property
     def broken(self) -> tuple[int, ...]:
@@ -46,6 +51,11 @@ class Isolation:
         """Devices of the first node of which all tests alone were right."""
         seen = dict.fromkeys(trial.gpus[0] for trial in self._here())
         return tuple(device for device in seen if device not in self.broken)
+
+    @property
+    def at_fault(self) -> tuple[int, ...]:
+        """Devices that fail alone where others do not: no setting cures that."""
+        return self.broken if self.sound else ()
 
     def _here(self) -> list[Trial]:
         first = self.runner.nodes.hosts[:1]
@@ -68,42 +78,87 @@ class Isolation:
         self.alone = tuple(trial for trials in told for trial in trials)
         self.keep(self.alone)
 
-    def test_pairs(self) -> tuple[Pair, ...]:
-        """Pairs that fail, where a test of all devices ended before it came to them."""
+    def test_pairs(self, out: Sequence[int] = ()) -> tuple[Pair, ...]:
+        """Pairs that fail of all devices but these, where a test of all together ended before it came to them."""
         if len(self.runner.counts) > 1 or self.left() < 2 * LEAST_S:
             return ()
         self.tell("testing which pairs fail")
-        trials = self.runner.run(
-            "node", Ask(stages_of("start", "pairs"), Change(), within(SHORT_S, self.left()))
-        )
+        rest, change = self._rest(out) if out else (self.runner, Change())
+        trials = rest.run("node", Ask(stages_of("start", "pairs"), change, within(SHORT_S, self.left())))
         self.keep(trials)
         return assess(trials).bad_pairs
 
+    def fewer(self, situation: Situation, enough_gbs: float | None) -> Treatment:
+        """Without those that fail alone, and without as few more as it takes that no two fail together.
+
+        Where that does not start, settings may be at fault besides: those are tried without them.
+        """
+        tried: list[Tried] = []
+        out: tuple[int, ...] = ()
+        while out != (more := tuple(sorted({*self.at_fault, *to_leave_out(self.bad_pairs)}))):
+            without = self.without(more)
+            if without is None:
+                return Treatment(tuple(tried))
+            out = more
+            tried.append(without)
+            if without.works:
+                return Treatment(tuple(tried), without)
+            state = assess(without.trials)
+            if not self.at_fault or "start" not in state.failed:
+                found = state.bad_pairs or self.test_pairs(out)
+                self.bad_pairs = tuple(dict.fromkeys((*self.bad_pairs, *found)))
+        if not self.at_fault:  # else they were tried on all
+            return Treatment(tuple(tried))
+        cured = treat(situation, partial(self._attempt, out), None, enough_gbs)
+        return replace(cured, tried=(*tried, *cured.tried))
+
     def without(self, out: Sequence[int]) -> Tried | None:
         """Whether those that are left work together; None where they are fewer than two, or cannot be hidden."""
-        tested = self.runner.tested
-        # In the order in which CUDA counts what it is shown, whatever order --gpus names.
-        kept = tuple(gpu for gpu in self.runner.gpus if gpu in tested and gpu not in out)
-        if not out or len(self.runner.counts) > 1 or len(kept) < 2 or self.left() < LEAST_S:
-            return None
-        names = ", ".join(map(str, out))
-        which = f"GPU {names}" if len(out) == 1 else f"GPUs {names}"
-        self.tell(f"trying without {which}")
+        out = tuple(out)
+        if out not in self.left_out:
+            try:
+                self.left_out[out] = self._attempt(out, Change())
+            except NoTime:
+                return None
+        return self.left_out[out]
+
+    def _attempt(self, out: tuple[int, ...], change: Change) -> Tried:
+        """A change on those that are left. Raises NoTime, also where they are fewer than two."""
+        rest, hides = self._rest(out)
+        if not out or len(self.runner.counts) > 1 or len(rest.devices) < 2 or self.left() < LEAST_S:
+            raise NoTime
+        also = f", {words(change)}" if change.size else ""
+        self.tell(f"trying without {_names(out)}{also}")
         change = Change(
-            self.shown(kept), does=f"leaves {which} out",
-            costs=f"{len(out)} of {len(tested)} GPUs, and as much of the batch of a step",
+            hides.set | change.set, change.unset,
+            "; ".join(filter(None, (hides.does, change.does))), "; ".join(filter(None, (hides.costs, change.costs))),
         )  # fmt: skip
-        rest = replace(self.runner, gpus=kept, devices=tuple(range(len(kept))))
         stages = stages_of("start", "all_reduce", "pairs", "ddp_step", "sweep")
         trials = rest.run("node", Ask(stages, change, within(SHORT_S, self.left()), (), 3.0))
         self.keep(trials)
         return Tried(change, trials, assess(trials).gbs)
+
+    def _rest(self, out: Sequence[int]) -> tuple[Runner, Change]:
+        """The devices that are left, and what hides the others."""
+        tested = self.runner.tested
+        # In the order in which CUDA counts what it is shown, whatever order --gpus names.
+        kept = tuple(gpu for gpu in self.runner.gpus if gpu in tested and gpu not in out)
+        hides = Change(
+            self.shown(kept), does=f"leaves {_names(out)} out",
+            costs=f"{len(out)} of {len(tested)} GPUs, and as much of the batch of a step",
+        )  # fmt: skip
+        return replace(self.runner, gpus=kept, devices=tuple(range(len(kept)))), hides
 
     def shown(self, kept: Sequence[int]) -> dict[str, str]:
         """Variables that hide all GPUs but these from CUDA."""
         shown = {"CUDA_VISIBLE_DEVICES": hidden_but(kept, self.runner.environ, self.runner.gpus)}
         # CUDA puts the fastest first where they differ; the doctor counts as nvidia-smi.
         return shown if self.one_make else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **shown}
+
+
+def _names(gpus: Sequence[int]) -> str:
+    """'GPU 2', 'GPUs 1, 5'."""
+    return f"GPU{'' if len(gpus) == 1 else 's'} {', '.join(map(str, gpus))}"
 
 
 def _at_once(calls: Sequence[Callable[[], _T]]) -> list[_T]:
