@@ -173,6 +173,52 @@ def test_functions_of_plugins_may_have_spaces(tmp_path: Path) -> None:
     assert [quote.text for quote in log.warnings] == [f"node-0:194:710 [0] {function} {text}"]
 
 
+def test_functions_of_nccl_follow_in_brackets(tmp_path: Path) -> None:
+    head = "node-0:194:710 [1] misc/strongstream.cc:424 (ncclStrongStreamSynchronize)"  # as 2.29 writes it
+    log = read(tmp_path, f"[2026-07-23 04:16:01] {head} NCCL WARN Cuda failure 'unspecified launch failure'")
+    assert [quote.text for quote in log.warnings] == [
+        f"{head} NCCL WARN Cuda failure 'unspecified launch failure'"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # vllm-project/vllm issues 15769, 5405 and 2734: plain, escapes spelt out, and without their first character
+        ("(RayWorkerWrapper pid=7) ", " [repeated 15x across cluster]"),
+        ("ESC[36m(RayWorkerVllm pid=7)ESC[0m ", "ESC[32m [repeated 15x across cluster]ESC[0m"),
+        (
+            " [36m(RayWorkerVllm pid=7) [0m ",
+            " [32m [repeated 4x across cluster] (Ray deduplicates logs by default. Set …) [0m",
+        ),
+        ("\x1b[36m(Worker pid=7)\x1b[0m ", "\x1b[32m [repeated 4x across cluster]\x1b[0m"),
+    ],
+)
+def test_what_ray_says_once_for_several(tmp_path: Path, before: str, after: str) -> None:
+    head = "vm:7:7 [0] NCCL INFO"
+    said = (
+        "Using network Socket",
+        "NCCL_CUMEM_ENABLE set by environment to 0.",
+        LINK.removeprefix(f"{head} "),
+    )
+    log = read(tmp_path, START, *(f"{before}{head} {text}{after}" for text in said))
+    assert [network.plugin for network in log.networks] == ["Socket"]
+    assert [(setting.name, setting.value) for setting in log.settings] == [("NCCL_CUMEM_ENABLE", "0")]
+    ((connection,),) = (communicator.connections for communicator in log.communicators)
+    assert (connection.detail, connection.quote.line) == ("CUMEM", 4)
+
+
+@pytest.mark.parametrize("host", ["<cluster_name>", "[pod-name]"])
+def test_hosts_whose_names_were_taken_out(tmp_path: Path, host: str) -> None:
+    """NVIDIA/nccl issue 952, vllm-project/vllm issue 2734."""
+    lines = (line.replace("vm:", f"{host}:") for line in (START, LINK))
+    (communicator,) = read(tmp_path, *(f"(Worker pid=7) {line}" for line in lines)).communicators
+    assert [(place.host, place.pid) for place in communicator.places.values()] == [(host[1:-1], 7)]
+    assert [connection.quote.text for connection in communicator.connections] == [
+        LINK.replace("vm:", f"{host}:")
+    ]
+
+
 def test_lines_without_a_process_still_tell(tmp_path: Path) -> None:
     """People paste logs without the part that names their hosts."""
     log = read(

@@ -13,16 +13,25 @@ QUOTED_CHARACTERS = 300
 # A file that holds none of these holds no NCCL line; the second pair is printed without a host and a process.
 NEEDLES: tuple[bytes, ...] = (b"NCCL INFO ", b"NCCL WARN ", b"NCCL version ", b"RCCL version ")
 _MARK = re.compile(rb"NCCL (?:INFO|WARN) ")
-# ``host:123:456 [0] NCCL INFO ``, ``host:123:456 [0] init.cc:12 NCCL WARN ``; a plugin's function may have spaces.
-_DEVICE = re.compile(rb" \[(\d{1,4})\] (?:[^\n]{1,400}:\d{1,6} )?\Z")
+# ``host:123:456 [0] NCCL INFO ``, ``host:123:456 [0] init.cc:12 NCCL WARN ``; a plugin's function may have spaces, and
+# from 2.29 on the function's name follows in brackets.
+_DEVICE = re.compile(rb" \[(\d{1,4})\] (?:[^\n]{1,400}:\d{1,6} (?:\([^() \n]{1,200}\) )?)?\Z")
 _NUMBERS = re.compile(rb":(\d{1,10}):(\d{1,10})\Z")
 _HOST = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
+_REDACTED = re.compile(
+    rb"<([A-Za-z][\w.-]{0,60})>\Z|\[([A-Za-z][\w.-]{0,60})\]\Z"
+)  # ``<host>``, ``[pod-name]``
 _TIME_ZONE = re.compile(
     rb"\d\d:\d\d:\d\d[0-9.,]{0,12}[+-]\d\d:\Z"
 )  # …-07:00host: two digits are not the host's
 # Others, like torch, say it too, but without what it was built for.
 _VERSION = re.compile(rb"(?:[NR]CCL version \d{1,3}\.\d{1,3}[.0-9]{0,8}\+|RCCL version : \d)")
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-9;:?]{0,32}[A-Za-z]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_])")
+# Ray says a line of several workers once; of the colours around it, posts often lose the escape character.
+_REPEATED = re.compile(
+    rb"[ \t]{0,4}(?:(?:ESC|\^\[)?\[32m)?[ \t]{0,4}\[repeated \d{1,9}x across cluster\][^\r\n]*"
+)
+_REPEATED_NEEDLE = b"x across cluster]"
 _HEAD_BYTES = 600
 _MOST_BRACKETS = 8
 _SNIFFED_BYTES = 1 << 26
@@ -87,6 +96,8 @@ class LineReader:
                 continue
             if b"\x1b" in block:
                 block = _ESCAPE.sub(b"", block)
+            if _REPEATED_NEEDLE in block:
+                block = _REPEATED.sub(b"", block)
             for number, line in enumerate(block.split(b"\n"), first):
                 at = line.find(b"NCCL INFO ") + 10
                 if at < 10 and b"CCL " not in line:
@@ -169,6 +180,9 @@ def _parsed(line: bytes, start: int, end: int) -> tuple[int, str, int, int] | No
             continue
         before = line[start : numbers.start()]
         host = before[len(before.rstrip(_HOST)) :].lstrip(b".-")
+        begin = numbers.start() - len(host)
+        if not host and (redacted := _REDACTED.search(before)) is not None:
+            host, begin = redacted[1] or redacted[2], start + redacted.start()
         if host:
-            return numbers.start() - len(host), host.decode(), int(numbers[1]), int(device[1])
+            return begin, host.decode(), int(numbers[1]), int(device[1])
     return None
