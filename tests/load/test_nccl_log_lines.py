@@ -166,6 +166,13 @@ def test_warnings_once_and_p2p_that_is_off(tmp_path: Path) -> None:
     ]
 
 
+def test_cuda_says_that_gpus_cannot_reach_each_other(tmp_path: Path) -> None:
+    """NVIDIA/nccl issue 1637: NCCL 2.25 asks CUDA for it with P2P switched off, too."""
+    text = "NCCL WARN Cuda failure 217 'peer access is not supported between these two devices'"
+    log = read(tmp_path, f"vm:7:7 [1] transport/shm.cc:590 {text}")
+    assert len(log.p2p_disabled) == 1
+
+
 def test_functions_of_plugins_may_have_spaces(tmp_path: Path) -> None:
     text = "NCCL WARN NET/OFI Request 0x7f completed with error. RC: 103"
     function = "int cm_req_handle_error_entry(nccl_net_ofi_context_t*, fid_cq*, uint16_t):46"

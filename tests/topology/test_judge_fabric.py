@@ -144,6 +144,13 @@ def test_only_settings_that_switch_p2p_off_are_blamed(name, value, off):
     assert ("TO-P002" in found) is off  # no topology says what else there is
 
 
+def test_a_setting_takes_nothing_from_gpus_that_cannot_reach_each_other():
+    """NVIDIA/nccl issue 1637: P2P was switched off, and CUDA said that it is not supported there."""
+    refused = quote("NCCL WARN Cuda failure 217 'peer access is not supported between these two devices'", 7)
+    assert "TO-P002" not in fired(Fabric((), log(BY_SHM, settings=(NO_P2P,), p2p_disabled=(refused,))))
+    assert "TO-P002" in fired(Fabric((NVLINK,), log(BY_SHM, settings=(NO_P2P,), p2p_disabled=(refused,))))
+
+
 def test_without_a_log_nobody_knows_which_way_nccl_took():
     assert "NCCL_DEBUG=INFO" in verdicts(Fabric((NVLINK,)))["TO-P002"].not_evaluated
 

@@ -48,6 +48,7 @@ _P2P_DISABLED = (
     b"Could not enable P2P between dev ",
     b"peer query failed between dev ",
     b"Legacy IPC not supported",
+    b"peer access is not supported between these two devices",  # CUDA's error 217
 )
 # First bytes of lines that there are many of and that tell nothing here.
 _PASSED_OVER: frozenset[bytes] = frozenset((

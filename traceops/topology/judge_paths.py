@@ -164,7 +164,7 @@ def _lost_link(talk: Talk, device: str | None, switched_off: Sequence[str], no_p
         return f"NVLink connects GPUs of this kind ({name}: {known.link})"
     if path is not None and path.kind in _NEAR and not no_p2p:
         return f"they hang at the same PCIe switches ({path.kind}), near enough for P2P"
-    if path is None and any(name.startswith("NCCL_P2P") for name in switched_off):
+    if path is None and not no_p2p and any(name.startswith("NCCL_P2P") for name in switched_off):
         return "nothing says that P2P would not work: it was switched off"
     if talk.connection.transport == "NET" and "NCCL_SHM_DISABLE" in switched_off:
         return "host memory is faster: it was switched off"
