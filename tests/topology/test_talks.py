@@ -113,6 +113,22 @@ def test_of_two_runs_in_one_log_the_last_counts(tmp_path):
         assert [verdict.rule for verdict in found if verdict.findings] == rules
 
 
+@pytest.mark.parametrize(
+    ("way", "clear"),
+    [
+        ("P2P/CUMEM", "GPUs of one host talk by P2P/CUMEM"),
+        ("SHM/direct/direct", "GPUs of one host talk by SHM/direct"),
+        ("P2P/MNNVL", ""),
+    ],
+)
+def test_one_rank_of_a_log_tells_what_stays_inside(tmp_path, way, clear):
+    """One process's file, or what Ray says once for all workers."""
+    lines = log_of(("a", "b"), True).splitlines()[:5]
+    (tmp_path / "log.txt").write_text("\n".join(lines).replace("P2P/CUMEM", way))
+    verdict = {each.rule: each for each in judge_fabric(named_fabric([tmp_path]))}["TO-P002"]
+    assert (verdict.clear or "") == clear
+
+
 def test_a_matrix_without_the_gpus_that_ranks_run_on_is_of_another_machine(tmp_path):
     (tmp_path / "log.txt").write_text(log_of(("a", "a"), True).replace("nvmlDev ", "nvmlDev 4"))
     (tmp_path / "topo.txt").write_text(MATRIX.replace("NV18", "SYS"))

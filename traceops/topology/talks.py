@@ -154,14 +154,18 @@ def names_are_of_several(communicator: Communicator) -> bool:
 def is_inside(
     source: Place | None, destination: Place | None, connection: Connection, of_several: bool
 ) -> bool | None:
-    """Whether a connection stays on one host; None where the hosts are not known.
+    """Whether a connection stays on one host; None where nothing tells.
 
-    Where several hosts share a name (`names_are_of_several`), what goes over the network is taken to leave.
+    Where several hosts share a name (`names_are_of_several`), what goes over the network is taken to leave. Where the
+    log has one end only, shared memory and P2P tell: between hosts P2P is MNNVL.
     """
     if connection.transport == "COLLNET":
         return False
     if source is None or destination is None or source.host is None or destination.host is None:
-        return None
+        within = connection.transport == "SHM" or (
+            connection.transport == "P2P" and connection.detail != "MNNVL"
+        )
+        return True if within else None
     leaves = of_several and connection.transport not in ("P2P", "SHM")
     return source.host == destination.host and not leaves
 
