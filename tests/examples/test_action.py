@@ -78,7 +78,7 @@ def pull_request(tmp_path):
 
 
 def test_a_regression_fails_and_the_fixed_push_passes_on_one_comment(checkout, pull_request, tmp_path):
-    event = checkout.push(0.04)
+    event = checkout.push(0.1)  # far beyond what a busy machine adds
     done = run_action(_TRAINING, pull_request, checkout.folder, event)
     assert done.code == 1, done.log
     assert (done.outputs["verdict"], done.outputs["exit-code"]) == ("regression", "1")
@@ -100,7 +100,10 @@ def test_a_regression_fails_and_the_fixed_push_passes_on_one_comment(checkout, p
     inputs = {**_TRAINING, "repeat": "1", "baseline": "small", "store": str(store)}
     done = run_action(inputs, pull_request, checkout.folder, checkout.push(0.01))
     assert done.code == 0, done.log
-    assert "::warning" not in done.log and not (checkout.folder / "profile" / "elsewhere").exists()
+    warned = [line for line in done.log.splitlines() if "::warning" in line]
+    # A busy machine may leave the step time open, which passes too.
+    assert all("step time is inconclusive" in line for line in warned), done.log
+    assert not (checkout.folder / "profile" / "elsewhere").exists()
     assert done.outputs["verdict"] in ("no_regression", "inconclusive") and done.outputs["exit-code"] == "0"
     (again,) = pull_request.read()["comments"]
     assert again["id"] == comment["id"] and again["body"] != comment["body"]
