@@ -105,6 +105,7 @@ def assess_each(trials: Sequence[Trial], hosts: Sequence[str], machines: Sequenc
         tuple(pair for one in each for pair in one.bad_pairs),
         tuple(pair for one in each for pair in one.slow_pairs),
         hopeless=next((one.hopeless for one in each if one.hopeless), ""),
+        one_device=next((one.one_device for one in each if one.hopeless), False),
     )
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from traceops.doctor.assess import Pair, shared_by, shared_text
+from traceops.doctor.assess import Pair, assess, shared_by, shared_text
 from traceops.doctor.candidates import words
 from traceops.doctor.course import Course
 from traceops.doctor.model import BAD, Level, Look, Trial
-from traceops.doctor.runs import Scope
+from traceops.doctor.runs import Scope, nodes_that_work
 from traceops.doctor.treat import WORTH_IT, Tried
 
 _AREA = "tests"
+_OTHER_MAKE = "no kernel image"  # of CUDA: torch was not built for such a GPU
 _SLOW: dict[Scope, tuple[str, str, str]] = {
     "node": (
         "all-reduce inside the host",
@@ -37,12 +39,20 @@ def conclusions(course: Course) -> tuple[Look, ...]:
         *_slow(course),
         *_hopeless(course),
         *_alone(course),
+        *_nodes(course),
         *_not_tried(course),
     )
 
 
 def _look(course: Course, what: str, found: str, level: Level, why: str, advice: str, **facts: Any) -> Look:
     return Look(course.runner.nodes.hosts[0], _AREA, what, found, level, why, advice, facts)
+
+
+def _of_each_host(course: Course, trials: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:
+    """The trials of each node by itself, where it has any."""
+    hosts = course.runner.nodes.hosts
+    each = [(host, [trial for trial in trials if trial.hosts in ((host,), ())]) for host in hosts]
+    return [(host, own) for host, own in each if own]
 
 
 def _costs_of_settings(course: Course) -> list[Look]:
@@ -92,7 +102,14 @@ def _value(course: Course, name: str) -> str | None:
 
 def _pairs(course: Course) -> list[Look]:
     """Pairs that fail; of slow ones TO-C002 tells."""
-    pairs = course.apart.bad_pairs
+    assert course.first is not None
+    if len(course.runner.counts) == 1:
+        return _pairs_of(course, course.runner.nodes.hosts[0], course.apart.bad_pairs)
+    each = _of_each_host(course, course.first.trials)
+    return [look for host, own in each for look in _pairs_of(course, host, assess(own).bad_pairs)]
+
+
+def _pairs_of(course: Course, host: str, pairs: Sequence[Pair]) -> list[Look]:
     if not pairs:
         return []
     culprits = shared_by(pairs)
@@ -104,7 +121,23 @@ def _pairs(course: Course) -> list[Look]:
     )
     facts = {"pairs": [list(pair) for pair in pairs], "gpus": list(culprits)}
     found = "fail or give wrong values"
-    return [_look(course, f"pairs {_pairs_text(pairs)}", found, "error", why, advice, **facts)]
+    look = _look(course, f"pairs {_pairs_text(pairs)}", found, "error", why, advice, **facts)
+    return [replace(look, host=host)]
+
+
+def _nodes(course: Course) -> list[Look]:
+    """Of several nodes that do not work together, those on which the GPUs do."""
+    assert course.first is not None
+    hosts, work = course.runner.nodes.hosts, nodes_that_work(course.runner, course.first.trials)
+    if len(hosts) == 1 or not work or course.treatment.chosen is not None or not course.state.failed:
+        return []
+    others = ", ".join(host for host in hosts if host not in work)
+    found = f"{', '.join(work)} {'works' if len(work) == 1 else 'work'}"
+    why = "each by itself, with all its GPUs" if len(work) > 1 else "by itself, with all its GPUs"
+    advice = (
+        f"start jobs without {others}" if others else "see the network between them; one node alone can train"
+    )
+    return [_look(course, "nodes", found, "note", why, advice)]
 
 
 def _left_out(course: Course) -> str:
@@ -140,7 +173,7 @@ def _hopeless(course: Course) -> list[Look]:
         return []
     if "OSError" in why:
         advice = "make room where TMPDIR and -o point to, and see ulimit -n"
-    elif course.first.node.one_device:
+    elif course.first.node.one_device and _OTHER_MAKE not in why:
         advice = (
             "see what uses the GPUs (nvidia-smi) and their health (nvidia-smi -q), or test others with --gpus"
         )
@@ -166,6 +199,11 @@ def _alone(course: Course) -> list[Look]:
         return [_look(course, f"one {one} alone", "works", "ok", "it can stand in for the others", "")]
     if course.treatment.chosen is not None and not course.apart.sound:
         return []  # what kept all of them from working alone is mended
+    return [look for host, own in _of_each_host(course, bad) for look in _alone_on(course, host, own)]
+
+
+def _alone_on(course: Course, host: str, bad: Sequence[Trial]) -> list[Look]:
+    one = "GPU" if course.runner.gpus else "rank"
     said: dict[str, list[int]] = {}
     for trial in bad:
         said.setdefault(f"{trial.name} {trial.outcome}: {trial.message}", []).append(trial.gpus[0])
@@ -173,19 +211,19 @@ def _alone(course: Course) -> list[Look]:
     for why, devices in said.items():
         names = dict.fromkeys(devices)
         what = f"{one}{'' if len(names) == 1 else 's'} {', '.join(map(str, names))} alone"
-        rest = _left_out(course)
-        advice = (
-            "the trouble is not between the GPUs: see what uses the GPU (nvidia-smi) and its health (nvidia-smi -q)"
-            if course.runner.gpus
-            else "the trouble is not between the ranks: see the message"
-        )
-        looks.append(
-            _look(
-                course, what, f"{'does' if len(names) == 1 else 'do'} not work either", "error",
-                "; ".join(filter(None, (why, rest))), advice, gpus=list(names),
-            )
-        )  # fmt: skip
+        found = f"{'does' if len(names) == 1 else 'do'} not work either"
+        why = "; ".join(filter(None, (why, _left_out(course))))
+        look = _look(course, what, found, "error", why, _advice_alone(course, why), gpus=list(names))
+        looks.append(replace(look, host=host))
     return looks
+
+
+def _advice_alone(course: Course, why: str) -> str:
+    if not course.runner.gpus:
+        return "the trouble is not between the ranks: see the message"
+    if _OTHER_MAKE in why:
+        return "install a torch that is built for this make of GPU"
+    return "the trouble is not between the GPUs: see what uses the GPU (nvidia-smi) and its health (nvidia-smi -q)"
 
 
 def _not_tried(course: Course) -> list[Look]:

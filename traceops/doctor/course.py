@@ -22,7 +22,7 @@ from traceops.doctor.deadlines import FULL_S, LEAST_S, PATIENT_S, SHORT_S, withi
 from traceops.doctor.isolate import Isolation
 from traceops.doctor.job import SIZES
 from traceops.doctor.model import Change, Trial
-from traceops.doctor.runs import Ask, Runner, Scope, stages_of
+from traceops.doctor.runs import Ask, Runner, Scope, nodes_that_work, stages_of
 from traceops.doctor.situation import Situation
 from traceops.doctor.surroundings import Surroundings
 from traceops.doctor.treat import WORTH_IT, NoTime, Treatment, Tried, choose, treat
@@ -76,7 +76,7 @@ class Course:
             return
         self._isolate(first)
         without = self.apart.without(shared_by(self.apart.bad_pairs))
-        if not first.node.hopeless and not self.apart.at_fault:
+        if not first.node.hopeless and not self.apart.tells:
             attempt = self._attempt(situation)
             self.treatment = treat(situation, attempt, self.state.gbs, self.enough_gbs.get(self.scope))
         if without is not None:
@@ -90,9 +90,7 @@ class Course:
         """Looks for what is one device's own, where what failed does not tell or no setting can help."""
         state = first.node
         self.apart.bad_pairs = state.bad_pairs
-        if len(self.runner.counts) > 1 or sum(self.runner.counts) == 1:
-            return
-        if state.one_device:
+        if state.one_device and sum(self.runner.counts) > 1:
             self.apart.test_alone()
         elif any(trial.name == "all_reduce" and trial.outcome == "wrong" for trial in first.trials):
             self.apart.bad_pairs = state.bad_pairs or self._pairs_that_fail(first)
@@ -108,10 +106,10 @@ class Course:
         self.treatment = Treatment((*self.treatment.tried, *new), fewer.chosen)
         if fewer.chosen is not None:
             self.best = self._with(fewer.chosen)
-        elif self.apart.sound or not self.apart.alone:
+        elif not nodes_that_work(self.runner, first.trials) and (self.apart.sound or not self.apart.alone):
             self.fallback = sum(self.runner.counts)
             device = (self.apart.sound or self.runner.tested)[0]
-            self.stand_in = device if device not in self.runner.gpus[:1] else None
+            self.stand_in = device if self.runner.gpus and device != self.runner.gpus[0] else None
 
     def _pairs_that_fail(self, first: Configuration) -> tuple[Pair, ...]:
         """Those of a test by themselves, where none came to them."""
@@ -234,9 +232,9 @@ class Course:
 
     def _stop_for_a_device(self, situation: Situation) -> None:
         """Raises NoTime where ranks do not start because of a device that fails alone: no setting cures that."""
-        if "start" in situation.failed and situation.world > 1 == len(self.runner.counts):
+        if "start" in situation.failed and situation.world > 1 and self.scope == "node":
             self.apart.test_alone()
-            if self.apart.at_fault:
+            if self.apart.tells:
                 raise NoTime
 
     def _for_fewer(self, situation: Situation) -> float:

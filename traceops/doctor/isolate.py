@@ -44,38 +44,37 @@ class Isolation:
     @property
     def broken(self) -> tuple[int, ...]:
         """Devices of the first node that fail without any other."""
-        return tuple(dict.fromkeys(trial.gpus[0] for trial in self._here() if trial.outcome in BAD))
+        return tuple(gpu for host, gpu in self._broken() if host in self._first())
 
     @property
     def sound(self) -> tuple[int, ...]:
         """Devices of the first node of which all tests alone were right."""
-        seen = dict.fromkeys(trial.gpus[0] for trial in self._here())
-        return tuple(device for device in seen if device not in self.broken)
+        return tuple(gpu for host, gpu in self._sound() if host in self._first())
 
     @property
-    def at_fault(self) -> tuple[int, ...]:
-        """Devices that fail alone where others do not: no setting cures that."""
-        return self.broken if self.sound else ()
+    def tells(self) -> bool:
+        """Whether some devices fail alone and others do not, on whatever nodes: no setting cures that."""
+        return bool(self._broken() and self._sound())
 
-    def _here(self) -> list[Trial]:
-        first = self.runner.nodes.hosts[:1]
-        return [trial for trial in self.alone if trial.hosts in ((), first)]
+    def _broken(self) -> dict[tuple[tuple[str, ...], int], None]:
+        return {(trial.hosts, trial.gpus[0]): None for trial in self.alone if trial.outcome in BAD}
+
+    def _sound(self) -> list[tuple[tuple[str, ...], int]]:
+        every = dict.fromkeys((trial.hosts, trial.gpus[0]) for trial in self.alone)
+        return [device for device in every if device not in self._broken()]
+
+    def _first(self) -> tuple[tuple[str, ...], ...]:
+        return (), self.runner.nodes.hosts[:1]
 
     def test_alone(self) -> None:
-        """Start and train one step on every device of this node by itself, all at the same time; once only.
-
-        Of several nodes each tests its first device.
-        """
+        """Start and train one step on every device of every node by itself, all at the same time; once only."""
         if self.alone or self.left() < LEAST_S:
             return
-        one, each = ("GPU", "each GPU") if self.runner.gpus else ("rank", "each rank")
-        several = len(self.runner.counts) > 1
-        self.tell(f"trying one {one} alone" if several else f"trying {each} alone")
+        self.tell("trying each GPU alone" if self.runner.gpus else "trying each rank alone")
         ask = Ask(stages_of("start", "ddp_step"), _ALONE, within(SHORT_S, self.left()))
-        devices = self.runner.devices[:1] if several else self.runner.devices
-        jobs = [replace(self.runner, devices=(device,)) for device in devices]
-        told = _at_once([partial(job.run, "node", ask) for job in jobs])
-        self.alone = tuple(trial for trials in told for trial in trials)
+        jobs = [replace(self.runner, devices=(device,)) for device in self.runner.devices]
+        own = _at_once([partial(job.own, ask) for job in jobs])
+        self.alone = self.runner.share(tuple(trial for trials in own for trial in trials), ask)
         self.keep(self.alone)
 
     def test_pairs(self, out: Sequence[int] = ()) -> tuple[Pair, ...]:
@@ -95,7 +94,8 @@ class Isolation:
         """
         tried: list[Tried] = []
         out: tuple[int, ...] = ()
-        while out != (more := tuple(sorted({*self.at_fault, *to_leave_out(self.bad_pairs)}))):
+        alone = self.broken if self.tells else ()
+        while out != (more := tuple(sorted({*alone, *to_leave_out(self.bad_pairs)}))):
             without = self.without(more)
             if without is None:
                 return Treatment(tuple(tried))
@@ -104,10 +104,10 @@ class Isolation:
             if without.works:
                 return Treatment(tuple(tried), without)
             state = assess(without.trials)
-            if not self.at_fault or "start" not in state.failed:
+            if not alone or "start" not in state.failed:
                 found = state.bad_pairs or self.test_pairs(out)
                 self.bad_pairs = tuple(dict.fromkeys((*self.bad_pairs, *found)))
-        if not self.at_fault:  # else they were tried on all
+        if not alone:  # else they were tried on all
             return Treatment(tuple(tried))
         cured = treat(situation, partial(self._attempt, out), None, enough_gbs)
         return replace(cured, tried=(*tried, *cured.tried))

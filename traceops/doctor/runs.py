@@ -55,25 +55,34 @@ class Runner:
         logs: folder for the job's logs. Raises NodeError where a node does not answer long after this one is done.
         """
         meeting = self._meeting() if scope == "all" and len(self.counts) > 1 else None
-        job = Job(
-            ask.stages, self.devices, self.backend, ask.change.set, ask.change.unset, meeting,
-            ask.deadlines_s or {}, ask.sizes, ask.budget_s,
-            self.tested,
-        )  # fmt: skip
-        return self._told(job, meeting is not None, logs)
+        job = self._job(ask, meeting)
+        own = self.run_job(job, self.environ, *([] if logs is None else [logs]))
+        if meeting is None:
+            return self.share(tuple(self._as_counted(trial) for trial in own), ask)
+        return merged(self._gather(own, job), self.nodes.hosts)
 
-    def _told(self, job: Job, together: bool, logs: Any) -> tuple[Trial, ...]:
-        trials = self.run_job(job, self.environ, *([] if logs is None else [logs]))
-        own = trials if together else tuple(self._as_counted(trial) for trial in trials)
-        # A job that hangs on another node goes on for the deadline of one stage.
-        longest = max(job.deadline_s(stage) for stage in job.stages)
-        told = self.nodes.gather(own, tuple[Trial, ...], longest + MEET_S / 2)
-        if together:
-            return merged(told, self.nodes.hosts)
+    def own(self, ask: Ask) -> tuple[Trial, ...]:
+        """The trials of this node, which no other is told of."""
+        return tuple(self._as_counted(trial) for trial in self.run_job(self._job(ask), self.environ))
+
+    def share(self, own: tuple[Trial, ...], ask: Ask) -> tuple[Trial, ...]:
+        """The trials of all nodes, with the host of each, from this node's. Raises NodeError as `run` does."""
+        told = self._gather(own, self._job(ask))
         if len(told) == 1:
             return told[0]
         pairs = zip(told, self.nodes.hosts, strict=True)
         return tuple(replace(trial, hosts=(host,)) for node, host in pairs for trial in node)
+
+    def _gather(self, own: tuple[Trial, ...], job: Job) -> tuple[tuple[Trial, ...], ...]:
+        # A job that hangs on another node goes on for the deadline of one stage.
+        longest = max(job.deadline_s(stage) for stage in job.stages)
+        return self.nodes.gather(own, tuple[Trial, ...], longest + MEET_S / 2)
+
+    def _job(self, ask: Ask, meeting: Meeting | None = None) -> Job:
+        return Job(
+            ask.stages, self.devices, self.backend, ask.change.set, ask.change.unset, meeting,
+            ask.deadlines_s or {}, ask.sizes, ask.budget_s, self.tested,
+        )  # fmt: skip
 
     def _meeting(self) -> Meeting:
         port = self.nodes.first(_free_port() if self.nodes.leads else 0, int)
@@ -102,6 +111,13 @@ class Runner:
 def stages_of(*names: str) -> tuple[str, ...]:
     """These stages in the order in which a job runs them."""
     return tuple(stage for stage in STAGES if stage in names)
+
+
+def nodes_that_work(runner: Runner, trials: Sequence[Trial]) -> tuple[str, ...]:
+    """Of several nodes those whose GPUs work together, by the trials with the environment as it is."""
+    bad = {trial.hosts for trial in trials if trial.outcome in BAD}
+    each = zip(runner.nodes.hosts, runner.counts, strict=True)
+    return tuple(host for host, count in each if count > 1 and not bad & {(host,), ()})
 
 
 def merged(told: Sequence[tuple[Trial, ...]], hosts: Sequence[str]) -> tuple[Trial, ...]:

@@ -65,7 +65,7 @@ def _content(checkup: Checkup) -> dict[str, Any]:
         "verdict": doctor_verdict(checkup),
         "read": read_text(checkup),
         "facts": _facts(checkup),
-        "wrong": [f"{trial_text(trial)}." for trial in broken_trials(checkup)],
+        "wrong": [f"{trial_text(trial, checkup.hosts)}." for trial in broken_trials(checkup)],
         "looks": [look for look in looks_not_ok(checkup) if look.level in ("warning", "error")],
         "findings": [(finding, detail_tables.evidence_table(finding)) for finding in checkup.findings],
         "export": [] if settings is None else shell_lines(settings.change.set, settings.change.unset),

@@ -51,7 +51,7 @@ def doctor_verdict(checkup: Checkup) -> Verdict:
         look.level == "error" for look in looks
     )
     if broken:
-        said = f"{trial_text(broken[0])}."
+        said = f"{trial_text(broken[0], checkup.hosts)}."
     elif findings:
         said = f"{findings[0].title}. {findings[0].message}"
     else:
@@ -97,13 +97,14 @@ def broken_trials(checkup: Checkup) -> list[Trial]:
     return [trial for trial in checkup.trials if trial.as_it_is and trial.outcome in BAD]
 
 
-def trial_text(trial: Trial) -> str:
-    """'all_reduce hung after 30 s: rank 1 never came to it'."""
+def trial_text(trial: Trial, hosts: Sequence[str] = ()) -> str:
+    """'all_reduce hung after 30 s: rank 1 never came to it'; of several hosts with the one that it ran on."""
     how = {"wrong": "gave wrong results", "failed": "failed", "hung": "hung"}.get(
         trial.outcome, trial.outcome
     )
     after = f" after {trial.seconds:.0f} s" if trial.outcome == "hung" else ""
-    return f"{trial.name} {how}{after}" + (f": {trial.message.rstrip('.')}" if trial.message else "")
+    on = f" on {trial.hosts[0]}" if len(trial.hosts) == 1 < len(hosts) else ""
+    return f"{trial.name} {how}{on}{after}" + (f": {trial.message.rstrip('.')}" if trial.message else "")
 
 
 def look_text(look: Look) -> str:
@@ -234,7 +235,7 @@ def _with_settings(checkup: Checkup, settings: Remedy) -> Verdict:
     if settings.before_gbs is None:
         speed = f", all-reduce at {after}" if after else ""
         broken = broken_trials(checkup)
-        why = f": {trial_text(broken[0])}" if broken else ""
+        why = f": {trial_text(broken[0], checkup.hosts)}" if broken else ""
         return Verdict(
             "error", f"As the environment is, ranks cannot work together{why}. It works {change}{speed}."
         )
