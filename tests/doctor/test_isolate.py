@@ -208,6 +208,27 @@ def test_who_hangs_with_all_is_found_though_the_first_pair_accuses_another():
     assert shown(Hangs().check_up()) == "1,2,3"
 
 
+@pytest.mark.parametrize(
+    "why", ["NCCL: Cuda failure 2 'out of memory'", "uncorrectable ECC error encountered"]
+)
+def test_a_gpu_that_fails_only_with_the_others(why, timed):
+    """Alone it needs little memory, and may not touch the memory that is bad."""
+
+    class Partly(PaperMachine):
+        def _trials(self, job, environ):
+            trials = super()._trials(job, environ)
+            if 5 not in job.names or len(job.names) == 1:
+                return trials
+            failed = replace(trials[1], outcome="failed", message=why, failed=(job.names.index(5),))
+            rest = (replace(one, outcome="not_evaluated", measured=(), pairs=()) for one in trials[2:])
+            return trials[0], failed, *rest
+
+    checkup = timed(Partly(8), {"CUDA_VISIBLE_DEVICES": "7,6,5,4,3,2,1,0"})
+    assert shown(checkup) == "7,6,4,3,2,1,0" and checkup.seconds < 180
+    [look] = [look for look in checkup.looks if look.what == "GPU 5"]
+    assert look.level == "error" and why in look.why and "2, 1, 0 work without the others" in look.why
+
+
 def test_gpus_of_other_makes_are_counted_as_nvidia_smi_does():
     class Mixed(PaperMachine):
         @property

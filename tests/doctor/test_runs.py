@@ -16,7 +16,7 @@ def test_the_worst_that_any_node_says_is_what_became_of_it():
     row = Measured("all_reduce", (0, 1, 2, 3), 1 << 20, 100.0, 5.0)
     slower = Measured("all_reduce", (0, 1, 2, 3), 1 << 20, 120.0, 4.2)
     one = (
-        trial("start", "failed", "connection refused", said=("rank 0: refused",)),
+        trial("start", "failed", "connection refused", said=("rank 0: refused",), failed=(0,)),
         trial(
             "sweep",
             "ok",
@@ -36,7 +36,7 @@ def test_the_worst_that_any_node_says_is_what_became_of_it():
     start, sweep = merged((one, other), ("a", "b"))
     assert start.outcome == "hung" and start.hosts == ("a", "b") and start.gpus == (0, 1, 2, 3)
     assert start.message == "a: connection refused; b: stood at the store"
-    assert start.said == ("a: rank 0: refused",)
+    assert start.said == ("a: rank 0: refused",) and start.failed == (0,)
     assert sweep.measured == (slower,)
     # Rank 0 never came to the pair in which rank 2 waited for it.
     assert sweep.pairs == (

@@ -101,6 +101,7 @@ def test_a_rank_that_dies_is_the_cause_and_the_others_are_not() -> None:
     trials = run_job(_job("start", "ddp_step"), _environ(TRACEOPS_DOCTOR_FAULT="ddp_step:0:die"))
     assert [trial.outcome for trial in trials] == ["ok", "failed"]
     assert trials[1].message == "rank 0 was killed by SIGKILL; rank 1 then lost a connection"
+    assert trials[1].failed == (0,) and trials[0].failed == ()
     assert any("onnection" in line for line in trials[1].said)
 
 

@@ -46,7 +46,8 @@ class Assessment:
 
     bad_pairs: where some are right and others not. slow_pairs: less than half of what pairs with the same kind of path
     reach. culprits: the fewest GPUs of which each of those pairs has one. hopeless: why no setting can help.
-    one_device: whether that may be true of one device only.
+    one_device: whether that may be true of one device only. named: the up to three devices that failed of themselves
+    while most did not.
     """
 
     failed: frozenset[str] = frozenset()
@@ -57,6 +58,7 @@ class Assessment:
     culprits: tuple[int, ...] = ()
     hopeless: str = ""
     one_device: bool = False
+    named: tuple[int, ...] = ()
 
     @property
     def gbs(self) -> float | None:
@@ -85,8 +87,13 @@ def assess(trials: Sequence[Trial], machine: Machine | None = None) -> Assessmen
         tuple(bad_pairs),
         slow,
         shared_by(bad_pairs or slow),
-        *hopeless[:1][0] if hopeless else (),
+        *hopeless[0] if hopeless else ("", False),
+        named=next((trial.failed for trial in bad if _are_few(trial)), ()),
     )
+
+
+def _are_few(trial: Trial) -> bool:
+    return 0 < len(trial.failed) <= min(_MOST_SHARED, (len(trial.gpus) - 1) // 2)
 
 
 def assess_each(trials: Sequence[Trial], hosts: Sequence[str], machines: Sequence[Machine]) -> Assessment:

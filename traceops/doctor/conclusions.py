@@ -39,6 +39,7 @@ def conclusions(course: Course) -> tuple[Look, ...]:
         *_slow(course),
         *_hopeless(course),
         *_alone(course),
+        *_named(course),
         *_nodes(course),
         *_not_tried(course),
     )
@@ -216,6 +217,23 @@ def _alone_on(course: Course, host: str, bad: Sequence[Trial]) -> list[Look]:
         look = _look(course, what, found, "error", why, _advice_alone(course, why), gpus=list(names))
         looks.append(replace(look, host=host))
     return looks
+
+
+def _named(course: Course) -> list[Look]:
+    """Devices that failed with the others, though not alone, and without which the others work."""
+    named = course.apart.named
+    left_out = course.apart.left_out.get(tuple(sorted(named)))
+    if left_out is None or not left_out.works:
+        return []
+    assert course.first is not None
+    trial = next(trial for trial in course.first.trials if trial.failed == named)
+    why = f"{trial.name} failed: {trial.message}; {_left_out(course)}"
+    what = f"GPU{'' if len(named) == 1 else 's'} {', '.join(map(str, named))}"
+    found = f"{'fails' if len(named) == 1 else 'fail'} with the others, not alone"
+    advice = (
+        "see what uses the GPU (nvidia-smi), its health (nvidia-smi -q) and its links (nvidia-smi nvlink -s)"
+    )
+    return [_look(course, what, found, "error", why, advice, gpus=list(named))]
 
 
 def _advice_alone(course: Course, why: str) -> str:

@@ -89,7 +89,7 @@ class Course:
     def _isolate(self, first: Configuration) -> None:
         """Looks for what is one device's own, where what failed does not tell or no setting can help."""
         state = first.node
-        self.apart.bad_pairs = state.bad_pairs
+        self.apart.bad_pairs, self.apart.named = state.bad_pairs, state.named
         if state.one_device and sum(self.runner.counts) > 1:
             self.apart.test_alone()
         elif any(trial.name == "all_reduce" and trial.outcome == "wrong" for trial in first.trials):
@@ -240,7 +240,7 @@ class Course:
     def _for_fewer(self, situation: Situation) -> float:
         """Seconds to keep for a test of each device alone, and of some without the others."""
         alone = situation.broken and situation.world > 1 and not self.apart.alone
-        return LEAST_S * (alone + bool(self.apart.bad_pairs))
+        return LEAST_S * (alone + bool(self.apart.bad_pairs or self.apart.named))
 
     def _short(self, situation: Situation, change: Change, left: float) -> Ask:
         """A start, a sum, a large message, and again what failed or was not come to."""

@@ -29,7 +29,8 @@ class Isolation:
     """left: seconds of the checkup that remain. keep: told of every test. one_make: whether all GPUs are alike.
 
     alone: the tests of every device by itself, empty until they were made. bad_pairs: of this node, that fail with no
-    setting changed. left_out: what came of it to leave these devices out, with no setting changed.
+    setting changed. named: devices that then failed of themselves, while most did not. left_out: what came of it to
+    leave these devices out, with no setting changed.
     """
 
     runner: Runner
@@ -39,6 +40,7 @@ class Isolation:
     one_make: bool = True
     alone: tuple[Trial, ...] = ()
     bad_pairs: tuple[Pair, ...] = ()
+    named: tuple[int, ...] = ()
     left_out: dict[tuple[int, ...], Tried] = field(default_factory=dict)
 
     @property
@@ -88,14 +90,14 @@ class Isolation:
         return assess(trials).bad_pairs
 
     def fewer(self, situation: Situation, enough_gbs: float | None) -> Treatment:
-        """Without those that fail alone, and without as few more as it takes that no two fail together.
+        """Without those that fail alone, and without as few more as it takes that no two fail together; else `named`.
 
         Where that does not start, settings may be at fault besides: those are tried without them.
         """
         tried: list[Tried] = []
         out: tuple[int, ...] = ()
         alone = self.broken if self.tells else ()
-        while out != (more := tuple(sorted({*alone, *to_leave_out(self.bad_pairs)}))):
+        while out != (more := tuple(sorted({*alone, *to_leave_out(self.bad_pairs)} or self.named))):
             without = self.without(more)
             if without is None:
                 return Treatment(tuple(tried))

@@ -49,7 +49,7 @@ class Trial:
     was ended. deadline_s: what it was allowed. said: what it said of its failure, from its output. measured: bandwidths
     it gave. transports: ways NCCL says it took (``P2P/CUMEM``, ``SHM``, ``NET/Socket``). pairs: of a test of pairs,
     what became of each two of `gpus`. hosts: where it ran, of a checkup of several nodes; `gpus` of a trial over
-    several are ranks.
+    several are ranks. failed: those of `gpus` that failed of themselves, and not because another one was gone.
     """
 
     name: str
@@ -65,6 +65,7 @@ class Trial:
     transports: tuple[str, ...] = ()
     pairs: tuple[PairState, ...] = ()
     hosts: tuple[str, ...] = ()
+    failed: tuple[int, ...] = ()
 
     @property
     def as_it_is(self) -> bool:

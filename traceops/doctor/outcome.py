@@ -68,7 +68,9 @@ def _trial(job: Job, team: Team, ended: Ended, undead: Sequence[Child]) -> Trial
         outcome, message = "not_evaluated" if skipped else "ok", "; ".join(dict.fromkeys(skipped + notes))
     trial = _bare(job, stage, outcome, ended.seconds, message)
     pairs = _pairs(job, ranks, stage, ended.how) if stage == "pairs" else ()
-    return replace(trial, said=said, measured=_measured(job, ranks, stage), pairs=pairs)
+    failed = [_gpu(job, child.rank) for child in _causes(ranks)] if outcome == "failed" else []
+    measured = _measured(job, ranks, stage)
+    return replace(trial, said=said, measured=measured, pairs=pairs, failed=tuple(failed))
 
 
 def _bare(job: Job, stage: str, outcome: Outcome, seconds: float, message: str) -> Trial:
@@ -95,8 +97,7 @@ def _hung(job: Job, ranks: Sequence[Child], stage: str) -> str:
 
 def _failed(job: Job, ranks: Sequence[Child], stage: str) -> str:
     """Who died or raised what, who lost the connection to them, and who waited."""
-    failed = [child for child in ranks if child.failed]
-    causes = [child for child in failed if child.error is None or not lost_a_peer(child.error)] or failed
+    failed, causes = [child for child in ranks if child.failed], _causes(ranks)
     reasons: dict[str, list[int]] = {}
     for child in causes:
         reasons.setdefault(_reason(child), []).append(child.rank)
@@ -106,6 +107,12 @@ def _failed(job: Job, ranks: Sequence[Child], stage: str) -> str:
     if waited := [child.rank for child in ranks if not child.failed and not child.has(stage, "end")]:
         parts.append(f"{_who(job, waited)} waited")
     return "; ".join(parts)
+
+
+def _causes(ranks: Sequence[Child]) -> list[Child]:
+    """Those that failed of themselves; all that failed where each has lost another."""
+    failed = [child for child in ranks if child.failed]
+    return [child for child in failed if child.error is None or not lost_a_peer(child.error)] or failed
 
 
 def _reason(child: Child) -> str:

@@ -100,6 +100,7 @@ class Runner:
         return replace(
             trial,
             gpus=named(trial.gpus),
+            failed=named(trial.failed),
             measured=tuple(replace(row, gpus=named(row.gpus)) for row in trial.measured),
             pairs=tuple(
                 replace(state, gpus=(self.gpus[state.gpus[0]], self.gpus[state.gpus[1]]))
@@ -144,6 +145,7 @@ def merged(told: Sequence[tuple[Trial, ...]], hosts: Sequence[str]) -> tuple[Tri
                 measured=_each_once([row for trial in same for row in trial.measured]),
                 transports=tuple(dict.fromkeys(way for trial in same for way in trial.transports)),
                 pairs=_worst_pairs(same),
+                failed=tuple(rank for trial in same for rank in trial.failed),
             )
         )
     return tuple(result)
