@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from traceops.errors import InputError
-from traceops.load import nccl_comms
+from traceops.load import nccl_comms, nccl_groups
 from traceops.load.nccl_log import holds_nccl_lines, read_nccl_log
 from traceops.topology.model import Communicator, NcclLog
 
@@ -279,3 +279,28 @@ def test_files_without_nccl(tmp_path: Path) -> None:
     assert holds_nccl_lines(str(DATA / "shm.txt"))
     with pytest.raises(InputError, match=r"missing\.log"):
         read_nccl_log([str(tmp_path / "missing.log")])
+
+
+def test_a_communicator_made_again_and_again_is_read_in_linear_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log to which hundreds of runs were appended, all with one id."""
+    calls = 0
+
+    def counting(text: bytes) -> str:
+        nonlocal calls
+        calls += 1
+        return real(text)
+
+    real = nccl_groups.bus_id
+    monkeypatch.setattr(nccl_groups, "bus_id", counting)
+    head, counted = "vm:7:7 [0] NCCL INFO", []
+    for runs in (100, 400):
+        init = "comm 0x{} rank 0 nranks 4 cudaDev 0 busId 60 commId 0xa - Init COMPLETE"
+        link = "Channel 00/0 : 0[60] -> 1[70] via P2P/IPC"
+        text = "".join(f"{head} {init.format(run)}\n{head} {link}\n" for run in range(1, runs))
+        calls = 0
+        (communicator,) = written(tmp_path, text).communicators
+        assert len(communicator.connections) == 1
+        counted.append(calls)
+    assert 0 < counted[1] < 8 * counted[0]

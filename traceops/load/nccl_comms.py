@@ -12,7 +12,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from traceops.load.nccl_groups import Member, Seen, communicator_of, connections_of, give, grouped
+from traceops.load.nccl_groups import (
+    Devices,
+    Member,
+    Seen,
+    communicator_of,
+    connections_of,
+    devices_of,
+    give,
+    grouped,
+)
 from traceops.load.nccl_lines import Speaker
 from traceops.load.nccl_links import MOST_CHANNELS, InitLine, Link
 from traceops.topology.model import Communicator, GraphBandwidth, Quote
@@ -162,7 +171,10 @@ class Communicators:
     def finish(self) -> tuple[tuple[Communicator, ...], int]:
         """The communicators in the order of their first lines, and how many connections were left out."""
         groups = grouped(self._members)
-        of_member = {id(member): members for members in groups.values() for member in members}
+        devices: dict[int, Devices] = {}
+        for same in groups.values():
+            told = devices_of(same)
+            devices.update((id(member), told) for member in same)
         of_process: defaultdict[tuple[str, int], list[Member]] = defaultdict(list)
         for member in self._members:
             of_process[member.host, member.pid].append(member)
@@ -172,7 +184,7 @@ class Communicators:
             for count, links in (*lane.late, (len(members), lane.links)):
                 candidates = members[max(count - _MOST_CANDIDATES, 0) : count]
                 for link, seen in links.items():
-                    give(candidates, link, seen, of_member)
+                    give(candidates, link, seen, devices)
         communicators = []
         room = MOST_CONNECTIONS
         for name, members in groups.items():

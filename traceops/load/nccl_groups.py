@@ -74,10 +74,24 @@ def grouped(members: list[Member]) -> dict[str, list[Member]]:
     return dict(groups)
 
 
-def give(candidates: list[Member], link: Link, seen: Seen, of_member: dict[int, list[Member]]) -> None:
+# What the log says of each rank's device: NVML's number, or else the bus id; several only where it contradicts itself.
+Devices = dict[int, dict[int | str, None]]
+
+
+def devices_of(members: list[Member]) -> Devices:
+    devices: Devices = {}
+    for member in members:
+        init = member.init
+        told = init.bus_id if init.nvml_device is None else init.nvml_device
+        devices.setdefault(init.rank, {}).setdefault(told)
+    return devices
+
+
+def give(candidates: list[Member], link: Link, seen: Seen, devices: dict[int, Devices]) -> None:
+    """To the last of the candidates that fits. devices: of each candidate's communicator, by its identity."""
     fitting = [member for member in candidates if member.fits(link)]
     if len(fitting) > 1:
-        fitting = [member for member in fitting if _devices_fit(of_member[id(member)], link)] or fitting
+        fitting = [member for member in fitting if _devices_fit(devices[id(member)], link)] or fitting
     if not fitting:
         return
     links = fitting[-1].links
@@ -87,19 +101,18 @@ def give(candidates: list[Member], link: Link, seen: Seen, of_member: dict[int, 
         links[link] = seen
 
 
-def _devices_fit(members: list[Member], link: Link) -> bool:
+def _devices_fit(devices: Devices, link: Link) -> bool:
     """Whether the devices in brackets are those of the two ranks."""
     ends = {link.source: link.here, link.destination: link.there}
-    for member in members:
-        shown = ends.get(member.init.rank)
-        if shown is None or not shown:
-            continue
-        nvml = member.init.nvml_device
-        if nvml is not None and not (shown.isdigit() and int(shown) == nvml):
-            return False
-        if nvml is None and bus_id(shown) != member.init.bus_id:
-            return False
-    return True
+    return all(
+        _is_device(shown, told) for rank, shown in ends.items() if shown for told in devices.get(rank, ())
+    )
+
+
+def _is_device(shown: bytes, told: int | str) -> bool:
+    if isinstance(told, int):
+        return shown.isdigit() and int(shown) == told
+    return bus_id(shown) == told
 
 
 def connections_of(members: list[Member]) -> tuple[Connection, ...]:
