@@ -296,9 +296,14 @@ def test_a_communicator_made_again_and_again_is_read_in_linear_time(
     monkeypatch.setattr(nccl_groups, "bus_id", counting)
     head, counted = "vm:7:7 [0] NCCL INFO", []
     for runs in (100, 400):
-        init = "comm 0x{} rank 0 nranks 4 cudaDev 0 busId 60 commId 0xa - Init COMPLETE"
+        init = "comm 0x{} rank 0 nranks 4 cudaDev 0 busId 60 commId 0xa - Init "
         link = "Channel 00/0 : 0[60] -> 1[70] via P2P/IPC"
-        text = "".join(f"{head} {init.format(run)}\n{head} {link}\n" for run in range(1, runs))
+        lines = (
+            line
+            for run in range(1, runs)
+            for line in (f"{init.format(run)}START", f"{init.format(run)}COMPLETE", link)
+        )
+        text = "".join(f"{head} {line}\n" for line in lines)
         calls = 0
         (communicator,) = written(tmp_path, text).communicators
         assert len(communicator.connections) == 1
