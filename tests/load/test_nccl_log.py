@@ -309,3 +309,24 @@ def test_a_communicator_made_again_and_again_is_read_in_linear_time(
         assert len(communicator.connections) == 1
         counted.append(calls)
     assert 0 < counted[1] < 8 * counted[0]
+
+
+def test_a_start_that_failed_is_read_from_its_connections(tmp_path: Path) -> None:
+    """Until 2.17 NCCL named a communicator when it was complete (jax-ml/jax issue 13559, NVIDIA/nccl issue 952)."""
+    text = """\
+vm:7:7 [0] NCCL INFO Channel 00/02 :    0   1   2   3
+vm:7:7 [0] NCCL INFO Channel 00/0 : 3[87000] -> 0[a000] [receive] via NET/IB/0/GDRDMA
+vm:7:7 [0] NCCL INFO Channel 00 : 0[a000] -> 1[47000] via P2P/IPC/read
+vm:8:8 [1] NCCL INFO Channel 00/0 : 1[47000] -> 2[a000] [send] via NET/IB/0/GDRDMA
+vm:9:9 [0] NCCL INFO Channel 00 : 2[a000] -> 3[87000] via P2P/IPC/read
+vm:9:9 [0] NCCL INFO Channel 01 : 3[87000] -> 2[a000] via P2P/IPC/read
+"""
+    (communicator,) = written(tmp_path, text).communicators
+    assert communicator.size == 4
+    assert {rank: place.bus_id for rank, place in communicator.places.items()} == {
+        0: "0000:0a:00.0",
+        1: "0000:47:00.0",
+    }  # 9 speaks for two ranks
+    assert set(ways(communicator)) == {(3, 0), (0, 1), (1, 2)}
+    named = written(tmp_path, text.replace("[a000]", "[0]").replace("[47000]", "[1]"))
+    assert [place.nvml_device for place in named.communicators[0].places.values()] == [0, 1]

@@ -64,6 +64,17 @@ def test_two_hosts_of_one_name_are_two(tmp_path):
     assert within == {"P2P": True, "NET": False}
 
 
+def test_hosts_of_one_name_in_a_cut_log_are_not_taken_for_one(tmp_path):
+    """Lines from the middle of a log: nothing says how many hosts are called localhost."""
+    way = "Channel 00/0 : {}[{}] -> {}[{}] [send] via NET/Socket/0"
+    ranks = ((7, 7, 8, 0), (8, 0, 9, 1))
+    (tmp_path / "log.txt").write_text(
+        "\n".join(f"localhost:{ends[0]}:9 [{ends[1]}] NCCL INFO {way.format(*ends)}" for ends in ranks)
+    )
+    found = [f for verdict in judge_fabric(named_fabric([tmp_path])) for f in verdict.findings]
+    assert [(f.rule, f.severity) for f in found] == [("TO-P003", "info")]
+
+
 def test_a_host_with_its_domain_is_the_one_without(tmp_path):
     named = "".join(
         f"{host}.cluster.example: {line}\n" for host in "ab" for line in MATRIX.splitlines() if line

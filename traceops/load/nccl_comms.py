@@ -23,7 +23,7 @@ from traceops.load.nccl_groups import (
     grouped,
 )
 from traceops.load.nccl_lines import Speaker
-from traceops.load.nccl_links import MOST_CHANNELS, InitLine, Link
+from traceops.load.nccl_links import MOST_CHANNELS, InitLine, Link, bus_id
 from traceops.topology.model import Communicator, GraphBandwidth, Quote
 
 MOST_CONNECTIONS = 1 << 18
@@ -32,6 +32,9 @@ _MOST_PENDING = 1 << 20
 _MOST_RINGS = 64
 _MOST_LANES = 1 << 17
 _MOST_CANDIDATES = 64
+_MOST_NVML = (
+    16  # a number in brackets below it is NVML's: as a bus it would be in the first slots, where no GPU is
+)
 
 
 @dataclass
@@ -170,6 +173,8 @@ class Communicators:
 
     def finish(self) -> tuple[tuple[Communicator, ...], int]:
         """The communicators in the order of their first lines, and how many connections were left out."""
+        if not self._members:
+            self._imply()
         groups = grouped(self._members)
         devices: dict[int, Devices] = {}
         for same in groups.values():
@@ -193,3 +198,26 @@ class Communicators:
             communicators.append(communicator_of(name, members, connections[:room]))
             room -= min(len(connections), room)
         return tuple(communicators), self._left_out
+
+    def _imply(self) -> None:
+        """The members that connections speak of where no line names a communicator: until 2.17 the first such line came
+        when it was complete, so a log of a start that failed has none. Who speaks for several ranks is passed over."""
+        lanes = [(speaker, lane) for speaker, lane in self._lanes.items() if lane.links]
+        ends = [rank for _, lane in lanes for link in lane.links for rank in (link.source, link.destination)]
+        rings = [len(ring) for lane in self._lanes.values() for ring in lane.rings]
+        size = max([*rings, *(rank + 1 for rank in ends)], default=0)
+        for speaker, lane in lanes:
+            own = {
+                (link.destination, link.there) if link.is_receive else (link.source, link.here)
+                for link in lane.links
+            }
+            if len(own) > 1:
+                continue
+            [(rank, shown)] = own
+            number = int(shown) if shown.isdigit() and int(shown) < _MOST_NVML else None
+            bus = "" if number is not None or not shown else bus_id(shown)
+            init = InitLine("", rank, size, speaker.device, number, bus, None, None, None, False)
+            member = Member(speaker.host, speaker.pid, init, rings=lane.rings, graphs=lane.graphs)
+            member.channels = lane.channels
+            lane.members.append(member)
+            self._members.append(member)

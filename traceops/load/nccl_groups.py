@@ -162,7 +162,9 @@ def communicator_of(name: str, members: list[Member], connections: tuple[Connect
     size = members[0].init.size
     for member in members:
         init = member.init
-        place = Place(init.rank, member.host, member.pid, init.cuda_device, init.nvml_device, init.bus_id)
+        place = Place(
+            init.rank, member.host, member.pid, init.cuda_device, init.nvml_device, init.bus_id or None
+        )
         places.setdefault(init.rank, place)
         for pattern, graph in member.graphs.items():
             graphs.setdefault(pattern, graph)

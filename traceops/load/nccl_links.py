@@ -61,7 +61,9 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True)
 class InitLine:
-    """One rank's beginning or end of a communicator's start. color: of a split, with the split's number or -1."""
+    """One rank's beginning or end of a communicator's start. color: of a split, with the split's number or -1.
+
+    pointer and bus_id: empty where only connections tell of the rank."""
 
     pointer: str
     rank: int

@@ -141,14 +141,17 @@ def _member(communicator: Communicator, rank: int, place: Place | None) -> Hasha
 
 
 def names_are_of_several(communicator: Communicator) -> bool:
-    """Whether hosts share a name (``localhost``, ``vm``): two ranks run on one PCI device.
+    """Whether hosts share a name (``localhost``, ``vm``): two ranks run on one device.
 
     Two parts of one GPU (MIG) look like this too. NCCL's count of nodes does not tell: ranks of one host that have
-    neither P2P nor shared memory are nodes of their own to it.
+    neither P2P nor shared memory are nodes of their own to it. In a log that lacks ranks and bus ids, hosts may share
+    a name unseen: so they count as several.
     """
     places = communicator.places.values()
-    devices = [(place.host, place.bus_id) for place in places if place.bus_id is not None]
-    return len(set(devices)) < len(devices)
+    devices = [(place.host, place.bus_id or place.nvml_device) for place in places]
+    known = [device for device in devices if device[1] is not None]
+    lacks_ranks = len(communicator.places) < communicator.size
+    return len(set(known)) < len(known) or (lacks_ranks and any(place.bus_id is None for place in places))
 
 
 def is_inside(
