@@ -215,6 +215,13 @@ def test_what_ray_says_once_for_several(tmp_path: Path, before: str, after: str)
     assert (connection.detail, connection.quote.line) == ("CUMEM", 4)
 
 
+def test_a_table_that_says_each_message_twice(tmp_path: Path) -> None:
+    """aws/aws-ofi-nccl issue 889."""
+    said = "ip-1:79:79 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0"
+    log = read(tmp_path, f"  | 2025-05-16T16:39:51.208-07:00{said} | {said}")
+    assert [(setting.value, setting.quote.text) for setting in log.settings] == [("eth0", said)]
+
+
 @pytest.mark.parametrize("host", ["<cluster_name>", "[pod-name]"])
 def test_hosts_whose_names_were_taken_out(tmp_path: Path, host: str) -> None:
     """NVIDIA/nccl issue 952, vllm-project/vllm issue 2734."""

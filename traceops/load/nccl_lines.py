@@ -129,6 +129,8 @@ class LineReader:
             if place and speaker is NOBODY:
                 continue
             end = len(line) if is_last else heads[place + 1][0]
+            if not is_last:  # a table of CloudWatch says each message twice
+                end -= len(line[:end]) - len(line[:end].rstrip(b" |"))
             warns = mark.group() == b"NCCL WARN "
             yield NcclLine(number, speaker, warns, line[mark.end() : end], line[begin:end])
 
