@@ -41,7 +41,7 @@ from traceops.report.doctor_rows import attempts, pair_matrices, render_doctor_c
 from traceops.report.doctor_terminal import print_doctor
 from traceops.report.doctor_text import doctor_verdict, message_text
 from traceops.report.json import SCHEMA_PATH as REPORT_SCHEMA_PATH
-from traceops.topology.model import Measured
+from traceops.topology.model import Measured, NcclLog, NetworkEvent, Quote
 
 ALL = {
     "healthy": healthy(),
@@ -403,3 +403,25 @@ def test_what_did_not_work_is_named_as_what_was_tested() -> None:
     assert "several processes work together here. Train on one process" in doctor_verdict(on_cpu).sentence
     no_time = replace(beyond_help(), trials=beyond_help().trials[:1])
     assert "no time to try settings (--budget)" in doctor_verdict(no_time).sentence
+
+
+def test_what_nccl_warned_of_in_a_saved_log_is_no_clean_bill() -> None:
+    """pytorch/ci-infra pull request 490: nothing but NCCL's own line says that /dev/shm is full."""
+    full = "shmutils.cc:88 NCCL WARN Error: failed to extend /dev/shm/nccl-{} to 9637892 bytes, error: No space left"
+    absent = "ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]"  # up to 2.10 so, on every machine without IB
+    texts = [
+        f"vm:{pid}:{pid} [0] {text}"
+        for pid, text in enumerate((absent, full.format("WU88"), full.format("4x")))
+    ]
+    quotes = tuple(Quote("nccl.log", number, text) for number, text in enumerate(texts, 1))
+    events = (NetworkEvent("no_library", "vm", 0, quotes[0], "IB"),)
+    seen = replace(
+        healthy(), log=NcclLog(("nccl.log",), warnings=quotes, network_events=events), trials=(), looks=()
+    )
+    said = "No rule says what is wrong, but NCCL itself warned: Error: failed to extend /dev/shm/nccl-WU88"
+    assert doctor_verdict(seen).sentence.startswith(said)
+    assert doctor_verdict(seen).sentence.endswith("No space left.")  # of both processes once
+    assert "nccl.log:2: vm:1:1 [0] shmutils.cc:88" in printed(seen)
+    assert said in page(seen).text()
+    quiet = replace(seen, log=NcclLog(("nccl.log",), warnings=quotes[:1], network_events=events))
+    assert "Nothing wrong was seen" in doctor_verdict(quiet).sentence

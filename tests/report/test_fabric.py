@@ -168,7 +168,7 @@ def test_gpus_without_a_name_have_that_of_the_traces() -> None:
 
 
 def test_a_log_that_tells_nothing_is_no_error() -> None:
-    assert nccl_sentence(NcclLog(())) == "NCCL made no communicator."
+    assert nccl_sentence(NcclLog(())) == "NCCL made no communicator that the log names."
     assert connections_table(NcclLog(())) is None
 
 

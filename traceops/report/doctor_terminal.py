@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TextIO
 
 from rich.table import Table
@@ -22,6 +22,7 @@ from traceops.report.doctor_text import (
     looks_not_ok,
     machine_lines,
     measured_devices,
+    nccl_warnings,
     read_text,
     trial_devices,
     with_text,
@@ -32,6 +33,7 @@ from traceops.report.topology_shape import gbs_text
 _WIDTHS = (60, 110)  # lines longer than that are hard to read in a log
 _MOST_HOSTS = 8  # lines of machines
 _MOST_MATRIX = 16  # devices
+_MOST_WARNINGS = 5
 _MOST_SAID = 3  # lines of a failed test's output
 _STATE = {
     "note": "info",
@@ -57,6 +59,11 @@ def print_doctor(
     say(console, f"{MARK[verdict.level]} {verdict.sentence}", STYLE[verdict.level], hanging=2)
     if read := read_text(checkup):
         say(console, read, "dim")
+    if checkup.log is not None and not checkup.trials:
+        quoted = {(one.file, one.line) for finding in checkup.findings for one in finding.evidence}
+        warned = [one for one in nccl_warnings(checkup.log) if (one.path, one.line) not in quoted]
+        for quote in warned[:_MOST_WARNINGS]:
+            say(console, f"{PurePath(quote.path).name}:{quote.line}: {quote.text}", "dim", hanging=4)
     for finding in checkup.findings:
         style = STYLE[finding.severity]
         text = f"{MARK[finding.severity]} {finding.rule} {finding.title}. {finding.message}"

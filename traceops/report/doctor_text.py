@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import PurePath
@@ -15,13 +16,14 @@ from traceops.report.fabric_json import alike_machines, connection_rows
 from traceops.report.topology_figure import count, description
 from traceops.report.topology_shape import gbs_text, shape_of
 from traceops.report.verdict import Verdict
-from traceops.topology.model import Machine, Measured, NcclLog
+from traceops.topology.model import Machine, Measured, NcclLog, Quote
 from traceops.topology.talks import way_text
 
 _WORST_FIRST: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "not_evaluated": 3, "ok": 4}
 if set(_WORST_FIRST) != set(get_args(Level)):
     raise RuntimeError("report/doctor_text.py and the doctor disagree on the levels")
 _MOST_NAMES = 6
+_NUMBERED = re.compile(r"\w*\d[\w.:-]*")  # numbers, addresses, hosts, names of files
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
@@ -156,6 +158,21 @@ def log_text(log: NcclLog) -> str:
     return nccl_sentence(log) + (f" It took {', '.join(took)}." if took else "")
 
 
+def nccl_warnings(log: NcclLog) -> list[Quote]:
+    """What NCCL warned of, once whatever host, process and addresses it names; not what is normal on many machines."""
+    normal = {(event.quote.path, event.quote.line) for event in log.network_events if not event.failed}
+    told: dict[str, Quote] = {}
+    for quote in log.warnings:
+        if (quote.path, quote.line) not in normal:
+            told.setdefault(_NUMBERED.sub("#", warning_text(quote)), quote)
+    return list(told.values())
+
+
+def warning_text(quote: Quote) -> str:
+    """The message without who says it."""
+    return quote.text.partition("NCCL WARN ")[2].strip()
+
+
 def with_text(change: Change) -> str:
     """'with NCCL_P2P_DISABLE=1 and without NCCL_ALGO', as a sentence goes on."""
     return f"with {change_text(change)}" if change.set else change_text(change)
@@ -259,6 +276,11 @@ def _healthy(checkup: Checkup) -> Verdict:
         for one in (over_all or rows)[:_MOST_NAMES]
     )
     if not tried:
+        warned = [] if checkup.log is None else nccl_warnings(checkup.log)
+        if warned:
+            more = f" (and {len(warned) - 1} more)" if len(warned) > 1 else ""
+            said = warning_text(warned[0]).rstrip(".")
+            return Verdict("info", f"No rule says what is wrong, but NCCL itself warned: {said}{more}.")
         return Verdict("info", "Nothing wrong was seen, but communication was not tested.")
     on = "" if checkup.backend == "nccl" else f" on {checkup.backend}, without GPUs"
     return Verdict("clear", f"Nothing wrong was found{on}" + (f": {speeds}." if speeds else "."))

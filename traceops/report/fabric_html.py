@@ -96,7 +96,9 @@ def nccl_sentence(log: NcclLog) -> str:
     version = version.removeprefix("NCCL ") if version.startswith("NCCL RCCL") else version
     sizes = Counter(one.size for one in log.communicators)
     groups = ", ".join(f"{count} of {ranks} ranks" for ranks, count in sizes.most_common(4))
-    parts = [f"{version} made {f'communicators: {groups}' if groups else 'no communicator'}"]
+    parts = [
+        f"{version} made {f'communicators: {groups}' if groups else 'no communicator that the log names'}"
+    ]
     plugins = {one.plugin: one.devices for one in log.networks}
     for plugin, devices in list(plugins.items())[:3]:
         names = ", ".join(device for _, device in devices[:8])
