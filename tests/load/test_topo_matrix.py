@@ -284,3 +284,18 @@ def test_mutated_matrices_are_read_or_refused(seed):
     for machine in machines:
         known = {device.label for device in (*machine.gpus, *machine.nics)}
         assert known.issuperset(label for pair in machine.paths for label in pair)
+
+
+def test_a_header_and_rows_that_run_into_the_affinity(tmp_path: Path):
+    """As a narrow terminal gave them (microsoft/msccl issue 60)."""
+    text = (
+        "        GPU0    GPU1    GPU2CPU Affinity    NUMA Affinity\n"
+        "GPU0     X      NV12    NV120-31    0\n"
+        "GPU1    NV12     X      NV1232-63   1\n"
+        "GPU2    NV12    NV12     X 32-63    1\n"
+    )
+    (machine,) = read_topo_matrices("topo.txt", text)
+    assert [(gpu.numa, gpu.cpus) for gpu in machine.gpus] == [(0, "0-31"), (1, "32-63"), (1, "32-63")]
+    assert kinds(machine, "GPU2") == ["NV12", "NV12", "X"]
+    (bridged,) = read_topo_matrices("topo.txt", "GPU0 GPU1CPU Affinity\nGPU0 X NV448-63\nGPU1 NV4 X 0-15\n")
+    assert (kinds(bridged, "GPU0"), bridged.gpus[0].cpus) == (["X", "NV4"], "48-63")

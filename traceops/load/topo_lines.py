@@ -17,10 +17,13 @@ _UNKNOWN = ("N/A", "ERR!", "Err")
 NVLINKS = re.compile(r"NV(\d{1,3})", re.ASCII)
 GPU = re.compile(r"GPU(\d{1,4})", re.ASCII)
 _LABEL = re.compile(r"[A-Za-z](?=[\w.:/-]{0,63}\d)[\w.:/-]{0,63}")
-_TAIL = re.compile(r"\s(CPU Affinity|NUMA Affinity|GPU NUMA ID)(?=\s|$)")
+_TAIL = re.compile(r"(?:\s|(?<=\d)(?=C))(CPU Affinity|NUMA Affinity|GPU NUMA ID)(?=\s|$)")
 # A paste that lost its tabs: ``GPU0GPU1``, ``NIC8NIC9``, and in the rows below ``NODENODE``.
 _STUCK = re.compile(r"((?:GPU|NIC)\d{1,4})(?=(?:GPU|NIC|mlx)\d)", re.ASCII)
 _STUCK_CELL = re.compile("X|NV\\d\\d?|" + "|".join(KINDS), re.ASCII)
+_STUCK_CORES = re.compile(
+    rf"(NV(?:1[0-8]|[1-9])|{'|'.join(KINDS)})(\d+[,-][\d,-]*)", re.ASCII
+)  # ``NV120-31``
 _LEGEND = re.compile(r"(NIC\d{1,4})\s{0,8}:\s{0,8}([\w.:+-]{1,80})", re.ASCII)
 CORES = re.compile(r"\d[\d,-]{0,4000}", re.ASCII)
 # Who a line is of, before it: mpirun's tag, ``[default0]:`` of torchrun, ``[pod/a/b]`` of kubectl; ``node1:`` of pdsh,
@@ -132,7 +135,7 @@ def _header(line: str) -> tuple[list[str], list[str]] | None:
         return None
     tails = list(_TAIL.finditer(line))
     columns = [match[1] for match in tails]
-    if tails and _TAIL.sub("", line[tails[0].start() :]).strip():
+    if tails and _TAIL.sub("", line)[tails[0].start() :].strip():
         return None
     words = _STUCK.sub(r"\1 ", line[: tails[0].start()] if tails else line).split()
     start = next((place for place, word in enumerate(words[:_SPOKEN_BEFORE]) if GPU.fullmatch(word)), None)
@@ -210,6 +213,8 @@ def _lengthen(row: Row, said: str, cells: int) -> int:
 
 
 def _apart(word: str) -> list[str]:
+    if (cores := _STUCK_CORES.fullmatch(word)) is not None:
+        return [cores[1], cores[2]]
     cells = _STUCK_CELL.findall(word)
     return cells if len(cells) > 1 and "".join(cells) == word else [word]
 
