@@ -99,6 +99,17 @@ def test_a_dump_of_nccls_graph_is_read():
     assert [len(machine.gpus) for machine in fabric.machines] == [4]
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_what_powershell_wrote_is_told_apart(tmp_path, encoding):
+    file = tmp_path / "topo.txt"
+    file.write_bytes(
+        ("" if encoding == "utf-16" else "\ufeff").encode(encoding)
+        + (TOPOLOGY / "l4x2_bonded.txt").read_text().encode(encoding)
+    )
+    with pytest.raises(InputError, match=r"topo\.txt is UTF-16.*UTF-8"):
+        named_fabric([file])
+
+
 def test_an_archive_may_hold_several_jobs(tmp_path):
     packed = tmp_path / "logs.tgz"
     packed.write_bytes(gzip.compress((LOGS / "p2p.txt").read_bytes()))

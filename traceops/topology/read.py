@@ -14,6 +14,7 @@ from traceops.topology.merge import merge_machines
 from traceops.topology.model import Fabric, GraphBandwidth, Machine, Reference
 
 _HEAD = 1 << 16
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _ARCHIVES = (".tar", ".tgz", ".tar.gz", ".zip")
 
 
@@ -61,9 +62,14 @@ def _read(path: Path, found: _Found) -> bool:
     """Whether the file told anything. Raises InputError for one that should have and is damaged."""
     try:
         with path.open("rb") as file:
-            head = file.read(_HEAD).decode(errors="replace")
+            begin = file.read(_HEAD)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
+    if begin.startswith(_UTF_16):
+        raise InputError(
+            f"{path} is UTF-16, as PowerShell's > writes it; save it as UTF-8 (Out-File -Encoding utf8)"
+        )
+    head = begin.decode(errors="replace")
     if path.name.endswith(_ARCHIVES):
         raise InputError(f"{path} is an archive; unpack it, and give the files in it that are of one job")
     # A log may begin like JSON too, with what a trainer prints.
