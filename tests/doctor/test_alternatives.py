@@ -40,10 +40,20 @@ def test_a_hang_inside_one_host_has_nothing_to_do_with_the_network():
 
 
 def test_a_failed_start_may_be_the_interface_even_on_one_host():
-    failed = replace(ONE_HOST, failed=frozenset({"start"}), interfaces=("eth0", "ib0"))
+    start = frozenset({"start"})
+    failed = replace(ONE_HOST, failed=start, transports=frozenset(), interfaces=("eth0", "ib0"))
     names = tried(failed)
     assert names[:3] == ["NCCL_SOCKET_IFNAME==eth0", "NCCL_SOCKET_IFNAME==ib0", "NCCL_SOCKET_IFNAME=lo"]
     assert "NCCL_PROTO=Simple" not in names  # it never came to send anything
+    # Where they had met and connected, and the first barrier hangs, the interface did its part.
+    environ = {"NCCL_SOCKET_IFNAME": "eth0", "NCCL_IB_HCA": "mlx5_0", "NCCL_ALGO": "Ring"}
+    names = tried(replace(ONE_HOST, failed=start, interfaces=("eth0",), environ=environ))
+    assert names[:2] == ["without NCCL_ALGO", "NCCL_CUMEM_ENABLE=0"] and "NCCL_PROTO=Simple" in names
+    assert not [name for name in names if "SOCKET" in name or "IB" in name or "PLUGIN" in name]
+    over_sockets = replace(
+        ONE_HOST, failed=start, environ=environ, transports=frozenset({"SHM", "NET/Socket"})
+    )
+    assert tried(over_sockets)[0] == "without NCCL_SOCKET_IFNAME"
 
 
 def test_between_hosts_each_device_and_entry_but_not_loopback():
@@ -64,7 +74,7 @@ def test_what_the_environment_sets_is_removed_first_and_what_it_says_already_is_
         "GLOO_SOCKET_IFNAME": "y",
         "NCCL_VERSION": "2.28.9-1",  # of the image; nobody reads it
     }
-    situation = replace(ONE_HOST, environ=environ)
+    situation = replace(ONE_HOST, environ=environ, transports=frozenset())
     assert suspicious(situation) == ("NCCL_SOCKET_IFNAME", "NCCL_P2P_DISABLE")
     names = tried(situation)
     assert names[:2] == ["without NCCL_SOCKET_IFNAME", "without NCCL_P2P_DISABLE"]

@@ -259,6 +259,30 @@ def test_three_minutes_are_kept_where_test_after_test_hangs(monkeypatch):
     assert checkup.seconds < 180
 
 
+@pytest.mark.parametrize("environ", [{}, {"NCCL_SOCKET_IFNAME": "eth0", "NCCL_IB_HCA": "mlx5_0"}])
+def test_p2p_that_hangs_from_the_first_barrier_on_is_found_in_time(environ, monkeypatch):
+    """As on hosts where an IOMMU or ACS is in its way: NCCL connects, and nothing ever arrives."""
+
+    class Hangs(PaperMachine):
+        def _trials(self, job, environ):
+            trials = super()._trials(job, environ)
+            if len(job.devices) == 1 or job.set.get("NCCL_P2P_DISABLE") == "1":
+                return trials
+            start = replace(trials[0], outcome="hung", transports=("P2P/IPC",))
+            return start, *(
+                replace(one, outcome="not_evaluated", measured=(), pairs=()) for one in trials[1:]
+            )
+
+    machine = Hangs(8, nvlink=False)
+    clock = SimpleNamespace(monotonic=lambda: machine.now, time=lambda: machine.now)
+    monkeypatch.setattr("traceops.doctor.course.time", clock)
+    monkeypatch.setattr("traceops.doctor.checkup.time", clock)
+    checkup = machine.check_up(environ)
+    assert checkup.settings is not None and checkup.settings.change.set == {"NCCL_P2P_DISABLE": "1"}
+    assert machine.jobs[-1].set == {"NCCL_P2P_DISABLE": "1"} and "ddp_step" in machine.jobs[-1].stages
+    assert checkup.seconds < 180 and checkup.fallback is None
+
+
 def test_a_change_must_stand_the_full_test():
     environ = {"NCCL_SOCKET_IFNAME": "x", "NCCL_NET": "y"}
 

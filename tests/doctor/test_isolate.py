@@ -19,6 +19,7 @@ from traceops.doctor.isolate import Isolation, _at_once
 from traceops.doctor.model import PairState, Trial
 from traceops.doctor.nodes import Nodes, Seat
 from traceops.doctor.runs import Runner
+from traceops.doctor.situation import Situation
 from traceops.doctor.trials import run_job
 from traceops.report.doctor_rows import attempts
 from traceops.report.doctor_text import doctor_verdict, fallback_lines
@@ -227,6 +228,35 @@ def test_a_gpu_that_fails_only_with_the_others(why, timed):
     assert shown(checkup) == "7,6,4,3,2,1,0" and checkup.seconds < 180
     [look] = [look for look in checkup.looks if look.what == "GPU 5"]
     assert look.level == "error" and why in look.why and "2, 1, 0 work without the others" in look.why
+
+
+def test_half_of_them_where_nothing_tells_who_hangs_the_first_barrier(timed):
+    class Hangs(PaperMachine):
+        """Two GPUs never hear of each other, whatever is set, so no test comes to their pair."""
+
+        one = 5
+
+        def _trials(self, job, environ):
+            trials = super()._trials(job, environ)
+            if not {self.one, self.one + 1} <= set(job.names):
+                return trials
+            start = replace(trials[0], outcome="hung", transports=("P2P/IPC",))
+            return start, *(
+                replace(one, outcome="not_evaluated", measured=(), pairs=()) for one in trials[1:]
+            )
+
+    checkup = timed(Hangs(7))
+    assert shown(checkup) == "0,1,2" and checkup.fallback is None and checkup.seconds < 180
+    machine = Hangs(3)
+    machine.one = 1
+    assert timed(machine).fallback == 3  # a half would be one
+    machine = Hangs(7)
+    machine.one = 1
+    runner = Runner(Nodes(Seat()), machine.run_job, {}, "nccl", tuple(range(7)), (6, 5, 4, 3, 2, 1, 0), (7,))
+    stuck = Situation("nccl", 7, failed=frozenset({"start"}), transports=frozenset({"P2P/IPC"}), hung=True)
+    fewer = Isolation(runner, lambda: 600.0, lambda text: None, lambda trials: None).fewer(stuck, None)
+    assert fewer.chosen is not None
+    assert fewer.chosen.change.set == {"CUDA_VISIBLE_DEVICES": "3,4,5,6"} and len(fewer.tried) == 2
 
 
 def test_gpus_of_other_makes_are_counted_as_nvidia_smi_does():

@@ -55,7 +55,13 @@ def _direct(situation: Situation) -> bool:
 
 def _network(situation: Situation) -> bool:
     """The network carries data, or the start, which goes over it even on one host, failed."""
-    return _nccl(situation) and (situation.nodes > 1 or "start" in situation.failed)
+    over_it = situation.nodes > 1 or "start" in situation.failed
+    return _nccl(situation) and over_it and not situation.inside_only
+
+
+def _connected(situation: Situation) -> bool:
+    """Ranks had met before it failed."""
+    return _nccl(situation) and ("start" not in situation.failed or situation.inside_only)
 
 
 def infiniband(situation: Situation) -> bool:
@@ -72,6 +78,7 @@ def _held_in(transport: str) -> Applies:
     )
 
 
+WITHOUT_P2P = {"NCCL_P2P_DISABLE": "1"}
 # From what costs least to what costs most, each tried alone.
 ALTERNATIVES: tuple[Alternative, ...] = (
     Alternative(
@@ -108,7 +115,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
     ),
     Alternative(
         Change(
-            {"NCCL_P2P_DISABLE": "1"},
+            WITHOUT_P2P,
             does="sends between GPUs of one host through shared memory, not directly",
             costs="most of NVLink's bandwidth: on 4 H200 a step of 18 ms took 34",
         ),
@@ -122,7 +129,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
             does="uses the plain protocol for all sizes, not LL or LL128, which rely on the order of 8 and 128 bytes",
             costs="time of small messages (a few times as slow); nothing for large ones",
         ),
-        broken=lambda situation: _nccl(situation) and "start" not in situation.failed,
+        broken=_connected,
         slow=_nccl,
     ),
     Alternative(
@@ -131,7 +138,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
             does="uses rings for all sizes, no trees and no NVLS",
             costs="time of small messages with many ranks",
         ),
-        broken=lambda situation: _nccl(situation) and "start" not in situation.failed,
+        broken=_connected,
         slow=_nccl,
     ),
     Alternative(

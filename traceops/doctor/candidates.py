@@ -14,6 +14,9 @@ from traceops.doctor.variable_names import VARIABLES
 _LEFT_ALONE = ("NCCL_NVLS_ENABLE", "NCCL_CONF_FILE", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT")
 # Images set names such as NCCL_VERSION that nobody reads: of these only the known ones count.
 _READ_BY = {"nccl": ("NCCL_", "OFI_NCCL_", "FI_", "UCX_"), "gloo": ("GLOO_",)}
+_OF_THE_NETWORK = (
+    "NCCL_IB_", "NCCL_NET", "NCCL_SOCKET_", "NCCL_NSOCKS_", "NCCL_OOB_", "NCCL_CROSS_NIC", "OFI_NCCL_", "FI_", "UCX_",
+)  # fmt: skip
 _ONLY_TELL = ("NCCL_DEBUG", "NCCL_TOPO_DUMP", "NCCL_GRAPH_DUMP", "NCCL_DESYNC", "NCCL_TRACE", "NCCL_RAS")
 
 
@@ -26,7 +29,10 @@ def suspicious(situation: Situation) -> tuple[str, ...]:
     named = [
         name
         for name in sorted(situation.environ)
-        if name.startswith(prefixes) and name in VARIABLES and not is_left_alone(name)
+        if name.startswith(prefixes)
+        and name in VARIABLES
+        and not is_left_alone(name)
+        and not (situation.inside_only and situation.broken and name.startswith(_OF_THE_NETWORK))
     ]
     sockets_first = sorted(named, key=lambda name: (not name.endswith("SOCKET_IFNAME"), name))
     costly = [name for name in situation.costly if name in named]
@@ -79,7 +85,8 @@ def _is_new(change: Change, situation: Situation) -> bool:
 
 def _interfaces(situation: Situation) -> Iterator[Change]:
     """Another network interface: NCCL and gloo meet over one even on a single host."""
-    over_it = "start" in situation.failed or (situation.nodes > 1 and (situation.broken or situation.slow))
+    not_met = "start" in situation.failed and not situation.inside_only
+    over_it = not_met or (situation.nodes > 1 and (situation.broken or situation.slow))
     if situation.backend == "gloo":
         over_it = situation.broken or (situation.slow and situation.nodes > 1)
     if not over_it:

@@ -203,6 +203,7 @@ class Course:
             state.failed,
             self.is_slow(first, self.scope) or bool(state.slow_pairs),
             self.costly,
+            any(trial.outcome == "hung" for trial in first.trials),
         )
 
     def _attempt(self, situation: Situation) -> Callable[[Change], Tried]:
@@ -213,9 +214,7 @@ class Course:
             if tried or change.set:  # the likeliest variable is faster removed than every device tested alone
                 self._stop_for_a_device(situation)
             left = self._left()
-            if left < LEAST_S + (
-                FULL_S if works else self._for_fewer(situation)
-            ):  # what works is to be tested in full
+            if left < LEAST_S + self._for_later(situation, works):
                 self.untested = (
                     "the time for tests was used up before everything that may help had been tried"
                 )
@@ -237,10 +236,13 @@ class Course:
             if self.apart.tells:
                 raise NoTime
 
-    def _for_fewer(self, situation: Situation) -> float:
-        """Seconds to keep for a test of each device alone, and of some without the others."""
+    def _for_later(self, situation: Situation, works: bool) -> float:
+        """Seconds to keep: to test in full what works, else each device alone, and some without the others."""
+        if works:
+            return FULL_S + (SHORT_S["start"] if situation.hung else 0.0)  # as the next one may hang, too
         alone = situation.broken and situation.world > 1 and not self.apart.alone
-        return LEAST_S * (alone + bool(self.apart.bad_pairs or self.apart.named))
+        met = "start" in situation.failed and situation.inside_only
+        return LEAST_S * (alone + bool(met or self.apart.bad_pairs or self.apart.named))
 
     def _short(self, situation: Situation, change: Change, left: float) -> Ask:
         """A start, a sum, a large message, and again what failed or was not come to."""

@@ -109,10 +109,22 @@ class Isolation:
             if not alone or "start" not in state.failed:
                 found = state.bad_pairs or self.test_pairs(out)
                 self.bad_pairs = tuple(dict.fromkeys((*self.bad_pairs, *found)))
+        if not out and situation.inside_only and "start" in situation.failed:
+            return self._halves()
         if not alone:  # else they were tried on all
             return Treatment(tuple(tried))
         cured = treat(situation, partial(self._attempt, out), None, enough_gbs)
         return replace(cured, tried=(*tried, *cured.tried))
+
+    def _halves(self) -> Treatment:
+        """Each half by itself, at the same time, where all had met and nothing tells between which of them it fails."""
+        every = sorted(self.runner.tested, key=self.runner.gpus.index) if self.runner.gpus else []
+        middle = len(every) // 2
+        if middle < 2:
+            return Treatment()
+        both = _at_once([partial(self.without, out) for out in (every[middle:], every[:middle])])
+        tried = tuple(one for one in both if one is not None)
+        return Treatment(tried, next((one for one in tried if one.works), None))
 
     def without(self, out: Sequence[int]) -> Tried | None:
         """Whether those that are left work together; None where they are fewer than two, or cannot be hidden."""

@@ -13,7 +13,7 @@ class Situation:
     environ: variables of all nodes, those of node 0 before the others'. world: ranks of all nodes. interfaces: network
     interfaces that are up, without loopback. hcas: InfiniBand and RoCE devices. transports: ways NCCL took
     (``P2P/CUMEM``, ``SHM``, ``NET/Socket``). failed: stages that did not come out right. slow: far below what the link
-    gives. costly: variables of the environment that cost speed.
+    gives. costly: variables of the environment that cost speed. hung: whether a stage that failed did so by hanging.
     """
 
     backend: str
@@ -26,10 +26,16 @@ class Situation:
     failed: frozenset[str] = frozenset()
     slow: bool = False
     costly: tuple[str, ...] = ()
+    hung: bool = False
 
     @property
     def broken(self) -> bool:
         return bool(self.failed)
+
+    @property
+    def inside_only(self) -> bool:
+        """Whether ranks of one node had met, and connected without a network, before it failed."""
+        return self.nodes == 1 and bool(self.transports) and not self.takes("NET")
 
     def takes(self, transport: str) -> bool:
         """Whether NCCL went this way; where it never came to that, it may have."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from traceops.doctor.alternatives import WITHOUT_P2P
 from traceops.doctor.candidates import changes, pairs, removal, suspicious
 from traceops.doctor.model import Change, Remedy, Trial
 from traceops.doctor.situation import Situation
@@ -113,12 +114,22 @@ def _mend(situation: Situation, once: _Log, enough_gbs: float | None) -> None:
         if everything.works and (enough or not slowly):
             _take_back(names, situation, once, enough_gbs if enough else None)
             return
+    if situation.hung:
+        others = _without_p2p_first(others, once)
     if _until_good(others, once, enough_gbs) or _any(once):
         return
     if _until_good(pairs(situation), once, enough_gbs) or _any(once) or not names:
         return
     whole = removal(names, situation.environ)
     _until_good((_both(whole, change) for change in others), once, enough_gbs)
+
+
+def _without_p2p_first(others: list[Change], once: _Log) -> list[Change]:
+    """What is left to try after P2P off, the likeliest to help where hangs take long; if it does, what costs less."""
+    for place, change in enumerate(others):
+        if change.set == WITHOUT_P2P:
+            return others[:place] if once(change).works else others[:place] + others[place + 1 :]
+    return others
 
 
 def _until_good(listed: Iterable[Change], once: _Log, enough_gbs: float | None) -> bool:
