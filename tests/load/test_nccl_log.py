@@ -322,11 +322,13 @@ vm:9:9 [0] NCCL INFO Channel 00 : 2[a000] -> 3[87000] via P2P/IPC/read
 vm:9:9 [0] NCCL INFO Channel 01 : 3[87000] -> 2[a000] via P2P/IPC/read
 """
     (communicator,) = written(tmp_path, text).communicators
-    assert communicator.size == 4
+    assert (communicator.size, communicator.at_least) == (4, False)  # the ring has all
     assert {rank: place.bus_id for rank, place in communicator.places.items()} == {
         0: "0000:0a:00.0",
         1: "0000:47:00.0",
     }  # 9 speaks for two ranks
     assert set(ways(communicator)) == {(3, 0), (0, 1), (1, 2)}
+    (communicator,) = written(tmp_path, "\n".join(text.splitlines()[1:4])).communicators
+    assert (communicator.size, communicator.at_least) == (4, True)
     named = written(tmp_path, text.replace("[a000]", "[0]").replace("[47000]", "[1]"))
     assert [place.nvml_device for place in named.communicators[0].places.values()] == [0, 1]

@@ -170,6 +170,8 @@ def test_gpus_without_a_name_have_that_of_the_traces() -> None:
 def test_a_log_that_tells_nothing_is_no_error() -> None:
     assert nccl_sentence(NcclLog(())) == "NCCL made no communicator that the log names."
     assert connections_table(NcclLog(())) is None
+    cut = NcclLog((), communicators=(Communicator("vm:7:0x", 7, at_least=True),))
+    assert nccl_sentence(cut) == "NCCL made communicators: 1 of at least 7 ranks."
 
 
 def test_csv_has_the_reference_and_the_quoted_line() -> None:

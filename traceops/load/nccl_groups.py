@@ -181,6 +181,7 @@ def communicator_of(name: str, members: list[Member], connections: tuple[Connect
         nvls_channels=channels[1],
         p2p_channels=channels[2],
         rings=tuple(rings),
+        at_least=not members[0].init.pointer and not rings,
     )
 
 

@@ -94,8 +94,8 @@ def nccl_sentence(log: NcclLog) -> str:
     """Version, communicators, the ways they take and the network, as far as the log tells."""
     version = f"NCCL {', '.join(log.nccl_versions)}" if log.nccl_versions else "NCCL"
     version = version.removeprefix("NCCL ") if version.startswith("NCCL RCCL") else version
-    sizes = Counter(one.size for one in log.communicators)
-    groups = ", ".join(f"{count} of {ranks} ranks" for ranks, count in sizes.most_common(4))
+    sizes = Counter(f"{'at least ' if one.at_least else ''}{one.size} ranks" for one in log.communicators)
+    groups = ", ".join(f"{count} of {ranks}" for ranks, count in sizes.most_common(4))
     parts = [
         f"{version} made {f'communicators: {groups}' if groups else 'no communicator that the log names'}"
     ]

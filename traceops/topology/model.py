@@ -179,9 +179,10 @@ class Communicator:
     """One NCCL communicator as its ranks' lines tell of it.
 
     id: ``commId`` where NCCL says it (from 2.16; a split's is made of its parent's), else made of host, pid and
-    pointer. size: ranks it has. places: by rank, as far as the lines name them. graphs: what NCCL found, each once.
-    nodes: hosts, as NCCL counts. The channels: that collectives, NVLink SHARP and messages may use. rings: the
-    different orders of ranks, as far as they fit into a line.
+    pointer. size: ranks it has; at_least: as many as its connections name, where nothing tells more. places: by rank,
+    as far as the lines name them. graphs: what NCCL found, each once. nodes: hosts, as NCCL counts. The
+    channels: that collectives, NVLink SHARP and messages may use. rings: the different orders of ranks, as far as they
+    fit into a line.
     """
 
     id: str
@@ -194,6 +195,7 @@ class Communicator:
     nvls_channels: int | None = None
     p2p_channels: int | None = None
     rings: tuple[tuple[int, ...], ...] = ()
+    at_least: bool = False
 
 
 @dataclass(frozen=True)
