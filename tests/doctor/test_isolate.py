@@ -156,6 +156,10 @@ def test_of_two_gpus_the_one_that_works_stands_in():
         fallback_lines(checkup, "d.json")[1]
         == "traceops run --settings d.json --fallback single -- YOUR_SCRIPT"
     )
+    checkup = PaperMachine(2, broken={0: DIES}).check_up(
+        {"NCCL_ALGO": "Ring"}
+    )  # which is tried, and not to blame
+    assert "GPU 0 fails by itself too. Train on one GPU" in doctor_verdict(checkup).sentence
     checkup = PaperMachine(2, broken={1: DIES}).check_up()
     assert checkup.fallback == 2 and checkup.settings is None
     assert fallback_lines(checkup)[1] == "traceops run --fallback single -- YOUR_SCRIPT"

@@ -32,10 +32,13 @@ def doctor_verdict(checkup: Checkup) -> Verdict:
     if checkup.fallback is not None:
         one, several = ("GPU", "GPUs") if checkup.backend == "nccl" else ("process", "processes")
         alone = [trial for trial in checkup.trials if len(trial.gpus) == 1 and trial.outcome in BAD]
-        if any(len(trial.gpus) > 1 and not trial.as_it_is for trial in checkup.trials):
+        several_tried = any(len(trial.gpus) > 1 and not trial.as_it_is for trial in checkup.trials)
+        if alone:
+            on = f" of {alone[0].hosts[0]}" if len(alone[0].hosts) == 1 < len(checkup.hosts) else ""
+            which = f"{one} {alone[0].gpus[0]}{on}"
+            said = f"Several {several} do not work together here, and {which} fails by itself too."
+        elif several_tried:
             said = f"No setting that was tried lets several {several} work together here."
-        elif alone:
-            said = f"Several {several} do not work together here, and {one} {alone[0].gpus[0]} fails by itself too."
         else:
             said = f"Several {several} do not work together here, and there was no time to try settings (--budget)."
         return Verdict(
