@@ -299,3 +299,19 @@ def test_a_header_and_rows_that_run_into_the_affinity(tmp_path: Path):
     assert kinds(machine, "GPU2") == ["NV12", "NV12", "X"]
     (bridged,) = read_topo_matrices("topo.txt", "GPU0 GPU1CPU Affinity\nGPU0 X NV448-63\nGPU1 NV4 X 0-15\n")
     assert (kinds(bridged, "GPU0"), bridged.gpus[0].cpus) == (["X", "NV4"], "48-63")
+
+
+@pytest.mark.parametrize("rule", ["|------|------|------|------|", "+------+------+------+------+", ""])
+def test_a_matrix_made_into_a_table(rule: str):
+    """As READMEs have it, in Markdown and reStructuredText."""
+    rows = [
+        "|      | GPU0 | GPU1 | NIC0 | CPU Affinity | NUMA Affinity |",
+        "| GPU0 | X    | NV18 | SYS  | 0-31         | 0             |",
+        "| GPU1 | NV18 | X    | NODE | 32-63        | 1             |",
+        "| NIC0 | SYS  | NODE | X    |              |               |",
+    ]
+    (machine,) = read_topo_matrices("topo.txt", "".join(f"{row}\n{rule}\n" for row in rows))
+    assert (kinds(machine, "GPU0"), kinds(machine, "NIC0")) == (["X", "NV18", "SYS"], ["SYS", "NODE", "X"])
+    assert [(gpu.numa, gpu.cpus) for gpu in machine.gpus] == [(0, "0-31"), (1, "32-63")]
+    path = machine.path("GPU0", "GPU1")
+    assert path is not None and path.quote is not None and path.quote.text == rows[1]

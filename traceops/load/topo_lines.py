@@ -114,7 +114,9 @@ def _host_before(line: str, before: tuple[str, str]) -> str | None:
 
 
 def _spoken(line: str, open_: dict[str, Matrix]) -> tuple[str, str]:
-    """Who says a line, '' where nobody is named, and what."""
+    """Who says a line, '' where nobody is named, and what; a row of a Markdown table without its bars."""
+    if line.lstrip().startswith("|"):
+        return "", line.replace("|", " ")
     match = _SPEAKER.match(line)
     if match is None or _LEGEND.fullmatch(line.strip()):
         return "", line
