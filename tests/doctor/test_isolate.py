@@ -148,6 +148,20 @@ def test_a_setting_that_lets_all_work_is_better_than_to_leave_some_out():
     assert checkup.settings is not None and checkup.settings.change.set == {"NCCL_CUMEM_ENABLE": "0"}
 
 
+@pytest.mark.parametrize(("nvlink", "advised"), [(True, "CUDA_VISIBLE_DEVICES"), (False, "NCCL_P2P_DISABLE")])
+def test_most_gpus_at_full_speed_are_better_than_all_at_a_ninth_of_it(nvlink, advised):
+    class Mended(PaperMachine):
+        def _trials(self, job, environ):
+            self.bad_gpus = () if "NCCL_P2P_DISABLE" in job.set else (3,)
+            return super()._trials(job, environ)
+
+    checkup = Mended(8, nvlink=nvlink).check_up()  # without NVLink nobody knows what is slow
+    assert checkup.settings is not None and set(checkup.settings.change.set) == {advised}
+    assert {name for one in checkup.remedies for name in one.change.set} == {
+        "CUDA_VISIBLE_DEVICES", "NCCL_P2P_DISABLE",
+    }  # fmt: skip
+
+
 def test_of_two_gpus_the_one_that_works_stands_in():
     checkup = PaperMachine(2, broken={0: DIES}).check_up()
     assert checkup.fallback == 2 and shown(checkup) == "1"

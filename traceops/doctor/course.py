@@ -25,7 +25,7 @@ from traceops.doctor.model import Change, Trial
 from traceops.doctor.runs import Ask, Runner, Scope, nodes_that_work, stages_of
 from traceops.doctor.situation import Situation
 from traceops.doctor.surroundings import Surroundings
-from traceops.doctor.treat import WORTH_IT, NoTime, Treatment, Tried, choose, treat
+from traceops.doctor.treat import WORTH_IT, NoTime, Treatment, Tried, choose, is_better, treat
 from traceops.topology.model import Machine, Measured, Reference
 
 ALL_STAGES = stages_of("start", "all_reduce", "pairs", "ddp_step", "sweep", "pair_bandwidth")
@@ -80,7 +80,9 @@ class Course:
             attempt = self._attempt(situation)
             self.treatment = treat(situation, attempt, self.state.gbs, self.enough_gbs.get(self.scope))
         if without is not None:
-            chosen = self.treatment.chosen or (without if without.works else None)
+            chosen, enough = self.treatment.chosen, self.enough_gbs.get(self.scope)
+            if without.works and is_better(without, chosen, enough):
+                chosen = without
             self.treatment = replace(self.treatment, tried=(without, *self.treatment.tried), chosen=chosen)
         self._hold_to_the_full_test(situation)
         if self.treatment.chosen is None and situation.broken and situation.world > 1:

@@ -100,6 +100,14 @@ def choose(
     return _fastest(worked, before_gbs)
 
 
+def is_better(fewer: Tried, every: Tried | None, enough_gbs: float | None) -> bool:
+    """Whether most of the devices do more than all with a change: where that is slow, half of the speed is lost."""
+    if every is None:
+        return True
+    most = 2 * len(fewer.trials[0].gpus) > len(every.trials[0].gpus)
+    return most and not _is_enough(every.gbs, enough_gbs) and _is_enough(fewer.gbs, enough_gbs)
+
+
 def _mend(situation: Situation, once: _Log, enough_gbs: float | None) -> None:
     """Until a change works and is not slow; one that works but is slow only ends the search among the larger."""
     names = suspicious(situation)
