@@ -58,7 +58,11 @@ def test_a_gpu_that_fails_alone_is_named_with_its_host(why, gpu):
     [look] = [look for look in checkup.looks if look.what == f"GPU {gpu} alone"]
     assert look.host == "b" and look.level == "error" and why in look.why
     [look] = [look for look in checkup.looks if look.what == "nodes"]
-    assert look.found == "a works" and look.advice == "start jobs without b"
+    assert (
+        look.level == "error"
+        and look.why.startswith("a works by itself")
+        and look.advice == "start jobs without b"
+    )
     # Four GPUs of a work together: one that stands in for eight is no advice.
     assert checkup.fallback is None and checkup.settings is None
     assert doctor_verdict(checkup).sentence.startswith("start failed on b: ")
@@ -86,4 +90,4 @@ def test_nodes_that_do_not_reach_each_other_work_by_themselves():
     checkup = check_up(Apart(), Apart())
     assert checkup.fallback is None
     [look] = [look for look in checkup.looks if look.what == "nodes"]
-    assert look.found == "a, b work" and "one node alone can train" in look.advice
+    assert look.why.startswith("a, b work, each by itself") and "one node alone can train" in look.advice

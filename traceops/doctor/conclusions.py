@@ -133,12 +133,12 @@ def _nodes(course: Course) -> list[Look]:
     if len(hosts) == 1 or not work or course.treatment.chosen is not None or not course.state.failed:
         return []
     others = ", ".join(host for host in hosts if host not in work)
-    found = f"{', '.join(work)} {'works' if len(work) == 1 else 'work'}"
-    why = "each by itself, with all its GPUs" if len(work) > 1 else "by itself, with all its GPUs"
+    why = f"{work[0]} works" if len(work) == 1 else f"{', '.join(work)} work, each"
     advice = (
         f"start jobs without {others}" if others else "see the network between them; one node alone can train"
     )
-    return [_look(course, "nodes", found, "note", why, advice)]
+    found = "do not all work together"
+    return [_look(course, "nodes", found, "error", f"{why} by itself, with all its GPUs", advice)]
 
 
 def _left_out(course: Course) -> str:
