@@ -78,3 +78,11 @@ def test_cut_off_and_without_the_table():
     assert not looks_like_rocm_topo(weights)
     with pytest.raises(InputError, match=r"a\.txt holds no table of link types.*rocm-smi --showtopo"):
         read_rocm_topo("a.txt", weights)
+
+
+def test_one_gpu_has_no_links_and_is_a_machine_all_the_same():
+    """What sglang's check_env prints on a machine with one GPU."""
+    text = table("========= Link Type between two GPUs =========", ["GPU0"], link, "0")
+    assert looks_like_rocm_topo(text)
+    (machine,) = read_rocm_topo("a.txt", text)
+    assert ([gpu.index for gpu in machine.gpus], machine.paths) == ([0], {})

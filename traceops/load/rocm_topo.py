@@ -41,7 +41,7 @@ def read_rocm_topo(path: str, text: str | None = None) -> tuple[Machine, ...]:
     told = _told(
         path, text_lines(path) if text is None else text_of(text.encode(errors="surrogateescape"), 1)
     )
-    if not told.paths:
+    if not _tells(told):
         raise InputError(
             f"{path} holds no table of link types; save the whole output of `rocm-smi --showtopo` or of "
             "`amd-smi topology`"
@@ -56,7 +56,11 @@ def read_rocm_topo(path: str, text: str | None = None) -> tuple[Machine, ...]:
 
 def looks_like_rocm_topo(head: str) -> bool:
     """Whether a text has a table of link types."""
-    return bool(_told("", text_of(head.encode(errors="surrogateescape"), 1)).paths)
+    return _tells(_told("", text_of(head.encode(errors="surrogateescape"), 1)))
+
+
+def _tells(told: _Told) -> bool:
+    return bool(told.paths) or len(told.labels) == 1  # one GPU has no links
 
 
 def _told(path: str, numbered: Iterable[tuple[int, str]]) -> _Told:
@@ -78,7 +82,7 @@ def _add(told: _Told, line: str, path: str, number: int) -> None:
         indices = {
             word: index for place, word in enumerate(words) if (index := _index(word, place)) is not None
         }
-        if 1 < len(indices) == len(words) <= _MOST_LABELS:
+        if 0 < len(indices) == len(words) <= _MOST_LABELS:
             told.labels, told.indices = words, indices
         return
     if not words or words[0] not in told.indices:
