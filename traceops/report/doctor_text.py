@@ -283,7 +283,8 @@ def _healthy(checkup: Checkup) -> Verdict:
         if warned:
             more = f" (and {len(warned) - 1} more)" if len(warned) > 1 else ""
             said = warning_text(warned[0]).rstrip(".")
-            return Verdict("info", f"No rule says what is wrong, but NCCL itself warned: {said}{more}.")
+            unexplained = "" if checkup.findings else "No rule says what is wrong, but "
+            return Verdict("info", f"{unexplained}NCCL itself warned: {said}{more}.")
         return Verdict("info", "Nothing wrong was seen, but communication was not tested.")
     on = "" if checkup.backend == "nccl" else f" on {checkup.backend}, without GPUs"
     return Verdict("clear", f"Nothing wrong was found{on}" + (f": {speeds}." if speeds else "."))
