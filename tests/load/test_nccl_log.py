@@ -318,6 +318,7 @@ vm:7:7 [0] NCCL INFO Channel 00/02 :    0   1   2   3
 vm:7:7 [0] NCCL INFO Channel 00/0 : 3[87000] -> 0[a000] [receive] via NET/IB/0/GDRDMA
 vm:7:7 [0] NCCL INFO Channel 00 : 0[a000] -> 1[47000] via P2P/IPC/read
 vm:8:8 [1] NCCL INFO Channel 00/0 : 1[47000] -> 2[a000] [send] via NET/IB/0/GDRDMA
+vm:8:8 [1] NCCL INFO CollNet 00/0 : 1 [send] via COLLNET/SHARP/0/GDRDMA
 vm:9:9 [0] NCCL INFO Channel 00 : 2[a000] -> 3[87000] via P2P/IPC/read
 vm:9:9 [0] NCCL INFO Channel 01 : 3[87000] -> 2[a000] via P2P/IPC/read
 """
@@ -327,7 +328,7 @@ vm:9:9 [0] NCCL INFO Channel 01 : 3[87000] -> 2[a000] via P2P/IPC/read
         0: "0000:0a:00.0",
         1: "0000:47:00.0",
     }  # 9 speaks for two ranks
-    assert set(ways(communicator)) == {(3, 0), (0, 1), (1, 2)}
+    assert set(ways(communicator)) == {(3, 0), (0, 1), (1, 1), (1, 2)}
     (communicator,) = written(tmp_path, "\n".join(text.splitlines()[1:4])).communicators
     assert (communicator.size, communicator.at_least) == (4, True)
     named = written(tmp_path, text.replace("[a000]", "[0]").replace("[47000]", "[1]"))

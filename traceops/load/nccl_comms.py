@@ -210,14 +210,16 @@ class Communicators:
             own = {
                 (link.destination, link.there) if link.is_receive else (link.source, link.here)
                 for link in lane.links
+                if link.transport != "COLLNET"
             }
-            if len(own) > 1:
+            if len(own) != 1:
                 continue
             [(rank, shown)] = own
             number = int(shown) if shown.isdigit() and int(shown) < _MOST_NVML else None
-            bus = "" if number is not None or not shown else bus_id(shown)
+            bus = "" if number is not None else bus_id(shown)
             init = InitLine("", rank, size, speaker.device, number, bus, None, None, None, False)
-            member = Member(speaker.host, speaker.pid, init, rings=lane.rings, graphs=lane.graphs)
-            member.channels = lane.channels
+            member = Member(speaker.host, speaker.pid, init, rings=lane.rings, channels=lane.channels)
+            if rings:  # else nobody knows for how many ranks a graph is
+                member.graphs = lane.graphs
             lane.members.append(member)
             self._members.append(member)
