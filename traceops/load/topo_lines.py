@@ -22,7 +22,7 @@ _TAIL = re.compile(r"(?:\s|(?<=\d)(?=C))(CPU Affinity|NUMA Affinity|GPU NUMA ID)
 _STUCK = re.compile(r"((?:GPU|NIC)\d{1,4})(?=(?:GPU|NIC|mlx)\d)", re.ASCII)
 _STUCK_CELL = re.compile("X|NV\\d\\d?|" + "|".join(KINDS), re.ASCII)
 _STUCK_CORES = re.compile(
-    rf"(NV(?:1[0-8]|[1-9])|{'|'.join(KINDS)})(\d+[,-][\d,-]*)", re.ASCII
+    rf"(NV(?:1[0-8]|[1-9])|{'|'.join(KINDS)})(\d{1, 4}[,-][\d,-]{0, 4000})", re.ASCII
 )  # ``NV120-31``
 _LEGEND = re.compile(r"(NIC\d{1,4})\s{0,8}:\s{0,8}([\w.:+-]{1,80})", re.ASCII)
 CORES = re.compile(r"\d[\d,-]{0,4000}", re.ASCII)
