@@ -215,6 +215,26 @@ def test_what_ray_says_once_for_several(tmp_path: Path, before: str, after: str)
     assert (connection.detail, connection.quote.line) == ("CUMEM", 4)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('{"log":"', '\\n","stream":"stderr","time":"2026-11-21T17:06:30.123456789Z"}'),  # Docker's json-file
+        ('"2026-11-21T17:06:30Z","', '"'),
+        ('"2026-11-21T17:06:30Z";"', '\\n",\r'),
+        ("2026-11-21T17:06:30.123456789Z stderr F ", ""),  # containerd's
+    ],
+)
+def test_lines_as_other_programs_keep_them(tmp_path: Path, before: str, after: str) -> None:
+    address = "vm:7:7 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.5\\u003c0\\u003e"
+    setting = "vm:7:7 [0] NCCL INFO NCCL_P2P_LEVEL set by environment to LOC"
+    said = (START, address, "vm:7:7 [0] NCCL INFO Using network Socket", setting, LINK)
+    log = read(tmp_path, 'print("before it")', *(f"{before}{line}{after}" for line in said))
+    assert [(network.plugin, network.devices) for network in log.networks] == [("Socket", ((0, "eth0"),))]
+    assert [setting.value for setting in log.settings] == ["LOC"]
+    ((connection,),) = (communicator.connections for communicator in log.communicators)
+    assert (connection.quote.line, connection.quote.text) == (6, LINK)
+
+
 def test_a_table_that_says_each_message_twice(tmp_path: Path) -> None:
     """aws/aws-ofi-nccl issue 889."""
     said = "ip-1:79:79 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0"

@@ -29,9 +29,12 @@ _VERSION = re.compile(rb"(?:[NR]CCL version \d{1,3}\.\d{1,3}[.0-9]{0,8}\+|RCCL v
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-9;:?]{0,32}[A-Za-z]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_])")
 # Ray says a line of several workers once; of the colours around it, posts often lose the escape character.
 _REPEATED = re.compile(
-    rb"[ \t]{0,4}(?:(?:ESC|\^\[)?\[32m)?[ \t]{0,4}\[repeated \d{1,9}x across cluster\][^\r\n]*"
+    rb"[ \t]{0,4}(?:(?:ESC|\^\[)?\[32m)?[ \t]{0,4}\[repeated \d{1,9}x across cluster\][^\r\n]{0,4000}"
 )
 _REPEATED_NEEDLE = b"x across cluster]"
+# Lines as Docker keeps them (``{"log":"…\\n","stream":…}``) and as tables of log services are saved: ``"…",``.
+_EXPORTED_END = re.compile(rb'"(?:,"stream":"[^\r\n]{0,4000}|,)?[ \t]{0,8}(?=[\r\n]|\Z)')
+_EXPORTED_SIGNS = ((b'\\n"', b'"'), (b"\\u003c", b"<"), (b"\\u003e", b">"))
 _HEAD_BYTES = 600
 _MOST_BRACKETS = 8
 _SNIFFED_BYTES = 1 << 26
@@ -98,6 +101,10 @@ class LineReader:
                 block = _ESCAPE.sub(b"", block)
             if _REPEATED_NEEDLE in block:
                 block = _REPEATED.sub(b"", block)
+            if b'"' in block:
+                for sign, plain in _EXPORTED_SIGNS:
+                    block = block.replace(sign, plain)
+                block = _EXPORTED_END.sub(b"", block)
             for number, line in enumerate(block.split(b"\n"), first):
                 at = line.find(b"NCCL INFO ") + 10
                 if at < 10 and b"CCL " not in line:
