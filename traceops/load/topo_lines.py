@@ -21,9 +21,10 @@ _TAIL = re.compile(r"(?:\s|(?<=\d)(?=C))(CPU Affinity|NUMA Affinity|GPU NUMA ID)
 # A paste that lost its tabs: ``GPU0GPU1``, ``NIC8NIC9``, and in the rows below ``NODENODE``.
 _STUCK = re.compile(r"((?:GPU|NIC)\d{1,4})(?=(?:GPU|NIC|mlx)\d)", re.ASCII)
 _STUCK_CELL = re.compile("X|NV\\d\\d?|" + "|".join(KINDS), re.ASCII)
+# ``NV120-31``: the last cell and the cores.
 _STUCK_CORES = re.compile(
-    rf"(NV(?:1[0-8]|[1-9])|{'|'.join(KINDS)})(\d{1, 4}[,-][\d,-]{0, 4000})", re.ASCII
-)  # ``NV120-31``
+    "(NV(?:1[0-8]|[1-9])|" + "|".join(KINDS) + r")(\d{1,4}[,-][\d,-]{0,4000})", re.ASCII
+)
 _LEGEND = re.compile(r"(NIC\d{1,4})\s{0,8}:\s{0,8}([\w.:+-]{1,80})", re.ASCII)
 CORES = re.compile(r"\d[\d,-]{0,4000}", re.ASCII)
 # Who a line is of, before it: mpirun's tag, ``[default0]:`` of torchrun, ``[pod/a/b]`` of kubectl; ``node1:`` of pdsh,
