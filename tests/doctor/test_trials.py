@@ -218,11 +218,14 @@ def test_ranks_of_two_nodes_meet() -> None:
         assert {row.gpus for row in trials[2].measured} == {(0, 1)}  # ranks, of a job over nodes
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_rank_outlives_the_doctor(tmp_path: Path, number: signal.Signals) -> None:
+    room = tmp_path / "room"
+    room.mkdir()
     doctor = subprocess.Popen(
-        [sys.executable, "-m", "traceops", "doctor", "--device", "cpu", "-o", str(tmp_path)],
-        env=_environ(TRACEOPS_DOCTOR_FAULT="start:1:hang"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-m", "traceops", "doctor", "--device", "cpu", "-o", str(tmp_path / "out")],
+        env=_environ(TRACEOPS_DOCTOR_FAULT="start:1:hang", TMPDIR=str(room)),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # of a test in the background it is ignored
     )  # fmt: skip
     while len(ranks := _workers_of(doctor.pid)) < 2 or not all(map(_has_begun, ranks)):
@@ -232,6 +235,8 @@ def test_no_rank_outlives_the_doctor(tmp_path: Path, number: signal.Signals) -> 
     assert doctor.returncode != 0
     _, left = psutil.wait_procs(ranks, timeout=120)  # the kernel's signals take their time on a busy machine
     assert not left
+    if number != signal.SIGKILL:
+        assert not list(room.iterdir())
 
 
 def _has_begun(rank: psutil.Process) -> bool:

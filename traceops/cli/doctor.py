@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,11 +98,14 @@ def _check_up(args: argparse.Namespace, formats: tuple[str, ...], seat: Seat) ->
             f"this Slurm job has {of_job} nodes, and only this one is looked at; all: "
             "srun --ntasks-per-node=1 traceops doctor"
         )
+    # As Ctrl-C does: scancel and timeout would leave the folders of running tests behind.
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     nodes = meet(seat)
     try:
         checkup = check_up(options, os.environ, nodes, tell=tell, logs=logs if seat.node == 0 else None)
     finally:
         nodes.end()
+        signal.signal(signal.SIGTERM, before)
     if nodes.leads:
         _report(checkup, folder, formats, args)
     return _exit_code(checkup, args.fail_on)
