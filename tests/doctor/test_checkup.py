@@ -345,6 +345,15 @@ def test_what_a_file_of_nccl_holds_down_is_no_reference(tmp_path):
     assert checkup.measured and not checkup.references and not references_here()
 
 
+def test_what_a_cure_costs_is_no_reference():
+    """Where nobody knows the link: shared memory instead of direct sending, which hangs."""
+    checkup = PaperMachine(
+        nvlink=False, sums=lambda environ: "ok" if environ.get("NCCL_P2P_DISABLE") == "1" else "hung"
+    ).check_up()
+    assert checkup.settings is not None and checkup.settings.change.set == {"NCCL_P2P_DISABLE": "1"}
+    assert checkup.measured and not checkup.references and not references_here()
+
+
 def test_looks_are_told_of_variables_that_can_be_written():
     seen: dict[str, str] = {}
 

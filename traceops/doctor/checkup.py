@@ -247,16 +247,18 @@ def _held_down(course: Course) -> bool:
         more = set(one.change.unset)
         if one.works and removed <= more and (one.gbs or 0.0) < WORTH_IT * (best.node.gbs or 0.0):
             left -= more
-    return course.is_slow(best) or bool(best.node.slow_pairs) or bool(left) or bool(_in_files(course))
+    return course.is_slow(best) or bool(best.node.slow_pairs) or bool(left) or bool(_costly_besides(course))
 
 
-def _in_files(course: Course) -> tuple[str, ...]:
-    """Costly variables that files set for NCCL here: no change of the environment takes them away."""
+def _costly_besides(course: Course) -> tuple[str, ...]:
+    """Costly variables that files set for NCCL here, which no change of the environment takes away, or the cure sets."""
     runner = course.runner
     set_ = {name: value for _, settings in nccl_files(runner.environ) for name, value in settings.items()}
-    only = {name: value for name, value in set_.items() if name not in runner.environ}
+    besides = {name: value for name, value in set_.items() if name not in runner.environ}
+    if course.best is not None and course.state.failed:
+        besides |= course.best.change.set
     machine = course.machines[runner.nodes.seat.node]
-    return costly_variables(only, machine, runner.backend, len(runner.devices))
+    return costly_variables(besides, machine, runner.backend, len(runner.devices))
 
 
 def _judged(checkup: Checkup, course: Course | None, tools: Tools, logs: Path | None) -> Checkup:
