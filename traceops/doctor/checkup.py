@@ -251,7 +251,7 @@ def _held_down(course: Course) -> bool:
 
 
 def _costly_besides(course: Course) -> tuple[str, ...]:
-    """Costly variables that files set for NCCL here, which no change of the environment takes away, or the cure sets."""
+    """Costly variables that files set for NCCL, beyond any change of the environment, or that the cure sets."""
     runner = course.runner
     set_ = {name: value for _, settings in nccl_files(runner.environ) for name, value in settings.items()}
     besides = {name: value for name, value in set_.items() if name not in runner.environ}
