@@ -18,6 +18,7 @@ from traceops.doctor.reference import references_here
 from traceops.doctor.settings import Settings, read_settings
 from traceops.report.doctor_json import SCHEMA_PATH
 
+_LOGS = Path(__file__).parents[1] / "data" / "nccl_logs"
 # As `nvidia-smi topo -m` shows a host with two L4 on different NUMA nodes.
 TWO_L4 = """\
 \tGPU0\tGPU1\tNIC0\tNIC1\tNIC2\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
@@ -126,6 +127,15 @@ def test_files_that_others_saved_are_judged_without_torch(capsys: pytest.Capture
     assert [finding["rule"] for finding in document["findings"]] == ["TO-P001"]
     assert document["findings"][0]["severity"] == "info" and not document["trials"]
     assert main(["doctor", "--from", "topo.txt", "--fail-on", "warning"]) == 0
+
+
+def test_what_nccl_said_in_a_saved_log_is_in_the_document() -> None:
+    shutil.copy(_LOGS / "socket.txt", "nccl.log")
+    assert main(["doctor", "--from", "nccl.log", "-q"]) == 0
+    nccl = told()["nccl"]
+    assert nccl["versions"] and nccl["files"] == ["nccl.log"]
+    assert {(one["transport"], one["detail"]) for one in nccl["connections"]} == {("NET", "Socket")}
+    assert main(["doctor", "--no-tests", "-q"]) == 0 and told()["nccl"] is None
 
 
 @pytest.mark.parametrize(

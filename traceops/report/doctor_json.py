@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.doctor.model import Checkup, Remedy
-from traceops.report.fabric_json import machine_json, reference_json
+from traceops.report.fabric_json import machine_json, nccl_json, reference_json
 from traceops.report.json import plain_json
 from traceops.version import __version__
 
@@ -35,6 +35,7 @@ def doctor_document(checkup: Checkup) -> dict[str, Any]:
             "findings": [asdict(finding) for finding in checkup.findings],
             "checks": [asdict(check) for check in checkup.checks],
             "references": [reference_json(reference) for reference in checkup.references],
+            "nccl": None if checkup.log is None else nccl_json(checkup.log),
             "problems": [{"file": file, "problem": said} for file, said in checkup.problems],
         }
     )

@@ -1,4 +1,4 @@
-"""The `fabric` object of report.json, and the nouns of machines that doctor.json shares with it."""
+"""The `fabric` object of report.json, and the nouns that doctor.json shares with it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fabric_json(fabric: Fabric) -> dict[str, Any]:
             for machine, alike in machines[:MOST_MACHINES]
         ],
         "machines_left_out": sum(1 + len(alike) for _, alike in machines[MOST_MACHINES:]),
-        "nccl": None if fabric.log is None else _nccl_json(fabric.log),
+        "nccl": None if fabric.log is None else nccl_json(fabric.log),
         "graphs": [asdict(graph) for graph in fabric.graphs[:MOST_ROWS]],
         "references": [reference_json(reference) for reference in fabric.references[:MOST_MACHINES]],
         "problems": [{"file": file, "problem": said} for file, said in fabric.problems[:MOST_ROWS]],
@@ -77,7 +77,8 @@ def _gpu_json(gpu: Gpu) -> dict[str, Any]:
     return {key: value for key, value in asdict(gpu).items() if key != "uuid"}
 
 
-def _nccl_json(log: NcclLog) -> dict[str, Any]:
+def nccl_json(log: NcclLog) -> dict[str, Any]:
+    """What NCCL said in its log. Its size does not grow with the ranks beyond the limits above."""
     rows = connection_rows(log.communicators)
     return {
         "files": list(log.files[:MOST_ROWS]),
