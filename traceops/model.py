@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
-    from traceops.topology.model import Fabric
+    from traceops.topology.fabric import Fabric
 
 Int = NDArray[np.int64]
 Severity = Literal["error", "warning", "info"]

@@ -18,17 +18,10 @@ from traceops.analyses.links import (
 )
 from traceops.analyses.reference import reference_rows
 from traceops.replay.what_if import REFERENCE
-from traceops.topology.model import (
-    Communicator,
-    Connection,
-    Fabric,
-    GraphBandwidth,
-    Measured,
-    NcclLog,
-    Place,
-    Quote,
-)
+from traceops.topology.fabric import Fabric
+from traceops.topology.model import Measured, Quote
 from traceops.topology.model import Reference as MachineReference
+from traceops.topology.nccl import Communicator, Connection, GraphBandwidth, NcclLog, Place
 
 # As fast as NVLink 4 gives, so that a healthy group is well above the bound; messages of 64 MB.
 FAST = Size(bandwidth_gbs=300.0, far_bandwidth_gbs=300.0, elements=1 << 24, kernel_us=150.0)

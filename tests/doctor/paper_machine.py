@@ -12,7 +12,8 @@ from traceops.doctor.job import Job
 from traceops.doctor.model import Look, Outcome, PairState, Trial
 from traceops.doctor.nodes import Nodes, Seat
 from traceops.findings import Verdict
-from traceops.topology.model import Fabric, Gpu, Machine, Measured, Path
+from traceops.topology.fabric import Fabric
+from traceops.topology.model import Gpu, Machine, Measured, Path
 
 Way = tuple[str, float]  # the transport NCCL takes and an all-reduce's bus bandwidth over it, GB/s
 NVLINK: Way = ("P2P/CUMEM", 350.0)

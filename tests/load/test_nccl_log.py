@@ -9,7 +9,7 @@ import pytest
 from traceops.errors import InputError
 from traceops.load import nccl_comms, nccl_groups
 from traceops.load.nccl_log import holds_nccl_lines, read_nccl_log
-from traceops.topology.model import Communicator, NcclLog
+from traceops.topology.nccl import Communicator, NcclLog
 
 DATA = Path(__file__).parents[1] / "data" / "nccl_logs"
 

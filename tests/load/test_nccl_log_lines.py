@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from traceops.load.nccl_log import read_nccl_log
-from traceops.topology.model import NcclLog
+from traceops.topology.nccl import NcclLog
 
 START = (
     "vm:7:7 [0] NCCL INFO ncclCommInitRankConfig comm 0x1 rank 0 nranks 64 cudaDev 0 nvmlDev 0 busId 60 commId 0xa "

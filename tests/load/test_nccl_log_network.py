@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from traceops.load.nccl_log import read_nccl_log
-from traceops.topology.model import NcclLog
+from traceops.topology.nccl import NcclLog
 
 NOT_THERE = "cannot open shared object file: No such file or directory"
 TOO_OLD = "ncclNetPlugin symbols v4 and lower are not supported."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from traceops.load.nccl_log import read_nccl_log
-from traceops.topology.model import NcclLog
+from traceops.topology.nccl import NcclLog
 
 
 def read(tmp_path: Path, *lines: str) -> NcclLog:

@@ -6,23 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from traceops.topology.model import (
+from traceops.topology.fabric import Fabric
+from traceops.topology.model import Gpu, Machine, Measured, Nic, Path, Pcie, Quote, Reference
+from traceops.topology.nccl import (
     Communicator,
     Connection,
-    Fabric,
-    Gpu,
     GraphBandwidth,
-    Machine,
-    Measured,
     NcclLog,
     NcclSetting,
     Network,
-    Nic,
-    Path,
-    Pcie,
     Place,
-    Quote,
-    Reference,
 )
 
 MB = 1 << 20

@@ -41,7 +41,8 @@ from traceops.report.doctor_rows import attempts, pair_matrices, render_doctor_c
 from traceops.report.doctor_terminal import print_doctor
 from traceops.report.doctor_text import doctor_verdict, message_text
 from traceops.report.json import SCHEMA_PATH as REPORT_SCHEMA_PATH
-from traceops.topology.model import Measured, NcclLog, NetworkEvent, Quote
+from traceops.topology.model import Measured, Quote
+from traceops.topology.nccl import NcclLog, NetworkEvent
 
 ALL = {
     "healthy": healthy(),

@@ -21,7 +21,9 @@ from traceops.report.fabric_json import MOST_ROWS, alike_machines, connection_ro
 from traceops.report.html import render_html
 from traceops.report.json import SCHEMA_PATH, to_json_object
 from traceops.report.terminal import print_report
-from traceops.topology.model import Communicator, Connection, Fabric, NcclLog, Place, Quote
+from traceops.topology.fabric import Fabric
+from traceops.topology.model import Quote
+from traceops.topology.nccl import Communicator, Connection, NcclLog, Place
 
 SCHEMA = json.loads(SCHEMA_PATH.read_text())
 LINE = "vm:2225:2225 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"

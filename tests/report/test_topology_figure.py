@@ -24,20 +24,9 @@ from traceops.report import page
 from traceops.report.topology_drawing import Box, Drawing
 from traceops.report.topology_figure import Figure, topology_figure
 from traceops.report.topology_shape import Way, near_text, shape_of, ways_on
-from traceops.topology.model import (
-    Communicator,
-    Connection,
-    Fabric,
-    Gpu,
-    Machine,
-    Measured,
-    NcclLog,
-    Network,
-    Nic,
-    Path,
-    Place,
-    Quote,
-)
+from traceops.topology.fabric import Fabric
+from traceops.topology.model import Gpu, Machine, Measured, Nic, Path, Quote
+from traceops.topology.nccl import Communicator, Connection, NcclLog, Network, Place
 from traceops.topology.talks import talks
 
 MACHINES = (

@@ -5,23 +5,17 @@ from dataclasses import replace
 import pytest
 
 from traceops.topology.circumstances import Circumstances
+from traceops.topology.fabric import Fabric
 from traceops.topology.judge import TOPOLOGY_RULES, judge_fabric
-from traceops.topology.model import (
+from traceops.topology.model import Gpu, Machine, Measured, Nic, Path, Pcie, Quote
+from traceops.topology.nccl import (
     Communicator,
     Connection,
-    Fabric,
-    Gpu,
-    Machine,
-    Measured,
     NcclLog,
     NcclSetting,
     Network,
     NetworkEvent,
-    Nic,
-    Path,
-    Pcie,
     Place,
-    Quote,
 )
 
 

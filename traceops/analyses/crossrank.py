@@ -18,7 +18,7 @@ from traceops.model import Int
 from traceops.replay.graph import Graph, build_graph
 from traceops.replay.what_if import Replays, WhatIf, measure_what_if
 from traceops.summary import RankSummary
-from traceops.topology.model import Fabric
+from traceops.topology.fabric import Fabric
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ import numpy as np
 from traceops.align.match import Collective, Matching
 from traceops.analyses.message_size import message_bytes
 from traceops.model import Int
+from traceops.topology.fabric import Fabric
 from traceops.topology.host_names import same_host, short_host
-from traceops.topology.model import Communicator, Fabric, GraphBandwidth
+from traceops.topology.nccl import Communicator, GraphBandwidth
 
 # Bus bandwidth that NCCL reaches inside one host for large messages, GB/s: a bit under the link's one-way
 # rate of NVLink 2, 3, 4 and 5 (150, 300, 450 and 900 GB/s). [NVIDIA data sheets; nccl-tests on such hosts]

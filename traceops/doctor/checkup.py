@@ -25,8 +25,9 @@ from traceops.errors import UsageError
 from traceops.findings import Verdict, judged_checks, most_important_first
 from traceops.model import Finding
 from traceops.topology.circumstances import Circumstances
+from traceops.topology.fabric import Fabric
 from traceops.topology.fingerprint import fingerprint
-from traceops.topology.model import Fabric, Machine, Reference
+from traceops.topology.model import Machine, Reference
 
 BUDGET_S = 165.0  # for tests: with looking and the last job's end within three minutes
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from traceops.model import Check, Finding
-from traceops.topology.model import Machine, Measured, NcclLog, Reference
+from traceops.topology.model import Machine, Measured, Reference
+from traceops.topology.nccl import NcclLog
 
 Level = Literal["ok", "note", "warning", "error", "not_evaluated"]
 Outcome = Literal["ok", "wrong", "failed", "hung", "not_evaluated"]

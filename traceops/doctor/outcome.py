@@ -17,7 +17,8 @@ from traceops.doctor.pairs import Pair, pair_order
 from traceops.doctor.team import Child, Team
 from traceops.load.nccl_log import read_nccl_log
 from traceops.rank_text import ranks_text, who
-from traceops.topology.model import Connection, Measured
+from traceops.topology.model import Measured
+from traceops.topology.nccl import Connection
 
 How = Literal["done", "hung", "failed"]
 _WRONG_SHOWN = 12

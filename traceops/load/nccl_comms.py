@@ -24,7 +24,8 @@ from traceops.load.nccl_groups import (
 )
 from traceops.load.nccl_lines import Speaker
 from traceops.load.nccl_links import MOST_CHANNELS, InitLine, Link, bus_id
-from traceops.topology.model import Communicator, GraphBandwidth, Quote
+from traceops.topology.model import Quote
+from traceops.topology.nccl import Communicator, GraphBandwidth
 
 MOST_CONNECTIONS = 1 << 18
 _MOST_MEMBERS = 1 << 18

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from traceops.load.nccl_lines import quoted
 from traceops.load.nccl_links import InitLine, Link, bus_id
-from traceops.topology.model import Communicator, Connection, GraphBandwidth, Place, Quote
+from traceops.topology.model import Quote
+from traceops.topology.nccl import Communicator, Connection, GraphBandwidth, Place
 
 _T = TypeVar("_T")
 

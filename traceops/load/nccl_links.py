@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from traceops.topology.model import Transport
+from traceops.topology.nccl import Transport
 
 MOST_CHANNELS = 1024  # NCCL has 64, RCCL up to 256
 # NCCL 2.10: ``comm 0x… rank 1 nranks 4 cudaDev 1 busId 70 - Init COMPLETE``; 2.16 adds commId, 2.18 nvmlDev and

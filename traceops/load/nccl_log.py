@@ -19,7 +19,8 @@ from traceops.load.nccl_links import (
 )
 from traceops.load.nccl_network import Networks
 from traceops.load.nccl_system import Systems, begins
-from traceops.topology.model import Choice, NcclLog, NcclSetting, Quote
+from traceops.topology.model import Quote
+from traceops.topology.nccl import Choice, NcclLog, NcclSetting
 
 __all__ = ["holds_nccl_lines", "read_nccl_log"]
 

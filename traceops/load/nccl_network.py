@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from traceops.load.nccl_lines import NcclLine, quoted
-from traceops.topology.model import Network, NetworkEvent, NetworkEventKind, Quote
+from traceops.topology.model import Quote
+from traceops.topology.nccl import Network, NetworkEvent, NetworkEventKind
 
 # The first that is in a line tells its kind; wording of NCCL 2.10 to 2.29 and of aws-ofi-nccl.
 _EVENTS: tuple[tuple[bytes, NetworkEventKind, str | None], ...] = (

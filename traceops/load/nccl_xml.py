@@ -10,7 +10,8 @@ from traceops.errors import InputError
 from traceops.load.plain_xml import Element, read_xml
 from traceops.load.xml_paths import machine_paths
 from traceops.topology.bus_ids import normal_bus_id
-from traceops.topology.model import Gpu, GraphBandwidth, Machine, Nic, Pcie
+from traceops.topology.model import Gpu, Machine, Nic, Pcie
+from traceops.topology.nccl import GraphBandwidth
 from traceops.topology.nics import is_bonded, nic_kind
 
 _BEFORE_ROOT = {"<?": "?>", "<!--": "-->"}  # what may stand there, and its end

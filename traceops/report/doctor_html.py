@@ -31,8 +31,8 @@ from traceops.report.fabric_json import alike_machines
 from traceops.report.terms import COLUMNS
 from traceops.report.topology_figure import Figure, topology_figure
 from traceops.report.topology_shape import gbs_text, tried_ways, ways_on
+from traceops.topology.fabric import Fabric
 from traceops.topology.host_names import same_host
-from traceops.topology.model import Fabric
 from traceops.topology.talks import talks
 
 _MOST_FIGURES = 8  # of machines

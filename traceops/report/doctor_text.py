@@ -16,7 +16,8 @@ from traceops.report.fabric_json import alike_machines, connection_rows
 from traceops.report.topology_figure import count, description
 from traceops.report.topology_shape import gbs_text, shape_of
 from traceops.report.verdict import Verdict
-from traceops.topology.model import Machine, Measured, NcclLog, Quote
+from traceops.topology.model import Machine, Measured, Quote
+from traceops.topology.nccl import NcclLog
 from traceops.topology.talks import way_text
 
 _WORST_FIRST: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "not_evaluated": 3, "ok": 4}

@@ -14,8 +14,9 @@ from traceops.report.fabric_json import alike_machines, connection_rows
 from traceops.report.terms import COLUMNS, TERMS
 from traceops.report.topology_figure import Figure, topology_figure
 from traceops.report.topology_shape import ways_on
+from traceops.topology.fabric import Fabric
 from traceops.topology.host_names import same_host
-from traceops.topology.model import Fabric, NcclLog
+from traceops.topology.nccl import NcclLog
 from traceops.topology.talks import talks, way_text
 
 MOST_REFERENCES = 40

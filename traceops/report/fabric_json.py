@@ -7,7 +7,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
-from traceops.topology.model import Communicator, Fabric, Gpu, Machine, NcclLog, Network, Quote, Reference
+from traceops.topology.fabric import Fabric
+from traceops.topology.model import Gpu, Machine, Quote, Reference
+from traceops.topology.nccl import Communicator, NcclLog, Network
 from traceops.topology.talks import is_inside, names_are_of_several
 
 MOST_MACHINES = 32  # different ones

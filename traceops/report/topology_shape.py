@@ -10,7 +10,8 @@ from statistics import median
 
 from traceops.doctor.model import Trial
 from traceops.rank_text import ranks_text
-from traceops.topology.model import PATH_KINDS, Gpu, Machine, Measured, Network, Nic, Pcie
+from traceops.topology.model import PATH_KINDS, Gpu, Machine, Measured, Nic, Pcie
+from traceops.topology.nccl import Network
 from traceops.topology.talks import Talk
 
 LINKS = ("NV", "XGMI")  # from GPU to GPU without PCIe

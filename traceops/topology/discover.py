@@ -8,7 +8,7 @@ from pathlib import Path
 
 from traceops.errors import InputError
 from traceops.load.source import is_remote
-from traceops.topology.model import Fabric
+from traceops.topology.fabric import Fabric
 
 _TEXTS = (".txt", ".log", ".out", ".err", ".xml", ".json", "")
 _BESIDE = (".txt", ".log", ".out", ".err", ".xml")  # of a folder with traces only these, not its JSON

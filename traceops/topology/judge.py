@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from traceops.findings import Verdict
 from traceops.topology.circumstances import Circumstances
+from traceops.topology.fabric import Fabric
 from traceops.topology.judge_network import judge_far_nic, judge_sockets
 from traceops.topology.judge_paths import judge_across_nodes, judge_unused_links
 from traceops.topology.judge_widths import judge_widths
-from traceops.topology.model import Fabric
 from traceops.topology.talks import talks
 
 _NONE = (

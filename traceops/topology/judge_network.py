@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from traceops.findings import Verdict, finding
 from traceops.model import Evidence, Severity
 from traceops.topology.circumstances import Circumstances, at_least, hosts_text, quoted
-from traceops.topology.model import Fabric, Gpu, Machine, NcclLog, NcclSetting, Network, Nic, Path, PathKind
+from traceops.topology.fabric import Fabric
+from traceops.topology.model import Gpu, Machine, Nic, Path, PathKind
+from traceops.topology.nccl import NcclLog, NcclSetting, Network
 from traceops.topology.nics import is_rdma
 from traceops.topology.talks import (
     Talk,

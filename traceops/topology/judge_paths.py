@@ -10,7 +10,9 @@ from traceops.analyses.links import link_by_name
 from traceops.findings import Verdict, finding
 from traceops.model import Evidence, Severity
 from traceops.topology.circumstances import Circumstances, at_least, hosts_text, quoted
-from traceops.topology.model import Fabric, Gpu, Machine, NcclLog, NcclSetting, Path
+from traceops.topology.fabric import Fabric
+from traceops.topology.model import Gpu, Machine, Path
+from traceops.topology.nccl import NcclLog, NcclSetting
 from traceops.topology.talks import (
     Talk,
     gpu_pairs,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from traceops.findings import Verdict, finding
 from traceops.model import Evidence, Finding
 from traceops.topology.circumstances import quoted
-from traceops.topology.model import Fabric, Gpu, Machine, Nic, Path, Quote
+from traceops.topology.fabric import Fabric
+from traceops.topology.model import Gpu, Machine, Nic, Path, Quote
 from traceops.topology.nics import is_rdma
 from traceops.topology.talks import distance
 

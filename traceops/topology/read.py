@@ -10,8 +10,10 @@ from traceops.errors import InputError
 from traceops.load.nccl_log import holds_nccl_lines, read_nccl_log
 from traceops.load.rocm_topo import looks_like_rocm_topo, read_rocm_topo
 from traceops.load.topo_matrix import looks_like_topo_matrix, read_topo_matrices
+from traceops.topology.fabric import Fabric
 from traceops.topology.merge import merge_machines
-from traceops.topology.model import Fabric, GraphBandwidth, Machine, Reference
+from traceops.topology.model import Machine, Reference
+from traceops.topology.nccl import GraphBandwidth
 
 _HEAD = 1 << 16
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")

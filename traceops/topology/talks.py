@@ -6,18 +6,10 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from traceops.topology.fabric import Fabric
 from traceops.topology.host_names import short_host
-from traceops.topology.model import (
-    PATH_KINDS,
-    Communicator,
-    Connection,
-    Fabric,
-    Gpu,
-    Machine,
-    Nic,
-    Path,
-    Place,
-)
+from traceops.topology.model import PATH_KINDS, Gpu, Machine, Nic, Path
+from traceops.topology.nccl import Communicator, Connection, Place
 from traceops.topology.nics import is_rdma
 
 
