@@ -222,6 +222,12 @@ def test_the_page_has_the_lines_to_paste() -> None:
     assert "traceops run --fallback single -- YOUR_SCRIPT" in page(beyond_help()).text()
 
 
+def test_the_figure_marks_a_gpu_that_fails_by_itself() -> None:
+    bad = Look("vm", "tests", "GPU 2 alone", "does not work either", "error", facts={"gpus": [2]})
+    shown = page(replace(healthy(), looks=(*healthy().looks, bad))).text()
+    assert "fails alone" in shown.partition("GPU2")[2].partition("GPU3")[0]
+
+
 def test_what_could_not_be_looked_at_is_there_and_not_all_right() -> None:
     shown = page(healthy()).text()
     assert "not evaluated" in shown and "no InfiniBand device" in shown

@@ -33,6 +33,7 @@ from traceops.report.topology_figure import Figure, topology_figure
 from traceops.report.topology_shape import gbs_text, tried_ways, ways_on
 from traceops.topology.fabric import Fabric
 from traceops.topology.host_names import same_host
+from traceops.topology.model import Machine
 from traceops.topology.talks import talks
 
 _MOST_FIGURES = 8  # of machines
@@ -103,8 +104,22 @@ def _figures(checkup: Checkup) -> list[Figure]:
     for machine, alike in alike_machines(checkup.machines)[:_MOST_FIGURES]:
         own = [one for one in networks if machine.host is None or same_host(machine.host, one.host)]
         ways = ways_on(machine, talked, own) or tried_ways(machine, checkup.trials)
-        figures.append(topology_figure(machine, measured, ways, others=len(alike)))
+        faults = _faults(checkup, machine)
+        figures.append(topology_figure(machine, measured, ways, others=len(alike), faults=faults))
     return figures
+
+
+def _faults(checkup: Checkup, machine: Machine) -> dict[str, str]:
+    """What the tests say of single GPUs of this machine, by their labels."""
+    if checkup.backend != "nccl":
+        return {}
+    return {
+        f"GPU{gpu}": "fails alone" if look.what.endswith("alone") else "fails with others"
+        for look in checkup.looks
+        if look.area == "tests" and look.level == "error"
+        if len(checkup.machines) == 1 or same_host(look.host, machine.host)
+        for gpu in look.facts.get("gpus", ())
+    }
 
 
 def _gpus(checkup: Checkup, count: int, names: list[str]) -> Cell:

@@ -10,8 +10,8 @@ from traceops.topology.model import Gpu, Machine, Nic
 LINE = 17  # px from one line of text to the next
 
 
-def gpu_lines(machine: Machine, gpu: Gpu) -> list[tuple[str, str]]:
-    """A GPU's label, its model where they differ, its PCIe link and missing NVLinks; each with its mark."""
+def gpu_lines(machine: Machine, gpu: Gpu, fault: str = "") -> list[tuple[str, str]]:
+    """A GPU's label, its model where they differ, its PCIe link, missing NVLinks and fault; each with its mark."""
     gpus = machine.gpus
     lines = [(gpu.label, "who")]
     if len({other.name for other in gpus}) > 1 and gpu.name:
@@ -22,6 +22,8 @@ def gpu_lines(machine: Machine, gpu: Gpu) -> list[tuple[str, str]]:
     most = max((other.nvlinks or 0 for other in gpus), default=0)
     if links := links_missing(gpu, most):
         lines.append((links, "bad"))
+    if fault:
+        lines.append((fault, "bad"))
     return lines
 
 

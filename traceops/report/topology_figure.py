@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from traceops.rank_text import ranks_text
 from traceops.report.topology_devices import links_missing, links_name
@@ -29,19 +29,24 @@ class Figure:
 
 
 def topology_figure(
-    machine: Machine, measured: Sequence[Measured] = (), ways: Sequence[Way] = (), *, others: int = 0
+    machine: Machine,
+    measured: Sequence[Measured] = (),
+    ways: Sequence[Way] = (),
+    *,
+    others: int = 0,
+    faults: Mapping[str, str] | None = None,
 ) -> Figure:
     """A machine as two drawings, which the template puts into the page as inline SVG.
 
     measured: of any machines, those of other hosts are left out. ways: as `ways_on` or `tried_ways` has them.
-    others: hosts that are alike, which the title counts.
+    others: hosts that are alike, which the title counts. faults: what is wrong with GPUs themselves, by their labels.
     """
     own = [
         one
         for one in measured
         if machine.host is None or one.host is None or same_host(one.host, machine.host)
     ]
-    shape = shape_of(machine, own, ways)
+    shape = replace(shape_of(machine, own, ways), faults=faults or {})
     used = {way.device.partition(":")[0] for way in ways if way.device}
     return Figure(
         _title(machine, others),
@@ -111,6 +116,7 @@ def _problems(machine: Machine, shape: Shape) -> tuple[str, ...]:
         text, narrow = pcie_text(gpu.pcie, [other.pcie for other in machine.gpus])
         found += [f"{gpu.label}: PCIe {text}"] if narrow else []
         found += [f"{gpu.label}: {links}"] if (links := links_missing(gpu, most)) else []
+        found += [f"{gpu.label}: {fault}"] if (fault := shape.faults.get(gpu.label)) else []
     return tuple(dict.fromkeys(found))
 
 

@@ -18,7 +18,7 @@ from traceops.report.topology_devices import (
 )
 from traceops.report.topology_drawing import Box, Drawing, Line, Text
 from traceops.report.topology_shape import Joined, Node, Shape
-from traceops.topology.model import Machine
+from traceops.topology.model import Gpu, Machine
 
 _WIDE, _NARROW = 1200, 314  # px that a drawing may take
 _DEVICE, _NARROW_DEVICE = 130, 122
@@ -143,7 +143,10 @@ class _Plan:
         return height
 
     def _gpu_height(self) -> float:
-        return 12 + LINE * max((len(gpu_lines(self._machine, gpu)) for gpu in self._machine.gpus), default=1)
+        return 12 + LINE * max((len(self._gpu_lines(gpu)) for gpu in self._machine.gpus), default=1)
+
+    def _gpu_lines(self, gpu: Gpu) -> list[tuple[str, str]]:
+        return gpu_lines(self._machine, gpu, self._shape.faults.get(gpu.label, ""))
 
     def _nic_height(self) -> float:
         return 12 + LINE * max(
@@ -160,9 +163,7 @@ class _Plan:
         for start in range(0, len(node.gpus), across):
             for place, gpu in enumerate(node.gpus[start : start + across]):
                 x = left + _PAD + place * (self._device + _GAP)
-                self._device_box(
-                    x, y, self._gpu_height(), "gpu", gpu_lines(self._machine, gpu), gpu_title(gpu)
-                )
+                self._device_box(x, y, self._gpu_height(), "gpu", self._gpu_lines(gpu), gpu_title(gpu))
                 self._gpu_places[gpu.label] = x + self._device / 2, y
                 if self._shape.hub is not None:
                     rail = y - _RAIL if hub is None else hub

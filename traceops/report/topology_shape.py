@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import median
 
@@ -59,7 +59,7 @@ class Node:
 class Shape:
     """hub: every pair of GPUs has links (NVLink, Infinity Fabric). direct: some have, each pair by itself.
 
-    far: pairs of several NUMA nodes without links. leaving: ways to other hosts.
+    far: pairs of several NUMA nodes without links. leaving: ways to other hosts. faults: of GPUs, by their labels.
     """
 
     nodes: tuple[Node, ...]
@@ -67,6 +67,7 @@ class Shape:
     direct: tuple[Joined, ...]
     far: Joined | None
     leaving: tuple[str, ...]
+    faults: Mapping[str, str] = field(default_factory=dict)
 
 
 def shape_of(machine: Machine, measured: Sequence[Measured] = (), ways: Sequence[Way] = ()) -> Shape:
