@@ -19,8 +19,6 @@ from traceops.doctor.surroundings import hidden_but
 from traceops.doctor.treat import NoTime, Treatment, Tried, treat
 from traceops.launch import fallback
 
-# As the one device trains that stands in for all: what is wrong with the network is no fault of its own.
-_ALONE = Change(fallback.SET, fallback.UNSET)
 _T = TypeVar("_T")
 
 
@@ -73,7 +71,9 @@ class Isolation:
         if self.alone or self.left() < LEAST_S:
             return
         self.tell("trying each GPU alone" if self.runner.gpus else "trying each rank alone")
-        ask = Ask(stages_of("start", "ddp_step"), _ALONE, within(SHORT_S, self.left()))
+        # As it trains when it stands in for all: what is wrong with the network is no fault of its own.
+        change = Change(fallback.SET, tuple(name for name in fallback.UNSET if name in self.runner.environ))
+        ask = Ask(stages_of("start", "ddp_step"), change, within(SHORT_S, self.left()))
         jobs = [replace(self.runner, devices=(device,)) for device in self.runner.devices]
         own = _at_once([partial(job.own, ask) for job in jobs])
         self.alone = self.runner.share(tuple(trial for trials in own for trial in trials), ask)
