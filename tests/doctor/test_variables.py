@@ -176,6 +176,14 @@ def test_a_setting_costs_nothing_where_there_is_nothing_to_lose() -> None:
             {"NCCL_IB_HCA": "mlx5", "NCCL_IB_DISABLE": "1"},
             {"NCCL_IB_HCA": "warning", "NCCL_IB_DISABLE": "warning"},
         ),
+        (
+            {"NCCL_NET": "IB", "NCCL_IB_DISABLE": "1"},
+            {"NCCL_NET": "error", "NCCL_IB_DISABLE": "warning"},
+        ),
+        (
+            {"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "SYS"},
+            {"NCCL_P2P_LEVEL": "warning", "NCCL_P2P_DISABLE": "warning"},
+        ),
         ({"NCCL_IB_GID_INDEX": "0"}, {"NCCL_IB_GID_INDEX": "warning"}),
         ({"NCCL_IB_GID_INDEX": "7"}, {"NCCL_IB_GID_INDEX": "error"}),
         ({"CUDA_VISIBLE_DEVICES": "0,1,4"}, {"CUDA_VISIBLE_DEVICES": "error"}),
@@ -186,6 +194,13 @@ def test_a_setting_costs_nothing_where_there_is_nothing_to_lose() -> None:
 )
 def test_contradictions(environ: dict[str, str], found: dict[str, str]) -> None:
     assert said(**environ) == found
+
+
+def test_infiniband_by_name_where_there_is_none() -> None:
+    assert said(Here(INTERFACES, (), 4), NCCL_NET="ib") == {"NCCL_NET": "error"}
+    assert said(Here(INTERFACES, None, 4), NCCL_NET="IB") == {}  # nobody knows
+    assert said(NCCL_NET="IB") == {}
+    assert said(NCCL_P2P_DISABLE="0", NCCL_P2P_LEVEL="SYS") == {}
 
 
 def test_p2p_and_shm_off_leave_the_network() -> None:

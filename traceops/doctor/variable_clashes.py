@@ -29,6 +29,8 @@ def clashes(set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
         looks += _address(set_["NCCL_IB_GID_INDEX"], here, host)
     if "CUDA_VISIBLE_DEVICES" in set_:
         looks += _visible(set_["CUDA_VISIBLE_DEVICES"], here, host)
+    looks += _network(set_, here, host)
+    looks += _level(set_, host)
     looks += _nothing_left(set_, here, host)
     provider = set_.get("FI_PROVIDER", "").strip()
     if provider and provider != "efa" and any(one.family == "EFA" for one in here.rdma or ()):
@@ -195,6 +197,31 @@ def _visible(value: str, here: Here, host: str) -> list[Look]:
         why = "a GPU is named twice: CUDA then shows none"
         return [setting(host, name, value, "error", why, f"name each GPU once in {name}")]
     return []
+
+
+def _network(set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
+    """InfiniBand demanded by name where it is switched off or not there: NCCL then takes nothing in its place."""
+    value = set_.get("NCCL_NET", "").strip()
+    if value.casefold() != "ib":
+        return []
+    end = ": NCCL ends with 'network IB not found'"
+    if is_on(set_.get("NCCL_IB_DISABLE", "")):
+        why, advice = f"NCCL_IB_DISABLE is set too{end}", "unset NCCL_IB_DISABLE, or unset NCCL_NET"
+    elif here.rdma == ():
+        why, advice = f"this machine has no RDMA device{end}", "unset NCCL_NET"
+    else:
+        return []
+    return [setting(host, "NCCL_NET", value, "error", why, advice)]
+
+
+def _level(set_: Mapping[str, str], host: str) -> list[Look]:
+    """A distance for P2P beside a switch that turns it off."""
+    value = set_.get("NCCL_P2P_LEVEL", "").strip()
+    if value in ("", "LOC", "0") or as_number(set_.get("NCCL_P2P_DISABLE", "")) != 1:
+        return []
+    why = "NCCL_P2P_DISABLE is set too: the level is not even read"
+    advice = "unset NCCL_P2P_DISABLE, or unset NCCL_P2P_LEVEL"
+    return [setting(host, "NCCL_P2P_LEVEL", value, "warning", why, advice)]
 
 
 def _nothing_left(set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
