@@ -46,7 +46,18 @@ def test_healthy_gpus() -> None:
     looks = look_at_gpus(parsed, "h")
     assert wrong(looks) == {}
     assert one(looks, "GPUs").found == "4 × NVIDIA H200, 140 GiB"
+    assert one(looks, "memory errors").found == "none; ECC is on"
+    assert one(looks, "clocks").found == "345 MHz of 1980, idle; not lowered"
     assert parsed.cuda == "13.0" and parsed.gpus[3].power_limit == 700 and parsed.gpus[0].idle
+
+
+def test_what_nvidia_smi_does_not_tell_of_memory_and_clocks_is_not_called_well() -> None:
+    untold = {look.what for look in look_at_gpus(read(MIG), "h") if look.level == "not_evaluated"}
+    assert untold == {"memory errors", "clocks"}
+    slow = look_at_gpus(read(smi(("hw_slowdown>Not Active", "hw_slowdown>Active"))), "h")
+    assert {look.what for look in slow if look.level == "ok"}.isdisjoint({"clocks"})
+    worn = look_at_gpus(read(smi(("<remapped_row_unc>0", "<remapped_row_unc>4"))), "h")
+    assert "memory errors" not in {look.what for look in worn}
 
 
 @pytest.mark.parametrize(

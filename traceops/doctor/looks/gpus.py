@@ -19,6 +19,8 @@ _CAPPED = {
     "sync_boost": "clocks are tied to other GPUs'",
     "sw_power_cap": "the power limit is reached",
 }
+_OF_MEMORY = ("ECC", "broken memory", "ECC errors", "repair waits", "recovery", "memory repaired")
+_OF_CLOCKS = ("throttled", "clocks lowered")
 _NEAR_C = 3  # degrees from where a GPU slows itself down
 _LESS_POWER = 0.9
 _OTHERS_MIB = 1024  # more than a context, Xorg or a monitor holds
@@ -29,11 +31,16 @@ _GIB = 1024
 
 
 def look_at_gpus(smi: Smi, host: str) -> tuple[Look, ...]:
-    """One Look on all GPUs, one on the driver, and one for each thing that is wrong with some of them."""
+    """One Look each on all GPUs, the driver, memory and clocks, and one for each thing that is wrong with some GPUs."""
     if not smi.gpus:
         return (Look(host, "GPU", "GPUs", "none", "not_evaluated", "nvidia-smi shows no GPU"),)
     looks = [_all(smi, host), Look(host, "driver", "NVIDIA driver", _driver(smi), facts={"cuda": smi.cuda})]
-    return tuple(looks + _modes(smi.gpus, host) + _health(smi.gpus, host) + _speed(smi.gpus, host))
+    modes, health, speed = (judge(smi.gpus, host) for judge in (_modes, _health, _speed))
+    if not any(look.what in _OF_MEMORY for look in modes + health):
+        health.append(_sound_memory(smi.gpus, host))
+    if not any(look.what in _OF_CLOCKS for look in speed):
+        speed.append(_full_clocks(smi.gpus, host))
+    return tuple(looks + modes + health + speed)
 
 
 def _all(smi: Smi, host: str) -> Look:
@@ -161,6 +168,27 @@ def _health(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
                "note", "packets on PCIe had to be sent again since the driver was loaded",
                "if it grows: reseat the card, check riser and cables"),
     ]  # fmt: skip
+
+
+def _sound_memory(gpus: Sequence[SmiGpu], host: str) -> Look:
+    """What is said where nothing is wrong with the memory of any GPU."""
+    if not all(gpu.ecc for gpu in gpus):
+        why = "nvidia-smi does not tell it of every GPU"
+        return Look(host, "GPU", "memory errors", "not known", "not_evaluated", why)
+    return Look(host, "GPU", "memory errors", "none; ECC is on")
+
+
+def _full_clocks(gpus: Sequence[SmiGpu], host: str) -> Look:
+    """What is said where nothing lowers the clocks of any GPU."""
+    if not all(gpu.tells_reasons for gpu in gpus):
+        why = "nvidia-smi does not tell of every GPU whether its clocks are lowered"
+        return Look(host, "GPU", "clocks", "not known", "not_evaluated", why)
+    now = sorted({gpu.clock for gpu in gpus if gpu.clock is not None})
+    most = max((gpu.most_clock for gpu in gpus if gpu.most_clock is not None), default=None)
+    shown = "" if not now else f"{now[0]} MHz" if len(now) == 1 else f"{now[0]} to {now[-1]} MHz"
+    shown += f" of {most}" if shown and most is not None else ""
+    shown += ", idle" if shown and all(gpu.idle for gpu in gpus) else ""
+    return Look(host, "GPU", "clocks", f"{shown}; not lowered" if shown else "not lowered")
 
 
 def _past(gpu: SmiGpu) -> str:

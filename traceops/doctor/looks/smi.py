@@ -27,7 +27,8 @@ class SmiGpu:
     """One GPU; None where the driver says N/A or nothing.
 
     memory and used: MiB. tlimit: degrees left until the GPU slows down. limits in W, clocks in MHz.
-    reasons: why its clocks are lowered right now (``hw_thermal_slowdown``). fabric_state and fabric_status:
+    reasons: why its clocks are lowered right now (``hw_thermal_slowdown``). tells_reasons: the driver says whether
+    they are. fabric_state and fabric_status:
     what the fabric manager gave it, None without NVSwitch. health: parts of the fabric that are not healthy.
     uncorrectable and uncorrectable_ever: ECC errors since the driver was loaded, and in the GPU's life.
     """
@@ -48,6 +49,7 @@ class SmiGpu:
     idle: bool = True
     utilization: int | None = None
     reasons: tuple[str, ...] = ()
+    tells_reasons: bool = False
     temperature: int | None = None
     tlimit: int | None = None
     slowdown_at: int | None = None
@@ -118,6 +120,11 @@ def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
         idle="gpu_idle" in reasons or _text(gpu, "performance_state") not in ("P0", "P1", "P2"),
         utilization=_number(gpu, "utilization/gpu_util"),
         reasons=tuple(reason for reason in reasons if reason != "gpu_idle"),
+        tells_reasons=any(
+            (element.text or "").strip() in ("Active", "Not Active")
+            for block in _REASONS
+            for element in gpu.findall(f"{block}/*")
+        ),
         temperature=_number(gpu, "temperature/gpu_temp"),
         tlimit=_number(gpu, "temperature/gpu_temp_tlimit"),
         slowdown_at=_number(gpu, "temperature/gpu_temp_slow_threshold"),
