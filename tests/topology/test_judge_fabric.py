@@ -236,6 +236,17 @@ def test_sockets_between_hosts_are_as_bad_as_what_they_replace():
     assert any(e.value == "NET/OFI aws-ofi-nccl initialization failed" for e in found.evidence)
 
 
+def test_one_host_on_sockets_beside_others_of_its_communicator_on_infiniband() -> None:
+    ring = [(0, 1, "NET", "IB", 0), (1, 2, "NET", "IB", 0), (2, 0, "NET", "Socket", 0)]
+    (found,) = verdicts(Fabric(log=log(ring, ("a", "b", "c"))))["TO-P003"].findings
+    assert found.severity == "warning" and "over NET/IB" in found.message and found.ranks == (0, 2)
+    apart = log([(0, 1, "NET", "Socket", 0)], ("c", "d"))
+    other = log([(0, 1, "NET", "IB", 0)], ("a", "b"))
+    two_jobs = replace(apart, communicators=apart.communicators + other.communicators)
+    (found,) = verdicts(Fabric(log=two_jobs))["TO-P003"].findings
+    assert found.severity == "info"
+
+
 def test_sockets_inside_hosts_are_not_hidden_by_those_between():
     ring = [(rank, (rank + 1) % 4, "NET", "Socket", 0) for rank in range(4)]
     found = verdicts(Fabric((), log(ring, places=("a", "a", "b", "b"))))["TO-P003"].findings[0]

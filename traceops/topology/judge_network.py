@@ -64,7 +64,7 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
     between = [talk for talk in over_sockets if not talk.inside]
     pairs = len({members(talk) for talk in over_sockets})
     if pairs:
-        evidence.insert(0, Evidence("pairs of ranks over sockets", pairs, "pairs"))
+        evidence.insert(0, Evidence("pairs of ranks over sockets", pairs))
     severity: Severity
     connected = any(communicator.connections for communicator in log.communicators)
     if log.plugin_failures and not connected and log.networks:
@@ -83,6 +83,12 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
         elif others:
             so = f"; NCCL goes over {', '.join(others)} in its place."
         message = f"A network's plugin did not start{so}"
+    elif between and (faster := _faster_beside(talked, between)):
+        severity = at_least("warning", known.slow)
+        message = (
+            f"Some ranks go over TCP sockets between hosts and others of their communicator over {', '.join(faster)}: "
+            "where the sockets are, a plugin, driver or device is missing."
+        )
     elif between and (fast or (asked_for and not nothing_faster)):
         severity = at_least("warning", known.slow)
         have = (
@@ -219,6 +225,21 @@ def _by_settings(log: NcclLog) -> str:
     ):
         return ""
     return "".join(f"; {name} was set to {value}" for name, value in chosen.items())
+
+
+def _faster_beside(talked: Sequence[Talk], over_sockets: Sequence[Talk]) -> list[str]:
+    """Ways to other hosts, faster than sockets, that ranks of the same communicators take."""
+    mixed = {id(talk.communicator) for talk in over_sockets}
+    return sorted(
+        {
+            talk.way
+            for talk in talked
+            if talk.connection.transport == "NET"
+            and not talk.inside
+            and not _is_socket(talk)
+            and id(talk.communicator) in mixed
+        }
+    )
 
 
 def _is_socket(talk: Talk) -> bool:
