@@ -148,7 +148,7 @@ def read_text(checkup: Checkup) -> str:
 
 
 def log_text(log: NcclLog) -> str:
-    """What NCCL made and which ways it took: 'P2P/CUMEM for 12 pairs of ranks inside hosts'."""
+    """What NCCL made and which ways it took: 'P2P/CUMEM for 12 connections inside hosts', each one way."""
     ways: Counter[tuple[str, str]] = Counter()
     for row in connection_rows(log.communicators):
         way = way_text(row["transport"], row["detail"])
@@ -156,8 +156,8 @@ def log_text(log: NcclLog) -> str:
         where = "" if inside is None else " inside hosts" if inside else " between hosts"
         ways[way + ("/GDRDMA" if row["gdr"] else ""), where] += row["count"]
     took = [
-        f"{way} for {pairs} pair{'' if pairs == 1 else 's'} of ranks{where}"
-        for (way, where), pairs in ways.most_common(_MOST_NAMES)
+        f"{way} for {number} connection{'' if number == 1 else 's'}{where}"
+        for (way, where), number in ways.most_common(_MOST_NAMES)
     ]
     return nccl_sentence(log) + (f" It took {', '.join(took)}." if took else "")
 
