@@ -204,7 +204,7 @@ def _network(set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
     value = set_.get("NCCL_NET", "").strip()
     if value.casefold() != "ib":
         return []
-    end = ": NCCL ends with 'network IB not found'"
+    end = ": NCCL takes no other network and ends with an error"
     if is_on(set_.get("NCCL_IB_DISABLE", "")):
         why, advice = f"NCCL_IB_DISABLE is set too{end}", "unset NCCL_IB_DISABLE, or unset NCCL_NET"
     elif here.rdma == ():
