@@ -193,6 +193,15 @@ def test_which_way_nccl_took_and_could_take_is_said():
     assert "GPU1 to NIC0 (mlx5_0) (PIX)" in message
 
 
+def test_far_gpus_whose_neighbours_are_linked_need_not_go_through_host_memory():
+    square = {(0, 1): "NV", (2, 3): "NV", (0, 2): "NV", (1, 3): "NV", (0, 3): "SYS", (1, 2): "SYS"}
+    (mesh,) = verdicts(Fabric((machine(square),)))["TO-P001"].findings
+    assert "Links of other GPUs join them" in mesh.message and "host memory" not in mesh.message
+    islands = square | {(0, 2): "SYS", (1, 3): "SYS"}
+    (apart,) = verdicts(Fabric((machine(islands),)))["TO-P001"].findings
+    assert "goes through host memory" in apart.message
+
+
 @pytest.mark.parametrize(
     ("kind", "connections", "setting", "words"),
     [

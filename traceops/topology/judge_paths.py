@@ -54,9 +54,10 @@ def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
         given, nearer = _measured(known, machine, across), _measured(known, machine, pairs, "SYS")
         if given is not None and nearer is not None and 2 * given < nearer:
             severity = at_least(severity, "warning")
+        ways = _ways(between, by_others=_are_joined(pairs, across))
         message = (
             f" reach each other only through PCIe and the link between the processors (SYS{_nodes(across)}), the "
-            f"slowest path inside a host{why}. {_ways(between)}{_nics(machine, used)}"
+            f"slowest path inside a host{why}. {ways}{_nics(machine, used)}"
         )
         evidence = [
             Evidence("pairs of GPUs across NUMA nodes", len(across), f"of {len(pairs)}"),
@@ -216,7 +217,21 @@ def _is_one_of(talk: Talk, pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> bool:
     return any({one, other} == set(talk.gpus) for one, other, _ in pairs)
 
 
-def _ways(between: Sequence[Talk]) -> str:
+def _are_joined(pairs: Sequence[tuple[Gpu, Gpu, Path]], across: Sequence[tuple[Gpu, Gpu, Path]]) -> bool:
+    """Whether links of other GPUs lead from one GPU to the other of every pair across nodes."""
+    group = {gpu: {gpu} for one, other, _ in pairs for gpu in (one, other)}
+    for one, other, path in pairs:
+        if path.kind in ("NV", "XGMI") and group[one] is not group[other]:
+            group[one] |= group[other]
+            for gpu in group[other]:
+                group[gpu] = group[one]
+    return all(other in group[one] for one, other, _ in across)
+
+
+def _ways(between: Sequence[Talk], *, by_others: bool) -> str:
+    """Which way NCCL took, and which it could take. by_others: links of other GPUs join these."""
+    if not between and by_others:
+        return "Links of other GPUs join them, though, and NCCL takes a ring over those where there is one. "
     if not between:
         return (
             "Which way NCCL goes its log would say (NCCL_DEBUG=INFO); left to itself it goes through host memory "
