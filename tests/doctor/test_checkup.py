@@ -314,6 +314,23 @@ def test_a_change_that_was_luck_is_not_advised():
     assert all(remedy.after_gbs == 100.0 for remedy in checkup.remedies)
 
 
+def test_what_failed_once_and_works_the_next_time_is_no_reason_for_a_setting():
+    class Once(PaperMachine):
+        def run_job(self, job, environ, logs=None):
+            self.sums = lambda kept: "ok" if self.jobs[1:] else "hung"
+            return super().run_job(job, environ, logs)
+
+    machine = Once()
+    checkup = machine.check_up({})
+    assert checkup.settings is None and checkup.fallback is None and not checkup.references
+    assert said(checkup, "the same again").level == "warning"
+    assert not machine.jobs[-1].set and not machine.jobs[-1].unset
+    always = PaperMachine(sums=lambda environ: "ok" if environ.get("NCCL_P2P_DISABLE") == "1" else "hung")
+    checkup = always.check_up({})
+    assert checkup.settings is not None and checkup.settings.change.set == {"NCCL_P2P_DISABLE": "1"}
+    assert not any(look.what == "the same again" for look in checkup.looks)
+
+
 def test_what_something_holds_down_is_no_reference():
     slow = tuple((min(2, other), max(2, other)) for other in range(6) if other != 2)
     checkup = PaperMachine(6, slow_pairs=slow).check_up()

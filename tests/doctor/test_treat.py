@@ -48,7 +48,7 @@ def test_it_stops_at_the_first_change_that_works():
 
 def test_one_that_works_but_is_slow_is_kept_until_a_fast_one_comes():
     def gives(change: Change) -> float | None:
-        return {"NCCL_CUMEM_ENABLE": 40.0, "NCCL_NVLS_ENABLE": 300.0}.get(next(iter(change.set)))
+        return {"NCCL_CUMEM_ENABLE": 40.0, "NCCL_NVLS_ENABLE": 300.0}.get(next(iter(change.set), ""))
 
     done = run(BROKEN, gives, enough=100.0)
     assert done.chosen is not None and done.chosen.change.set == {"NCCL_NVLS_ENABLE": "0"}

@@ -41,6 +41,7 @@ def conclusions(course: Course) -> tuple[Look, ...]:
         *_alone(course),
         *_named(course),
         *_nodes(course),
+        *_passed(course),
         *_not_tried(course),
     )
 
@@ -242,6 +243,18 @@ def _advice_alone(course: Course, why: str) -> str:
     if _OTHER_MAKE in why:
         return "install a torch that is built for this make of GPU"
     return "the trouble is not between the GPUs: see what uses the GPU (nvidia-smi) and its health (nvidia-smi -q)"
+
+
+def _passed(course: Course) -> list[Look]:
+    """What failed once and worked the next time, with nothing changed."""
+    if not course.treatment.passed or course.treatment.chosen is not None:
+        return []
+    why = "no setting explains what failed before: it may come and go"
+    advice = (
+        "run traceops doctor again; if it fails now and then, see the kernel's log (dmesg), Xids and who else uses "
+        "the machine"
+    )
+    return [_look(course, "the same again", "worked, with nothing changed", "warning", why, advice)]
 
 
 def _not_tried(course: Course) -> list[Look]:

@@ -85,7 +85,8 @@ class Course:
                 chosen = without
             self.treatment = replace(self.treatment, tried=(without, *self.treatment.tried), chosen=chosen)
         self._hold_to_the_full_test(situation)
-        if self.treatment.chosen is None and situation.broken and situation.world > 1:
+        left = self.treatment.chosen is None and not self.treatment.passed
+        if left and situation.broken and situation.world > 1:
             self._with_fewer(first, situation)
 
     def _isolate(self, first: Configuration) -> None:

@@ -35,11 +35,15 @@ class Tried:
 
 @dataclass(frozen=True)
 class Treatment:
-    """Everything tried, in order, and the one to use. complete: False where time ran out before the end."""
+    """Everything tried, in order, and the one to use.
+
+    complete: False where time ran out before the end. passed: what was broken worked the next time without any change.
+    """
 
     tried: tuple[Tried, ...] = ()
     chosen: Tried | None = None
     complete: bool = True
+    passed: bool = False
 
     def remedies(self, before_gbs: float | None) -> tuple[Remedy, ...]:
         """What worked, the chosen one first, then the fastest."""
@@ -83,6 +87,10 @@ def treat(
     except NoTime:
         complete = False
     chosen = choose(situation, once.tried, before_gbs, enough_gbs)
+    if chosen is not None and situation.broken and chosen.change.set:  # it may be none of this change's doing
+        with suppress(NoTime):
+            if attempt(Change()).works:
+                return Treatment(tuple(once.tried), None, complete, passed=True)
     if chosen is not None and not situation.broken and (chosen.gbs or 0.0) < SURE * (before_gbs or 0.0):
         with suppress(NoTime):
             again = attempt(Change()).gbs or 0.0
