@@ -99,7 +99,9 @@ def _figures(checkup: Checkup) -> list[Figure]:
     talked = talks(Fabric(checkup.machines, checkup.log))
     networks = () if checkup.log is None else checkup.log.networks
     # The figure is of the ways that NCCL takes without the change.
-    measured = () if measured_with(checkup).size else checkup.measured
+    unchanged = [trial for trial in checkup.trials if trial.as_it_is and trial.outcome == "ok"]
+    before = tuple(row for trial in unchanged for row in trial.measured)
+    measured = before if measured_with(checkup).size else checkup.measured
     figures = []
     for machine, alike in alike_machines(checkup.machines)[:_MOST_FIGURES]:
         own = [one for one in networks if machine.host is None or same_host(machine.host, one.host)]
