@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from traceops.analyze import find_traces
 from traceops.errors import InputError
 from traceops.hangs.diagnose import diagnose
 
@@ -171,3 +172,12 @@ def test_nothing_to_read_is_an_error_that_says_what_is_needed(tmp_path):
         diagnose(tmp_path)
     with pytest.raises(InputError, match="does not exist"):
         diagnose(tmp_path / "nowhere")
+
+
+def test_analyze_tells_of_diagnose_where_only_dumps_are(job, tmp_path):
+    told = "evidence of a hang, though: traceops diagnose "
+    with pytest.raises(InputError, match=told):
+        find_traces(str(job("hang_skip")))
+    with pytest.raises(InputError, match="holds no traces") as nothing:
+        find_traces(str(tmp_path))
+    assert told not in str(nothing.value)

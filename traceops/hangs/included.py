@@ -17,6 +17,10 @@ from traceops.model import Finding
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
 
+_OURS = ("hang.*.json", "flight_recorder_*", "stacks_*")
+# As torch names its flight recorder's dumps by default, and as people call them.
+_DUMPS = (*_OURS, "nccl_trace_rank_*", "comm_lib_trace_rank_*", "fr_*")
+
 
 def included_diagnosis(root: str) -> tuple[Diagnosis | None, list[Verdict]]:
     """The diagnosis of a run folder and the verdicts of its rules; None and why not where there is none."""
@@ -44,23 +48,23 @@ def hang_findings(diagnosis: Diagnosis | None, verdicts: Sequence[Verdict]) -> l
 
 def evidence_hint(path: str) -> str:
     """What to say where `path` has no traces but evidence of a hang; empty where it has none."""
-    if is_remote(path) or not _has_evidence(path):
+    if is_remote(path) or not (_has_evidence(path) or _has_any(Path(path), _DUMPS)):
         return ""
     return f"\nIt holds evidence of a hang, though: traceops diagnose {path}"
 
 
 def _has_evidence(path: str) -> bool:
     """Whether a run folder holds evidence of a hang or of a rank that died; cheap, reads run.json at most."""
-    evidence = Path(path, "evidence")
-    if evidence.is_dir() and any(
-        next(evidence.glob(pattern), None) is not None
-        for pattern in ("hang.*.json", "flight_recorder_*", "stacks_*")
-    ):
+    if _has_any(Path(path, "evidence"), _OURS):
         return True
     if not Path(path, "run.json").is_file():
         return False
     manifest, _ = read_run_manifest(path)
     return manifest.get("status") in ("failed", "hung") and manifest.get("failed_rank") is not None
+
+
+def _has_any(folder: Path, patterns: Sequence[str]) -> bool:
+    return folder.is_dir() and any(next(folder.glob(pattern), None) is not None for pattern in patterns)
 
 
 def _not_judged(reason: str) -> list[Verdict]:
