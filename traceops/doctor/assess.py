@@ -45,7 +45,7 @@ class Assessment:
     """failed: stages with a bad outcome. large: the all-reduce of most devices and bytes.
 
     bad_pairs: where some are right and others not. slow_pairs: less than half of what pairs with the same kind of path
-    reach. culprits: the fewest GPUs of which each of those pairs has one. hopeless: why no setting can help.
+    reach. hopeless: why no setting can help.
     one_device: whether that may be true of one device only. named: the up to three devices that failed of themselves
     while most did not.
     """
@@ -55,7 +55,6 @@ class Assessment:
     large: Measured | None = None
     bad_pairs: tuple[Pair, ...] = ()
     slow_pairs: tuple[Pair, ...] = ()
-    culprits: tuple[int, ...] = ()
     hopeless: str = ""
     one_device: bool = False
     named: tuple[int, ...] = ()
@@ -73,23 +72,25 @@ def assess(trials: Sequence[Trial], machine: Machine | None = None) -> Assessmen
     if len(bad_pairs) == len([state for state in tested if state.outcome != "not_evaluated"]):
         bad_pairs = []  # all of them: nothing that tells one from another
     rows = [row for trial in trials for row in trial.measured]
-    slow = slow_pairs(rows, machine)
-    hopeless = [
-        (trial.message, here[0])
-        for trial in bad
-        for text in [" ".join((trial.message, *trial.said))]
-        if any(here := [bool(_OF_A_DEVICE.search(text)), bool(_OF_THE_MACHINE.search(text))])
-    ]
     return Assessment(
         frozenset(trial.name for trial in bad),
         frozenset(way for trial in trials for way in trial.transports),
         large_all_reduce(rows),
         tuple(bad_pairs),
-        slow,
-        shared_by(bad_pairs or slow),
-        *hopeless[0] if hopeless else ("", False),
+        slow_pairs(rows, machine),
+        *_hopeless(bad),
         named=next((trial.failed for trial in bad if _are_few(trial)), ()),
     )
+
+
+def _hopeless(bad: Sequence[Trial]) -> tuple[str, bool]:
+    """What the first trial says that no setting can help against, and whether that may be one device's own."""
+    for trial in bad:
+        text = " ".join((trial.message, *trial.said))
+        of_a_device = _OF_A_DEVICE.search(text) is not None
+        if of_a_device or _OF_THE_MACHINE.search(text):
+            return trial.message, of_a_device
+    return "", False
 
 
 def _are_few(trial: Trial) -> bool:
@@ -152,9 +153,8 @@ def shared_by(pairs: Sequence[Pair]) -> tuple[int, ...]:
     return ()
 
 
-def shared_text(pairs: Sequence[Pair]) -> str:
-    """'GPU2 is in all of them', 'GPU2 or GPU5 is in each of them'; empty where they share none."""
-    shared = shared_by(pairs)
+def shared_text(shared: Sequence[int]) -> str:
+    """'GPU2 is in all of them', 'GPU2 or GPU5 is in each of them', of what pairs share; empty where that is nothing."""
     names = " or ".join(f"GPU{gpu}" for gpu in shared)
     return f"{names} is in {'all' if len(shared) == 1 else 'each'} of them" if shared else ""
 

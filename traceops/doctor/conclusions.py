@@ -9,6 +9,7 @@ from typing import Any
 from traceops.doctor.assess import Pair, assess, shared_by, shared_text
 from traceops.doctor.candidates import words
 from traceops.doctor.course import Course
+from traceops.doctor.isolate import names_of
 from traceops.doctor.model import BAD, Level, Look, Trial
 from traceops.doctor.runs import Scope, nodes_that_work
 from traceops.doctor.treat import WORTH_IT, Tried
@@ -115,7 +116,7 @@ def _pairs_of(course: Course, host: str, pairs: Sequence[Pair]) -> list[Look]:
     if not pairs:
         return []
     culprits = shared_by(pairs)
-    why = "; ".join(filter(None, (shared_text(pairs), _left_out(course))))
+    why = "; ".join(filter(None, (shared_text(culprits), _left_out(course))))
     advice = (
         "check the GPU and its links: nvidia-smi -q (ECC, Xid), nvidia-smi nvlink -s"
         if culprits
@@ -212,7 +213,7 @@ def _alone_on(course: Course, host: str, bad: Sequence[Trial]) -> list[Look]:
     looks = []
     for why, devices in said.items():
         names = dict.fromkeys(devices)
-        what = f"{one}{'' if len(names) == 1 else 's'} {', '.join(map(str, names))} alone"
+        what = f"{names_of(names, one)} alone"
         found = f"{'does' if len(names) == 1 else 'do'} not work either"
         why = "; ".join(filter(None, (why, _left_out(course))))
         look = _look(course, what, found, "error", why, _advice_alone(course, why), gpus=list(names))
@@ -229,12 +230,11 @@ def _named(course: Course) -> list[Look]:
     assert course.first is not None
     trial = next(trial for trial in course.first.trials if trial.failed == named)
     why = f"{trial.name} failed: {trial.message}; {_left_out(course)}"
-    what = f"GPU{'' if len(named) == 1 else 's'} {', '.join(map(str, named))}"
     found = f"{'fails' if len(named) == 1 else 'fail'} with the others, not alone"
     advice = (
         "see what uses the GPU (nvidia-smi), its health (nvidia-smi -q) and its links (nvidia-smi nvlink -s)"
     )
-    return [_look(course, what, found, "error", why, advice, gpus=list(named))]
+    return [_look(course, names_of(named), found, "error", why, advice, gpus=list(named))]
 
 
 def _advice_alone(course: Course, why: str) -> str:

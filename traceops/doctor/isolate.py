@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -142,7 +142,7 @@ class Isolation:
         if not out or len(self.runner.counts) > 1 or len(rest.devices) < 2 or self.left() < LEAST_S:
             raise NoTime
         also = f", {words(change)}" if change.size else ""
-        self.tell(f"trying without {_names(out)}{also}")
+        self.tell(f"trying without {names_of(out)}{also}")
         change = Change(
             hides.set | change.set, change.unset,
             "; ".join(filter(None, (hides.does, change.does))), "; ".join(filter(None, (hides.costs, change.costs))),
@@ -158,7 +158,7 @@ class Isolation:
         # In the order in which CUDA counts what it is shown, whatever order --gpus names.
         kept = tuple(gpu for gpu in self.runner.gpus if gpu in tested and gpu not in out)
         hides = Change(
-            self.shown(kept), does=f"leaves {_names(out)} out",
+            self.shown(kept), does=f"leaves {names_of(out)} out",
             costs=f"{len(out)} of {len(tested)} GPUs, and as much of the batch of a step",
         )  # fmt: skip
         return replace(self.runner, gpus=kept, devices=tuple(range(len(kept)))), hides
@@ -170,9 +170,9 @@ class Isolation:
         return shown if self.one_make else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **shown}
 
 
-def _names(gpus: Sequence[int]) -> str:
+def names_of(devices: Collection[int], one: str = "GPU") -> str:
     """'GPU 2', 'GPUs 1, 5'."""
-    return f"GPU{'' if len(gpus) == 1 else 's'} {', '.join(map(str, gpus))}"
+    return f"{one}{'' if len(devices) == 1 else 's'} {', '.join(map(str, devices))}"
 
 
 def _at_once(calls: Sequence[Callable[[], _T]]) -> list[_T]:

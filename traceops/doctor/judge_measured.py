@@ -10,6 +10,7 @@ from traceops.doctor.assess import (
     OF_SIBLINGS,
     large_all_reduce,
     link_of,
+    shared_by,
     shared_text,
     slow_pairs,
 )
@@ -97,7 +98,7 @@ def _judge_pairs(of_host: Sequence[tuple[Machine, list[Measured]]]) -> Verdict:
         gbs = {pair: min(row.busbw_gbs for row in pairs if set(row.gpus) == set(pair)) for pair in slow}
         worst = min(gbs, key=lambda pair: gbs[pair])
         listed = ", ".join(f"{one}–{other} {gbs[one, other]:.3g}" for one, other in sorted(slow)[:8])
-        who = f" {named}." if (named := shared_text(slow)) else ""
+        who = f" {named}." if (named := shared_text(shared_by(slow))) else ""
         where = f" on {machine.host}" if machine.host else ""
         found.append(
             finding(

@@ -33,9 +33,8 @@ _MOST_PENDING = 1 << 20
 _MOST_RINGS = 64
 _MOST_LANES = 1 << 17
 _MOST_CANDIDATES = 64
-_MOST_NVML = (
-    16  # a number in brackets below it is NVML's: as a bus it would be in the first slots, where no GPU is
-)
+# A number in brackets below it is NVML's: as a bus it would be in the first slots, where no GPU is.
+_MOST_NVML = 16
 
 
 @dataclass
