@@ -1,6 +1,7 @@
 """Simulated jobs that hang in a known way: the planted rank and class are named, in every form of dump."""
 
 import random
+from pathlib import Path
 
 import pytest
 from generated_hang import Fault, Job, Step, dumps, random_job, run, write
@@ -61,6 +62,11 @@ def messages_in_larger_groups(job: Job) -> bool:
     )
 
 
+def messages_done(job: Job) -> bool:
+    """Whether sends and receives are done: a dump of the unfinished operations counts them, but hides them."""
+    return any(now == "completed" and job.steps[index].p2p for (_, index), now in job.state.items())
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 10**9),
@@ -73,10 +79,15 @@ def test_the_planted_rank_and_class_are_named(tmp_path_factory, seed, kind, worl
     if case is None or ("ring" in form and forgotten(case[0], form["ring"])):
         return
     job, fault = case
-    step = job.steps[fault.at]
-    if "active_only" in form and fault.kind == "lost" and messages_in_larger_groups(job):
-        return  # which of several messages between two ranks one is cannot be told from the unfinished ones
-    folder = write(tmp_path_factory.mktemp("dumps"), dumps(job, [fault], **form))
+    lost = "active_only" in form and fault.kind == "lost"
+    if lost and (messages_in_larger_groups(job) or messages_done(job)):
+        return  # which of several messages one is cannot be told, nor always what a group has counted: see TOLD
+    check_named(job, fault, write(tmp_path_factory.mktemp("dumps"), dumps(job, [fault], **form)))
+
+
+def check_named(job: Job, fault: Fault, folder: Path) -> None:
+    """The diagnosis names the planted rank and class, and who waits."""
+    step, kind = job.steps[fault.at], fault.kind
 
     found = diagnose(folder)
 
@@ -87,6 +98,42 @@ def test_the_planted_rank_and_class_are_named(tmp_path_factory, seed, kind, worl
     assert all(rows[rank]["state"] == "root" for rank in ranks)
     pending = {rank for (rank, _), now in job.state.items() if now != "completed"}
     assert {rank for rank, row in rows.items() if row["state"] == "waiting"} == pending - set(ranks)
+
+
+# Where the unfinished operations alone are dumped, the status of a group counts its last messages or its collectives,
+# and nothing tells which. Unless a member proves such a count wrong, ranks that are through seem not to have called.
+TOLD = [
+    (941170, 8), (14, 8),  # drawn at random, once: the count is below what another member is through with
+    *((seed, 4) for seed in range(8)),
+    *((seed, 6) for seed in (17, 24, 29, 32, 36, 41, 42, 43)),
+    *((seed, 8) for seed in (0, 1, 2, 5, 6, 7, 8, 9)),
+    *((seed, 16) for seed in (0, 4, 6, 7, 10, 17, 26, 27)),
+    *((seed, 32) for seed in (2, 8, 11, 27, 32, 33, 34, 41)),
+]  # fmt: skip
+NOT_TOLD = [
+    (38, 4),
+    (242, 4),
+    (106, 6),
+    (145, 8),
+    (54, 16),
+    (77, 16),
+    (146, 16),
+    (184, 16),
+    (229, 16),
+    (80, 32),
+]
+UNCLEAR = pytest.mark.xfail(
+    strict=True, reason="the dumps count messages or collectives, and do not tell which"
+)
+
+
+@pytest.mark.parametrize(
+    ("seed", "world"), [*TOLD, *(pytest.param(*case, marks=UNCLEAR) for case in NOT_TOLD)]
+)
+def test_completions_lost_beside_messages_that_are_done(tmp_path, seed, world):
+    job, fault = planted(seed, "lost", world)
+    assert messages_done(job) and not messages_in_larger_groups(job)
+    check_named(job, fault, write(tmp_path, dumps(job, [fault], active_only=True)))
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ from dataclasses import dataclass, field
 from traceops.hangs.model import Evidence, GroupStatus, Operation, RankRecord
 from traceops.rank_text import who
 
+# The root of one may be through with it before others come.
+ROOTED = re.compile(r"broadcast|^reduce$|^_?reduce_?oop|^gather|^scatter", re.I)
 _MOST_NAMED = 8  # members by which a group without a name is called
 
 
@@ -94,7 +97,33 @@ def standings(evidence: Evidence) -> dict[int, Standing]:
         for name, status in record.status.items()
         if status.messages and name in named[rank]
     }
-    return {rank: _standing(record, named[rank], with_p2p) for rank, record in evidence.records.items()}
+    done = _done_for_certain(evidence.records, named)
+    return {
+        rank: _standing(record, named[rank], with_p2p, done if record.active_only else {})
+        for rank, record in evidence.records.items()
+    }
+
+
+def _done_for_certain(
+    records: Mapping[int, RankRecord], named: Mapping[int, Mapping[str, Group]]
+) -> dict[Group, int]:
+    """The last collective that some member is through with, by group: all members have called it.
+
+    From dumps of the unfinished operations alone, whose first one in a group follows what is done. A group where
+    one of these has a root is left out: its root may be through with it before others come.
+    """
+    done: dict[Group, int] = {}
+    rooted: set[Group] = set()
+    for rank, record in records.items():
+        first: dict[Group, int] = {}
+        for op in record.operations if record.active_only else ():
+            if not op.is_p2p:
+                group = named[rank][op.group]
+                first[group] = min(first.get(group, op.sequence), op.sequence)
+                rooted |= {group} if ROOTED.search(op.op) else set()
+        for group, sequence in first.items():
+            done[group] = max(done.get(group, 0), sequence - 1)
+    return {group: sequence for group, sequence in done.items() if group not in rooted}
 
 
 def _groups(
@@ -120,11 +149,17 @@ def _creation_order(name: str) -> tuple[int, str]:
     return (int(name), "") if name.isdecimal() else (1 << 62, name)
 
 
-def _standing(record: RankRecord, named: Mapping[str, Group], with_p2p: set[Group]) -> Standing:
+def _standing(
+    record: RankRecord, named: Mapping[str, Group], with_p2p: set[Group], done: Mapping[Group, int]
+) -> Standing:
     calls = [Call(record.rank, named[op.group], op) for op in record.operations]
     last_finished: dict[Group, int] = {}
     for name, status in record.status.items():
-        if name in named and status.completed is not None and not _unclear(status, named[name], with_p2p):
+        if (
+            name in named
+            and status.completed is not None
+            and not _unclear(status, named[name], with_p2p, done)
+        ):
             last_finished[named[name]] = status.completed
     for call in calls:  # a group's collectives finish in order: one before a finished one is finished
         if not call.op.is_p2p and call.op.state == "completed":
@@ -145,7 +180,7 @@ def _standing(record: RankRecord, named: Mapping[str, Group], with_p2p: set[Grou
     for name, group in named.items():
         status = record.status.get(name, GroupStatus())
         known = [last_called[group]] if group in last_called else []
-        if status.enqueued is not None and not _unclear(status, group, with_p2p):
+        if status.enqueued is not None and not _unclear(status, group, with_p2p, done):
             known.append(status.enqueued)
         if not known and record.whole:
             known = [0]
@@ -168,6 +203,10 @@ def _standing(record: RankRecord, named: Mapping[str, Group], with_p2p: set[Grou
     )
 
 
-def _unclear(status: GroupStatus, group: Group, with_p2p: set[Group]) -> bool:
-    """Whether a status may count sends and receives instead of collectives."""
-    return group in with_p2p and status.messages is None
+def _unclear(status: GroupStatus, group: Group, with_p2p: set[Group], done: Mapping[Group, int]) -> bool:
+    """Whether a status may count sends and receives instead of collectives.
+
+    It does where it counts fewer than the member must have called, for another to be through with them.
+    """
+    too_few = status.enqueued is not None and status.enqueued < done.get(group, 0)
+    return status.messages is None and (group in with_p2p or too_few)
