@@ -19,10 +19,10 @@ PYTEST_ARGS ?=
 BIN := $(VENV)/bin
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 INSTALLED := $(VENV)/.installed-$(VERSION)-
-NATIVE := $(wildcard traceops/load/native/*)
+NATIVE := $(wildcard traceops/traces/native/*)
 ifeq ($(TORCH),0)
 SETUP := $(INSTALLED)test
-WITHOUT_TORCH := $(addprefix --ignore=tests/,capture doctor launch strategies workload cli/test_doctor_command.py)
+WITHOUT_TORCH := $(addprefix --ignore=tests/,capture doctor launch train cli/test_doctor_command.py)
 else
 SETUP := $(INSTALLED)run,hf,test
 endif
@@ -69,7 +69,7 @@ constraints: $(INSTALLED)lock
 clean:
 	@if [ -d $(VENV) ] && [ ! -e $(VENV)/.made-by-make ]; then echo "$(VENV) was not made by make: left alone"; \
 	else rm -rf $(VENV); fi
-	rm -rf build dist *.egg-info traceops/load/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info traceops/traces/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(INSTALLED)%: pyproject.toml setup.py $(NATIVE) constraints.txt $(VENV)/.python-$(VERSION)
 	@echo 'Installing traceops[$*] into $(VENV): a minute or two'

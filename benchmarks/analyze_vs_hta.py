@@ -19,7 +19,7 @@ from pathlib import Path
 
 from measuring import Timed, run_timed, run_watched
 
-from traceops.load.discover import discover
+from traceops.traces.discover import discover
 
 HTA_SCRIPT = """
 import os, sys, warnings, logging

@@ -16,11 +16,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from traceops.analyses.crossrank import measure_across
-from traceops.conclude import judge
-from traceops.load.discover import discover
-from traceops.load.kineto import load_trace
-from traceops.summary import RankSummary, summarize
+from traceops.across.cross_rank import measure_across
+from traceops.measure.summary import RankSummary, summarize
+from traceops.pipeline.conclude import judge
+from traceops.traces.discover import discover
+from traceops.traces.kineto import load_trace
 
 
 def main() -> int:

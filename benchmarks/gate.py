@@ -26,12 +26,12 @@ from typing import Any
 
 from planted_cases import BY_NAME, GATE_CASES, HEALTHY, Case
 
-from traceops.analyze import analyze
 from traceops.compare import Capture, CompareConfig, compare, read_capture
 from traceops.compare.capture import capture_of
 from traceops.compare.model import Comparison
-from traceops.errors import UsageError
-from traceops.report.json import render_json
+from traceops.core.errors import UsageError
+from traceops.pipeline.analyze import analyze
+from traceops.render.report.json import render_json
 
 _TRAIN = Path(__file__).with_name("planted_train.py")
 _REPORT = "report.json.gz"

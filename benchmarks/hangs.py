@@ -124,7 +124,7 @@ def make(args: argparse.Namespace) -> None:
 
 def score(args: argparse.Namespace) -> None:
     """A line a case: planted, named by us, named by torch's own analyser on the same dumps."""
-    from traceops.errors import TraceopsError
+    from traceops.core.errors import TraceopsError
     from traceops.hangs.diagnose import diagnose
 
     out = Path(args.out)

@@ -35,7 +35,7 @@ class Loaded:
 
 
 def _traceops() -> _Load:
-    from traceops.load.kineto import load_trace
+    from traceops.traces.kineto import load_trace
 
     return load_trace
 

@@ -218,9 +218,9 @@ def run_score(folder: Path, only: list[str], analyse: bool = True) -> int:
 def _analyse(case: Path, target: Path) -> bool:
     """Write the report of a case; False where traceops analyze cannot run at all."""
     try:
-        from traceops.analyze import analyze
-        from traceops.errors import TraceopsError
-        from traceops.report.json import render_json
+        from traceops.core.errors import TraceopsError
+        from traceops.pipeline.analyze import analyze
+        from traceops.render.report.json import render_json
     except ImportError as error:
         print(f"not scored: {error}; pack the runs and score them where traceops is installed")
         return False

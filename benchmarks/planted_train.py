@@ -27,12 +27,12 @@ import traceops
 from traceops.capture import Schedule
 from traceops.capture.environment import torch_facts
 from traceops.capture.manifest import read_ranks, write_json
-from traceops.strategies import strategy_class
-from traceops.strategies.base import OptimizerSpec, Strategy, StrategyOptions
-from traceops.workload.data import RandomTokens
-from traceops.workload.device import pick_backend, pick_device
-from traceops.workload.model import GPT
-from traceops.workload.options import Sizes, TrainConfig
+from traceops.train.data import RandomTokens
+from traceops.train.device import pick_backend, pick_device
+from traceops.train.model import GPT
+from traceops.train.options import Sizes, TrainConfig
+from traceops.train.strategies import strategy_class
+from traceops.train.strategies.base import OptimizerSpec, Strategy, StrategyOptions
 
 # On a GPU the device must bound the step, also under the profiler: else a fault on it would not show.
 _CUDA = {"layers": 8, "dim": 2048, "vocab": 32768, "seq": 1024, "batch": 8}

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from traceops.strategies import NAMES
+from traceops.train.strategies import NAMES
 
 COLUMNS = ("compute", "comm_transfer", "comm_wait", "idle_host", "idle_input", "idle_sync", "idle_dependency")
 

@@ -84,7 +84,7 @@ def pieces(case: str, scale: float) -> Iterator[bytes]:
 
 def measure(path: str) -> None:
     """Load one file in this process and print what that took as JSON."""
-    from traceops.load.kineto import load_trace
+    from traceops.traces.kineto import load_trace
 
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     before, start = resource.getrusage(resource.RUSAGE_SELF), time.process_time()

@@ -1,4 +1,4 @@
-/* Feeds bytes to the compiled scanner as traceops/load/scan.py does, and aborts where a result cannot be right.
+/* Feeds bytes to the compiled scanner as traceops/traces/scan.py does, and aborts where a result cannot be right.
  *
  * An input is three bytes and what stands behind `"traceEvents": [`. The lowest bit of the first says whether times
  * are exact; the second, how the text is cut into pieces; the lowest six bits of the third, which allocation fails
@@ -18,8 +18,8 @@ static void scanner_free(void *block);
 #define malloc scanner_malloc
 #define realloc scanner_realloc
 #define free scanner_free
-#include "../traceops/load/native/strings.c"
-#include "../traceops/load/native/events.c"
+#include "../traceops/traces/native/strings.c"
+#include "../traceops/traces/native/events.c"
 #undef malloc
 #undef realloc
 #undef free

@@ -19,13 +19,11 @@ import torch
 import torch.distributed as dist
 
 import traceops
-from traceops.errors import TraceopsError, UsageError
-from traceops.strategies import strategy_class
-from traceops.strategies.base import OptimizerSpec, StrategyOptions
-from traceops.workload.data import make_dataset, make_loader
-from traceops.workload.device import pick_backend, pick_device
-from traceops.workload.model import make_model
-from traceops.workload.options import (
+from traceops.core.errors import TraceopsError, UsageError
+from traceops.train.data import make_dataset, make_loader
+from traceops.train.device import pick_backend, pick_device
+from traceops.train.model import make_model
+from traceops.train.options import (
     TrainConfig,
     add_training_arguments,
     check,
@@ -34,6 +32,8 @@ from traceops.workload.options import (
     shard_group_size,
     sizes_for,
 )
+from traceops.train.strategies import strategy_class
+from traceops.train.strategies.base import OptimizerSpec, StrategyOptions
 
 
 def train(config: TrainConfig) -> None:

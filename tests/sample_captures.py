@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from traceops.analyses.ledger import BUCKETS
+from traceops.measure.ledger import BUCKETS
 
 START_NS = 1_790_000_000 * 10**9
 DAY_NS = 86_400 * 10**9

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from traceops.align.match import BEFORE_WINDOW, NO_METADATA
-from traceops.analyses.ledger import BUCKETS
-from traceops.analyze import analyze
-from traceops.errors import InputError
+from traceops.across.match import BEFORE_WINDOW, NO_METADATA
+from traceops.core.errors import InputError
+from traceops.measure.ledger import BUCKETS
+from traceops.pipeline.analyze import analyze
 
 DATA = Path(__file__).parent / "data"
 
@@ -269,8 +269,8 @@ def test_shifted_and_drifting_clocks_change_nothing(name, tmp_path):
     "program",
     [
         "import traceops; one = traceops.analyze(path); two = traceops.analyze(path)",
-        "import traceops.analyze; one = traceops.analyze(path); two = traceops.analyze.analyze(path)",
-        "from traceops import analyze as a; import traceops.analyze as b; one = a(path); two = b(path)",
+        "import traceops.pipeline.analyze; one = traceops.analyze(path); two = traceops.pipeline.analyze.analyze(path)",
+        "from traceops import analyze as a; import traceops; one = a(path); two = traceops.analyze(path)",
     ],
 )
 def test_analyze_is_callable_in_every_import_order_and_more_than_once(program):

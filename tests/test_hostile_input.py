@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from traceops.analyze import analyze
 from traceops.cli import main
-from traceops.mapping import ranks
+from traceops.pipeline.analyze import analyze
+from traceops.pipeline.mapping import ranks
 
 DATA = Path(__file__).parent / "data"
 BASE = 1_000_000

@@ -121,7 +121,7 @@ def test_without_a_compiler_the_wheel_is_built_all_the_same(source, tmp_path):
 
 
 def _native_columns(unpacked: Path) -> str:
-    program = "from traceops.load.columns import native_columns; print(native_columns(False))"
+    program = "from traceops.traces.columns import native_columns; print(native_columns(False))"
     env = {**os.environ, "PYTHONPATH": str(unpacked)}
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=unpacked, env=env, capture_output=True, text=True, check=True
@@ -142,7 +142,7 @@ def test_metadata_names_the_command_the_licence_and_no_torch_by_default(unpacked
 
 def test_the_wheel_finds_its_own_data_from_another_folder(unpacked, tmp_path):
     program = (
-        "from traceops.bundled import bundled\n"
+        "from traceops.core.bundled import bundled\n"
         "for parts in (('runners', 'train.py'), ('templates',)): print(bundled(*parts))"
     )
     done = subprocess.run(

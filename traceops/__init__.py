@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 from traceops.version import __version__
 
 if TYPE_CHECKING:
-    from traceops.analyze import analyze
     from traceops.capture import Schedule, capture
+    from traceops.pipeline.analyze import analyze
 
 __all__ = ["Schedule", "__version__", "analyze", "capture"]
 
 # Loaded on first use: analysing never imports torch, training never imports pandas.
-_HOME = {"analyze": "traceops.analyze", "capture": "traceops.capture", "Schedule": "traceops.capture"}
+_HOME = {
+    "analyze": "traceops.pipeline.analyze",
+    "capture": "traceops.capture",
+    "Schedule": "traceops.capture",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -18,9 +18,7 @@ from sample_captures import DAY_NS, START_NS, capture, commit_of
 from traceops.baseline import place
 from traceops.baseline.entry import NAME
 from traceops.baseline.key import key_of
-from traceops.baseline.store import (
-    DAY_NS as STORE_DAY_NS,
-)
+from traceops.baseline.store import DAY_NS as STORE_DAY_NS
 from traceops.baseline.store import (
     Problem,
     baseline_entries,
@@ -33,7 +31,7 @@ from traceops.baseline.store import (
     scan,
     to_prune,
 )
-from traceops.errors import InputError, TraceopsError, UsageError
+from traceops.core.errors import InputError, TraceopsError, UsageError
 
 GPT = "gpt-l8-d1024-s512-b8"
 

@@ -11,11 +11,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from make_traces import make_long, make_ranks
 
-from traceops.analyses.activity import find_activity
-from traceops.analyses.steps import find_steps
-from traceops.analyze import analyze
-from traceops.load.discover import discover
-from traceops.load.kineto import load_trace
+from traceops.measure.activity import find_activity
+from traceops.measure.steps import find_steps
+from traceops.pipeline.analyze import analyze
+from traceops.traces.discover import discover
+from traceops.traces.kineto import load_trace
 
 SOURCE = Path(__file__).parents[1] / "data/ddp4"
 DIFFERS = re.compile(

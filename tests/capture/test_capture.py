@@ -6,7 +6,7 @@ from capture_reading import run_json, step_numbers
 import traceops
 from traceops.capture import CaptureSettings, Schedule
 from traceops.capture.environment import environment_that_matters
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 
 _TRAIN = """
 import sys, torch, traceops

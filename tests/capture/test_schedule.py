@@ -1,7 +1,7 @@
 import pytest
 
 from traceops.capture.schedule import Phase, Schedule
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 
 
 def test_phases_and_windows_of_a_repeated_schedule():

@@ -109,7 +109,7 @@ def test_the_report_is_the_same_with_hta_itself(folder, tmp_path, monkeypatch):
     )
     assert "hta_kernels.csv" in ours
     assert ours == theirs
-    monkeypatch.setattr("traceops.hta_bridge._ANALYSES", {})
+    monkeypatch.setattr("traceops.measure.hta_bridge._ANALYSES", {})
     assert analyze(folder, "-o", tmp_path / "none", "--format", "json,csv", "-q", "--hta") == 0
     assert not list((tmp_path / "none").glob("hta_*.csv"))
 

@@ -34,7 +34,7 @@ def analysing(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     "package",
     [
         "torch", "pandas", "hta", "plotly", "networkx", "scipy", "pyarrow", "fsspec", "rich", "asyncio",
-        "traceops.capture.session", "traceops.hangs.diagnose", "traceops.hangs.model", "traceops.report.hang_html",
+        "traceops.capture.session", "traceops.hangs.diagnose", "traceops.hangs.model", "traceops.render.hang.html",
     ],
 )  # fmt: skip
 def test_analysing_a_local_run_imports_only_what_it_needs(analysing: set[str], package: str) -> None:
@@ -45,7 +45,7 @@ def test_json_needs_no_templates(tmp_path: Path) -> None:
     one = str(DDP4 / "rank_0.pt.trace.json.gz")
     loaded = loaded_by(tmp_path, "analyze", one, "-o", "out", "--format", "json", "-q")
     assert (tmp_path / "out" / "report.json").is_file()
-    assert not {"jinja2", "traceops.report.html"} & loaded
+    assert not {"jinja2", "traceops.render.report.html"} & loaded
 
 
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from traceops.cli import main
 from traceops.doctor.reference import references_here
 from traceops.doctor.settings import Settings, read_settings
-from traceops.report.doctor_json import SCHEMA_PATH
+from traceops.render.doctor.json import SCHEMA_PATH
 
 _LOGS = Path(__file__).parents[1] / "data" / "nccl_logs"
 # As `nvidia-smi topo -m` shows a host with two L4 on different NUMA nodes.

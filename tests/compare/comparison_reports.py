@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from traceops.analyses.ledger import BUCKETS
 from traceops.compare import Capture
 from traceops.compare.capture import capture_of
-from traceops.report.json import plain_json
+from traceops.measure.ledger import BUCKETS
+from traceops.render.report.json import plain_json
 
 DATA = Path(__file__).parents[1] / "data" / "reports"
 START_NS = 1_790_000_000 * 10**9

@@ -7,7 +7,7 @@ from comparison_reports import made
 
 from traceops.compare import compare
 from traceops.compare.comparable import differences, refusals
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 
 CONFIG = {"layers": 8, "batch_size": 4, "precision": "bf16"}
 

@@ -7,7 +7,7 @@ import pytest
 
 from traceops.compare.config import CompareConfig, load_config, with_thresholds
 from traceops.compare.model import Waiver
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 
 FULL = """
 baselines = "s3://bucket/baselines"

@@ -8,7 +8,7 @@ from comparison_reports import collective, kernel, made
 
 from traceops.compare import Capture, CompareConfig, compare
 from traceops.compare.model import Comparison, MetricChange
-from traceops.errors import InputError
+from traceops.core.errors import InputError
 
 
 def step_time(result: Comparison) -> MetricChange:

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 from paper_machine import PaperMachine
 
+from traceops.core.errors import UsageError
 from traceops.doctor.checkup import Options, Tools, check_up
 from traceops.doctor.model import Checkup, Look, Trial
 from traceops.doctor.nodes import NodeError, Nodes, Seat
 from traceops.doctor.reference import references_here
-from traceops.errors import UsageError
-from traceops.topology.model import Machine
+from traceops.fabric.model import Machine
 
 
 def said(checkup: Checkup, what: str) -> Look:

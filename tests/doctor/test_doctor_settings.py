@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
+from traceops.core.errors import InputError
 from traceops.doctor.settings import Settings, read_settings, shell_lines
-from traceops.errors import InputError
 
 
 def _write(tmp_path, content):

@@ -21,9 +21,9 @@ from traceops.doctor.nodes import Nodes, Seat
 from traceops.doctor.runs import Runner
 from traceops.doctor.situation import Situation
 from traceops.doctor.trials import run_job
-from traceops.report.doctor_rows import attempts
-from traceops.report.doctor_text import doctor_verdict, fallback_lines
-from traceops.topology.model import Gpu
+from traceops.fabric.model import Gpu
+from traceops.render.doctor.rows import attempts
+from traceops.render.doctor.text import doctor_verdict, fallback_lines
 
 BUSY = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB"
 DIES = "exit code -11: killed by SIGSEGV"

@@ -11,7 +11,7 @@ from test_nodes import free_port
 
 from traceops.doctor.checkup import Checkup
 from traceops.doctor.nodes import Nodes, Seat, meet
-from traceops.report.doctor_text import doctor_verdict
+from traceops.render.doctor.text import doctor_verdict
 
 pytest.importorskip("torch")
 BUSY = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB"

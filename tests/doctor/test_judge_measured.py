@@ -3,7 +3,7 @@
 import pytest
 
 from traceops.doctor.judge_measured import judge_measured
-from traceops.topology.model import Gpu, Machine, Measured, Path
+from traceops.fabric.model import Gpu, Machine, Measured, Path
 
 NVLINKS = {(f"GPU{a}", f"GPU{b}"): Path("NV", 18) for b in range(4) for a in range(b)}
 H200 = Machine("a", tuple(Gpu(i, "NVIDIA H200") for i in range(4)), paths=NVLINKS)

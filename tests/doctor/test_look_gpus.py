@@ -15,7 +15,7 @@ from traceops.doctor.looks.nvlink import (
 )
 from traceops.doctor.looks.smi import Smi, parse_smi
 from traceops.doctor.looks.xids import look_at_xids, parse_xids
-from traceops.topology.model import Path as Way
+from traceops.fabric.model import Path as Way
 
 # Pieces of influxdata/telegraf, plugins/inputs/nvidia_smi/testdata, MIT.
 T4 = """<?xml version="1.0" ?><nvidia_smi_log><driver_version>515.105.01</driver_version>

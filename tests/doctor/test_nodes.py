@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from traceops.core.errors import UsageError
 from traceops.doctor.nodes import NodeError, Nodes, Seat, expand_nodes, find_seat, meet
-from traceops.errors import UsageError
-from traceops.topology.model import Machine, Path
+from traceops.fabric.model import Machine, Path
 
 
 def free_port() -> int:

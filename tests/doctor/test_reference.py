@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from traceops.core.errors import InputError
 from traceops.doctor.assess import large_all_reduce
 from traceops.doctor.model import Checkup
 from traceops.doctor.reference import (
@@ -16,10 +17,9 @@ from traceops.doctor.reference import (
     references_here,
     references_in,
     save_reference,
-)  # fmt: skip
-from traceops.errors import InputError
-from traceops.report.doctor_json import doctor_document
-from traceops.topology.model import Gpu, Machine, Measured, Path, Reference
+)
+from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
+from traceops.render.doctor.json import doctor_document
 
 MACHINE = Machine(
     "a b/../c", (Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200")), paths={("GPU0", "GPU1"): Path("NV", 18)}

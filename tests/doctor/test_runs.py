@@ -5,7 +5,7 @@ from __future__ import annotations
 from traceops.doctor.model import PairState, Trial
 from traceops.doctor.runs import merged
 from traceops.doctor.surroundings import hidden_but, visible_gpus
-from traceops.topology.model import Gpu, Machine, Measured
+from traceops.fabric.model import Gpu, Machine, Measured
 
 
 def trial(name: str, outcome: str, message: str = "", **more: object) -> Trial:

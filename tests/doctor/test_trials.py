@@ -16,13 +16,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from traceops.analyses.links import bus_factor
+from traceops.across.links import bus_factor
+from traceops.core.errors import InputError
 from traceops.doctor import team
 from traceops.doctor.job import Job, Meeting
 from traceops.doctor.model import Trial
 from traceops.doctor.reports import Reports
 from traceops.doctor.trials import run_job
-from traceops.errors import InputError
 
 pytest.importorskip("torch")
 

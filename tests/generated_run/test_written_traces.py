@@ -21,7 +21,7 @@ from generated_run import (
     trace_edges,
     write_traces,
 )  # fmt: skip
-from traceops.load.kineto import load_trace
+from traceops.traces.kineto import load_trace
 
 BUILDERS = (ddp, fsdp2, hsdp, tp_dp)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from traceops.load.discover import discover
-from traceops.summary import RankSummary, summarize
+from traceops.measure.summary import RankSummary, summarize
+from traceops.traces.discover import discover
 
 from .cpu_rows import cpu_rows
 from .gpu_rows import gpu_rows

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from traceops.analyze import find_traces
-from traceops.errors import InputError
+from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
+from traceops.pipeline.analyze import find_traces
 
 DATA = Path(__file__).parents[1] / "data" / "hangs"
 

@@ -19,7 +19,7 @@ from git_project import PROJECT, SCRIPT, git
 
 from traceops.capture.manifest import RankManifest, write_rank
 from traceops.cli import run as command
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 from traceops.launch import against
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from git_project import git
 
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 from traceops.launch import base_side, imports
 from traceops.launch.base_side import Base
 from traceops.launch.repository import find_repository

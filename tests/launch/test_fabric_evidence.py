@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from traceops.capture.environment import host
-from traceops.errors import InputError
+from traceops.core.errors import InputError
 from traceops.hangs.discover import find_evidence
 from traceops.hangs.included import included_diagnosis
 from traceops.launch import fabric_evidence

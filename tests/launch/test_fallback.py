@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from traceops.cli import main
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 from traceops.launch import checks
 from traceops.launch.fallback import alone, stands_for
-from traceops.workload.options import TrainConfig
+from traceops.train.options import TrainConfig
 
 _TRAINED = Path(__file__).with_name("trained.py")
 _SMALL = (

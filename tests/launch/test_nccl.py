@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from traceops.errors import InputError
+from traceops.core.errors import InputError
 from traceops.hangs.discover import find_evidence
 from traceops.launch.checks import gpu_count
 

@@ -6,7 +6,7 @@ import pytest
 
 from traceops.capture.manifest import RankManifest
 from traceops.cli import run as command
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 from traceops.launch import checks
 from traceops.launch.outcome import Failure, first_failure, reported_codes, with_exit_codes
 from traceops.launch.plan import Cluster, parse_assignments

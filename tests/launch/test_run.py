@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from traceops.analyze import analyze
+from traceops.pipeline.analyze import analyze
 
 ROOT = Path(__file__).resolve().parents[2]
 _DEADLOCK_S = 180

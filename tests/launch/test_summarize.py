@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from traceops.launch.summarize import summarize_traces
-from traceops.mapping import ranks
+from traceops.pipeline.mapping import ranks
 
 DATA = Path(__file__).parents[1] / "data"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from traceops import strategies
-from traceops.bundled import bundled
+from traceops.core.bundled import bundled
+from traceops.train import strategies
 
 target, script, *arguments = sys.argv[1:]
 assert Path(script) == bundled("runners", "train.py")

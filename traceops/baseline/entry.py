@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 from traceops.baseline.key import UNKNOWN, Key
 from traceops.baseline.place import open_place
-from traceops.errors import InputError
+from traceops.core.errors import InputError
 from traceops.version import __version__
 
 FORMAT = "traceops baseline"

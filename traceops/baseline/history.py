@@ -16,7 +16,7 @@ from traceops.baseline.key import Key
 from traceops.baseline.store import Problem
 from traceops.compare.capture import capture_of
 from traceops.compare.metrics import BY_NAME, MIN_STEPS
-from traceops.errors import InputError
+from traceops.core.errors import InputError
 
 # Of `compare.metrics.METRICS`. Those of steps without the profiler are not known of captures that timed too few.
 UNPROFILED = ("step_time", "throughput")

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
-from traceops.errors import InputError
-from traceops.load.source import filesystem, is_remote
+from traceops.core.errors import InputError
+from traceops.traces.source import filesystem, is_remote
 
 _AT_ONCE = 64  # objects of a remote store asked for together
 _OBJECT_STORES = frozenset(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from traceops.baseline.entry import NAME, Entry, decode, encode
 from traceops.baseline.key import SLUG, Key, key_of
 from traceops.baseline.place import PARTIAL, Place, open_place
-from traceops.errors import InputError, UsageError
-from traceops.load.source import is_remote
+from traceops.core.errors import InputError, UsageError
+from traceops.traces.source import is_remote
 
 if TYPE_CHECKING:
     from traceops.compare.config import CompareConfig

@@ -15,7 +15,7 @@ from pathlib import Path
 from traceops.capture.environment import environment_that_matters, git_state, script_name, software_versions
 from traceops.capture.manifest import RankManifest, merge, read_ranks, write_json
 from traceops.capture.settings import CaptureSettings
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 
 _asked = 0
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from traceops.errors import InputError
+from traceops.core.errors import InputError
 
 SCHEMA_VERSION = 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from enum import Enum
 
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 
 
 class Phase(Enum):

@@ -20,7 +20,7 @@ from traceops.capture.responder import Responder
 from traceops.capture.session import Capture, describe
 from traceops.capture.settings import IMPORTS_ENV, CaptureSettings, from_environment
 from traceops.capture.steps import on_training_step
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 
 _HERE = (__file__, runpy.__file__, "<frozen runpy>")
 

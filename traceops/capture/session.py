@@ -22,7 +22,7 @@ from traceops.capture.settings import CaptureSettings, from_environment
 from traceops.capture.signals import saving_on_sigterm
 from traceops.capture.timing import StepTimer, uses_gpu
 from traceops.capture.unblock import settle
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 
 _current: Capture | None = None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.capture.schedule import Schedule
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 
 ENV = "TRACEOPS_CAPTURE"
 # A folder; a script that runs under the bootstrap leaves there which files its modules came from.

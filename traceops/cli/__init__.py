@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TextIO
 
-from traceops.errors import TraceopsError
+from traceops.core.errors import TraceopsError
 from traceops.version import __version__
 
 # Each module has HELP, add_arguments(parser) and main(args) -> exit code, and imports heavy things in main only.

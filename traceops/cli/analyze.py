@@ -9,10 +9,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from traceops.cli.arguments import fails, make_writable, positive, report_formats
-from traceops.errors import InputError
+from traceops.core.errors import InputError
 
 if TYPE_CHECKING:
-    from traceops.load.discover import Discovery, Window
+    from traceops.traces.discover import Discovery, Window
 
 HELP = "Explain where the step time went: a run folder, a folder of traces, one trace, or a remote path."
 
@@ -57,16 +57,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     formats = report_formats(args.format)
-    from traceops.analyze import analyze_window, find_traces, load_reduce
-    from traceops.mapping.progress import ProgressLine
-    from traceops.mapping.ranks import MapOptions
+    from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce
+    from traceops.pipeline.mapping.progress import ProgressLine
+    from traceops.pipeline.mapping.ranks import MapOptions
 
     def load_rest() -> None:
         load_reduce()
-        import traceops.report  # noqa: F401
+        import traceops.render  # noqa: F401
 
         if "html" in formats:
-            from traceops.report.html import prepare
+            from traceops.render.report.html import prepare
 
             prepare()
 
@@ -87,8 +87,8 @@ def main(args: argparse.Namespace) -> int:
                     f"traceops analyze: capture window {window.index} is left out: {error}", file=sys.stderr
                 )
             continue
-        from traceops.report import write_report  # behind the map: its processes need none of it
-        from traceops.report.terminal import print_report
+        from traceops.render import write_report  # behind the map: its processes need none of it
+        from traceops.render.report.terminal import print_report
 
         written = write_report(
             report, root / _window_folder(window) if args.select == "all" else root, formats, args.plotlyjs

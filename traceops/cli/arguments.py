@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceops.errors import InputError, UsageError
+from traceops.core.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from traceops.model import Finding, Severity
+    from traceops.core.findings import Finding, Severity
 
 _FORMATS = ("html", "csv", "json")
 
@@ -39,7 +39,7 @@ def fails(findings: Iterable[Finding], fail_on: Severity | None) -> int:
 
 def reach(severities: Iterable[Severity], fail_on: Severity | None) -> int:
     """1 where one of them is at least as severe as --fail-on says."""
-    from traceops.model import SEVERITIES
+    from traceops.core.findings import SEVERITIES
 
     if fail_on is None:
         return 0

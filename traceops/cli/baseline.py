@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from traceops.cli.arguments import positive
-from traceops.errors import InputError, UsageError
+from traceops.core.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from traceops.baseline.entry import Entry
@@ -143,7 +143,7 @@ def _list(args: argparse.Namespace, store: str) -> int:
 
 def _show(args: argparse.Namespace, store: str) -> int:
     from traceops.baseline.history import label_of, time_text
-    from traceops.report.history_files import entry_object
+    from traceops.render.history.files import entry_object
 
     problems: list[Problem] = []
     keys = []
@@ -188,8 +188,8 @@ def _prune(args: argparse.Namespace, store: str) -> int:
 
 def _history(args: argparse.Namespace, store: str) -> int:
     from traceops.baseline.history import histories
-    from traceops.report.history_files import write_history
-    from traceops.report.history_text import history_verdict
+    from traceops.render.history.files import write_history
+    from traceops.render.history.text import history_verdict
 
     problems: list[Problem] = []
     found = histories(_samples(store, args.key, problems))
@@ -227,13 +227,13 @@ def _name_problems(problems: Sequence[Problem]) -> None:
 
 def _say(text: str, file: TextIO | None = None) -> None:
     """Text that may come from the store: nothing in it steers the terminal."""
-    from traceops.report.printer import printable
+    from traceops.render.printer import printable
 
     print(printable(text), file=file or sys.stdout)
 
 
 def _ms(value: float | None) -> str:
-    from traceops.report.cells import number
+    from traceops.render.cells import number
 
     return "not known" if value is None else f"{number(value).text} ms"
 

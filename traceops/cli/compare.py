@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceops.cli.arguments import positive
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 
 if TYPE_CHECKING:
     from traceops.compare import Capture, CompareConfig
@@ -57,9 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     from traceops.compare import compare, load_config
     from traceops.compare.config import with_thresholds
-    from traceops.report.comparison import FORMATS, write_comparison
-    from traceops.report.comparison.github import announce
-    from traceops.report.comparison.terminal import print_comparison
+    from traceops.render.comparison import FORMATS, write_comparison
+    from traceops.render.comparison.github import announce
+    from traceops.render.comparison.terminal import print_comparison
 
     formats = tuple(dict.fromkeys(part.strip() for part in args.format.split(",") if part.strip()))
     if not formats or not set(formats) <= set(FORMATS):
@@ -84,7 +84,7 @@ def main(args: argparse.Namespace) -> int:
 def _folder(path: str, head: Capture) -> Path:
     """Beside the report that was given, else where the report of these traces would go."""
     from traceops.cli.analyze import output_folder
-    from traceops.load.source import is_remote
+    from traceops.traces.source import is_remote
 
     if not is_remote(path) and Path(path).is_file() and Path(path).name == "report.json":
         return Path(path).parent

@@ -30,9 +30,9 @@ def main(args: argparse.Namespace) -> int:
     from traceops.cli.analyze import output_folder
     from traceops.hangs.diagnose import diagnose
     from traceops.hangs.discover import run_folder_of
-    from traceops.hangs.judge import judge_hang
-    from traceops.report import write_diagnosis
-    from traceops.report.hang_terminal import print_diagnosis
+    from traceops.render import write_diagnosis
+    from traceops.render.hang.terminal import print_diagnosis
+    from traceops.rules.hangs import judge_hang
 
     diagnosis = diagnose(args.path)
     verdicts = judge_hang(diagnosis)

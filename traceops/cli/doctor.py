@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceops.cli.arguments import make_writable, positive, reach, report_formats
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from traceops.core.findings import Severity
     from traceops.doctor.model import Checkup
     from traceops.doctor.nodes import Seat
-    from traceops.model import Severity
 
 HELP = "Look at this machine and test how its GPUs talk; find the settings that work."
 _FROM = "judge saved files only: nvidia-smi topo -m, NCCL_DEBUG=INFO logs, NCCL's XML, a doctor.json"
@@ -117,8 +117,8 @@ def _judge_files(args: argparse.Namespace, formats: tuple[str, ...]) -> int:
     checkup = read_checkup(args.saved[0]) if len(args.saved) == 1 else None
     if checkup is None:
         from traceops.doctor.checkup import judge_saved
-        from traceops.topology.discover import named_fabric
-        from traceops.topology.judge import judge_fabric
+        from traceops.fabric.discover import named_fabric
+        from traceops.rules.fabric import judge_fabric
 
         fabric = named_fabric(args.saved)
         checkup = judge_saved(fabric, judge_fabric(fabric))
@@ -129,19 +129,19 @@ def _judge_files(args: argparse.Namespace, formats: tuple[str, ...]) -> int:
 
 
 def _report(checkup: Checkup, folder: Path, formats: tuple[str, ...], args: argparse.Namespace) -> None:
-    from traceops.report.doctor_files import write_doctor
+    from traceops.render.doctor.files import write_doctor
 
     written = write_doctor(checkup, folder, formats)
     if args.json:
         import json
 
-        from traceops.report.doctor_json import doctor_document
+        from traceops.render.doctor.json import doctor_document
 
         print(json.dumps(doctor_document(checkup), indent=1))
     elif args.quiet:
         print(written[0])
     else:
-        from traceops.report.doctor_terminal import print_doctor
+        from traceops.render.doctor.terminal import print_doctor
 
         print_doctor(checkup, sys.stdout, written, verbose=args.verbose)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from traceops.capture.schedule import Schedule
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 from traceops.launch.limits import Limits
-from traceops.workload.options import TrainConfig, add_training_arguments, check, config_from, to_argv
+from traceops.train.options import TrainConfig, add_training_arguments, check, config_from, to_argv
 
 HELP = "Profile every rank of a training: --strategy NAME, or -- my_script.py ARGS."
 
@@ -181,7 +181,7 @@ def _seconds(text: str) -> float:
 
 def _strategy(config: TrainConfig, schedule: Schedule, world_size: int, device: str) -> list[str]:
     """The bundled training script and its arguments, checked against the schedule and the world."""
-    from traceops.bundled import bundled
+    from traceops.core.bundled import bundled
 
     if config.steps is None:
         config = replace(config, steps=schedule.total_steps)

@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     from traceops.cli.analyze import output_folder
-    from traceops.load.discover import discover
-    from traceops.mapping.progress import ProgressLine
-    from traceops.perfetto.timeline import FILE_NAME, write_timeline
+    from traceops.pipeline.mapping.progress import ProgressLine
+    from traceops.timeline.write import FILE_NAME, write_timeline
+    from traceops.traces.discover import discover
 
     found = discover(args.path)
     output = Path(args.output) if args.output else output_folder(args.path, found.name) / FILE_NAME

@@ -14,10 +14,10 @@ import numpy as np
 from traceops.compare.model import CaptureInfo
 from traceops.compare.report_shape import SCHEMA_VERSION, shape_of
 from traceops.compare.statistics import Float
-from traceops.errors import InputError
-from traceops.load.discover import PAIRS
-from traceops.load.source import is_remote, open_binary
-from traceops.load.summary_header import SUFFIX
+from traceops.core.errors import InputError
+from traceops.traces.discover import PAIRS
+from traceops.traces.source import is_remote, open_binary
+from traceops.traces.summary_header import SUFFIX
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ def read_capture(path: str, *, jobs: int | None = None) -> Capture:
         path = str(local / "report.json")
     if path.endswith("report.json") or (path.endswith((".json", ".json.gz")) and _is_report(path)):
         return capture_of(_load(path), path)
-    from traceops.analyze import analyze
-    from traceops.report.json import to_json_object
+    from traceops.pipeline.analyze import analyze
+    from traceops.render.report.json import to_json_object
 
     return capture_of(to_json_object(analyze(path, jobs=jobs)), path)
 

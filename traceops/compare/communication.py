@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from traceops.analyses.ledger import COMM_BUCKETS
 from traceops.compare.capture import Capture, has_inventory, inventory_rows
 from traceops.compare.explanation_text import ms_text, number, size_text
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Change, Explanation
-from traceops.model import Evidence
+from traceops.core.findings import Evidence
+from traceops.measure.ledger import COMM_BUCKETS
 
 if TYPE_CHECKING:
     from traceops.compare.explain import Ledger

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from traceops.compare.capture import Capture, damaged_ranks
-from traceops.rank_text import ranks_text, who
+from traceops.core.rank_text import ranks_text, who
 
 # What must be the same for a difference in time to mean anything: (name for people, keys of the training).
 _WORKLOAD: tuple[tuple[str, tuple[str, ...]], ...] = (

@@ -12,7 +12,7 @@ from typing import Any
 
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Waiver
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -20,7 +20,7 @@ from traceops.compare.explanation_text import (
 )
 from traceops.compare.model import Change, Explanation, MetricChange
 from traceops.compare.stragglers import straggler_explanation
-from traceops.model import Evidence
+from traceops.core.findings import Evidence
 
 # What a change of the step can come from; an explanation names one.
 CAUSES = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from traceops.compare.metrics import LEDGER_LABELS
 from traceops.compare.model import Change
-from traceops.report.cells import short_name, size
+from traceops.render.cells import short_name, size
 
 if TYPE_CHECKING:
     from traceops.compare.explain import Ledger

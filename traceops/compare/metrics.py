@@ -8,11 +8,11 @@ from typing import Literal
 
 import numpy as np
 
-from traceops.analyses.ledger import BUCKETS, COMM_BUCKETS, IDLE_BUCKETS
-from traceops.analyses.links import bus_factor
+from traceops.across.links import bus_factor
 from traceops.compare.capture import Capture, step_series, unprofiled_series
 from traceops.compare.model import Family
 from traceops.compare.statistics import Float, Location, harmonic_mean
+from traceops.measure.ledger import BUCKETS, COMM_BUCKETS, IDLE_BUCKETS
 
 MIN_STEPS = 6  # a side; below it nothing is claimed of times [docs/metrics.md]
 LEDGER_LABELS = {

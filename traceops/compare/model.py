@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Literal
 
-from traceops.model import Check, Evidence, Finding
+from traceops.core.findings import Check, Evidence, Finding
 
 Outcome = Literal["regression", "improvement", "unchanged", "inconclusive", "waived", "informative"]
 Verdict = Literal["regression", "improvement", "no_regression", "inconclusive"]

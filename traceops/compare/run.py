@@ -9,14 +9,7 @@ from datetime import date
 from pathlib import PurePath
 from typing import Any, Literal
 
-from traceops.analyses.ledger import BUCKETS
-from traceops.compare.capture import (
-    Capture,
-    findings_of_most,
-    on_ranks,
-    ranks_of,
-    timed_series,
-)
+from traceops.compare.capture import Capture, findings_of_most, on_ranks, ranks_of, timed_series
 from traceops.compare.changes import find_changes
 from traceops.compare.comparable import damaged, differences, refusals
 from traceops.compare.config import CompareConfig
@@ -28,10 +21,11 @@ from traceops.compare.outliers import odd_captures, outlier_steps
 from traceops.compare.sentence import sentence, values_text
 from traceops.compare.statistics import LEAST_PAIRS, taken_in_turn
 from traceops.compare.unchanged import unchanged
-from traceops.errors import UsageError
-from traceops.findings import finding
-from traceops.model import Check, Evidence, Finding
-from traceops.rank_text import who
+from traceops.core.errors import UsageError
+from traceops.core.findings import Check, Evidence, Finding
+from traceops.core.rank_text import who
+from traceops.measure.ledger import BUCKETS
+from traceops.rules.findings import finding
 
 RULE = "TO-R001"
 _LARGE_PCT = 20.0  # of the step

@@ -9,8 +9,8 @@ from traceops.compare.capture import Capture, findings_of_most
 from traceops.compare.changes import moved_kernels
 from traceops.compare.explanation_text import joined, kernel_text, ms_text
 from traceops.compare.model import Change, Explanation
-from traceops.model import Evidence
-from traceops.rank_text import ranks_text
+from traceops.core.findings import Evidence
+from traceops.core.rank_text import ranks_text
 
 if TYPE_CHECKING:
     from traceops.compare.explain import Ledger

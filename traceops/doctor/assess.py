@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
-from traceops.analyses.links import Reference as Link
-from traceops.analyses.links import link_by_name
+from traceops.across.links import Reference as Link
+from traceops.across.links import link_by_name
 from traceops.doctor.job import Backend
 from traceops.doctor.model import BAD, Trial
-from traceops.topology.model import Machine, Measured
+from traceops.fabric.model import Machine, Measured
 
 FAR_BELOW = 0.5  # of what the link gives: nothing computes beside these transfers
 OF_ITS_PAST = 0.7  # of what these GPUs gave before: repetitions differ by 1 to 2 %

@@ -11,7 +11,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from traceops.analyses.links import bus_factor
+from traceops.across.links import bus_factor
 from traceops.doctor.correctness import exchange
 from traceops.doctor.member import Member
 from traceops.doctor.pairs import pair_order

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from traceops.capture.environment import printable
+from traceops.core.errors import UsageError
+from traceops.core.findings import Finding
 from traceops.doctor.conclusions import conclusions
 from traceops.doctor.course import Course
 from traceops.doctor.job import Backend
@@ -21,13 +23,11 @@ from traceops.doctor.runs import Runner
 from traceops.doctor.surroundings import Surroundings, costly_variables, surroundings_of, visible_gpus
 from traceops.doctor.treat import WORTH_IT
 from traceops.doctor.variables import nccl_files
-from traceops.errors import UsageError
-from traceops.findings import Verdict, judged_checks, most_important_first
-from traceops.model import Finding
-from traceops.topology.circumstances import Circumstances
-from traceops.topology.fabric import Fabric
-from traceops.topology.fingerprint import fingerprint
-from traceops.topology.model import Machine, Reference
+from traceops.fabric.circumstances import Circumstances
+from traceops.fabric.fabric import Fabric
+from traceops.fabric.fingerprint import fingerprint
+from traceops.fabric.model import Machine, Reference
+from traceops.rules.findings import Verdict, judged_checks, most_important_first
 
 BUDGET_S = 165.0  # for tests: with looking and the last job's end within three minutes
 
@@ -116,12 +116,12 @@ def usual_tools() -> Tools:
     """The tools that look at this machine and start processes on it."""
     from traceops.doctor.look import look_around
     from traceops.doctor.trials import run_job
+    from traceops.fabric.discover import named_fabric
     from traceops.launch.checks import gpu_count
-    from traceops.topology.discover import named_fabric
-    from traceops.topology.judge import judge_fabric
+    from traceops.rules.fabric import judge_fabric
 
     def read_logs(folder: Path) -> Fabric | None:
-        from traceops.errors import InputError
+        from traceops.core.errors import InputError
 
         try:
             return named_fabric([folder])

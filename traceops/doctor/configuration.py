@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from traceops.doctor.assess import Assessment
 from traceops.doctor.model import Change, Trial
 from traceops.doctor.runs import Scope
-from traceops.topology.model import Measured
+from traceops.fabric.model import Measured
 
 
 @dataclass(frozen=True)

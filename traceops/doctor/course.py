@@ -26,7 +26,7 @@ from traceops.doctor.runs import Ask, Runner, Scope, nodes_that_work, stages_of
 from traceops.doctor.situation import Situation
 from traceops.doctor.surroundings import Surroundings
 from traceops.doctor.treat import WORTH_IT, NoTime, Treatment, Tried, choose, is_better, treat
-from traceops.topology.model import Machine, Measured, Reference
+from traceops.fabric.model import Machine, Measured, Reference
 
 ALL_STAGES = stages_of("start", "all_reduce", "pairs", "ddp_step", "sweep", "pair_bandwidth")
 QUICK_STAGES = stages_of("start", "all_reduce", "ddp_step", "sweep")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traceops.core.findings import Evidence, Finding
 from traceops.doctor.assess import (
     FAR_BELOW,
     OF_ITS_PAST,
@@ -14,10 +15,9 @@ from traceops.doctor.assess import (
     shared_text,
     slow_pairs,
 )
-from traceops.findings import Verdict, finding, severity_of
-from traceops.model import Evidence, Finding
-from traceops.topology.host_names import same_host
-from traceops.topology.model import Machine, Measured
+from traceops.fabric.host_names import same_host
+from traceops.fabric.model import Machine, Measured
+from traceops.rules.findings import Verdict, finding, severity_of
 
 _ERROR_PCT = 10.0  # of the reference, as in a trace
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
+from traceops.core.errors import InputError
 from traceops.doctor.here import Here
 from traceops.doctor.look_see import Run, Seen, see
 from traceops.doctor.looks.cgroups import look_at_limits
@@ -35,10 +36,9 @@ from traceops.doctor.looks.software import look_at_software
 from traceops.doctor.looks.xids import look_at_xids
 from traceops.doctor.model import Look
 from traceops.doctor.variables import check_variables
-from traceops.errors import InputError
+from traceops.fabric.model import Gpu, Machine, Nic
+from traceops.fabric.readers.topo_matrix import read_topo_matrices
 from traceops.launch.programs import NO_ANSWER, output
-from traceops.load.topo_matrix import read_topo_matrices
-from traceops.topology.model import Gpu, Machine, Nic
 
 _MATRIX = "nvidia-smi topo -m"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from traceops.model import Check, Finding
-from traceops.topology.model import Machine, Measured, Reference
-from traceops.topology.nccl import NcclLog
+from traceops.core.findings import Check, Finding
+from traceops.fabric.model import Machine, Measured, Reference
+from traceops.fabric.nccl import NcclLog
 
 Level = Literal["ok", "note", "warning", "error", "not_evaluated"]
 Outcome = Literal["ok", "wrong", "failed", "hung", "not_evaluated"]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from traceops.capture.environment import host
-from traceops.errors import InputError, UsageError
+from traceops.core.errors import InputError, UsageError
 
 T = TypeVar("T")
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from traceops.capture.peer_loss import lost_a_peer
+from traceops.core.rank_text import ranks_text, who
 from traceops.doctor.job import LAUNCH, Job
 from traceops.doctor.model import Outcome, PairState, Trial
 from traceops.doctor.pairs import Pair, pair_order
 from traceops.doctor.team import Child, Team
-from traceops.load.nccl_log import read_nccl_log
-from traceops.rank_text import ranks_text, who
-from traceops.topology.model import Measured
-from traceops.topology.nccl import Connection
+from traceops.fabric.model import Measured
+from traceops.fabric.nccl import Connection
+from traceops.fabric.readers.nccl_log import read_nccl_log
 
 How = Literal["done", "hung", "failed"]
 _WRONG_SHOWN = 12

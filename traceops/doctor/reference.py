@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from traceops.cache_folder import cache_folder
-from traceops.errors import InputError
-from traceops.topology.fingerprint import fingerprint
-from traceops.topology.model import Machine, Measured, Reference
-from traceops.whole_file import write_whole
+from traceops.core.cache_folder import cache_folder
+from traceops.core.errors import InputError
+from traceops.core.whole_file import write_whole
+from traceops.fabric.fingerprint import fingerprint
+from traceops.fabric.model import Machine, Measured, Reference
 
 SCHEMA_VERSION = 1
 MUCH_BETTER = 1.2  # from here two measurements differ by more than a machine's mood

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
+from traceops.core.errors import InputError
+from traceops.core.findings import Check, Finding
 from traceops.doctor.model import Change, Checkup, Look, Remedy, Trial
-from traceops.errors import InputError
-from traceops.model import Check, Finding
-from traceops.topology.model import Gpu, Machine, Measured, Nic, PathKind, Reference
-from traceops.topology.model import Path as Way
+from traceops.fabric.model import Gpu, Machine, Measured, Nic, PathKind, Reference
+from traceops.fabric.model import Path as Way
 
 SCHEMA_VERSION = 1
 _LARGEST_BYTES = 256_000_000

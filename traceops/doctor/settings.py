@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from traceops.errors import InputError
+from traceops.core.errors import InputError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
 

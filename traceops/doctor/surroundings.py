@@ -15,7 +15,7 @@ from traceops.doctor.candidates import is_left_alone
 from traceops.doctor.here import Here
 from traceops.doctor.looks.rdma import Port, Rdma
 from traceops.doctor.variable_costs import costs
-from traceops.topology.model import Machine
+from traceops.fabric.model import Machine
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Made by containers and virtual machines: other hosts cannot be reached over them.

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import traceops
+from traceops.core.errors import InputError
 from traceops.doctor.job import Job, Post, child_environment
 from traceops.doctor.reports import Reports
-from traceops.errors import InputError
 
 _TAIL_BYTES = 64 << 10
 _DEATH_S = 5.0  # for processes that were killed; inside a driver that hangs they do not die

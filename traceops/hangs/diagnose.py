@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from traceops.core.findings import CONFIDENCES
+from traceops.core.rank_text import who, who_first
 from traceops.hangs import roots as found_in_records
 from traceops.hangs import without_record
 from traceops.hangs.calls import message_bytes, place
@@ -20,8 +22,6 @@ from traceops.hangs.processes import Death, deaths, stopped
 from traceops.hangs.standing import Standing, standings
 from traceops.hangs.stuck import stuck_together
 from traceops.hangs.waits import Waits, find_waits, with_roots
-from traceops.model import CONFIDENCES
-from traceops.rank_text import who, who_first
 
 
 def diagnose(path: str | os.PathLike[str], *, jobs: int | None = None) -> Diagnosis:

@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from traceops.errors import InputError
+from traceops.core.errors import InputError
 from traceops.hangs.dump_files import read_dumps
 from traceops.hangs.jobs import one_job
 from traceops.hangs.model import Evidence, RankRecord, RankStacks, RecordedGroup
 from traceops.hangs.own_files import Found, read_own, read_run
-from traceops.load.flight_recorder import is_dump
-from traceops.load.hang_log import read_log, records_from_log
-from traceops.load.run_manifest import MOST_RANKS
-from traceops.load.stacks import read_stacks, sniff
+from traceops.hangs.readers.flight_recorder import is_dump
+from traceops.hangs.readers.hang_log import read_log, records_from_log
+from traceops.hangs.readers.stacks import read_stacks, sniff
+from traceops.traces.run_manifest import MOST_RANKS
 
 _HEAD = 1 << 16
 _DEEPEST = 4

@@ -9,9 +9,9 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from traceops.errors import InputError
+from traceops.core.errors import InputError
 from traceops.hangs.model import RankRecord
-from traceops.load.flight_recorder import read_dump
+from traceops.hangs.readers.flight_recorder import read_dump
 
 _POOL_WORTH_BYTES = 16 << 20  # below this, starting processes takes longer than the work
 _AT_A_TIME = 8

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceops.errors import InputError
-from traceops.findings import Verdict
-from traceops.hangs.judge import judge_hang, judge_no_hang
-from traceops.load.run_manifest import read_run_manifest
-from traceops.load.source import is_remote
-from traceops.model import Finding
+from traceops.core.errors import InputError
+from traceops.core.findings import Finding
+from traceops.rules.findings import Verdict
+from traceops.rules.hangs import judge_hang, judge_no_hang
+from traceops.traces.run_manifest import read_run_manifest
+from traceops.traces.source import is_remote
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis

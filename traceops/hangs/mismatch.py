@@ -6,12 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from traceops.core.rank_text import who, who_first
 from traceops.hangs.calls import by_signature, describe, place, signature
 from traceops.hangs.model import Evidence, Root
 from traceops.hangs.roots import MISMATCH, about, recorded
 from traceops.hangs.standing import Call, Group, Standing
 from traceops.hangs.waits import Waits
-from traceops.rank_text import who, who_first
 
 # Calls before the first difference that have to agree: else the ranks' counts are not of the same group.
 _LEAST_COMMON = 3

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from traceops.model import Confidence
+from traceops.core.findings import Confidence
 
 State = Literal["scheduled", "started", "completed"]
 LogKind = Literal[

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from traceops.errors import InputError
+from traceops.core.errors import InputError
 from traceops.hangs.model import LogEvent, RankProcess, RankRecord, RankStacks, RecordedGroup, Stall
-from traceops.load.run_manifest import read_run_manifest
+from traceops.traces.run_manifest import read_run_manifest
 
 
 @dataclass

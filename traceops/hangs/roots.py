@@ -6,12 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from traceops.core.findings import Confidence
+from traceops.core.rank_text import who, who_first
 from traceops.hangs.calls import message_bytes, place, shape_text
 from traceops.hangs.model import Root
 from traceops.hangs.standing import Call, Group, Standing
 from traceops.hangs.waits import NOT_CALLED, NOT_SEEN, Waits, cycles
-from traceops.model import Confidence
-from traceops.rank_text import who, who_first
 
 HOST, MISMATCH, GPU, DIED, START, NETWORK = (
     "TO-H001", "TO-H002", "TO-H003", "TO-H004", "TO-H005", "TO-H006",

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from traceops.core.rank_text import who
 from traceops.hangs.model import Evidence, GroupStatus, Operation, RankRecord
-from traceops.rank_text import who
 
 # The root of one may be through with it before others come.
 ROOTED = re.compile(r"broadcast|^reduce$|^_?reduce_?oop|^gather|^scatter", re.I)

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from traceops.core.rank_text import ranks_text, who, who_first
 from traceops.hangs.model import Root
 from traceops.hangs.roots import GPU, NETWORK, about, all_known, call_text, how_sure, they_wait
 from traceops.hangs.standing import Call, Group, Standing
 from traceops.hangs.waits import Waits, counterpart, is_beyond, launch
-from traceops.rank_text import ranks_text, who, who_first
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
+from traceops.core.rank_text import who, who_first
 from traceops.hangs.doing import Doing
 from traceops.hangs.model import Evidence, LogEvent, Root
 from traceops.hangs.processes import Death
 from traceops.hangs.roots import DIED, GPU, HOST, MISMATCH, NETWORK, START
 from traceops.hangs.standing import Standing
 from traceops.hangs.waits import NO_RECORD, Waits
-from traceops.rank_text import who, who_first
 
 # What a rank's main thread is in while it waits for others, and what it may be in.
 WAITING = ("collective", "init")

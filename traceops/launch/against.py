@@ -14,7 +14,7 @@ from typing import Any
 from traceops.capture.environment import git_state
 from traceops.capture.manifest import SCHEMA_VERSION, read_ranks, write_json
 from traceops.capture.settings import IMPORTS_ENV
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 from traceops.launch.base_side import Base, argument_warnings, base_plan, check, editable_links
 from traceops.launch.display import Screen
 from traceops.launch.folder import short_path

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 from traceops.launch.plan import Checkout, Plan
 from traceops.launch.repository import Repository, short
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 
 
 def require_torch() -> None:

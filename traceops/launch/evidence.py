@@ -18,7 +18,7 @@ from traceops.capture.environment import host
 from traceops.capture.manifest import read_ranks, write_json
 from traceops.capture.progress import Progress
 from traceops.capture.responder import DUMP, GROUPS, ask, read_pulse
-from traceops.errors import InputError
+from traceops.core.errors import InputError
 from traceops.hangs.model import Stall
 from traceops.launch.programs import output
 from traceops.launch.sight import stacks_now, state

@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 
 from traceops.capture.environment import host
+from traceops.core.whole_file import write_whole
 from traceops.launch.programs import output
-from traceops.whole_file import write_whole
 
 _PROGRAM_S = 20.0  # 1 to 3 s with eight GPUs whose driver has to wake up
 _FINISH_S = 1.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from traceops.errors import UsageError
-from traceops.workload.options import TrainConfig
+from traceops.core.errors import UsageError
+from traceops.train.options import TrainConfig
 
 # DistributedDataParallel works with one rank, where it has nothing to send.
 STRATEGY = "pytorch_ddp"

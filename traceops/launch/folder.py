@@ -9,7 +9,7 @@ from pathlib import Path
 
 from traceops.capture.manifest import RankManifest
 from traceops.capture.settings import holds_traces
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 
 _CAPTURE = re.compile(r"(base|head)_\d+")  # of a series, see against.py
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from traceops.capture.progress import Progress
 from traceops.capture.responder import DUMP, ask
-from traceops.errors import TraceopsError
+from traceops.core.errors import TraceopsError
 from traceops.hangs.model import Stall
 from traceops.launch.display import Screen
 from traceops.launch.evidence import collect
@@ -68,7 +68,7 @@ class HangWatch:
         try:
             collect(self._out, self._progress, records, stall, began_s=self._began)
             from traceops.hangs.diagnose import diagnose
-            from traceops.report.hang_terminal import print_diagnosis
+            from traceops.render.hang.terminal import print_diagnosis
 
             diagnosis = diagnose(self._out, jobs=1)
         except (TraceopsError, OSError) as error:  # a full disk, say; the job is ended all the same

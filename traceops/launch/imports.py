@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 from traceops.launch.base_side import Base
 
 _INSTALLED = ("site-packages", "dist-packages")

@@ -13,7 +13,7 @@ from typing import Any
 
 import traceops
 from traceops.capture.settings import ENV
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 from traceops.launch import fallback
 from traceops.launch.fallback import Fallback
 from traceops.launch.limits import Limits

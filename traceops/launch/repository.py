@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 
 # Set inside git's own hooks, where they would point every command at the repository and index of the hook.
 _LOCAL = (

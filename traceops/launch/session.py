@@ -11,12 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from traceops.capture.environment import (
-    environment_that_matters,
-    git_state,
-    host,
-    software_versions,
-)
+from traceops.capture.environment import environment_that_matters, git_state, host, software_versions
 from traceops.capture.manifest import RankManifest, merge, read_ranks, write_json, write_rank
 from traceops.launch.display import Screen
 from traceops.launch.evidence import tidy
@@ -34,7 +29,7 @@ from traceops.launch.outcome import (
 from traceops.launch.plan import Plan
 from traceops.launch.process import Ended, run
 from traceops.launch.variables import hang_variables, nccl_log_variables
-from traceops.load.summary_header import SUFFIX
+from traceops.traces.summary_header import SUFFIX
 
 HUNG = 124  # as timeout(1) has it
 _TAIL_LINES = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 
 
 @dataclass(frozen=True)

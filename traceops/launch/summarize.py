@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from traceops.errors import InputError
-from traceops.load.discover import TraceFile, discover
-from traceops.mapping.dispatch import map_files
-from traceops.mapping.ranks import write_summary
+from traceops.core.errors import InputError
+from traceops.pipeline.mapping.dispatch import map_files
+from traceops.pipeline.mapping.ranks import write_summary
+from traceops.traces.discover import TraceFile, discover
 
 
 def summarize_traces(folder: Path, ranks: Collection[int]) -> tuple[int, list[str]]:

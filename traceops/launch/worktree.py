@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from traceops.errors import UsageError
+from traceops.core.errors import UsageError
 from traceops.launch.process import held_signals
 from traceops.launch.repository import Repository, run_git, short
 

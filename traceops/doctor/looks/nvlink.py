@@ -10,7 +10,7 @@ from itertools import combinations
 
 from traceops.doctor.looks.smi import SmiGpu
 from traceops.doctor.model import Look
-from traceops.topology.model import Path, Pcie
+from traceops.fabric.model import Path, Pcie
 
 _GPU = re.compile(r"GPU (\d{1,4}): ")
 _LINK = re.compile(r"\s*Link (\d{1,3}): (.*)")

@@ -11,8 +11,8 @@ from typing import Literal
 
 from traceops.doctor.looks.files import entries, link, number, text
 from traceops.doctor.model import Look
-from traceops.topology.bus_ids import normal_bus_id
-from traceops.topology.model import Nic, Pcie
+from traceops.fabric.bus_ids import normal_bus_id
+from traceops.fabric.model import Nic, Pcie
 
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}  # by GT/s
 _WIDEST = 32  # virtual machines show 63 or 255

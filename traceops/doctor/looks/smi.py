@@ -6,8 +6,8 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 
-from traceops.topology.bus_ids import normal_bus_id
-from traceops.topology.model import Pcie
+from traceops.fabric.bus_ids import normal_bus_id
+from traceops.fabric.model import Pcie
 
 _REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")  # renamed in driver 535
 

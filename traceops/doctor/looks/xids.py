@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from traceops.doctor.model import Level, Look
-from traceops.topology.bus_ids import normal_bus_id
+from traceops.fabric.bus_ids import normal_bus_id
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),? ?(.*)")
 _FALLEN = re.compile(r"(?:NVRM: .*GPU (?:at )?(?:PCI:)?([0-9a-fA-F:.]+).*|NVRM:\s+)fallen off the bus")

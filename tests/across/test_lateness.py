@@ -1,0 +1,154 @@
+"""On generated runs all waiting is charged, and to the rank the fault was planted on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from generated_run import (
+    Collective,
+    SlowCompute,
+    SlowHost,
+    SlowInput,
+    ddp,
+    fsdp2,
+    hsdp,
+    simulate,
+    tp_dp,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from measured_runs import BUILDERS, CAUSES, GPU_BOUND, HOST_BOUND, across, program, true_step
+
+from traceops.across.lateness import CAUSES as NAMES
+
+FEW = settings(max_examples=25, deadline=None, derandomize=True)
+
+
+def caused(lateness, rank, cause):
+    return float(lateness.caused[rank][NAMES.index(cause)].sum())
+
+
+@FEW
+@given(
+    st.sampled_from(BUILDERS),
+    st.sampled_from([GPU_BOUND, HOST_BOUND]),
+    st.sampled_from([2, 4, 8, 16]),
+    st.booleans(),
+    st.data(),
+)
+def test_charges_add_up_to_the_waiting(builder, size, ranks, sync, data):
+    rank, us = st.integers(0, ranks - 1), st.floats(0, 4000)
+    steps = st.none() | st.just((4,))
+    kinds = [st.builds(kind, rank, extra_us=us, steps=steps) for kind in CAUSES]
+    faults = data.draw(st.lists(st.one_of(kinds), max_size=4))
+    lateness = across(simulate(program(builder, size, sync=sync), ranks, faults, seed=ranks)).lateness
+    charged = sum(own.sum(axis=0) for own in lateness.caused.values())
+    held_up = sum(lateness.waited.values())
+    assert charged == pytest.approx(held_up, rel=1e-9, abs=1e-3)
+    assert lateness.total_ns == pytest.approx(float(held_up.sum()))
+    assert all((own >= 0).all() for own in (*lateness.caused.values(), *lateness.waited.values()))
+
+
+@pytest.mark.parametrize("kind", CAUSES)
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_the_planted_rank_causes_the_waiting_and_its_kind_is_the_cause(builder, kind):
+    for size, ranks, positions in ((GPU_BOUND, 8, (0, 3, 6)), (HOST_BOUND, 4, (1, 2)), (GPU_BOUND, 16, (9,))):
+        for rank in positions:
+            us = 1.2 * true_step(simulate(program(builder, size, sync=True), ranks)) / 1e3
+            run = simulate(program(builder, size, sync=True), ranks, [kind(rank, extra_us=us)])
+            lateness = across(run).lateness
+            assert lateness.share(rank) > 0.9
+            assert caused(lateness, rank, CAUSES[kind]) > 0.75 * lateness.caused[rank].sum()
+            assert lateness.waited[rank].sum() < 0.1 * lateness.total_ns
+
+
+@pytest.mark.parametrize("rank", range(8))
+@pytest.mark.parametrize("builder", [hsdp, tp_dp])
+def test_blame_goes_along_the_chain_to_its_root(builder, rank):
+    """Most waiting is for ranks that come last because they had waited themselves."""
+    run = simulate(program(builder), 8, [SlowCompute(rank, 2.5)])
+    measured = across(run)
+    assert measured.lateness.share(rank) > 0.9
+    directly = {}
+    for collective in measured.matching.collectives:
+        if collective.last_rank is not None:
+            waited = sum(collective.wait_ns)
+            directly[collective.last_rank] = directly.get(collective.last_rank, 0) + waited
+    assert directly[rank] < 0.9 * sum(directly.values())  # else this would test nothing
+
+
+def test_blame_goes_along_a_chain_whose_waiting_compute_hides():
+    """The replicas wait for a rank that computed while its scatter waited, and so was charged with nothing itself."""
+    run = simulate(program(hsdp, layers=4, sync=True), 8, [SlowHost(1, 800, at="backward")])
+    assert across(run).lateness.share(1) > 0.7
+
+
+@pytest.mark.parametrize("builder", [hsdp, tp_dp])
+@pytest.mark.parametrize("pair", [(1, 6), (0, 3), (2, 7)])
+def test_two_slow_ranks_of_different_groups_share_the_blame(builder, pair):
+    one, other = pair
+    run = simulate(program(builder, sync=True), 8, [SlowInput(one, 2500), SlowCompute(other, extra_us=2500)])
+    lateness = across(run).lateness
+    assert lateness.share(one) + lateness.share(other) > 0.9
+    assert caused(lateness, one, "input") > 0.8 * lateness.caused[one].sum()
+    assert caused(lateness, other, "gpu_compute") > 0.8 * lateness.caused[other].sum()
+
+
+@pytest.mark.parametrize("step", [3, 5, 8])
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_a_fault_in_one_step_is_charged_to_that_step(builder, step):
+    run = simulate(program(builder, steps=6, sync=True), 8, [SlowHost(5, 3000, steps=(step,))])
+    lateness = across(run).lateness
+    at = lateness.steps.index(step)
+    assert lateness.steps == (3, 4, 5, 6, 7, 8)
+    own = lateness.caused[5].sum(axis=0)
+    assert own[at] > 0.9 * lateness.total_ns
+    assert np.delete(own, at).sum() < 0.05 * lateness.total_ns
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_what_hosts_that_run_ahead_hide_is_charged_to_nobody(builder):
+    """A slow host of a run that the GPU bounds, a slow GPU of a run that its hosts bound."""
+    for size, fault in ((GPU_BOUND, SlowHost(2, 700)), (HOST_BOUND, SlowCompute(2, 1.5))):
+        made = program(builder, size)
+        run, healthy = simulate(made, 4, [fault]), simulate(made, 4)
+        assert true_step(run) == pytest.approx(true_step(healthy), rel=0.01)  # hidden indeed
+        charged = across(run).lateness.caused[2].sum()
+        usual = across(healthy).lateness.caused[2].sum()
+        assert abs(charged - usual) < 0.01 * 4 * 4 * true_step(run)
+
+
+def test_the_last_of_a_broadcast_is_charged_with_nothing():
+    """Nobody waits for all others there: the receivers wait for the root only."""
+    made = program(ddp)
+    steps = tuple(
+        tuple(replace(op, op="broadcast") if isinstance(op, Collective) else op for op in step)
+        for step in made.steps
+    )
+    lateness = across(simulate(replace(made, steps=steps), 4, [SlowCompute(2, 2.0)])).lateness
+    assert lateness.total_ns == 0
+    assert lateness.share(2) is None
+
+
+@pytest.mark.parametrize("builder", [ddp, fsdp2])
+def test_without_a_gpu_a_slow_rank_is_charged_too(builder):
+    """There a slow operator is the host's."""
+    run = simulate(builder(layers=3, steps=4, device="cpu"), 4, [SlowCompute(2, 2.0)])
+    lateness = across(run).lateness
+    assert lateness.share(2) > 0.9
+    assert caused(lateness, 2, "host") > 0.8 * lateness.caused[2].sum()
+
+
+def test_waiting_that_compute_hides_is_not_counted():
+    """With one bucket after another behind backward, the ranks wait while they compute."""
+    lateness = across(simulate(program(tp_dp), 8, [SlowCompute(2, extra_us=900)])).lateness
+    assert 0 < lateness.total_ns < 0.25 * 7 * 4 * 900e3
+
+
+def test_ranks_are_told_apart_by_who_they_wait_for():
+    """Only rank 1's own sharding partner waits for it before gradients meet."""
+    run = simulate(program(hsdp, layers=4), 8, [SlowCompute(1, 3.0, at="forward")])
+    measured = across(run)
+    waited = {rank: own.sum() for rank, own in measured.lateness.waited.items()}
+    assert max(waited, key=waited.get) != 1
+    assert waited[1] < 0.05 * measured.lateness.total_ns

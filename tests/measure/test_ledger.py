@@ -1,0 +1,346 @@
+"""Every nanosecond of a step lands in exactly one bucket, and in the right one."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from events_builder import BACKWARD, MAIN, build, call, kernel, note, step
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from slow_ledger import slow_ledger
+
+from traceops.measure.activity import COMM, COMPUTE, MEMORY, find_activity
+from traceops.measure.ledger import measure_ledger
+from traceops.measure.steps import NO_STEP, find_steps
+from traceops.traces.kineto import load_trace
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+TRACES = sorted(DATA.rglob("*.json.gz"))
+
+
+def measure(events):
+    activity = find_activity(events)
+    steps = find_steps(events, activity)
+    return steps, measure_ledger(events, activity, steps)
+
+
+def load(name, rank):
+    return load_trace(str(DATA / name / f"rank_{rank}.pt.trace.json.gz")).events
+
+
+def check_adds_up(steps, ledger):
+    assert len(steps.edges) == len(steps) + 1
+    assert (np.diff(steps.edges) >= 0).all()
+    assert ledger.duration.tolist() == np.diff(steps.edges).tolist()
+    assert sum(ledger.buckets.values()).tolist() == ledger.duration.tolist()
+    assert all((ns >= 0).all() for ns in ledger.buckets.values())
+    assert all(ns.dtype == np.int64 for ns in ledger.buckets.values())
+    assert ledger.exposed.total == ledger.buckets["comm"].sum()
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: str(path.relative_to(DATA)).split(".")[0])
+def test_buckets_of_real_steps_add_up_exactly(path):
+    steps, ledger = measure(load_trace(str(path)).events)
+    check_adds_up(steps, ledger)
+    assert ledger.duration.sum() > 0
+
+
+@pytest.mark.parametrize("name, rank", [("item_sync4", 0), ("slow_loader4", 1), ("hsdp4", 2)])
+def test_real_ledger_equals_one_painted_nanosecond_by_nanosecond(name, rank):
+    events = load(name, rank)
+    steps, ledger = measure(events)
+    numbers, edges, buckets = slow_ledger(events)
+    assert (steps.number.tolist(), steps.edges.tolist()) == (numbers, edges)
+    assert {name: ns.tolist() for name, ns in ledger.buckets.items()} == buckets
+
+
+def test_item_calls_show_as_idle_sync_where_a_healthy_run_has_none():
+    for rank in range(4):
+        assert measure(load("ddp4", rank))[1].buckets["idle_sync"].sum() == 0
+        assert (measure(load("item_sync4", rank))[1].buckets["idle_sync"] > 0).all()
+
+
+def test_a_slow_loader_shows_as_idle_input_on_its_rank_only():
+    slow = {rank: measure(load("slow_loader4", rank))[1].buckets["idle_input"] / 1e6 for rank in range(4)}
+    assert np.median(slow[1]) == pytest.approx(29, abs=1.5)
+    assert all((slow[rank] < 1).all() for rank in (0, 2, 3))
+
+
+# Generated traces
+
+TIMES = st.integers(0, 12_000)
+LENGTHS = st.integers(0, 1500)
+THREADS = st.sampled_from([MAIN, BACKWARD])
+
+
+@st.composite
+def traces(draw):
+    """Kernels on streams with or without launches, steps, synchronisations and data loading, all at random."""
+    marks = sorted(draw(st.sets(TIMES, min_size=1, max_size=4)))
+    rows = [
+        step(number, start, draw(st.integers(1, end - start)))
+        for number, (start, end) in enumerate(zip(marks, [*marks[1:], 14_000], strict=True), 3)
+    ]
+    for correlation in range(draw(st.integers(0, 14))):
+        ts, launched = draw(TIMES), draw(st.none() | TIMES)
+        name, cat = draw(st.sampled_from([
+            ("gemm", "kernel"), ("ncclDevKernel_AllReduce_Sum_f32", "kernel"), ("Memset (Device)", "gpu_memset"),
+            ("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy"),
+        ]))  # fmt: skip
+        early = launched if launched is None or launched <= ts else ts
+        rows += kernel(
+            ts, draw(LENGTHS), early, name, cat, draw(st.sampled_from([7, 20])), draw(THREADS), correlation
+        )
+    for name in draw(
+        st.lists(st.sampled_from(["cudaStreamSynchronize", "cudaDeviceSynchronize"]), max_size=3)
+    ):
+        rows.append(call(name, draw(TIMES), draw(LENGTHS), draw(THREADS)))
+    for name in draw(
+        st.lists(st.sampled_from(["dataloader_next", "enumerate(DataLoader)#_Iter.__next__"]), max_size=3)
+    ):
+        rows.append(note(name, draw(TIMES), draw(LENGTHS), draw(THREADS)))
+    return build(draw(st.permutations(rows)))
+
+
+@settings(max_examples=400, deadline=None)
+@given(traces())
+def test_any_ledger_adds_up_and_equals_the_painted_one(events):
+    steps, ledger = measure(events)
+    check_adds_up(steps, ledger)
+    if not find_activity(events).on_gpu:
+        return
+    numbers, edges, buckets = slow_ledger(events)
+    assert (steps.number.tolist(), steps.edges.tolist()) == (numbers, edges)
+    assert {name: ns.tolist() for name, ns in ledger.buckets.items()} == buckets
+
+
+@st.composite
+def cpu_traces(draw):
+    """Operators, gloo collectives and data loading on threads, nested and overlapping at random."""
+    rows = [
+        step(number, 3000 * number, draw(st.integers(1, 3000))) for number in range(draw(st.integers(0, 4)))
+    ]
+    for _ in range(draw(st.integers(0, 14))):
+        name, cat = draw(st.sampled_from([
+            ("aten::mm", "cpu_op"), ("aten::add", "cpu_op"), ("gloo:all_reduce", "user_annotation"),
+            ("c10d::allreduce_", "cpu_op"), ("dataloader_next", "user_annotation"),
+            ("autograd::engine::evaluate_function: MmBackward0", "cpu_op"),
+        ]))  # fmt: skip
+        rows.append(note(name, draw(TIMES), draw(LENGTHS), draw(st.sampled_from([MAIN, BACKWARD, 3])), cat))
+    return build(draw(st.permutations(rows)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(cpu_traces())
+def test_any_ledger_without_a_gpu_adds_up(events):
+    steps, ledger = measure(events)
+    check_adds_up(steps, ledger)
+    for bucket in ("memory", "idle_sync", "idle_dependency", "idle_gap"):
+        assert ledger.buckets[bucket].sum() == 0
+
+
+# Each bucket by itself
+
+
+def buckets(rows):
+    """Non-empty buckets of the only step of a GPU trace that begins at 0, in µs."""
+    steps, ledger = measure(build([step(3, 0, 50_000), *kernel(0, 1000, 0), *rows]))
+    check_adds_up(steps, ledger)
+    assert steps.number.tolist() == [3]
+    return {name: ns[0] / 1000 for name, ns in ledger.buckets.items() if ns[0]}
+
+
+def test_compute_hides_communication_and_both_hide_memory():
+    rows = [
+        *kernel(1000, 4000, 500), *kernel(3000, 5000, 600, "ncclDevKernel_AllReduce", stream=20),
+        *kernel(7000, 3000, 700, "Memcpy DtoH", "gpu_memcpy", 21),
+    ]  # fmt: skip
+    assert buckets(rows) == {"compute": 5, "comm": 3, "memory": 2}
+
+
+def test_kernel_launched_after_the_device_ran_dry_waited_for_the_host():
+    assert buckets(kernel(9000, 1000, 6000)) == {"compute": 2, "idle_host": 8}
+
+
+def test_kernel_launched_before_the_device_ran_dry_waited_for_a_dependency():
+    for launched in (900, 1000):  # it ran dry at 1000
+        assert buckets(kernel(9000, 1000, launched)) == {"compute": 2, "idle_dependency": 8}
+
+
+def test_kernel_without_a_launch_record_is_no_proof_against_the_host():
+    assert buckets([*kernel(9000, 1000), *kernel(10_000, 1000, 100)]) == {"compute": 3, "idle_dependency": 8}
+
+
+def test_short_gap_is_the_devices_own_whoever_caused_it():
+    assert buckets(kernel(1999, 1000, 1500)) == {"compute": 2, "idle_gap": 0.999}
+    assert buckets(kernel(2000, 1000, 1500)) == {"compute": 2, "idle_host": 1}
+
+
+@pytest.mark.parametrize(
+    "name", ["cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "hipStreamSynchronize",
+             "cuCtxSynchronize", "cudaMemcpy"],
+)  # fmt: skip
+def test_host_that_waited_for_the_device_as_it_ran_dry_caused_the_gap(name):
+    assert buckets([call(name, 500, 600), *kernel(9000, 1000, 6000)]) == {"compute": 2, "idle_sync": 8}
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [call("cudaStreamSynchronize", 1500, 600), call("cudaStreamSynchronize", 500, 600, BACKWARD),
+     call("cudaStreamSynchronize", 100, 600), call("cudaMemcpyAsync", 500, 600)],
+    ids=["began later", "another thread", "ended before", "does not block"],
+)  # fmt: skip
+def test_a_synchronisation_that_did_not_keep_the_device_waiting_is_not_the_cause(sync):
+    assert buckets([sync, *kernel(9000, 1000, 6000)]) == {"compute": 2, "idle_host": 8}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dataloader_next",
+        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+        "get_batch",
+        "data_wait",
+    ],
+)
+def test_time_of_a_gap_inside_data_loading_is_input_and_the_rest_is_host(name):
+    assert buckets([note(name, 2000, 3000), *kernel(9000, 1000, 6000)]) == {
+        "compute": 2,
+        "idle_input": 3,
+        "idle_host": 5,
+    }
+
+
+def test_data_loading_on_a_thread_that_did_not_launch_is_not_the_cause():
+    rows = [note("dataloader_next", 2000, 3000, BACKWARD), *kernel(9000, 1000, 6000)]
+    assert buckets(rows) == {"compute": 2, "idle_host": 8}
+
+
+def test_data_loading_behind_a_busy_device_costs_nothing():
+    rows = [note("dataloader_next", 1000, 5000), *kernel(1000, 9000, 500)]
+    assert buckets(rows) == {"compute": 10}
+
+
+# Steps
+
+
+def test_a_step_ends_with_the_last_activity_its_host_launched():
+    events = build([
+        step(3, 0, 1000), step(4, 1000, 1000), step(5, 2000, 1000),
+        *kernel(100, 1900, 50), *kernel(2500, 1000, 900, stream=20), *kernel(4000, 500, 1500), *kernel(4500, 700, 2999),
+        *kernel(5200, 900, 3000),
+    ])  # fmt: skip
+    steps, ledger = measure(events)
+    assert steps.number.tolist() == [3, 4, 5]
+    assert steps.edges.tolist() == [
+        0,
+        3500,
+        4500,
+        5200,
+    ]  # what was launched after the last step belongs to none
+    assert steps.of_activity.tolist() == [0, 0, 1, 2, 3]
+    check_adds_up(steps, ledger)
+
+
+def test_kernels_of_the_warm_up_move_the_first_edge_not_the_first_step():
+    events = build([step(3, 1000, 1000), *kernel(500, 2000), *kernel(2600, 400, 1100)])
+    steps, ledger = measure(events)
+    assert steps.edges.tolist() == [2500, 3000]
+    assert {k: v.tolist() for k, v in ledger.buckets.items() if v.any()} == {
+        "compute": [400],
+        "idle_gap": [100],
+    }
+
+
+def test_steps_in_which_the_device_did_nothing_have_no_device_time():
+    events = build(
+        [
+            step(3, 0, 1000),
+            step(4, 1000, 1000),
+            step(5, 2000, 1000),
+            *kernel(100, 400, 50),
+            *kernel(2100, 9, 2050),
+        ]
+    )
+    steps, _ = measure(events)
+    assert steps.number.tolist() == [3, 5]
+    assert steps.edges.tolist() == [0, 500, 2109]
+
+
+def test_a_trace_without_steps_is_one_window():
+    steps, ledger = measure(build([*kernel(500, 100, 0), *kernel(900, 100, 10)]))
+    assert steps.number.tolist() == [NO_STEP]
+    assert steps.edges.tolist() == [500, 1000]
+    check_adds_up(steps, ledger)
+
+
+def test_a_trace_of_steps_that_launched_nothing_is_one_window():
+    warmup = kernel(10, 20, launched=0)
+    steps, ledger = measure(
+        build([*warmup, step(3, 100, 50), step(4, 150, 50), call("cudaDeviceSynchronize", 110, 9)])
+    )
+    assert (steps.number.tolist(), steps.empty) == ([NO_STEP], (3, 4))
+    assert steps.edges.tolist() == [10, 30]
+    check_adds_up(steps, ledger)
+
+
+def test_nothing_at_all_is_measured_as_nothing():
+    for rows in ([], [step(3, 10, 5)], [note("x", 0, 5)]):
+        steps, ledger = measure(build(rows))
+        check_adds_up(steps, ledger)
+        assert ledger.buckets["compute"].sum() == 0
+
+
+# Activity
+
+
+@pytest.mark.parametrize(
+    "name, cat, kind",
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "kernel", COMM),
+        ("ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclWorkElem)", "Kernel", COMM),
+        ("rcclGenericKernel<1>", "kernel", COMM), ("void vllm::cross_device_reduce_1stage<half, 8>", "kernel", COMM),
+        ("one_shot_all_reduce_kernel", "kernel", COMM), ("nvshmem_barrier", "kernel", COMM),
+        ("void reduce_kernel<512, 1>", "kernel", COMPUTE), ("sm90_xmma_gemm_bf16", "kernel", COMPUTE),
+        ("triton_red_fused_all_0", "kernel", COMPUTE), ("MemcpyLikeKernel", "kernel", COMPUTE),
+        ("Memcpy HtoD", "gpu_memcpy", MEMORY), ("Memset (Device)", "Memset", MEMORY),
+    ],
+)  # fmt: skip
+def test_kernels_are_classed_by_what_they_are(name, cat, kind):
+    assert find_activity(build(kernel(0, 5, name=name, cat=cat))).kind.tolist() == [kind]
+
+
+def test_waiting_on_streams_and_cpu_ops_with_a_stream_are_no_device_activity():
+    rows = [
+        *kernel(0, 5),
+        *kernel(9, 5, name="Stream Wait Event", cat="cuda_sync"),
+        *kernel(0, 9, name="t", cat="cpu_op"),
+    ]
+    rows += kernel(0, 50, name="ProfilerStep#3", cat="gpu_user_annotation")
+    assert find_activity(build(rows)).row.tolist() == [0]
+
+
+@pytest.mark.parametrize("far", [10, 1 << 40])
+def test_the_first_of_several_calls_with_one_correlation_launched_the_kernel(far):
+    rows = [
+        call("cudaLaunchKernel", 30, 5, correlation=9), call("cuLaunchKernel", 20, 5, correlation=9),
+        call("cudaLaunchKernel", 40, 5, correlation=far), call("cudaStreamSynchronize", 10, 5),
+    ]  # fmt: skip
+    rows += kernel(50, 5, correlation=9) + kernel(60, 5, correlation=far) + kernel(70, 5, correlation=far + 1)
+    rows += kernel(80, 5, correlation=7) + kernel(90, 5, correlation=-1)
+    assert find_activity(build(rows)).launch.tolist() == [1, 2, -1, -1, -1]
+
+
+def test_without_a_gpu_operators_compute_and_annotations_communicate():
+    rows = [
+        step(3, 0, 10_000), note("aten::linear", 0, 1000, cat="cpu_op"), note("aten::mm", 100, 500, cat="cpu_op"),
+        note("gloo:all_reduce", 800, 2000, 3), note("dataloader_next", 4000, 2000),
+        note("aten::copy_", 1500, 1000, 3, "cpu_op"),
+        note("aten::stack", 4500, 100, cat="cpu_op"), note("c10d::allreduce_", 7000, 10, cat="cpu_op"),
+        note("aten::mul", 8000, 500, BACKWARD, "cpu_op"),
+    ]  # fmt: skip
+    steps, ledger = measure(build(rows))
+    check_adds_up(steps, ledger)
+    assert {name: ns[0] for name, ns in ledger.buckets.items() if ns[0]} == {
+        "compute": 1500, "comm": 1800, "idle_input": 2000, "idle_host": 4700,
+    }  # fmt: skip

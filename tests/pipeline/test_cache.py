@@ -1,0 +1,308 @@
+"""An unchanged trace is parsed once, and a changed one, or changed code, is never taken for it."""
+
+import gzip
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from summary_folders import DATA, copied, report_text
+
+import traceops
+from traceops.cli import main
+from traceops.core.errors import UsageError
+from traceops.pipeline.analyze import analyze
+from traceops.pipeline.mapping import cache as kept
+from traceops.pipeline.mapping import content, ranks
+from traceops.pipeline.mapping.content import MAP_CODE
+from traceops.pipeline.mapping.ranks import MapOptions, summarize_all
+from traceops.traces.discover import discover
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """The ranks that were parsed, in order, in this process."""
+    monkeypatch.setattr(ranks, "_POOL_WORTH_BYTES", 1 << 40)
+    seen = []
+    summarize = ranks.summarize
+    monkeypatch.setattr(
+        ranks, "summarize", lambda file, *options: seen.append(file.rank) or summarize(file, *options)
+    )
+    return seen
+
+
+def entries(cache):
+    return sorted(path for path in cache.rglob("*") if path.is_file())
+
+
+def trace(folder, rank):
+    return folder / f"rank_{rank}.pt.trace.json.gz"
+
+
+def test_the_second_time_nothing_is_parsed_and_the_report_is_the_same(ddp, cache, parsed):
+    fresh = report_text(ddp)
+    parsed.clear()
+    assert report_text(ddp, cache=True) == fresh
+    assert parsed == [0, 1, 2, 3]
+    assert report_text(ddp, cache=True) == fresh
+    assert parsed == [0, 1, 2, 3]
+    assert len(entries(cache)) == 4
+
+
+def test_without_the_cache_it_is_neither_read_nor_written(ddp, cache, parsed):
+    report_text(ddp, cache=False)
+    assert not cache.exists()
+    report_text(ddp, cache=True)
+    parsed.clear()
+    report_text(ddp, cache=False)
+    assert parsed == [0, 1, 2, 3]
+    assert main(["analyze", str(ddp), "-o", str(ddp / "out"), "--format", "json", "-q", "--no-cache"]) == 0
+    assert parsed == [0, 1, 2, 3] * 2
+
+
+def test_a_moved_folder_is_known_and_named_as_it_is_now(ddp, cache, parsed, tmp_path):
+    analyze(ddp)
+    moved = tmp_path / "moved"
+    ddp.rename(moved)
+    parsed.clear()
+    assert report_text(moved, cache=True) == report_text(moved)
+    assert parsed == [0, 1, 2, 3]  # without the cache only
+    assert str(trace(moved, 2)) in report_text(moved, cache=True)
+
+
+def test_equal_bytes_of_two_ranks_are_two_ranks(tmp_path, cache, parsed):
+    source = copied("hta/ns", tmp_path)
+    [path] = source.glob("*.json.gz")
+    raw = json.loads(gzip.decompress(path.read_bytes()))
+    raw.pop("distributedInfo", None)
+    folder = tmp_path / "same"
+    folder.mkdir()
+    for rank in range(2):
+        (folder / f"rank_{rank}.json").write_text(json.dumps(raw))
+    for _ in range(2):
+        summaries, _ = summarize_all(discover(str(folder)).windows[0].files, MapOptions(1))
+        assert [(s.rank, Path(s.path).name) for s in summaries] == [(0, "rank_0.json"), (1, "rank_1.json")]
+    assert parsed == [0, 1]
+
+
+def test_a_changed_byte_is_another_trace_even_if_size_and_time_are_not(ddp, cache, parsed):
+    path = trace(ddp, 1)
+    plain = ddp / "rank_1.pt.trace.json"
+    plain.write_bytes(gzip.decompress(path.read_bytes()))
+    path.unlink()
+    analyze(ddp)
+    before = plain.stat()
+    text = plain.read_bytes()
+    plain.write_bytes(text.replace(b"ProfilerStep#5", b"ProfilerStep#9"))
+    os.utime(plain, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert plain.stat().st_size == before.st_size
+    parsed.clear()
+    assert 9 in analyze(ddp).run["steps"]
+    assert parsed == [1]
+
+
+def test_other_code_another_version_and_other_steps_are_other_summaries(ddp, cache, parsed, monkeypatch):
+    analyze(ddp)
+    for name, value in (("code_fingerprint", lambda with_hta: "other"), ("__version__", "0.0.0")):
+        parsed.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(ranks, name, value)
+            analyze(ddp)
+        assert parsed == [0, 1, 2, 3]
+    windows = [{"trace": trace(ddp, 0).name, "complete": False, "steps": [3]}]
+    (ddp / "run.json").write_text(json.dumps({"ranks": [{"rank": 0, "windows": windows}]}))
+    parsed.clear()
+    assert analyze(ddp).ranks[0]["steps"] == 1
+    assert parsed == [0]
+
+
+def test_where_the_code_cannot_be_read_nothing_is_taken_from_the_cache(ddp, cache, parsed, monkeypatch):
+    monkeypatch.setattr(ranks, "code_fingerprint", lambda with_hta: "")
+    analyze(ddp)
+    analyze(ddp)
+    assert parsed == [0, 1, 2, 3] * 2
+
+
+def test_the_fingerprint_covers_all_code_that_the_map_runs():
+    code = (
+        "import sys; from traceops.traces.discover import discover; from traceops.measure.summary import summarize; "
+        "summarize(discover(sys.argv[1]).windows[0].files[0]); import traceops.pipeline.mapping.codec; "
+        "print('\\n'.join(m.__file__ for n, m in sys.modules.items() if n.startswith('traceops.')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(DATA / "ddp4")], capture_output=True, text=True, check=True
+    )
+    package = Path(traceops.__file__).parent
+    used = {Path(line).relative_to(package) for line in done.stdout.split()}
+    covered = {Path(part) for part in MAP_CODE}
+    beyond = {path for path in used if path not in covered and path.parents[0] not in covered}
+    # The version is in the key by itself, and the packages' own files import nothing.
+    assert {str(path) for path in beyond} <= {
+        "version.py",
+        "pipeline/__init__.py",
+        "pipeline/mapping/__init__.py",
+    }
+
+
+def test_the_fingerprint_changes_with_the_code(tmp_path, monkeypatch):
+    package = Path(shutil.copytree(Path(traceops.__file__).parent, tmp_path / "traceops"))
+    monkeypatch.setattr(content.traceops, "__file__", str(package / "__init__.py"))
+    before = content.code_fingerprint.__wrapped__()
+    with (package / "measure" / "ledger.py").open("a") as file:
+        file.write("# changed\n")
+    assert content.code_fingerprint.__wrapped__() != before
+
+
+def test_a_trace_that_was_another_while_it_was_read_is_not_kept(ddp, cache, monkeypatch):
+    summarize = ranks.summarize
+
+    def replaced(file, *options):
+        path = Path(file.path)
+        status, whole = path.stat(), path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2].ljust(len(whole), b"\0"))
+        summary = summarize(file, *options)
+        path.write_bytes(whole)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        return summary
+
+    monkeypatch.setattr(ranks, "summarize", replaced)
+    analyze(ddp)
+    assert entries(cache) == []
+
+
+def test_a_trace_that_grows_while_it_is_read_is_not_kept(ddp, cache, monkeypatch):
+    summarize = ranks.summarize
+
+    def grow(file, *options):
+        if file.rank == 2:
+            with Path(file.path).open("ab") as growing:
+                growing.write(b"\0")
+        return summarize(file, *options)
+
+    monkeypatch.setattr(ranks, "summarize", grow)
+    analyze(ddp)
+    assert len(entries(cache)) == 3
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "text", "other entry"])
+def test_a_damaged_entry_is_replaced(ddp, cache, parsed, damage):
+    fresh = report_text(ddp)
+    report_text(ddp, cache=True)
+    first, second = entries(cache)[:2]
+    whole = first.read_bytes()
+    first.write_bytes(
+        {"empty": b"", "cut": whole[:-9], "text": b"text", "other entry": second.read_bytes()}[damage]
+    )
+    parsed.clear()
+    assert report_text(ddp, cache=True) == fresh
+    assert len(parsed) == 1
+    assert first.read_bytes() == whole
+    assert report_text(ddp, cache=True) == fresh
+    assert len(parsed) == 1
+
+
+def test_a_folder_that_cannot_be_written_to_means_no_cache(ddp, tmp_path, monkeypatch, parsed):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TRACEOPS_CACHE", str(tmp_path / "file" / "below"))
+    fresh = report_text(ddp)
+    assert report_text(ddp, cache=True) == fresh
+    assert report_text(ddp, cache=True) == fresh
+    assert parsed == [0, 1, 2, 3] * 3
+
+
+def test_damage_that_names_the_file_is_not_kept(ddp, cache, monkeypatch):
+    summarize = ranks.summarize
+
+    def damaged(file, *options):
+        summary = summarize(file, *options)
+        return replace(summary, damage=(f"{file.path} is odd",)) if file.rank == 1 else summary
+
+    monkeypatch.setattr(ranks, "summarize", damaged)
+    analyze(ddp)
+    assert len(entries(cache)) == 3
+
+
+def test_where_it_lies(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRACEOPS_CACHE", str(tmp_path))
+    assert kept.cache_folder() == tmp_path / "summaries"
+    monkeypatch.delenv("TRACEOPS_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert kept.cache_folder() == tmp_path / "xdg" / "traceops" / "summaries"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert kept.cache_folder() == tmp_path / "home" / ".cache" / "traceops" / "summaries"
+    monkeypatch.setenv("TRACEOPS_CACHE", "off")
+    assert kept.cache_folder() is None
+
+
+@pytest.mark.parametrize(("text", "bytes_"), [("500", 500), ("2k", 2048), ("3MB", 3 << 20), ("1G", 1 << 30)])
+def test_sizes(monkeypatch, text, bytes_):
+    monkeypatch.setenv("TRACEOPS_CACHE_SIZE", text)
+    assert kept.most_bytes() == bytes_
+
+
+def test_a_size_that_is_none_is_said_before_anything_is_read(monkeypatch, ddp, cache):
+    monkeypatch.setenv("TRACEOPS_CACHE_SIZE", "large")
+    with pytest.raises(UsageError, match="such as 500M"):
+        analyze(ddp)
+
+
+def test_the_least_recently_used_go_first_and_what_a_killed_process_left(tmp_path):
+    for age in range(5):
+        path = tmp_path / f"{age}.summary.msgpack.gz"
+        path.write_bytes(bytes(100))
+        os.utime(path, (time.time() - age, time.time() - age))
+    for name, age in ((".new.part", 10), (".old.part", 10_000)):
+        (tmp_path / name).write_bytes(bytes(100))
+        os.utime(tmp_path / name, (time.time() - age, time.time() - age))
+    kept.trim(tmp_path, 300)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        ".new.part",
+        *(f"{age}.summary.msgpack.gz" for age in range(3)),
+    }
+
+
+def test_an_entry_that_is_used_is_recent(ddp, cache):
+    analyze(ddp)
+    for path in entries(cache):
+        os.utime(path, (1, 1))
+    analyze(ddp)
+    assert all(path.stat().st_mtime > 1 for path in entries(cache))
+
+
+def test_many_stores_stay_within_the_size(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACEOPS_CACHE_SIZE", "64K")
+    header = ranks._header(discover(str(DATA / "ddp4")).windows[0].files[0], None, False)
+    for number in range(3000):
+        kept.store(tmp_path, replace(header, digest=str(number)), os.urandom(100))
+    left = sum(path.stat().st_size for path in entries(tmp_path))
+    assert 32 << 10 < left < 160 << 10
+
+
+def test_processes_that_share_a_cache_agree(ddp, cache):
+    """Readers, writers and one that damages entries at the same time: every report is the same."""
+    fresh = report_text(ddp)
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    workers = [context.Process(target=_analyze_often, args=(ddp, results)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for _ in range(60):
+        for path in entries(cache)[:2]:
+            if not path.name.endswith(".part"):
+                path.write_bytes(b"damaged")
+        time.sleep(0.01)
+    texts = [results.get() for _ in workers]
+    for worker in workers:
+        worker.join()
+    assert texts == [{fresh}] * 3
+
+
+def _analyze_often(folder, results):
+    results.put({report_text(folder, cache=True) for _ in range(4)})

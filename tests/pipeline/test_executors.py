@@ -1,0 +1,342 @@
+"""Whoever runs the map, the report is the same; and a worker that dies costs its rank."""
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from summary_folders import DATA, report_text, to_summaries
+
+from traceops.cli import main
+from traceops.core.errors import UsageError
+from traceops.pipeline.analyze import analyze
+from traceops.pipeline.mapping import executors, ranks
+from traceops.pipeline.mapping.dispatch import map_files
+from traceops.pipeline.mapping.executors import map_in_processes
+from traceops.pipeline.mapping.ranks import MapOptions, Outcome, summarize_all
+from traceops.pipeline.mapping.summary_file import unpack
+from traceops.traces.discover import TraceFile, discover
+
+
+@pytest.fixture
+def processes_pay(monkeypatch):
+    monkeypatch.setattr(ranks, "_POOL_WORTH_BYTES", 0)
+
+
+def kill_on(monkeypatch, *bad):
+    """Whoever summarises one of these ranks is killed."""
+    summarize = ranks.summarize
+
+    def die(file, *options):
+        if file.rank in bad:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return summarize(file, *options)
+
+    monkeypatch.setattr(ranks, "summarize", die)
+
+
+def damaged(report):
+    return [finding.message for finding in report.findings if finding.rule == "TO-V002"]
+
+
+@pytest.mark.parametrize("options", [{"jobs": 1}, {"jobs": 3}, {"executor": "threads"}, {"executor": "pool"}])
+def test_every_executor_gives_the_same_report(ddp, processes_pay, options):
+    expected = report_text(ddp)
+    if options.get("executor") == "threads":
+        with ThreadPoolExecutor(2) as given:
+            assert report_text(ddp, executor=given) == expected
+    elif options.get("executor") == "pool":
+        with ProcessPoolExecutor(2, get_context("fork")) as given:
+            assert report_text(ddp, executor=given) == expected
+            assert given.submit(int, 5).result() == 5  # it is the caller's, and still open
+    else:
+        assert report_text(ddp, **options) == expected
+
+
+def test_traces_and_summaries_together_in_processes(ddp, processes_pay):
+    expected = report_text(ddp)
+    to_summaries(ddp, ranks=(1, 2))
+    assert report_text(ddp, jobs=2) == expected
+
+
+@pytest.mark.parametrize("bad", [(2,), (0, 3), (0, 1, 2)])
+def test_killed_workers_cost_their_ranks(ddp, processes_pay, monkeypatch, bad):
+    kill_on(monkeypatch, *bad)
+    report = analyze(ddp, jobs=2, cache=False)
+    assert set(report.run["ranks_present"]) == {0, 1, 2, 3} - set(bad)
+    assert len(damaged(report)) == len(bad)
+    for rank, message in zip(bad, damaged(report), strict=True):
+        assert f"rank_{rank}.pt" in message
+        assert "killed" in message
+
+
+def half_a_result(wrote=None):
+    """Writes as much of a result as a worker that is killed meanwhile; is killed, unless `wrote` is to be told."""
+    frame = sys._getframe()
+    while "result_queue" not in frame.f_locals:
+        frame = frame.f_back
+    os.write(frame.f_locals["result_queue"]._writer.fileno(), struct.pack("!i", 1 << 20) + b"half of it")
+    if wrote is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    wrote.touch()
+    time.sleep(600)
+
+
+def test_a_worker_that_is_killed_while_it_writes_its_result_costs_its_rank(ddp, processes_pay, monkeypatch):
+    summarize = ranks.summarize
+    monkeypatch.setattr(
+        ranks, "summarize", lambda file, *rest: half_a_result() if file.rank == 1 else summarize(file, *rest)
+    )
+    report = analyze(ddp, jobs=2, cache=False)  # would wait for the other half, for ever
+    assert report.run["ranks_present"] == [0, 2, 3]
+    [message] = damaged(report)
+    assert "rank_1.pt" in message
+
+
+def test_an_interruption_while_a_result_is_written_ends_the_pool(tmp_path):
+    wrote = tmp_path / "wrote"
+    with pytest.raises(KeyboardInterrupt), executors.processes(2) as workers:
+        workers.executor.submit(half_a_result, wrote)
+        thread = workers.executor._executor_manager_thread
+        while not wrote.exists():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+    thread.join()  # as Python does at its end
+
+
+def test_a_daemon_which_may_have_no_processes_does_it_itself(ddp, processes_pay):
+    expected = report_text(ddp)
+    with get_context("fork").Pool(1) as pool:
+        assert pool.apply(report_text, (ddp,), {"jobs": 2}) == expected
+
+
+def test_a_given_pool_that_breaks_costs_the_rank_that_broke_it(ddp, monkeypatch):
+    kill_on(monkeypatch, 1)
+    with ProcessPoolExecutor(2, get_context("fork")) as given:
+        report = analyze(ddp, executor=given, cache=False)
+    assert report.run["ranks_present"] == [0, 2, 3]
+    [message] = damaged(report)
+    assert "rank_1.pt" in message
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "not enough memory"),
+        (KeyError("x"), "could not be analysed (KeyError: 'x')"),
+        (OSError("gone"), "gone"),
+    ],
+)
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_rank_that_fails_is_named_with_why(ddp, processes_pay, monkeypatch, error, said, jobs):
+    summarize = ranks.summarize
+
+    def fail(file, *options):
+        if file.rank == 2:
+            raise error
+        return summarize(file, *options)
+
+    monkeypatch.setattr(ranks, "summarize", fail)
+    report = analyze(ddp, jobs=jobs, cache=False)
+    assert report.run["ranks_present"] == [0, 1, 3]
+    [message] = damaged(report)
+    assert "rank_2.pt" in message
+    assert said in message
+
+
+class _Counting(Executor):
+    """Does tasks one after the other, and counts how many wait."""
+
+    _max_workers = 3
+
+    def __init__(self):
+        self.most, self.order, self._waiting, self._more = 0, [], [], threading.Condition()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def submit(self, function, /, file):
+        future = Future()
+        with self._more:
+            self._waiting.append((future, function, file))
+            self.most = max(self.most, len(self._waiting))
+            self._more.notify()
+        return future
+
+    def _work(self):
+        while True:
+            with self._more:
+                self._more.wait_for(lambda: self._waiting)
+                future, function, file = self._waiting[0]
+            self.order.append(file.size_bytes)
+            result = function(file)
+            with self._more:
+                self._waiting.pop(0)
+            future.set_result(result)
+
+
+class _Collected:
+    def __init__(self):
+        self.taken = []
+
+    def take(self, file, result, elsewhere):
+        self.taken.append((file.rank, result))
+
+    def tick(self):
+        pass
+
+
+def test_many_ranks_wait_here_and_not_in_the_queue_and_the_largest_go_first():
+    sizes = [(7 * rank) % 1000 for rank in range(1000)]
+    files = [TraceFile(f"/t/{rank}", rank, "name", size_bytes=size) for rank, size in enumerate(sizes)]
+    executor, collected = _Counting(), _Collected()
+    map_files(lambda file: -file.rank, files, collected, None, executor)
+    assert executor.most <= 3 * executor._max_workers
+    assert executor.order == sorted(sizes, reverse=True)
+    assert Counter(collected.taken) == Counter((rank, -rank) for rank in range(1000))
+
+
+def test_results_are_in_the_order_of_ranks_whatever_came_first(ddp, processes_pay):
+    files = [replace(file, size_bytes=10**7 * file.rank) for file in discover(str(ddp)).windows[0].files]
+    summaries, _ = summarize_all(files, MapOptions(2, cache=False))
+    assert [summary.rank for summary in summaries] == [0, 1, 2, 3]
+
+
+def test_a_worker_that_does_not_see_the_file_says_what_to_do(ddp):
+    [file, *_] = discover(str(ddp)).windows[0].files
+    results = ranks._Results([file], None)
+    results.take(file, Outcome(problem="No such file or directory", missing_on="node7"), elsewhere=True)
+    _, [(path, what)] = results.in_order()
+    assert path == file.path
+    assert "worker on node7 has no such file; put the traces where all workers see them" in what
+
+
+def test_a_worker_with_another_traceops_is_told_so(ddp, monkeypatch):
+    [file, *_] = discover(str(ddp)).windows[0].files
+    with monkeypatch.context() as patch:
+        patch.setattr(ranks, "__version__", "9.9")
+        outcome = ranks._outcome(file, cache=False, with_hta=False, ahead=False)
+    assert unpack(outcome.packed, {})[0].version == "9.9"
+    results = ranks._Results([file], None)
+    results.take(file, outcome, elsewhere=True)
+    _, [(_, what)] = results.in_order()
+    assert "its worker has traceops 9.9" in what
+
+
+def test_a_relative_path_is_absolute_for_workers_that_are_elsewhere(ddp, monkeypatch):
+    monkeypatch.chdir(ddp)
+    [window] = discover("rank_1.pt.trace.json.gz").windows
+    assert window.files[0].path == str(ddp / "rank_1.pt.trace.json.gz")
+
+
+@pytest.mark.parametrize("chosen", ["dask", "dask://", "slurm://x", "http://x:1", ""])
+def test_an_unknown_executor_is_wrong_usage(ddp, chosen, capsys):
+    assert main(["analyze", str(ddp), "-o", str(ddp / "out"), "--executor", chosen]) == UsageError.exit_code
+    assert "--executor takes dask://HOST:PORT or mpi" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("chosen", "module"), [("dask://x:1", "distributed"), ("mpi", "mpi4py.futures")])
+def test_a_missing_package_is_named(ddp, monkeypatch, chosen, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UsageError, match="pip install"):
+        analyze(ddp, executor=chosen)
+
+
+def test_no_more_processes_than_cores_that_may_be_used(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5}, raising=False)
+    assert executors.cores() == 2
+
+
+def test_mapping_in_processes_keeps_the_order_and_survives_a_killed_one():
+    first = os.getpid()
+
+    def double(number):
+        if number == 3 and os.getpid() != first:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 2 * number
+
+    globals()["_double"] = double
+    assert list(map_in_processes(_by_name, range(6), 2)) == [0, 2, 4, 6, 8, 10]
+
+
+def _by_name(number):
+    return globals()["_double"](number)
+
+
+@pytest.fixture
+def dask_cluster():
+    """Starts clusters of two worker processes and gives their addresses."""
+    pytest.importorskip("distributed")
+    started = []
+
+    def start(*arguments):
+        command = [sys.executable, str(Path(__file__).with_name("dask_cluster.py")), *arguments]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        return process.stdout.readline().strip().removeprefix("tcp://")
+
+    yield start
+    for process in started:
+        process.communicate()
+
+
+def by_dask(address, output, *arguments):
+    """report.json of tests' traces that a dask cluster read, as a command of its own makes it."""
+    command = [sys.executable, "-m", "traceops", "analyze", str(DATA / "ddp4"), "-o", str(output)]
+    command += ["--format", "json", "-q", "--executor", f"dask://{address}", *arguments]
+    subprocess.run(command, check=True)
+    return (output / "report.json").read_text()
+
+
+def test_a_dask_cluster_gives_the_same_report(dask_cluster, tmp_path):
+    address = dask_cluster()
+    assert by_dask(address, tmp_path / "a") == report_text(DATA / "ddp4")
+    assert by_dask(address, tmp_path / "b", "--jobs", "1") == report_text(DATA / "ddp4")
+
+
+def test_a_killed_dask_worker_costs_its_rank(dask_cluster, tmp_path):
+    text = by_dask(dask_cluster("2"), tmp_path / "out")
+    assert '"ranks_present": [\n   0,\n   1,\n   3\n  ]' in text
+    assert "rank_2.pt.trace.json.gz: no worker brought it to an end (each was killed" in text
+
+
+def test_a_dask_cluster_without_traceops_is_told_to_install_it(dask_cluster, tmp_path, monkeypatch):
+    (tmp_path / "traceops.py").write_text("raise ImportError('not here')")
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        address = dask_cluster()
+    command = [sys.executable, "-m", "traceops", "analyze", str(DATA / "ddp4"), "-o", str(tmp_path / "out")]
+    done = subprocess.run([*command, "--executor", f"dask://{address}"], capture_output=True, text=True)
+    assert done.returncode == UsageError.exit_code
+    assert "its scheduler and its workers need traceops" in done.stderr
+
+
+def test_where_the_system_gives_no_process_this_one_does_the_work(ddp, processes_pay, monkeypatch):
+    expected = report_text(ddp, jobs=1)
+    tried = []
+
+    def no_fork():
+        tried.append(1)
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", no_fork)
+    assert report_text(ddp, jobs=4) == expected
+    assert tried
+
+
+def test_a_containers_share_of_processor_time_bounds_the_processes(tmp_path, monkeypatch):
+    share = tmp_path / "cpu.max"
+    monkeypatch.setattr(executors, "_CGROUP_SHARE", share)
+    visible = executors.cores()
+    for text, most in (("max 100000", visible), ("50000 100000", 1), ("nonsense", visible)):
+        share.write_text(text)
+        assert executors.cores() == most
+    share.write_text("150000 100000")
+    assert executors.cores() == min(visible, 2)

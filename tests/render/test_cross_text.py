@@ -1,0 +1,103 @@
+"""Sentences about the replay, the clocks, the path and the waiting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sample_report import sample_report
+
+from traceops.core.findings import Check
+from traceops.render.report.cross_tables import arrivals_table, lateness_table, path_table, timeline_table
+from traceops.render.report.cross_text import (
+    clocks_sentence,
+    path_sentence,
+    replay_sentence,
+    waiting_sentence,
+)
+
+
+def with_checks(*checks: Check):
+    return replace(sample_report(), checks=list(checks))
+
+
+def test_path_names_the_rank_whose_work_it_runs_through() -> None:
+    assert path_sentence(sample_report()) == (
+        "78 % of the path runs through rank 1's computation, 10 % through transfer, "
+        "8 % through rank 0's host, which launches late, 4 % through rank 1's dependencies between streams."
+    )
+
+
+def test_path_over_many_ranks_names_none() -> None:
+    report = sample_report(50)
+    piece = report.tables["critical_path"][0]
+    report.tables["critical_path"] = [{**piece, "rank": rank} for rank in range(50)]
+    assert path_sentence(report).startswith("95 % of the path runs through computation on 50 ranks")
+
+
+def test_own_work_that_no_bucket_holds_is_the_hosts() -> None:
+    report = sample_report()
+    piece = {"rank": 3, "kind": "idle_host", "duration_ms": 10.0, "compute_ms": 2.0, "idle_host_ms": 5.0}
+    report.tables["critical_path"] = [piece]
+    assert path_sentence(report).startswith("80 % of the path runs through rank 3's host")
+
+
+def test_replay_says_its_error_and_the_slowdown() -> None:
+    report = sample_report()
+    assert "steps 3–5 is within 0.27 %" in replay_sentence(report)
+    assert "S = 1.67" in replay_sentence(report)
+    report.summary["replay"] = {"error_pct": 7.0, "straggler_slowdown": 1.004, "steps": [3]}
+    assert "with care" in replay_sentence(report) and "next to nothing" in replay_sentence(report)
+    late = replace(report.findings[0], rule="TO-S001")
+    assert "S =" not in replay_sentence(replace(report, findings=[late]))  # half of the ranks are late
+    report.summary["replay"] = None
+    assert replay_sentence(report) == ""
+
+
+def test_clocks_say_their_residual_or_that_nothing_aligns_them() -> None:
+    report = sample_report()
+    assert clocks_sentence(report) == "Clocks agree within 9.33 µs (p95 over 42 collectives)."
+    report.summary["clocks"] = {"anchors": 0, "residual_p95_us": None, "unaligned": []}
+    assert "as the traces have them" in clocks_sentence(report)
+    assert clocks_sentence(sample_report(1)) == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "start"), [("clear", "No straggler: "), ("not_evaluated", "Not evaluated: "), ("fired", "")]
+)
+def test_waiting_says_why_nobody_is_blamed(status, start) -> None:
+    said = waiting_sentence(with_checks(Check("TO-S001", status, "the reason")))
+    assert said == (f"{start}the reason." if start else "")
+
+
+def test_waiting_in_some_steps_only_is_not_called_no_straggler() -> None:
+    checks = (Check("TO-S001", "clear", "the reason"), Check("TO-S002", "fired", "late"))
+    assert waiting_sentence(with_checks(*checks)) == "No rank is late in most steps: the reason."
+
+
+def test_lateness_table_has_the_worst_rank_first_and_only_causes_that_occur() -> None:
+    table = lateness_table(sample_report(20))
+    assert table is not None and len(table.rows) == 8 and "20 ranks" in table.note
+    assert [column.label for column in table.columns][:4] == [
+        "Rank",
+        "Others wait ms",
+        "GPU ms",
+        "Unknown ms",
+    ]
+    assert [cell.text for cell in table.rows[0]][:3] == ["1", "24.00", "19.00"]
+
+
+def test_path_and_timeline_tables_keep_unknown_cells_empty() -> None:
+    path, timeline = path_table(sample_report()), timeline_table(sample_report(), [0, 1])
+    assert path is not None and timeline is not None
+    assert [row[3].text for row in path.rows] == ["Compute", "Transfer", "Idle: launched late"]
+    assert path.rows[1][-1].text == ""
+    assert len(timeline.rows) == 2 and timeline.note == "2 more ranks in timeline.csv."
+    assert timeline.rows[1][2].text == "50.00"
+
+
+def test_no_tables_without_rows() -> None:
+    bare = replace(sample_report(), tables={})
+    assert (
+        lateness_table(bare) is arrivals_table(bare) is path_table(bare) is timeline_table(bare, []) is None
+    )

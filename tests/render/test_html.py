@@ -1,0 +1,291 @@
+"""summary.html as its readers and browsers take it: parsed, not matched against a stored page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sample_report import HOSTILE, LATE, sample_report
+
+from traceops.core.findings import Check
+from traceops.core.rank_text import ranks_text
+from traceops.measure.ledger import BUCKETS
+from traceops.render.cells import Column, build_table, number, short_name, size
+from traceops.render.page import script_json
+from traceops.render.report.html import render_html
+from traceops.render.report.verdict import verdict
+
+_VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes and text, and whether every element was closed in order."""
+
+    def __init__(self, text: str | bytes) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[tuple[str, ...], str]] = []
+        self.open: list[str] = []
+        self.mismatched: list[str] = []
+        self.feed(text if isinstance(text, str) else text.decode())
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.mismatched.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((tuple(self.open), data))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def text(self) -> str:
+        return "".join(data for path, data in self.texts if not {"script", "style"} & set(path))
+
+    def scripts(self) -> list[str]:
+        return [data for path, data in self.texts if path[-1:] == ("script",)]
+
+
+@pytest.fixture(scope="module")
+def page() -> Page:
+    return Page(render_html(sample_report()))
+
+
+def test_elements_nest(page: Page) -> None:
+    assert page.mismatched == [] and page.open == []
+
+
+def test_sections_stand_in_reading_order(page: Page) -> None:
+    order = [attributes["id"] for attributes in page.all("section")]
+    assert order == [
+        "findings", "lateness", "what-if", "ledger", "path", "timeline", "steps", "idle", "collectives", "kernels",
+        "blocking", "hta", "checks", "definitions",
+    ]  # fmt: skip
+    assert verdict(sample_report()).sentence in page.text()
+
+
+def test_every_finding_is_there_with_evidence_and_advice(page: Page) -> None:
+    shown = [a["data-rule"] for a in page.all("article")]
+    assert shown == ["TO-I002", "TO-I001"]
+    text = page.text()
+    assert f"advice {HOSTILE}" in text and f"message {HOSTILE}" in text
+    assert "30.00 ms a step" in text
+
+
+def test_what_came_from_a_trace_stays_text(page: Page) -> None:
+    assert page.all("img") == []
+    assert page.all("b") and not any("onerror" in attributes for _, attributes in page.elements)
+    assert len(page.all("script")) == 3
+    assert HOSTILE in page.text()
+
+
+def test_chart_data_cannot_leave_its_script_and_is_json(page: Page) -> None:
+    data = page.scripts()[0]
+    assert not set("<>&/\u2028\u2029") & set(data)
+    charts = json.loads(data)
+    assert set(charts) == {
+        "ledger", "steps", "idle", "lateness", "what-if", "path", "timeline", "arrivals", "bandwidth",
+    }  # fmt: skip
+    assert [bar["meta"] for bar in charts["ledger"]["data"]] == list(BUCKETS)
+    assert json.loads(script_json({"a": HOSTILE})) == {"a": HOSTILE}
+
+
+def test_inline_page_asks_for_nothing_from_outside(page: Page) -> None:
+    for tag, attributes in page.elements:
+        for key in ("src", "href", "action", "srcset", "poster", "data"):
+            value = attributes.get(key) or ""
+            assert value.startswith(("#", "data:")) or not value, (tag, key, value)
+    style = "".join(data for path, data in page.texts if path[-1:] == ("style",))
+    assert "url(" not in style and "@import" not in style
+    policy = next(a["content"] for a in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None and "http" not in policy and "default-src 'none'" in policy
+
+
+def test_only_the_pages_own_scripts_are_admitted_whatever_a_trace_holds() -> None:
+    page = Page(render_html(sample_report(hostile="<b>plotly.js comes here</b>")))
+    data, library, own = page.scripts()
+    assert json.loads(data)["ledger"] and library.startswith("/**\n* plotly.js v") and "newPlot" in own
+    policy = next(a["content"] for a in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in (library, own)]
+    assert policy is not None
+    assert re.findall(r"'sha256-([^']+)'", policy) == hashes and "'unsafe-inline'" not in policy.split(";")[1]
+
+
+def test_numbers_that_are_not_finite_are_null_in_chart_data() -> None:
+    assert script_json({"x": [1.5, float("nan"), np.int64(3)]}) == '{"x":[1.5,null,3]}'
+
+
+def test_cdn_page_is_small_and_pins_the_library() -> None:
+    text = render_html(sample_report(), plotlyjs="cdn")
+    assert len(text) < 300_000
+    (source,) = [a for a in Page(text).all("script") if a.get("src")]
+    assert re.fullmatch(r"https://cdn\.plot\.ly/plotly-\d[\d.]*\.min\.js", source["src"] or "")
+    assert (source["integrity"] or "").startswith("sha256-")
+
+
+def test_other_plotlyjs_is_refused() -> None:
+    with pytest.raises(ValueError, match="inline, cdn"):
+        render_html(sample_report(), plotlyjs="directory")
+
+
+def test_unknown_is_a_dash_that_says_so(page: Page) -> None:
+    dashes = [a for tag, a in page.elements if tag in ("td", "dd") and "unknown" in (a.get("class") or "")]
+    assert len(dashes) > 5 and all(a["title"] == "not known" for a in dashes)
+    assert number(None) == number(float("nan"))
+    assert number(None).text == "–" and number(0.0).text == "0"
+
+
+def test_header_cells_have_a_scope(page: Page) -> None:
+    assert page.all("th") and all(a.get("scope") in ("col", "row") for a in page.all("th"))
+
+
+def test_missing_ranks_and_unevaluated_rules_are_said(page: Page) -> None:
+    text = page.text()
+    assert "4 of 5" in text
+    assert "30 not evaluated" in text
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 64])
+def test_any_number_of_ranks(ranks: int) -> None:
+    page = Page(render_html(sample_report(ranks), plotlyjs="cdn"))
+    assert page.mismatched == []
+    charts = json.loads(page.scripts()[0])
+    assert len(charts["ledger"]["data"][0]["y"]) == ranks
+
+
+def test_1024_ranks_stay_a_page() -> None:
+    text = render_html(sample_report(1024, steps=20))
+    assert len(text) < 8_000_000
+    page = Page(text)
+    charts = json.loads(page.scripts()[0])
+    assert {"ledger", "distribution"} <= set(charts)
+    assert "worst of 1024 ranks" in page.text()
+    assert f"rank {LATE}" in charts["ledger"]["data"][0]["y"]
+
+
+def test_every_chart_has_its_place_and_every_link_its_section(page: Page) -> None:
+    drawn = {(a.get("id") or "").removeprefix("chart-") for a in page.all("div") if a.get("class") == "chart"}
+    assert drawn == set(json.loads(page.scripts()[0]))
+    ids = {attributes.get("id") for _, attributes in page.elements}
+    assert all((a["href"] or "")[1:] in ids for a in page.all("a"))
+
+
+def test_what_compares_ranks_is_said_in_words_too(page: Page) -> None:
+    text = page.text()
+    assert "of the path runs through rank 1's computation" in text
+    assert "straggler slowdown S = 1.67" in text and "within 0.27 %" in text
+    assert "Clocks agree within 9.33 µs" in text
+
+
+def test_200_ranks_show_the_worst_in_every_chart() -> None:
+    text = render_html(sample_report(200, steps=50), plotlyjs="cdn")
+    assert len(text) < 2_000_000
+    charts = json.loads(Page(text).scripts()[0])
+    assert len(charts["lateness"]["data"][0]["y"]) == 32
+    assert len(charts["timeline"]["layout"]["yaxis"]["ticktext"]) == 32
+
+
+def test_without_tables_that_compare_ranks_their_sections_are_left_out_and_why_is_said() -> None:
+    kept = {
+        name: rows for name, rows in sample_report().tables.items() if name in ("kernels", "blocking_calls")
+    }
+    checks = [Check("TO-S001", "not_evaluated", "no collective could be matched across ranks")]
+    page = Page(render_html(replace(sample_report(), tables=kept, what_if=[], checks=checks), plotlyjs="cdn"))
+    sections = {a["id"] for a in page.all("section")}
+    assert not sections & {"what-if", "path", "timeline"}
+    assert "Not evaluated: no collective could be matched across ranks." in page.text()
+    assert not {"lateness", "path", "timeline"} & set(json.loads(page.scripts()[0]))
+    one = Page(render_html(replace(sample_report(1), tables=kept, what_if=[]), plotlyjs="cdn"))
+    assert "lateness" not in {a["id"] for a in one.all("section")}
+
+
+def test_empty_report_is_a_page_without_charts() -> None:
+    report = sample_report(1)
+    bare = replace(report, ranks=[], steps=[], collectives=[], findings=[], what_if=[], tables={}, summary={})
+    page = Page(render_html(bare, plotlyjs="cdn"))
+    assert page.mismatched == [] and json.loads(page.scripts()[0]) == {}
+    assert "no complete step" in page.text()
+
+
+def test_lone_surrogates_do_not_stop_the_page() -> None:
+    assert "bad ? name" in Page(render_html(sample_report(hostile="bad \ud800 name"), plotlyjs="cdn")).text()
+
+
+def test_column_shares_its_decimals_and_marks_the_worst() -> None:
+    column = Column("ms", "ms", worst="max")
+    table = build_table("t", [column], [{"ms": 120.0}, {"ms": 0.04}, {"ms": 0}, {"ms": None}])
+    cells = [row[0] for row in table.rows]
+    assert [cell.text for cell in cells] == ["120.0", "<0.1", "0", "–"]
+    assert [cell.css for cell in cells] == ["worst", "", "", "unknown"]
+
+
+def test_nearly_equal_values_have_no_worst() -> None:
+    table = build_table("t", [Column("ms", "ms", worst="max")], [{"ms": 100.0}, {"ms": 100.5}])
+    assert all(row[0].css == "" for row in table.rows)
+
+
+def test_bytes_and_ranks_for_people() -> None:
+    assert size(33_603_584).text == "33.6 MB"
+    assert size(512).text == "512 B"
+    assert size(None).text == "–"
+    assert ranks_text([7, 0, 1, 2, 9]) == "0–2, 7, 9"
+    assert ranks_text(range(0, 100, 2), 2) == "0, 2 … (50 in all)"
+
+
+def test_long_names_are_shortened_to_what_tells_kernels_apart() -> None:
+    long = (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, "
+        "std::array<char*, 1ul> >(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)"
+    )
+    assert short_name(long) == "vectorized_elementwise_kernel<4, FillFunctor<float>, array<char*, 1ul> >"
+    assert short_name("aten::mm") == "aten::mm"
+    assert len(short_name("x" * 5000)) <= 80
+
+
+@pytest.mark.browser
+def test_page_works_offline_in_a_browser(tmp_path: Path) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium")
+    path = tmp_path / "summary.html"
+    path.write_bytes(render_html(sample_report()))
+    said: list[Any] = []
+    asked: list[str] = []
+    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        context = browser.new_context(offline=True, viewport={"width": 800, "height": 900})
+        tab = context.new_page()
+        tab.on("console", lambda message: said.append(message.text) if message.type != "log" else None)
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        tab.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.goto(path.as_uri())
+        tab.wait_for_selector("#chart-idle[data-drawn]")
+        tab.wait_for_selector("#chart-bandwidth[data-drawn]")
+        drawn = tab.locator(".chart[data-drawn]").count()
+        bars = tab.locator("#chart-ledger .bars .point path").count()
+        tab.wait_for_selector("#chart-ledger .legend")
+        too_wide = tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+        browser.close()
+    assert said == []
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert bars >= 4 * 3
+    assert drawn == 9
+    assert not too_wide

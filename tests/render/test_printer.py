@@ -1,0 +1,42 @@
+"""The two ways of printing agree: by rich on a terminal, as plain text elsewhere."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+
+from traceops.render.printer import Printer
+
+HOSTILE = "[red]b \x1b[31m:x: ü"
+ROWS = (
+    ("compute", "157.25", "█" * 40, "157.34 ms on rank 2"),
+    ("idle_dependency", "0.97", "█", "1.23 ms on rank 1023"),
+    (HOSTILE, "–", "", ""),
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(file: io.StringIO) -> list[str]:
+    printer = Printer(file)
+    printer.line(("run: ", "bold"), (HOSTILE, "bold red"), (" word" * 40, ""))
+    printer.table(("where", "ms", "", "worst"), ROWS, left=(0, 2, 3), caption="less than all", bars=2)
+    printer.table(("rank", "idle %"), [("0", "1.5"), ("10", "22.5")], left=())
+    return [line.rstrip() for line in re.sub(r"\x1b\[[\d;]*m", "", file.getvalue()).splitlines()]
+
+
+def test_a_terminal_gets_the_same_text_as_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    terminal, pipe = Terminal(), io.StringIO()
+    lines = printed(pipe)
+    assert printed(terminal) == lines
+    assert "\x1b[1m" in terminal.getvalue() and "\x1b" not in pipe.getvalue()
+    assert lines[0].startswith("run: [red]b \ufffd[31m:x: ü") and lines[0].count("word") == 40
+    assert max(map(len, lines[1:])) == 80 and "█…" in lines[2]
+    assert lines[-3:] == ["rank  idle %", "   0     1.5", "  10    22.5"]

@@ -1,0 +1,68 @@
+"""The summary on the terminal as plain text."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+from sample_report import sample_report
+
+from traceops.core.findings import Evidence, Finding
+from traceops.pipeline.report import Report
+from traceops.render.report.terminal import print_report
+
+KERNEL = (
+    "void at::native::reduce_kernel<128, 4, at::native::ReduceOp<c10::BFloat16, at::native::func_wrapper_t<"
+    "c10::BFloat16, at:"
+)
+
+
+def printed(report: Report) -> list[str]:
+    out = io.StringIO()
+    print_report(report, out, Path("reports/x/summary.html"))
+    return out.getvalue().splitlines()
+
+
+def with_what_if(*saved: float) -> Report:
+    row = sample_report().what_if[0]
+    return replace(
+        sample_report(), what_if=[{**row, "change": f"change {pct:g}", "saved_pct": pct} for pct in saved]
+    )
+
+
+def test_the_three_changes_that_save_most_and_the_replays_error() -> None:
+    lines = printed(with_what_if(0.5, 3.0, 60.0, 2.0, 5.0))
+    at = next(i for i, line in enumerate(lines) if line.startswith("what if"))
+    assert [line.split()[1] for line in lines[at + 1 : at + 4]] == ["60", "5", "3"]
+    assert "50.00 → 20.00" in lines[at + 1] and lines[at + 1].split()[-1] == "60.0"
+    assert lines[at + 4].strip() == "unchanged, the replay is within 0.27 % of the measured steps"
+    assert lines[at + 5].startswith("rank")
+    assert "caused wait" in lines[at + 5]
+
+
+def test_changes_that_save_next_to_nothing_are_not_printed() -> None:
+    assert not any("what if" in line or "replay" in line for line in printed(with_what_if(0.99, 0.0, -5.0)))
+
+
+def test_a_report_without_replay_prints() -> None:
+    report = with_what_if(60.0)
+    report.summary["replay"] = None
+    assert any("change 60" in line for line in printed(report))
+
+
+def test_long_names_in_evidence_are_short_and_say_what_the_peers_need() -> None:
+    evidence = (
+        Evidence(f"grew: {KERNEL}", 0.598, "ms/step", rank=2, peers=0.512),
+        Evidence("seen as", "x" * 300),
+    )
+    found = Finding("TO-S001", "error", "high", "Title", "Message.", evidence, ranks=(2,))
+    (line,) = [line for line in printed(replace(sample_report(), findings=[found])) if "grew: " in line]
+    assert "0.598 ms/step, peers 0.512" in line
+    assert "reduce_kernel" in line and "at::native" not in line
+    assert len(line) < 240
+
+
+def test_names_cannot_steer_the_terminal() -> None:
+    report = sample_report(hostile="\x1b[31mred\x07")
+    assert not any("\x1b" in line or "\x07" in line for line in printed(report))

@@ -1,0 +1,119 @@
+"""Collectives that latency bounds, and gradients whose transfer nothing can hide."""
+
+from dataclasses import replace
+
+import pytest
+from generated_run import Collective, Size, SlowCompute, ddp, fsdp2, simulate
+from measured_runs import BUILDERS, across, program
+
+from traceops.rules.comm_pattern import judge_late_start, judge_small
+
+TINY = Size(kernels=1, kernel_us=5.0, elements=1 << 12, launch_us=2.0, latency_us=40.0)  # 16 kB a layer
+
+
+def many_small(layers=24, size=TINY, **rest):
+    return program(ddp, size, layers=layers, buckets=layers, **rest)
+
+
+def after_backward(made):
+    """The program with its gradients' transfer launched once backward is over."""
+    return replace(
+        made,
+        steps=tuple(
+            (
+                *(o for o in step[:at] if not is_gradient(o)),
+                *(o for o in step if is_gradient(o)),
+                *step[at:],
+            )
+            for step in made.steps
+            for at in [
+                next(i for i, o in enumerate(step) if type(o).__name__ == "Join" and "bucket" in o.label)
+            ]
+        ),
+    )
+
+
+def is_gradient(op):
+    return isinstance(op, Collective) and op.label.startswith("bucket")
+
+
+def test_many_small_collectives_are_o002():
+    run = simulate(many_small(), 4)
+    [found] = judge_small(across(run)).findings
+    assert found.rule == "TO-O002"
+    assert found.severity in ("warning", "error")
+    assert found.ranks == (0, 1, 2, 3)
+    assert found.message.startswith("24 collectives a step, 16 kB")
+    exposed = [
+        evidence.value
+        for evidence in found.evidence
+        if evidence.metric in ("their transfer", "small collectives")
+    ]
+    transfer = sum(c.transfer_ns for c in run.collectives if c.step >= 3) / 4e6
+    assert exposed == pytest.approx([24, transfer], rel=0.15)
+    assert found.impact_ms <= transfer * 1.15
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_a_few_or_large_collectives_are_not(builder):
+    for size in (Size(), replace(TINY, kernel_us=50.0)):
+        verdict = judge_small(across(simulate(program(builder, size), 4)))
+        assert verdict.findings == ()
+        assert verdict.clear
+
+
+def test_fewer_than_twenty_a_step_are_not():
+    verdict = judge_small(across(simulate(many_small(layers=19), 4)))
+    assert verdict.findings == ()
+    assert "19 small collectives a step" in verdict.clear
+
+
+def test_small_ones_that_compute_hides_cost_nothing():
+    hidden = replace(TINY, kernel_us=4000.0)
+    verdict = judge_small(across(simulate(many_small(size=hidden), 4)))
+    assert all(found.severity == "info" for found in verdict.findings)
+
+
+def test_without_sizes_or_matches_small_ones_are_not_judged():
+    measured = across(simulate(program(ddp), 4))
+    none = replace(measured, matching=replace(measured.matching, collectives=()))
+    assert "no collective could be matched" in judge_small(none).not_evaluated
+    unsized = tuple(replace(c, elements=None) for c in measured.matching.collectives)
+    nothing = replace(measured, matching=replace(measured.matching, collectives=unsized))
+    assert "do not say how large" in judge_small(nothing).not_evaluated
+
+
+def test_gradients_that_start_after_backward_are_o003():
+    made = program(ddp, buckets=1)
+    run = simulate(after_backward(made), 4)
+    measured = across(run)
+    [found] = judge_late_start(measured).findings
+    assert found.rule == "TO-O003"
+    assert found.severity in ("warning", "error")
+    transfer = sum(c.transfer_ns for c in run.collectives if c.step >= 3) / 4e6
+    assert found.impact_ms == pytest.approx(transfer, rel=0.05)
+    assert "1 collective a step" in found.message
+
+
+def test_a_late_rank_does_not_make_its_waiting_peers_late_starters():
+    """They transfer after their own backward because they waited; the late rank's own overlaps."""
+    made = program(ddp, layers=6, buckets=6)
+    measured = across(simulate(made, 4, [SlowCompute(2, 4.0, at="backward")]))
+    assert judge_late_start(measured).findings == ()
+
+
+@pytest.mark.parametrize("builder", [ddp, fsdp2])
+def test_gradients_behind_backward_are_not(builder):
+    verdict = judge_late_start(across(simulate(program(builder, layers=8), 4)))
+    assert verdict.findings == ()
+    assert "% of the gradients' transfer comes after backward" in verdict.clear
+
+
+def test_a_step_without_backward_or_matches_is_not_judged():
+    made = program(ddp)
+    forward = tuple(
+        tuple(o for o in step if not str(getattr(o, "op", "")).startswith("autograd")) for step in made.steps
+    )
+    measured = across(simulate(replace(made, steps=forward), 4))
+    assert "no step holds both a backward pass" in judge_late_start(measured).not_evaluated
+    assert judge_late_start(across(simulate(made, 1))).not_evaluated

@@ -1,0 +1,88 @@
+"""Findings that another one explains become remarks that say so; all others stay as they are."""
+
+from itertools import permutations
+
+import pytest
+
+from traceops.core.findings import Evidence
+from traceops.rules.findings import RULES, finding
+from traceops.rules.overlapping import EXPLAINS, merge_overlapping
+
+
+def found(rule, severity="warning", ranks=(), cause=None):
+    return finding(rule, severity, "high", f"{rule}.", [Evidence("x", 1)], ranks=ranks, cause=cause)
+
+
+def severities(findings):
+    return {f.rule: f.severity for f in merge_overlapping(findings)}
+
+
+def test_a_straggler_explains_its_own_idle_time():
+    late = found("TO-S001", "error", (3,), "input")
+    idle = found("TO-I001", "warning", (3,))
+    merged = {f.rule: f for f in merge_overlapping([idle, late])}
+    assert merged["TO-S001"] == late
+    assert merged["TO-I001"].severity == "info"
+    assert merged["TO-I001"].message == "TO-I001. TO-S001 (rank 3) explains it."
+    assert merged["TO-I001"].evidence == idle.evidence
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        found("TO-S001", "error", (3,), "gpu_compute"),  # another cause
+        found("TO-S001", "info", (3,), "input"),  # a remark explains nothing
+        found("TO-S001", "error", (2,), "input"),  # another rank
+        found("TO-S001", "error", (3,), None),
+    ],
+)
+def test_what_does_not_explain_leaves_alone(late):
+    assert severities([late, found("TO-I001", "error", (3,))])["TO-I001"] == "error"
+
+
+def test_idle_time_of_more_ranks_than_the_straggler_stays():
+    late = found("TO-S001", "error", (3,), "host")
+    assert severities([late, found("TO-I001", "warning", (2, 3))])["TO-I001"] == "warning"
+    assert severities([late, found("TO-I003", "warning", (3,))])["TO-I003"] == "info"
+    assert severities([late, found("TO-I002", "warning", (3,))])["TO-I002"] == "warning"
+
+
+def test_a_slow_link_explains_exposed_communication_of_anybody():
+    for rule in ("TO-C001", "TO-C002", "TO-O002", "TO-O003"):
+        merged = severities([found(rule, "warning", (0, 1)), found("TO-O001", "error", (0, 1, 2, 3))])
+        assert merged == {rule: "warning", "TO-O001": "info"}
+
+
+def test_the_order_of_findings_does_not_matter():
+    some = [
+        found("TO-C002", "warning", (0, 1)),
+        found("TO-C001", "error", (0, 1)),
+        found("TO-O001", "error"),
+        found("TO-O003", "warning"),
+    ]
+    results = [severities(order) for order in permutations(some)]
+    assert all(result == results[0] for result in results)
+    assert results[0]["TO-C002"] == "warning"
+    assert results[0]["TO-C001"] == results[0]["TO-O001"] == "info"
+
+
+def test_the_root_of_a_chain_is_never_turned_into_a_remark():
+    """Whatever fires together, something stays that is to be fixed."""
+    rules = sorted({e.rule for e in EXPLAINS} | {r for e in EXPLAINS for r in e.explained})
+    for one in rules:
+        for other in rules:
+            if one != other:
+                merged = severities([found(one, "error", (1,), "host"), found(other, "error", (1,), "host")])
+                assert "error" in merged.values()
+
+
+def test_alone_and_none():
+    assert merge_overlapping([]) == []
+    one = found("TO-O001", "error")
+    assert merge_overlapping([one]) == [one]
+    assert merge_overlapping([one, one]) == [one, one]
+
+
+def test_only_rules_that_exist_are_named():
+    known = {rule.id for rule in RULES}
+    assert {e.rule for e in EXPLAINS} | {r for e in EXPLAINS for r in e.explained} <= known

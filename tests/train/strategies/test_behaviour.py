@@ -1,0 +1,129 @@
+"""What tells the strategies apart: the order of collectives, and how much of the model a rank holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+
+import pytest
+import torch
+import torch.distributed as dist
+from strategy_cases import CPU, FSDP2, FSDP2_ON_CPU, NAMES, OPTIMIZERS, Tiny, free_port, result_of
+from torch import Tensor, nn
+
+from traceops.core.errors import UsageError
+from traceops.train.strategies import NAMES as ALL_NAMES
+from traceops.train.strategies import strategy_class
+from traceops.train.strategies.base import Strategy, StrategyOptions
+from traceops.train.strategies.blocks import blocks_of, shared_between_blocks
+
+# What a rank holds of parameters, gradients and optimizer state (AdamW: two values a parameter).
+HOLDS = {
+    "simple_ddp": ("all", "all", "all"),
+    "bucket_ddp_async": ("all", "all", "all"),
+    "pytorch_ddp": ("all", "all", "all"),
+    "zero1": ("all", "all", "shard"),
+    "pytorch_zero1": ("all", "all", "shard"),
+    "zero2": ("all", "shard", "shard"),
+    "zero3": ("shard", "shard", "shard"),
+    "pytorch_zero2": ("shard", "shard", "shard"),
+    "pytorch_zero3": ("shard", "shard", "shard"),
+}
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("name", [name for name in HOLDS if name in NAMES])
+def test_a_rank_holds_its_share(name: str, world_size: int) -> None:
+    ranks = result_of(world_size, ("held", name))
+    whole = ranks[0]["whole"]
+    for kind, share in zip(("parameters", "gradients", "state"), HOLDS[name], strict=True):
+        held = [rank[kind] / (2 if kind == "state" else 1) for rank in ranks]
+        if share == "all":
+            assert min(held) >= whole
+            assert max(held) <= 1.1 * whole
+        else:
+            # Shards are padded (by hand) or cut by rows of each parameter (FSDP2), so they are a bit uneven.
+            assert max(held) <= 1.5 * whole / world_size
+            assert sum(held) >= whole
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("name", ["bucket_ddp_async", "zero2"])
+def test_buckets_start_in_one_order_on_every_rank(name: str, world_size: int) -> None:
+    ranks = result_of(world_size, ("order", name))
+    assert ranks[0]["ready"] != ranks[1]["ready"], "the test must make gradients ready in different orders"
+    assert {tuple(rank["launched"]) for rank in ranks} == {(0, 1, 2)}
+    for rank in ranks[1:]:
+        for parameter, value in ranks[0]["parameters"].items():
+            assert torch.equal(rank["parameters"][parameter], value)
+
+
+class SharedBlocks(nn.Module):
+    """Two blocks with one weight between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
+        self.blocks[1].weight = self.blocks[0].weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = torch.tanh(block(x))
+        return x.square().mean()
+
+
+def test_what_belongs_to_several_blocks_is_found() -> None:
+    model = SharedBlocks()
+    assert blocks_of(model) == list(model.blocks)
+    assert shared_between_blocks(model) == {model.blocks[0].weight}
+    assert not shared_between_blocks(Tiny()), "tied weights outside the blocks are no trouble"
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of one."""
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", FSDP2)
+def test_fsdp2_refuses_what_it_cannot_shard(name: str, alone: None) -> None:
+    with pytest.raises(
+        UsageError, match="several blocks share" if FSDP2_ON_CPU else "cannot train on the CPU"
+    ):
+        strategy_class(name)(SharedBlocks(), OPTIMIZERS["sgd"], CPU, StrategyOptions())
+
+
+def test_hsdp_refuses_groups_that_do_not_fit(alone: None) -> None:
+    with pytest.raises(UsageError, match=r"--shard-group-size 2|cannot train on the CPU"):
+        strategy_class("pytorch_hsdp")(Tiny(), OPTIMIZERS["sgd"], CPU, StrategyOptions(shard_group_size=2))
+
+
+def test_zero3_trains_blocks_that_share_a_weight(alone: None) -> None:
+    torch.manual_seed(0)
+    plain = SharedBlocks().double()
+    optimizer = OPTIMIZERS["sgd"](plain.parameters())
+    strategy = strategy_class("zero3")(deepcopy(plain), OPTIMIZERS["sgd"], CPU, StrategyOptions("fp64"))
+    for _ in range(3):
+        optimizer.zero_grad()
+        plain(torch.ones(3, 2).double()).backward()
+        optimizer.step()
+        strategy.zero_grad()
+        strategy.backward(strategy.model(torch.ones(3, 2).double()))
+        strategy.optimizer_step()
+    trained = strategy.full_parameters()
+    assert set(trained) == {"blocks.0.weight", "blocks.0.bias", "blocks.1.bias"}
+    for name, p in plain.named_parameters():
+        torch.testing.assert_close(trained[name], p.detach(), rtol=1e-12, atol=0)
+
+
+def test_an_unknown_strategy_is_refused_with_the_list() -> None:
+    with pytest.raises(UsageError, match="pytorch_hsdp"):
+        strategy_class("zero4")
+
+
+def test_every_name_is_a_strategy() -> None:
+    for name in ALL_NAMES:
+        assert issubclass(strategy_class(name), Strategy)
+        assert isinstance(strategy_class(name).syncs_in_backward, bool)

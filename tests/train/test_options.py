@@ -1,0 +1,98 @@
+"""The options survive the way through argv, need no torch, and refuse what cannot work."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from dataclasses import fields, replace
+
+import pytest
+
+from traceops.core.errors import UsageError
+from traceops.train.options import (
+    TrainConfig,
+    add_training_arguments,
+    check,
+    config_from,
+    describe,
+    shard_group_size,
+    sizes_for,
+    to_argv,
+)
+
+OTHER = TrainConfig(
+    strategy="pytorch_hsdp", model="hf:a/b", data="hf:c.jsonl", layers=2, dim=64, heads=2, vocab=300,
+    seq_len=16, batch_size=3, precision="bf16", grad_accum=4, activation_checkpointing=True, workers=0,
+    bucket_mb=1.5, shard_group_size=2, find_unused_parameters=True, lr=0.1, optimizer="sgd", seed=7,
+    device="cpu", backend="gloo", step_unit="batch", steps=9,
+)  # fmt: skip
+
+
+def parse(argv: list[str]) -> TrainConfig:
+    parser = argparse.ArgumentParser()
+    add_training_arguments(parser)
+    return config_from(parser.parse_args(argv))
+
+
+def test_argv_gives_the_config_back() -> None:
+    assert parse([]) == TrainConfig()
+    assert to_argv(TrainConfig()) == []
+    unchanged = [f.name for f in fields(TrainConfig) if getattr(OTHER, f.name) == f.default]
+    assert not unchanged, "the test should give every option another value"
+    assert parse(to_argv(OTHER)) == OTHER
+
+
+def test_options_load_without_torch() -> None:
+    code = "import sys, traceops.train.options as o; o.check(o.TrainConfig(), 2, 'cpu', 'gloo');"
+    subprocess.run([sys.executable, "-c", code + "assert 'torch' not in sys.modules"], check=True)
+
+
+def test_sizes_follow_the_device_unless_given() -> None:
+    config = TrainConfig(layers=3, workers=0)
+    assert sizes_for(config, "cpu").layers == sizes_for(config, "cuda").layers == 3
+    assert sizes_for(config, "cpu").workers == 0
+    assert sizes_for(config, "cpu").dim < sizes_for(config, "cuda").dim
+    assert describe(config, "cuda")["dim"] == sizes_for(config, "cuda").dim
+
+
+@pytest.mark.parametrize(
+    ("world_size", "local", "expected"), [(8, 8, 4), (2, 2, 2), (3, 3, 3), (16, 8, 8), (8, None, 4)]
+)
+def test_shard_group_is_a_node_or_half_of_one(world_size: int, local: int | None, expected: int) -> None:
+    config = TrainConfig(strategy="pytorch_hsdp")
+    assert shard_group_size(config, world_size, local) == expected
+    assert shard_group_size(replace(config, shard_group_size=1), world_size, local) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "device", "backend", "reason"),
+    [
+        (TrainConfig(), "cpu", "nccl", "use --backend gloo"),
+        (TrainConfig(strategy="zero2"), "cuda", "gloo", "cannot reduce-scatter"),
+        (TrainConfig(strategy="pytorch_hsdp", shard_group_size=3), "cpu", "gloo", "one of 1, 2, 4"),
+        (TrainConfig(strategy="pytorch_hsdp", shard_group_size=8), "cpu", "gloo", "one of 1, 2, 4"),
+        (TrainConfig(strategy="zero3", shard_group_size=2), "cpu", "gloo", "no shard groups"),
+        (TrainConfig(strategy="zero4"), "cpu", "gloo", "use one of simple_ddp"),
+        (TrainConfig(precision="fp8"), "cpu", "gloo", "--precision fp8"),
+        (TrainConfig(dim=100, heads=3), "auto", "auto", "--heads 3"),
+        (TrainConfig(heads=3), "cpu", "gloo", "--heads 3"),
+        (TrainConfig(grad_accum=0), "cpu", "gloo", "--grad-accum 0"),
+        (TrainConfig(bucket_mb=-1.0), "cpu", "gloo", "--bucket-mb -1.0"),
+        (TrainConfig(workers=-1), "cpu", "gloo", "--workers -1"),
+        (TrainConfig(steps=0), "cpu", "gloo", "--steps 0"),
+        (TrainConfig(model="llama"), "cpu", "gloo", "hf:NAME"),
+        (TrainConfig(data="hf:"), "cpu", "gloo", "hf:NAME"),
+        (TrainConfig(model="hf:x", layers=2), "cpu", "gloo", "leave the flag out"),
+        (TrainConfig(data="hf:x", vocab=100), "cpu", "gloo", "at least 256"),
+    ],
+)
+def test_what_cannot_work_is_refused(config: TrainConfig, device: str, backend: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        check(config, 4, device, backend)
+
+
+def test_what_is_not_known_yet_is_not_judged() -> None:
+    check(TrainConfig(strategy="pytorch_hsdp", shard_group_size=3), None, "auto", "auto")
+    check(TrainConfig(heads=3), 2, "auto", "auto")
+    check(TrainConfig(strategy="simple_ddp"), 2, "cuda", "gloo")

@@ -1,0 +1,176 @@
+"""One clock for all ranks, from the ends of collectives that every member leaves together."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from traceops.across.match import Matching
+from traceops.core.arrays import Int
+from traceops.measure.summary import RankSummary
+
+# All members leave these together; of a broadcast or a reduce the root may leave long before.
+_SYNCHRONISES = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.I)
+_LEAST_ANCHORS = 3
+_LEAST_FOR_DRIFT = 8
+_OUT_OF_NOISE = 6.0  # times the residual that a drift moves a clock over the window
+_MOST_ANCHORS = 200  # a pair; slopes are taken between all of them
+_DRIFT_PPM = 500.0  # no clock of a computer is worse: what looks like more is noise
+
+
+@dataclass(frozen=True)
+class ClockFit:
+    """How a rank's clock maps to the common one: t + offset + drift · (t − reference), ns."""
+
+    offset_ns: int = 0
+    drift: float = 0.0
+    reference_ns: int = 0
+
+    def correct(self, t: Int) -> Int:
+        """Moments of the rank's clock (int64 ns) on the common clock."""
+        moved: Int = t + self.offset_ns + np.rint(self.drift * (t - self.reference_ns)).astype(np.int64)
+        return moved
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """A fit a rank, and how far apart the aligned ends of one collective still are (ns).
+
+    `unaligned` are ranks that share no synchronising collective with the others; `anchors` counts
+    the collectives used.
+    """
+
+    fits: dict[int, ClockFit]
+    anchors: int
+    residual_p50_ns: float | None
+    residual_p95_ns: float | None
+    unaligned: tuple[int, ...] = ()
+
+
+def align_clocks(
+    ranks: Sequence[RankSummary], matching: Matching, hosts: Mapping[int, str | None] | None = None
+) -> Clocks:
+    """Fit offset and drift by Theil–Sen on ends of collectives, along a spanning tree over the groups.
+
+    Ranks of one host share its clock: they get the median of their fits, unless their own ends
+    contradict that (a trace whose times were shifted).
+    """
+    ends = {summary.rank: summary.comm.end for summary in ranks}
+    anchors: dict[int, dict[int, int]] = {rank: {} for rank in ends}
+    used = 0
+    for number, collective in enumerate(matching.collectives):
+        if _SYNCHRONISES.search(collective.op):
+            used += 1
+            for rank, position in collective.members:
+                anchors[rank][number] = int(ends[rank][position])
+    fits = _along_tree(anchors)
+    unaligned = tuple(sorted(anchors.keys() - fits.keys()))
+    fits |= dict.fromkeys(unaligned, ClockFit())
+    fits = _one_a_host(fits, anchors, hosts or {})
+    spread = _spreads(fits, anchors)
+    return Clocks(
+        fits,
+        used,
+        float(np.percentile(spread, 50)) if len(spread) else None,
+        float(np.percentile(spread, 95)) if len(spread) else None,
+        unaligned if len(anchors) > 1 else (),
+    )
+
+
+def theil_sen(x: Int, y: Int) -> tuple[float, float]:
+    """Slope and the value at median x of the line through the medians [Theil 1950, Sen 1968]."""
+    middle = float(np.median(x))
+    if len(x) < 2:
+        return 0.0, float(np.median(y))
+    left, right = np.triu_indices(len(x), 1)
+    run = (x[right] - x[left]).astype(float)
+    apart = np.abs(run) > 0
+    slope = float(np.median((y[right] - y[left])[apart] / run[apart])) if apart.any() else 0.0
+    return slope, float(np.median(y - slope * (x - middle)))
+
+
+def _along_tree(anchors: dict[int, dict[int, int]]) -> dict[int, ClockFit]:
+    """Fits of all ranks that can be reached from the one with most anchors, each through its best neighbour."""
+    if not anchors:
+        return {}
+    by_anchor: dict[int, list[int]] = defaultdict(list)
+    for rank, own in anchors.items():
+        for number in own:
+            by_anchor[number].append(rank)
+    root = min(anchors, key=lambda rank: (-len(anchors[rank]), rank))
+    fits = {root: ClockFit()}
+    shared: dict[int, list[tuple[int, float]]] = defaultdict(list)  # rank -> anchors and their common time
+    known: dict[int, float] = {}
+    newly = [root]
+    while True:
+        for rank in newly:
+            numbers = [number for number in anchors[rank] if number not in known]
+            common = fits[rank].correct(np.array([anchors[rank][n] for n in numbers], dtype=np.int64))
+            for number, moment in zip(numbers, common, strict=True):
+                known[number] = int(moment)
+                for other in by_anchor[number]:
+                    if other not in fits:
+                        shared[other].append((number, int(moment)))
+        candidates = [rank for rank in shared if rank not in fits and len(shared[rank]) >= _LEAST_ANCHORS]
+        if not candidates:
+            return fits
+        most = max(len(shared[rank]) for rank in candidates)
+        newly = [rank for rank in candidates if len(shared[rank]) == most]
+        for rank in newly:
+            theirs = np.array([anchors[rank][number] for number, _ in shared[rank]], dtype=np.int64)
+            fits[rank] = _fit(theirs, np.array([moment for _, moment in shared[rank]], dtype=np.int64))
+
+
+def _fit(own: Int, common: Int) -> ClockFit:
+    """Offset and drift that take `own` to `common`; drift only where it explains more than it disturbs."""
+    if len(own) > _MOST_ANCHORS:
+        chosen = np.linspace(0, len(own) - 1, _MOST_ANCHORS).astype(np.int64)
+        own, common = own[chosen], common[chosen]
+    apart = common - own
+    base = int(np.median(apart))
+    slope, at_middle = theil_sen(own, apart - base)
+    flat = np.abs(apart - base)
+    middle = round(float(np.median(own)))
+    sloped = np.abs(apart - base - at_middle - slope * (own - middle))
+    trusted = len(own) >= _LEAST_FOR_DRIFT and abs(slope) * 1e6 <= _DRIFT_PPM
+    moved = abs(slope) * float(np.ptp(own))  # over the window: has to stand out of the noise
+    if trusted and np.median(sloped) < 0.5 * np.median(flat) and moved > _OUT_OF_NOISE * np.median(sloped):
+        return ClockFit(base + round(at_middle), slope, middle)
+    return ClockFit(base, 0.0, middle)
+
+
+def _one_a_host(
+    fits: dict[int, ClockFit], anchors: dict[int, dict[int, int]], hosts: Mapping[int, Any]
+) -> dict[int, ClockFit]:
+    """Ranks whose traces came from one clock get its fit: less noise, and kernels keep their order."""
+    by_host: dict[Any, list[int]] = defaultdict(list)
+    for rank in fits:
+        if hosts.get(rank) is not None and anchors[rank]:
+            by_host[hosts[rank]].append(rank)
+    result = dict(fits)
+    for own in by_host.values():
+        if len(own) < 2:
+            continue
+        offsets = np.array([fits[rank].offset_ns for rank in own])
+        agree = np.ptp(offsets) < 200_000 and all(not fits[rank].drift for rank in own)
+        if agree:
+            shared = ClockFit(int(np.median(offsets)))
+            result |= dict.fromkeys(own, shared)
+    return result
+
+
+def _spreads(fits: dict[int, ClockFit], anchors: dict[int, dict[int, int]]) -> np.ndarray[Any, Any]:
+    """Per anchor, last minus first end among its members after alignment, ns."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for rank, own in anchors.items():
+        moments = fits[rank].correct(np.fromiter(own.values(), dtype=np.int64, count=len(own)))
+        for number, moment in zip(own, moments.tolist(), strict=True):
+            first[number] = min(first.get(number, moment), moment)
+            last[number] = max(last.get(number, moment), moment)
+    return np.array([last[number] - first[number] for number in first], dtype=float)

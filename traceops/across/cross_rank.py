@@ -1,0 +1,137 @@
+"""All ranks together: the ledger with communication split, who waits, who is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from traceops.across.clocks import Clocks, align_clocks
+from traceops.across.lateness import Lateness, measure_lateness
+from traceops.across.links import Reference, reference_of, reference_transfers
+from traceops.across.match import Matching, match_collectives, waits_by_rank
+from traceops.across.replay.graph import Graph, build_graph
+from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if
+from traceops.across.stragglers import Stragglers, measure_stragglers
+from traceops.core.arrays import Int
+from traceops.core.intervals import intersect, subtract, union
+from traceops.fabric.fabric import Fabric
+from traceops.measure.ledger import BUCKETS
+from traceops.measure.summary import RankSummary
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """One rank's ledger, ns per bucket and step; waiting and transfer of all its collectives in the steps.
+
+    `caused_wait_ns` is what others waited for this rank with nothing else to do; all of them None where
+    waiting and transfer cannot be told apart.
+    """
+
+    summary: RankSummary
+    duration: Int
+    buckets: dict[str, Int]
+    wait_ns: int | None
+    transfer_ns: int | None
+    caused_wait_ns: int | None
+
+
+@dataclass(frozen=True)
+class CrossRank:
+    """The reduce's result, ranks in order; `split` says whether waiting could be told from transfer.
+
+    What compares ranks step by step (`graph` and all behind it) is None where there is only one rank, or
+    nothing was matched, or no step is common to all. devices: GPUs that a process sees, None where no trace tells.
+    """
+
+    ranks: tuple[RankTimes, ...]
+    matching: Matching
+    split: bool
+    world: int
+    hosts: dict[int, str | None]
+    device: str | None
+    clocks: Clocks
+    graph: Graph | None = None
+    lateness: Lateness | None = None
+    stragglers: Stragglers | None = None
+    what_if: WhatIf | None = None
+    fabric: Fabric | None = None
+    devices: int | None = None
+
+    def reference(self, group: Sequence[int]) -> Reference | None:
+        """What the link between these ranks should give."""
+        return reference_of(group, self.device, self.hosts, self.world, self.fabric, self.devices)
+
+
+def measure_across(
+    ranks: Sequence[RankSummary],
+    world: int,
+    hosts: Mapping[int, str | None] | None = None,
+    fabric: Fabric | None = None,
+) -> CrossRank:
+    """Match collectives, align clocks, split communication, and replay the steps [docs/metrics.md].
+
+    `hosts` names the host of each rank where that is known; `fabric` is what was saved of the machines.
+    """
+    matching = match_collectives(ranks, tuple(range(world)))
+    waits = waits_by_rank(matching, ranks)
+    split = bool(matching.collectives)
+    hosts = hosts or {}
+    clocks = align_clocks(ranks, matching, hosts)
+    graph = build_graph(ranks, matching, clocks.fits)
+    lateness = measure_lateness(ranks, matching, graph) if graph is not None else None
+    times = []
+    for summary in ranks:
+        start, turn, end = waits[summary.rank]
+        edges_start, edges_end = summary.step_edges[:-1], summary.step_edges[1:]
+        exposed = summary.ledger.exposed
+        transfer = union(turn, end)
+        transferring = intersect(exposed, transfer)
+        waiting = subtract(intersect(exposed, union(start, turn)), transfer)
+        buckets = {name: ns for name, ns in summary.ledger.buckets.items() if name != "comm"}
+        buckets["comm_transfer"] = transferring.within(edges_start, edges_end)
+        buckets["comm_wait"] = waiting.within(edges_start, edges_end)
+        buckets["comm_unmatched"] = (
+            summary.ledger.buckets["comm"] - buckets["comm_transfer"] - buckets["comm_wait"]
+        )
+        inside = (start >= summary.step_edges[0]) & (start < summary.step_edges[-1])
+        times.append(
+            RankTimes(
+                summary=summary,
+                duration=summary.ledger.duration,
+                buckets={name: buckets[name] for name in BUCKETS},
+                wait_ns=int((turn - start)[inside].sum()) if split else None,
+                transfer_ns=int((end - turn)[inside].sum()) if split else None,
+                caused_wait_ns=None
+                if lateness is None
+                else round(float(lateness.caused[summary.rank].sum())),
+            )
+        )
+    device = next((summary.meta.device for summary in ranks if summary.meta.device), None)
+    devices = max((summary.meta.devices or 0 for summary in ranks), default=0) or None
+    known = {summary.rank: hosts.get(summary.rank) for summary in ranks}
+    run = CrossRank(
+        tuple(times), matching, split, world, known, device, clocks, fabric=fabric, devices=devices
+    )
+    if graph is None or lateness is None:
+        return run
+    replays = Replays(graph)
+    stragglers = measure_stragglers(replays, lateness)
+    reference = reference_transfers(matching, graph.kind, device, known, world, fabric, devices)
+    what_if = measure_what_if(replays, _rank_sets(stragglers), reference)
+    return replace(run, graph=graph, lateness=lateness, stragglers=stragglers, what_if=what_if)
+
+
+def _rank_sets(stragglers: Stragglers) -> list[tuple[int, ...]]:
+    """Whose cure to predict: each straggler alone, all together, and who is waited for most in any case."""
+    found = [(straggler.rank,) for straggler in stragglers.found]
+    if stragglers.leader is not None:
+        found.append((stragglers.leader.rank,))
+    together = tuple(sorted(straggler.rank for straggler in stragglers.found))
+    return list(dict.fromkeys([*found, together] if len(together) > 1 else found))
+
+
+def mean_ms(ns: Int) -> float:
+    """Mean over a rank's steps, ms."""
+    return float(np.mean(ns)) / 1e6 if len(ns) else 0.0

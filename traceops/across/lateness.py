@@ -1,0 +1,217 @@
+"""Who is waited for, and why: charges each moment that a rank is held up to the rank whose delay it comes from."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.across.match import Matching, waits_by_rank
+from traceops.across.replay.graph import WORK, Graph, RankNodes, spent_before
+from traceops.core.arrays import Int
+from traceops.core.intervals import intersect, subtract, union
+from traceops.measure.program import FOLLOWS_NS
+from traceops.measure.summary import RankSummary
+
+CAUSES = ("gpu_compute", "host", "input", "copy", "unknown")
+_CAUSE_OF = {
+    "compute": "gpu_compute",
+    "memory": "copy",
+    "idle_input": "input",
+    "idle_sync": "host",
+    "idle_host": "host",
+    "masked": "host",
+}
+_BEFORE = "unknown"  # what lies before the window
+
+Shares = dict[tuple[int, str], float]  # (rank, cause) -> ns
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """Waiting in ns by the rank that caused it, CAUSES and step of `steps`: `caused[rank]` has shape (causes, steps).
+
+    `waited[rank]` is what the rank itself was held up, per step. Both count only moments in which the
+    waiting rank had nothing else to do [docs/metrics.md, who causes the wait].
+    """
+
+    steps: tuple[int, ...]
+    caused: dict[int, NDArray[np.float64]]
+    waited: dict[int, NDArray[np.float64]]
+
+    @cached_property
+    def total_ns(self) -> float:
+        """All waiting of all ranks."""
+        return float(sum(own.sum() for own in self.waited.values()))
+
+    def share(self, rank: int) -> float | None:
+        """Part of all waiting that this rank caused; None where nobody waited."""
+        return float(self.caused[rank].sum()) / self.total_ns if self.total_ns > 0 else None
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """One rank's own time at the moments that matter, as plain lists."""
+
+    summary: RankSummary
+    nodes: RankNodes
+    held_up: list[int]  # per node: how long the rank had nothing to do but wait for the last member
+    at_begin: Int  # own time by WORK at the beginning and the end of each node
+    at_end: Int
+    step: list[int]  # index into the graph's steps of each node, -1 outside
+
+
+def measure_lateness(ranks: Sequence[RankSummary], matching: Matching, graph: Graph) -> Lateness:
+    """Charge waiting along the chain to its roots [docs/metrics.md, who causes the wait].
+
+    For each collective that holds a rank up, the own time of the member that came last is compared with
+    the waiting rank's, since both left the last collective of the step before: the work in which the
+    late one spent more is the cause. What either of them had waited for others since then is carried
+    along, so that a rank that was late because it had waited passes the charge on.
+    """
+    waits = waits_by_rank(matching, ranks)
+    positions: dict[int, list[int]] = defaultdict(list)
+    for members, kind in zip(graph.members, graph.kind, strict=True):
+        for (rank, node), (_, position) in zip(members, matching.collectives[kind].members, strict=True):
+            own = positions[rank]
+            own.extend([0] * (node + 1 - len(own)))
+            own[node] = position
+    state = {
+        s.rank: _rank(s, graph, np.array(positions[s.rank], dtype=np.int64), waits[s.rank]) for s in ranks
+    }
+    caused = {rank: np.zeros((len(CAUSES), len(graph.steps))) for rank in state}
+    waited = {rank: np.zeros(len(graph.steps)) for rank in state}
+    charged: dict[int, Shares] = {rank: {} for rank in state}  # since the rank's origin
+    origin = {rank: (-1, int(own.nodes.begin[own.nodes.first_edge])) for rank, own in state.items()}
+    step_of = dict.fromkeys(state, -1)
+    latest = dict.fromkeys(state, -1)
+    last_of = [matching.collectives[kind].last_rank for kind in graph.kind]
+    number_of = {
+        (rank, node): number for number, members in enumerate(graph.members) for rank, node in members
+    }
+    for number, members in enumerate(graph.members):
+        for rank, node in members:
+            step = state[rank].step[node]
+            if step != step_of[rank] and step >= 0:
+                step_of[rank] = step
+                if latest[rank] >= 0:
+                    origin[rank] = (latest[rank], int(state[rank].nodes.end[latest[rank]]))
+                    charged[rank] = {}
+            latest[rank] = node
+        if last_of[number] is None:
+            continue
+        root = None
+        for rank, node in members:
+            ns = state[rank].held_up[node]
+            if ns <= 0 or rank == last_of[number]:
+                continue
+            if root is None:
+                root = _came_on_its_own(graph, state, last_of, number_of, number)
+            shares = _shares(state, origin, charged, root, (rank, node))
+            total = sum(shares.values())
+            for (who, cause), part in shares.items():
+                amount = ns * part / total
+                charged[rank][who, cause] = charged[rank].get((who, cause), 0.0) + amount
+                if state[rank].step[node] >= 0:
+                    caused[who][CAUSES.index(cause), state[rank].step[node]] += amount
+            if state[rank].step[node] >= 0:
+                waited[rank][state[rank].step[node]] += ns
+    return Lateness(graph.steps, caused, waited)
+
+
+def _rank(summary: RankSummary, graph: Graph, positions: Int, waits: tuple[Int, Int, Int]) -> _Rank:
+    comm, program, nodes = summary.comm, summary.program, graph.ranks[summary.rank]
+    start, turn, end = waits
+    held = intersect(
+        union(program.join_start, program.join_end), subtract(union(start, turn), union(turn, end))
+    )
+    begins, ends = comm.start[positions], comm.end[positions]
+    turns = dict(zip(zip(start.tolist(), end.tolist(), strict=True), turn.tolist(), strict=True))
+    turn_of = np.array(
+        [turns[key] for key in zip(begins.tolist(), ends.tolist(), strict=True)], dtype=np.int64
+    )
+    # A moment in which several collectives wait is charged once, to the one whose wait ends first.
+    order = np.argsort(turn_of, kind="stable")
+    reached = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(turn_of[order])[:-1]))
+    since = np.minimum(np.maximum(begins[order], reached), turn_of[order])
+    held_up = np.zeros(len(positions), dtype=np.int64)
+    held_up[order] = held.within(since, turn_of[order])
+    numbers = summary.step_numbers[np.clip(comm.step[positions], 0, len(summary.step_numbers) - 1)]
+    index = {number: i for i, number in enumerate(graph.steps)}
+    inside = (comm.step[positions] >= 0) & (comm.step[positions] < len(summary.step_numbers))
+    return _Rank(
+        summary,
+        nodes,
+        held_up.tolist(),
+        spent_before(program, begins),
+        spent_before(program, ends),
+        [index.get(int(n), -1) if ok else -1 for n, ok in zip(numbers, inside, strict=True)],
+    )
+
+
+def _came_on_its_own(
+    graph: Graph,
+    state: Mapping[int, _Rank],
+    last_of: Sequence[int | None],
+    number_of: Mapping[tuple[int, int], int],
+    number: int,
+) -> tuple[int, int]:
+    """The rank and node that the last arrival goes back to, through collectives that it had to follow."""
+    rank = last_of[number]
+    assert rank is not None
+    node = dict(graph.members[number])[rank]
+    for _ in range(len(graph.members)):
+        nodes = state[rank].nodes
+        before = int(nodes.after[node])
+        # It followed another collective if that ended after its own work was done, and just before it began.
+        freed = int(nodes.end[before]) if before >= 0 else 0
+        if before < 0 or freed <= int(nodes.standing[node]) or int(nodes.begin[node]) - freed > FOLLOWS_NS:
+            break
+        earlier = number_of[rank, before]
+        other = last_of[earlier]
+        if other is None:
+            break
+        rank, node = other, dict(graph.members[earlier])[other]
+    return rank, node
+
+
+def _shares(
+    state: Mapping[int, _Rank],
+    origin: Mapping[int, tuple[int, int]],
+    charged: Mapping[int, Shares],
+    late: tuple[int, int],
+    waiting: tuple[int, int],
+) -> Shares:
+    """How the lateness of one rank over another divides over ranks and causes; positive, not scaled."""
+    (rank, node), (other, other_node) = late, waiting
+    if rank == other:
+        return {(rank, _BEFORE): 1.0}
+    shares: Shares = defaultdict(float)
+    own, others = (
+        _since_origin(state[rank], origin[rank], node),
+        _since_origin(state[other], origin[other], other_node),
+    )
+    on_gpu = state[rank].summary.on_gpu
+    for bucket, more in zip(WORK, (own - others).tolist(), strict=True):
+        cause = _CAUSE_OF.get(bucket, "unknown")
+        cause = "host" if cause == "gpu_compute" and not on_gpu else cause
+        # Less work than the other's is the other's own delay, which counts against the charge.
+        shares[rank if more > 0 else other, cause] += more
+    for key, ns in charged[rank].items():
+        shares[key] += ns
+    for key, ns in charged[other].items():
+        shares[key] -= ns
+    shares[rank, _BEFORE] += origin[rank][1] - origin[other][1]
+    positive = {key: ns for key, ns in shares.items() if ns > 0 and key[0] != other}
+    return positive or {(rank, "unknown"): 1.0}
+
+
+def _since_origin(own: _Rank, origin: tuple[int, int], node: int) -> NDArray[np.int64]:
+    """Own time by WORK from the rank's origin to the beginning of the node, ns."""
+    before = own.at_end[origin[0]] if origin[0] >= 0 else own.at_begin[0] * 0
+    spent: NDArray[np.int64] = own.at_begin[node] - before
+    return spent

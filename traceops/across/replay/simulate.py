@@ -1,0 +1,167 @@
+"""Runs the graph: when each collective ends and each step is over, under one change or none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.across.replay.graph import WORK, Graph, RankNodes
+from traceops.core.arrays import Int
+from traceops.measure.program import NEVER
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a replay does otherwise: ranks that run another's program, own time that vanishes, other transfers."""
+
+    program_of: Mapping[int, int] = field(default_factory=dict)  # rank -> the rank whose program it runs
+    without: tuple[str, ...] = ()  # of WORK
+    without_on: tuple[int, ...] | None = None  # the ranks it vanishes on; None: all
+    transfer: Int | None = None
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Simulated ends of steps (rank -> edges, ns).
+
+    `waited_for[rank]` is what the other members of its collectives waited for the rank that came last, ns.
+    """
+
+    edges: dict[int, NDArray[np.int64]]
+    waited_for: dict[int, int]
+
+    def step_ns(self) -> NDArray[np.float64]:
+        """Duration of each step, ns: the median over ranks."""
+        steps: NDArray[np.float64] = np.median([np.diff(own) for own in self.edges.values()], axis=0)
+        return steps
+
+
+def measured_step_ns(graph: Graph) -> NDArray[np.float64]:
+    """Duration of each step as measured, ns: the median over ranks."""
+    own = [np.diff(nodes.begin[graph.edges[rank]]) for rank, nodes in graph.ranks.items()]
+    steps: NDArray[np.float64] = np.median(own, axis=0)
+    return steps
+
+
+def simulate(graph: Graph, change: Change | None = None) -> Replay:
+    """Replay all steps. A rank's own time passes as measured; at a join it waits for the simulated end.
+
+    [what-if replay on the collective graph: docs/metrics.md]
+    """
+    as_measured, change = change is None, change or Change()
+    programs = {}
+    for rank, nodes in graph.ranks.items():
+        source = change.program_of.get(rank, rank)
+        own = nodes if source == rank else relabelled(graph.ranks[source], nodes)
+        spared = change.without_on is not None and rank not in change.without_on
+        without = () if spared else change.without
+        programs[rank] = _Run(own, graph.collective_of[rank], without, keep_lead=as_measured)
+    transfer = (graph.transfer if change.transfer is None else change.transfer).tolist()
+    ends: list[int] = []
+    waited_for = dict.fromkeys(graph.ranks, 0)
+    for number, members in enumerate(graph.members):
+        begins = [programs[rank].begin(node, ends) for rank, node in members]
+        latest = max(begins)
+        waited_for[members[begins.index(latest)][0]] += len(begins) * latest - sum(begins)
+        ends.append(latest + transfer[number])
+    edges = {
+        rank: np.array([programs[rank].begin(node, ends) for node in own.tolist()], dtype=np.int64)
+        for rank, own in graph.edges.items()
+    }
+    return Replay(edges, waited_for)
+
+
+def relabelled(source: RankNodes, target: RankNodes) -> RankNodes:
+    """The program of `source` with its nodes in the order of `target`.
+
+    A node that only the target has begins with the one before it; a join for one that only the source has goes.
+    """
+    if source.labels == target.labels:
+        return source
+    at = {label: node for node, label in enumerate(source.labels)}
+    same = np.array([at.get(label, -1) for label in target.labels], dtype=np.int64)
+    known = np.flatnonzero(same >= 0)
+    before = np.maximum(np.searchsorted(known, np.arange(len(same)), side="right") - 1, 0)
+    take = same[known[before]]
+    to = np.full(len(source.labels), -1, dtype=np.int64)
+    to[same[known]] = known
+    after = source.after[take]
+    return replace(
+        source,
+        labels=target.labels,
+        first_edge=target.first_edge,
+        work=source.work[take],
+        delay=np.where(same >= 0, source.delay[take], 0),
+        after=np.where((same >= 0) & (after >= 0), to[after], -1),
+        stands_at=source.stands_at[take],
+        standing=source.standing[take],
+        join_node=to[source.join_node],
+        host=source.host[take],
+        host_input=source.host_input[take],
+        spent=source.spent[take],
+        begin=source.begin[take],
+        end=source.end[take],
+    )
+
+
+def _lead(nodes: RankNodes) -> int:
+    """How far the host had run ahead before the window, ns: while its rank waited, which a change may end."""
+    first = (nodes.host > NEVER) & (nodes.stands_at <= nodes.stands_at[nodes.first_edge + 1])
+    return max(int((nodes.standing - nodes.host)[first].min()), 0) if first.any() else 0
+
+
+class _Run:
+    """One rank while it is replayed: how far it is behind its own time after each of its joins and launches."""
+
+    def __init__(
+        self, nodes: RankNodes, collective_of: Int, without: tuple[str, ...], keep_lead: bool
+    ) -> None:
+        work, join_work, host = nodes.work, nodes.join_work, nodes.host
+        if not keep_lead:
+            host = host + _lead(nodes)
+        if without:
+            gone = [WORK.index(name) for name in without]
+            work = work - nodes.spent[:, gone].sum(axis=1)
+            join_work = join_work - nodes.join_spent[:, gone].sum(axis=1)
+            if "idle_input" in without:
+                host = host - nodes.host_input
+            if "idle_host" in without:
+                host = np.full_like(host, NEVER)
+        # What may hold the rank up, in the order of its time: joins, each until its collective ends, and launches.
+        # How far the launches before a node hold it up is known beforehand.
+        moment = np.concatenate((nodes.joined_at, nodes.stands_at))
+        order = np.argsort(moment, kind="stable")
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        late = np.concatenate((np.full(len(join_work), NEVER), host - work))[order]
+        behind = np.maximum(np.maximum.accumulate(late), 0)[place[len(join_work) :]]
+        self._work: list[int] = work.tolist()
+        self._launched: list[int] = (work + behind).tolist()
+        self._delay: list[int] = nodes.delay.tolist()
+        # A join for a node that is not there holds nothing up.
+        joins = order[order < len(join_work)]
+        joins = joins[nodes.join_node[joins] >= 0]
+        self._joins: list[int] = collective_of[nodes.join_node[joins]].tolist()
+        self._join_work: list[int] = join_work[joins].tolist()
+        self._joins_before: list[int] = np.searchsorted(place[joins], place[len(join_work) :]).tolist()
+        self._held_up = [0]  # by the first joins
+        self._after: list[int] = np.where(nodes.after >= 0, collective_of[nodes.after], -1).tolist()
+
+    def begin(self, node: int, ends: list[int]) -> int:
+        """When the node begins, given the ends of the collectives before it."""
+        held_up, joins = self._held_up, self._joins_before[node]
+        while len(held_up) <= joins:
+            join = len(held_up) - 1
+            number = self._joins[join]
+            behind = ends[number] - self._join_work[join] if 0 <= number < len(ends) else 0
+            held_up.append(max(held_up[-1], behind))
+        moment, launched = self._work[node] + held_up[joins], self._launched[node]
+        if launched > moment:
+            moment = launched
+        after = self._after[node]
+        if 0 <= after < len(ends) and ends[after] > moment:
+            moment = ends[after]
+        return moment + self._delay[node]

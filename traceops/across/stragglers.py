@@ -1,0 +1,277 @@
+"""TO-S001 and TO-S002: ranks that make the others wait, why, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.across.lateness import CAUSES, Lateness
+from traceops.across.replay.graph import WORK, Graph
+from traceops.across.replay.simulate import simulate
+from traceops.across.replay.what_if import HOST, LOADING, Replays, cure
+from traceops.measure.program import NEVER
+
+LEAST_SHARE = 0.10  # of all waiting: who causes less is not looked at
+MOST_CANDIDATES = 16
+MOST_COMPARED = 128  # peers in the permutation test
+_MATTERS = 0.02  # of the step: what a rank must save beside the others to be counted among them
+LATE_STEP = 0.05  # of the step: what a rank must cost in a step to be late in it
+_OF_WORST = 0.25  # of what it costs in its worst step: the least that a late step costs
+_HIDDEN = 0.1  # of the step: what the cure of a rank must add that is late only behind others
+_MOST_HIDDEN = 2  # ranks whose cure alone adds nothing, because they hide each other
+_COVERS = 0.80  # of the lateness: what a cause must explain to be named
+_SHUFFLES = 2000
+_SEED = 20200
+
+Steps = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that others wait for. Times in ns.
+
+    `saved` is per step what the step gains if this rank runs as its peers do, the other stragglers being
+    cured already; `alone` what it gains if only this one is cured. `chance` is the probability that ranks
+    whose steps were dealt at random would show one as late. `caused` is by CAUSES, a step. `apart` says
+    whether its own time in its late steps lies beyond what its peers differ by among themselves.
+    """
+
+    rank: int
+    share: float
+    caused: dict[str, float]
+    cause: str
+    saved: Steps
+    alone: Steps
+    late_steps: tuple[int, ...]
+    chance: float
+    apart: bool
+
+
+@dataclass(frozen=True)
+class Stragglers:
+    """Those that matter, most saved first; `leader` caused most of the waiting, whether or not it costs anything.
+
+    `joint_ns` are the step times with all of `found` cured, `host_share` the part of those that would go
+    if no host were ever late: a job that its hosts bound anyway has a slowest one by nature. `alone` is the
+    rank that caused most of the waiting if no other runs its program, so that nothing can be compared.
+    """
+
+    found: tuple[Straggler, ...]
+    leader: Straggler | None
+    step_ns: Steps
+    joint_ns: Steps | None
+    host_share: float
+    alone: int | None
+
+
+def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
+    """Find the smallest set of ranks whose cure explains what curing all candidates saves."""
+    graph, base = replays.graph, replays.base.step_ns()
+    shares = {rank: lateness.share(rank) or 0.0 for rank in graph.ranks}
+    most = max(shares, key=lambda rank: (shares[rank], -rank))
+    alone = most if shares[most] >= LEAST_SHARE and not graph.peers(most) else None
+    order = sorted((rank for rank in shares if graph.peers(rank)), key=lambda rank: (-shares[rank], rank))
+    leader = order[0] if order and shares[order[0]] >= LEAST_SHARE else None
+    chosen = [rank for rank in order if shares[rank] >= LEAST_SHARE][:MOST_CANDIDATES]
+    while chosen and cure(graph, chosen) is None:
+        chosen.pop()  # somebody has to show how fast a rank can be
+    chosen = _needed(replays, _with_hidden(replays, chosen)) if chosen else []
+    with_all = _steps(replays, chosen) if chosen else None
+    found = [_straggler(replays, lateness, rank, chosen) for rank in chosen]
+    found.sort(key=lambda straggler: -float(straggler.saved.mean()))
+    first = next((s for s in found if s.rank == leader), None)
+    if leader is not None and first is None:
+        first = _straggler(replays, lateness, leader, [leader])
+    host_share = 0.0
+    cured = cure(graph, chosen)
+    if with_all is not None and cured is not None:
+        in_time = simulate(graph, replace(cured, without=HOST)).step_ns()
+        host_share = float((with_all - in_time).mean() / with_all.mean())
+    return Stragglers(tuple(found), first, base, with_all, host_share, alone)
+
+
+def _steps(replays: Replays, cured: Sequence[int]) -> Steps | None:
+    replay = replays.cured(cured)
+    return None if replay is None else replay.step_ns()
+
+
+def _with_hidden(replays: Replays, chosen: Sequence[int]) -> list[int]:
+    """Adds ranks that are seen to be late only once the later ones are cured, even several that hide each other."""
+    chosen, sure = list(chosen), len(chosen)
+    least = _HIDDEN * float(replays.base.step_ns().mean())
+    while len(chosen) < MOST_CANDIDATES and (replay := replays.cured(chosen)) is not None:
+        blamed = {r: ns for r, ns in replay.waited_for.items() if r not in chosen and replays.graph.peers(r)}
+        worst = max(blamed, key=lambda r: blamed[r], default=None)
+        if worst is None or blamed[worst] < _MATTERS * replays.base.step_ns().sum() * (
+            len(replays.graph.ranks) - 1
+        ):
+            break
+        steps = _steps(replays, [*chosen, worst])
+        if steps is None or len(chosen) - sure >= _MOST_HIDDEN:
+            break
+        chosen.append(worst)
+        before = _steps(replays, chosen[:sure])
+        if before is not None and (before - steps).mean() >= least:
+            sure = len(chosen)
+    return chosen[:sure]
+
+
+def _needed(replays: Replays, chosen: list[int]) -> list[int]:
+    """Leaves out, least blamed first, ranks whose cure adds nothing to that of the others."""
+    base, with_all = replays.base.step_ns(), _steps(replays, chosen)
+    for rank in reversed(list(chosen)):
+        rest = [other for other in chosen if other != rank]
+        without = _steps(replays, rest)
+        if with_all is not None and without is not None:
+            gain = (without - with_all) / base.mean()
+            if gain.mean() < _MATTERS and gain.max() < 2 * LATE_STEP:
+                chosen, with_all = rest, without
+    return chosen
+
+
+def _straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence[int]) -> Straggler:
+    graph, base = replays.graph, replays.base.step_ns()
+    rest = [other for other in chosen if other != rank]
+    without, with_all, only = _steps(replays, rest), _steps(replays, chosen), _steps(replays, [rank])
+    saved = base * 0 if with_all is None or without is None else without - with_all
+    peers = [peer for peer in graph.peers(rank) if peer not in chosen]
+    own, others = _own_steps(graph, rank), np.array([_own_steps(graph, peer) for peer in peers])
+    in_late = _late(saved, base)
+    if len(others) and not in_late.sum() > len(base) / 2:
+        # The others may feel it a step later than it took place.
+        in_late = _late(own - np.median(others, axis=0), base)
+    late = [step for step, is_late in zip(lateness.steps, in_late, strict=True) if is_late]
+    in_late = in_late if late else ~in_late
+    share = lateness.share(rank) or 0.0
+    if share < LEAST_SHARE and rest and (replay := replays.cured(rest)) is not None:
+        waited_for = replay.waited_for  # who was hidden behind the others shows without them
+        share = waited_for[rank] / max(sum(waited_for.values()), 1)
+    return Straggler(
+        rank=rank,
+        share=share,
+        caused=dict(zip(CAUSES, (lateness.caused[rank].sum(axis=1) / len(base)).tolist(), strict=True)),
+        cause=_cause(replays, lateness, rank, peers, rest, saved),
+        saved=saved,
+        alone=base * 0 if only is None else base - only,
+        late_steps=tuple(late),
+        chance=chance(own, others),
+        apart=len(others) > 0 and _apart(own[in_late], others[:, in_late]),
+    )
+
+
+def _cause(
+    replays: Replays, lateness: Lateness, rank: int, peers: Sequence[int], rest: Sequence[int], saved: Steps
+) -> str:
+    """The cause that covers most of the charge, if it covers enough of it; else what a replay shows.
+
+    Ranks that wait for one that is late for another reason let their hosts run ahead; then that rank
+    alone shows idle time for its host, though its host is no slower than theirs. Such time does not
+    count against the cause.
+    """
+    graph = replays.graph
+    charged = dict(zip(CAUSES, lateness.caused[rank].sum(axis=1).tolist(), strict=True))
+    total = sum(charged.values())
+    if not _loads_longer(graph, rank, peers, 0.5 * charged["input"] / max(len(peers), 1)):
+        # It loads as long as they do; what they wait for it elsewhere only hides theirs.
+        charged["host"] += charged.pop("input")
+    best = max(charged, key=lambda cause: charged[cause])
+    if best in ("input", "gpu_compute", "copy") and total > 0:
+        own, others = host_ns(graph, rank), [ns for peer in peers if (ns := host_ns(graph, peer)) is not None]
+        if own is not None and others and own - float(np.median(others)) < 0.2 * total / max(len(peers), 1):
+            total -= charged["host"]
+    if (
+        best != "unknown"
+        and charged[best] >= _COVERS * total > 0
+        and (lateness.share(rank) or 0) >= LEAST_SHARE
+    ):
+        return best
+    return _cause_by_replay(replays, rank, peers, rest, float(saved.mean()))
+
+
+def _cause_by_replay(
+    replays: Replays, rank: int, peers: Sequence[int], rest: Sequence[int], saved: float
+) -> str:
+    """The kind of work whose loss on this rank alone saves what its cure does, the others being cured."""
+    graph = replays.graph
+    others, cured = cure(graph, rest), _steps(replays, rest)
+    if others is None or cured is None or not peers or saved <= 0:
+        return "unknown"
+    before = cured.mean()
+    for cause, work in (("input", LOADING), ("copy", ("memory",)), ("host", HOST)):
+        if cause == "input" and not _loads_longer(graph, rank, peers, 0.5 * saved * len(graph.steps)):
+            continue
+        without = simulate(graph, replace(others, without=work, without_on=(rank,))).step_ns().mean()
+        if before - without >= _COVERS * saved:
+            return cause
+    compute = WORK.index("compute")
+    more = _spent(graph, rank)[compute] - np.median([_spent(graph, peer)[compute] for peer in peers])
+    return "gpu_compute" if more / max(len(graph.steps), 1) >= _COVERS * saved else "unknown"
+
+
+def _spent(graph: Graph, rank: int) -> NDArray[np.int64]:
+    """Own time of a rank over the window by WORK, ns."""
+    nodes = graph.ranks[rank]
+    spent: NDArray[np.int64] = nodes.spent[graph.edges[rank][-1]] - nodes.spent[graph.edges[rank][0]]
+    return spent
+
+
+def _late(more: Steps, base: Steps) -> NDArray[np.bool_]:
+    """The steps in which a rank is late, by what it takes more or costs in each, ns."""
+    late: NDArray[np.bool_] = more >= max(LATE_STEP * float(np.median(base)), _OF_WORST * float(more.max()))
+    return late
+
+
+def _apart(own: Steps, others: NDArray[np.float64]) -> bool:
+    """Whether a rank is no mere slowest of many: as far beyond the slowest peer as that is twice beyond the median."""
+    means = others.mean(axis=1)
+    slowest = float(means.max())
+    return float(own.mean()) >= slowest + 2 * (slowest - float(np.median(means)))
+
+
+def _own_steps(graph: Graph, rank: int) -> Steps:
+    """Own time of a rank in each step: what is left of it without waiting, ns."""
+    own: Steps = np.diff(graph.ranks[rank].work[graph.edges[rank]]).astype(float)
+    return own
+
+
+def _loads_longer(graph: Graph, rank: int, peers: Sequence[int], least_ns: float) -> bool:
+    """Whether this rank's host spends that much more of the window in data loading than its median peer's."""
+    own = _loading_ns(graph, rank)
+    others = [ns for peer in peers if (ns := _loading_ns(graph, peer)) is not None]
+    return own is None or not others or own - float(np.median(others)) >= least_ns
+
+
+def _loading_ns(graph: Graph, rank: int) -> float | None:
+    nodes = graph.ranks[rank]
+    known = nodes.host > NEVER
+    return float(nodes.host_input[known].max()) if known.any() else None
+
+
+def host_ns(graph: Graph, rank: int) -> float | None:
+    """The host's own time over the window without data loading, ns; None where launches are not known."""
+    nodes = graph.ranks[rank]
+    known = np.flatnonzero(nodes.host > NEVER)
+    if len(known) < 2:
+        return None
+    own = (nodes.host - nodes.host_input)[known]
+    return float(own.max() - own.min())
+
+
+def chance(own: Steps, others: NDArray[np.float64]) -> float:
+    """Probability that some rank looks as late as this one if (rank, step) cells were dealt at random.
+
+    A permutation test on the largest mean over a rank's steps; `others` has shape (ranks, steps). [Good 2005]
+    """
+    if not len(others) or not own.sum():
+        return 1.0
+    thinned = others[:: len(others) // MOST_COMPARED + 1]
+    cells = np.concatenate((own[None, :], thinned))
+    observed = float(own.mean())
+    random = np.random.default_rng(_SEED)
+    flat = np.tile(cells.ravel(), (_SHUFFLES, 1))
+    dealt = random.permuted(flat, axis=1).reshape(_SHUFFLES, *cells.shape)
+    hits = int((dealt.mean(axis=2).max(axis=1) >= observed * (1 - 1e-9)).sum())
+    return (hits + 1) / (_SHUFFLES + 1)

@@ -1,0 +1,1 @@
+"""Nouns, words, units and errors that every other package uses."""

@@ -1,0 +1,18 @@
+"""Finds the data that ships beside the code, from a checkout and from an installed wheel alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from traceops.core.errors import InputError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def bundled(*parts: str) -> Path:
+    """Path of a bundled file such as ``bundled("runners", "train.py")``."""
+    for root in (_PACKAGE / "_bundled", _PACKAGE.parent):
+        path = root.joinpath(*parts)
+        if path.exists():
+            return path
+    raise InputError(f"{'/'.join(parts)} is missing from this installation of traceops; reinstall it")

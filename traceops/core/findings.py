@@ -1,0 +1,57 @@
+"""What a rule finds: the finding, its evidence, and whether the rule could be judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["error", "warning", "info"]
+Confidence = Literal["high", "medium", "low"]
+Status = Literal["fired", "clear", "not_evaluated"]
+
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
+CONFIDENCES: tuple[Confidence, ...] = ("low", "medium", "high")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One number behind a finding; `peers` is the median peer's, where a rank is compared with others.
+
+    A line quoted from a file instead has its text as `value`, and `file` and `line` (from 1) say where it stands.
+    """
+
+    metric: str
+    value: float | int | str | None
+    unit: str = ""
+    threshold: float | None = None
+    rank: int | None = None
+    step: int | None = None
+    peers: float | None = None
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong, the proof of it, what it costs a step and what to do."""
+
+    rule: str
+    severity: Severity
+    confidence: Confidence
+    title: str
+    message: str
+    evidence: tuple[Evidence, ...]
+    ranks: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+    impact_ms: float | None = None
+    cause: str | None = None
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Whether a rule could be judged, and how it came out."""
+
+    rule: str
+    status: Status
+    reason: str = ""

@@ -1,0 +1,114 @@
+"""Sets of disjoint time intervals as two sorted int64 arrays; all lengths are exact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.core.arrays import Int
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Sorted, disjoint, non-empty half-open intervals [start, end), in ns."""
+
+    start: Int
+    end: Int
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def total(self) -> int:
+        """Summed length, ns."""
+        return int((self.end - self.start).sum())
+
+    def holds(self, t: Int) -> NDArray[np.bool_]:
+        """Whether each moment lies in the set."""
+        if not len(self):
+            return np.zeros(len(t), dtype=bool)
+        at = np.searchsorted(self.start, t, side="right") - 1
+        held: NDArray[np.bool_] = (at >= 0) & (self.end[np.maximum(at, 0)] > t)
+        return held
+
+    def covered_before(self, t: Int) -> Int:
+        """Length of the set that lies before each `t`; differences give the length inside any bin."""
+        if not len(self):
+            return np.zeros(np.shape(t), dtype=np.int64)
+        before = np.concatenate(([0], np.cumsum(self.end - self.start)))
+        at = np.searchsorted(self.start, t, side="right")
+        last = np.maximum(at - 1, 0)
+        overshoot = np.where(at > 0, np.maximum(self.end[last] - t, 0), 0)
+        covered: Int = before[at] - overshoot
+        return covered
+
+    def within(self, start: Int, end: Int) -> Int:
+        """Length of the set inside each bin [start, end)."""
+        return self.covered_before(end) - self.covered_before(start)
+
+
+def empty() -> Intervals:
+    """The empty set."""
+    return Intervals(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+
+
+def union(start: Int, end: Int) -> Intervals:
+    """Merge intervals in any order; empty and inverted ones count for nothing."""
+    keep = end > start
+    if np.count_nonzero(keep) < len(keep):
+        start, end = start[keep], end[keep]
+    if not len(start):
+        return empty()
+    if np.count_nonzero(start[1:] < start[:-1]):
+        order = np.argsort(start, kind="stable")  # fast on what is nearly in order, as traces are
+        start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    opens = np.ones(len(start), dtype=bool)
+    np.greater(start[1:], reach[:-1], out=opens[1:])
+    first = np.flatnonzero(opens)
+    last = np.empty_like(first)
+    last[:-1], last[-1] = first[1:] - 1, len(start) - 1
+    return Intervals(start[first], reach[last])
+
+
+def merge(*sets: Intervals) -> Intervals:
+    """Union of sets."""
+    return union(np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets]))
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """Time in both sets."""
+    few, many = (a, b) if len(a) <= len(b) else (b, a)
+    if not len(few):
+        return empty()
+    first = np.searchsorted(many.end, few.start, side="right")
+    count = np.searchsorted(many.start, few.end, side="left") - first
+    of_few = np.repeat(np.arange(len(few)), count)
+    of_many = np.arange(len(of_few)) + np.repeat(first - np.cumsum(count) + count, count)
+    return union(
+        np.maximum(few.start[of_few], many.start[of_many]), np.minimum(few.end[of_few], many.end[of_many])
+    )
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """Time in `a` but not in `b`."""
+    if not len(a) or not len(b):
+        return a
+    ever = np.iinfo(np.int64)
+    around = Intervals(np.concatenate(([ever.min], b.end)), np.concatenate((b.start, [ever.max])))
+    return intersect(a, around)
+
+
+def clip(a: Intervals, start: int, end: int) -> Intervals:
+    """The part of `a` inside [start, end)."""
+    return union(np.maximum(a.start, start), np.minimum(a.end, end))
+
+
+def split_at(a: Intervals, cuts: Int) -> Intervals:
+    """The same time, with intervals cut at the given moments (the result may touch itself)."""
+    cuts = np.unique(cuts[a.holds(cuts)])
+    cuts = cuts[a.start[np.searchsorted(a.start, cuts, side="right") - 1] != cuts]
+    at = np.searchsorted(a.start, cuts)
+    return Intervals(np.insert(a.start, at, cuts), np.insert(a.end, at - 1, cuts))

@@ -1,0 +1,77 @@
+"""Lines of a text file of any size: numbered, decoded, cut to a bounded length, without terminal escapes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from traceops.traces.source import Damaged, chunks, open_binary
+
+LONGEST_LINE = 1 << 14
+_ENDS = re.compile(rb"\r\n|\n|\r")  # progress bars end theirs with \r, and messages follow on the same line
+_ESCAPE = re.compile(r"\x1b(?:\[[0-9;:?]{0,32}[A-Za-z]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_])")
+
+
+def blocks(path: str) -> Iterator[tuple[int, bytes]]:
+    """Pieces of whole lines with the number of their first line; overlong lines are cut, gzip is unzipped.
+
+    Where a gzip stream is damaged, the blocks end with what was readable. Raises InputError where the file
+    cannot be read.
+    """
+    number, pending, overlong = 1, b"", False
+    with open_binary(path) as file:
+        try:
+            for chunk in chunks(file):
+                if overlong:  # the rest of a line whose beginning was passed on
+                    end = _first_end(chunk)
+                    if end is None:
+                        continue
+                    chunk, overlong = chunk[end:], False
+                block = pending + chunk
+                last = max(block.rfind(b"\n"), block.rfind(b"\r", 0, -1)) + 1
+                pending = block[last:]
+                if last:
+                    yield number, block[:last]
+                    number += block.count(b"\n", 0, last)
+                if len(pending) > LONGEST_LINE:
+                    yield number, pending[:LONGEST_LINE]
+                    pending, overlong = b"", True
+        except Damaged:
+            pass
+    if pending:
+        yield number, pending
+
+
+def lines(block: bytes, number: int) -> Iterator[tuple[int, str]]:
+    """The lines of a block, each with its number, from `number`; only a newline counts as one."""
+    start = 0
+    for end in _ENDS.finditer(block):
+        if end.start() > start:
+            yield number, _text(block[start : end.start()])
+        else:
+            yield number, ""
+        number += end.group().endswith(b"\n")
+        start = end.end()
+    if start < len(block):
+        yield number, _text(block[start:])
+
+
+def text_lines(path: str) -> Iterator[tuple[int, str]]:
+    """All lines of a file."""
+    for number, block in blocks(path):
+        yield from lines(block, number)
+
+
+def holds_any(block: bytes, needles: Sequence[bytes]) -> bool:
+    """Whether any of the needles is in the block: far faster than a look at each line."""
+    return any(needle in block for needle in needles)
+
+
+def _first_end(chunk: bytes) -> int | None:
+    end = _ENDS.search(chunk)
+    return None if end is None else end.start()  # the end itself stays: it is counted as a line's
+
+
+def _text(line: bytes) -> str:
+    text = line[:LONGEST_LINE].decode(errors="replace")
+    return _ESCAPE.sub("", text) if "\x1b" in text else text

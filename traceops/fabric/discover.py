@@ -1,0 +1,82 @@
+"""Finds the files that tell of the fabric: beside a run's traces, or where the user says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from traceops.core.errors import InputError
+from traceops.fabric.fabric import Fabric
+from traceops.traces.source import is_remote
+
+_TEXTS = (".txt", ".log", ".out", ".err", ".xml", ".json", "")
+_BESIDE = (".txt", ".log", ".out", ".err", ".xml")  # of a folder with traces only these, not its JSON
+_MOST_FILES = 20_000
+_OWN = ("run.json", "manifest.json", "report.json", "pairs.json")
+
+
+def run_fabric(root: str, extra: Sequence[str | os.PathLike[str]] = ()) -> Fabric | None:
+    """The fabric's evidence in a run folder or beside traces, and in files named besides; None where there is none.
+
+    A run folder is searched in evidence/ and logs/, any other folder without its subfolders but these; remote
+    paths are not searched. Raises InputError for a file of `extra` that cannot be used.
+    """
+    files = [] if is_remote(root) else list(_beside(Path(root)))
+    if not files and not extra:
+        return None
+    from traceops.fabric.read import read_fabric  # most folders of traces hold nothing for it
+
+    fabric = read_fabric(files, [Path(path) for path in extra])
+    return fabric if fabric.tells or fabric.problems else None
+
+
+def named_fabric(paths: Sequence[str | os.PathLike[str]]) -> Fabric:
+    """The evidence in files and folders that the user names.
+
+    Raises InputError where a named file cannot be used, or nothing in them tells anything of a fabric.
+    """
+    given = [Path(path) for path in paths]
+    inside = [file for path in given if path.is_dir() for file in _walk(path)]
+    from traceops.fabric.read import read_fabric
+
+    fabric = read_fabric(inside, [path for path in given if not path.is_dir()])
+    if not fabric.tells:
+        listed = "".join(f"\n  {file}: {what}" for file, what in fabric.problems[:20])
+        raise InputError(
+            f"{', '.join(map(str, given))}: nothing of a fabric in there; give the output of `nvidia-smi topo -m`, a "
+            f"log written with NCCL_DEBUG=INFO, an XML of NCCL_TOPO_DUMP_FILE or a doctor.json{listed}"
+        )
+    return fabric
+
+
+def _beside(root: Path) -> Iterator[Path]:
+    if root.is_file():
+        return
+    if not (root / "run.json").is_file():
+        yield from _listed(root, _BESIDE)
+    for folder in (root / "evidence", root / "logs"):
+        if folder.is_dir():
+            yield from _walk(folder)
+
+
+def _listed(folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        if entry.is_file() and not entry.name.startswith(".") and Path(entry.name).suffix in suffixes:
+            yield Path(entry.path)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    count = 0
+    for parent, folders, _ in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for path in _listed(Path(parent), _TEXTS):
+            count += 1
+            if count > _MOST_FILES:
+                return
+            if path.name not in _OWN and not path.name.endswith(".trace.json"):
+                yield path

@@ -1,0 +1,187 @@
+"""The nouns of NCCL's log: communicators, connections, networks, and what was set and chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from traceops.fabric.model import Machine, Quote
+
+Transport = Literal["P2P", "SHM", "NET", "COLLNET", "NVLS"]
+# What a line says of a network that NCCL could or could not use. Normal on a machine without that network:
+# no_plugin, no external plugin is installed; no_device, the network has no device here; no_library, what drives it
+# is not installed; disabled, it is switched off by a setting, or NCCL gives no reason and warns of nothing. Failures:
+# plugin_missing, one that was asked for is not installed; plugin_failed, one was found
+# and did not start; device_failed, devices exist and cannot be used; no_interface, no interface fits what was asked
+# for; no_network, no network at all started, or not the one that was asked for.
+NetworkEventKind = Literal[
+    "no_plugin", "no_device", "no_library", "disabled",
+    "plugin_missing", "plugin_failed", "device_failed", "no_interface", "no_network",
+]  # fmt: skip
+NETWORK_FAILURES: tuple[NetworkEventKind, ...] = (
+    "plugin_missing", "plugin_failed", "device_failed", "no_interface", "no_network",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank of a communicator runs. cuda_device: as the process counts. nvml_device: as nvidia-smi counts."""
+
+    rank: int
+    host: str | None = None
+    pid: int | None = None
+    cuda_device: int | None = None
+    nvml_device: int | None = None
+    bus_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One rank sends to another: all channels of one way together; ranks count inside the communicator.
+
+    detail: what follows the transport (``CUMEM``, ``IPC``, ``direct pointer``, ``indirect``, ``IB``, ``Socket``,
+    ``AWS Libfabric``, …). channels: different channel numbers. device: the network device's number, of NET; where the
+    channels go over several devices, there is a connection for each. gdr: GPUDirect RDMA was used; both as the sender
+    says, or the receiver where only its lines are there. quote: of the first line. receive_devices and receive_gdr: as
+    the receiver says. A COLLNET connection goes to the network: its destination is its source. proxy: the rank whose
+    process sends, of NET, where that is another one (PXN: the GPU near the NIC, over NVLink).
+    """
+
+    source: int
+    destination: int
+    transport: Transport
+    detail: str
+    channels: int
+    quote: Quote
+    device: int | None = None
+    gdr: bool = False
+    receive_devices: tuple[int, ...] = ()
+    receive_gdr: bool | None = None
+    proxy: int | None = None
+
+
+@dataclass(frozen=True)
+class GraphBandwidth:
+    """What NCCL expects of one way to connect the ranks, from its own search; GB/s one way over all channels.
+
+    pattern: 4 ring, 1 and 3 trees, 5 NVLS [NCCL, graph.h]. intra and inter: inside hosts and between them.
+    The type is the farthest path used: ``NVL``, ``NVB``, ``C2C``, ``PIX``, ``PXB``, ``PXN``, ``PHB``, ``SYS``.
+    """
+
+    pattern: int
+    channels: int
+    intra_gbs: float
+    inter_gbs: float
+    intra_type: str | None
+    inter_type: str | None
+    quote: Quote
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """One NCCL communicator as its ranks' lines tell of it.
+
+    id: ``commId`` where NCCL says it (from 2.16; a split's is made of its parent's), else made of host, pid and
+    pointer. size: ranks it has; at_least: as many as its connections name, where nothing tells more. places: by rank,
+    as far as the lines name them. graphs: what NCCL found, each once. nodes: hosts, as NCCL counts. The
+    channels: that collectives, NVLink SHARP and messages may use. rings: the different orders of ranks, as far as they
+    fit into a line.
+    """
+
+    id: str
+    size: int
+    places: dict[int, Place] = field(default_factory=dict)
+    connections: tuple[Connection, ...] = ()
+    graphs: tuple[GraphBandwidth, ...] = ()
+    nodes: int | None = None
+    coll_channels: int | None = None
+    nvls_channels: int | None = None
+    p2p_channels: int | None = None
+    rings: tuple[tuple[int, ...], ...] = ()
+    at_least: bool = False
+
+
+@dataclass(frozen=True)
+class Network:
+    """What one process says of the network. plugin: ``Socket``, ``IB``, ``AWS Libfabric``, … as it stands there.
+
+    devices: numbers and names of what NCCL uses (``mlx5_0:1/RoCE``, ``eth0``). gdr: whether GPUDirect RDMA is on for
+    a device, by name. provider: of libfabric (``efa``), where the plugin says it.
+    """
+
+    host: str
+    pid: int
+    plugin: str
+    quote: Quote
+    devices: tuple[tuple[int, str], ...] = ()
+    gdr: dict[str, bool] = field(default_factory=dict)
+    provider: str | None = None
+
+
+@dataclass(frozen=True)
+class NetworkEvent:
+    """A line by which a network or its plugin is absent or failed; plugin: ``IB``, …, as far as told."""
+
+    kind: NetworkEventKind
+    host: str
+    pid: int
+    quote: Quote
+    plugin: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether this is a failure, rather than normal on a machine that has no such network."""
+        return self.kind in NETWORK_FAILURES
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What NCCL's tuner chose for an operation; calls: how often, bytes: smallest and largest. quote: the first.
+
+    op: ``AllReduce``, …, None before NCCL 2.23. algorithm: ``RING``, ``TREE``, ``NVLS``, …. protocol: ``LL``,
+    ``LL128``, ``SIMPLE``.
+    """
+
+    op: str | None
+    algorithm: str
+    protocol: str
+    calls: int
+    least_bytes: int
+    most_bytes: int
+    quote: Quote
+
+
+@dataclass(frozen=True)
+class NcclSetting:
+    """A variable that NCCL says was set; value: as far as the line tells."""
+
+    name: str
+    value: str
+    quote: Quote
+
+
+@dataclass(frozen=True)
+class NcclLog:
+    """What the NCCL lines of some files say; every tuple in the order of the lines, equal lines of ranks once.
+
+    cuda_driver: the CUDA version that the driver is for (``13.0``). network_events: also those that are normal.
+    plugin_failures: the failures among them: see `NetworkEventKind`. warnings: NCCL WARN.
+    machines: from ``=== System``, where the log has it; NICs are called ``NET0``, … as NCCL counts them.
+    choices: the tuner's, as far as the log has them. tuners: external tuner plugins in use. p2p_disabled: lines that
+    say that GPUs cannot reach each other directly. connections_left_out: beyond the most that are kept.
+    """
+
+    files: tuple[str, ...]
+    nccl_versions: tuple[str, ...] = ()
+    cuda_driver: str | None = None
+    communicators: tuple[Communicator, ...] = ()
+    networks: tuple[Network, ...] = ()
+    settings: tuple[NcclSetting, ...] = ()
+    plugin_failures: tuple[Quote, ...] = ()
+    warnings: tuple[Quote, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    network_events: tuple[NetworkEvent, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    tuners: tuple[str, ...] = ()
+    p2p_disabled: tuple[Quote, ...] = ()
+    connections_left_out: int = 0

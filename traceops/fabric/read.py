@@ -1,0 +1,115 @@
+"""Reads what was saved of the fabric: topology matrices, NCCL's logs, XML dumps, the doctor's measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from traceops.core.errors import InputError
+from traceops.fabric.fabric import Fabric
+from traceops.fabric.merge import merge_machines
+from traceops.fabric.model import Machine, Reference
+from traceops.fabric.nccl import GraphBandwidth
+from traceops.fabric.readers.nccl_log import holds_nccl_lines, read_nccl_log
+from traceops.fabric.readers.rocm_topo import looks_like_rocm_topo, read_rocm_topo
+from traceops.fabric.readers.topo_matrix import looks_like_topo_matrix, read_topo_matrices
+
+_HEAD = 1 << 16
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_ARCHIVES = (".tar", ".tgz", ".tar.gz", ".zip")
+
+
+@dataclass
+class _Found:
+    machines: list[Machine] = field(default_factory=list)
+    graphs: list[GraphBandwidth] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
+    references: list[Reference] = field(default_factory=list)
+    problems: list[tuple[str, str]] = field(default_factory=list)
+
+
+def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
+    """What the files tell together. Those that were found cost only themselves if they are bad.
+
+    Raises InputError for one of `named` that is of no use.
+    """
+    found = _Found()
+    for path in files:
+        try:
+            _read(path, found)
+        except InputError as error:
+            found.problems.append((str(path), str(error).removeprefix(f"{path}").lstrip(": ")))
+    for path in named:
+        if not path.is_file():
+            raise InputError(
+                f"{path} is no file; give a topology matrix, an NCCL log, an XML or a doctor.json"
+            )
+        if not _read(path, found):
+            raise InputError(
+                f"{path} holds no topology matrix, no NCCL lines (NCCL_DEBUG=INFO), no topology XML and nothing of "
+                "traceops doctor"
+            )
+    log = read_nccl_log(found.logs) if found.logs else None
+    machines = [*found.machines, *(log.machines if log is not None else ())]
+    if log is not None and log.connections_left_out:
+        found.problems.append(
+            (log.files[0], f"{log.connections_left_out:,} connections of NCCL's log are left out")
+        )
+    references, problems = tuple(found.references), tuple(found.problems)
+    return Fabric(merge_machines(machines), log, references, problems, tuple(found.graphs))
+
+
+def _read(path: Path, found: _Found) -> bool:
+    """Whether the file told anything. Raises InputError for one that should have and is damaged."""
+    try:
+        with path.open("rb") as file:
+            begin = file.read(_HEAD)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
+    if begin.startswith(_UTF_16):
+        raise InputError(
+            f"{path} is UTF-16, as PowerShell's > writes it; save it as UTF-8 (Out-File -Encoding utf8)"
+        )
+    head = begin.decode(errors="replace")
+    if path.name.endswith(_ARCHIVES):
+        raise InputError(f"{path} is an archive; unpack it, and give the files in it that are of one job")
+    # A log may begin like JSON too, with what a trainer prints.
+    if path.suffix == ".json" or (head.lstrip().startswith("{") and _is_of_doctor(head)):
+        return _read_json(path, head, found)
+    if head.lstrip("\ufeff \t\r\n").startswith("<"):
+        from traceops.fabric.readers.nccl_xml import read_graph_xml, read_topology_xml, xml_kind
+
+        kind = xml_kind(head)
+        if kind is not None:
+            machines = read_topology_xml(str(path)) if kind == "topology" else ()
+            graphs = read_graph_xml(str(path)) if kind == "graph" else ()
+            found.machines += machines
+            found.graphs += graphs
+            return bool(machines or graphs)
+    told = False
+    if looks_like_topo_matrix(head):
+        found.machines += read_topo_matrices(str(path))
+        told = True
+    elif looks_like_rocm_topo(head):
+        found.machines += read_rocm_topo(str(path))
+        told = True
+    if holds_nccl_lines(str(path)):
+        found.logs.append(str(path))
+        told = True
+    return told
+
+
+def _is_of_doctor(head: str) -> bool:
+    return '"measured"' in head or '"references"' in head
+
+
+def _read_json(path: Path, head: str, found: _Found) -> bool:
+    """What the doctor wrote: doctor.json, or the reference that a run took along."""
+    if not _is_of_doctor(head) and path.name != "doctor.json":
+        return False
+    from traceops.doctor.reference import references_in  # most runs have none
+
+    references = references_in(path)
+    found.references += references
+    return bool(references)

@@ -1,0 +1,1 @@
+"""Reads what topology tools and NCCL wrote."""

@@ -1,0 +1,242 @@
+"""Reads what NCCL (2.10 to 2.28) and RCCL write with NCCL_DEBUG=INFO, from any number of files of any size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from traceops.fabric.model import Quote
+from traceops.fabric.nccl import Choice, NcclLog, NcclSetting
+from traceops.fabric.readers.nccl_comms import Communicators
+from traceops.fabric.readers.nccl_lines import NOBODY, LineReader, NcclLine, holds_nccl_lines, quoted
+from traceops.fabric.readers.nccl_links import (
+    Link,
+    read_collnet,
+    read_counts,
+    read_init,
+    read_link,
+    read_nodes,
+    read_pattern,
+    read_ring,
+)
+from traceops.fabric.readers.nccl_network import Networks
+from traceops.fabric.readers.nccl_system import Systems, begins
+
+__all__ = ["holds_nccl_lines", "read_nccl_log"]
+
+_SETTING = re.compile(
+    rb"([A-Z][A-Z0-9_]{2,79}|NET/Plugin: Plugin name|Plugin name) (?:set by environment to|set by env to|set to) "
+    rb"(.{0,400}?)\s*\Z"
+)
+_PLUGIN_NAME = "NCCL_NET_PLUGIN"
+_NUMBER = re.compile(r"-?\d{1,20}\.\Z")
+_VERSION = re.compile(rb"([NR])CCL version ?:? ?(\d{1,3}\.\d{1,3}[^\s]{0,60})")
+_DRIVER = re.compile(rb"cudaDriverVersion (\d{4,6})\s*\Z")
+# ``AllReduce: 4 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}``; until 2.22 without the name, until 2.23 numbers.
+_CHOICE = re.compile(
+    rb"(?:(\w{1,40}): )?(\d{1,18}) Bytes -> Algo (\w{1,24}) proto (\w{1,12})(?: time | channel|\s*\Z)"
+)
+_ALGORITHMS = {
+    "0": "TREE", "1": "RING", "2": "COLLNET_DIRECT", "3": "COLLNET_CHAIN", "4": "NVLS", "5": "NVLS_TREE", "6": "PAT"
+}  # fmt: skip
+_PROTOCOLS = {"0": "LL", "1": "LL128", "2": "SIMPLE"}
+_TUNER = re.compile(
+    rb"(?:TUNER/Plugin: Using (?!internal)(?:tuner plugin )?|Using tuner plugin: )'?([^' ].{0,80}?)'?"
+    rb"(?: \(v\d{1,2}\))?\s*\Z"
+)
+_P2P_DISABLED = (
+    b"P2P is disabled between ",
+    b"Could not enable P2P between dev ",
+    b"peer query failed between dev ",
+    b"Legacy IPC not supported",
+    b"peer access is not supported between these two devices",  # CUDA's error 217
+)
+# First bytes of lines that there are many of and that tell nothing here.
+_PASSED_OVER: frozenset[bytes] = frozenset((
+    b"Conn", b"Tree", b"Ring", b"Topo", b"RAS ", b"MNNV", b"Chec", b"[Pro", b"[Ser", b"dlvs", b"thre", b"NVLS",
+    b"Sett", b"TOPO", b"ENV/", b"PROF", b"send", b"recv", b"Allo", b"Mem ", b"CUDA", b"UDS ", b"Impo", b"Cuda", b"New ",
+    b"prox", b"====", b"MMAP", b"CUME", b"Set ", b"Loca", b"Attr", b"KV C",
+    *(b"%2d :" % channel for channel in range(100)),  # a channel's devices after a Pattern
+))  # fmt: skip
+_MOST_REMEMBERED = 1 << 16
+_MOST_SETTINGS = 2_000
+_MOST_WARNINGS = 500
+_MOST_CHOICES = 500
+_MOST_NAMES = 100
+
+
+def read_nccl_log(paths: Sequence[str]) -> NcclLog:
+    """What the NCCL INFO and WARN lines of some files say; other lines, cut ones and unknown forms are passed over.
+
+    The files may be of one process each or hold the output of all ranks. Raises InputError where one cannot be read.
+    """
+    reader = _Reader()
+    lines = LineReader()
+    for path in paths:
+        for line in lines.lines(path, _PASSED_OVER):
+            reader.take(line, path)
+    return reader.finish(tuple(paths))
+
+
+class _Reader:
+    """Hands each line to whom it concerns."""
+
+    def __init__(self) -> None:
+        self._comms = Communicators()
+        self._networks = Networks()
+        self._systems = Systems()
+        self._links: dict[bytes, Link | None] = {}
+        self._telling_nothing: set[bytes] = set()
+        self._choices: dict[bytes, _Chosen] = {}
+        self._chosen: dict[tuple[str | None, str, str], _Chosen] = {}
+        self._versions: dict[str, None] = {}
+        self._driver: str | None = None
+        self._settings: dict[tuple[str, str], NcclSetting] = {}
+        self._warnings: dict[bytes, Quote] = {}
+        self._p2p: dict[bytes, Quote] = {}
+        self._tuners: dict[str, None] = {}
+
+    def take(self, line: NcclLine, path: str) -> None:
+        if line.warns:
+            self._warning(line, path)
+        elif line.message.startswith((b"Channel ", b"CollNet ")):
+            self._channel(line, path)
+        else:
+            self._other(line, path)
+
+    def _channel(self, line: NcclLine, path: str) -> None:
+        message, speaker = line.message, line.speaker
+        head, _, text = message.partition(b" : ")
+        link = self._links.get(text)
+        if link is None and text not in self._links:
+            if len(self._links) >= _MOST_REMEMBERED:
+                self._links.clear()
+            link = self._links[text] = read_link(text) if head.startswith(b"Channel ") else read_collnet(text)
+        if link is None:
+            if (ring := read_ring(message)) is not None:
+                self._comms.take_ring(speaker, ring)
+            return
+        channel = head.partition(b" ")[2].partition(b"/")[0]
+        if channel.isdigit() and len(channel) <= 4 and speaker is not NOBODY:
+            self._comms.take_link(speaker, link, int(channel), path, line.number, line.raw)
+
+    def _warning(self, line: NcclLine, path: str) -> None:
+        message = line.message.rstrip()
+        if any(words in message for words in _P2P_DISABLED):
+            self._disabled(line, path)
+        self._networks.take(line, path)
+        if message[:200] not in self._warnings and len(self._warnings) < _MOST_WARNINGS:
+            self._warnings[message[:200]] = Quote(path, line.number, quoted(line.raw))
+
+    def _other(self, line: NcclLine, path: str) -> None:
+        message, speaker = line.message, line.speaker
+        if message in self._telling_nothing or b": opCount " in message:  # of every call, with subsystem COLL
+            return
+        if (chosen := self._choices.get(message)) is not None:
+            chosen.calls += 1
+            return
+        if speaker is NOBODY:
+            self._told(line, path)
+            return
+        section = self._systems.of(speaker)
+        if section is not None:
+            if section.take(message, line.number, line.raw):
+                return
+            if section.paths:  # its last lines
+                self._systems.end(speaker)
+        if b"- Init " in message and (init := read_init(message)) is not None:
+            self._comms.take_init(speaker, init)
+        elif b" Bytes -> Algo " in message:
+            self._choice(line, path)
+        elif message.startswith(b"Pattern ") and (pattern := read_pattern(message)) is not None:
+            self._comms.take_pattern(speaker, pattern, Quote(path, line.number, quoted(line.raw)))
+        elif b" coll channels" in message and (counts := read_counts(message)) is not None:
+            self._comms.take_counts(speaker, counts)
+        elif b" nNodes " in message and (nodes := read_nodes(message)) is not None:
+            self._comms.take_nodes(speaker, *nodes)
+        elif begins(message):
+            self._systems.begin(speaker, path, self._comms.starting(speaker))
+        elif not (self._told(line, path) or len(self._telling_nothing) >= _MOST_REMEMBERED):
+            self._telling_nothing.add(message)
+
+    def _told(self, line: NcclLine, path: str) -> bool:
+        """Whether the line tells of the process, rather than of a communicator."""
+        message = line.message
+        if b" set " in message and (setting := _SETTING.match(message)) is not None:
+            self._setting(setting, line, path)
+        elif b"CCL version" in message and (version := _VERSION.match(message)) is not None:
+            self._versions.setdefault(
+                ("RCCL " if version[1] == b"R" else "") + version[2].decode(errors="replace")
+            )
+        elif (driver := _DRIVER.match(message)) is not None:
+            number = int(driver[1])
+            self._driver = self._driver or f"{number // 1000}.{number % 1000 // 10}"
+        elif b"uner" in message and (tuner := _TUNER.match(message)) is not None:
+            if len(self._tuners) < _MOST_NAMES:
+                self._tuners.setdefault(tuner[1].decode(errors="replace"))
+        elif any(words in message for words in _P2P_DISABLED):
+            self._disabled(line, path)
+        else:
+            return self._networks.take(line, path)
+        return True
+
+    def _disabled(self, line: NcclLine, path: str) -> None:
+        if line.message[:200] not in self._p2p and len(self._p2p) < _MOST_WARNINGS:
+            self._p2p[line.message[:200]] = Quote(path, line.number, quoted(line.raw))
+
+    def _setting(self, match: re.Match[bytes], line: NcclLine, path: str) -> None:
+        name = match[1].decode() if match[1].isupper() or b"_" in match[1] else _PLUGIN_NAME
+        value = match[2].decode(errors="replace")
+        if _NUMBER.match(value):  # NCCL ends a sentence after numbers, but not after text
+            value = value[:-1]
+        if name == "NCCL_IB_DISABLE" and value.strip() not in ("", "0"):
+            self._networks.switched_off(line, "IB")
+        if (name, value) not in self._settings and len(self._settings) < _MOST_SETTINGS:
+            self._settings[name, value] = NcclSetting(name, value, Quote(path, line.number, quoted(line.raw)))
+
+    def _choice(self, line: NcclLine, path: str) -> None:
+        match = _CHOICE.match(line.message)
+        if match is None:
+            return
+        op = None if match[1] is None else match[1].decode()
+        algorithm, protocol = match[3].decode(), match[4].decode()
+        key = op, _ALGORITHMS.get(algorithm, algorithm.upper()), _PROTOCOLS.get(protocol, protocol.upper())
+        if key not in self._chosen and len(self._chosen) >= _MOST_CHOICES:
+            return
+        size = int(match[2])
+        chosen = self._chosen.setdefault(key, _Chosen(size, Quote(path, line.number, quoted(line.raw))))
+        chosen.least, chosen.most = min(chosen.least, size), max(chosen.most, size)
+        chosen.calls += 1
+        if len(self._choices) >= _MOST_REMEMBERED:
+            self._choices.clear()
+        self._choices[line.message] = chosen
+
+    def finish(self, files: tuple[str, ...]) -> NcclLog:
+        communicators, left_out = self._comms.finish()
+        events = self._networks.events()
+        return NcclLog(
+            files=files,
+            nccl_versions=tuple(self._versions),
+            cuda_driver=self._driver,
+            communicators=communicators,
+            networks=self._networks.networks(),
+            settings=tuple(self._settings.values()),
+            plugin_failures=tuple(event.quote for event in events if event.failed),
+            warnings=tuple(self._warnings.values()),
+            machines=self._systems.machines(self._comms.devices(), self._networks.names()),
+            network_events=events,
+            choices=tuple(
+                Choice(*key, chosen.calls, chosen.least, chosen.most, chosen.quote)
+                for key, chosen in self._chosen.items()
+            ),
+            tuners=tuple(self._tuners),
+            p2p_disabled=tuple(self._p2p.values()),
+            connections_left_out=left_out,
+        )
+
+
+class _Chosen:
+    """Calls of one kind so far, with the smallest and largest message in bytes."""
+
+    def __init__(self, size: int, quote: Quote) -> None:
+        self.calls, self.least, self.most, self.quote = 0, size, size, quote

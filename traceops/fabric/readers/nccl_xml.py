@@ -1,0 +1,184 @@
+"""The XML files that NCCL writes: the machine as it sees it, and the bandwidths it expects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+from traceops.core.errors import InputError
+from traceops.fabric.bus_ids import normal_bus_id
+from traceops.fabric.model import Gpu, Machine, Nic, Pcie
+from traceops.fabric.nccl import GraphBandwidth
+from traceops.fabric.nics import is_bonded, nic_kind
+from traceops.fabric.readers.plain_xml import Element, read_xml
+from traceops.fabric.readers.xml_paths import machine_paths
+
+_BEFORE_ROOT = {"<?": "?>", "<!--": "-->"}  # what may stand there, and its end
+_GENERATIONS = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0)  # GT/s of PCIe 1 to 7
+# One way, GB/s of one NVLink, by compute capability [NVIDIA's architecture papers]; 8.6 is the bridge of A40 and 3090.
+_NVLINK_GBS = ((100, 50.0), (90, 25.0), (87, None), (86, 14.0625), (70, 25.0), (60, 20.0))
+_WITHOUT_NVLINK = 120  # workstation and embedded Blackwell, from here on
+_MOST_DEVICES = 256  # of a kind, on one host
+
+
+def xml_kind(head: str) -> Literal["topology", "graph"] | None:
+    """What a file that begins so is, by its root element."""
+    rest = head.lstrip("\ufeff \t\r\n")
+    while begin := next((begin for begin in _BEFORE_ROOT if rest.startswith(begin)), None):
+        rest = rest.partition(_BEFORE_ROOT[begin])[2].lstrip()
+    match = re.match(r"<(system|graphs)[\s/>]", rest)
+    return None if match is None else "topology" if match[1] == "system" else "graph"
+
+
+def read_topology_xml(path: str) -> tuple[Machine, ...]:
+    """The machines in a file of NCCL_TOPO_DUMP_FILE: one, or several where NVLink joins hosts (NCCL 2.21 on).
+
+    GPUs have nvidia-smi's indices, bus ids and what their link could do at most; NICs what NCCL sees, RDMA devices
+    or, without any, Ethernet. A host is named only where the file has several, by NCCL's hash of it. Paths follow
+    from the tree, by NCCL's rules. Raises InputError where the file cannot be read or is something else.
+    """
+    root = _root(path, "system", "NCCL_TOPO_DUMP_FILE")
+    hosts: dict[str | None, list[Element]] = {}
+    for cpu in root.children:
+        if cpu.tag == "cpu":
+            hosts.setdefault(cpu.attributes.get("host_hash"), []).append(cpu)
+    machines = [_machine(path, host if len(hosts) > 1 else None, cpus) for host, cpus in hosts.items()]
+    machines = [machine for machine in machines if machine.gpus]
+    if not machines:
+        raise InputError(
+            f"{path} names no GPU; it is no dump but a file for NCCL_TOPO_FILE, or of a run without GPUs: "
+            "run once with NCCL_TOPO_DUMP_FILE set"
+        )
+    return tuple(machines)
+
+
+def read_graph_xml(path: str) -> tuple[GraphBandwidth, ...]:
+    """The ways to connect the ranks that NCCL found, from a file of NCCL_GRAPH_DUMP_FILE.
+
+    Ways without channels are left out: NCCL cannot use them. It writes bandwidth per channel; here it is that of all
+    channels. Raises InputError where the file cannot be read or is something else.
+    """
+    root = _root(path, "graphs", "NCCL_GRAPH_DUMP_FILE")
+    found = []
+    for graph in root.children:
+        channels, pattern = graph.whole("nchannels"), graph.whole("pattern")
+        intra, inter = graph.number("speedintra"), graph.number("speedinter")
+        if graph.tag != "graph" or pattern is None or intra is None or inter is None:
+            continue
+        if not channels or channels < 0:
+            continue
+        types = (graph.attributes.get("typeintra"), graph.attributes.get("typeinter"))
+        quote = graph.quote(path)
+        found.append(GraphBandwidth(pattern, channels, channels * intra, channels * inter, *types, quote))
+    return tuple(found)
+
+
+def _root(path: str, tag: str, variable: str) -> Element:
+    root = read_xml(path)
+    if root.tag != tag:
+        raise InputError(
+            f"{path} begins with <{root.tag[:40]}>, not <{tag}>; give a file that {variable} wrote"
+        )
+    return root
+
+
+def _machine(path: str, host: str | None, cpus: list[Element]) -> Machine:
+    found = [pair for cpu in cpus for pair in cpu.below() if pair[0].tag in ("gpu", "net")]
+    cards = [pair for pair in found if pair[0].tag == "gpu"][:_MOST_DEVICES]
+    ports = [pair for pair in found if pair[0].tag == "net"][:_MOST_DEVICES]
+    numbers = [number for element, _ in cards if (number := element.whole("dev")) is not None and number >= 0]
+    if len(set(numbers)) < len(cards):  # containers that see one GPU each call it 0 alike
+        numbers = list(range(len(cards)))
+    gpus = [_gpu(number, *card) for number, card in zip(numbers, cards, strict=True)]
+    nics = [_nic(f"NIC{number}", *port) for number, port in enumerate(ports)]
+    labels = [gpu.label for gpu in gpus] + [nic.label for nic in nics]
+    devices = [(label, *pair) for label, pair in zip(labels, cards + ports, strict=True)]
+    ordered = sorted(gpus, key=lambda gpu: gpu.index)
+    return Machine(host, tuple(ordered), tuple(nics), machine_paths(path, devices), (path,))
+
+
+def _gpu(index: int, element: Element, parents: tuple[Element, ...]) -> Gpu:
+    cpu = parents[0]
+    up = sum(max(link.whole("count") or 0, 0) for link in element.children if link.tag == "nvlink")
+    return Gpu(
+        index=index,
+        bus_id=_bus_id(parents),
+        numa=_node(cpu),
+        cpus=_cores(cpu.attributes.get("affinity", "")),
+        pcie=_pcie(parents),
+        nvlinks=up,
+        nvlink_gbs=_nvlink_gbs(element.whole("sm")) if up else None,
+    )
+
+
+def _nic(label: str, element: Element, parents: tuple[Element, ...]) -> Nic:
+    name = element.attributes.get("name")
+    bus_id = _bus_id(parents)
+    speed = element.number("speed")  # Mbit/s
+    return Nic(
+        label=label,
+        name=name,
+        kind=nic_kind(name),
+        numa=_node(parents[0]) if bus_id else None,  # NCCL hangs what is on no bus on the first CPU
+        speed_gbs=speed / 8000 if speed and speed > 0 else None,
+        bonded=is_bonded(name),
+        bus_id=bus_id,
+        pcie=_pcie(parents),
+    )
+
+
+def _own(parents: tuple[Element, ...]) -> Element | None:
+    """The PCI function that a gpu or nic element is in."""
+    return next((parent for parent in reversed(parents) if parent.tag == "pci"), None)
+
+
+def _bus_id(parents: tuple[Element, ...]) -> str | None:
+    own = _own(parents)
+    return None if own is None else normal_bus_id(own.attributes.get("busid"))
+
+
+def _node(cpu: Element) -> int | None:
+    node = cpu.whole("numaid")
+    return None if node is None or node < 0 else node
+
+
+def _pcie(parents: tuple[Element, ...]) -> Pcie | None:
+    """What device and slot could do: NCCL reads their maximum, not the state."""
+    own = _own(parents)
+    if own is None:
+        return None
+    width = own.whole("link_width")
+    speed = re.match(r"(\d{1,3}(?:\.\d{1,3})?) GT/s", own.attributes.get("link_speed", ""), re.ASCII)
+    generation = (
+        _GENERATIONS.index(float(speed[1])) + 1 if speed and float(speed[1]) in _GENERATIONS else None
+    )
+    if not width and generation is None:
+        return None
+    return Pcie(most_generation=generation, most_width=width if width and width > 0 else None)
+
+
+def _nvlink_gbs(capability: int | None) -> float | None:
+    if capability is None or capability >= _WITHOUT_NVLINK:
+        return None
+    return next((gbs for least, gbs in _NVLINK_GBS if capability >= least), None)
+
+
+def _cores(mask: str) -> str | None:
+    """``0000ffff,00000000`` (the kernel's hexadecimal words, the highest first) as ``32-47``."""
+    words = mask.split(",")
+    if len(words) > 512 or not all(re.fullmatch("[0-9a-f]{1,8}", word) for word in words):
+        return None
+    bits = int("".join(word.rjust(8, "0") for word in words), 16)
+    return ",".join(_ranges(bits)) or None
+
+
+def _ranges(bits: int) -> Iterator[str]:
+    first = None
+    for core in range(bits.bit_length() + 1):
+        is_set = bits >> core & 1
+        if is_set and first is None:
+            first = core
+        elif not is_set and first is not None:
+            yield str(first) if first == core - 1 else f"{first}-{core - 1}"
+            first = None

@@ -1,0 +1,222 @@
+"""Which GPUs talk to each other which way: NCCL's connections placed on the machines' devices."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from traceops.fabric.fabric import Fabric
+from traceops.fabric.host_names import short_host
+from traceops.fabric.model import PATH_KINDS, Gpu, Machine, Nic, Path
+from traceops.fabric.nccl import Communicator, Connection, Place
+from traceops.fabric.nics import is_rdma
+
+
+@dataclass(frozen=True)
+class Talk:
+    """One connection of NCCL between two ranks: where they run, and how their GPUs reach each other.
+
+    inside: both run on one host. machine, gpus: None where no topology names them. leaves: the GPU whose process sends
+    into the network, which is another than the source's where NCCL goes through that one (PXN). path: between the
+    GPUs, None where not known or on two hosts.
+    """
+
+    communicator: Communicator
+    connection: Connection
+    source: Place | None
+    destination: Place | None
+    inside: bool
+    machine: Machine | None
+    gpus: tuple[Gpu | None, Gpu | None]
+    leaves: Gpu | None = None
+
+    @property
+    def path(self) -> Path | None:
+        one, other = self.gpus
+        if self.machine is None or one is None or other is None or not self.inside:
+            return None
+        return self.machine.path(one.label, other.label)
+
+    @property
+    def way(self) -> str:
+        """As people write it: ``P2P/CUMEM``, ``SHM``, ``NET/Socket``."""
+        return way_text(self.connection.transport, self.connection.detail)
+
+
+def way_text(transport: str, detail: str) -> str:
+    """``SHM/direct``: what is said of both ends (``direct/direct``) stands there once."""
+    once = "/".join(dict.fromkeys(detail.split("/")))
+    return f"{transport}/{once}" if once else transport
+
+
+def talks(fabric: Fabric) -> tuple[Talk, ...]:
+    """Every connection in the logs; none where there is no log.
+
+    Where one file holds several runs, of two GPUs the last one's: a log that is appended to tells how it was, too.
+    """
+    if fabric.log is None:
+        return ()
+    found = list(_talks(fabric))
+    latest = {pair: pid for talk in found for pair, pid in _process(talk)}
+    return tuple(talk for talk in found if all(latest[pair] == pid for pair, pid in _process(talk)))
+
+
+def _process(talk: Talk) -> Iterator[tuple[Hashable, int | None]]:
+    """The devices of a connection in its file, and the process that sends; nothing where they are not known."""
+    one, other = talk.source, talk.destination
+    if one is not None and other is not None and one.bus_id is not None and other.bus_id is not None:
+        yield (talk.connection.quote.path, one.host, one.bus_id, other.host, other.bus_id), one.pid
+
+
+def _talks(fabric: Fabric) -> Iterator[Talk]:
+    assert fabric.log is not None
+    by_name = {short_host(m.host): m for m in reversed(fabric.machines) if m.host is not None}
+    nameless = next((m for m in fabric.machines if len(fabric.machines) == 1 and m.host is None), None)
+    places = (place for communicator in fabric.log.communicators for place in communicator.places.values())
+    if nameless is not None and any(gpu_of(nameless, place) is None for place in places):
+        nameless = None  # of another machine: it lacks GPUs that ranks run on
+    for communicator in fabric.log.communicators:
+        machines = {
+            rank: by_name.get(short_host(place.host), nameless) for rank, place in communicator.places.items()
+        }
+        of_several = names_are_of_several(communicator)
+        for connection in communicator.connections:
+            source = communicator.places.get(connection.source)
+            destination = communicator.places.get(connection.destination)
+            inside = is_inside(source, destination, connection, of_several) is True
+            machine = machines.get(connection.source)
+            gpus = (gpu_of(machine, source), gpu_of(machine, destination) if inside else None)
+            sender = connection.source if connection.proxy is None else connection.proxy
+            leaves = gpu_of(machine, communicator.places.get(sender))
+            yield Talk(communicator, connection, source, destination, inside, machine, gpus, leaves)
+
+
+def sender(talk: Talk) -> Hashable:
+    """The rank that sends, the same for every communicator that its process is in."""
+    return _member(talk.communicator, talk.connection.source, talk.source)
+
+
+def members(talk: Talk) -> frozenset[Hashable]:
+    """Both ends, as `sender` names them."""
+    return frozenset(
+        (sender(talk), _member(talk.communicator, talk.connection.destination, talk.destination))
+    )
+
+
+def job_ranks(fabric: Fabric) -> dict[Hashable, int]:
+    """The ranks of the job by what `sender` and `members` give; empty where the log does not tell them.
+
+    Ranks count inside their communicator. Those of the largest one are the job's, where it is one, or several of the
+    same devices: a job that makes only groups of two, say, has many ranks 0.
+    """
+    communicators = fabric.log.communicators if fabric.log is not None else ()
+    size = max((communicator.size for communicator in communicators), default=0)
+    devices: defaultdict[int, set[Hashable]] = defaultdict(set)
+    ranks: dict[Hashable, int] = {}
+    for communicator in communicators:
+        if communicator.size == size:
+            for rank, place in communicator.places.items():
+                devices[rank].add((place.host, place.bus_id or place.pid))
+                ranks[_member(communicator, rank, place)] = rank
+    return {} if any(len(of_rank) > 1 for of_rank in devices.values()) else ranks
+
+
+def ranks_in(job: Mapping[Hashable, int], ends: Iterable[Hashable]) -> list[int]:
+    """The ranks of the ends, in order; none where one of them is not known."""
+    ranks = {job.get(end) for end in ends}
+    return [] if None in ranks else sorted(rank for rank in ranks if rank is not None)
+
+
+def _member(communicator: Communicator, rank: int, place: Place | None) -> Hashable:
+    return (communicator.id, rank) if place is None else (place.host, place.pid, place.bus_id or rank)
+
+
+def names_are_of_several(communicator: Communicator) -> bool:
+    """Whether hosts share a name (``localhost``, ``vm``): two ranks run on one device.
+
+    Two parts of one GPU (MIG) look like this too. NCCL's count of nodes does not tell: ranks of one host that have
+    neither P2P nor shared memory are nodes of their own to it. In a log that lacks ranks and bus ids, hosts may share
+    a name unseen: so they count as several.
+    """
+    places = communicator.places.values()
+    devices = [(place.host, place.bus_id or place.nvml_device) for place in places]
+    known = [device for device in devices if device[1] is not None]
+    lacks_ranks = len(communicator.places) < communicator.size
+    return len(set(known)) < len(known) or (lacks_ranks and any(place.bus_id is None for place in places))
+
+
+def is_inside(
+    source: Place | None, destination: Place | None, connection: Connection, of_several: bool
+) -> bool | None:
+    """Whether a connection stays on one host; None where nothing tells.
+
+    Where several hosts share a name (`names_are_of_several`), what goes over the network is taken to leave. Where the
+    log has one end only, shared memory and P2P tell: between hosts P2P is MNNVL.
+    """
+    if connection.transport == "COLLNET":
+        return False
+    if source is None or destination is None or source.host is None or destination.host is None:
+        within = connection.transport == "SHM" or (
+            connection.transport == "P2P" and connection.detail != "MNNVL"
+        )
+        return True if within else None
+    leaves = of_several and connection.transport not in ("P2P", "SHM")
+    return source.host == destination.host and not leaves
+
+
+def gpu_of(machine: Machine | None, place: Place | None) -> Gpu | None:
+    """The GPU of a rank: by bus id, else by its number as nvidia-smi counts."""
+    if machine is None or place is None:
+        return None
+    if place.bus_id is not None:
+        by_bus = [gpu for gpu in machine.gpus if gpu.bus_id == place.bus_id]
+        if by_bus:
+            return by_bus[0]
+    number = place.nvml_device if place.nvml_device is not None else place.cuda_device
+    return next((gpu for gpu in machine.gpus if gpu.index == number), None)
+
+
+def gpu_pairs(machine: Machine, used: Sequence[Gpu] | None = None) -> Iterator[tuple[Gpu, Gpu, Path]]:
+    """Pairs of GPUs whose path is known, of those in use if given."""
+    gpus = machine.gpus if used is None else used
+    for number, one in enumerate(gpus):
+        for other in gpus[number + 1 :]:
+            path = machine.path(one.label, other.label)
+            if path is not None:
+                yield one, other, path
+
+
+def nearest_nics(machine: Machine, gpu: Gpu, like: Nic | None = None) -> tuple[tuple[Nic, ...], Path | None]:
+    """The NICs that are nearest to a GPU, without those that are down, and how they are reached; none if not known.
+
+    like: only those that could take this one's place, which another network's port or a slower one cannot.
+    """
+    reached = [
+        (nic, path)
+        for nic in machine.nics
+        if nic.up is not False
+        and (like is None or nic == like or _could_replace(nic, like))
+        and (path := machine.path(gpu.label, nic.label)) is not None
+    ]
+    if not reached:
+        return (), None
+    best = min((path for _, path in reached), key=distance)
+    return tuple(nic for nic, path in reached if path.kind == best.kind), best
+
+
+def _could_replace(nic: Nic, used: Nic) -> bool:
+    if nic.kind is not None and nic.kind != used.kind and (used.kind is not None or not is_rdma(nic)):
+        return False
+    return None in (nic.speed_gbs, used.speed_gbs) or (nic.speed_gbs or 0) >= (used.speed_gbs or 0)
+
+
+def distance(path: Path) -> int:
+    """The farther, the larger."""
+    return PATH_KINDS.index(path.kind)
+
+
+def nic_name(nic: Nic) -> str:
+    """As people call it: the device's name, with the matrix's label where that differs."""
+    name = nic.label if nic.name in (None, nic.label) else f"{nic.label} ({nic.name})"
+    return f"bonded {name}" if nic.bonded else name

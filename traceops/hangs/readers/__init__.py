@@ -1,0 +1,1 @@
+"""Reads what a hang left behind: flight-recorder dumps, logs, stacks."""

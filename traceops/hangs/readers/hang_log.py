@@ -1,0 +1,285 @@
+"""What a run's text log tells of a hang: timeouts, mismatches, errors and the processes that ended."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import defaultdict
+from typing import Any
+
+from traceops.core.text_lines import blocks, holds_any, lines
+from traceops.hangs.model import Frame, LogEvent
+from traceops.hangs.readers.log_events import Cell, Events, shortened
+from traceops.hangs.readers.log_exits import Exit, Exits
+from traceops.hangs.readers.log_records import records_from_log
+from traceops.hangs.readers.log_rules import GROUP, NEEDLES, RANK_IN_GROUP, RESTARTS, told_by
+from traceops.hangs.readers.log_speaker import Speakers
+from traceops.hangs.readers.log_tracebacks import SURVIVED, Raised, Tracebacks, fatal_frame, operation_in
+
+__all__ = ["read_log", "records_from_log"]
+
+_STACK_OF_FAILED = "Stack trace of the failed collective:"
+_STACK_FRAME = re.compile(r"^#(\d{1,4}) (\S{1,500}) from (.{1,4096}):(\d{1,9})\s{0,4}$")
+_FATAL = "Fatal Python error: "
+_FATAL_SIGNALS = {
+    f"{_FATAL}Segmentation fault": signal.SIGSEGV,
+    f"{_FATAL}Aborted": signal.SIGABRT,
+    f"{_FATAL}Bus error": signal.SIGBUS,
+    f"{_FATAL}Floating-point exception": signal.SIGFPE,
+    f"{_FATAL}Illegal instruction": signal.SIGILL,
+}
+_CURRENT = re.compile(r"^Current thread 0x[0-9a-f]{1,16}(?: \[.{0,200}\])? \(most recent call first\):")
+_MOST_FRAMES = 200
+_MOST_SPEAKERS = 1 << 14
+# Threads that end a process repeat, in other words, what was said before.
+_ECHOES = ("watchdog thread terminated with exception", "what():")
+# Raised in torchrun or by its stopping a rank, not in the training.
+_NOT_THE_CAUSE = (
+    "torch.distributed.elastic.",
+    "SystemExit",
+    "KeyboardInterrupt",
+    "torch.multiprocessing.spawn.",
+)
+_DEFAULT_GROUP = "default_pg"
+
+
+def read_log(path: str, rank: int | None = None) -> tuple[LogEvent, ...]:
+    """The events of a log of any size, in its order; of each kind and rank the first and last hundred.
+
+    rank: whose the lines are that name none. Raises InputError where the file cannot be read.
+    """
+    reader = _Reader(path, rank)
+    for number, block in blocks(path):
+        if reader.busy or holds_any(block, NEEDLES):
+            for line_number, line in lines(block, number):
+                reader.take(line_number, line)
+    return reader.finish()
+
+
+class _Reader:
+    """Goes through the lines; what takes several lines is kept apart by speaker."""
+
+    def __init__(self, path: str, rank: int | None) -> None:
+        self._speakers = Speakers(rank)
+        self._events = Events(path)
+        self._exits = Exits()
+        self._launched: list[Exit] = []
+        self._unsure: list[Exit] = []
+        self._pids: dict[int, int] = {}
+        self._killed: list[tuple[int, Cell]] = []
+        self._tracebacks: defaultdict[int | None, Tracebacks] = defaultdict(Tracebacks)
+        self._open: set[int | None] = set()  # speakers in the middle of a traceback
+        self._raised: dict[int | None, Cell] = {}
+        self._failed: tuple[int | None, Cell] | None = None  # whose stack of a failed collective comes
+        self._fatal: tuple[int | None, Cell, bool] | None = None
+        self._restarted = 0  # the line in which torchrun last said that it starts the ranks again
+
+    @property
+    def busy(self) -> bool:
+        """Whether the next lines matter, whatever they hold."""
+        return bool(self._open) or self._failed is not None or self._fatal is not None or self._exits.is_open
+
+    def take(self, number: int, line: str) -> None:
+        rank, body = self._speakers.split(line)
+        if self._failed is not None and self._stack_of_failed(rank, body):
+            return
+        if self._fatal is not None and self._stack_of_fatal(rank, body):
+            return
+        if (ended := self._exits.take(number, body)) is not None:
+            self._end(ended)
+            return
+        if self._traceback(number, rank, body):
+            return
+        if any(words in body for words in RESTARTS):
+            self._restarted = number
+        if _FATAL in body:
+            text = body[body.index(_FATAL) :]
+            self._fatal = (rank, self._events.add("error", rank, number, text), False)
+            return
+        if _STACK_OF_FAILED in body:
+            cell = self._events.recent("timeout", rank, lambda event: not event.frames)
+            self._failed = None if cell is None else (rank, cell)
+            return
+        self._told(number, rank, body)
+
+    def _told(self, number: int, rank: int | None, body: str, frames: tuple[Frame, ...] = ()) -> Cell | None:
+        """Add what one line tells, if anything."""
+        told = told_by(body)
+        group = GROUP.search(body) if "[PG " in body else None
+        if group is not None and told is not None and told.kind != "status":
+            self._name_group(rank, group, None)
+        if told is None:
+            return None
+        if rank is None:
+            rank = _rank_in_message(body, group)
+        fields: dict[str, Any] = dict(told.fields)
+        if group is not None:
+            fields |= {"group": group["group"], "group_description": group["description"] or None}
+        if frames:
+            fields["frames"] = frames
+            if "op" not in fields and told.kind in ("timeout", "connection"):
+                fields["op"] = operation_in(frames)
+        if any(words in body for words in _ECHOES) and self._is_echo(told.kind, rank, fields):
+            return None
+        if told.kind == "status" and group is not None:
+            self._name_group(rank, group, fields["completed"])
+        if told.kind == "timeout" and (known := self._same_timeout(rank, fields)) is not None:
+            known.amend(**{name: value for name, value in fields.items() if value is not None})
+            return known
+        if told.kind in ("mismatch", "missing"):
+            same = self._events.recent(
+                told.kind, rank, lambda event: event.accused == fields.get("accused", ())
+            )
+            if same is not None:  # logged first, raised then
+                if frames and not same.event.frames:
+                    same.amend(frames=frames)
+                return same
+        cell = self._events.add(told.kind, rank, number, told.text, **fields)
+        if told.pid is not None and len(self._killed) < _MOST_SPEAKERS:
+            self._killed.append((told.pid, cell))
+        return cell
+
+    def _name_group(self, rank: int | None, group: re.Match[str], completed: int | None) -> None:
+        """The timeout itself names no group; the rank's next lines do."""
+
+        def nameless(event: LogEvent) -> bool:
+            late = completed is None or event.sequence is None or event.sequence > completed
+            return event.group is None and late
+
+        cell = self._events.recent("timeout", rank, nameless)
+        if cell is not None:
+            cell.amend(group=group["group"], group_description=group["description"] or None)
+
+    def _is_echo(self, kind: Any, rank: int | None, fields: dict[str, Any]) -> bool:
+        def same(event: LogEvent) -> bool:
+            return all(getattr(event, name) == fields.get(name) for name in ("op", "sequence"))
+
+        if rank is not None:
+            return self._events.recent(kind, rank, same) is not None
+        return self._events.any_rank(kind, same)
+
+    def _same_timeout(self, rank: int | None, fields: dict[str, Any]) -> Cell | None:
+        """The same wait told once more: raised in Python after the watchdog logged it."""
+        if fields.get("sequence") is None:
+            return None
+        names = ("op", "sequence", "elements_in", "elements_out")
+
+        def same(event: LogEvent) -> bool:
+            alike = all(getattr(event, name) == fields.get(name) for name in names)
+            return alike and "group" in fields and event.group in (None, fields["group"])
+
+        return self._events.recent("timeout", rank, same)
+
+    def _traceback(self, number: int, rank: int | None, body: str) -> bool:
+        """Whether the line is one of a traceback."""
+        reported = self._exits.rank
+        if rank is None and reported is not None and ("traceback :" in body or reported in self._open):
+            rank = reported  # torchrun's report shows the error file of this rank
+        if rank not in self._tracebacks:
+            begins = "Traceback" in body or body.startswith(SURVIVED)
+            if not begins or len(self._tracebacks) >= _MOST_SPEAKERS:
+                return False
+        tracebacks = self._tracebacks[rank]
+        was_open = tracebacks.is_open
+        raised = tracebacks.take(number, body)
+        if tracebacks.is_open:
+            self._open.add(rank)
+        else:
+            self._open.discard(rank)
+        if raised is not None:
+            self._add_raised(rank, raised)
+        return was_open or tracebacks.is_open
+
+    def _add_raised(self, rank: int | None, raised: Raised) -> None:
+        if raised.survived or raised.text.startswith(_NOT_THE_CAUSE):
+            return
+        before = self._raised.get(rank)
+        if before is not None and before.event.text == shortened(
+            raised.text
+        ):  # printed, and in an error file
+            return
+        cell = self._told(raised.line, rank, raised.text, raised.frames)
+        if cell is None:
+            if raised.link == "origin" and before is not None:
+                text = shortened(f"{before.event.text} {raised.text}")
+                before.amend(text=text, frames=raised.frames + before.event.frames)
+                return
+            text = raised.text
+            if raised.link == "cause" and before is not None and before.event.kind == "error":
+                self._events.drop(before)
+                text = f"{text} (after {before.event.text})"
+            cell = self._events.add("error", rank, raised.line, text, frames=raised.frames)
+        if len(self._raised) < _MOST_SPEAKERS:
+            self._raised[rank] = cell
+
+    def _stack_of_failed(self, rank: int | None, body: str) -> bool:
+        """Whether the line is a frame of the failed collective's stack; others may come in between."""
+        assert self._failed is not None
+        speaker, cell = self._failed
+        match = _STACK_FRAME.match(body)
+        if match is None:
+            if not body.strip() or (rank == speaker and not body.startswith("#")):
+                self._failed = None
+            return False
+        if rank not in (None, speaker) or int(match[1]) != len(cell.event.frames):
+            return True
+        if len(cell.event.frames) < _MOST_FRAMES:
+            frame = Frame(match[2], match[3], int(match[4]))
+            cell.amend(frames=(*cell.event.frames, frame))
+        return True
+
+    def _stack_of_fatal(self, rank: int | None, body: str) -> bool:
+        assert self._fatal is not None
+        speaker, cell, inside = self._fatal
+        if rank != speaker:
+            return False
+        if _CURRENT.match(body):
+            self._fatal = (speaker, cell, True)
+            return True
+        frame = fatal_frame(body)
+        if frame is not None:
+            if inside and len(cell.event.frames) < _MOST_FRAMES:
+                cell.amend(frames=(*cell.event.frames, frame))
+            return True
+        if (inside and cell.event.frames) or "Traceback" in body or body.startswith("Extension modules"):
+            self._fatal = None
+        return False
+
+    def _end(self, ended: Exit) -> None:
+        if ended.pid is not None and ended.sure:
+            self._pids[ended.pid] = ended.ranks[0]
+        (self._launched if ended.sure else self._unsure).append(ended)
+        for exits in (self._launched, self._unsure):
+            del exits[_MOST_SPEAKERS:]
+
+    def finish(self) -> tuple[LogEvent, ...]:
+        # A node's or a task's count is a rank only where nobody counts the ranks themselves.
+        for ended in self._launched or self._unsure:
+            self._events.add(
+                "exit", None, ended.line, ended.text,
+                accused=ended.ranks, exit_code=ended.code, root_cause=ended.root,
+            )  # fmt: skip
+        for pid, cell in self._killed:
+            if pid in self._pids:
+                cell.amend(accused=(self._pids[pid],))
+        self._place_fatal()
+        events = self._events.in_order()
+        latest = tuple(event for event in events if event.line > self._restarted)
+        return latest or events  # an attempt before the last explains only itself
+
+    def _place_fatal(self) -> None:
+        """Python says of itself which signal ended it, torchrun of which rank: one of each belong together."""
+        for words, code in _FATAL_SIGNALS.items():
+            cells = [cell for cell in self._events.all_of("error", None) if words in cell.event.text]
+            ranks = [ended.ranks[0] for ended in self._launched if ended.code == -code]
+            if len(cells) == len(ranks) == 1:
+                cells[0].amend(rank=ranks[0])
+
+
+def _rank_in_message(body: str, group: re.Match[str] | None) -> int | None:
+    """Messages count ranks within the group: only the group of all ranks tells the rank itself."""
+    if group is not None:
+        is_default = group["description"] == _DEFAULT_GROUP or group["group"] in ("0", _DEFAULT_GROUP)
+        return int(group["rank"]) if is_default else None
+    told = RANK_IN_GROUP.search(body)
+    return None if told is None else int(told[1])

@@ -1,0 +1,89 @@
+"""The events of a log while it is read: bounded in number, and completed by what later lines tell."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from traceops.hangs.model import LogEvent, LogKind
+from traceops.traces.run_manifest import MOST_RANKS
+
+# Of each kind and rank: what came first explains most, what came last shows the state at the end.
+_FIRST = 100
+_LAST = 100
+_MOST = 100_000  # of all: a log of garbage must not fill the memory
+_MOST_TEXT = 600
+
+# [E1120 23:51:07.561 ProcessGroupNCCL.cpp:689] [Rank 0] says nothing that the event does not.
+_GLOG = re.compile(r"^\[[EWIF]\d{0,4} [^\]]{1,80}\] (?:\[Rank \d{1,7}\]:? )?")
+_EXPLANATION = "This is most likely caused by"
+
+
+def shortened(text: str) -> str:
+    """A message in one line, without torch's prefix and its general advice."""
+    said = _GLOG.sub("", text[: 8 * _MOST_TEXT].strip()).partition(_EXPLANATION)[0]
+    return " ".join(said.split())[:_MOST_TEXT]
+
+
+class Cell:
+    """An event that later lines may complete."""
+
+    def __init__(self, event: LogEvent) -> None:
+        self.event = event
+
+    def amend(self, **fields: Any) -> None:
+        self.event = replace(self.event, **fields)
+
+
+class Events:
+    """Keeps the first and the last events of each kind and rank."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._first: dict[tuple[LogKind, int | None], list[Cell]] = {}
+        self._last: dict[tuple[LogKind, int | None], deque[Cell]] = {}
+        self._count = 0
+
+    def add(self, kind: LogKind, rank: int | None, line: int, text: str, **fields: Any) -> Cell:
+        """A new event; its text is cut to what a reader needs."""
+        if rank is not None and rank >= MOST_RANKS:
+            rank = None
+        cell = Cell(LogEvent(kind, rank, self._path, line, shortened(text), **fields))
+        first = self._first.setdefault((kind, rank), []) if self._count < _MOST else []
+        if len(first) < _FIRST:
+            first.append(cell)
+            self._count += 1
+        else:
+            self._last.setdefault((kind, rank), deque(maxlen=_LAST)).append(cell)
+        return cell
+
+    def drop(self, cell: Cell) -> None:
+        """Take an event back that turned out to be another's beginning."""
+        key = (cell.event.kind, cell.event.rank)
+        for kept in (self._first.get(key), self._last.get(key)):
+            if kept and kept[-1] is cell:
+                kept.pop()
+
+    def recent(self, kind: LogKind, rank: int | None, wanted: Callable[[LogEvent], bool]) -> Cell | None:
+        """The latest of the kind by the rank that is as wanted."""
+        for kept in (self._last.get((kind, rank)), self._first.get((kind, rank))):
+            for cell in reversed(kept or ()):
+                if wanted(cell.event):
+                    return cell
+        return None
+
+    def all_of(self, kind: LogKind, rank: int | None) -> list[Cell]:
+        return [*self._first.get((kind, rank), ()), *self._last.get((kind, rank), ())]
+
+    def any_rank(self, kind: LogKind, wanted: Callable[[LogEvent], bool]) -> bool:
+        """Whether there is one as wanted, whoever says so."""
+        return any(
+            self.recent(kind, rank, wanted) is not None for its, rank in list(self._first) if its == kind
+        )
+
+    def in_order(self) -> tuple[LogEvent, ...]:
+        cells = [cell for kept in (*self._first.values(), *self._last.values()) for cell in kept]
+        return tuple(sorted((cell.event for cell in cells), key=lambda event: event.line))

@@ -1,0 +1,226 @@
+"""Stacks of a process as faulthandler, py-spy and gdb write them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from traceops.core.errors import InputError
+from traceops.core.text_lines import text_lines
+from traceops.hangs.model import Frame, RankStacks, ThreadStack
+from traceops.hangs.readers.stack_dump import Dump, Thread, is_native_file
+from traceops.traces.source import open_binary
+
+_HEAD = 1 << 16
+_MOST_FRAMES = 2000  # a thread; recursion is no reason to run out of memory
+_MOST_THREADS = 20_000
+_JSON_LIMIT = 1 << 26
+
+# Our own first line: "# rank 3, pid 123, main thread 0x00007f…"; only its last part matters.
+_MAIN = re.compile(r"^# .{0,200}?\bmain thread[ :=]{1,3}(0x[0-9a-fA-F]{1,16}|\d{1,20})")
+_FAULT_THREAD = re.compile(
+    r"^(Thread|Current thread) (0x[0-9a-fA-F]{1,16})(?: \[(.{0,200})\])? \(most recent call first\):"
+)
+_FAULT_STACK = re.compile(
+    r"^(?:Current thread's )?(C stack trace|Stack) \(most recent call first\):", re.IGNORECASE
+)
+_FAULT_FRAME = re.compile(r'^  File "(.{0,4096})", line (\d{1,9}|\?\?\?) in (.{1,1000})$')
+_FAULT_START = re.compile(r"^(?:Fatal Python error: |Timeout \(\d)")
+_PYSPY_PROCESS = re.compile(r"^Process \d{1,10}: ")
+_PYSPY_THREAD = re.compile(
+    r'^Thread (0x[0-9A-Fa-f]{1,16}|\d{1,20}) \(([^()]{1,40})\)(?:: "(.{0,200})")?\s{0,4}$'
+)
+_GDB_THREAD = re.compile(
+    r'^Thread (\d{1,9}) \((?:Thread (0x[0-9a-f]{1,16}) )?\(?LWP (\d{1,10})\)?(?: "(.{0,100})")?\)'
+)
+_GDB_FRAME = re.compile(r"^#\d{1,6} {1,4}(?:0x[0-9a-f]{1,16} in )?(\S.{0,2000})")
+_STACK_LINE = re.compile(
+    rb"^(?:Current thread|Thread) 0x[0-9a-fA-F]{1,16}(?: \[.{0,200}\])? \(most recent call first\):"
+    rb'|^Thread (?:0x[0-9A-Fa-f]{1,16}|\d{1,20}) \((?:idle|active)[^()]{0,20}\)(?:: ".{0,200}")?\s{0,2}$'
+    rb"|^Thread \d{1,9} \((?:Thread 0x[0-9a-f]{1,16} )?\(?LWP ",
+    re.MULTILINE,
+)
+# What only a training's log has: a dump inside one belongs to the log's reader.
+_LOG_LINE = re.compile(
+    rb"Traceback \(most recent call last\)|ProcessGroup|torch/distributed/(?:run|elastic)|NCCL (?:WARN|INFO)"
+    rb"|^\[rank ?\d{1,7}\]|Warning: ",
+    re.MULTILINE,
+)
+
+
+def sniff(path: str) -> str | None:
+    """'stacks', 'log', or None for what is no text, from the first kilobytes; raises InputError if unreadable."""
+    with open_binary(path) as file:
+        head = file.read(_HEAD)
+    if head.startswith(b"\x1f\x8b"):
+        return None
+    if not head.strip() or _is_binary(head):
+        return None
+    if _is_pyspy_json(head):
+        return "stacks"
+    head = head.replace(b"\r\n", b"\n")
+    if _MAIN.match(head[:400].decode(errors="replace")) is not None or _PYSPY_PROCESS.match(
+        head[:40].decode("latin-1")
+    ):
+        return "stacks"
+    first = _STACK_LINE.search(head)
+    if first is not None and _LOG_LINE.search(head) is None and head.count(b"\n", 0, first.start()) < 40:
+        return "stacks"
+    return "log"
+
+
+def read_stacks(path: str, rank: int) -> RankStacks:
+    """The last dump in the file; raises InputError where it holds none.
+
+    The main thread is the one that the file's first line or the dump names so; faulthandler lists it last.
+    """
+    threads = _json_threads(path)
+    if threads is None:
+        threads = _last_dump(path)
+    if not threads:
+        raise InputError(f"{path} holds no stacks; dump them with py-spy dump --pid PID, or faulthandler")
+    return RankStacks(rank, path, tuple(threads))
+
+
+def _last_dump(path: str) -> list[ThreadStack]:
+    """Dumps follow each other in a file; the last one with frames counts, with the main thread if any has it."""
+    main: int | None = None
+    current, best = Dump(), Dump()
+
+    def close(dump: Dump) -> Dump:
+        if not any(thread.frames for thread in dump.threads):
+            return best
+        if main is not None and best.has(main) and not dump.has(main):  # cut off while it was written
+            return best
+        return dump
+
+    for _, line in text_lines(path):
+        if line.startswith("# ") and (told := _MAIN.match(line)) is not None:
+            best, current = close(current), Dump()
+            main = int(told[1], 0)
+        elif _FAULT_START.match(line) or _PYSPY_PROCESS.match(line):
+            best, current = close(current), Dump()
+        elif (thread := _thread(line)) is not None:
+            if thread.number is not None and current.has(thread.number):
+                best, current = close(current), Dump()
+            if len(current.threads) < _MOST_THREADS:
+                current.add(thread)
+        elif (told := _FAULT_STACK.match(line)) is not None:
+            if told[1].lower() == "stack":
+                current.add(Thread(None, None, "fault"))
+            else:  # Python 3.14 goes on with the C frames of the current thread
+                current.open = False
+        elif current.open and len(frames := current.threads[-1].frames) < _MOST_FRAMES:
+            frame = _frame(line, current.threads[-1].writer)
+            if frame is not None:
+                frames.append(frame)
+    return close(current).stacks(main)
+
+
+def _thread(line: str) -> Thread | None:
+    """The thread that a line announces."""
+    if not line.startswith(("Thread ", "Current thread ")):
+        return None
+    if (match := _FAULT_THREAD.match(line)) is not None:
+        return Thread(int(match[2], 16), match[3], "fault", current=match[1] == "Current thread")
+    if (match := _PYSPY_THREAD.match(line)) is not None:
+        return Thread(int(match[1], 0), match[3], "py-spy")
+    if (match := _GDB_THREAD.match(line)) is not None:
+        thread = int(match[2], 16) if match[2] else int(match[3])
+        return Thread(thread, match[4], "gdb", first=match[1] == "1")
+    return None
+
+
+def _frame(line: str, writer: str) -> Frame | None:
+    if writer == "fault":
+        match = _FAULT_FRAME.match(line)
+        return None if match is None else Frame(match[3], match[1], _number(match[2]))
+    if writer == "gdb":
+        match = _GDB_FRAME.match(line)
+        return None if match is None else _gdb_frame(match[1])
+    return _pyspy_frame(line)
+
+
+def _pyspy_frame(line: str) -> Frame | None:
+    """From '    step (train.py:12)' or '    clock_nanosleep (libc.so.6)'; local variables are indented further."""
+    if not line.startswith("    ") or line[4:5].isspace() or not line.rstrip().endswith(")"):
+        return None
+    function, _, place = line.strip()[:-1].rpartition(" (")
+    if not function or not place:
+        return None
+    file, colon, number = place.rpartition(":")
+    if colon and number.isdecimal():
+        return Frame(function, file, _number(number))
+    return Frame(function, place)
+
+
+def _gdb_frame(text: str) -> Frame:
+    """From 'ncclAllReduce (sendbuff=0x7f…) from /usr/lib/libnccl.so.2' or '… at src/enqueue.cc:12'."""
+    function = text.partition(" (")[0]
+    for word in (" at ", " from "):
+        before, found, place = text.rpartition(word)
+        if found and before.endswith(")"):
+            file, _, number = place.rpartition(":")
+            if file and number.isdecimal():
+                return Frame(function, file, _number(number))
+            return Frame(function, place)
+    return Frame(function, "")
+
+
+def _number(text: str) -> int | None:
+    """A line number; faulthandler writes ??? for one it does not know, py-spy 0 for native frames."""
+    return int(text) if text.isdecimal() and len(text) < 10 and int(text) > 0 else None
+
+
+def _json_threads(path: str) -> list[ThreadStack] | None:
+    """py-spy's --json; None where the file is something else."""
+    with open_binary(path) as file:
+        head = file.read(_HEAD)
+        if not _is_pyspy_json(head):
+            return None
+        data = head + file.read(_JSON_LIMIT)
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not whole JSON ({error}); dump the stacks again") from error
+    if not isinstance(document, list):
+        return []
+    dump = Dump([thread for row in document[:_MOST_THREADS] if (thread := _json_thread(row)) is not None])
+    return dump.stacks(None)
+
+
+def _json_thread(row: Any) -> Thread | None:
+    if not isinstance(row, dict) or not isinstance(row.get("frames"), list):
+        return None
+    name, os_thread = row.get("thread_name"), row.get("os_thread_id")
+    thread = Thread(
+        os_thread if isinstance(os_thread, int) else None,
+        name if isinstance(name, str) else None,
+        "py-spy",
+        first=isinstance(os_thread, int) and os_thread == row.get("pid"),
+    )
+    thread.frames = list(_json_frames(row["frames"][:_MOST_FRAMES]))
+    return thread
+
+
+def _json_frames(rows: Iterable[Any]) -> Iterable[Frame]:
+    for row in rows:
+        if isinstance(row, dict) and isinstance(row.get("name"), str):
+            file, line = row.get("filename"), row.get("line")
+            native = isinstance(file, str) and is_native_file(file)
+            number = line if isinstance(line, int) and line > 0 and not native else None
+            yield Frame(row["name"], file if isinstance(file, str) else "", number)
+
+
+def _is_pyspy_json(head: bytes) -> bool:
+    return head.lstrip()[:1] == b"[" and b'"frames"' in head and (b'"thread_id"' in head or b'"pid"' in head)
+
+
+def _is_binary(head: bytes) -> bool:
+    """Text has no NUL bytes and few other control bytes; logs of several programs may hold a few."""
+    if b"\0" in head:
+        return head.count(b"\0") * 200 > len(head)
+    odd = sum(head.count(bytes([code])) for code in range(1, 32) if code not in (7, 8, 9, 10, 12, 13, 27))
+    return odd * 20 > len(head)

@@ -1,0 +1,161 @@
+"""What ran on the device's lanes, of which class, and what launched it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.core.arrays import Int
+from traceops.core.intervals import Intervals, union
+from traceops.measure.host_rows import (
+    ANNOTATION_CATS,
+    DEVICE_CATS,
+    DEVICE_MEMORY_CATS,
+    OPERATOR_CATS,
+    HostRows,
+    named,
+    rows_named,
+)
+from traceops.measure.nesting import find_nesting
+from traceops.traces.model import Events
+
+COMPUTE, COMM, MEMORY = 0, 1, 2
+
+# Collective kernels by name: NCCL old and new, RCCL, MSCCL, NVSHMEM, symmetric memory, vLLM's and TensorRT-LLM's own.
+_COMM_KERNEL = re.compile(
+    r"^(void )?(nccl|rccl|msccl|nvshmem|deep_ep|onccl|hccl)|ncclDevKernel|ncclKernel|rccl_main_kernel"
+    r"|nvshmem|multimem_|symm_mem|(one|two)_shot_all_?reduce|cross_device_reduce|all_?reduce.*(one|two)_?shot"
+    r"|allreduce_fusion|quickreduce|custom_all_?reduce",
+    re.IGNORECASE,
+)
+_COMM_WORDS = (
+    "ccl",
+    "nvshmem",
+    "deep_ep",
+    "multimem_",
+    "symm_mem",
+    "allreduce",
+    "all_reduce",
+    "cross_device_reduce",
+    "quickreduce",
+)
+_CPU_COMM = re.compile(r"^(gloo|mpi|ucc):")
+_CPU_COMM_FALLBACK = re.compile(r"^record_param_comms$")
+_NOT_CPU_COMPUTE = re.compile(
+    r"^(c10d::|_?c10d_functional|record_param_comms|(gloo|mpi|ucc|nccl):|ProfilerStep)"
+)
+# Autograd's own frames around operators: a hook that waits for communication waits inside them.
+_CPU_WRAPPER = re.compile(r"^(autograd::|torch::autograd|torch::jit)|^[^:]*$")
+
+_CELLS_A_CALL = 16  # ids spread wider than this are numbered anew before they index a table
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Intervals on device lanes, in the trace's order: GPU streams, or threads where there is no GPU.
+
+    `launch` is the row of the host call that launched it, -1 where the trace holds none; `launched` when that
+    call began, or else the activity itself. `host` has the rows of the host's events.
+    """
+
+    on_gpu: bool
+    row: Int
+    start: Int
+    end: Int
+    kind: NDArray[np.int8]
+    launch: Int
+    launched: Int
+    host: HostRows
+
+    def union_of(self, *kinds: int) -> Intervals:
+        """Time in which an activity of one of these classes runs on any lane."""
+        wanted = np.zeros(3, dtype=bool)
+        wanted[list(kinds)] = True
+        rows = self.by_start[wanted[self.kind[self.by_start]]]
+        return union(self.start[rows], self.end[rows])
+
+    @cached_property
+    def by_start(self) -> Int:
+        """Positions in the order in which they began."""
+        return np.argsort(self.start, kind="stable")
+
+    @cached_property
+    def by_launch(self) -> Int:
+        """Positions in the order in which they were launched."""
+        return np.argsort(self.launched, kind="stable")
+
+
+def find_activity(events: Events) -> Activity:
+    """Device activity of one trace; CPU operators stand in for kernels where the trace has no GPU."""
+    host = HostRows(events)
+    gpu = np.flatnonzero(events.in_cats(*DEVICE_CATS))
+    if not len(gpu):
+        return _cpu_activity(events, host)
+    start = events.ts[gpu]
+    launch = _launch_of(events, gpu, host.launches)
+    launched = np.where(launch >= 0, events.ts[launch], start)
+    return Activity(True, gpu, start, start + events.dur[gpu], _gpu_kind(events, gpu), launch, launched, host)
+
+
+def _gpu_kind(events: Events, rows: Int) -> NDArray[np.int8]:
+    kind = np.full(len(rows), COMPUTE, dtype=np.int8)
+    kind[named(events, _COMM_KERNEL, _COMM_WORDS)[events.name[rows]]] = COMM
+    if events.comm:
+        known = np.zeros(len(events), dtype=bool)
+        known[list(events.comm)] = True
+        kind[known[rows]] = COMM
+    kind[events.in_cats(*DEVICE_MEMORY_CATS)[rows]] = MEMORY
+    return kind
+
+
+def _launch_of(events: Events, rows: Int, calls: Int) -> Int:
+    """For each of the device's rows the call with its correlation id, -1 without one; of several the first."""
+    calls = calls[events.correlation[calls] >= 0]
+    if not len(calls):
+        return np.full(len(rows), -1, dtype=np.int64)
+    calls = calls[np.argsort(events.ts[calls], kind="stable")]
+    ids, sought = events.correlation[calls], events.correlation[rows]
+    least, span = int(ids.min()), int(ids.max()) - int(ids.min()) + 1
+    if span <= _CELLS_A_CALL * len(calls):
+        ids, sought = ids - least, sought - least
+    else:
+        values, ids = np.unique(ids, return_inverse=True)
+        place = np.searchsorted(values, sought)
+        span = len(values)
+        sought = np.where(values[np.minimum(place, span - 1)] == sought, place, -1)
+    launch = np.full(span + 1, -1, dtype=np.int64)  # the last for what nobody launched
+    launch[ids[::-1]] = calls[::-1]
+    return launch[np.where((sought >= 0) & (sought < span), sought, span)]
+
+
+def _cpu_activity(events: Events, host: HostRows) -> Activity:
+    comm = rows_named(events, _CPU_COMM)
+    comm = comm[events.in_cats(*ANNOTATION_CATS)[comm]]
+    if not len(comm):
+        comm = rows_named(events, _CPU_COMM_FALLBACK)
+    ops = np.flatnonzero(events.in_cats(*OPERATOR_CATS))
+    ops = ops[~named(events, _NOT_CPU_COMPUTE).take(events.name[ops])]
+    wrapper = named(events, _CPU_WRAPPER).take(events.name[ops])
+    ops = ops[~wrapper] if not wrapper.all() else ops  # very old torch wrote operators without a namespace
+    # Work inside data loading (collating without workers) is input, and on a communication thread no compute.
+    ops = ops[~_inside(events, ops, host.inputs) & ~_inside(events, ops, comm)]
+    lying = find_nesting(events, ops)
+    ops = np.sort(lying.rows[lying.outermost])
+    rows = np.concatenate((ops, comm))
+    kind = np.repeat(np.array([COMPUTE, COMM], dtype=np.int8), (len(ops), len(comm)))
+    start = events.ts[rows]
+    return Activity(False, rows, start, start + events.dur[rows], kind, rows, start, host)
+
+
+def _inside(events: Events, rows: Int, parents: Int) -> NDArray[np.bool_]:
+    """Which rows start inside one of the parents on the same thread."""
+    inside = np.zeros(len(rows), dtype=bool)
+    for tid in np.unique(events.tid[parents]):
+        own = parents[events.tid[parents] == tid]
+        mine = np.flatnonzero(events.tid[rows] == tid)
+        inside[mine] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(events.ts[rows[mine]])
+    return inside

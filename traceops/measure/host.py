@@ -1,0 +1,92 @@
+"""What the host did inside the steps that keeps a device from work: blocking calls and data loading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceops.core.arrays import Int
+from traceops.core.intervals import union
+from traceops.measure.grouping import groups
+from traceops.measure.host_rows import HostRows
+from traceops.measure.steps import StepBounds
+from traceops.traces.model import Events
+
+MOST_REGIONS = 60
+
+
+@dataclass(frozen=True)
+class BlockingCall:
+    """A call that waits for the device, and the operator it was made from ('' outside any)."""
+
+    call: str
+    operator: str
+    count: int
+    total_ms: float
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Per rank, over all its steps: blocking calls, most time first, data loading, and what the host was in.
+
+    `regions` are annotations and outermost operators by name with their total in ms, most time first.
+    """
+
+    blocking: tuple[BlockingCall, ...]
+    input_ms: float
+    input_names: tuple[str, ...]
+    regions: tuple[tuple[str, float], ...]
+
+
+def measure_host(host: HostRows, steps: StepBounds) -> HostTime:
+    """Blocking calls and data loading whose call began inside a step, on any thread."""
+    events = host.events
+    loading = _inside_steps(events, host.inputs, steps)
+    return HostTime(
+        blocking=_blocking(host, _inside_steps(events, host.blocking, steps)),
+        input_ms=union(events.ts[loading], events.ts[loading] + events.dur[loading]).total / 1e6,
+        input_names=tuple(sorted({events.names[i] for i in events.name[loading]})),
+        regions=_regions(host, steps),
+    )
+
+
+def _blocking(host: HostRows, rows: Int) -> tuple[BlockingCall, ...]:
+    """The calls by name and by the outermost operator around them: `aten::item`, as the user wrote it."""
+    if not len(rows):
+        return ()
+    events = host.events
+    around = host.nesting.outermost_around(rows)
+    operator = np.full(len(rows), -1)
+    operator[around >= 0] = events.name[host.nesting.rows[around[around >= 0]]]
+    if "" in events.names:
+        operator[operator == events.names.index("")] = -1
+    values, group = groups(events.name[rows], operator)
+    count = np.bincount(group)
+    spent = np.zeros(len(values), dtype=np.int64)
+    np.add.at(spent, group, events.dur[rows])
+    first = np.full(len(values), len(rows))
+    np.minimum.at(first, group, np.arange(len(rows)))
+    return tuple(
+        BlockingCall(
+            events.names[values[i, 0]],
+            events.names[values[i, 1]] if values[i, 1] >= 0 else "",
+            int(count[i]),
+            int(spent[i]) / 1e6,
+        )
+        for i in np.lexsort((first, -spent))
+    )
+
+
+def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]:
+    """Total time by name of annotations and of operators inside no other operator, ms."""
+    events, nesting = host.events, host.nesting
+    rows = np.concatenate((host.annotations, np.sort(nesting.rows[nesting.outermost])))
+    rows = _inside_steps(events, rows, steps)
+    total = np.bincount(events.name[rows], weights=events.dur[rows], minlength=len(events.names))
+    most = np.argsort(-total, kind="stable")[:MOST_REGIONS]
+    return tuple((events.names[i], float(total[i]) / 1e6) for i in most if total[i] > 0)
+
+
+def _inside_steps(events: Events, rows: Int, steps: StepBounds) -> Int:
+    return rows[union(steps.host_start, steps.host_end).holds(events.ts[rows])]

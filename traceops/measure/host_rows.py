@@ -1,0 +1,127 @@
+"""Which rows of a trace are operators, launches, blocking calls, step marks and data loading."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.core.arrays import Int
+from traceops.measure.nesting import Nesting, find_nesting
+from traceops.traces.model import Events
+
+DEVICE_KERNEL_CATS = ("kernel", "concurrent_kernel", "mtia_ccp_events")
+DEVICE_MEMORY_CATS = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
+DEVICE_CATS = (*DEVICE_KERNEL_CATS, *DEVICE_MEMORY_CATS)
+LAUNCH_CATS = (
+    "cuda_runtime",
+    "cuda_driver",
+    "runtime",
+    "driver",
+    "hip_runtime",
+    "mtia_runtime",
+    "xpu_runtime",
+)
+OPERATOR_CATS = ("cpu_op", "operator")
+ANNOTATION_CATS = ("user_annotation",)
+
+_INPUT = re.compile(
+    r"enumerate\(DataLoader\)|data_?-?load|load_?-?(data|batch)|(get|next|fetch|read)_?-?batch"
+    r"|batch_?-?(get|next|fetch|load|wait)|input_?-?pipeline|data_?-?(iter|fetch|wait|time|prepar)",
+    re.IGNORECASE,
+)
+_INPUT_WORDS = ("data", "batch", "pipeline")
+_BLOCKING = re.compile(
+    r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(2D|3D|DtoH)?$|^cuMemcpyDtoH"
+)
+_QUEUES = re.compile(
+    r"Launch|^(cuda|hip)?Mem(cpy|set).*Async|^cuMem(cpy|set).*Async|^(cuda|hip|cu)EventRecord"
+)
+_QUEUES_WORDS = ("launch", "mem", "eventrecord")
+_STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})(?!\d)")
+
+
+@dataclass(frozen=True)
+class HostRows:
+    """Rows of one trace's host events by what they are, in file order, each kind found when first asked for."""
+
+    events: Events
+
+    @cached_property
+    def launches(self) -> Int:
+        """Calls of the device's runtime or driver."""
+        return np.flatnonzero(self.events.in_cats(*LAUNCH_CATS))
+
+    @cached_property
+    def blocking(self) -> Int:
+        """Calls that return only when the device is done."""
+        return self._of_name(self.launches, named(self.events, _BLOCKING))
+
+    def held_up(self, least_ns: int) -> Int:
+        """Calls in which the host waited for the device: blocking ones, and launches this long."""
+        long = self.launches[self.events.dur[self.launches] >= least_ns]
+        return np.union1d(self.blocking, self._of_name(long, named(self.events, _QUEUES, _QUEUES_WORDS)))
+
+    @cached_property
+    def operators(self) -> Int:
+        """Framework operators; older torch marked steps as operators, they are left out."""
+        rows = np.flatnonzero(self.events.in_cats(*OPERATOR_CATS))
+        return self._of_name(rows, self._step_of_name < 0)
+
+    @cached_property
+    def nesting(self) -> Nesting:
+        """How the operators lie in each other."""
+        return find_nesting(self.events, self.operators)
+
+    @cached_property
+    def annotations(self) -> Int:
+        """What the user and the framework named with `record_function`, the steps left out."""
+        rows = np.flatnonzero(self.events.in_cats(*ANNOTATION_CATS))
+        return self._of_name(rows, self._step_of_name < 0)
+
+    @cached_property
+    def inputs(self) -> Int:
+        """Annotations and operators that say the thread is waiting for the next batch."""
+        rows = rows_named(self.events, _INPUT, _INPUT_WORDS)
+        return rows[self.events.in_cats(*ANNOTATION_CATS, *OPERATOR_CATS)[rows]]
+
+    @cached_property
+    def steps(self) -> tuple[Int, Int]:
+        """Rows of the profiler's step annotations on the host and the step numbers, in time order."""
+        numbers = self._step_of_name
+        if not (numbers >= 0).any():
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        rows = np.flatnonzero((numbers >= 0).take(self.events.name))
+        rows = rows[~self.events.in_cats("gpu_user_annotation", *DEVICE_CATS)[rows]]
+        rows = rows[np.argsort(self.events.ts[rows], kind="stable")]
+        return rows, numbers[self.events.name[rows]]
+
+    @cached_property
+    def _step_of_name(self) -> Int:
+        """The number of the step that each name marks, -1 where it marks none."""
+        marks = (_STEP.match(name) for name in self.events.names)
+        return np.array([int(mark.group(1)) if mark else -1 for mark in marks], dtype=np.int64)
+
+    def _of_name(self, rows: Int, wanted: NDArray[np.bool_]) -> Int:
+        return rows[wanted.take(self.events.name.take(rows))]
+
+
+def named(events: Events, pattern: re.Pattern[str], words: tuple[str, ...] = ()) -> NDArray[np.bool_]:
+    """Which of the names the pattern finds; with `words`, every name that it can find has one of these, in any case.
+
+    Names of kernels are long, and to look for a word first takes a tenth of the time.
+    """
+    found = []
+    for name in events.names:
+        lower = name.lower()
+        found.append((not words or any(word in lower for word in words)) and bool(pattern.search(name)))
+    return np.array(found, dtype=bool)
+
+
+def rows_named(events: Events, pattern: re.Pattern[str], words: tuple[str, ...] = ()) -> Int:
+    """The rows whose name the pattern finds, in file order."""
+    found = named(events, pattern, words)
+    return np.flatnonzero(found.take(events.name)) if found.any() else np.empty(0, dtype=np.int64)

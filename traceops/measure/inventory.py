@@ -1,0 +1,236 @@
+"""What one rank runs in a step: kernels, operators, collectives, blocking calls, with counts and time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.core.arrays import Int
+from traceops.measure.activity import COMM, Activity
+from traceops.measure.grouping import groups
+from traceops.measure.kernels import KIND_NAMES
+from traceops.measure.message_size import message_bytes
+from traceops.measure.nesting import Nesting
+from traceops.measure.steps import StepBounds
+from traceops.traces.model import CommArgs, Events
+
+MOST_KERNELS = 500
+MOST_OPERATORS = 500
+
+
+@dataclass(frozen=True)
+class KernelUse:
+    """Launches of one kernel from one operator, over the steps of one rank.
+
+    `operator` is the innermost around the launch, '' outside any (on a CPU the operator itself runs).
+    `place` is where in its step it is launched on average: 0 the first launch, 1 the last.
+    """
+
+    name: str
+    kind: str
+    operator: str
+    count: int
+    device_ns: int
+    place: float
+
+
+@dataclass(frozen=True)
+class OperatorUse:
+    """Calls of one operator with one set of input shapes ('' where they were not recorded).
+
+    `host_ns` is the host's time inside it and in no operator that it calls; `device_ns` what the kernels
+    took that it launched itself.
+    """
+
+    name: str
+    shapes: str
+    count: int
+    host_ns: int
+    device_ns: int
+
+
+@dataclass(frozen=True)
+class CollectiveUse:
+    """Collectives of one kind and size. None where the trace does not say."""
+
+    op: str
+    group_size: int | None
+    dtype: str | None
+    elements: int | None
+    bytes: int | None
+    count: int
+    kernel_ns: int
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What one rank ran inside its steps, most time first; arrays have one number a step.
+
+    `step_bytes` is -1 where a collective's size is not known. `step_blocking` counts calls that wait for
+    the device.
+    """
+
+    kernels: tuple[KernelUse, ...]
+    operators: tuple[OperatorUse, ...]
+    collectives: tuple[CollectiveUse, ...]
+    step_kernels: Int
+    step_collectives: Int
+    step_bytes: Int
+    step_blocking: Int
+
+
+def measure_inventory(events: Events, activity: Activity, steps: StepBounds) -> Inventory:
+    """Count everything that was launched in each step."""
+    inside = (steps.of_activity >= 0) & (steps.of_activity < len(steps))
+    collectives, step_bytes = _collectives(events, activity, steps, inside)
+    work = inside & (activity.kind != COMM)
+    nesting = activity.host.nesting
+    launcher = _launchers(events, activity, nesting, np.flatnonzero(work & (activity.launch >= 0)))
+    blocking = _steps_of(events, activity.host.blocking, steps)
+    return Inventory(
+        kernels=_kernels(events, activity, steps, np.flatnonzero(work), nesting, launcher),
+        operators=_operators(events, activity, steps, nesting, launcher),
+        collectives=collectives,
+        step_kernels=_per_step(steps.of_activity[work], steps),
+        step_collectives=_per_step(steps.of_activity[inside & (activity.kind == COMM)], steps),
+        step_bytes=step_bytes,
+        step_blocking=_per_step(blocking[blocking >= 0], steps),
+    )
+
+
+def _launchers(events: Events, activity: Activity, nesting: Nesting, known: Int) -> Int:
+    """Position in `nesting` of the innermost operator around the launch of each of `known`; -1 for all others."""
+    launcher = np.full(len(activity.row), -1, dtype=np.int64)
+    around = np.full(len(events), -1, dtype=np.int32)  # of each row that launched one of them
+    if activity.on_gpu:
+        launched = np.zeros(len(events), dtype=bool)
+        launched[activity.launch[known]] = True
+        rows = np.flatnonzero(
+            launched
+        )  # in file order, which is nearly time's: many times as fast to look up
+        around[rows] = nesting.innermost_around(rows)
+    else:
+        around[nesting.rows] = nesting.parent
+    launcher[known] = around[activity.launch[known]]
+    return launcher
+
+
+def _kernels(
+    events: Events, activity: Activity, steps: StepBounds, work: Int, nesting: Nesting, launcher: Int
+) -> tuple[KernelUse, ...]:
+    if not len(work):
+        return ()
+    rows = activity.row[work]
+    op_name = np.full(len(work), -1, dtype=np.int64)
+    has = launcher[work] >= 0
+    op_name[has] = events.name[nesting.rows[launcher[work][has]]]
+    values, group = groups(events.name[rows], activity.kind[work], op_name)
+    count = np.bincount(group)
+    device = np.zeros(len(values), dtype=np.int64)
+    np.add.at(device, group, events.dur[rows])
+    place = np.bincount(group, weights=_places(activity, steps, work)) / count
+    most = np.argsort(-device, kind="stable")[:MOST_KERNELS]
+    return tuple(
+        KernelUse(
+            events.names[name],
+            KIND_NAMES[kind],
+            events.names[operator] if operator >= 0 else "",
+            launches,
+            device_ns,
+            round(where, 4),
+        )
+        for (name, kind, operator), launches, device_ns, where in zip(
+            values[most].tolist(),
+            count[most].tolist(),
+            device[most].tolist(),
+            place[most].tolist(),
+            strict=True,
+        )
+    )
+
+
+def _places(activity: Activity, steps: StepBounds, work: Int) -> NDArray[np.float64]:
+    """Where in its step each is launched, from 0 to 1."""
+    step = steps.of_activity[work]
+    order = np.lexsort((activity.launched[work], step))
+    size = np.bincount(step, minlength=len(steps))
+    first = np.concatenate(([0], np.cumsum(size)))[step[order]]
+    place = np.empty(len(work))
+    place[order] = (np.arange(len(work)) - first) / np.maximum(size[step[order]] - 1, 1)
+    return place
+
+
+def _operators(
+    events: Events, activity: Activity, steps: StepBounds, nesting: Nesting, launcher: Int
+) -> tuple[OperatorUse, ...]:
+    ops = nesting.rows
+    kept = np.flatnonzero(_steps_of(events, ops, steps) >= 0)
+    if not len(kept):
+        return ()
+    device = np.zeros(len(ops), dtype=np.int64)
+    if activity.on_gpu:
+        launched = np.flatnonzero(launcher >= 0)
+        np.add.at(device, launcher[launched], events.dur[activity.row[launched]])
+    values, group = groups(events.name[ops[kept]], events.shape[ops[kept]])
+    count = np.bincount(group)
+    host_ns, device_ns = np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=np.int64)
+    np.add.at(host_ns, group, nesting.own_time[kept])
+    np.add.at(device_ns, group, device[kept])
+    most = np.argsort(-(host_ns + device_ns), kind="stable")[:MOST_OPERATORS]
+    return tuple(
+        OperatorUse(events.names[name], events.shapes[shape] if shape >= 0 else "", *numbers)
+        for (name, shape), *numbers in zip(
+            values[most].tolist(),
+            count[most].tolist(),
+            host_ns[most].tolist(),
+            device_ns[most].tolist(),
+            strict=True,
+        )
+    )
+
+
+def _collectives(
+    events: Events, activity: Activity, steps: StepBounds, inside: NDArray[np.bool_]
+) -> tuple[tuple[CollectiveUse, ...], Int]:
+    comm = np.flatnonzero(inside & (activity.kind == COMM))
+    total = np.zeros(len(steps), dtype=np.int64)
+    uses: dict[tuple[str, int | None, str | None, int | None], tuple[int, int]] = {}
+    for position in comm:
+        row, step = int(activity.row[position]), int(steps.of_activity[position])
+        args = events.comm.get(row)
+        key = _kind_of(args, events.names[events.name[row]])
+        nbytes = message_bytes(key[3], key[2])
+        total[step] = -1 if nbytes is None or total[step] < 0 else total[step] + nbytes
+        count, spent = uses.get(key, (0, 0))
+        uses[key] = (count + 1, spent + int(events.dur[row]))
+    return (
+        tuple(
+            CollectiveUse(*key, message_bytes(key[3], key[2]), count, spent)
+            for key, (count, spent) in sorted(uses.items(), key=lambda item: -item[1][1])
+        ),
+        total,
+    )
+
+
+def _kind_of(args: CommArgs | None, name: str) -> tuple[str, int | None, str | None, int | None]:
+    """Operation, group size, type and elements (the larger of input and output) of one collective."""
+    if args is None:
+        return name, None, None, None
+    sizes = [size for size in (args.elements_in, args.elements_out) if size is not None]
+    group_size = len(args.group_ranks) if args.group_ranks else args.group_size
+    return args.op, group_size, args.dtype, max(sizes, default=None)
+
+
+def _steps_of(events: Events, rows: Int, steps: StepBounds) -> Int:
+    """The step in which each host event began, -1 outside all."""
+    step = np.searchsorted(steps.host_start, events.ts[rows], side="right") - 1
+    inside = (step >= 0) & (events.ts[rows] < steps.host_end[np.maximum(step, 0)])
+    known: Int = np.where(inside, step, -1)
+    return known
+
+
+def _per_step(step: Int, steps: StepBounds) -> Int:
+    count: Int = np.bincount(step, minlength=len(steps)).astype(np.int64)
+    return count

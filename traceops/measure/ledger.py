@@ -1,0 +1,144 @@
+"""The step ledger of one rank: every nanosecond of a step in exactly one bucket."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.core.arrays import Int
+from traceops.core.intervals import Intervals, empty, intersect, merge, split_at, subtract, union
+from traceops.measure.activity import COMM, COMPUTE, MEMORY, Activity
+from traceops.measure.host_rows import rows_named
+from traceops.measure.steps import StepBounds
+from traceops.traces.model import Events
+
+# `comm` is split into the three comm_* buckets once the ranks are compared (traceops.across).
+COMM_BUCKETS = ("comm_transfer", "comm_wait", "comm_unmatched")
+IDLE_BUCKETS = ("idle_input", "idle_sync", "idle_host", "idle_dependency", "idle_gap")
+BUCKETS = ("compute", *COMM_BUCKETS, "memory", *IDLE_BUCKETS)
+OWN_BUCKETS = ("compute", "memory", *IDLE_BUCKETS)
+
+BACK_TO_BACK_NS = 1_000  # a shorter gap between kernels is the device's own
+_STEP_MARK = re.compile("^ProfilerStep")
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One rank's time inside its steps, each instant in one set: own work by bucket, or exposed communication.
+
+    `own` holds the buckets of OWN_BUCKETS; `exposed` the time in which only communication runs.
+    """
+
+    own: dict[str, Intervals]
+    exposed: Intervals
+
+
+@dataclass(frozen=True)
+class RankLedger:
+    """Nanoseconds per bucket and step, `comm` still whole; `exposed` is the time `comm` counts."""
+
+    duration: Int
+    buckets: dict[str, Int]
+    exposed: Intervals
+
+
+def measure_ledger(events: Events, activity: Activity, steps: StepBounds) -> RankLedger:
+    """Split each step of one rank [docs/metrics.md, the step ledger]; the buckets add up exactly."""
+    return ledger_of(find_lane(events, activity, steps), steps)
+
+
+def ledger_of(lane: Lane, steps: StepBounds) -> RankLedger:
+    """The lane's time per bucket and step."""
+    start, end = steps.edges[:-1], steps.edges[1:]
+    buckets = {
+        "compute": lane.own["compute"].within(start, end),
+        "comm": lane.exposed.within(start, end),
+        **{bucket: lane.own[bucket].within(start, end) for bucket in OWN_BUCKETS[1:]},
+    }
+    return RankLedger(end - start, buckets, lane.exposed)
+
+
+def find_lane(events: Events, activity: Activity, steps: StepBounds) -> Lane:
+    """What each instant of one rank's steps goes to, first bucket first."""
+    whole = union(steps.edges[:-1], steps.edges[1:])
+    compute = activity.union_of(COMPUTE)
+    exposed = subtract(activity.union_of(COMM), compute)
+    memory = subtract(subtract(activity.union_of(MEMORY), compute), exposed)
+    idle = split_at(subtract(whole, activity.union_of(COMPUTE, COMM, MEMORY)), steps.edges)
+    own = {
+        "compute": intersect(compute, whole),
+        "memory": intersect(memory, whole),
+        **_idle_by_cause(events, activity, idle),
+    }
+    return Lane(own, intersect(exposed, whole))
+
+
+def _idle_by_cause(events: Events, activity: Activity, idle: Intervals) -> dict[str, Intervals]:
+    """Idle time by the cause of the activity that ends the gap."""
+    following = np.searchsorted(activity.start[activity.by_start], idle.end, side="left")
+    some = following < len(activity.start)
+    launch = np.full(len(idle), -1, dtype=np.int64)
+    launch[some] = activity.launch[activity.by_start[following[some]]]
+    if activity.on_gpu:
+        launched = np.where(launch >= 0, events.ts[launch], np.iinfo(np.int64).min)
+        late = launched > idle.start  # idle came first: the device waited for the host
+        thread = np.where(launch >= 0, events.tid[launch], -1)
+    else:
+        late = np.ones(len(idle), dtype=bool)
+        thread = np.full(len(idle), _main_thread(events))
+    short = (idle.end - idle.start < BACK_TO_BACK_NS) & activity.on_gpu
+    judged = late & ~short
+    synced = judged & _blocked_when_idle_began(events, activity.host.blocking, idle.start, thread)
+    loading = _loading_within(events, activity.host.inputs, idle, thread, judged)
+    by_cause = {
+        "idle_sync": synced,
+        "idle_host": judged & ~synced,
+        "idle_dependency": ~late & ~short,
+        "idle_gap": short,
+    }
+    return {
+        "idle_input": loading,
+        **{
+            bucket: subtract(Intervals(idle.start[own], idle.end[own]), loading)
+            for bucket, own in by_cause.items()
+        },
+    }
+
+
+def _main_thread(events: Events) -> int:
+    """The thread the steps are marked on, or else the one with most events."""
+    if not len(events):
+        return -1
+    marks = rows_named(events, _STEP_MARK)
+    tids = events.tid[marks] if len(marks) else events.tid
+    values, counts = np.unique(tids, return_counts=True)
+    return int(values[np.argmax(counts)])
+
+
+def _blocked_when_idle_began(events: Events, rows: Int, gap_start: Int, thread: Int) -> NDArray[np.bool_]:
+    """Whether the launching thread was in a blocking call (`rows`) at the moment the device ran out of work.
+
+    A synchronisation that begins later waits for nothing and is not the cause of the gap.
+    """
+    blocked = np.zeros(len(gap_start), dtype=bool)
+    for tid in np.unique(events.tid[rows]):
+        own = rows[events.tid[rows] == tid]
+        gaps = np.flatnonzero(thread == tid)
+        blocked[gaps] = union(events.ts[own], events.ts[own] + events.dur[own]).holds(gap_start[gaps])
+    return blocked
+
+
+def _loading_within(
+    events: Events, rows: Int, idle: Intervals, thread: Int, judged: NDArray[np.bool_]
+) -> Intervals:
+    """The part of the judged gaps in which their launching thread was inside data loading (`rows`)."""
+    found = empty()
+    for tid in np.unique(events.tid[rows]):
+        own = rows[events.tid[rows] == tid]
+        gaps = judged & (thread == tid)
+        loading = union(events.ts[own], events.ts[own] + events.dur[own])
+        found = merge(found, intersect(Intervals(idle.start[gaps], idle.end[gaps]), loading))
+    return found

@@ -1,0 +1,159 @@
+"""Which operator is around what, in passes over whole columns instead of a loop over events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.core.arrays import Int
+from traceops.measure.grouping import distinct
+from traceops.traces.model import Events
+
+_WIDEST = 1 << 62  # sums of two numbers below it fit an int64
+
+
+@dataclass(frozen=True)
+class _ThreadAxis:
+    """The threads' times end to end on one axis, so that one search or running maximum serves all threads.
+
+    `threads[k]` fills [k * span, (k + 1) * span), counting ns from `origin`, or else the different `moments`.
+    """
+
+    threads: Int
+    span: int
+    origin: int = 0
+    moments: Int | None = None
+
+    def passed(self, time: Int) -> Int:
+        """How far into its thread's part of the axis each time lies, before the first event below 0."""
+        if self.moments is None:
+            return time - self.origin
+        return np.searchsorted(self.moments, time, side="right") - 1
+
+
+@dataclass(frozen=True)
+class Nesting:
+    """Events of the host by thread, then begin, the longest first; `rows` are theirs, positions count in that order.
+
+    Events of a thread nest: they lie inside each other or beside each other. `start` and `end` are on `axis`.
+    """
+
+    events: Events
+    rows: Int
+    start: Int
+    end: Int
+    axis: _ThreadAxis
+
+    @cached_property
+    def outermost(self) -> Int:
+        """Positions of the events that begin inside no other."""
+        return np.flatnonzero(self.start >= np.concatenate(([-1], self._reach[:-1])))
+
+    @cached_property
+    def parent(self) -> NDArray[np.int32]:
+        """Position of the innermost event around each, -1 where there is none."""
+        depth = self._depth
+        order = np.argsort(depth, kind="stable").astype(np.int32)
+        deeper = np.concatenate(([False], depth[1:] > depth[:-1]))
+        # On a level, each is the first inside the event just before it, or a sibling of the last on the level;
+        # those on the first level follow event 0, which would be inside event -1.
+        eldest = np.where(deeper.take(order), np.arange(len(order), dtype=np.int32), 0)
+        parent = np.empty_like(order)
+        parent[order] = order.take(np.maximum.accumulate(eldest)) - 1
+        return parent
+
+    @cached_property
+    def own_time(self) -> Int:
+        """Duration of each event less that of the events directly inside it, ns, never below 0."""
+        duration = self.events.dur[self.rows]
+        inside = np.zeros(len(duration) + 1, dtype=np.int64)  # the last takes what is inside none
+        np.add.at(inside, self.parent, duration)
+        left: Int = np.maximum(duration - inside[:-1], 0)
+        return left
+
+    def innermost_around(self, rows: Int) -> Int:
+        """Position of the innermost event in which each of `rows` begins on its thread, -1 outside all.
+
+        None of `rows` may be one of the events themselves, whose `parent` is known.
+        """
+        at = self._place(rows)
+        begun = np.searchsorted(self.start, at, side="right")
+        level = begun - np.searchsorted(self._ends, at, side="right") - 1
+        found = np.where(level >= 0, begun - 1, -1)
+        inside = np.flatnonzero(level >= 0)
+        above = self._depth[found[inside]] - level[inside]
+        while len(inside := inside[above > 0]):
+            above = above[above > 0] - 1
+            found[inside] = self.parent[found[inside]]
+        return found
+
+    def outermost_around(self, rows: Int) -> Int:
+        """Position of the outermost event in which each of `rows` begins on its thread, -1 outside all."""
+        at = self._place(rows)
+        begun = np.searchsorted(self.start[self.outermost], at, side="right")
+        # What is inside the last one begun may outlast it where events only overlap.
+        over = np.concatenate(([-1], self._reach[self.outermost[1:] - 1], self._reach[-1:]))
+        found: Int = np.append(self.outermost, -1)[np.where(over[begun] > at, begun - 1, -1)]
+        return found
+
+    @cached_property
+    def _reach(self) -> Int:
+        """The latest end of each event and all before it."""
+        return np.maximum.accumulate(self.end)
+
+    @cached_property
+    def _ends(self) -> Int:
+        return np.sort(self.end)
+
+    @cached_property
+    def _depth(self) -> NDArray[Any]:
+        """How many events are around each: those begun before, less those ended by then."""
+        ended = np.searchsorted(self._ends, self.start, side="right")
+        depth = np.arange(len(ended))
+        depth -= ended
+        np.maximum(depth, 0, out=depth)
+        return depth.astype(np.min_scalar_type(int(depth.max(initial=0))))  # few bytes sort fast
+
+    def _place(self, rows: Int) -> Int:
+        """Where each row begins on the axis; before all of it on a thread that has none of the events."""
+        tid, threads = self.events.tid[rows], self.axis.threads
+        if not len(threads):
+            return np.full(len(rows), -1, dtype=np.int64)
+        which = np.minimum(np.searchsorted(threads, tid), len(threads) - 1)
+        passed = np.clip(self.axis.passed(self.events.ts[rows]), -1, self.axis.span - 1)
+        return np.where(threads[which] == tid, which * self.axis.span + passed, -1)
+
+
+def find_nesting(events: Events, rows: Int) -> Nesting:
+    """How these rows, given in file order, lie in each other."""
+    threads, which = distinct(events.tid[rows])
+    start, end = events.ts[rows], events.dur[rows]
+    end += start
+    axis = _axis(threads, start, end)
+    which *= axis.span
+    start, end = axis.passed(start) + which, axis.passed(end) + which
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        rows, start, end = rows[order], start[order], end[order]
+    same = start[1:] == start[:-1]
+    if same.any():
+        tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        longest_first = tied[np.lexsort((-end[tied], start[tied]))]
+        rows = rows.copy()
+        rows[tied], end[tied] = rows[longest_first], end[longest_first]
+    return Nesting(events, rows, start, end, axis)
+
+
+def _axis(threads: Int, start: Int, end: Int) -> _ThreadAxis:
+    if not len(start):
+        return _ThreadAxis(threads, 1)
+    origin = int(start.min())
+    span = int(end.max()) - origin + 1
+    if span * len(threads) < _WIDEST:
+        return _ThreadAxis(threads, span, origin)
+    moments = np.unique(np.concatenate((start, end)))  # times of a damaged file may lie years apart
+    return _ThreadAxis(threads, len(moments), moments=moments)

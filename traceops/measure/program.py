@@ -1,0 +1,176 @@
+"""What a rank did between its collectives: when it was ready for each, and where it waited for one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.core.arrays import Int
+from traceops.core.intervals import Intervals, union
+from traceops.measure.activity import COMM, Activity
+from traceops.measure.ledger import OWN_BUCKETS, Lane
+from traceops.measure.steps import StepBounds
+from traceops.traces.model import Events
+
+RELEASE_NS = 20_000  # a kernel that waited for a collective starts this soon after its end
+FOLLOWS_NS = 50_000  # what began this soon after another's end on another stream waited for it
+HELD_UP_NS = 50_000  # a launch that takes this long waits for room in the device's queue
+NEVER = np.iinfo(np.int64).min // 4
+PAINTED = 400  # cells a step in the picture of the timeline
+EXPOSED = len(OWN_BUCKETS)  # the code of exposed communication in a painted step, others are OWN_BUCKETS'
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """One rank's work and waiting as the reduce needs them; all times in ns of the rank's own clock.
+
+    `ready[i]` is when collective i (of the rank's communication in start order) could have begun at the
+    latest as far as its own work goes: its launch, and the end of the work launched before it.
+    Join j: from `join_start[j]` to `join_end[j]` the rank had nothing else to do than to wait for its
+    collective `join_comm[j]`. `own[n]` is the time spent in each of OWN_BUCKETS before `times[n]`, and
+    `painted[s, c]` the code of what most of cell c of step s went to.
+    `host` is the host's own time (the moment less all time it was held up by the device before) of each
+    collective's launch, then of the launch of what ends each step edge, NEVER where there is none;
+    `host_input` how much of it the host had spent in data loading.
+    """
+
+    ready: Int
+    join_start: Int
+    join_end: Int
+    join_comm: Int
+    times: Int
+    own: Int
+    host: Int
+    host_input: Int
+    painted: NDArray[np.uint8]
+
+    def own_before(self, t: Int) -> Int:
+        """Time in each of OWN_BUCKETS before each of the moments in `times`, shape (len(t), buckets)."""
+        at = np.searchsorted(self.times, np.clip(t, self.times[0], self.times[-1]))
+        before: Int = self.own[at]
+        return before
+
+    def joined_before(self, t: Int) -> Int:
+        """Time spent waiting in joins before each moment."""
+        return union(self.join_start, self.join_end).covered_before(t)
+
+
+def measure_program(
+    events: Events, activity: Activity, steps: StepBounds, lane: Lane, comm: Int
+) -> RankProgram:
+    """The program of one rank; `comm` are the positions of its collectives in `activity`, in start order."""
+    ready = _ready(activity, comm)
+    join_start, join_end, join_comm = _joins(activity, lane, comm, steps)
+    times = np.unique(
+        np.concatenate(
+            (activity.start[comm], activity.end[comm], ready, join_start, join_end, steps.edges)
+        ).clip(steps.edges[0], steps.edges[-1])
+    )
+    own = np.stack([lane.own[bucket].covered_before(times) for bucket in OWN_BUCKETS], axis=1)
+    host, host_input = _host(events, activity, comm, steps)
+    painted = _paint(lane, steps)
+    return RankProgram(ready, join_start, join_end, join_comm, times, own, host, host_input, painted)
+
+
+def _ready(activity: Activity, comm: Int) -> Int:
+    """When each collective could have begun: torch lets it wait for what its stream was given before.
+
+    Where work launched before it ended after it had begun, it waited for less: then for whatever ended
+    just before it began, or for the activity launched just before it (a copy into its buffer), if that
+    fits, or for its launch alone.
+    """
+    work = activity.by_launch[activity.kind[activity.by_launch] != COMM]
+    launched = activity.launched[comm]
+    before = np.searchsorted(activity.launched[work], launched, side="left") - 1
+    start = activity.start[comm]
+    ready = np.minimum(launched, start)
+    if not len(work):
+        return ready
+    some = before >= 0
+    ends = activity.end[work]
+    all_done = np.where(some, np.maximum.accumulate(ends)[before], start)
+    last_done = np.where(some, ends[before], start)
+    ended = np.sort(ends)
+    just = np.searchsorted(ended, start, side="right") - 1
+    just_done = np.where(just >= 0, ended[np.maximum(just, 0)], start - FOLLOWS_NS - 1)
+    less = np.where(
+        start - just_done <= FOLLOWS_NS, just_done, np.where(last_done <= start, last_done, ready)
+    )
+    done = np.where(all_done <= start, all_done, less)
+    known: Int = np.where(some, np.maximum(ready, done), ready)
+    return known
+
+
+def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tuple[Int, Int, Int]:
+    """Exposed communication that held the rank up: what comes next had been launched and began at its end.
+
+    A rank whose next kernel was launched later was late itself, and communication merely ran meanwhile.
+    """
+    work = activity.by_start[activity.kind[activity.by_start] != COMM]
+    spells = _spells(lane.exposed, union(activity.start[work], activity.end[work]))
+    start, end = spells.start, spells.end
+    by_end = comm[np.argsort(activity.end[comm], kind="stable")]
+    position = np.empty(len(activity.start), dtype=np.int64)
+    position[comm] = np.arange(len(comm))
+    last = np.searchsorted(activity.end[by_end], end, side="right") - 1
+    ended = np.where(last >= 0, activity.end[by_end][np.maximum(last, 0)], 0) if len(by_end) else end * 0
+    released = (last >= 0) & (end - ended <= RELEASE_NS)
+    if activity.on_gpu:
+        following = np.searchsorted(activity.start[work], end, side="left")
+        some = following < len(work)
+        first = (
+            work[np.minimum(following, len(work) - 1)] if len(work) else np.zeros(len(end), dtype=np.int64)
+        )
+        begins = np.where(some, activity.start[first] if len(work) else 0, np.iinfo(np.int64).max)
+        known = np.where(activity.launch[first] >= 0, activity.launched[first], start) if len(work) else start
+        issued = np.where(some, known, end)
+        # What ends a step is waited for by whatever comes after it.
+        closes = np.isin(end, steps.edges)
+        released &= closes | ((begins - end <= RELEASE_NS) & (issued < end))
+        start = np.where(closes, start, np.clip(issued, start, end))
+    kept = released & (end > start)
+    return start[kept], end[kept], position[by_end[last[kept]]]
+
+
+def _spells(exposed: Intervals, work: Intervals) -> Intervals:
+    """Exposed communication, with one collective following another closely taken as one stretch."""
+    if not len(exposed):
+        return exposed
+    before, after = exposed.end[:-1], exposed.start[1:]
+    close = (after - before <= RELEASE_NS) & (work.within(before, after) == 0)
+    return Intervals(
+        exposed.start[np.concatenate(([True], ~close))], exposed.end[np.concatenate((~close, [True]))]
+    )
+
+
+def _host(events: Events, activity: Activity, comm: Int, steps: StepBounds) -> tuple[Int, Int]:
+    """The host's own time at the launches of collectives and of what ends the steps, and its part in loading."""
+    order = np.argsort(activity.end, kind="stable")
+    last = np.searchsorted(activity.end[order], steps.edges, side="right") - 1
+    closing = order[np.maximum(last, 0)] if len(order) else np.zeros(0, dtype=np.int64)
+    rows = np.concatenate((comm, closing))
+    launch = activity.launch[rows]
+    calls = activity.host.held_up(HELD_UP_NS)
+    held = union(events.ts[calls], events.ts[calls] + events.dur[calls])
+    loads = activity.host.inputs
+    loading = union(events.ts[loads], events.ts[loads] + events.dur[loads])
+    moment = events.ts[np.maximum(launch, 0)] if len(events) else rows
+    known = (launch >= 0) & activity.on_gpu
+    known[len(comm) :] &= last[: len(rows) - len(comm)] >= 0  # before the first activity nothing was launched
+    host = np.where(known, moment - held.covered_before(moment), NEVER)
+    # A step is over when its last kernel is, not when that was launched.
+    host[len(comm) :] += np.where(known[len(comm) :], (activity.end - activity.start)[closing], 0)
+    return host, np.where(known, loading.covered_before(moment), 0)
+
+
+def _paint(lane: Lane, steps: StepBounds) -> NDArray[np.uint8]:
+    """For each step the code of what most of each of its cells went to."""
+    cells = np.empty((len(steps), PAINTED + 1), dtype=np.int64)
+    for step in range(len(steps)):
+        cells[step] = np.linspace(steps.edges[step], steps.edges[step + 1], PAINTED + 1)
+    sets = (*(lane.own[bucket] for bucket in OWN_BUCKETS), lane.exposed)
+    spent = np.stack([np.diff(part.covered_before(cells), axis=1) for part in sets])
+    painted: NDArray[np.uint8] = np.argmax(spent, axis=0).astype(np.uint8)
+    return painted

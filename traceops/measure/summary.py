@@ -1,0 +1,131 @@
+"""The map: everything that needs one rank only, from a trace file to a compact summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.core.arrays import Int
+from traceops.measure.activity import COMM, COMPUTE, Activity, find_activity
+from traceops.measure.backward import BackwardSync, measure_backward_sync
+from traceops.measure.breakdown import Breakdown, measure_breakdown
+from traceops.measure.host import HostTime, measure_host
+from traceops.measure.hta_tables import HtaTables, hta_tables
+from traceops.measure.inventory import Inventory, measure_inventory
+from traceops.measure.kernels import KernelStats, measure_kernels
+from traceops.measure.ledger import RankLedger, find_lane, ledger_of
+from traceops.measure.program import RankProgram, measure_program
+from traceops.measure.steps import StepBounds, find_steps
+from traceops.traces.discover import TraceFile
+from traceops.traces.kineto import load_trace
+from traceops.traces.model import CommArgs, Events, RankTrace, TraceMeta
+
+
+@dataclass(frozen=True)
+class CommEvents:
+    """One rank's collectives in start order (ns); `args[i]` is None where the trace says nothing of it."""
+
+    start: Int
+    end: Int
+    step: Int  # position in the rank's steps, see StepBounds.of_activity
+    stream: Int
+    name: tuple[str, ...]
+    args: tuple[CommArgs | None, ...]
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """What the reduce needs of one rank; small whatever the trace's size."""
+
+    rank: int
+    path: str
+    meta: TraceMeta
+    damage: tuple[str, ...]
+    event_count: int
+    on_gpu: bool
+    compute_stream: int
+    step_numbers: Int
+    step_edges: Int
+    empty_steps: tuple[int, ...]
+    ledger: RankLedger
+    comm: CommEvents
+    program: RankProgram
+    breakdown: Breakdown
+    kernels: tuple[KernelStats, ...]
+    inventory: Inventory
+    host: HostTime
+    backward: BackwardSync
+    hta: HtaTables
+
+    def step_number(self, position: int) -> int | None:
+        """The number of the step that launched the collective at this position of `comm`; None outside all."""
+        step = int(self.comm.step[position])
+        return int(self.step_numbers[step]) if 0 <= step < len(self.step_numbers) else None
+
+
+def summarize(file: TraceFile, with_hta: bool = False, ahead: bool = False) -> RankSummary:
+    """Load one trace and measure it, HTA's analyses by HTA's own code on demand; `ahead` as in `load_trace`.
+
+    Raises InputError where the file cannot be opened.
+    """
+    trace = load_trace(file.path, ahead)
+    events = trace.events
+    activity = find_activity(events)
+    steps = find_steps(events, activity, file.steps)
+    lane = find_lane(events, activity, steps)
+    comm: NDArray[np.int64] = np.flatnonzero(activity.kind == COMM)
+    comm = comm[np.argsort(activity.start[comm], kind="stable")]
+    hta = _by_hta_itself(file.rank, trace) if with_hta else hta_tables(file.rank, events)
+    return RankSummary(
+        rank=file.rank,
+        path=file.path,
+        meta=trace.meta,
+        damage=trace.damage,
+        event_count=len(events),
+        on_gpu=activity.on_gpu,
+        compute_stream=_busiest_stream(events, activity),
+        step_numbers=steps.number,
+        step_edges=steps.edges,
+        empty_steps=steps.empty,
+        ledger=ledger_of(lane, steps),
+        comm=_comm_events(events, activity, steps, comm),
+        program=measure_program(events, activity, steps, lane, comm),
+        breakdown=measure_breakdown(events, activity, steps, hta),
+        kernels=measure_kernels(events, activity, steps),
+        inventory=measure_inventory(events, activity, steps),
+        host=measure_host(activity.host, steps),
+        backward=measure_backward_sync(events, activity, steps),
+        hta=hta,
+    )
+
+
+def _by_hta_itself(rank: int, trace: RankTrace) -> HtaTables:
+    from traceops.measure.hta_bridge import tables_by_hta  # imports pandas and HTA
+
+    return tables_by_hta(rank, trace)
+
+
+def _comm_events(events: Events, activity: Activity, steps: StepBounds, comm: Int) -> CommEvents:
+    rows = activity.row[comm]
+    return CommEvents(
+        start=activity.start[comm],
+        end=activity.end[comm],
+        step=steps.of_activity[comm],
+        stream=events.stream[rows] if activity.on_gpu else events.tid[rows],
+        name=tuple(events.names[i] for i in events.name[rows]),
+        args=tuple(events.comm.get(int(row)) for row in rows),
+    )
+
+
+def _busiest_stream(events: Events, activity: Activity) -> int:
+    """The stream (thread without a GPU) with most computation, -1 without any."""
+    compute = activity.kind == COMPUTE
+    rows = activity.row[compute]
+    lanes, which = np.unique(
+        events.stream[rows] if activity.on_gpu else events.tid[rows], return_inverse=True
+    )
+    if not len(lanes):
+        return -1
+    return int(lanes[np.argmax(np.bincount(which, weights=(activity.end - activity.start)[compute]))])

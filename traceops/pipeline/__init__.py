@@ -1,0 +1,1 @@
+"""From traces to a report: map, reduce, judge, assemble."""

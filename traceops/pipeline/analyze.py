@@ -1,0 +1,67 @@
+"""From a folder of traces to a Report: discover, map over ranks, reduce, judge."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+from traceops.core.errors import InputError
+from traceops.pipeline.mapping.ranks import MapOptions, Progress, summarize_all
+from traceops.pipeline.report import Report
+from traceops.traces.discover import Discovery, Window, discover
+
+
+def analyze(
+    path: str | os.PathLike[str],
+    *,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    with_hta: bool = False,
+    cache: bool = True,
+    executor: str | Executor | None = None,
+    evidence: Sequence[str] = (),
+) -> Report:
+    """Analyse the latest capture window under `path`: a run folder, a folder of traces or summaries, one such
+    file, a remote path.
+
+    `jobs`: ranks that are read at a time, one a core if None. `executor` reads them: one of concurrent.futures,
+    `dask://HOST:PORT` or `mpi`; processes of this machine if None. `cache`: summaries of traces that were read
+    before are used. `with_hta`: HTA's own code computes HTA's tables. `progress` is called with `mapping.ranks.Done`.
+    `evidence`: files of the machines besides those in the run folder (topology matrix, NCCL log, doctor.json).
+
+    Raises InputError where nothing can be read, UsageError for an executor that cannot be had. Damaged files
+    cost themselves only and are findings.
+    """
+    found = find_traces(os.fspath(path))
+    options = MapOptions(jobs, executor, cache, with_hta, progress, load_reduce)
+    return analyze_window(found, found.windows[-1], options, evidence)
+
+
+def find_traces(path: str) -> Discovery:
+    """`discover`, whose error says so where `path` holds evidence of a hang in place of traces."""
+    try:
+        return discover(path)
+    except InputError as error:
+        from traceops.hangs.included import evidence_hint
+
+        if hint := evidence_hint(path):
+            raise InputError(f"{error}{hint}") from error
+        raise
+
+
+def analyze_window(
+    found: Discovery, window: Window, options: MapOptions | None = None, evidence: Sequence[str] = ()
+) -> Report:
+    """Analyse one capture window of what `discover` found; `evidence` as in `analyze`."""
+    ranks, failed = summarize_all(window.files, options or MapOptions())
+    from traceops.pipeline.conclude import conclude
+
+    return conclude(found, ranks, failed, evidence)
+
+
+def load_reduce() -> None:
+    """Import what follows the map; best done while workers are at it, who need none of it."""
+    import numpy.ma  # noqa: F401 np.median imports it when it is called first
+
+    import traceops.pipeline.conclude  # noqa: F401

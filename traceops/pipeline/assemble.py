@@ -1,0 +1,276 @@
+"""Puts measurements and verdicts together into a Report, rounded for people and programs to read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from traceops.across.communication import collective_rows
+from traceops.across.cross_rank import CrossRank, RankTimes, mean_ms
+from traceops.hangs.included import hang_findings
+from traceops.measure.hta_breakdown import Columns
+from traceops.measure.ledger import BUCKETS
+from traceops.measure.steps import NO_STEP
+from traceops.pipeline.assemble_cross import clocks_block, cross_rank_tables, replay_block, what_if_rows
+from traceops.pipeline.assemble_inventory import inventory, peak_memory, step_counts, unprofiled_steps
+from traceops.pipeline.report import Report
+from traceops.pipeline.run_info import rank_hosts
+from traceops.rules.findings import Verdict, checks, most_important_first
+from traceops.rules.hangs import HANG_RULES
+from traceops.rules.overlapping import merge_overlapping
+from traceops.rules.validity import profiler_slowdown
+from traceops.traces.discover import Discovery
+
+if TYPE_CHECKING:
+    from traceops.hangs.model import Diagnosis
+
+
+def assemble(
+    found: Discovery,
+    run: CrossRank,
+    run_info: dict[str, Any],
+    verdicts: Sequence[Verdict],
+    hang: Diagnosis | None = None,
+) -> Report:
+    """Everything the renderers need, in the units and keys of report.json."""
+    of_hang = hang_findings(hang, [verdict for verdict in verdicts if verdict.rule in HANG_RULES])
+    others = [f for verdict in verdicts if verdict.rule not in HANG_RULES for f in verdict.findings]
+    rank_rows = _rank_rows(found, run)
+    return Report(
+        run=run_info,
+        summary=_summary(found, run, rank_rows),
+        ranks=rank_rows,
+        steps=[row for times in run.ranks for row in _step_rows(run, times)],
+        collectives=collective_rows(run),
+        findings=[*of_hang, *most_important_first(merge_overlapping(others))],
+        checks=checks(verdicts),
+        what_if=what_if_rows(run),
+        tables={
+            **cross_rank_tables(run),
+            "kernels": _kernel_rows(run),
+            "blocking_calls": _blocking_rows(run),
+            **_hta_rows(run),
+        },
+        inventory=inventory(run),
+        unprofiled_steps=unprofiled_steps(found),
+        hang=hang,
+        fabric=run.fabric,
+    )
+
+
+def _rank_rows(found: Discovery, run: CrossRank) -> list[dict[str, Any]]:
+    hosts = rank_hosts(found, [times.summary for times in run.ranks])
+    peaks, caused = peak_memory(found), sum(times.caused_wait_ns or 0 for times in run.ranks)
+    return [
+        {
+            "rank": times.summary.rank,
+            "host": hosts[times.summary.rank],
+            **_rank_row(run, times, caused, peaks.get(times.summary.rank, (None, None))),
+        }
+        for times in run.ranks
+    ]
+
+
+def _rank_row(
+    run: CrossRank, times: RankTimes, caused: int, peak: tuple[int | None, int | None]
+) -> dict[str, Any]:
+    """Of one rank; `caused` is what all ranks waited for each other, ns, `peak` the rank's memory, bytes."""
+    summary, breakdown = times.summary, times.summary.breakdown
+    steps = max(len(times.duration), 1)
+    return {
+        "steps": len(times.duration),
+        "step_time_ms": _round(float(np.median(times.duration)) / 1e6) if len(times.duration) else None,
+        "idle_pct": breakdown.idle_pct,
+        "compute_pct": breakdown.compute_pct,
+        "non_compute_pct": breakdown.non_compute_pct,
+        "overlap_pct": breakdown.overlap_pct,
+        "breakdown_source": breakdown.source,
+        "breakdown_note": breakdown.why_not_hta,
+        "exposed_comm_ms": _round(mean_ms(summary.ledger.buckets["comm"])),
+        "wait_ms": _per_step(times.wait_ns, steps),
+        "transfer_ms": _per_step(times.transfer_ns, steps),
+        "caused_wait_ms": _per_step(times.caused_wait_ns, steps),
+        "late_share": None
+        if times.caused_wait_ns is None or not caused
+        else _round(times.caused_wait_ns / caused, 4),
+        **{f"{bucket}_ms": _bucket_ms(run, times, bucket) for bucket in BUCKETS},
+        "input_ms": _round(summary.host.input_ms / steps),
+        "peak_memory_bytes": peak[0],
+        "peak_reserved_bytes": peak[1],
+        "events": summary.event_count,
+        "trace": summary.path,
+        "damage": "; ".join(summary.damage),
+    }
+
+
+def _step_rows(run: CrossRank, times: RankTimes) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": times.summary.rank,
+            "step": None if number < 0 else int(number),
+            "duration_ms": int(times.duration[i]) / 1e6,
+            **{bucket: int(times.buckets[bucket][i]) / 1e6 for bucket in BUCKETS},
+            **step_counts(times, i),
+        }
+        for i, number in enumerate(times.summary.step_numbers)
+    ]
+
+
+def _summary(found: Discovery, run: CrossRank, rank_rows: list[dict[str, Any]]) -> dict[str, Any]:
+    by_step: dict[int, list[int]] = defaultdict(list)
+    for times in run.ranks:
+        for number, duration in zip(times.summary.step_numbers, times.duration, strict=True):
+            by_step[int(number)].append(int(duration))
+    if len(by_step) > 1:
+        by_step.pop(NO_STEP, None)  # the whole window of a rank that marks no steps is no step
+    durations = [float(np.median(own)) / 1e6 for own in by_step.values()]
+    ledger = {bucket: _median([row[f"{bucket}_ms"] for row in rank_rows]) for bucket in BUCKETS}
+    step = _median([mean_ms(times.duration) for times in run.ranks]) or 0.0
+    worst = {}
+    for bucket in BUCKETS:
+        known = [(row[f"{bucket}_ms"], row["rank"]) for row in rank_rows if row[f"{bucket}_ms"] is not None]
+        if known and max(known)[0] > 0:
+            worst[bucket] = {"rank": max(known)[1], "ms": max(known)[0]}
+    return {
+        "step_time_ms": {
+            "median": _median(durations),
+            "p5": _round(float(np.percentile(durations, 5))) if durations else None,
+            "p95": _round(float(np.percentile(durations, 95))) if durations else None,
+            "n": len(durations),
+        },
+        "ledger_ms": ledger,
+        "ledger_pct": {
+            bucket: None if ms is None or not step else _round(100.0 * ms / step, 2)
+            for bucket, ms in ledger.items()
+        },
+        "ledger_worst_rank": worst,
+        "overlap_pct": _median([row["overlap_pct"] for row in rank_rows], 2),
+        "exposed_comm_ms": _median([row["exposed_comm_ms"] for row in rank_rows]),
+        "idle_pct": _median([row["idle_pct"] for row in rank_rows], 2),
+        "compute_pct": _median([row["compute_pct"] for row in rank_rows], 2),
+        "non_compute_pct": _median([row["non_compute_pct"] for row in rank_rows], 2),
+        "unprofiled_step_time_ms": found.manifest.get("unprofiled_step_ms"),
+        "profiler_slowdown": _round(profiler_slowdown(found.manifest), 4),
+        "matching": {
+            "events": run.matching.events,
+            "matched_pct": run.matching.matched_pct,
+            "unmatched": run.matching.unmatched,
+        },
+        "clocks": clocks_block(run),
+        "replay": replay_block(run),
+        "hta_failed": _hta_failures(run),
+        "notes": [*found.notes, *_empty_steps(run)],
+    }
+
+
+def _hta_failures(run: CrossRank) -> dict[str, str]:
+    """HTA analysis -> its error and the ranks it failed on."""
+    ranks: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for times in run.ranks:
+        for name, error in times.summary.hta.failed:
+            ranks[name, error].append(times.summary.rank)
+    return {name: f"{error} (ranks {', '.join(map(str, own[:8]))})" for (name, error), own in ranks.items()}
+
+
+def _empty_steps(run: CrossRank) -> list[str]:
+    return [
+        f"step {number} of rank {times.summary.rank} ran nothing on the device; it is not counted"
+        for times in run.ranks
+        for number in times.summary.empty_steps
+    ]
+
+
+def _kernel_rows(run: CrossRank) -> list[dict[str, Any]]:
+    """Kernels over all ranks, most time first, with the rank that spends most on each."""
+    merged: dict[tuple[str, str], list[tuple[int, Any]]] = defaultdict(list)
+    for times in run.ranks:
+        for kernel in times.summary.kernels:
+            merged[kernel.name, kernel.kind].append((times.summary.rank, kernel))
+    total = sum(kernel.total_us for same in merged.values() for _, kernel in same) or 1.0
+    steps = max(sum(len(times.duration) for times in run.ranks), 1)
+    rows = []
+    for (name, kind), same in merged.items():
+        spent = sum(kernel.total_us for _, kernel in same)
+        count = sum(kernel.count for _, kernel in same)
+        worst_rank, worst = max(same, key=lambda pair: pair[1].total_us)
+        rows.append(
+            {
+                "name": name,
+                "kind": kind,
+                "count": count,
+                "share_pct": _round(100.0 * spent / total, 3),
+                "ms_per_step": _round(spent / 1000.0 / steps),
+                "mean_us": _round(spent / count),
+                "min_us": min(kernel.min_us for _, kernel in same),
+                "max_us": max(kernel.max_us for _, kernel in same),
+                "ranks": len(same),
+                "worst_rank": worst_rank,
+                "worst_rank_total_ms": _round(worst.total_us / 1000.0),
+            }
+        )
+    return sorted(rows, key=lambda row: -row["share_pct"])
+
+
+def _blocking_rows(run: CrossRank) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": times.summary.rank,
+            "call": call.call,
+            "operator": call.operator,
+            "count": call.count,
+            "total_ms": _round(call.total_ms),
+        }
+        for times in run.ranks
+        for call in times.summary.host.blocking
+    ]
+
+
+def _hta_rows(run: CrossRank) -> dict[str, list[dict[str, Any]]]:
+    """HTA's own tables, each rank's under each other, in HTA's columns."""
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for attribute, name in (
+        ("temporal", "hta_temporal_breakdown"),
+        ("overlap", "hta_overlap"),
+        ("idle", "hta_idle_time_breakdown"),
+        ("kernel_types", "hta_kernel_types"),
+        ("kernels", "hta_kernels"),
+        ("launches", "hta_launch_statistics"),
+        ("queue_length", "hta_queue_length"),
+    ):
+        rows: list[dict[str, Any]] = []
+        for times in run.ranks:
+            rows += _hta_records(times.summary.rank, getattr(times.summary.hta, attribute))
+        if rows:
+            tables[name] = rows
+    return tables
+
+
+def _hta_records(rank: int, table: Columns | None) -> list[dict[str, Any]]:
+    if table is None:
+        return []
+    return [
+        {"rank": rank, **dict(zip(table, values, strict=True))}
+        for values in zip(*table.values(), strict=True)
+    ]
+
+
+def _bucket_ms(run: CrossRank, times: RankTimes, bucket: str) -> float | None:
+    if bucket in ("comm_wait", "comm_transfer") and not run.split and len(times.summary.comm.start):
+        return None  # cannot be told apart, which is not the same as none
+    return _round(mean_ms(times.buckets[bucket]))
+
+
+def _per_step(ns: int | None, steps: int) -> float | None:
+    return None if ns is None else _round(ns / 1e6 / steps)
+
+
+def _median(values: list[float | None] | list[float], digits: int = 6) -> float | None:
+    known = [value for value in values if value is not None]
+    return _round(float(np.median(known)), digits) if known else None
+
+
+def _round(value: float | None, digits: int = 6) -> float | None:
+    return None if value is None else round(value, digits)

@@ -1,0 +1,192 @@
+"""Who does the work: processes of this machine, a dask cluster, MPI's ranks, or an executor that is given."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from traceops.core.errors import UsageError
+from traceops.version import __version__
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_CGROUP_SHARE = Path("/sys/fs/cgroup/cpu.max")  # of the container, where there is one
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
+_ANSWER_S = 15  # how long a scheduler may take to answer
+# What the future of a task raises that never ran to its end: its worker died, was lost, or lacks traceops.
+_UNDONE: tuple[type[Exception], ...] = (
+    BrokenExecutor,
+    CancelledError,
+    OSError,
+    RuntimeError,
+    ImportError,
+    AttributeError,
+)
+
+
+@dataclass(frozen=True)
+class Workers:
+    """An executor that does `slots` tasks at a time; `undone` is what futures raise whose task did not run to its end.
+
+    Workers `elsewhere` may be on machines that have other files. `end_if_one_died` is for whoever waits for a result.
+    """
+
+    executor: Executor
+    slots: int
+    undone: tuple[type[Exception], ...] = _UNDONE
+    elsewhere: bool = True
+    end_if_one_died: Callable[[], None] = lambda: None
+
+
+def cores() -> int:
+    """The cores this process may use: those it may run on, and no more than a container's share of time allows."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = _CGROUP_SHARE.read_text().split()
+        return max(min(allowed, math.ceil(int(quota) / int(period))), 1)
+    except (OSError, ValueError, ZeroDivisionError):  # no cgroup v2, or no limit ("max")
+        return allowed
+
+
+@contextlib.contextmanager
+def processes(jobs: int) -> Iterator[Workers]:
+    """Processes that are forked from this one where the system can. An error in the block, Ctrl-C too, ends them.
+
+    Where this one may have none, being a daemon such as the workers of a multiprocessing.Pool, a thread does the work.
+    """
+    import multiprocessing  # what needs no processes starts sooner without it
+    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+    from multiprocessing.connection import wait
+
+    if multiprocessing.current_process().daemon:
+        thread = ThreadPoolExecutor(1)
+        try:
+            yield Workers(thread, 1, (BrokenExecutor,), elsewhere=False)
+        finally:
+            thread.shutdown(cancel_futures=True)
+        return
+    context = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(os.getpid(),))
+    results: Any = pool._result_queue
+
+    def end() -> None:
+        for process in list((pool._processes or {}).values()):  # from Python 3.14 on there is kill_workers()
+            process.kill()
+        # Who is killed while it writes a result leaves half of it in the pipe. The pool's thread reads on, and is
+        # not told that a process died, until nobody is left who could write the rest.
+        results._writer.close()
+
+    def end_if_one_died() -> None:
+        if wait([process.sentinel for process in list((pool._processes or {}).values())], timeout=0):
+            end()
+
+    try:
+        yield Workers(pool, jobs, (BrokenExecutor,), elsewhere=False, end_if_one_died=end_if_one_died)
+    except BaseException:
+        end()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def _begin(parent: int) -> None:
+    """In a new process: Ctrl-C is the parent's to handle, and when the parent is killed this ends too."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+@contextlib.contextmanager
+def open_workers(chosen: str | Executor, jobs: int | None = None) -> Iterator[Workers]:
+    """The workers named by `dask://HOST:PORT` or `mpi`, or those of an executor, at most `jobs` of them at a time.
+
+    Raises UsageError for another name, where a package is missing, and where nobody answers.
+    """
+    if isinstance(chosen, Executor):
+        slots = getattr(chosen, "_max_workers", None) or cores()
+        yield Workers(chosen, min(jobs or slots, slots))
+        return
+    kind, _, address = chosen.partition("://")
+    if kind == "dask" and address:
+        opened = _dask(chosen, address)
+    elif chosen == "mpi":
+        opened = _mpi()
+    else:
+        raise UsageError(f"--executor takes dask://HOST:PORT or mpi, not {chosen!r}")
+    with opened as workers:
+        yield Workers(workers.executor, min(jobs or workers.slots, workers.slots), workers.undone)
+
+
+@contextlib.contextmanager
+def _dask(chosen: str, address: str) -> Iterator[Workers]:
+    import asyncio
+
+    try:
+        from distributed import Client, KilledWorker
+    except ImportError as error:
+        raise UsageError(
+            f"--executor {chosen} needs dask's scheduler: pip install distributed (traceops's extra [dask])"
+        ) from error
+    try:
+        client = Client(f"tcp://{address}", timeout=_ANSWER_S, set_as_default=False)
+    except (OSError, ValueError, asyncio.TimeoutError) as error:
+        raise UsageError(f"--executor {chosen}: no dask scheduler answers there ({error})") from error
+    executor = client.get_executor(pure=False)
+    try:
+        try:
+            executor.submit(cores).result()
+        except (RuntimeError, ImportError, AttributeError) as error:  # which one depends on dask's version
+            raise UsageError(
+                f"--executor {chosen}: its scheduler and its workers need traceops {__version__} too; install it there"
+            ) from error
+        threads = sum(client.nthreads().values())
+        # TypeError: its executor unpacks a result as an error where the worker died since it had it
+        undone = (*_UNDONE, KilledWorker, asyncio.TimeoutError, TypeError)
+        yield Workers(executor, max(threads, 1), undone)
+    finally:
+        executor.shutdown(wait=False)  # takes back what nobody waits for any more
+        client.close()
+
+
+@contextlib.contextmanager
+def _mpi() -> Iterator[Workers]:
+    try:
+        from mpi4py.futures import MPIPoolExecutor
+    except ImportError as error:
+        raise UsageError(
+            "--executor mpi needs mpi4py: pip install mpi4py (traceops's extra [mpi]), and then "
+            "mpiexec -n 8 python -m mpi4py.futures -m traceops analyze … --executor mpi"
+        ) from error
+    pool = MPIPoolExecutor()
+    try:
+        yield Workers(pool, max(pool.num_workers, 1))
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def map_in_processes(
+    function: Callable[[Task], Result], tasks: Sequence[Task], jobs: int
+) -> Iterator[Result]:
+    """Results in the order of the tasks. What a process took with it when it was killed is done again here."""
+    done = 0
+    if min(jobs, len(tasks)) > 1:
+        with contextlib.suppress(BrokenExecutor), processes(min(jobs, len(tasks))) as workers:
+            for result in workers.executor.map(function, tasks):
+                done += 1
+                yield result
+    yield from map(function, tasks[done:])

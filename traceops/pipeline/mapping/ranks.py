@@ -1,0 +1,253 @@
+"""The map over ranks: a summary of each trace, from its file, from one made before, or from the cache."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from traceops.core.errors import InputError
+from traceops.core.whole_file import write_whole
+from traceops.measure.summary import RankSummary, summarize
+from traceops.pipeline.mapping import cache as kept
+from traceops.pipeline.mapping.content import Content, code_fingerprint, content_of, is_unchanged
+from traceops.pipeline.mapping.dispatch import map_files
+from traceops.pipeline.mapping.executors import cores
+from traceops.pipeline.mapping.summary_file import pack, read_packed, unpack, zipped
+from traceops.traces.discover import TraceFile
+from traceops.traces.source import is_remote
+from traceops.traces.summary_header import SUFFIX, Header
+from traceops.traces.windows import trace_stem
+from traceops.version import __version__
+
+_POOL_WORTH_BYTES = 2 << 20  # below this, starting processes takes longer than the work
+_FORESEEN = (
+    OSError,  # it vanished, or its store broke off, in the middle
+    MemoryError,
+    ArithmeticError,  # what an odd trace can make of numbers and names
+    LookupError,
+    TypeError,
+    ValueError,
+)
+
+
+@dataclass(frozen=True)
+class Done:
+    """How far the map is: ranks, and bytes of the files as they are stored."""
+
+    ranks: int
+    all_ranks: int
+    bytes: int
+    all_bytes: int
+
+
+Progress = Callable[[Done], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a worker sends back: a packed summary, or what is wrong with the file."""
+
+    packed: bytes = b""
+    problem: str = ""
+    missing_on: str = ""  # the host where there is no such file
+
+
+@dataclass(frozen=True)
+class MapOptions:
+    """How the map is done.
+
+    `jobs`: ranks at a time, one a core or worker if None. `executor` is one of concurrent.futures,
+    `dask://HOST:PORT`, or `mpi`; None for processes of this machine, where they pay. `cache`: traces that are
+    known from before are not parsed again. `with_hta`: see `summarize`. `meanwhile` is called once workers
+    have begun, if there are any.
+    """
+
+    jobs: int | None = None
+    executor: str | Executor | None = None
+    cache: bool = True
+    with_hta: bool = False
+    progress: Progress | None = None
+    meanwhile: Callable[[], None] | None = None
+
+
+def summarize_all(
+    files: Sequence[TraceFile], options: MapOptions = MapOptions()
+) -> tuple[list[RankSummary], list[tuple[str, str]]]:
+    """Summaries in rank order, and the files that failed with what is wrong with them.
+
+    Raises UsageError for an executor or a size of the cache that makes no sense.
+    """
+    if options.cache:
+        kept.most_bytes()
+        code_fingerprint(options.with_hta)  # once, for all processes forked from this one
+    results = _Results(files, options.progress)
+    here, away = ([], files) if options.executor is not None else _divide(files, options.jobs or cores())
+    ahead = options.executor is None and min(len(away) or 1, options.jobs or cores()) < cores()
+    do = partial(_outcome, cache=options.cache, with_hta=options.with_hta, ahead=ahead)
+    if away:
+        if options.with_hta:
+            from traceops.measure.hta_bridge import preload
+
+            preload()
+        map_files(do, away, results, options.jobs, options.executor, options.meanwhile)
+    for file in here:
+        results.take(file, do(file), elsewhere=False)
+    return results.in_order()
+
+
+def write_summary(file: TraceFile, *, with_hta: bool = False) -> Path:
+    """Summarise a local trace and write that beside it, as NAME.summary.msgpack.gz; returns its path.
+
+    Raises InputError where the trace cannot be read or analysed, or the summary cannot be written.
+    """
+    target = Path(trace_stem(file.path) + SUFFIX)
+    content = content_of(file.path)
+    try:
+        packed = _measured(file, _header(file, content, with_hta))
+    except _FORESEEN as error:
+        raise InputError(f"{file.path}: {_said(error)}") from error
+    if content is None or not is_unchanged(file.path, content):
+        raise InputError(f"{file.path}: it is still being written; summarise it when it is complete")
+    try:
+        write_whole(target, zipped(packed))
+    except OSError as error:
+        raise InputError(f"{target} cannot be written ({error.strerror}); make room there") from error
+    return target
+
+
+def _divide(files: Sequence[TraceFile], jobs: int) -> tuple[Sequence[TraceFile], Sequence[TraceFile]]:
+    """The files for this process, and those that are worth starting others for."""
+    large = [file for file in files if is_remote(file.path) or not file.summarized]
+    small = [file for file in files if not is_remote(file.path) and file.summarized]
+    remote = any(is_remote(file.path) for file in large)
+    if min(jobs, len(large)) > 1 and (remote or sum(f.size_bytes for f in large) >= _POOL_WORTH_BYTES):
+        return small, large
+    return files, []
+
+
+def _outcome(file: TraceFile, *, cache: bool, with_hta: bool, ahead: bool) -> Outcome:
+    """In a worker: the summary of a file; no file hides the others."""
+    try:
+        return Outcome(_packed(file, cache, with_hta, ahead))
+    except InputError as error:
+        missing = not is_remote(file.path) and not Path(file.path).exists()
+        what = str(error).removeprefix(f"{file.path}: ")
+        return Outcome(problem=what, missing_on=_host() if missing else "")
+    except _FORESEEN as error:
+        return Outcome(problem=_said(error))
+
+
+def _said(error: Exception) -> str:
+    """What is wrong with a file that cannot be summarised."""
+    if isinstance(error, OSError):
+        return str(error.strerror or error)
+    if isinstance(error, MemoryError):
+        return "there was not enough memory to read it; try --jobs 1"
+    return f"it could not be analysed ({type(error).__name__}: {error}); please report this"
+
+
+def _host() -> str:
+    import socket
+
+    return socket.gethostname()
+
+
+def _packed(file: TraceFile, cache: bool, with_hta: bool, ahead: bool) -> bytes:
+    """The packed summary of a file: itself if it is one, one made before, or else a new one."""
+    if file.summarized:
+        return read_packed(file.path)
+    folder = kept.cache_folder() if cache else None
+    content = content_of(file.path) if folder or file.summary else None
+    header = _header(file, content, with_hta)
+    if file.summary and (known := kept.read_same(file.summary, header)):
+        return known
+    if content is None or folder is None:
+        return _measured(file, header, ahead)
+    if known := kept.load(folder, header):
+        return known
+    packed = _measured(file, header, ahead)
+    elsewhere_too = packed.count(os.fsencode(PurePosixPath(file.path).name)) > 2
+    if not elsewhere_too and is_unchanged(
+        file.path, content
+    ):  # then it is right for any file with these bytes
+        kept.store(folder, header, packed)
+    return packed
+
+
+def _header(file: TraceFile, content: Content | None, with_hta: bool) -> Header:
+    return Header(
+        version=__version__,
+        code=code_fingerprint(with_hta),
+        trace=file.path,
+        digest=content.digest if content else "",
+        rank=file.rank,
+        rank_from=file.rank_from,
+        rank_inside=None,
+        world_size=file.world_size,
+        started_ns=file.started_ns,
+        steps=file.steps,
+        with_hta=with_hta,
+    )
+
+
+def _measured(file: TraceFile, header: Header, ahead: bool = False) -> bytes:
+    summary = summarize(file, header.with_hta, ahead)
+    return pack(replace(header, rank_inside=summary.meta.rank), summary)
+
+
+class _Results:
+    """Summaries and problems as they come; equal parts of summaries are kept once."""
+
+    def __init__(self, files: Sequence[TraceFile], progress: Progress | None) -> None:
+        self._files, self._progress = files, progress
+        self._all_bytes = sum(file.size_bytes for file in files)
+        self._summaries: list[RankSummary] = []
+        self._failed: list[tuple[str, str]] = []
+        self._bytes = 0
+        self._seen: dict[Any, Any] = {}
+
+    def take(self, file: TraceFile, result: Outcome, elsewhere: bool) -> None:
+        if result.problem:
+            if elsewhere and result.missing_on and Path(file.path).exists():
+                self.fail(
+                    file,
+                    f"its worker on {result.missing_on} has no such file; put the traces where all workers "
+                    "see them, in a shared folder or a store such as s3://",
+                )
+            else:
+                self.fail(file, result.problem)
+            return
+        try:
+            header, summary = unpack(result.packed, self._seen)
+        except ValueError as error:
+            self.fail(file, str(error))
+            return
+        if not file.summarized and header.version != __version__:
+            self.fail(
+                file, f"its worker has traceops {header.version}, not {__version__}; install the same there"
+            )
+            return
+        path = summary.path if file.summarized else file.path
+        self._summaries.append(replace(summary, rank=file.rank, path=path))
+        self._advance(file)
+
+    def fail(self, file: TraceFile, what: str) -> None:
+        self._failed.append((file.path, what))
+        self._advance(file)
+
+    def tick(self) -> None:
+        if self._progress is not None:
+            ranks = len(self._summaries) + len(self._failed)
+            self._progress(Done(ranks, len(self._files), self._bytes, self._all_bytes))
+
+    def in_order(self) -> tuple[list[RankSummary], list[tuple[str, str]]]:
+        return sorted(self._summaries, key=lambda summary: summary.rank), sorted(self._failed)
+
+    def _advance(self, file: TraceFile) -> None:
+        self._bytes += file.size_bytes
+        self.tick()

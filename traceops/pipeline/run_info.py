@@ -1,0 +1,124 @@
+"""What is known about the run as a whole: from its manifest, or else from what its traces say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from traceops.measure.summary import RankSummary
+from traceops.traces.discover import Discovery
+from traceops.traces.model import TraceMeta
+
+_FIRST_EPOCH_NS = 10**18  # 2001: before it, times are no Unix times
+
+
+def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> dict[str, Any]:
+    """The `run` object of report.json; null where neither manifest nor traces say."""
+    manifest = discovery.manifest
+    metas = [summary.meta for summary in ranks]
+    present = [summary.rank for summary in ranks]
+    world = world_size(discovery, ranks)
+    hosts = manifest.get("hosts") or sorted({meta.host for meta in metas if meta.host})
+    steps = sorted({int(n) for summary in ranks for n in summary.step_numbers if n >= 0})
+    return {
+        "name": manifest.get("name") or discovery.name,
+        "world_size": world,
+        "ranks_present": present,
+        "ranks_missing": sorted(set(range(world)) - set(present)),
+        "hosts": hosts,
+        "device": _first(metas, "device")
+        or _device_name(manifest)
+        or ("cpu" if not _on_gpu(ranks) else None),
+        "device_type": "cuda" if _on_gpu(ranks) else "cpu",
+        "backend": manifest.get("backend") or _first(metas, "backend"),
+        "torch_version": manifest.get("torch_version") or _first(metas, "torch_version"),
+        "nccl_version": manifest.get("nccl_version") or _first(metas, "nccl_version"),
+        "strategy": manifest.get("strategy"),
+        "steps": steps,
+        "training": manifest.get("training") or {},
+        "samples_per_step": _samples_per_step(manifest),
+        "environment": _dict(manifest, "environment"),
+        "git": _dict(manifest, "git") or None,
+        "cuda_version": _text(manifest, "cuda_version"),
+        "driver_version": _text(manifest, "driver_version"),
+        "command": _command(manifest),
+        "options": _dict(manifest, "options"),
+        "started_ns": _started_ns(discovery),
+    }
+
+
+def _samples_per_step(manifest: dict[str, Any]) -> float | None:
+    """Samples of all ranks together: as the training says, else from what each rank told `step()`."""
+    told = (manifest.get("training") or {}).get("samples_per_step")
+    if isinstance(told, (int, float)) and not isinstance(told, bool) and 0 < told < float("inf"):
+        return float(told)
+    counts = []
+    for entry in manifest.get("ranks") or ():
+        samples, steps = entry.get("samples"), entry.get("steps")
+        if not isinstance(samples, int) or not isinstance(steps, int) or samples <= 0 or steps <= 0:
+            return None
+        counts.append(samples / steps)
+    return sum(counts) or None
+
+
+def _started_ns(discovery: Discovery) -> int | None:
+    """When the run began, Unix ns: by its manifest, else by its traces; None where those count from 0."""
+    told = discovery.manifest.get("started_ns")
+    if isinstance(told, int) and not isinstance(told, bool) and 0 < told < 1 << 62:
+        return told
+    first = discovery.windows[0].started_ns if discovery.windows else 0
+    return first if first > _FIRST_EPOCH_NS else None
+
+
+def _dict(manifest: dict[str, Any], key: str) -> dict[str, Any]:
+    value = manifest.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _text(manifest: dict[str, Any], key: str) -> str | None:
+    value = manifest.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _command(manifest: dict[str, Any]) -> list[str]:
+    value = manifest.get("argv")
+    return [str(word) for word in value] if isinstance(value, list) else []
+
+
+def world_size(discovery: Discovery, ranks: Sequence[RankSummary]) -> int:
+    """Ranks of the job: from the manifest, the traces, or at least as many as the highest rank says."""
+    known = discovery.manifest.get("world_size")
+    if isinstance(known, int) and known > 0:
+        return known
+    inside = [summary.meta.world_size for summary in ranks if summary.meta.world_size]
+    return max([*inside, max(summary.rank for summary in ranks) + 1 if not inside else 1])
+
+
+def rank_hosts(discovery: Discovery, ranks: Sequence[RankSummary]) -> dict[int, str | None]:
+    """The host that each rank ran on."""
+    hosts = {summary.rank: summary.meta.host for summary in ranks}
+    for entry in reversed(discovery.manifest.get("ranks") or ()):
+        if isinstance(entry, dict) and isinstance(entry.get("rank"), int) and entry.get("host"):
+            hosts[entry["rank"]] = str(entry["host"])
+    return hosts
+
+
+def rank_host(discovery: Discovery, summary: RankSummary) -> str | None:
+    """The host a rank ran on."""
+    return rank_hosts(discovery, [summary])[summary.rank]
+
+
+def _first(metas: Sequence[TraceMeta], field: str) -> Any:
+    return next((value for meta in metas if (value := getattr(meta, field)) is not None), None)
+
+
+def _device_name(manifest: dict[str, Any]) -> str | None:
+    for entry in manifest.get("ranks") or ():
+        device = entry.get("device") if isinstance(entry, dict) else None
+        if isinstance(device, dict) and device.get("name"):
+            return str(device["name"])
+    return None
+
+
+def _on_gpu(ranks: Sequence[RankSummary]) -> bool:
+    return any(summary.on_gpu for summary in ranks)

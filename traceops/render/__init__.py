@@ -1,0 +1,85 @@
+"""One renderer a file format, all from the same Report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from traceops.core.errors import InputError
+from traceops.core.whole_file import write_whole
+from traceops.pipeline.report import Report
+from traceops.render.report.csv import CSV_FILES, HANG_CSV_FILES, render_csv_files, render_hang_csv_files
+from traceops.render.report.json import json_text, plain_json, render_json
+from traceops.rules.findings import Verdict, judged_checks
+
+if TYPE_CHECKING:
+    from traceops.hangs.model import Diagnosis
+
+FORMATS = ("html", "csv", "json")
+
+
+def write_report(
+    report: Report, folder: Path, formats: tuple[str, ...] = FORMATS, plotlyjs: str = "inline"
+) -> list[Path]:
+    """Write the chosen formats into `folder`, each file whole or not at all; returns the paths written.
+
+    Files of an earlier report in the folder that this one does not have are removed, others are left.
+    Raises InputError where the folder cannot be written to.
+    """
+    contents: dict[str, str | bytes] = {}
+    if "json" in formats:
+        contents["report.json"] = render_json(report)
+    if "csv" in formats:
+        contents |= render_csv_files(report)
+    if "html" in formats:
+        from traceops.render.report.html import render_html
+
+        contents["summary.html"] = render_html(report, plotlyjs=plotlyjs)
+    return write_files(contents, {*CSV_FILES, "report.json", "summary.html"}, folder)
+
+
+def write_diagnosis(
+    diagnosis: Diagnosis, verdicts: Sequence[Verdict], folder: Path, formats: tuple[str, ...] = FORMATS
+) -> list[Path]:
+    """Write a hang's page, hang.json and CSV files into `folder`, as `write_report` does; the page comes first.
+
+    `verdicts` are those of `judge_hang`.
+    """
+    from traceops.hangs.included import hang_findings
+
+    found = hang_findings(diagnosis, verdicts)
+    checked = judged_checks(verdicts)
+    contents: dict[str, str | bytes] = {}
+    if "html" in formats:
+        from traceops.render.hang.html import render_hang_html
+
+        contents["hang.html"] = render_hang_html(diagnosis, found, checked)
+    if "json" in formats:
+        from traceops.render.hang.json import hang_document
+
+        contents["hang.json"] = json_text(plain_json(hang_document(diagnosis, found, checked)))
+    if "csv" in formats:
+        contents |= render_hang_csv_files(diagnosis)
+    return write_files(contents, {"hang.html", "hang.json", *HANG_CSV_FILES}, folder)
+
+
+def write_files(contents: Mapping[str, str | bytes], own: set[str], folder: Path) -> list[Path]:
+    """Write texts (in UTF-8) and bytes by file name, each whole or not at all.
+
+    What else is in `own` is of an earlier report and goes. Returns the paths written. Raises InputError where the
+    folder cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            write_whole(
+                folder / name, content if isinstance(content, bytes) else content.encode("utf-8", "replace")
+            )
+        for name in own - contents.keys():
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"the report cannot be written to {folder} ({error.strerror or error}); choose another place with -o DIR"
+        ) from error
+    return [folder / name for name in contents]

@@ -1,0 +1,284 @@
+"""Plotly figures of a Comparison: what moved in the step, how sure each change is, and every step."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from traceops.compare.model import Comparison, MetricChange, Outcome, StepPoint
+from traceops.render.comparison import text
+from traceops.render.report.figures import Y_LABELS, Figure, laid_out, rounded, upright_line
+from traceops.render.report.terms import TERMS
+
+COLOUR = {"base": "#0072B2", "head": "#D55E00"}
+_OUTCOME: dict[Outcome, str] = {
+    "regression": "#D55E00", "inconclusive": "#E69F00", "waived": "#E69F00", "improvement": "#009E73",
+    "unchanged": "#0072B2", "informative": "#7A7A7A",
+}  # fmt: skip
+_WIDTH = 0.76  # of a capture's column that its steps fill
+MOST_POINTS = 4000
+_LEAST_SHARE = 0.002  # of the step: buckets that moved less are left out of the waterfall
+
+
+def waterfall_figure(comparison: Comparison) -> Figure | None:
+    """From base's step to head's, ms: what each bucket of the ledger adds or takes; None without a ledger.
+
+    The axis does not begin at 0, so base and head are dots and only what moved is a bar.
+    """
+    buckets = [metric for metric in comparison.metrics if text.is_bucket(metric)]
+    known = [
+        (metric, metric.base, metric.head)
+        for metric in buckets
+        if metric.base is not None and metric.head is not None
+    ]
+    if not known:
+        return None
+    start, end = sum(base for _, base, _ in known), sum(head for _, _, head in known)
+    moved = [
+        (m, head - base) for m, base, head in known if abs(head - base) >= _LEAST_SHARE * max(start, end)
+    ]
+    labels: list[str] = []
+    lefts: list[float] = []
+    widths: list[float] = []
+    colours: list[str] = []
+    at = start
+    for metric, more in sorted(moved, key=lambda pair: -abs(pair[1])):
+        labels.append(html.escape(metric.label))
+        lefts.append(at)
+        widths.append(more)
+        colours.append(TERMS[metric.metric].colour)
+        at += more
+    if abs(end - at) >= 0.005:
+        labels.append("the rest")
+        lefts.append(at)
+        widths.append(end - at)
+        colours.append("#7A7A7A")
+    said = [f"{width:+.2f} ms" for width in widths]
+    bars = {
+        "type": "bar",
+        "x": [rounded(value) for value in widths],
+        "base": [rounded(value) for value in lefts],
+        "y": labels,
+        "orientation": "h",
+        "marker": {"color": colours, "line": {"width": 1, "color": "rgba(128,128,128,0.8)"}},
+        "text": said,
+        "textposition": "outside",
+        "cliponaxis": False,
+        "customdata": said,
+        "hovertemplate": "%{y}: %{customdata}<extra></extra>",
+        "showlegend": False,
+    }
+    dots = {
+        "type": "scatter",
+        "x": [rounded(start), rounded(end)],
+        "y": ["base", "head"],
+        "mode": "markers+text",
+        "text": [f"  {start:.2f} ms", f"  {end:.2f} ms"],
+        "textposition": "middle right",
+        "cliponaxis": False,
+        "marker": {"size": 12, "color": [COLOUR["base"], COLOUR["head"]]},
+        "hovertemplate": "%{y}: %{x:.2f} ms<extra></extra>",
+        "showlegend": False,
+    }
+    ends = [start, *lefts, *(left + width for left, width in zip(lefts, widths, strict=True)), end]
+    room = max(0.4 * (max(ends) - min(ends)), 0.01 * max(ends, default=1.0))
+    return laid_out(
+        [bars, dots],
+        len(labels) + 2,
+        pixels=30,
+        xaxis={
+            "title": {"text": "ms a step, sum of the ledger's buckets"},
+            "range": [rounded(max(0.0, min(ends) - room)), rounded(max(ends) + room)],
+        },
+        yaxis={
+            "autorange": "reversed",
+            "type": "category",
+            "showgrid": False,
+            "categoryorder": "array",
+            "categoryarray": ["base", *labels, "head"],
+            **Y_LABELS,
+        },
+    )
+
+
+def interval_figure(comparison: Comparison) -> Figure | None:
+    """Each metric's change in percent with its interval, and how much worse would fail; None without any."""
+    shown = [
+        m
+        for m in comparison.metrics
+        if _known(m.change_pct) and (_known(m.low_pct) or m.threshold_pct is not None) and (m.base or m.head)
+    ]
+    if not shown:
+        return None
+    labels = [_label(metric) for metric in shown]
+    changes = [float(metric.change_pct or 0.0) for metric in shown]
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "x": [rounded(value) for value in changes],
+            "y": labels,
+            "mode": "markers",
+            "marker": {"size": 10, "color": [_OUTCOME[metric.outcome] for metric in shown]},
+            "error_x": {
+                "type": "data",
+                "symmetric": False,
+                "array": [_reach(m.high_pct, m.change_pct) for m in shown],
+                "arrayminus": [_reach(m.change_pct, m.low_pct) for m in shown],
+                "thickness": 2,
+                "width": 5,
+                "color": "rgba(128,128,128,0.9)",
+            },
+            "customdata": [[text.effect_text(m), text.outcome_text(m)] for m in shown],
+            "hovertemplate": "%{y}<br>%{customdata[0]}: %{customdata[1]}<extra></extra>",
+            "name": "change and its interval",
+            "showlegend": False,
+        }
+    ]
+    limits = [(_label(m), _limit(m)) for m in shown if m.threshold_pct is not None]
+    if limits:
+        traces.append(
+            {
+                "type": "scatter",
+                "x": [rounded(limit) for _, limit in limits],
+                "y": [label for label, _ in limits],
+                "mode": "markers",
+                "marker": {"symbol": "line-ns", "size": 16, "line": {"width": 3, "color": "#CC3311"}},
+                "hovertemplate": "%{y}: fails from %{x:.4g} %<extra></extra>",
+                "name": "fails from here",
+            }
+        )
+    return laid_out(
+        traces,
+        len(shown),
+        pixels=26,
+        least=180,
+        margin={"t": 34},
+        xaxis={"title": {"text": "change, %"}, "zeroline": False},
+        yaxis={"autorange": "reversed", "type": "category", "showgrid": False, **Y_LABELS},
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        shapes=[upright_line(0, {"width": 1, "color": "rgba(128,128,128,0.9)"})],
+    )
+
+
+def steps_figure(comparison: Comparison) -> Figure | None:
+    """Every step as a dot, a column a capture, in the order they were taken where that is known; None without.
+
+    Over the columns lie the medians of what is compared: steps without the profiler where there are any.
+    """
+    if not comparison.steps:
+        return None
+    by_capture: dict[tuple[str, str], list[StepPoint]] = defaultdict(list)
+    for point in comparison.steps:
+        by_capture[point.side, point.capture].append(point)
+    columns = _in_time_order(comparison, list(by_capture))
+    thin = max(1, math.ceil(len(comparison.steps) / MOST_POINTS))
+    traces: list[dict[str, Any]] = []
+    for side in ("base", "head"):
+        for profiled in (False, True):
+            xs: list[float] = []
+            ys: list[float | None] = []
+            names: list[str] = []
+            for column, key in enumerate(columns):
+                own = by_capture[key]
+                for place, point in list(enumerate(own))[::thin]:
+                    if key[0] == side and point.profiled == profiled:
+                        xs.append(round(column + (place / max(len(own) - 1, 1) - 0.5) * _WIDTH, 4))
+                        ys.append(rounded(point.ms))
+                        names.append(f"{html.escape(point.capture[:60])}, step {point.index}")
+            if not xs:
+                continue
+            traces.append(
+                {
+                    "type": "scatter",
+                    "x": xs,
+                    "y": ys,
+                    "mode": "markers",
+                    "name": f"{side}, {'with' if profiled else 'without'} the profiler",
+                    "marker": {
+                        "color": COLOUR[side],
+                        "size": 6,
+                        "opacity": 0.8,
+                        "symbol": "circle-open" if profiled else "circle",
+                    },
+                    "customdata": names,
+                    "hovertemplate": "%{customdata}: %{y:.3f} ms<extra></extra>",
+                }
+            )
+    traces.append(_medians([by_capture[key] for key in columns]))
+    numbers: dict[str, int] = defaultdict(int)
+    ticks = []
+    for side, _ in columns:
+        numbers[side] += 1
+        ticks.append(f"{side} {numbers[side]}")
+    return laid_out(
+        traces,
+        0,
+        pixels=0,
+        least=380,
+        grid_y=True,
+        margin={"t": 60},
+        xaxis={
+            "tickvals": list(range(len(columns))),
+            "ticktext": ticks,
+            "range": [-0.6, len(columns) - 0.4],
+            "automargin": True,
+            "showgrid": False,
+            "zeroline": False,
+        },
+        yaxis={"title": {"text": "ms a step"}, "automargin": True},
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+    )
+
+
+def _medians(captures: Sequence[Sequence[StepPoint]]) -> dict[str, Any]:
+    """A line over each column at the median of what is compared."""
+    xs: list[float | None] = []
+    ys: list[float | None] = []
+    for column, own in enumerate(captures):
+        compared = [point.ms for point in own if not point.profiled] or [point.ms for point in own]
+        median = rounded(float(np.median(compared)))
+        xs += [column - _WIDTH / 2, column + _WIDTH / 2, None]
+        ys += [median, median, None]
+    return {
+        "type": "scatter",
+        "x": xs,
+        "y": ys,
+        "mode": "lines",
+        "line": {"width": 2, "color": "rgba(128,128,128,0.9)"},
+        "name": "median of a capture",
+        "hovertemplate": "median %{y:.3f} ms<extra></extra>",
+    }
+
+
+def _in_time_order(comparison: Comparison, keys: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Columns by when their capture began, which shows drift of the machine; as given where that is not known."""
+    began: dict[tuple[str, str], Any] = {
+        (side, capture.name): capture.started_ns
+        for side, captures in (("base", comparison.base.captures), ("head", comparison.head.captures))
+        for capture in captures
+    }
+    if any(began.get(key) is None for key in keys):
+        return sorted(keys, key=lambda key: key[0] != "base")
+    return sorted(keys, key=lambda key: began[key])
+
+
+def _label(metric: MetricChange) -> str:
+    return html.escape(metric.label[:60])
+
+
+def _limit(metric: MetricChange) -> float:
+    limit = float(metric.threshold_pct or 0.0)
+    return -limit if metric.better == "higher" else limit
+
+
+def _reach(upper: float | None, lower: float | None) -> float:
+    return (rounded(upper - lower) or 0.0) if upper is not None and lower is not None else 0.0
+
+
+def _known(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

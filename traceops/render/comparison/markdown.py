@@ -1,0 +1,246 @@
+"""compare.md: the comment on a pull request; the verdict and why at once, everything else folded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traceops.compare.model import OUTCOMES, Change, Comparison, Explanation, MetricChange, Outcome, Verdict
+from traceops.core.findings import Finding
+from traceops.render.comparison import method_text, text
+from traceops.render.comparison.markdown_text import code, prose, table
+from traceops.version import __version__
+
+LIMIT = 60_000  # bytes; GitHub takes 65,536 characters, and whoever posts it may add a line
+MARK: dict[Outcome, str] = {
+    "regression": "❌", "inconclusive": "⚠️", "waived": "⚠️", "improvement": "✅", "unchanged": "✅", "informative": "",
+}  # fmt: skip
+VERDICT_MARK: dict[Verdict, str] = {
+    "regression": "❌", "inconclusive": "⚠️", "improvement": "✅", "no_regression": "✅",
+}  # fmt: skip
+_MOST_METRICS, _MOST_EXPLANATIONS, _MOST_REMARKS = 12, 3, 3
+_MOST_OVERVIEW = 20_000  # bytes of what is not folded
+_CLOSE = "</details>"
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A folded part: lines that always stand, then rows, most important first, of which `most` are shown."""
+
+    title: str
+    opening: tuple[str, ...]
+    rows: tuple[str, ...]
+    most: int
+    more: str
+
+
+def marker(name: str = "") -> str:
+    """The comment's first line, by which it is found again: one comment a `name` on a pull request.
+
+    Of `name` letters, digits, dots, underscores and hyphens are kept, anything else becomes a hyphen.
+    """
+    kept = re.sub(r"-{2,}", "-", re.sub(r"[^A-Za-z0-9._-]+", "-", name)).strip("-")
+    return f"<!-- traceops-compare{':' + kept if kept else ''} -->"
+
+
+def render_markdown(comparison: Comparison, *, name: str = "", limit: int = LIMIT) -> str:
+    """The comment as text of at most `limit` bytes, so that GitHub takes it whole.
+
+    Everything from a trace is escaped: no mention, reference, link or HTML of its own takes effect.
+    """
+    lines = [marker(name), *_overview(comparison)]
+    sides = [prose(method_text.side_text(side), 200) for side in (comparison.base, comparison.head)]
+    end = f"<sub>Base: {sides[0]} · head: {sides[1]} · traceops {__version__}</sub>"
+    left = limit - _size([*lines, "", end, ""])
+    for section in _sections(comparison):
+        folded = _folded(section, left // 3)  # so that no part of it crowds out the rest
+        left -= _size(folded)
+        lines += folded
+    return "\n".join([*lines, "", end, ""])
+
+
+def _overview(comparison: Comparison) -> list[str]:
+    lines = [f"**{VERDICT_MARK[comparison.verdict]} {prose(comparison.sentence)}**", ""]
+    for refusal in comparison.refusals[:_MOST_REMARKS]:
+        lines += [f"⚠️ **Compared although they differ:** {prose(refusal, 300)}", ""]
+    shown = _most_telling(comparison)
+    if shown:
+        header = ("metric", "base", "head", "change", "interval", "verdict")
+        lines += [*table(header, [_overview_row(metric) for metric in shown], right=(1, 2, 3, 4)), ""]
+    items = [
+        f"- **{prose(metric.label, 80)}** is {text.WORD[metric.outcome]}: {prose(text.reason_text(metric), 300)}"
+        for metric in comparison.gated
+        if metric.outcome in ("inconclusive", "waived")
+    ][:_MOST_REMARKS]
+    items += [_reason(reason) for reason in comparison.explanations[:_MOST_EXPLANATIONS]]
+    items += [f"- ⚠️ {prose(warning, 300)}" for warning in comparison.warnings[:_MOST_REMARKS]]
+    return [*lines, *_fitting(items, _MOST_OVERVIEW)]
+
+
+def _most_telling(comparison: Comparison) -> list[MetricChange]:
+    """Gated metrics, the worst where there are too many, then the parts of the step that moved."""
+    gated = text.known(comparison.gated)
+    if len(gated) > _MOST_METRICS:
+        gated = sorted(gated, key=lambda metric: OUTCOMES.index(metric.outcome))[:_MOST_METRICS]
+    return gated + text.movers(comparison)
+
+
+def _overview_row(metric: MetricChange) -> list[str]:
+    limit = text.threshold_text(metric)
+    verdict = f"{MARK[metric.outcome]} {text.outcome_text(metric)}".strip()
+    return [
+        prose(metric.label, 80),
+        text.base_text(metric),
+        text.head_text(metric),
+        text.change_text(metric),
+        text.interval_text(metric),
+        f"{verdict} (limit {limit})" if limit else "",
+    ]
+
+
+def _sections(comparison: Comparison) -> list[_Section]:
+    """What is folded, most important first; parts with nothing in them are left out."""
+    metrics = [metric for metric in text.known(comparison.metrics) if metric.family != "ledger"]
+    outliers = [f"- {prose(method_text.outlier_text(step), 300)}" for step in comparison.outliers]
+    return [
+        section
+        for section in (
+            _explanations(comparison),
+            _findings("New findings", comparison.new_findings),
+            _metrics("All metrics", metrics, comparison.power),
+            _metrics("Where the step goes", text.ledger_rows(comparison), comparison.power),
+            *(_changes(comparison, kind) for kind in text.KINDS),
+            _list("How it was compared", _method(comparison), 80),
+            _findings("Findings that are gone", comparison.gone_findings),
+            _list("Outlier steps, left in", outliers, 20),
+            _list("Unchanged", [f"- {prose(said, 300)}" for said in comparison.unchanged], 20),
+        )
+        if section.rows
+    ]  # fmt: skip
+
+
+def _explanations(comparison: Comparison) -> _Section:
+    rest = comparison.explanations[_MOST_EXPLANATIONS:]
+    return _list("More reasons", [_reason(reason) for reason in rest], 20)
+
+
+def _reason(reason: Explanation) -> str:
+    cost = text.cost_text(reason)
+    return f"- {f'**{cost}** ' if cost else ''}{prose(reason.text, 300)}"
+
+
+def _metrics(title: str, metrics: Sequence[MetricChange], power: float) -> _Section:
+    rows = [
+        [
+            prose(metric.label, 80),
+            text.base_text(metric),
+            text.head_text(metric),
+            text.effect_text(metric),
+            text.threshold_text(metric),
+            f"{MARK[metric.outcome]} {text.outcome_text(metric)}".strip(),
+            prose("; ".join(filter(None, (text.reason_text(metric), text.found_text(metric, power)))), 400),
+        ]
+        for metric in metrics
+    ]
+    header = ("metric", "base", "head", "change", "limit", "verdict", "why")
+    return _table(title, header, rows, 60, "compare_metrics.csv", right=(1, 2, 3, 4))
+
+
+def _changes(comparison: Comparison, kind: str) -> _Section:
+    changes = text.important_first([change for change in comparison.changes if change.kind == kind])
+    if kind == "environment":
+        values = [
+            [code(c.name), _value(c.base_value), _value(c.head_value), prose(c.detail, 200)] for c in changes
+        ]
+        return _table("Environment", ("variable", "base", "head", ""), values, 30, "compare_changes.csv")
+    rows = [
+        [c.status, _name(c), text.count_text(c), text.milliseconds_text(c), prose(c.detail, 200)]
+        for c in changes
+    ]
+    return _table(
+        f"{text.KINDS[changes[0].kind][0] if changes else ''}, changed",
+        ("", "name", "count a step", text.milliseconds_title(kind), "detail"),
+        rows,
+        30,
+        "compare_changes.csv",
+        right=(2, 3),
+    )
+
+
+def _name(change: Change) -> str:
+    if text.change_name(change) != change.name and change.name:
+        return f"{code(change.name)} → {code(change.head_name)}"
+    return code(change.name or change.head_name)
+
+
+def _value(value: str | None) -> str:
+    return code(value, 120) if value else text.value_text(value)
+
+
+def _findings(title: str, findings: Sequence[Finding]) -> _Section:
+    return _list(
+        title,
+        [
+            f"- **{finding.severity}** {prose(finding.rule, 20)} {prose(finding.title, 120)}: "
+            f"{prose(finding.message, 400)}"
+            for finding in findings
+        ],
+        20,
+    )
+
+
+def _method(comparison: Comparison) -> list[str]:
+    lines = [f"- {prose(label, 80)}: {prose(value, 300)}" for label, value in method_text.method(comparison)]
+    for side, word in ((comparison.base, "base"), (comparison.head, "head")):
+        for capture in side.captures[:20]:
+            steps = f"{capture.steps} profiled steps, {capture.unprofiled_steps} without the profiler"
+            lines.append(
+                f"- {word}: {code(capture.path, 120)}, {steps}, {method_text.started_text(capture.started_ns)}"
+            )
+        if len(side.captures) > 20:
+            lines.append(f"- {word}: {len(side.captures) - 20} captures more")
+    return lines + [f"- {prose(note, 400)}" for note in comparison.notes]
+
+
+def _list(title: str, items: Sequence[str], most: int) -> _Section:
+    return _Section(f"{title} ({len(items)})", (), tuple(items), most, "compare.json")
+
+
+def _table(
+    title: str,
+    header: tuple[str, ...],
+    rows: list[list[str]],
+    most: int,
+    file: str,
+    right: tuple[int, ...] = (),
+) -> _Section:
+    lines = table(header, rows, right)
+    return _Section(f"{title} ({len(rows)})", tuple(lines[:2]), tuple(lines[2:]), most, file)
+
+
+def _folded(section: _Section, limit: int) -> list[str]:
+    """The part as lines of at most `limit` bytes, and how many of its rows were left out; nothing if too small."""
+    start = ["", f"<details><summary>{section.title}</summary>", "", *section.opening]
+    left_out = f"{len(section.rows)} more in {section.more}."
+    room = limit - _size([*start, "", left_out, "", _CLOSE])
+    rows = _fitting(section.rows[: section.most], room)
+    if room < 0 or (not rows and section.opening):
+        return []
+    rest = len(section.rows) - len(rows)
+    return [*start, *rows, "", *([f"{rest} more in {section.more}.", ""] if rest else []), _CLOSE]
+
+
+def _fitting(rows: Sequence[str], limit: int) -> list[str]:
+    """The first rows that together take no more than `limit` bytes."""
+    kept = []
+    for row in rows:
+        limit -= _size([row])
+        if limit < 0:
+            break
+        kept.append(row)
+    return kept
+
+
+def _size(lines: Sequence[str]) -> int:
+    return sum(len(line.encode("utf-8", "replace")) + 1 for line in lines)

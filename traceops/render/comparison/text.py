@@ -1,0 +1,240 @@
+"""Words and digits of a comparison that every format shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from traceops.compare.explanation_text import ms_text
+from traceops.compare.model import Change, ChangeKind, Comparison, Explanation, MetricChange, Outcome, Verdict
+from traceops.measure.ledger import BUCKETS
+from traceops.render.cells import UNKNOWN, number, size
+
+Level = Literal["error", "warning", "info", "clear"]
+
+MARK: dict[Outcome, str] = {
+    "regression": "✖", "inconclusive": "▲", "waived": "▲", "improvement": "✔", "unchanged": "✔",
+    "informative": "●",
+}  # fmt: skip
+LEVEL: dict[Outcome, Level] = {
+    "regression": "error", "inconclusive": "warning", "waived": "warning", "improvement": "clear",
+    "unchanged": "clear", "informative": "info",
+}  # fmt: skip
+WORD: dict[Outcome, str] = {
+    "regression": "regression", "inconclusive": "inconclusive", "waived": "waived", "improvement": "improvement",
+    "unchanged": "unchanged", "informative": "not gated",
+}  # fmt: skip
+VERDICT_LEVEL: dict[Verdict, Level] = {
+    "regression": "error", "inconclusive": "warning", "improvement": "clear", "no_regression": "clear",
+}  # fmt: skip
+KINDS: dict[ChangeKind, tuple[str, str]] = {  # title, one of them
+    "kernel": ("Kernels", "kernel"),
+    "operator": ("Operators", "operator"),
+    "collective": ("Collectives", "collective"),
+    "blocking_call": ("Calls that wait for the device", "blocking call"),
+    "environment": ("Environment", "variable"),
+}
+WORTH_PCT = 1.0  # of the step: a part of it that moved less is not named beside the gated metrics
+
+
+def one_line(text: str, limit: int = 1000) -> str:
+    """Text from a trace on one line: white space joined, control characters made visible, not longer than `limit`."""
+    joined = " ".join(text.split())
+    clean = "".join(char if char.isprintable() else "\ufffd" for char in joined)
+    return clean if len(clean) <= limit else f"{clean[: limit - 2].rstrip()} …"
+
+
+def amount(value: float | None, unit: str, beside: float | None = None) -> str:
+    """'60.1 ms', '33.6 MB', '1204': about three digits, as many decimals as `beside` has; a dash if not known."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if unit == "B":
+        return size(value).text
+    text = number(value, _decimals(value, beside, whole=unit != "ms")).text
+    return f"{text} {unit}" if unit else text
+
+
+def signed(value: float, unit: str) -> str:
+    """'+4.0 kB', '-3', '0 ms'."""
+    return f"{'+' if value > 0 else ''}{amount(value, unit)}"
+
+
+def finite(value: Any) -> float | None:
+    """The number, None where it is not known or none."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def base_text(metric: MetricChange) -> str:
+    return amount(metric.base, metric.unit, metric.head)
+
+
+def head_text(metric: MetricChange) -> str:
+    return amount(metric.head, metric.unit, metric.base)
+
+
+def effect_text(metric: MetricChange) -> str:
+    """'+5.2 % (+3.9 to +6.6)': the change and its interval; '+2 (+1.5 %)' for what is counted."""
+    pct, low, high = (finite(value) for value in (metric.change_pct, metric.low_pct, metric.high_pct))
+    if metric.family == "exact" or pct is None:
+        absolute = finite(metric.change)
+        if absolute is None:
+            return UNKNOWN if pct is None else _percents([pct])[0] + " %"
+        text = signed(absolute, metric.unit)
+        return text if pct is None or not absolute else f"{text} ({_percents([pct])[0]} %)"
+    known = [value for value in (pct, low, high) if value is not None]
+    shown = _percents(known)
+    of_step = " of step" if metric.of_step else ""
+    interval = "" if low is None or high is None else f" ({shown[1]} to {shown[2]})"
+    return f"{shown[0]} %{of_step}{interval}"
+
+
+def interval_text(metric: MetricChange) -> str:
+    """'+3.9 to +6.6 %'; empty where nothing was tested."""
+    low, high = finite(metric.low_pct), finite(metric.high_pct)
+    if low is None or high is None:
+        return ""
+    shown = _percents([low, high, finite(metric.change_pct) or 0.0])
+    return f"{shown[0]} to {shown[1]} %"
+
+
+def change_text(metric: MetricChange) -> str:
+    """The same without the interval: '+5.2 %'."""
+    return effect_text(replace(metric, low_pct=None, high_pct=None))
+
+
+def threshold_text(metric: MetricChange) -> str:
+    """'5 %' from which a change fails; empty where the metric is not gated."""
+    limit = metric.threshold_pct
+    return "" if limit is None else f"{limit:g} %"
+
+
+def outcome_text(metric: MetricChange) -> str:
+    """'regression'; of a waived one until when."""
+    if metric.outcome == "informative" and metric.threshold_pct is not None:
+        return "not judged"
+    waiver = metric.waiver if metric.outcome == "waived" else None
+    return WORD[metric.outcome] + ("" if waiver is None else f" until {waiver.until.isoformat()}")
+
+
+def reason_text(metric: MetricChange) -> str:
+    """Why the outcome is what it is, and the waiver's own reason."""
+    waiver = metric.waiver if metric.outcome == "waived" else None
+    said = metric.reason
+    if waiver is not None and waiver.reason and waiver.reason not in said:
+        said = f"{said}{'; ' if said else ''}waived: {waiver.reason}"
+    return said
+
+
+def found_text(metric: MetricChange, power: float) -> str:
+    """'a change of 1.6 % would have been found 9 times of 10'; empty where that is not known."""
+    if finite(metric.mde_pct) is None:
+        return ""
+    least = _percents([abs(metric.mde_pct or 0.0)])[0].removeprefix("+")
+    return f"a change of {least} % would have been found {times_text(power)}"
+
+
+def times_text(power: float) -> str:
+    """0.9 as '9 times of 10', 0.95 as '95 times of 100'."""
+    for whole in (10, 100, 1000):
+        if math.isclose(power * whole, round(power * whole), abs_tol=1e-6):
+            return f"{round(power * whole)} times of {whole}"
+    return f"{power:.3g} of the time"
+
+
+def known(metrics: Sequence[MetricChange]) -> list[MetricChange]:
+    """The metrics that at least one side has a value of."""
+    return [metric for metric in metrics if metric.base is not None or metric.head is not None]
+
+
+def is_bucket(metric: MetricChange) -> bool:
+    """Whether a metric is a bucket of the step ledger, which together make up the step."""
+    return metric.family == "ledger" and metric.metric in BUCKETS
+
+
+def movers(comparison: Comparison, most: int = 5) -> list[MetricChange]:
+    """Parts of the step that moved by 1 % of it or more and are not gated, the largest first."""
+    moved = [
+        metric
+        for metric in comparison.metrics
+        if metric.threshold_pct is None
+        and is_bucket(metric)
+        and abs(finite(metric.change_pct) or 0.0) >= WORTH_PCT
+    ]
+    return sorted(moved, key=lambda metric: -abs(metric.change or 0.0))[:most]
+
+
+def ledger_rows(comparison: Comparison) -> list[MetricChange]:
+    """The parts of the step that are there on either side."""
+    return [m for m in comparison.metrics if m.family == "ledger" and (m.base or m.head)]
+
+
+def cost_text(reason: Explanation) -> str:
+    """'+2.10 ms:', for before the reason; empty where its own words say that already."""
+    cost = ms_text(reason.ms)
+    return "" if cost in reason.text or f"{abs(reason.ms):.2f} ms" in reason.text else f"{cost}:"
+
+
+def important_first(changes: Sequence[Change]) -> list[Change]:
+    """By the milliseconds a step they cost or save, then by how many more there are."""
+    return sorted(changes, key=lambda c: (-abs(c.delta_ms), -abs((c.head_count or 0) - (c.base_count or 0))))
+
+
+def milliseconds_title(kind: str) -> str:
+    """What the milliseconds of a kind of change are: the host's own time inside an operator, else the device's."""
+    return "host ms a step" if kind in ("operator", "blocking_call") else "ms a step"
+
+
+def change_name(change: Change) -> str:
+    """The name, or both where it was renamed."""
+    if change.status == "renamed" and change.head_name and change.head_name != change.name:
+        return f"{change.name} → {change.head_name}"
+    return change.name or change.head_name
+
+
+def count_text(change: Change) -> str:
+    """'12 → 14' a step; empty where neither is known."""
+    if change.base_count is None and change.head_count is None:
+        return ""
+    return f"{_count(change.base_count)} → {_count(change.head_count)}"
+
+
+def delta_ms(change: Change) -> float | None:
+    """Milliseconds a step it takes more than it did; None where times are not known."""
+    return None if change.base_ms is None and change.head_ms is None else round(change.delta_ms, 6)
+
+
+def milliseconds_text(change: Change) -> str:
+    """'+0.92' ms a step; empty where times are not known."""
+    more = delta_ms(change)
+    return "" if more is None else signed(more, "ms").removesuffix(" ms")
+
+
+def value_text(value: str | None) -> str:
+    """What a variable is set to, for people."""
+    return "not set" if value is None else value or "empty"
+
+
+def _count(value: float | None) -> str:
+    """A mean over ranks: whole where it is, else with a decimal."""
+    if not value:
+        return "0"
+    if value < 0.01:
+        return "<0.01"
+    return f"{value:.0f}" if float(value).is_integer() or value >= 1000 else f"{value:.3g}"
+
+
+def _decimals(value: float, beside: float | None, whole: bool) -> int:
+    values = [value, *([] if beside is None or not math.isfinite(beside) else [beside])]
+    if whole and all(float(known).is_integer() for known in values):
+        return 0
+    most = max(abs(known) for known in values)
+    return 0 if most >= 1000 else 1 if most >= 100 else 2 if most >= 0.1 else 3
+
+
+def _percents(values: Sequence[float]) -> list[str]:
+    """Signed, all with the decimals that the largest of them needs; never '-0.0'."""
+    most = max(abs(value) for value in values)
+    decimals = 0 if most >= 100 else 1 if most >= 1 else 2
+    return [f"{value:+.{decimals}f}" if round(value, decimals) else f"{0:.{decimals}f}" for value in values]

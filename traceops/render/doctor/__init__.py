@@ -1,0 +1,1 @@
+"""A checkup in each format."""

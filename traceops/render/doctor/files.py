@@ -1,0 +1,33 @@
+"""The files of a checkup."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from traceops.doctor.model import Checkup
+from traceops.render import FORMATS, write_files
+from traceops.render.report.json import json_text
+
+
+def write_doctor(
+    checkup: Checkup, folder: Path, formats: tuple[str, ...] = FORMATS, plotlyjs: str = "inline"
+) -> list[Path]:
+    """Write doctor.html, doctor.json and the CSV files into `folder`, each whole or not at all; the page comes first.
+
+    Files of an earlier checkup in the folder that this one does not have are removed, others are left.
+    Raises InputError where the folder cannot be written to.
+    """
+    from traceops.render.doctor.rows import DOCTOR_CSV_FILES, render_doctor_csv
+
+    contents: dict[str, str | bytes] = {}
+    if "html" in formats:
+        from traceops.render.doctor.html import render_doctor_html
+
+        contents["doctor.html"] = render_doctor_html(checkup, plotlyjs=plotlyjs)
+    if "json" in formats:
+        from traceops.render.doctor.json import doctor_document
+
+        contents["doctor.json"] = json_text(doctor_document(checkup))
+    if "csv" in formats:
+        contents |= render_doctor_csv(checkup)
+    return write_files(contents, {"doctor.html", "doctor.json", *DOCTOR_CSV_FILES}, folder)

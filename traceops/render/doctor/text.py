@@ -1,0 +1,291 @@
+"""A checkup in words: the verdict, machines, changes and sizes as each renderer writes them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import get_args
+
+from traceops.core.rank_text import ranks_text
+from traceops.doctor.model import BAD, Change, Checkup, Level, Look, Remedy, Trial
+from traceops.fabric.model import Machine, Measured, Quote
+from traceops.fabric.nccl import NcclLog
+from traceops.fabric.talks import way_text
+from traceops.render.cells import size
+from traceops.render.report.fabric_html import nccl_sentence
+from traceops.render.report.fabric_json import alike_machines, connection_rows
+from traceops.render.report.verdict import Verdict
+from traceops.render.topology.figure import count, description
+from traceops.render.topology.shape import gbs_text, shape_of
+
+_WORST_FIRST: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "not_evaluated": 3, "ok": 4}
+if set(_WORST_FIRST) != set(get_args(Level)):
+    raise RuntimeError("report/doctor_text.py and the doctor disagree on the levels")
+_MOST_NAMES = 6
+_NUMBERED = re.compile(r"\w*\d[\w.:-]*")  # numbers, addresses, hosts, names of files
+_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+
+def doctor_verdict(checkup: Checkup) -> Verdict:
+    """What to act on first: what keeps GPUs from working together, what makes them slow, then what looks wrong."""
+    if checkup.fallback is not None:
+        one, several = ("GPU", "GPUs") if checkup.backend == "nccl" else ("process", "processes")
+        alone = [trial for trial in checkup.trials if len(trial.gpus) == 1 and trial.outcome in BAD]
+        several_tried = any(len(trial.gpus) > 1 and not trial.as_it_is for trial in checkup.trials)
+        if alone:
+            on = f" of {alone[0].hosts[0]}" if len(alone[0].hosts) == 1 < len(checkup.hosts) else ""
+            which = f"{one} {alone[0].gpus[0]}{on}"
+            said = f"Several {several} do not work together here, and {which} fails by itself too."
+        elif several_tried:
+            said = f"No setting that was tried lets several {several} work together here."
+        else:
+            said = f"Several {several} do not work together here, and there was no time to try settings (--budget)."
+        return Verdict(
+            "error",
+            f"{said} Train on one {one} that accumulates gradients over {checkup.fallback} batches a step.",
+        )
+    if checkup.settings is not None:
+        return _with_settings(checkup, checkup.settings)
+    findings = [found for found in checkup.findings if found.severity != "info"]
+    broken = broken_trials(checkup)
+    looks = [look for look in looks_not_ok(checkup) if look.level in ("error", "warning")]
+    if not findings and not broken and not looks:
+        return _healthy(checkup)
+    error = any(found.severity == "error" for found in findings) or any(
+        look.level == "error" for look in looks
+    )
+    if broken:
+        said = f"{trial_text(broken[0], checkup.hosts)}."
+    elif findings:
+        said = f"{findings[0].title}. {findings[0].message}"
+    else:
+        said = f"{look_text(looks[0])}."
+    rest = len(findings) + len(broken) + len(looks) - 1
+    return Verdict(
+        "error" if error or broken else "warning",
+        f"{said} {rest} more {'thing' if rest == 1 else 'things'} below." if rest else said,
+    )
+
+
+def heading(checkup: Checkup) -> str:
+    """The hosts, or the files where nothing says whose they are."""
+    files = [PurePath(source).name for machine in checkup.machines for source in machine.sources]
+    names = list(dict.fromkeys(checkup.hosts or files))
+    return _listed(names) or "saved files"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def looks_not_ok(checkup: Checkup) -> list[Look]:
+    """What wants attention, the worst first; what could not be looked at comes last.
+
+    Of a variable whose cost was measured, what is usually said of it is left out.
+    """
+    measured = {
+        name for look in checkup.looks for name in look.facts.get("variables", ()) if look.level != "ok"
+    }
+    found = [
+        look
+        for look in checkup.looks
+        if look.level != "ok" and not (look.area == "environment" and look.what in measured)
+    ]
+    return sorted(found, key=lambda look: _WORST_FIRST[look.level])
+
+
+def broken_trials(checkup: Checkup) -> list[Trial]:
+    """Trials with the environment as it is that came out wrong, failed or hung."""
+    return [trial for trial in checkup.trials if trial.as_it_is and trial.outcome in BAD]
+
+
+def trial_text(trial: Trial, hosts: Sequence[str] = ()) -> str:
+    """'all_reduce hung after 30 s: rank 1 never came to it'; of several hosts with the one that it ran on."""
+    how = {"wrong": "gave wrong results", "failed": "failed", "hung": "hung"}.get(
+        trial.outcome, trial.outcome
+    )
+    after = f" after {trial.seconds:.0f} s" if trial.outcome == "hung" else ""
+    on = f" on {trial.hosts[0]}" if len(trial.hosts) == 1 < len(hosts) else ""
+    return f"{trial.name} {how}{on}{after}" + (f": {trial.message.rstrip('.')}" if trial.message else "")
+
+
+def look_text(look: Look) -> str:
+    """'/dev/shm: 64 MB; too small for NCCL' without its advice."""
+    why = f"; {look.why.rstrip('.')}" if look.why else ""
+    return f"{look.what}: {look.found}{why}"
+
+
+def machine_lines(machines: Sequence[Machine]) -> list[str]:
+    """Two lines for each make of machine: what it is, and what joins its GPUs."""
+    lines = []
+    for machine, alike in alike_machines(machines):
+        names = sorted({gpu.name for gpu in machine.gpus if gpu.name})
+        source = ", ".join(PurePath(source).name for source in machine.sources[:2])
+        hosts = f"{machine.host or source or 'this machine'}{f' and {len(alike)} more' if alike else ''}"
+        gpus = f"{len(machine.gpus)} × {', '.join(names)}" if names else count(machine.gpus, "GPU")
+        lines += [f"{hosts}: {gpus if machine.gpus else 'no GPU'}", description(machine, shape_of(machine))]
+    return lines
+
+
+def read_text(checkup: Checkup) -> str:
+    """Which saved files the checkup rests on, as a sentence; empty where this machine was looked at."""
+    if checkup.looks or checkup.trials:
+        return ""
+    logs = checkup.log.files if checkup.log is not None else ()
+    topologies = [source for machine in checkup.machines for source in machine.sources if source not in logs]
+    references = [reference.source for reference in checkup.references if reference.source]
+    kinds = (("topology", topologies), ("NCCL's log", logs), ("the doctor's measurements", references))
+    parts = []
+    for kind, files in kinds:
+        names = list(dict.fromkeys(PurePath(file).name for file in files))
+        if names:
+            parts.append(f"{kind} in {_listed(names)}")
+    return f"Read: {'; '.join(parts)}." if parts else ""
+
+
+def log_text(log: NcclLog) -> str:
+    """What NCCL made and which ways it took: 'P2P/CUMEM for 12 connections inside hosts', each one way."""
+    ways: Counter[tuple[str, str]] = Counter()
+    for row in connection_rows(log.communicators):
+        way = way_text(row["transport"], row["detail"])
+        inside = row["within_host"]
+        where = "" if inside is None else " inside hosts" if inside else " between hosts"
+        ways[way + ("/GDRDMA" if row["gdr"] else ""), where] += row["count"]
+    took = [
+        f"{way} for {number} connection{'' if number == 1 else 's'}{where}"
+        for (way, where), number in ways.most_common(_MOST_NAMES)
+    ]
+    return nccl_sentence(log) + (f" It took {', '.join(took)}." if took else "")
+
+
+def nccl_warnings(log: NcclLog) -> list[Quote]:
+    """What NCCL warned of, once whatever host, process and addresses it names; not what is normal on many machines."""
+    normal = {(event.quote.path, event.quote.line) for event in log.network_events if not event.failed}
+    told: dict[str, Quote] = {}
+    for quote in log.warnings:
+        if (quote.path, quote.line) not in normal:
+            told.setdefault(_NUMBERED.sub("#", warning_text(quote)), quote)
+    return list(told.values())
+
+
+def warning_text(quote: Quote) -> str:
+    """The message without who says it."""
+    return quote.text.partition("NCCL WARN ")[2].strip()
+
+
+def with_text(change: Change) -> str:
+    """'with NCCL_P2P_DISABLE=1 and without NCCL_ALGO', as a sentence goes on."""
+    return f"with {change_text(change)}" if change.set else change_text(change)
+
+
+def change_text(change: Change) -> str:
+    """'NCCL_P2P_DISABLE=1 and without NCCL_ALGO'."""
+    parts = [f"{name}={value}" for name, value in change.set.items()]
+    parts += [f"without {name}" for name in change.unset]
+    return " and ".join(parts) if parts else "the environment as it is"
+
+
+def fallback_lines(checkup: Checkup, document: str = "doctor.json") -> list[str]:
+    """How to train all the same, where no setting works. document: the checkup as JSON."""
+    if checkup.fallback is None:
+        return []
+    settings = f" --settings {document}" if checkup.settings is not None else ""
+    return [
+        f"One {'GPU' if checkup.backend == 'nccl' else 'process'} that accumulates gradients over "
+        f"{checkup.fallback} batches trains with the same effective batch, "
+        "more slowly:",
+        f"traceops run{settings} --fallback single -- YOUR_SCRIPT",
+    ]
+
+
+def largest(measured: Sequence[Measured]) -> list[Measured]:
+    """Of each operation over most devices the largest message; of a pair's operation every pair."""
+    found: dict[tuple[str, str | None], Measured] = {}
+    for one in measured:
+        if one.op == "send_recv":
+            continue
+        key = (one.op, one.host)
+        before = found.get(key)
+        if before is None or (len(before.gpus), before.bytes) < (len(one.gpus), one.bytes):
+            found[key] = one
+    return list(found.values())
+
+
+def message_text(nbytes: int) -> str:
+    """'256 MiB' for what is a whole number of them, as the sizes of a sweep are; else as all sizes."""
+    for unit, factor in _UNITS:
+        if nbytes >= factor and nbytes % factor == 0:
+            return f"{nbytes // factor} {unit}"
+    return size(nbytes).text
+
+
+def devices_text(checkup: Checkup, gpus: Sequence[int]) -> str:
+    """'GPU 0–3', or 'ranks 0–1' on the CPU."""
+    if checkup.backend == "nccl":
+        return f"GPU {ranks_text(gpus, 6)}"
+    return f"rank{'' if len(gpus) == 1 else 's'} {ranks_text(gpus, 6)}"
+
+
+def trial_devices(checkup: Checkup, trial: Trial) -> str:
+    """What a trial ran on: 'GPU 0–7 of node-1', or 'ranks 0–15 of 2 nodes'; the host only where there are several."""
+    if len(trial.hosts) > 1:
+        return f"ranks {ranks_text(trial.gpus, 6)} of {len(trial.hosts)} nodes"
+    of = f" of {trial.hosts[0]}" if trial.hosts and len(checkup.hosts) > 1 else ""
+    return f"{devices_text(checkup, trial.gpus)}{of}"
+
+
+def measured_devices(checkup: Checkup, one: Measured) -> str:
+    """What a bandwidth was measured on: over several nodes, where no host is named, devices are ranks."""
+    if one.host is None and len(checkup.hosts) > 1:
+        return f"ranks {ranks_text(one.gpus, 6)} of all nodes"
+    return devices_text(checkup, one.gpus)
+
+
+def bandwidth_text(one: Measured) -> str:
+    """'all_reduce 340 GB/s at 256 MiB'."""
+    return f"{one.op} {gbs_text(one.busbw_gbs)} GB/s at {message_text(one.bytes)}"
+
+
+def _with_settings(checkup: Checkup, settings: Remedy) -> Verdict:
+    change = with_text(settings.change)
+    after = "" if settings.after_gbs is None else f"{gbs_text(settings.after_gbs)} GB/s"
+    if settings.before_gbs is None:
+        speed = f", all-reduce at {after}" if after else ""
+        broken = broken_trials(checkup)
+        why = f": {trial_text(broken[0], checkup.hosts)}" if broken else ""
+        return Verdict(
+            "error", f"As the environment is, ranks cannot work together{why}. It works {change}{speed}."
+        )
+    times = f", {settings.after_gbs / settings.before_gbs:.1f} times as fast" if settings.after_gbs else ""
+    return Verdict(
+        "warning",
+        f"All-reduce gets {gbs_text(settings.before_gbs)} GB/s as the environment is, and {after} {change}{times}."
+        if after
+        else f"It works better {change}.",
+    )
+
+
+def _healthy(checkup: Checkup) -> Verdict:
+    tried = [trial for trial in checkup.trials if trial.outcome == "ok"]
+    rows = [one for one in largest(checkup.measured) if one.op == "all_reduce"]
+    several = len(checkup.hosts) > 1
+    over_all = [one for one in rows if one.host is None] if several else []
+    speeds = ", ".join(
+        bandwidth_text(one)
+        + (f" on {one.host}" if several and one.host else " over all nodes" if several else "")
+        for one in (over_all or rows)[:_MOST_NAMES]
+    )
+    if not tried:
+        warned = [] if checkup.log is None else nccl_warnings(checkup.log)
+        if warned:
+            more = f" (and {len(warned) - 1} more)" if len(warned) > 1 else ""
+            said = warning_text(warned[0]).rstrip(".")
+            unexplained = "" if checkup.findings else "No rule says what is wrong, but "
+            return Verdict("info", f"{unexplained}NCCL itself warned: {said}{more}.")
+        return Verdict("info", "Nothing wrong was seen, but communication was not tested.")
+    on = "" if checkup.backend == "nccl" else f" on {checkup.backend}, without GPUs"
+    return Verdict("clear", f"Nothing wrong was found{on}" + (f": {speeds}." if speeds else "."))

@@ -1,0 +1,172 @@
+"""A hang in words: the sentence a diagnosis opens with, its causes, and what was read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from traceops.core.findings import Severity
+from traceops.core.rank_text import ranks_text
+from traceops.hangs.model import Diagnosis, Root
+from traceops.render.cells import size
+from traceops.render.hang.rows import RankGroup
+from traceops.rules.findings import BY_ID
+
+MOST_SPANS = 8  # of ranks in a sentence
+
+
+def hang_level(diagnosis: Diagnosis) -> Severity:
+    """How bad it is: 'error' with a cause, 'warning' where something waits or stalled, else 'info'."""
+    if diagnosis.roots:
+        return "error"
+    return "warning" if _waiting(diagnosis) or diagnosis.evidence.stall is not None else "info"
+
+
+def hang_sentence(diagnosis: Diagnosis) -> str:
+    """Who hangs and why; without a cause, what was read and that it shows nobody waiting."""
+    if diagnosis.roots:
+        first, others = diagnosis.roots[0], len(diagnosis.roots) - 1
+        more = f" {others} more independent cause{'s' if others > 1 else ''} below." if others else ""
+        return f"{root_sentence(first)} {root_label(first)}{more}"
+    stall = "" if diagnosis.evidence.stall is None else f"{stall_text(diagnosis)}. "
+    waiting = _waiting(diagnosis)
+    if waiting:
+        verb = "waits" if len(waiting) == 1 else "wait"
+        return f"{stall}{subject(waiting)} {verb}, but what was read does not tell for whom."
+    return stall + _nobody(diagnosis)
+
+
+def root_sentence(root: Root) -> str:
+    """The message of a cause, with who waits and what the ranks do instead where it leaves that out."""
+    said = root.message.rstrip().rstrip(".")
+    if root.waiting and "wait" not in said:
+        said += f"; {subject(root.waiting).lower()} wait{'s' if len(root.waiting) == 1 else ''} for it"
+    if root.doing and root.doing not in said:
+        said += f". {'It is' if len(root.ranks) == 1 else 'They are'} {root.doing}"
+    return said + "."
+
+
+def root_label(root: Root) -> str:
+    """'[TO-H001, error, high confidence]'."""
+    return f"[{root.rule}, error, {root.confidence} confidence]"
+
+
+def root_advice(root: Root) -> str:
+    """What to do about a cause."""
+    return BY_ID[root.rule].advice_for(root.cause) if root.rule in BY_ID else ""
+
+
+def subject(ranks: Sequence[int]) -> str:
+    """'Rank 3' or 'Ranks 0–2, 7'."""
+    return f"Rank{'' if len(set(ranks)) == 1 else 's'} {ranks_text(ranks, MOST_SPANS)}"
+
+
+def operation_text(row: Mapping[str, Any], differ: Mapping[str, Sequence[Any]] | None = None) -> str:
+    """'all_reduce #64 of default_pg, 4.2 MB'; `differ` holds the values that merged rows have of a key."""
+    differ = differ or {}
+    if row.get("op") is None:
+        return f"{len(differ['op'])} operations" if "op" in differ else ""
+    text = str(row["op"])
+    if row.get("sequence") is not None:
+        text += f" #{row['sequence']}"
+    if row.get("group") is not None:
+        text += f" of {row['group']}"
+    elif "group" in differ:
+        text += f" in {len(differ['group'])} groups"
+    nbytes = bytes_text(row, differ)
+    return f"{text}, {nbytes}" if nbytes else text
+
+
+def bytes_text(row: Mapping[str, Any], differ: Mapping[str, Sequence[Any]]) -> str:
+    """'4.2 MB', or '21.0–22.5 MB' of merged rows; empty where it is not known."""
+    if row.get("bytes") is not None:
+        return size(row["bytes"]).text
+    known = [int(value) for value in differ.get("bytes", ()) if value is not None]
+    if not known:
+        return ""
+    least, most = size(min(known)).text, size(max(known)).text
+    if least == most:
+        return most
+    value, _, unit = least.partition(" ")
+    return f"{value}–{most}" if most.endswith(f" {unit}") else f"{least} to {most}"
+
+
+def state_text(group: RankGroup) -> str:
+    """The state that the ranks share; 'cause' for a root."""
+    state = group.shared.get("state")
+    if state is None:
+        return "differs"
+    return "cause" if state == "root" else str(state)
+
+
+def place_text(group: RankGroup) -> str:
+    """The line of code of the pending operation, or what the rank does instead; its exit code if it died."""
+    if group.shared.get("exit_code") is not None:
+        return f"exit code {group.shared['exit_code']}"
+    keys = ("doing", "where") if group.root is not None or not group.shared.get("op") else ("where", "doing")
+    return next((str(group.shared[key]) for key in keys if group.shared.get(key)), "")
+
+
+def read_text(diagnosis: Diagnosis) -> str:
+    """What the diagnosis rests on: 'dumps of ranks 0–3 (4 of 4), stacks of rank 3, 1 log; 6 files'."""
+    evidence = diagnosis.evidence
+    dumps = [rank for rank, record in evidence.records.items() if record.source == "flight recorder"]
+    from_logs = [rank for rank, record in evidence.records.items() if record.source == "log"]
+    world = "" if evidence.world_size is None else f" ({{}} of {evidence.world_size})"
+    parts = []
+    for what, ranks in (
+        ("flight-recorder dumps", dumps),
+        ("progress in a log", from_logs),
+        ("stacks", list(evidence.stacks)),
+        ("process state", list(evidence.processes)),
+    ):
+        if ranks:
+            parts.append(f"{what} of {subject(ranks).lower()}{world.format(len(ranks))}")
+    logs = {event.path for event in evidence.log}
+    if logs:
+        parts.append(f"{len(logs)} log{'s' if len(logs) > 1 else ''} with errors or progress")
+    files = len(evidence.files)
+    counted = f"{files} file{'' if files == 1 else 's'}"
+    return f"{'; '.join(parts)}; {counted} in all" if parts else f"{counted}, none of which tells of a rank"
+
+
+def stall_text(diagnosis: Diagnosis) -> str:
+    """'No step ended for 42 s (limit 30 s) and nothing was seen to move'; empty where nobody watched."""
+    stall = diagnosis.evidence.stall
+    if stall is None:
+        return ""
+    step = "first step" if stall.kind == "init" else "step"
+    return f"No {step} ended for {stall.stalled_s:.0f} s (limit {stall.limit_s:g} s) and nothing was seen to move"
+
+
+def shown_path(diagnosis: Diagnosis, path: str) -> str:
+    """A file's path from the folder that was read, where it lies in it."""
+    root = diagnosis.evidence.root
+    inside = path.removeprefix(root.rstrip("/\\") + os.sep)
+    return inside if inside != path else path
+
+
+def unknown_ranks(diagnosis: Diagnosis) -> list[int]:
+    """Ranks of which nothing was found, even if the others wait for them."""
+    return [
+        int(row["rank"])
+        for row in diagnosis.ranks
+        if not row.get("sources") and row["state"] not in ("dead", "stopped")
+    ]
+
+
+def _waiting(diagnosis: Diagnosis) -> list[int]:
+    rows = {int(row["rank"]) for row in diagnosis.ranks if row["state"] == "waiting"}
+    return sorted(rows | {wait.rank for wait in diagnosis.waits})
+
+
+def _nobody(diagnosis: Diagnosis) -> str:
+    unknown = unknown_ranks(diagnosis)
+    text = f"Nobody is seen to wait for another rank. Read: {read_text(diagnosis)}."
+    if not any(record.source == "flight recorder" for record in diagnosis.evidence.records.values()):
+        text += " There is no flight-recorder dump, so what ranks wait in cannot be seen."
+    if unknown:
+        who = "it" if len(unknown) == 1 else "one of them"
+        text += f" Nothing is known of {subject(unknown).lower()}: {who} may be what the others wait for."
+    return text

@@ -1,0 +1,160 @@
+"""What the HTML pages share: templates that escape everything, and the policy that admits the page's own parts."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import importlib.util
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from traceops.core.bundled import bundled
+from traceops.core.errors import InputError
+from traceops.render.cells import Cell
+from traceops.render.report.json import plain_json
+from traceops.render.template_cache import TemplateCache
+from traceops.version import __version__
+
+CDN = "https://cdn.plot.ly"
+PLOTLYJS = ("inline", "cdn")
+_HERE = "plotly.js comes here"
+
+
+@functools.cache
+def environment() -> Environment:
+    """Escapes every value, whatever a template is called."""
+    return Environment(
+        loader=FileSystemLoader(bundled("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        bytecode_cache=TemplateCache(),
+    )
+
+
+def chart_page(
+    template: str, styles: Sequence[str], charts: Mapping[str, Any], plotlyjs: str, content: Mapping[str, Any]
+) -> bytes:
+    """A page with plotly charts in UTF-8: a template, style sheets by name, figures by the id of their element.
+
+    plotlyjs: 'inline' (works offline, about 5 MB) or 'cdn' (small, needs the network). Everything that came from
+    a trace is escaped, and a content security policy admits the page's own scripts only. Raises ValueError for
+    another `plotlyjs`, InputError where plotly.js is missing.
+    """
+    if plotlyjs not in PLOTLYJS:
+        raise ValueError(f"plotlyjs is one of {', '.join(PLOTLYJS)}, not {plotlyjs!r}")
+    library, library_hash = plotly_js()
+    source = "" if plotlyjs == "inline" else f"{CDN}/plotly-{plotly_js_version(library)}.min.js"
+    script = template_text("summary.js")
+    own_hash = script_hash(script.encode())
+    text = (
+        environment()
+        .get_template(template)
+        .render(
+            css="".join(template_text(name) for name in styles),
+            library=_HERE,
+            library_source=source,
+            library_hash=library_hash,
+            chart_data=script_json(charts),
+            script=script,
+            policy=policy([own_hash], library_hash) if source else policy([library_hash, own_hash]),
+            charts=charts,
+            version=__version__,
+            **content,
+        )
+    )
+    if source:
+        return text.encode("utf-8", "replace")
+    # 5 MB that need no escaping go in last, as bytes; what comes after them is the template's own.
+    before, _, after = text.rpartition(_HERE)
+    return b"".join((before.encode("utf-8", "replace"), library, after.encode("utf-8", "replace")))
+
+
+def plain_page(template: str, styles: Sequence[str], content: Mapping[str, Any]) -> bytes:
+    """The same without charts, and so without a script, in UTF-8."""
+    text = (
+        environment()
+        .get_template(template)
+        .render(
+            css="".join(template_text(name) for name in styles),
+            policy=policy([]),
+            charts={},
+            version=__version__,
+            **content,
+        )
+    )
+    return text.encode("utf-8", "replace")
+
+
+def prepare(*templates: str) -> None:
+    """Read what a page needs whatever it will say, while others work: templates, plotly.js.
+
+    Raises InputError where plotly.js is missing.
+    """
+    plotly_js()
+    for template in templates:
+        environment().get_template(template)
+
+
+@functools.cache
+def plotly_js() -> tuple[bytes, str]:
+    """plotly.js as the plotly package ships it, and its hash; found without importing plotly.
+
+    Raises InputError where it is missing.
+    """
+    plotly = importlib.util.find_spec("plotly")
+    for folder in (plotly and plotly.submodule_search_locations) or ():
+        path = Path(folder, "package_data", "plotly.min.js")
+        if path.is_file():
+            library = path.read_bytes()
+            return library, script_hash(library)
+    raise InputError(
+        "plotly is not installed whole: pip install --force-reinstall plotly, or leave html out of --format"
+    )
+
+
+def plotly_js_version(library: bytes) -> str:
+    """The version in the comment that plotly.js begins with."""
+    found = re.search(rb"plotly\.js v([\w.+-]+)", library[:1000])
+    if found is None:
+        raise InputError("plotly.js does not say its version; use --plotlyjs inline")
+    return found[1].decode()
+
+
+def script_json(value: Any) -> str:
+    """JSON that stays data inside <script>: ASCII only, no '<', '>', '&' or '/' that could end the element."""
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError):  # numpy's numbers, or some that are not finite
+        text = json.dumps(plain_json(value), allow_nan=False, separators=(",", ":"))
+    for char in "<>&/":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def template_text(name: str) -> str:
+    return bundled("templates", name).read_text(encoding="utf-8")
+
+
+def script_hash(script: bytes) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}"
+
+
+def policy(scripts: Sequence[str], external: str = "") -> str:
+    """Only scripts with these hashes run; nothing is loaded but (with 'cdn') plotly.js; plotly sets styles itself."""
+    allowed = " ".join(f"'{script}'" for script in scripts) or "'none'"
+    if external:
+        allowed += f" {CDN} '{external}'"
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
+
+
+def word(value: Any) -> Cell:
+    """A fact; one that is not known is a dash that says so."""
+    return Cell("–", "not known", "unknown") if value in (None, "") else Cell(str(value)[:120], str(value))

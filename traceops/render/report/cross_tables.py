@@ -1,0 +1,167 @@
+"""The tables of the HTML page that compare ranks: who is waited for, late arrivals, the path, the longest step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from traceops.core.rank_text import ranks_text
+from traceops.measure.ledger import BUCKETS
+from traceops.pipeline.report import Report
+from traceops.render.cells import Cell, Column, Table, build_table, number, rows_of, size
+from traceops.render.report.terms import CAUSES, TERMS, term_of
+
+MOST_LATE = 8
+MOST_ARRIVALS = 40
+MOST_PIECES = 60
+
+
+def lateness_table(report: Report) -> Table | None:
+    """The ranks that the others wait for most, with the reasons, ms a step; None where nothing is known."""
+    rows = _lateness_means(report)
+    if not rows:
+        return None
+    causes = [
+        Column(f"{cause}_ms", f"{label} ms", f"of it because {why}")
+        for cause, (label, why) in CAUSES.items()
+        if any(row[f"{cause}_ms"] for row in rows)
+    ]
+    columns = [
+        Column("rank", "Rank", decimals=0),
+        Column("caused_wait_ms", "Others wait ms", "for this rank, a step, summed over the ranks that wait"),
+        *causes,
+        Column("worst_ms", "Worst step ms", "what the others waited for it in the worst step"),
+        Column("worst_step", "In step", make=lambda row: _step_cell(row["worst_step"])),
+        Column("waited_ms", "Waits itself ms", "a step, for other ranks"),
+    ]
+    shown = sorted(rows, key=lambda row: (-row["caused_wait_ms"], row["rank"]))[:MOST_LATE]
+    note = (
+        f"The {MOST_LATE} worst of {len(rows)} ranks; all are in lateness.csv."
+        if len(rows) > MOST_LATE
+        else ""
+    )
+    return build_table("Waiting caused by each rank, ms a step", columns, shown, note=note)
+
+
+def arrivals_table(report: Report) -> Table | None:
+    """Each kind of collective: how far apart its members arrive, and who comes last."""
+    rows = report.tables.get("arrivals") or []
+    if not rows:
+        return None
+    columns = [
+        Column("op", "Operation", number=False),
+        Column("group", "Group", number=False, make=_group_cell),
+        Column("bytes", "Size", make=lambda row: size(row.get("bytes"))),
+        Column("count", "Count", "matched collectives in the window", decimals=0),
+        Column("spread_p50_ms", "p50 ms", "first to last arrival, median", decimals=3),
+        Column("spread_p95_ms", "p95 ms", decimals=3),
+        Column("spread_max_ms", "Most ms", decimals=3),
+        Column("last_rank", "Last rank", "the rank that comes last most often", decimals=0),
+        Column("last_rank_pct", "Last %", "how often it does", decimals=0),
+    ]
+    rest = len(rows) - MOST_ARRIVALS
+    note = f"{rest} more in arrivals.csv." if rest > 0 else ""
+    return build_table(
+        "From the first arrival to the last, most waiting first", columns, rows[:MOST_ARRIVALS], note=note
+    )
+
+
+def path_table(report: Report) -> Table | None:
+    """The longest pieces of the critical path in time order; None without a path."""
+    rows = report.tables.get("critical_path") or []
+    if not rows:
+        return None
+    kept = sorted(range(len(rows)), key=lambda i: -rows[i]["duration_ms"])[:MOST_PIECES]
+    shown = [rows[i] for i in sorted(kept)]
+    buckets = [bucket for bucket in BUCKETS if any(row.get(f"{bucket}_ms") for row in shown)]
+    columns = [
+        Column("start_ms", "Start ms", "since the path began", decimals=3),
+        Column("duration_ms", "ms", decimals=3, worst="max"),
+        Column("rank", "Rank", decimals=0),
+        Column("kind", "Kind", number=False, make=lambda row: _kind_cell(row["kind"])),
+        Column("what", "What", number=False, make=_what_cell),
+        Column("stream", "Stream", decimals=0),
+        *(
+            Column(f"{bucket}_ms", f"{TERMS[bucket].label} ms", "of the piece", make=_blank_or_ms(bucket))
+            for bucket in buckets
+        ),
+    ]
+    note = f"The {MOST_PIECES} longest of {len(rows)} pieces; all are in critical_path.csv."
+    return build_table(
+        "Pieces of the critical path", columns, shown, note=note if len(rows) > MOST_PIECES else ""
+    )
+
+
+def timeline_table(report: Report, shown: Sequence[int]) -> Table | None:
+    """What the longest step consists of on each shown rank, ms; None without a timeline."""
+    sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    begins: dict[int, float] = {}
+    for row in report.tables.get("timeline") or []:
+        sums[row["rank"]][str(row["kind"])] += row["duration_ms"]
+        begins[row["rank"]] = min(begins.get(row["rank"], row["start_ms"]), row["start_ms"])
+    if not sums:
+        return None
+    rows = [
+        {"rank": rank, "begins_ms": begins[rank], "step_ms": sum(own.values()), **own}
+        for rank, own in sums.items()
+    ]
+    kinds = [bucket for bucket in BUCKETS if any(row.get(bucket) for row in rows)]
+    columns = [
+        Column("rank", "Rank", decimals=0),
+        Column("begins_ms", "Begins at ms", "on the common clock", decimals=3),
+        Column("step_ms", "Step ms", worst="max"),
+        *(Column(kind, f"{TERMS[kind].label} ms", TERMS[kind].definition) for kind in kinds),
+    ]
+    filled = [{**dict.fromkeys(kinds, 0.0), **row} for row in rows_of(rows, shown)]
+    cut = len(rows) - len(filled)
+    return build_table(
+        "The longest step by rank", columns, filled, note=f"{cut} more ranks in timeline.csv." if cut else ""
+    )
+
+
+def _lateness_means(report: Report) -> list[dict[str, Any]]:
+    """A row a rank: means over its steps, and its worst step."""
+    by_rank: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in report.tables.get("lateness") or []:
+        by_rank[int(row["rank"])].append(row)
+    keys = ("caused_wait_ms", "waited_ms", *(f"{cause}_ms" for cause in CAUSES))
+    means: list[dict[str, Any]] = []
+    for rank, rows in by_rank.items():
+        worst = max(rows, key=lambda row: float(row["caused_wait_ms"]))
+        caused = worst["caused_wait_ms"] > 0
+        means.append(
+            {
+                "rank": rank,
+                **{key: sum(float(row.get(key) or 0.0) for row in rows) / len(rows) for key in keys},
+                "worst_ms": worst["caused_wait_ms"],
+                "worst_step": worst["step"] if caused else None,
+            }
+        )
+    return means
+
+
+def _step_cell(step: Any) -> Cell:
+    return Cell("") if step is None else number(step, 0)
+
+
+def _kind_cell(kind: Any) -> Cell:
+    return Cell(term_of(kind).label, str(kind), "swatch", colour=term_of(kind).colour)
+
+
+def _what_cell(row: Mapping[str, Any]) -> Cell:
+    """The collective; of own work the kind already says it."""
+    return Cell("") if row["what"] == row["kind"] else Cell(str(row["what"])[:60], str(row["what"]))
+
+
+def _blank_or_ms(bucket: str) -> Any:
+    def cell(row: Mapping[str, Any]) -> Cell:
+        value = row.get(f"{bucket}_ms")
+        return Cell("") if not value else number(value, 3)
+
+    return cell
+
+
+def _group_cell(row: Mapping[str, Any]) -> Cell:
+    members = ranks_text(row.get("ranks") or ())
+    return Cell(f"{str(row.get('group'))[:40]}: {members[:40]}", f"{row.get('group')}: ranks {members}")

@@ -1,0 +1,134 @@
+"""What the page says in one sentence about the replay, the clocks, the critical path and the waiting."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from traceops.core.findings import Check
+from traceops.core.rank_text import ranks_text
+from traceops.measure.ledger import BUCKETS
+from traceops.pipeline.report import Report
+
+_LEAST_PART_PCT = 4.0  # of the critical path, to be named
+_MOST_PARTS = 4
+_MOSTLY = 0.75  # of a bucket's time on the path, to be one rank's
+_DOUBTFUL_PCT = 5.0  # error of the replay from which predictions are to be taken with care
+_NO_SLOWDOWN = 1.02
+# A bucket on the path: (what one rank has, what is on several).
+_OWN = {
+    "compute": ("computation", "computation"),
+    "memory": ("memory copies", "memory copies"),
+    "idle_input": ("input", "waiting for input"),
+    "idle_sync": ("host, which blocks on the device", "blocked hosts"),
+    "idle_host": ("host, which launches late", "late launches"),
+    "idle_dependency": ("dependencies between streams", "dependencies between streams"),
+    "idle_gap": ("gaps between kernels", "gaps between kernels"),
+}
+
+
+def check_of(report: Report, rule: str) -> Check | None:
+    """What a rule says about this run, None where nobody asked it."""
+    return next((check for check in report.checks if check.rule == rule), None)
+
+
+def replay_sentence(report: Report) -> str:
+    """How far the replay is from the measured steps, and what the stragglers cost the whole job."""
+    replay = report.summary.get("replay")
+    if not replay:
+        return ""
+    said = ""
+    error = replay.get("error_pct")
+    if error is not None:
+        doubt = ", so take the predictions with care" if error > _DOUBTFUL_PCT else ""
+        steps = replay.get("steps") or []
+        which = f"steps {ranks_text(steps, 4)}" if len(steps) > 1 else "step"
+        said = f"Unchanged, the replay of {which} is within {percent(error)} of what was measured{doubt}."
+    slowdown = replay.get("straggler_slowdown")
+    late = any(found.rule.startswith("TO-S") and found.severity != "info" for found in report.findings)
+    if slowdown is not None and slowdown < _NO_SLOWDOWN and late:
+        slowdown = None  # with half of the ranks late their median is no measure
+    if slowdown is not None and slowdown < _NO_SLOWDOWN:
+        said += f" Making all ranks equal would save next to nothing (straggler slowdown S = {slowdown:.2f})."
+    elif slowdown is not None:
+        said += (
+            f" Steps take {slowdown:.2f} times as long as they would if every rank ran as the median rank does "
+            f"(straggler slowdown S = {slowdown:.2f})."
+        )
+    return said.strip()
+
+
+def clocks_sentence(report: Report) -> str:
+    """How well the ranks' clocks fit together; empty for one rank."""
+    clocks = report.summary.get("clocks") or {}
+    if len(report.ranks) < 2 or not clocks:
+        return ""
+    residual = clocks.get("residual_p95_us")
+    if residual is None:
+        return "No collective synchronises the ranks, so the clocks are as the traces have them."
+    said = f"Clocks agree within {residual:.3g} µs (p95 over {clocks.get('anchors')} collectives)."
+    if clocks.get("unaligned"):
+        said += f" Not aligned: ranks {ranks_text(clocks['unaligned'], 8)}."
+    return said
+
+
+def path_sentence(report: Report) -> str:
+    """'90 % of the path runs through rank 2's computation, 7 % through transfer.'; empty without a path."""
+    spent, total = _path_parts(report)
+    if not total:
+        return ""
+    parts: list[tuple[float, str]] = []
+    for bucket, by_rank in spent.items():
+        ms = sum(by_rank.values())
+        parts.append((100 * ms / total, _part_text(bucket, by_rank, ms)))
+    named = [part for part in sorted(parts, reverse=True) if part[0] >= _LEAST_PART_PCT][:_MOST_PARTS]
+    if not named:
+        return ""
+    first, *rest = named
+    others = "".join(f", {pct:.0f} % through {what}" for pct, what in rest)
+    return f"{first[0]:.0f} % of the path runs through {first[1]}{others}."
+
+
+def waiting_sentence(report: Report) -> str:
+    """Why nobody is blamed, or why that was not judged; empty where a straggler was found."""
+    check = check_of(report, "TO-S001")
+    if check is None or check.status == "fired":
+        return ""
+    if check.status == "not_evaluated":
+        return f"Not evaluated: {check.reason}."
+    sometimes = check_of(report, "TO-S002")
+    which = "No rank is late in most steps" if sometimes and sometimes.status == "fired" else "No straggler"
+    return f"{which}: {check.reason}."
+
+
+def percent(value: float) -> str:
+    """'12 %', '0.27 %'; what is smaller than 0.01 % is within that."""
+    if 0 <= value < 0.01:
+        return "0.01 %"
+    return f"{value:.0f} %" if value >= 10 else f"{value:.2g} %"
+
+
+def _path_parts(report: Report) -> tuple[dict[str, dict[int, float]], float]:
+    """ms of the path by bucket ('transfer' among them) and rank, and all of it."""
+    spent: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    total = 0.0
+    for row in report.tables.get("critical_path") or []:
+        rank, whole = int(row["rank"]), float(row["duration_ms"])
+        told = {b: float(row[f"{b}_ms"]) for b in BUCKETS if row.get(f"{b}_ms")}
+        for bucket, ms in told.items():
+            spent[bucket][rank] += ms
+        # What no bucket holds is own work that communication masked: the host's, as the kind says.
+        spent[str(row["kind"]) if not told else "idle_host"][rank] += max(whole - sum(told.values()), 0.0)
+        total += whole
+    return spent, total
+
+
+def _part_text(bucket: str, by_rank: Mapping[int, float], ms: float) -> str:
+    if bucket not in _OWN:
+        return bucket if bucket == "transfer" else "other work"
+    one, many = _OWN[bucket]
+    most = max(by_rank, key=lambda rank: by_rank[rank])
+    if by_rank[most] >= _MOSTLY * ms:
+        return f"rank {most}'s {one}"
+    ranks = [rank for rank, own in by_rank.items() if own > 0.1 * by_rank[most]]
+    return f"{many} on ranks {ranks_text(ranks, 3)}" if len(ranks) <= 3 else f"{many} on {len(ranks)} ranks"

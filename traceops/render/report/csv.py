@@ -1,0 +1,123 @@
+"""summary.csv (a row a rank), findings.csv, the tables behind the figures, and the two tables of a hang."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from traceops.core.findings import Finding
+from traceops.pipeline.report import Report
+from traceops.render.evidence_text import quote_text
+
+if TYPE_CHECKING:
+    from traceops.hangs.model import Diagnosis
+
+CSV_FILES = (
+    "summary.csv",
+    "findings.csv",
+    "steps.csv",
+    "collectives.csv",
+    "lateness.csv",
+    "arrivals.csv",
+    "bandwidth.csv",
+    "reference.csv",
+    "critical_path.csv",
+    "timeline.csv",
+    "kernels.csv",
+    "blocking_calls.csv",
+    "hta_temporal_breakdown.csv",
+    "hta_overlap.csv",
+    "hta_idle_time_breakdown.csv",
+    "hta_kernel_types.csv",
+    "hta_kernels.csv",
+    "hta_launch_statistics.csv",
+    "hta_queue_length.csv",
+)
+
+HANG_CSV_FILES = ("hang_ranks.csv", "hang_waits.csv")
+
+_WAIT_COLUMNS = ("rank", "on", "group", "op", "sequence", "why")
+_FINDING_COLUMNS = (
+    "rule",
+    "severity",
+    "confidence",
+    "title",
+    "message",
+    "ranks",
+    "steps",
+    "impact_ms",
+    "cause",
+    "evidence",
+    "advice",
+)
+
+
+def render_csv_files(report: Report) -> dict[str, str]:
+    """File name -> text. A value that is not known is an empty cell, never 0."""
+    files = {
+        "summary.csv": csv_text(report.ranks),
+        "findings.csv": findings_csv(report.findings),
+        "steps.csv": csv_text(report.steps),
+        "collectives.csv": csv_text(report.collectives),
+    }
+    files |= {f"{name}.csv": csv_text(rows) for name, rows in report.tables.items()}
+    return {name: text for name, text in files.items() if text}
+
+
+def render_hang_csv_files(diagnosis: Diagnosis) -> dict[str, str]:
+    """File name -> text: a row a rank, and a row an edge of who waits for whom."""
+    files = {
+        "hang_ranks.csv": csv_text(diagnosis.ranks),
+        "hang_waits.csv": csv_text([asdict(wait) for wait in diagnosis.waits], _WAIT_COLUMNS),
+    }
+    return {name: text for name, text in files.items() if text}
+
+
+def findings_csv(findings: Sequence[Finding]) -> str:
+    """A row a finding; its evidence in one cell."""
+    return csv_text([_finding_row(finding) for finding in findings], _FINDING_COLUMNS)
+
+
+def _finding_row(finding: Finding) -> dict[str, Any]:
+    evidence = "; ".join(
+        quote_text(e)
+        if e.file is not None
+        else f"{e.metric}={e.value}{' ' + e.unit if e.unit else ''}"
+        + (f" (rank {e.rank})" if e.rank is not None else "")
+        for e in finding.evidence
+    )
+    values = {name: getattr(finding, name) for name in _FINDING_COLUMNS if name != "evidence"}
+    return {**values, "evidence": evidence}
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...] = ()) -> str:
+    """Rows as CSV, with these columns or else with every key there is; empty where there is neither."""
+    columns = columns or tuple(dict.fromkeys(key for keys in dict.fromkeys(map(tuple, rows)) for key in keys))
+    if not columns:
+        return ""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_cell(row.get(column)) for column in columns])
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if type(value) is int:  # most cells are numbers, and a job has millions
+        return value
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if type(value) is float:
+        return value
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
+    if isinstance(value, str):
+        value = value.replace("\0", "\ufffd")  # which ends a file for some readers of CSV
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@"):
+        return "'" + value  # a name from a trace is no spreadsheet formula
+    return value

@@ -1,0 +1,192 @@
+"""The tables of the HTML page about kernels, collectives, calls, HTA's results and a finding's evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from traceops.core.findings import Evidence, Finding
+from traceops.core.rank_text import ranks_text
+from traceops.pipeline.report import Report
+from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, name, number, rows_of, size
+from traceops.render.report.terms import COLUMNS, KINDS
+
+MOST_KERNELS = 25
+MOST_COLLECTIVES = 40
+MOST_CALLS = 40
+MOST_HTA_ROWS = 200
+
+
+def kernels_table(report: Report) -> Table:
+    """The kernels that take most time over all ranks."""
+    rows = report.tables.get("kernels") or []
+    columns = [
+        Column("name", "Kernel", number=False, make=lambda row: name(str(row["name"]))),
+        Column("kind", "Kind", number=False, make=lambda row: _kind_cell(row.get("kind"))),
+        Column("share_pct", "Share %", "of all device activity, summed over ranks", make=_kernel_share),
+        Column("ms_per_step", "ms/step", "mean over ranks and steps; over all streams, so it can exceed the step"),
+        Column("count", "Count", "over all ranks and steps", decimals=0),
+        Column("mean_us", "Mean µs", decimals=1),
+        Column("min_us", "Min µs", decimals=1),
+        Column("max_us", "Max µs", decimals=1),
+        *([Column("worst_rank", "Most on rank", "the rank that spends most time in it", decimals=0)]
+          if len(report.ranks) > 1 else []),
+    ]  # fmt: skip
+    rest = len(rows) - MOST_KERNELS
+    note = f"{rest} more in kernels.csv." if rest > 0 else ""
+    return build_table("Kernels and operators by time", columns, rows[:MOST_KERNELS], note=note)
+
+
+def collectives_table(report: Report) -> Table:
+    """Each kind of collective: what it moves, how long it takes, how fast the link was."""
+    columns = [
+        Column("group", "Group", number=False, make=group_cell),
+        Column("op", "Operation", number=False),
+        Column(
+            "bytes",
+            "Size",
+            "the larger of input and output, one collective",
+            make=lambda r: size(r.get("bytes")),
+        ),
+        Column("count", "Count", "matched collectives in the window", decimals=0),
+        Column("median_ms", "Transfer ms", "median of one collective, all members there", decimals=3),
+        Column("median_wait_ms", "Longest wait ms", "median of the longest wait of a member", decimals=3),
+        Column("total_ms", "All transfer ms", "over the window"),
+        Column("busbw_gbs", "Bus GB/s", COLUMNS["Bus bandwidth"], decimals=1),
+    ]
+    rest = len(report.collectives) - MOST_COLLECTIVES
+    note = f"{rest} more in collectives.csv." if rest > 0 else ""
+    return build_table(
+        "Collectives, most transfer first", columns, report.collectives[:MOST_COLLECTIVES], note=note
+    )
+
+
+def blocking_table(report: Report) -> Table | None:
+    """Calls in which the host waited for the device; None without any."""
+    rows = sorted(report.tables.get("blocking_calls") or [], key=lambda row: -(row.get("total_ms") or 0.0))
+    if not rows:
+        return None
+    columns = [
+        Column("call", "Call", number=False),
+        Column("operator", "In operator", number=False, make=_operator_cell),
+        Column("rank", "Rank", decimals=0),
+        Column("count", "Count", "in the window", decimals=0),
+        Column(
+            "total_ms", "Total ms", "in the window; much of it may be harmless waiting at the end of a step"
+        ),
+    ]
+    rest = len(rows) - MOST_CALLS
+    note = f"{rest} more in blocking_calls.csv." if rest > 0 else ""
+    return build_table("Calls that wait for the device", columns, rows[:MOST_CALLS], note=note)
+
+
+def hta_tables(report: Report, shown: Sequence[int]) -> list[Table]:
+    """HTA's temporal breakdown, idle time and kernel types, in HTA's own columns."""
+    tables = []
+    for key, caption in (
+        ("hta_temporal_breakdown", "Temporal breakdown"),
+        ("hta_idle_time_breakdown", "Idle time breakdown"),
+        ("hta_kernel_types", "Kernel types"),
+    ):
+        rows = rows_of(report.tables.get(key) or [], shown)
+        if not rows:
+            continue
+        columns = [
+            Column(
+                k, k, number=not isinstance(rows[0][k], str), decimals=0 if k in ("rank", "stream") else None
+            )
+            for k in rows[0]
+        ]
+        left_out = len(report.tables[key]) - len(rows[:MOST_HTA_ROWS])
+        note = f"{left_out} more rows in {key}.csv." if left_out else ""
+        tables.append(build_table(caption, columns, rows[:MOST_HTA_ROWS], note=note))
+    return tables
+
+
+def what_if_table(report: Report) -> Table | None:
+    """Predicted step time for one change at a time; None where nothing was predicted."""
+    if not report.what_if:
+        return None
+    columns = [
+        Column("change", "If", number=False),
+        Column(
+            "ranks", "Ranks", number=False, make=lambda row: Cell(ranks_text(row.get("ranks") or ()) or "all")
+        ),
+        Column("step_time_ms", "Step ms"),
+        Column("predicted_step_time_ms", "Would be ms"),
+        Column("saved_pct", "Saved %", decimals=1),
+    ]
+    return build_table("What one change would save", columns, report.what_if)
+
+
+def evidence_table(finding: Finding) -> Table:
+    """The numbers behind a finding, without lines it quotes; columns that none of them fills are left out."""
+    numbers = [e for e in finding.evidence if e.file is None]
+    rows = [{"metric": e.metric, "evidence": e, "rank": e.rank, "step": e.step} for e in numbers]
+    columns = [
+        Column("metric", "Metric", number=False, make=lambda row: name(str(row["metric"]), 90)),
+        Column("value", "Value", make=lambda row: _evidence_value(row["evidence"])),
+    ]
+    if any(e.threshold is not None for e in numbers):
+        columns.append(
+            Column("threshold", "Fires from", make=lambda row: _beside(row["evidence"], "threshold"))
+        )
+    if any(e.peers is not None for e in numbers):
+        columns.append(Column("peers", "Its peers", make=lambda row: _beside(row["evidence"], "peers")))
+    for key in ("rank", "step"):
+        if any(row[key] is not None for row in rows):
+            columns.append(Column(key, key.capitalize(), make=partial(_number_or_blank, key)))
+    return build_table(f"Evidence for {finding.rule}", columns, rows)
+
+
+def _evidence_value(evidence: Evidence) -> Cell:
+    unit = f" {evidence.unit}" if evidence.unit else ""
+    if isinstance(evidence.value, str):
+        cell = name(evidence.value, 110) if len(evidence.value) > 110 else Cell(evidence.value, css="word")
+    else:
+        cell = _as_measured(evidence.value)
+    return Cell(cell.text + (unit if cell.css != "unknown" else ""), cell.title, cell.css, cell.full)
+
+
+def _number_or_blank(key: str, row: Mapping[str, Any]) -> Cell:
+    return Cell("") if row[key] is None else number(row[key], 0)
+
+
+def _as_measured(value: float | None) -> Cell:
+    """Evidence comes rounded to what it is worth: no digits are added."""
+    known = number(value)
+    return known if known.css or value is None else Cell(f"{value:,}".replace(",", "\u202f"))
+
+
+def _beside(evidence: Evidence, field: str) -> Cell:
+    """The threshold or the peers' value, in the evidence's unit; empty where there is none."""
+    value = getattr(evidence, field)
+    return Cell("" if value is None else f"{value:g}{' ' + evidence.unit if evidence.unit else ''}")
+
+
+def _kernel_share(row: Mapping[str, Any]) -> Cell:
+    cell = number(row.get("share_pct"), 1)
+    kind = KINDS.get(str(row.get("kind")))
+    return Cell(
+        cell.text,
+        cell.title,
+        cell.css or "bar",
+        colour=bar_fill(row.get("share_pct"), kind.colour if kind else ""),
+    )
+
+
+def _kind_cell(kind: Any) -> Cell:
+    term = KINDS.get(str(kind))
+    return Cell(str(kind), "", "swatch", colour=term.colour if term else "#7A7A7A")
+
+
+def group_cell(row: Mapping[str, Any]) -> Cell:
+    """A process group by name and number of ranks; hovering names them."""
+    ranks = row.get("ranks") or []
+    group, count = str(row.get("group")), f"{len(ranks)} ranks"
+    return Cell(count if group == count else f"{group[:40]} · {count}", f"{group}: ranks {ranks_text(ranks)}")
+
+
+def _operator_cell(row: Mapping[str, Any]) -> Cell:
+    return name(str(row["operator"])) if row.get("operator") else Cell("none", "called outside any operator")

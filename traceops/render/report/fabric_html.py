@@ -1,0 +1,199 @@
+"""The section on the fabric in summary.html: machines, how NCCL connected them, and collectives against a reference."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from traceops.fabric.fabric import Fabric
+from traceops.fabric.host_names import same_host
+from traceops.fabric.nccl import NcclLog
+from traceops.fabric.talks import talks, way_text
+from traceops.pipeline.report import Report
+from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, name, number, size
+from traceops.render.report.detail_tables import group_cell
+from traceops.render.report.fabric_json import alike_machines, connection_rows
+from traceops.render.report.terms import COLUMNS, TERMS
+from traceops.render.topology.figure import Figure, topology_figure
+from traceops.render.topology.shape import ways_on
+
+MOST_REFERENCES = 40
+_MOST_FIGURES = 4  # of makes of machine
+_MOST_CONNECTIONS = 24
+_MOST_SETTINGS = 40
+_MOST_PROBLEMS = 40
+SOURCES = {
+    "doctor": ("traceops doctor", "measured on this machine by traceops doctor"),
+    "graph": ("NCCL", "what NCCL's own search expects of these links, from its log"),
+    "table": ("table", "what NCCL reaches over this GPU's NVLink inside one host"),
+    "siblings": ("best sibling", "the best group of the same kind in this run"),
+}
+
+
+def fabric_content(report: Report) -> dict[str, Any] | None:
+    """What the template needs; None where neither evidence nor a reference is there."""
+    references = reference_table(report)
+    fabric = report.fabric
+    if fabric is None:
+        return None if references is None else {**_nothing(), "references": references}
+    log = fabric.log
+    return {
+        "figures": _figures(fabric, report.run.get("device")),
+        "measured": any(reference.measured for reference in fabric.references),
+        "more_machines": max(len(alike_machines(fabric.machines)) - _MOST_FIGURES, 0),
+        "nccl": "" if log is None else nccl_sentence(log),
+        "connections": None if log is None else connections_table(log),
+        "settings": _settings(log),
+        "references": references,
+        "problems": list(fabric.problems[:_MOST_PROBLEMS]),
+    }
+
+
+def reference_table(report: Report) -> Table | None:
+    """What collectives achieved against what their links can do, most time lost first; None without rows."""
+    rows = report.tables.get("reference") or []
+    if not rows:
+        return None
+    columns = [
+        Column("group", "Group", number=False, make=group_cell),
+        Column("op", "Operation", number=False),
+        Column("bytes_p50", "Size", "median; hover has the range", make=_size),
+        Column("count", "Count", "in the window", decimals=0),
+        Column("busbw_gbs", "Bus GB/s", f"median. {COLUMNS['Bus bandwidth']}", make=_number("busbw_gbs")),
+        Column("reference_gbs", "Reference GB/s", "what the links can do", make=_number("reference_gbs")),
+        Column("reference_source", "Known from", number=False, make=_source),
+        Column("reference_pct", "Of it %", "not for small messages, whose latency counts too", make=_percent),
+        Column("lost_ms", "Lost ms/step", "beyond the time at the reference, hidden or not", worst="max"),
+    ]
+    rest = len(rows) - MOST_REFERENCES
+    note = f"{rest} more in reference.csv." if rest > 0 else ""
+    return build_table("Collectives against their reference", columns, rows[:MOST_REFERENCES], note=note)
+
+
+def connections_table(log: NcclLog) -> Table | None:
+    """How ranks are connected, equal connections counted; None where the log does not tell."""
+    rows = connection_rows(log.communicators)
+    if not rows:
+        return None
+    columns = [
+        Column("way", "Transport", number=False, make=lambda row: Cell(_way(row))),
+        Column("where", "Between", number=False, make=_where),
+        Column("count", "Pairs of ranks", "each direction by itself", decimals=0),
+        Column("channels", "Channels", decimals=0),
+        Column("quote", "First said", number=False, make=_quote),
+    ]
+    if any(_gdr(row).text for row in rows):
+        columns.insert(4, Column("gdr", "GPUDirect RDMA", number=False, make=_gdr))
+    rest = len(rows) - _MOST_CONNECTIONS
+    note = f"{rest} more in report.json." if rest > 0 else ""
+    return build_table("How NCCL connected the ranks", columns, rows[:_MOST_CONNECTIONS], note=note)
+
+
+def nccl_sentence(log: NcclLog) -> str:
+    """Version, communicators, the ways they take and the network, as far as the log tells."""
+    version = f"NCCL {', '.join(log.nccl_versions)}" if log.nccl_versions else "NCCL"
+    version = version.removeprefix("NCCL ") if version.startswith("NCCL RCCL") else version
+    sizes = Counter(f"{'at least ' if one.at_least else ''}{one.size} ranks" for one in log.communicators)
+    groups = ", ".join(f"{count} of {ranks}" for ranks, count in sizes.most_common(4))
+    parts = [
+        f"{version} made {f'communicators: {groups}' if groups else 'no communicator that the log names'}"
+    ]
+    plugins = {one.plugin: one.devices for one in log.networks}
+    for plugin, devices in list(plugins.items())[:3]:
+        names = ", ".join(device for _, device in devices[:8])
+        parts.append(f"its network is {plugin}{f' on {names}' if names else ''}")
+    return f"{'; '.join(parts)}."
+
+
+def _nothing() -> dict[str, Any]:
+    return {
+        "figures": [],
+        "measured": False,
+        "more_machines": 0,
+        "nccl": "",
+        "connections": None,
+        "settings": [],
+        "references": None,
+        "problems": [],
+    }
+
+
+def _figures(fabric: Fabric, device: Any) -> list[Figure]:
+    """One a make of machine; `device`: what the traces call the GPUs, where the machine's sources do not."""
+    talked = talks(fabric)
+    networks = fabric.log.networks if fabric.log is not None else ()
+    figures = []
+    for machine, alike in alike_machines(fabric.machines)[:_MOST_FIGURES]:
+        measured = [
+            one
+            for reference in fabric.references
+            if machine.host is None or same_host(machine.host, reference.host)
+            for one in reference.measured
+        ]
+        own = [one for one in networks if machine.host is None or same_host(machine.host, one.host)]
+        ways = ways_on(machine, talked, own)
+        if device and not any(gpu.name for gpu in machine.gpus):
+            machine = replace(machine, gpus=tuple(replace(gpu, name=str(device)) for gpu in machine.gpus))
+        figures.append(topology_figure(machine, measured, ways, others=len(alike)))
+    return figures
+
+
+def _settings(log: NcclLog | None) -> list[dict[str, Any]]:
+    """Variables NCCL says were set, each value once."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in () if log is None else log.settings:
+        row = {"name": one.name, "value": one.value, "place": f"{one.quote.path}:{one.quote.line}"}
+        found.setdefault((one.name, one.value), row)
+    return list(found.values())[:_MOST_SETTINGS]
+
+
+def _size(row: Mapping[str, Any]) -> Cell:
+    middle = size(row.get("bytes_p50"))
+    least, most = row.get("bytes_min"), row.get("bytes_max")
+    if least is None or most is None or least == most:
+        return middle
+    return Cell(middle.text, f"{size(least).text} to {size(most).text}")
+
+
+def _number(key: str) -> Any:
+    return lambda row: number(row.get(key))
+
+
+def _source(row: Mapping[str, Any]) -> Cell:
+    source = row.get("reference_source")
+    if source is None:
+        return Cell("–", "nothing says what these links can do", "unknown")
+    label, title = SOURCES.get(str(source), (str(source), ""))
+    link = row.get("reference_link")
+    return Cell(label, f"{title}: {link}" if link else title)
+
+
+def _percent(row: Mapping[str, Any]) -> Cell:
+    pct = row.get("reference_pct")
+    if pct is None:
+        return Cell("–", "not known, or messages too small for it", "unknown")
+    return Cell(number(pct, 1).text, css="bar", colour=bar_fill(pct, TERMS["comm_transfer"].colour))
+
+
+def _way(row: Mapping[str, Any]) -> str:
+    return way_text(row["transport"], row["detail"])
+
+
+def _where(row: Mapping[str, Any]) -> Cell:
+    one, other = row["from_host"], row["to_host"]
+    if row["within_host"]:
+        return Cell(f"GPUs of {one}" if one else "GPUs of one host")
+    if row["within_host"] is None:
+        return Cell("–", "not known", "unknown")
+    return Cell(f"{one} and {other}" if one and other else "hosts")
+
+
+def _gdr(row: Mapping[str, Any]) -> Cell:
+    return Cell("yes" if row["gdr"] else "no") if row["transport"] in ("NET", "COLLNET") else Cell("")
+
+
+def _quote(row: Mapping[str, Any]) -> Cell:
+    quote = row["quote"]
+    return name(f"{quote['path']}:{quote['line']}  {quote['text']}", 100)

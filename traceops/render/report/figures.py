@@ -1,0 +1,221 @@
+"""Plotly figures of a Report as plain dicts in plotly's JSON schema, for the HTML page and for notebooks."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
+from traceops.pipeline.report import Report
+from traceops.render.report.terms import TERMS
+from traceops.render.report.worst import shown_ranks
+
+# "data" (a list of traces) and "layout": what plotly.js draws, and what plotly.graph_objects.Figure(figure) takes.
+# Made without plotly's own classes: importing and filling them takes longer than the rest of the page.
+Figure = dict[str, Any]
+MOST_STEPS = 400
+_PATTERN = {"comm_wait": "/", "comm_unmatched": ".", "idle_sync": "\\"}  # for print without colour
+Y_LABELS = {"automargin": True, "ticks": "outside", "ticklen": 6, "tickcolor": "rgba(0,0,0,0)"}
+_WRITE_IN_CELLS = 12  # steps; more, and the numbers no longer fit
+
+
+def ledger_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
+    """Where each rank's step goes: stacked bars, ms a step, mean over the rank's steps.
+
+    `ranks` chooses the bars; without it all ranks, or the worst of more than 64.
+    """
+    return _stacked(report, BUCKETS, ranks, "ms a step (mean over steps)")
+
+
+def idle_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
+    """Why each rank's device was idle: stacked bars, ms a step, mean over the rank's steps."""
+    return _stacked(report, IDLE_BUCKETS, ranks, "idle ms a step (mean over steps)")
+
+
+def steps_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
+    """Duration of each step on each rank, ms: a heat map; the last 400 steps where there are more.
+
+    The colours span at least ±20 % of the median, so that even steps look even.
+    """
+    chosen = shown_ranks(report) if ranks is None else list(ranks)
+    wanted = set(chosen)
+    duration = {
+        (row["rank"], row["step"]): float(row["duration_ms"])
+        for row in report.steps
+        if row["step"] is not None and row["rank"] in wanted
+    }
+    steps = sorted({step for _, step in duration})[-MOST_STEPS:]
+    grid = [[rounded(duration.get((rank, step))) for step in steps] for rank in chosen]
+    known = [value for line in grid for value in line if value is not None] or [0.0]
+    median = float(np.median(known))
+    heat = {
+        "z": grid,
+        "zmin": min(*known, 0.8 * median),
+        "zmax": max(*known, 1.2 * median),
+        "colorscale": [[0, "#f3f7fc"], [1, "#5d9bd8"]],
+        "hovertemplate": "%{y}, %{x}: %{z:.3f} ms<extra></extra>",
+    }
+    return heat_map([f"step {step}" for step in steps], chosen, heat, "%{z:.4~g}", pixels=22)
+
+
+def heat_map(
+    columns: Sequence[str], ranks: Sequence[int], heat: Mapping[str, Any], written: str, pixels: int
+) -> Figure:
+    """A row a rank, so many pixels high, and a column a step; the numbers stand in the cells where they fit.
+
+    `heat` is the trace's values and colours, `written` how a cell writes its number.
+    """
+    fits = len(columns) <= _WRITE_IN_CELLS
+    trace = {
+        "type": "heatmap",
+        "x": list(columns),
+        "y": [f"rank {rank}" for rank in ranks],
+        **heat,
+        **({"texttemplate": written} if fits else {}),
+        "showscale": not fits,
+        "colorbar": {"title": {"text": "ms"}, "thickness": 12},
+        "textfont": {"color": "#10161d"},
+        "xgap": 1 if fits else 0,
+        "ygap": 1,
+        "hoverongaps": False,
+    }
+    return laid_out(
+        [trace],
+        len(ranks),
+        pixels=pixels,
+        xaxis={"type": "category", "automargin": True},
+        yaxis={"autorange": "reversed", "type": "category", **Y_LABELS},
+    )
+
+
+def distribution_figure(report: Report) -> Figure:
+    """How each bucket spreads over all ranks, ms a step: boxes from quartile to quartile, whiskers to the ends."""
+    boxes = []
+    for bucket in reversed(BUCKETS):
+        values = _bucket(report, bucket)
+        if not values or max(values) <= 0:
+            continue
+        least, low, middle, high, most = (
+            rounded(float(v)) for v in np.percentile(values, (0, 25, 50, 75, 100))
+        )
+        boxes.append(
+            {
+                "type": "box",
+                "q1": [low],
+                "median": [middle],
+                "q3": [high],
+                "lowerfence": [least],
+                "upperfence": [most],
+                "y": [TERMS[bucket].label],
+                "name": TERMS[bucket].label,
+                "orientation": "h",
+                "marker": {"color": TERMS[bucket].colour},
+                "showlegend": False,
+            }
+        )
+    title = {"text": f"ms a step over all {len(report.ranks)} ranks"}
+    return laid_out(
+        boxes, len(boxes), pixels=30, xaxis={"title": title, "rangemode": "tozero"}, yaxis=Y_LABELS
+    )
+
+
+def _stacked(report: Report, buckets: Sequence[str], ranks: Sequence[int] | None, title: str) -> Figure:
+    by_rank = {int(row["rank"]): row for row in report.ranks}
+    chosen = [r for r in (shown_ranks(report) if ranks is None else ranks) if r in by_rank]
+    labels = [f"rank {rank}" for rank in chosen]
+    where = [_where(by_rank[rank]) for rank in chosen]
+    bars = []
+    for bucket in buckets:
+        values = [rounded(by_rank[rank].get(f"{bucket}_ms")) for rank in chosen]
+        term = TERMS[bucket]
+        bars.append(
+            {
+                "type": "bar",
+                "x": values,
+                "y": labels,
+                "name": term.label,
+                "orientation": "h",
+                "meta": bucket,
+                "marker": {
+                    "color": term.colour,
+                    "line": {"width": 0},
+                    "pattern": {
+                        "shape": _PATTERN.get(bucket, ""),
+                        "fillmode": "overlay",
+                        "fgcolor": "rgba(255,255,255,0.75)",
+                        "size": 7,
+                        "solidity": 0.2,
+                    },
+                },
+                "customdata": where,
+                "hovertemplate": f"%{{y}}%{{customdata}}<br>{term.label}: %{{x:.3f}} ms<extra></extra>",
+                "showlegend": any(value for value in values),
+            }
+        )
+    return laid_out(
+        bars,
+        len(chosen),
+        pixels=26,
+        least=250,
+        xaxis={"title": {"text": title}, "rangemode": "tozero"},
+        yaxis={"autorange": "reversed", "type": "category", **Y_LABELS},
+        barmode="stack",
+        bargap=0.25 if len(chosen) > 4 else 0.5,
+        legend={"traceorder": "normal", "itemclick": "toggle", "itemdoubleclick": "toggleothers"},
+    )
+
+
+def laid_out(
+    traces: Sequence[Mapping[str, Any]],
+    lines: int,
+    pixels: int,
+    *,
+    xaxis: Mapping[str, Any],
+    yaxis: Mapping[str, Any],
+    least: int = 150,
+    grid_y: bool = False,
+    margin: Mapping[str, int] | None = None,
+    **layout: Any,
+) -> Figure:
+    """High enough for its lines, without a background so that it fits a light and a dark page.
+
+    `margin` replaces sides of the usual one, `layout` is whatever else plotly's layout takes.
+    """
+    grid = {"gridcolor": "rgba(128,128,128,0.25)", "zerolinecolor": "rgba(128,128,128,0.5)"}
+    return {
+        "data": list(traces),
+        "layout": {
+            "template": {},  # else plotly's own in a notebook
+            "height": max(least, 80 + pixels * lines),
+            "margin": {"l": 10, "r": 10, "t": 10, "b": 50, **(margin or {})},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "font": {"size": 12},
+            "xaxis": {**xaxis, **grid},
+            "yaxis": {**yaxis, **(grid if grid_y else {})},
+            **layout,
+        },
+    }
+
+
+def upright_line(x: float, line: Mapping[str, Any]) -> dict[str, Any]:
+    """A shape of the layout: a line over the figure's whole height."""
+    return {"type": "line", "x0": x, "x1": x, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain", "line": line}
+
+
+def _bucket(report: Report, bucket: str) -> list[float]:
+    return [float(row[f"{bucket}_ms"]) for row in report.ranks if row.get(f"{bucket}_ms") is not None]
+
+
+def _where(row: dict[str, Any]) -> str:
+    """The host for the hover text; plotly reads tags there, so it is escaped."""
+    return f" on {html.escape(str(row['host'])[:80])}" if row.get("host") else ""
+
+
+def rounded(value: float | None) -> float | None:
+    """Four decimals, None for what is not known."""
+    return None if value is None or not math.isfinite(value) else round(float(value), 4)

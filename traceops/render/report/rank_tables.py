@@ -1,0 +1,171 @@
+"""The tables of the HTML page about ranks and steps, from a Report and as data."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
+from traceops.pipeline.report import Report
+from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, number, rows_of
+from traceops.render.report.terms import COLUMNS, TERMS
+from traceops.render.report.worst import MOST_RANKS, idle_ms
+
+MOST_STEPS = 100
+
+_APART_PCT = 1.0  # percentage points
+_APART_OF_STEP = 0.005
+
+
+def buckets_table(report: Report) -> Table:
+    """The ledger of the run: a row a bucket with its meaning."""
+    ms, pct = report.summary.get("ledger_ms") or {}, report.summary.get("ledger_pct") or {}
+    worst = report.summary.get("ledger_worst_rank") or {}
+    rows = [
+        {"bucket": b, "ms": ms.get(b), "pct": pct.get(b), "worst": at.get("ms"), "worst_rank": at.get("rank")}
+        for b in BUCKETS
+        for at in [worst.get(b) or {}]
+    ]
+    columns = [
+        Column(
+            "bucket", "Where a step goes", number=False, make=lambda row: _bucket_cell(str(row["bucket"]))
+        ),
+        Column("ms", "ms/step", "median over ranks of the mean over steps"),
+        Column("pct", "% of step", decimals=1, make=_share_bar),
+    ]
+    if len(report.ranks) > 1:
+        columns += [
+            Column(
+                "worst",
+                "Most ms",
+                "on the rank that spends most",
+                make=lambda row: _blank_or(row["worst"], 2),
+            ),
+            Column("worst_rank", "On rank", make=lambda row: _blank_or(row["worst_rank"], 0)),
+        ]
+    columns.append(Column("meaning", "Meaning", number=False, css="meaning", make=_meaning))
+    return build_table("Step ledger of the run", columns, rows)
+
+
+def ranks_table(report: Report, shown: Sequence[int]) -> Table:
+    """The breakdown of each shown rank; least, median and most are over all ranks."""
+    rows = rows_of(report.ranks, shown)
+    apart = _apart(report)
+    breakdown = COLUMNS["Idle, compute, non-compute"]
+    columns = [
+        Column("rank", "Rank", decimals=0),
+        *([Column("host", "Host", number=False, make=_host)] if any(row.get("host") for row in rows) else []),
+        Column("step_time_ms", "Step ms", COLUMNS["Step"], worst="max", apart=apart),
+        Column("idle_pct", "Idle %", breakdown, worst="max", decimals=1, apart=_APART_PCT),
+        Column("compute_pct", "Compute %", breakdown, worst="min", decimals=1, apart=_APART_PCT),
+        Column("non_compute_pct", "Non-compute %", breakdown, worst="max", decimals=1, apart=_APART_PCT),
+        Column("overlap_pct", "Overlap %", COLUMNS["Overlap"], worst="min", decimals=1, apart=_APART_PCT),
+        Column("exposed_comm_ms", "Exposed ms", COLUMNS["Exposed"], worst="max", apart=apart),
+        Column("wait_ms", "Wait ms", COLUMNS["Wait"], worst="max", apart=apart),
+        Column("transfer_ms", "Transfer ms", COLUMNS["Transfer"], worst="max", apart=apart),
+        Column("caused_wait_ms", "Caused wait ms", COLUMNS["Caused wait"], worst="max", apart=apart),
+        Column(
+            "late_share",
+            "Share of caused %",
+            COLUMNS["Share of caused"],
+            worst="max",
+            decimals=1,
+            scale=100,
+            apart=10,
+        ),
+    ]
+    many = report.ranks if len(report.ranks) > 2 else ()
+    return build_table("Breakdown per rank", columns, rows, note=_cut(report, shown), summarize=many)
+
+
+def steps_table(report: Report) -> Table:
+    """How long each step took over all ranks, and on which rank longest."""
+    by_step: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for row in report.steps:
+        if row["step"] is not None:
+            by_step[row["step"]].append((float(row["duration_ms"]), int(row["rank"])))
+    rows = [
+        {
+            "step": step,
+            "least": min(took)[0],
+            "median": median(ms for ms, _ in took),
+            "most": max(took)[0],
+            "slowest": max(took)[1],
+        }
+        for step, took in sorted(by_step.items())[-MOST_STEPS:]
+    ]
+    columns = [
+        Column("step", "Step", decimals=0),
+        Column("least", "Least ms"),
+        Column("median", "Median ms", worst="max"),
+        Column("most", "Most ms", worst="max"),
+        Column("slowest", "Slowest rank", decimals=0),
+    ]
+    note = (
+        f"The last {MOST_STEPS} of {len(by_step)} steps; all are in steps.csv."
+        if len(by_step) > MOST_STEPS
+        else ""
+    )
+    return build_table("Duration of each step over all ranks", columns, rows, note=note)
+
+
+def idle_table(report: Report, shown: Sequence[int]) -> Table:
+    """Idle time of each shown rank by cause, ms a step."""
+    rows = [{**row, "idle_ms": idle_ms(row)} for row in report.ranks]
+    apart = _apart(report)
+    causes = [
+        (f"{b}_ms", TERMS[b].label.removeprefix("Idle: ").capitalize(), TERMS[b].definition)
+        for b in IDLE_BUCKETS
+    ]
+    loading = "time the host spent in data loading, device busy or not"
+    shown_columns = [
+        ("idle_ms", "All idle", "all causes together"),
+        *causes,
+        ("input_ms", "In data loading", loading),
+    ]
+    columns = [
+        Column("rank", "Rank", decimals=0),
+        *(Column(key, label, title, worst="max", apart=apart) for key, label, title in shown_columns),
+    ]
+    many = rows if len(rows) > 2 else ()
+    return build_table(
+        "Idle ms a step by cause", columns, rows_of(rows, shown), note=_cut(report, shown), summarize=many
+    )
+
+
+def _host(row: Mapping[str, Any]) -> Cell:
+    host = str(row.get("host") or "")
+    return Cell(host if len(host) <= 24 else f"{host[:23]}…", host, "host") if host else number(None)
+
+
+def _meaning(row: Mapping[str, Any]) -> Cell:
+    return Cell(TERMS[row["bucket"]].definition, css="meaning")
+
+
+def _bucket_cell(bucket: str) -> Cell:
+    return Cell(TERMS[bucket].label, bucket, "swatch", colour=TERMS[bucket].colour)
+
+
+def _share_bar(row: Mapping[str, Any]) -> Cell:
+    cell = number(row.get("pct"), 1)
+    return Cell(
+        cell.text, cell.title, cell.css or "bar", colour=bar_fill(row.get("pct"), TERMS[row["bucket"]].colour)
+    )
+
+
+def _blank_or(value: Any, decimals: int) -> Cell:
+    """Nothing where there is nothing to say: no rank spends most of a time that is zero everywhere."""
+    return Cell("") if value is None else number(value, decimals)
+
+
+def _apart(report: Report) -> float:
+    """Differences between ranks smaller than this, in ms, mark no worst one."""
+    return _APART_OF_STEP * float((report.summary.get("step_time_ms") or {}).get("median") or 0.0)
+
+
+def _cut(report: Report, shown: Sequence[int]) -> str:
+    if len(report.ranks) <= MOST_RANKS:
+        return ""
+    return f"The {len(shown)} worst of {len(report.ranks)} ranks; all are in summary.csv."

@@ -1,0 +1,135 @@
+"""What a report says of late ranks in one clause: who, why, what the others wait, what curing it would give."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+
+from traceops.core.findings import Evidence, Finding
+from traceops.core.rank_text import ranks_text
+from traceops.pipeline.report import Report
+from traceops.render.report.cross_text import check_of
+
+STRAGGLERS = ("TO-S001", "TO-S002")
+
+# By cause: (what begins a sentence about rank {}, what stands in brackets behind a rank).
+_SUBJECT = {
+    "gpu_compute": ("Rank {}'s GPU computes longer", "its GPU computes longer"),
+    "host": ("Rank {}'s host launches late", "its host launches late"),
+    "input": ("Rank {}'s input comes late", "its input comes late"),
+    "copy": ("Rank {}'s memory copies take longer", "its copies take longer"),
+}
+_UNKNOWN = ("Rank {} is late", "no single cause")
+_MOST_NAMED = 3  # late ranks, each with its cause
+_HARDLY_PCT = 10.0  # of the step: a saving below it is no reason to act [TO-S001]
+
+
+def stragglers_judged(report: Report) -> bool:
+    """Whether TO-S001 came out, one way or the other: then waiting alone accuses nobody."""
+    check = check_of(report, "TO-S001")
+    return check is not None and check.status != "not_evaluated"
+
+
+def straggler_clause(report: Report, finding: Finding) -> tuple[str, int]:
+    """TO-S001 or TO-S002 in one clause, and how many findings it covers.
+
+    Serious ones of one rule whose cure was predicted together become one clause.
+    """
+    same = [
+        f
+        for f in report.findings
+        if f.rule == finding.rule and f.severity != "info" and f.impact_ms is not None
+    ]
+    together = sorted(rank for f in same for rank in f.ranks)
+    if finding in same and len(same) > 1:
+        for row in report.what_if:
+            step, predicted = row.get("step_time_ms"), row.get("predicted_step_time_ms")
+            if sorted(row.get("ranks") or ()) == together and step and predicted is not None:
+                return _joint_clause(report, same, step, predicted), len(same)
+    return _single_clause(report, finding), 1
+
+
+def _single_clause(report: Report, finding: Finding) -> str:
+    if not finding.ranks or finding.impact_ms is None:
+        return finding.message.rstrip(".")
+    subject = _SUBJECT.get(finding.cause or "", _UNKNOWN)[0].format(finding.ranks[0])
+    if finding.rule == "TO-S002" and finding.steps:
+        subject += f" in step{'s' if len(finding.steps) > 1 else ''} {ranks_text(finding.steps, 4)}"
+    step, saved = _step_ms(report), finding.impact_ms
+    waits = _waiting_for(finding)
+    others = len(report.ranks) - 1
+    clause = subject
+    if waits is not None and others > 0:
+        who = "the other rank waits" if others == 1 else f"the other {others} ranks wait"
+        clause += f": {who} {ms_text(waits)} ms{_of(step, waits)} for it"
+        clause += " on average" if finding.rule == "TO-S002" else ""
+    if step is None or saved > step:
+        return clause
+    pct = 100 * saved / step
+    if finding.rule == "TO-S001" and finding.severity == "info" and pct < _HARDLY_PCT:
+        return f"{clause}, but at its peers' pace a step would be only {ms_text(saved)} ms shorter"
+    return f"{clause}; at its peers' pace a step would take {ms_text(step - saved)} ms ({pct:.0f} % less)"
+
+
+def _joint_clause(report: Report, findings: Sequence[Finding], step: float, predicted: float) -> str:
+    ranks = sorted(rank for f in findings for rank in f.ranks)
+    causes = {rank: _SUBJECT.get(f.cause or "", _UNKNOWN)[1] for f in findings for rank in f.ranks}
+    if len(ranks) <= _MOST_NAMED:
+        named = [f"{rank} ({causes[rank]})" for rank in ranks]
+        who = f"Ranks {', '.join(named[:-1])} and {named[-1]} are late"
+    else:
+        who = f"{who_text(ranks, len(report.ranks))} are late"
+    others = len(report.ranks) - len(ranks)
+    known = [waits for f in findings if (waits := _waiting_for(f)) is not None]
+    if known and others > 0:  # each is a mean over all ranks but one
+        waits = sum(known) * (len(report.ranks) - 1) / others
+        if waits <= step:
+            wait = "the other rank waits" if others == 1 else f"the other {others} ranks wait"
+            who += f": {wait} {ms_text(waits)} ms{_of(step, waits)} for them"
+    less = 100 * (step - predicted) / step
+    return f"{who}; at their peers' pace a step would take {ms_text(predicted)} ms ({less:.0f} % less)"
+
+
+def _waiting_for(finding: Finding) -> float | None:
+    """Waiting for the rank, ms a step, mean over the others."""
+    return _measured(next((e for e in finding.evidence if e.metric == "waiting for it"), None))
+
+
+def _measured(evidence: Evidence | None) -> float | None:
+    return None if evidence is None or not isinstance(evidence.value, (int, float)) else float(evidence.value)
+
+
+def _of(step: float | None, part: float) -> str:
+    return " a step" if step is None or part > step else f" of each {ms_text(step)} ms step"
+
+
+def _step_ms(report: Report) -> float | None:
+    """The step that savings are taken from, ms: as the replay has it, else the mean over steps."""
+    known = [float(row["step_time_ms"]) for row in report.what_if if row.get("step_time_ms")]
+    return known[0] if known else mean_of_ranks(report)
+
+
+def who_text(ranks: Sequence[int], count: int) -> str:
+    """Ranks in words that begin a sentence: 'Rank 1', 'Ranks 1 and 3', 'All 4 ranks', '40 of 64 ranks'."""
+    if len(ranks) == 1:
+        return f"Rank {ranks[0]}"
+    if len(ranks) == count:
+        return "Both ranks" if count == 2 else f"All {count} ranks"
+    if len(ranks) > 4:
+        return f"{len(ranks)} of {count} ranks"
+    return f"Ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def mean_of_ranks(report: Report) -> float | None:
+    """The step that per-step costs are shares of: median over ranks of the mean over their steps, ms."""
+    durations: dict[int, list[float]] = defaultdict(list)
+    for row in report.steps:
+        durations[row["rank"]].append(float(row["duration_ms"]))
+    return statistics.median(map(statistics.fmean, durations.values())) if durations else None
+
+
+def ms_text(value: float) -> str:
+    """Milliseconds with about three digits: 0.042, 1.25, 29.3, 157."""
+    size = abs(value)
+    return f"{value:.{0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3}f}"

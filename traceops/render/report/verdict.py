@@ -1,0 +1,239 @@
+"""The one sentence a report opens with: the worst finding, or who is waited for, or a clean bill."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from traceops.core.findings import Check, Finding
+from traceops.core.rank_text import ranks_text
+from traceops.measure.ledger import BUCKETS
+from traceops.pipeline.report import Report
+from traceops.render.report.stragglers import (
+    STRAGGLERS,
+    mean_of_ranks,
+    ms_text,
+    straggler_clause,
+    stragglers_judged,
+    who_text,
+)
+
+Level = Literal["error", "warning", "info", "clear"]
+
+WAIT_INFO_PCT = 10.0  # of the step, median over ranks: the bounds a straggler is judged by [docs/metrics.md]
+WAIT_WARNING_PCT = 20.0
+
+_FAMILIES = {
+    "V": "validity of the capture",
+    "S": "stragglers",
+    "O": "overlap",
+    "I": "idle GPUs",
+    "C": "bandwidth",
+    "P": "topology",
+    "H": "hangs",
+    "M": "memory",
+    "R": "regressions",
+}
+# What a rank does, for the findings whose cost is time of the step: (one rank, several ranks).
+_LOSES = {
+    "TO-I001": ("has nothing to run because the host launches too late for", "have nothing to run for up to"),
+    "TO-I002": ("waits for input for", "wait for input for up to"),
+    "TO-I003": (
+        "runs dry while the host blocks on the device for",
+        "run dry while the host blocks on the device for up to",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`sentence` is plain text for people; `level` is the worst severity it speaks of, 'clear' if none."""
+
+    level: Level
+    sentence: str
+
+
+def verdict(report: Report) -> Verdict:
+    """What to act on first. Pure: says nothing that the report's own numbers do not hold.
+
+    A hang comes before everything else. Then findings of severity warning or error, then a straggler that
+    is only a remark. Where nobody could judge stragglers, waiting that takes `WAIT_INFO_PCT` of the step
+    names the rank that causes most of it; where they were judged, waiting alone accuses nobody. Else a
+    clean bill that names what nobody judged.
+    """
+    if report.hang is not None and report.hang.roots:
+        from traceops.render.hang.text import hang_level, hang_sentence
+
+        others = sum(not finding.rule.startswith("TO-H") for finding in report.findings)
+        more = f" {others} more finding{'s' if others > 1 else ''} below." if others else ""
+        return Verdict(hang_level(report.hang), f"{hang_sentence(report.hang)}{more}")
+    serious = [f for f in report.findings if f.severity != "info"]
+    waiting = None if stragglers_judged(report) else _waiting(report)
+    if serious:
+        first = serious[0]
+        lead, covered = _lead(report, first)
+        sentence = f"{lead} ({_label(first)})."
+        others = len(report.findings) - covered
+        if waiting and waiting.pct >= WAIT_WARNING_PCT:
+            if waiting.rank in first.ranks and len(first.ranks) < len(report.ranks):
+                sentence += _others_wait(report, first.ranks)
+            else:
+                sentence += f" {waiting.sentence()}"
+        if others:
+            sentence += f" {others} more finding{'s' if others > 1 else ''} below."
+        return Verdict(first.severity, sentence)
+    late = next((f for f in report.findings if f.rule in STRAGGLERS), None)
+    if late is not None:
+        return Verdict("info", f"{_lead(report, late)[0]} ({_label(late)}). {_nothing_else(report)}")
+    if waiting and waiting.pct >= WAIT_INFO_PCT:
+        level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
+        return Verdict(level, f"{waiting.sentence()} {_nothing_else(report)}")
+    return _clean_bill(report)
+
+
+def _label(finding: Finding) -> str:
+    """'TO-S001, error', and the confidence where it is low."""
+    return f"{finding.rule}, {finding.severity}{', low confidence' if finding.confidence == 'low' else ''}"
+
+
+def _others_wait(report: Report, blamed: Sequence[int]) -> str:
+    """What the ranks that are not to blame wait, median over them."""
+    waits = {row["rank"]: row["comm_wait_ms"] for row in report.ranks if row["rank"] not in blamed}
+    known = [ms for ms in waits.values() if ms is not None]
+    if not known:
+        return ""
+    who = f"Rank {next(iter(waits))} waits" if len(waits) == 1 else "The others wait"
+    return f" {who} {ms_text(statistics.median(known))} ms a step."
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Waiting for late ranks, ms and percent of the step (median over ranks); who causes most of it."""
+
+    ms: float
+    pct: float
+    rank: int | None
+    share: float | None
+    step_ms: float | None
+
+    def sentence(self) -> str:
+        step = "" if self.step_ms is None else f" of each {ms_text(self.step_ms)} ms step"
+        waits = f"Ranks wait {ms_text(self.ms)} ms{step} ({self.pct:.0f} %) for others that are late"
+        if self.rank is None or self.share is None:
+            return f"{waits}; which one cannot be said."
+        return f"{waits}; rank {self.rank} causes {100 * self.share:.0f} % of that."
+
+
+def _waiting(report: Report) -> _Waiting | None:
+    ms = (report.summary.get("ledger_ms") or {}).get("comm_wait")
+    pct = (report.summary.get("ledger_pct") or {}).get("comm_wait")
+    if ms is None or pct is None:
+        return None
+    blamed = [row for row in report.ranks if row.get("late_share") is not None]
+    worst = max(blamed, key=lambda row: float(row["late_share"]), default=None)
+    if worst is None or not worst["late_share"]:
+        return _Waiting(ms, pct, None, None, mean_of_ranks(report))
+    return _Waiting(ms, pct, int(worst["rank"]), float(worst["late_share"]), mean_of_ranks(report))
+
+
+def _lead(report: Report, finding: Finding) -> tuple[str, int]:
+    """The finding in one clause, and how many findings that clause covers.
+
+    A rule without a clause of its own speaks through its message.
+    """
+    if finding.rule in STRAGGLERS:
+        return straggler_clause(report, finding)
+    missing = report.run.get("ranks_missing")
+    if finding.rule == "TO-V001" and missing:
+        world = report.run.get("world_size")
+        verb = "ranks has" if len(missing) == 1 else "ranks have"
+        return (
+            f"{len(missing)} of {world} {verb} no trace ({ranks_text(missing, 4)}), so nothing is known of them",
+            1,
+        )
+    if finding.impact_ms is None or not finding.ranks or finding.rule not in (*_LOSES, "TO-O001"):
+        return finding.message.rstrip("."), 1
+    worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])
+    if finding.rule == "TO-O001":
+        step = _of_step(finding, mean_of_ranks(report))
+        return (
+            f"Ranks exchange data for {ms_text(_lost_ms(finding))} ms{step} with no computation to hide it",
+            1,
+        )
+    one, several = _LOSES[finding.rule]
+    step = _of_step(finding, _mean_step(report.steps, worst))
+    who, verb = who_text(finding.ranks, len(report.ranks)), one if len(finding.ranks) == 1 else several
+    return f"{who} {verb} {ms_text(_lost_ms(finding))} ms{step}", 1
+
+
+def _lost_ms(finding: Finding) -> float:
+    """What the finding measured, ms a step: its cure may save less, which is its impact."""
+    measured = next((e.value for e in finding.evidence if e.metric in BUCKETS and e.unit == "ms/step"), None)
+    return float(measured) if isinstance(measured, (int, float)) else finding.impact_ms or 0.0
+
+
+def _clean_bill(report: Report) -> Verdict:
+    if not report.steps:
+        return Verdict(
+            "info",
+            f"The traces hold no complete step, so where its time went cannot be said. {_nothing_else(report)}",
+        )
+    step, compute = _median_step(report), (report.summary.get("ledger_pct") or {}).get("compute")
+    parts = [] if step is None else [f"a step takes {ms_text(step)} ms"]
+    if compute is not None:
+        parts.append(f"{compute:.0f} % of it compute")
+    waiting = (report.summary.get("ledger_pct") or {}).get("comm_wait") or 0.0
+    if waiting >= WAIT_WARNING_PCT:
+        parts.append(f"{waiting:.0f} % waiting for each other")
+    about = f": {', '.join(parts)}" if parts else ""
+    notes = len(report.findings)
+    seen = f" {notes} finding{'s' if notes > 1 else ''} of severity info below." if notes else ""
+    return Verdict(
+        "info" if notes or waiting >= WAIT_WARNING_PCT else "clear",
+        f"Nothing serious found{about}.{seen}{_unjudged_text(report)}",
+    )
+
+
+def _nothing_else(report: Report) -> str:
+    return f"No rule fired above info.{_unjudged_text(report)}"
+
+
+def _unjudged_text(report: Report) -> str:
+    named = not_evaluated(report.checks)
+    return f" Not evaluated: {', '.join(named)}." if named else ""
+
+
+def not_evaluated(checks: Sequence[Check]) -> list[str]:
+    """What nobody judged: a family of rules by its name if none of it was judged, else the rules' ids."""
+    families: dict[str, list[Check]] = defaultdict(list)
+    for check in checks:
+        families[check.rule[3:4]].append(check)
+    named: list[str] = []
+    for family, members in families.items():
+        skipped = [check.rule for check in members if check.status == "not_evaluated"]
+        if len(skipped) == len(members) and family in _FAMILIES:
+            named.append(_FAMILIES[family])
+        else:
+            named += skipped
+    return named
+
+
+def _of_step(finding: Finding, step_ms: float | None) -> str:
+    """'of each 54.9 ms step', unless the cost is not known to be a part of that step."""
+    if step_ms is None or finding.impact_ms is None or finding.impact_ms > step_ms:
+        return " a step"
+    return f" of each {ms_text(step_ms)} ms step"
+
+
+def _mean_step(steps: Sequence[dict[str, Any]], rank: int) -> float | None:
+    """Mean step of a rank, ms: impacts are means over its steps, so a share needs the mean too."""
+    own = [float(row["duration_ms"]) for row in steps if row["rank"] == rank]
+    return sum(own) / len(own) if own else None
+
+
+def _median_step(report: Report) -> float | None:
+    median = (report.summary.get("step_time_ms") or {}).get("median")
+    return None if median is None else float(median)

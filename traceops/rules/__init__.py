@@ -1,0 +1,1 @@
+"""The rules: what each means, and the functions that judge it."""

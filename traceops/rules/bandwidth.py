@@ -1,0 +1,163 @@
+"""TO-C001 and TO-C002: what the links gave, against what they should and against each other."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from traceops.across.cross_rank import CrossRank, mean_ms
+from traceops.across.links import LARGE_BYTES, Reference, busbw_gbs, collective_bytes, reference_transfer_ns
+from traceops.across.match import Collective, Matching
+from traceops.across.replay.what_if import REFERENCE
+from traceops.core.findings import Evidence
+from traceops.rules.findings import Verdict, finding, severity_of
+
+_LOW_PCT = (
+    30.0,
+    30.0,
+    10.0,
+)  # percent of the reference: info and warning below the first, error below the last
+_MATTERS_PCT = 2.0  # of the step: transfers shorter than that are only worth a remark
+_SIBLING = 2.0  # times as long as in groups of the same kind
+_LEAST_COUNT = 3
+
+
+def judge_low(run: CrossRank) -> Verdict:
+    """TO-C001: large messages of a group against the reference of the link between its ranks."""
+    device, hosts = run.device, run.hosts
+    steps = max((len(times.duration) for times in run.ranks), default=1)
+    step_ms = float(np.median([mean_ms(times.duration) for times in run.ranks]))
+    saved = run.what_if.saved_ns(REFERENCE) if run.what_if is not None else None
+    large = _large(run.matching)
+    if not large:
+        return Verdict(
+            "TO-C001", not_evaluated=f"no collective of {LARGE_BYTES / 1e6:g} MB or more was matched"
+        )
+    low, seen = [], []
+    for group, same in large.items():
+        reference = run.reference(group)
+        if reference is None:
+            continue
+        achieved = float(np.median([busbw_gbs(c) or 0.0 for c in same]))
+        # By time, so that latency is allowed for: 8 MB never reach what 256 MB do.
+        share = 100.0 * float(np.median([reference_transfer_ns(c, reference) / c.transfer_ns for c in same]))
+        seen.append(share)
+        if share < _LOW_PCT[0]:
+            low.append((share, achieved, group, reference, same))
+    if not seen:
+        return Verdict(
+            "TO-C001",
+            not_evaluated=f"what the link should give is not known (device {device or 'not named'}, "
+            f"{len({hosts.get(rank) for group in large for rank in group})} hosts)",
+        )
+    if not low:
+        return Verdict(
+            "TO-C001", clear=f"at least {min(seen):.0f} % of the link's reference (bound {_LOW_PCT[0]:g} %)"
+        )
+    share, achieved, group, reference, same = min(low, key=lambda entry: entry[0])
+    total_ms = sum(c.transfer_ns for _, _, _, _, own in low for c in own) / 1e6 / max(steps, 1) / len(low)
+    severity = severity_of(-share, -_LOW_PCT[0], -_LOW_PCT[1], -_LOW_PCT[2])
+    cost_ms = total_ms if saved is None else max(saved, 0.0) / 1e6
+    if severity is None or 100.0 * cost_ms < _MATTERS_PCT * step_ms:
+        severity = "info"
+    named = {hosts.get(rank) for rank in group}
+    where = f"of {len(named)} hosts" if len(named) > 1 else "of one host"
+    if None in named:
+        where += ", which these traces do not name"
+    ranks = sorted({rank for _, _, own, _, _ in low for rank in own})
+    of_it = 100.0 * achieved / reference.busbw_gbs
+    message = (
+        f"Large {' and '.join(dict.fromkeys(c.op for c in same))} messages of {len(group)} ranks move {achieved:.1f} "
+        f"GB/s (bus bandwidth), {of_it:.1f} % of the {reference.busbw_gbs:.4g} GB/s that "
+        f"{_known_from(reference, device)} {where}."
+    )
+    return Verdict(
+        "TO-C001",
+        (
+            finding(
+                "TO-C001",
+                severity,
+                "medium" if None in named else "high",
+                message,
+                [
+                    Evidence(
+                        "busbw", round(achieved, 2), "GB/s", round(reference.busbw_gbs * _LOW_PCT[0] / 100, 1)
+                    ),
+                    Evidence("of the reference", round(of_it, 1), "%", _LOW_PCT[0]),
+                    Evidence("reference", round(reference.busbw_gbs, 2), "GB/s"),
+                    Evidence("messages of 8 MB and more", sum(len(own) for *_, own in low), "collectives"),
+                    Evidence("their transfer", round(total_ms, 3), "ms/step"),
+                ],
+                ranks=ranks,
+                impact_ms=round(cost_ms, 3),
+            ),
+        ),
+    )
+
+
+def judge_siblings(run: CrossRank) -> Verdict:
+    """TO-C002: groups that run the same operation on the same bytes, against each other."""
+    steps = max((len(times.duration) for times in run.ranks), default=1)
+    kinds: dict[tuple[object, ...], dict[tuple[int, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
+    for c in run.matching.collectives:
+        if (collective_bytes(c) or 0) >= 1_000_000:
+            kinds[c.description, c.op, c.elements, c.dtype, len(c.group)][c.group].append(c.transfer_ns)
+    slow: dict[tuple[int, ...], list[tuple[float, float, int]]] = defaultdict(list)
+    compared = 0
+    for groups in kinds.values():
+        medians = {g: float(np.median(ns)) for g, ns in groups.items() if len(ns) >= _LEAST_COUNT}
+        for group, median in medians.items():
+            others = [other for g, other in medians.items() if g != group]
+            if others:
+                compared += 1
+                usual = float(np.median(others))
+                if usual > 0 and median >= _SIBLING * usual:
+                    slow[group].append((median, usual, len(groups[group])))
+    if not compared:
+        return Verdict("TO-C002", not_evaluated="no two groups run the same operation on the same bytes")
+    found = []
+    for group, kind in slow.items():
+        lost_ms = sum((median - usual) * count for median, usual, count in kind) / 1e6 / max(steps, 1)
+        median, usual, count = max(kind, key=lambda entry: entry[0] / entry[1])
+        listed = ", ".join(map(str, group[:16]))
+        # What a cut-off trace lost may have paired other collectives.
+        damaged = any(times.summary.damage for times in run.ranks)
+        found.append(
+            finding(
+                "TO-C002",
+                "info" if damaged else "warning",
+                "low" if damaged else "high",
+                f"Collectives among ranks {listed} transfer {median / usual:.1f} times as long as the same ones in "
+                f"sibling groups ({median / 1e6:.3f} against {usual / 1e6:.3f} ms).",
+                [
+                    Evidence("transfer", round(median / 1e6, 4), "ms", round(_SIBLING * usual / 1e6, 4)),
+                    Evidence("transfer of siblings", round(usual / 1e6, 4), "ms"),
+                    Evidence("collectives", count),
+                ],
+                ranks=group,
+                impact_ms=round(lost_ms, 3),
+            )
+        )
+    return Verdict(
+        "TO-C002", tuple(found), clear=f"no group takes {_SIBLING:g} times as long as its siblings"
+    )
+
+
+def _known_from(reference: Reference, device: str | None) -> str:
+    """Who says what the link should give, as it stands before `of one host`."""
+    return {
+        "doctor": f"{reference.link} measured between GPUs"
+        if device
+        else f"{reference.link} measured between ranks",
+        "graph": f"{reference.link} should give by its own search, between ranks",
+    }.get(reference.source, f"{reference.link} gives between {device}")
+
+
+def _large(matching: Matching) -> dict[tuple[int, ...], list[Collective]]:
+    by_group: dict[tuple[int, ...], list[Collective]] = defaultdict(list)
+    for collective in matching.collectives:
+        is_large = (collective_bytes(collective) or 0) >= LARGE_BYTES
+        if is_large and collective.last_rank is not None and collective.transfer_ns > 0:
+            by_group[collective.group].append(collective)
+    return {group: same for group, same in by_group.items() if len(same) >= _LEAST_COUNT}

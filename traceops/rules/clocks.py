@@ -1,0 +1,55 @@
+"""TO-V006: whether the ranks' clocks, and so their collectives, fit together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traceops.across.cross_rank import CrossRank, mean_ms
+from traceops.core.findings import Evidence, Severity
+from traceops.rules.findings import Verdict, finding
+
+MOST_OUT_OF_STEP_PCT = 5.0  # of the step: median spread of aligned ends beyond which ranks are not compared
+
+
+def judge_clocks(run: CrossRank) -> Verdict:
+    """TO-V006: whether the ranks' clocks could be brought together."""
+    clocks = run.clocks
+    if len(run.ranks) < 2:
+        return Verdict("TO-V006", not_evaluated="there is only one rank")
+    if clocks.residual_p95_ns is None:
+        return Verdict(
+            "TO-V006",
+            not_evaluated="no matched collective synchronises the ranks, so clocks are left as they are",
+        )
+    p50, p95 = clocks.residual_p50_ns or 0.0, clocks.residual_p95_ns
+    spread_pct = out_of_step_pct(run)
+    told = (
+        f"ends of {clocks.anchors} collectives lie within {p50 / 1e3:.0f} µs (median; p95 {p95 / 1e3:.0f} µs)"
+    )
+    if spread_pct <= MOST_OUT_OF_STEP_PCT and not clocks.unaligned:
+        return Verdict("TO-V006", clear=f"aligned {told}")
+    ranks = clocks.unaligned
+    message = (
+        f"Rank(s) {', '.join(map(str, ranks[:16]))} share too few collectives with the others to align their clocks."
+        if ranks
+        else f"After alignment the {told}, {spread_pct:.0f} % of a step: a clock jumped, the traces are not of "
+        "one run, or collectives are paired wrongly. Nothing that compares these ranks is to be trusted."
+    )
+    evidence = [
+        Evidence(
+            "spread of aligned ends, median",
+            round(p50 / 1e3, 1),
+            "µs",
+            round(p50 / 1e3 * MOST_OUT_OF_STEP_PCT / spread_pct, 1) if spread_pct else None,
+        ),
+        Evidence("spread of aligned ends, p95", round(p95 / 1e3, 1), "µs"),
+        Evidence("anchors", clocks.anchors, "collectives"),
+    ]
+    severity: Severity = "info" if ranks else "warning"
+    return Verdict("TO-V006", (finding("TO-V006", severity, "high", message, evidence, ranks=ranks),))
+
+
+def out_of_step_pct(run: CrossRank) -> float:
+    """Median spread of the aligned ends of one collective, percent of the step."""
+    step_ns = 1e6 * float(np.median([mean_ms(times.duration) for times in run.ranks]))
+    return 100 * (run.clocks.residual_p50_ns or 0.0) / step_ns if step_ns else 0.0

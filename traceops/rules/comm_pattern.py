@@ -1,0 +1,173 @@
+"""TO-O002 and TO-O003: collectives too small for their link, or started too late to hide."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+import numpy as np
+
+from traceops.across.cross_rank import CrossRank, mean_ms
+from traceops.across.links import busbw_gbs, collective_bytes
+from traceops.across.match import Collective, waits_by_rank
+from traceops.across.replay.what_if import NO_COMMUNICATION
+from traceops.core.findings import Evidence
+from traceops.measure.backward import NO_BACKWARD
+from traceops.measure.summary import CommEvents
+from traceops.rules.findings import Verdict, finding, severity_of
+
+_SMALL_BYTES = 4_000_000
+_FAR_BELOW = 0.25  # of what the link gives or else the group's best: then latency sets the time
+_HIDDEN_PCT = 2.0  # of the step: transfer worth a remark though other work hides it
+_MANY = 20  # small collectives a step
+_SMALL_BOUNDS = (5.0, 10.0, 25.0)  # percent of the step: info, warning, error
+_LATE_SHARE = 0.9  # of the gradients' transfer after the end of backward
+_LATE_BOUNDS = (3.0, 10.0, 25.0)
+_REDUCES = re.compile(r"all_?reduce|reduce_?scatter", re.I)
+
+
+def judge_small(run: CrossRank) -> Verdict:
+    """TO-O002: many collectives whose time latency sets, as far as their transfer is exposed."""
+    matched = run.matching.collectives
+    if not matched:
+        return Verdict("TO-O002", not_evaluated="no collective could be matched")
+    sized = [c for c in matched if collective_bytes(c)]
+    if not sized:
+        return Verdict("TO-O002", not_evaluated="the traces do not say how large their collectives are")
+    best: dict[tuple[int, ...], float] = defaultdict(float)
+    for collective in sized:
+        best[collective.group] = max(best[collective.group], busbw_gbs(collective) or 0.0)
+    for group in best:
+        link = run.reference(group)
+        best[group] = max(best[group], link.busbw_gbs if link else 0.0)
+    small = [c for c in sized if _is_small(c, best[c.group])]
+    steps = max(len(run.ranks[0].duration), 1)
+    members: dict[int, list[int]] = defaultdict(list)
+    for collective in small:
+        for rank, _ in collective.members:
+            members[rank].append(collective.transfer_ns)
+    if not members:
+        return Verdict(
+            "TO-O002", clear=f"no collective is below {_SMALL_BYTES / 1e6:g} MB and slow for its size"
+        )
+    rank = max(members, key=lambda r: sum(members[r]))
+    count, total_ms = len(members[rank]) / steps, sum(members[rank]) / 1e6 / steps
+    exposed = float(np.median([mean_ms(times.buckets["comm_transfer"]) for times in run.ranks]))
+    step = float(np.median([mean_ms(times.duration) for times in run.ranks]))
+    cost = min(total_ms, exposed)
+    share = 100.0 * cost / step if step else 0.0
+    severity = severity_of(share, *_SMALL_BOUNDS) if count >= _MANY else None
+    if severity is None and count >= _MANY and step and 100.0 * total_ms >= _HIDDEN_PCT * step:
+        severity = "info"
+    if severity is None:
+        return Verdict(
+            "TO-O002",
+            clear=f"{count:.0f} small collectives a step cost {share:.1f} % of it "
+            f"(bounds {_MANY} and {_SMALL_BOUNDS[0]:g} %)",
+        )
+    sizes = [collective_bytes(c) or 0 for c in small]
+    message = (
+        f"{count:.0f} collectives a step, {np.median(sizes) / 1e3:.0f} kB in the median, take {total_ms:.2f} ms in "
+        f"which latency rather than bandwidth sets the time; {cost:.2f} ms of each step ({share:.0f} %) is exposed."
+    )
+    evidence = [
+        Evidence("small collectives", round(count, 1), "a step", _MANY),
+        Evidence("their transfer", round(total_ms, 3), "ms/step"),
+        Evidence("median size", int(np.median(sizes)), "bytes", _SMALL_BYTES),
+        Evidence("exposed", round(share, 1), "%", _SMALL_BOUNDS[0]),
+    ]
+    return Verdict(
+        "TO-O002",
+        (
+            finding(
+                "TO-O002",
+                severity,
+                "high",
+                message,
+                evidence,
+                ranks=sorted(members),
+                impact_ms=round(cost, 3),
+            ),
+        ),
+    )
+
+
+def judge_late_start(run: CrossRank) -> Verdict:
+    """TO-O003: gradients are transferred after backward's computation is over, in every step that has both."""
+    waits = waits_by_rank(run.matching, [times.summary for times in run.ranks])
+    shares: dict[int, list[float]] = defaultdict(list)
+    counts, sizes = [], []
+    for times in run.ranks:
+        summary = times.summary
+        start, turn, end = waits[summary.rank]
+        reduces = np.array(
+            [_REDUCES.search(_op(summary.comm, i)) is not None for i in range(len(summary.comm.start))], bool
+        )
+        at = np.searchsorted(summary.comm.start, start)
+        for number, over in enumerate(summary.backward.device_end.tolist()):
+            if over == NO_BACKWARD:
+                continue
+            own = (summary.comm.step[at] == number) & reduces[at]
+            transfer = int((end - turn)[own].sum())
+            if transfer > 0:
+                after = int(np.maximum(end[own] - np.maximum(turn[own], over), 0).sum())
+                shares[summary.rank].append(after / transfer)
+                counts.append(int(own.sum()))
+                sizes.append(transfer)
+    if not shares:
+        return Verdict(
+            "TO-O003", not_evaluated="no step holds both a backward pass and matched gradient collectives"
+        )
+    # Ranks that wait for a late one transfer after their own backward; what counts is the late one's.
+    late = min(float(np.median(own)) for own in shares.values())
+    exposed = float(np.median([mean_ms(times.buckets["comm_transfer"]) for times in run.ranks]))
+    step = float(np.median([mean_ms(times.duration) for times in run.ranks]))
+    share = 100.0 * exposed / step if step else 0.0
+    severity = severity_of(share, *_LATE_BOUNDS)
+    if late < _LATE_SHARE or severity is None:
+        return Verdict(
+            "TO-O003",
+            clear=f"{100 * late:.0f} % of the gradients' transfer comes after backward (bound "
+            f"{100 * _LATE_SHARE:g} %), {share:.1f} % of the step is exposed transfer (bound {_LATE_BOUNDS[0]:g} %)",
+        )
+    cost = min(exposed, float(np.median(sizes)) / 1e6)
+    saved = run.what_if.saved_ns(NO_COMMUNICATION) if run.what_if is not None else None
+    gain = cost if saved is None else min(cost, max(saved, 0.0) / 1e6)
+    if gain < _LATE_BOUNDS[0] / 100 * step:
+        severity = "info"  # the step would hardly be shorter: other things bound it
+    message = (
+        f"{100 * late:.0f} % of the gradients' transfer ({float(np.median(counts)):.0f} "
+        f"collective{'s' if np.median(counts) > 1 else ''} a step) comes after backward's last kernel, so nothing can "
+        f"hide it: {cost:.2f} ms of each step ({100 * cost / step:.0f} %)."
+    )
+    evidence = [
+        Evidence("transfer after backward", round(100 * late, 1), "%", 100 * _LATE_SHARE),
+        Evidence("gradient collectives", float(np.median(counts)), "a step"),
+        Evidence("comm_transfer_pct", round(share, 1), "%", _LATE_BOUNDS[0]),
+    ]
+    return Verdict(
+        "TO-O003",
+        (
+            finding(
+                "TO-O003",
+                severity,
+                "high",
+                message,
+                evidence,
+                ranks=[times.summary.rank for times in run.ranks],
+                impact_ms=round(gain, 3),
+            ),
+        ),
+    )
+
+
+def _is_small(collective: Collective, best_gbs: float) -> bool:
+    size, gbs = collective_bytes(collective) or 0, busbw_gbs(collective)
+    return size < _SMALL_BYTES and (
+        gbs is None or best_gbs <= 0 or gbs < _FAR_BELOW * best_gbs or size < 64_000
+    )
+
+
+def _op(comm: CommEvents, position: int) -> str:
+    args = comm.args[position]
+    return args.op if args is not None else comm.name[position]

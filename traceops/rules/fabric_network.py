@@ -1,0 +1,259 @@
+"""TO-P003 and TO-P004: sockets in place of the fast network, and NICs far from their GPU."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traceops.core.findings import Evidence, Severity
+from traceops.fabric.circumstances import Circumstances, at_least, hosts_text, quoted
+from traceops.fabric.fabric import Fabric
+from traceops.fabric.model import Gpu, Machine, Nic, Path, PathKind
+from traceops.fabric.nccl import NcclLog, NcclSetting, Network
+from traceops.fabric.nics import is_rdma
+from traceops.fabric.talks import Talk, distance, job_ranks, members, nearest_nics, nic_name, ranks_in, sender
+from traceops.rules.findings import Verdict, finding
+
+_OUTSIDE = ("NET", "COLLNET")
+_SLOW_NETWORK = "Socket"
+_TO_SOCKETS = (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "SOCKET"))
+_CHOOSING = ("NCCL_SOCKET_IFNAME", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_SOCKET_FAMILY")
+_NO_LOG = "no log of NCCL says which network it uses (NCCL_DEBUG=INFO)"
+
+
+@dataclass(frozen=True)
+class _Far:
+    """A GPU that sends through a far NIC, on whichever host. usable: NCCL could take the near ones, as far as known."""
+
+    gpu: str
+    nic: str
+    near: tuple[str, ...]
+    path: PathKind
+    best: PathKind
+    usable: bool
+
+
+def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) -> Verdict:
+    """TO-P003: data goes over TCP sockets, or a fast network's plugin did not start."""
+    log = fabric.log
+    if log is None or not (log.networks or log.communicators or log.plugin_failures):
+        return Verdict("TO-P003", not_evaluated=_NO_LOG)
+    over_sockets = [talk for talk in talked if _is_socket(talk)]
+    fast = [nic for machine in fabric.machines for nic in machine.nics if _is_fast(nic)]
+    asked_for = _asked_for_sockets(log)
+    nothing_faster = not fast and any(_names_all_nics(machine, log) for machine in fabric.machines)
+    evidence = [
+        *quoted(log.plugin_failures, "NCCL"),
+        *quoted((setting.quote for setting in asked_for), "NCCL"),
+        *quoted((talk.connection.quote for talk in over_sockets), "NCCL", 2),
+    ]
+    if not over_sockets and not log.plugin_failures:
+        networks = sorted({network.plugin for network in log.networks})
+        used = sorted({talk.way for talk in talked if talk.connection.transport in _OUTSIDE})
+        return Verdict("TO-P003", clear=_clear(networks, used, bool(log.communicators)))
+    between = [talk for talk in over_sockets if not talk.inside]
+    pairs = len({members(talk) for talk in over_sockets})
+    if pairs:
+        evidence.insert(0, Evidence("pairs of ranks over sockets", pairs))
+    severity: Severity
+    connected = any(communicator.connections for communicator in log.communicators)
+    if log.plugin_failures and not connected and log.networks:
+        severity = "warning"
+        instead = ", ".join(sorted({network.plugin for network in log.networks}))
+        message = f"A network's plugin did not start; NCCL uses the network {instead} in its place."
+    elif log.plugin_failures and not connected:
+        severity = "error"
+        message = f"NCCL's network did not start, and no connection was made{_by_settings(log)}."
+    elif log.plugin_failures:
+        severity = "error" if between else "warning" if over_sockets else "info"
+        others = sorted({talk.way for talk in talked if talk.connection.transport == "NET"})
+        so = "; no rank needed the network in this run."
+        if over_sockets:
+            so = ", and NCCL fell back to sockets."
+        elif others:
+            so = f"; NCCL goes over {', '.join(others)} in its place."
+        message = f"A network's plugin did not start{so}"
+    elif between and (faster := _faster_beside(talked, between)):
+        severity = at_least("warning", known.slow)
+        message = (
+            f"Some ranks go over TCP sockets between hosts and others of their communicator over {', '.join(faster)}: "
+            "where the sockets are, a plugin, driver or device is missing."
+        )
+    elif between and (fast or (asked_for and not nothing_faster)):
+        severity = at_least("warning", known.slow)
+        have = (
+            f" though there {'is' if len(fast) == 1 else 'are'} {', '.join(map(nic_name, fast[:4]))}"
+            if fast
+            else ""
+        )
+        message = f"NCCL goes over TCP sockets between hosts{have}."
+    elif between:
+        severity = "info"  # however slow: nothing better is known of, and TO-C001 tells what it costs
+        message = (
+            "NCCL goes over TCP sockets between hosts, and their topology names no faster network."
+            if nothing_faster
+            else "NCCL goes over TCP sockets between hosts; nothing in its log tells of a faster network. If these "
+            "hosts have InfiniBand, RoCE or EFA, its plugin or drivers are missing where the ranks run."
+        )
+    else:
+        severity = at_least("warning", known.slow)
+        message = "NCCL sends over TCP sockets between GPUs of one host, the slowest way there is."
+    if between and len(between) < len(over_sockets):
+        severity = at_least("warning", severity)
+        message += " GPUs of one host use them too, which is the slowest way there is."
+    if asked_for:
+        message += f" {' and '.join(f'{s.name} was set to {s.value}' for s in asked_for)}."
+    return Verdict(
+        "TO-P003",
+        (
+            finding(
+                "TO-P003",
+                severity,
+                "medium" if severity == "info" else "high",
+                message,
+                evidence,
+                ranks=ranks_in(job_ranks(fabric), (end for talk in over_sockets for end in members(talk))),
+                impact_ms=known.lost_ms if over_sockets and severity != "info" else None,
+            ),
+        ),
+    )
+
+
+def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
+    """TO-P004: a rank sends through a NIC that is farther from its GPU than another one."""
+    log = fabric.log
+    if log is None:
+        return Verdict("TO-P004", not_evaluated=_NO_LOG)
+    seen = 0
+    job = job_ranks(fabric)
+    far: dict[_Far, list[tuple[Talk, Path, Path]]] = defaultdict(list)
+    networks: dict[tuple[str | None, int | None], list[Network]] = defaultdict(list)
+    for network in log.networks:
+        networks[network.host, network.pid].append(network)
+    is_chosen = any(setting.name == "NCCL_IB_HCA" for setting in log.settings)
+    for talk in talked:
+        if talk.connection.transport != "NET" or _is_socket(talk) or talk.source is None:
+            continue
+        own = networks[talk.source.host, talk.source.pid]
+        for gpu, nic in _ends(own, talk):
+            assert talk.machine is not None
+            path = talk.machine.path(gpu.label, nic.label)
+            near, best = nearest_nics(talk.machine, gpu, nic)
+            if path is None or best is None:
+                continue
+            seen += 1
+            if distance(path) > distance(best):
+                listed = {name.partition(":")[0] for network in own for _, name in network.devices}
+                usable = is_chosen or any(other.name in listed for other in near)
+                names = tuple(map(nic_name, near))
+                key = _Far(gpu.label, nic_name(nic), names, path.kind, best.kind, usable)
+                far[key].append((talk, path, best))
+    findings = [
+        finding(
+            "TO-P004",
+            "warning" if one.path == "SYS" and one.usable else "info",
+            "high" if one.usable else "medium",
+            _far_message(one, hosts_text((t.machine.host for t, *_ in found if t.machine is not None), "of")),
+            [
+                Evidence("path to the NIC in use", one.path),
+                Evidence("path to the nearest NIC", one.best),
+                *quoted((talk.connection.quote for talk, *_ in found), "NCCL", 2),
+                *quoted((path.quote for path in found[0][1:] if path.quote is not None), "topology", 2),
+            ],
+            ranks=ranks_in(job, {sender(talk) for talk, *_ in found}),
+        )
+        for one, found in far.items()
+    ]
+    if not findings and not seen:
+        return Verdict(
+            "TO-P004",
+            not_evaluated="no rank goes through a NIC of which the log and a topology tell the place",
+        )
+    return Verdict(
+        "TO-P004", tuple(findings), clear=f"each of {seen} connections takes a NIC nearest to its GPU"
+    )
+
+
+def _far_message(one: _Far, hosts: str) -> str:
+    unlisted = "" if one.usable else ", but NCCL lists none of them: a port may be down, or not meant for it"
+    return (
+        f"{one.gpu}{hosts} sends through {one.nic}, which lies {_far(one.path)} from it, while "
+        f"{', '.join(one.near[:4])} {'is' if len(one.near) == 1 else 'are'} near ({one.best}){unlisted}."
+    )
+
+
+def _ends(networks: Sequence[Network], talk: Talk) -> list[tuple[Gpu, Nic]]:
+    """The GPU whose process sends and the NIC it uses, where both are known. networks: of the source's process."""
+    gpu, machine = talk.leaves, talk.machine
+    if gpu is None or machine is None or talk.connection.device is None:
+        return []
+    names = {
+        name.partition(":")[0]
+        for network in networks
+        for number, name in network.devices
+        if number == talk.connection.device
+    }
+    return [(gpu, nic) for nic in machine.nics if nic.name in names or nic.label in names][:1]
+
+
+def _asked_for_sockets(log: NcclLog) -> list[NcclSetting]:
+    found: dict[str, NcclSetting] = {}
+    for setting in log.settings:
+        if any(
+            setting.name == name and setting.value.strip().upper().startswith(value)
+            for name, value in _TO_SOCKETS
+        ):
+            found.setdefault(setting.name, setting)
+    return list(found.values())
+
+
+def _by_settings(log: NcclLog) -> str:
+    """The settings that choose a network, where one was to be chosen and is not there."""
+    chosen = {s.name: s.value for s in log.settings if s.name in _CHOOSING}
+    if not any(
+        event.kind in ("no_interface", "no_network", "plugin_missing") for event in log.network_events
+    ):
+        return ""
+    return "".join(f"; {name} was set to {value}" for name, value in chosen.items())
+
+
+def _faster_beside(talked: Sequence[Talk], over_sockets: Sequence[Talk]) -> list[str]:
+    """Ways to other hosts, faster than sockets, that ranks of the same communicators take."""
+    mixed = {id(talk.communicator) for talk in over_sockets}
+    return sorted(
+        {
+            talk.way
+            for talk in talked
+            if talk.connection.transport == "NET"
+            and not talk.inside
+            and not _is_socket(talk)
+            and id(talk.communicator) in mixed
+        }
+    )
+
+
+def _is_socket(talk: Talk) -> bool:
+    return talk.connection.transport == "NET" and talk.connection.detail.startswith(_SLOW_NETWORK)
+
+
+def _is_fast(nic: Nic) -> bool:
+    return is_rdma(nic) and nic.up is not False
+
+
+def _names_all_nics(machine: Machine, log: NcclLog) -> bool:
+    """Whether a matrix or a look at the machine says what it has; NCCL's log and XML say only what it may use."""
+    others = set(machine.sources) - set(log.files)
+    return not machine.sources or any(not source.endswith(".xml") for source in others)
+
+
+def _far(path: PathKind) -> str:
+    return "across NUMA nodes (SYS)" if path == "SYS" else f"farther ({path})"
+
+
+def _clear(networks: Sequence[str], used: Sequence[str], talked: bool) -> str:
+    if used:
+        return f"between ranks NCCL goes over {', '.join(used)}"
+    if talked:
+        return "no rank sends over the network"
+    return f"the network is {', '.join(networks)}; no connection over sockets is in the log"

@@ -1,0 +1,277 @@
+"""Turns stragglers into TO-S001 and TO-S002."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.lateness import CAUSES
+from traceops.across.stragglers import LEAST_SHARE, Straggler
+from traceops.core.findings import Confidence, Evidence, Finding, Severity
+from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
+from traceops.rules.findings import Verdict, finding, severity_of
+
+IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error
+_BURST_PCT = (10.0, 25.0)  # what a rank late in some steps costs the worst of them: info, warning
+_WAITING_PCT = 10.0  # of the step: waiting for one rank that is worth a remark though its cure saves little
+_CHANCE = 0.12  # two ranks of three steps each cannot do better than one in ten
+_SURE = 0.05
+_VISIBLE = 0.25  # of the saving: what the others must be seen to wait
+_PROFILED = 1.2  # profiled ÷ unprofiled step from which a slow host may be the profiler's doing
+_HOST_BOUND = 0.1  # of the step with the stragglers cured: what it would lose if no host were late
+
+_WHY = {
+    "gpu_compute": "its GPU computes longer",
+    "host": "its host launches later",
+    "input": "it waits longer for its input",
+    "copy": "it copies longer",
+    "unknown": "no single cause explains it",
+}
+
+
+def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Verdict]:
+    """TO-S001 and TO-S002 [docs/metrics.md, who causes the wait]."""
+    if (
+        run.stragglers is None
+        or run.lateness is None
+        or run.what_if is None
+        or not run.what_if.holds
+        or (out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT)
+    ):
+        why = _nothing_to_compare(run)
+        return [Verdict("TO-S001", not_evaluated=why), Verdict("TO-S002", not_evaluated=why)]
+    if run.stragglers.alone is not None:
+        why = f"the others wait most for rank {run.stragglers.alone}, and no other rank runs its program"
+        return [Verdict("TO-S001", not_evaluated=why), Verdict("TO-S002", not_evaluated=why)]
+    persistent: list[Finding] = []
+    sometimes: list[Finding] = []
+    left_out: list[str] = []
+    too_few = ""
+    step, seen = float(run.stragglers.step_ns.mean()), _seen_waiting(run)
+    for straggler in run.stragglers.found:
+        saved = float(straggler.saved.mean())
+        most = len(straggler.late_steps) > len(run.lateness.steps) / 2
+        if not seen or straggler.share < LEAST_SHARE:
+            left_out.append(f"hardly anybody is seen to wait for rank {straggler.rank}")
+        elif not straggler.apart:
+            left_out.append(
+                f"rank {straggler.rank} is the slowest, but not far beyond what its peers differ by"
+            )
+        elif most and saved >= step * IMPACT_BOUNDS[0] / 100 and straggler.chance > _CHANCE:
+            count = len(run.lateness.steps)
+            too_few = f"rank {straggler.rank} looks late, but {count} step(s) cannot rule out chance"
+        elif most and (severity := severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)):
+            severity = "warning" if severity == "info" else severity
+            persistent.append(_finding("TO-S001", severity, run, straggler, profiler_slowdown))
+        elif not most and (burst := _burst_severity(run, straggler)) is not None:
+            sometimes.append(_finding("TO-S002", burst, run, straggler, profiler_slowdown))
+    leader = run.stragglers.leader
+    if not persistent and not sometimes and leader is not None and leader.share > 0.5:
+        persistent += _only_waited_for(run, leader, profiler_slowdown)
+    clear = _clear(run) + "".join(f"; {reason}" for reason in left_out)
+    return [
+        Verdict("TO-S001", tuple(persistent), not_evaluated="" if persistent else too_few, clear=clear),
+        Verdict("TO-S002", tuple(sometimes), not_evaluated="" if sometimes else too_few, clear=clear),
+    ]
+
+
+def _nothing_to_compare(run: CrossRank) -> str:
+    if len(run.ranks) < 2:
+        return "there is only one rank"
+    if not run.split:
+        return "no collective could be matched across ranks"
+    if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
+        return "the ends of matched collectives do not fit together, see TO-V006"
+    if run.what_if is not None:
+        return f"the replay is off by up to {run.what_if.error_pct:.0f} % of the measured step"
+    return "no step is common to all ranks with most of its collectives matched"
+
+
+def _seen_waiting(run: CrossRank) -> bool:
+    """Whether the ranks that are not late wait for those that are, as far as their cure would save."""
+    assert run.stragglers is not None
+    found = run.stragglers.found
+    if run.stragglers.joint_ns is None:
+        return False
+    late = {straggler.rank for straggler in found}
+    waiting = sum(sum(s.caused.values()) for s in found)
+    # Waiting that other work hides delays the transfers behind it all the same.
+    hidden = sum(sum(c.wait_ns) for c in run.matching.collectives if c.last_rank in late)
+    steps = max(len(run.stragglers.step_ns), 1)
+    waiting = max(waiting, hidden / steps) / max(len(run.ranks) - len(found), 1)
+    return waiting >= _VISIBLE * float((run.stragglers.step_ns - run.stragglers.joint_ns).mean())
+
+
+def _burst_severity(run: CrossRank, straggler: Straggler) -> Severity | None:
+    assert run.stragglers is not None
+    usual = float(np.median(run.stragglers.step_ns))
+    worst = 100 * float(straggler.saved.max()) / usual
+    mean = 100 * float(straggler.saved.mean()) / float(run.stragglers.step_ns.mean())
+    if mean >= IMPACT_BOUNDS[1]:
+        return "error"
+    return severity_of(worst, *_BURST_PCT)
+
+
+def _finding(
+    rule: str, severity: Severity, run: CrossRank, straggler: Straggler, slowdown: float | None
+) -> Finding:
+    assert run.stragglers is not None and run.lateness is not None
+    step, saved = float(run.stragglers.step_ns.mean()), float(straggler.saved.mean())
+    confidence: Confidence = (
+        "high" if straggler.chance <= _SURE and straggler.cause != "unknown" else "medium"
+    )
+    note = ""
+    if straggler.cause in ("host", "unknown"):
+        if slowdown is None:
+            confidence = "medium"
+            if run.stragglers.host_share >= _HOST_BOUND:
+                severity = "info"
+                note = (
+                    " But hosts bound the whole run: under the profiler, whose cost these traces do not tell, one of "
+                    "them is the slowest by nature (see TO-I001)."
+                )
+        elif slowdown > _PROFILED and straggler.cause == "host":
+            confidence, severity = "low", "info"
+            note = (
+                f" The profiler made the steps {slowdown:.2f} times as long, most of it host time: without it this "
+                "rank may not be late."
+            )
+    when = "" if rule == "TO-S001" else f" in {_steps(straggler.late_steps)}"
+    message = f"Rank {straggler.rank} is late{when}: {_WHY[straggler.cause]}. {_waits(run, straggler)} "
+    beside = sorted(other.rank for other in run.stragglers.found if other.rank != straggler.rank)
+    if beside:
+        named = f"rank{'s' if len(beside) > 1 else ''} {', '.join(map(str, beside))}"
+        message += f"With {named} cured too, its cure saves {saved / 1e6:.2f} of {step / 1e6:.2f} ms a step"
+    else:
+        message += f"At its peers' pace the step would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms"
+    message += f" ({100 * saved / step:.0f} % less).{note}"
+    return finding(
+        rule,
+        severity,
+        confidence,
+        message,
+        _evidence(run, straggler, step, saved),
+        ranks=[straggler.rank],
+        steps=straggler.late_steps,
+        impact_ms=round(saved / 1e6, 3),
+        cause=straggler.cause,
+    )
+
+
+def _only_waited_for(run: CrossRank, leader: Straggler, slowdown: float | None) -> list[Finding]:
+    """A remark on whom all wait for, where its cure would save little because the others are hardly faster."""
+    assert run.stragglers is not None
+    step, saved = float(run.stragglers.step_ns.mean()), max(float(leader.alone.mean()), 0.0)
+    waiting = _waiting_ms(run, leader) * 1e6
+    if waiting < _WAITING_PCT / 100 * step or leader.chance > _CHANCE:
+        return []
+    message = (
+        f"Rank {leader.rank} comes last and the others wait {waiting / 1e6:.2f} ms a step for it "
+        f"({_WHY[leader.cause]}), but they would hardly be faster without it: its cure saves {saved / 1e6:.2f} of "
+        f"{step / 1e6:.2f} ms."
+    )
+    confidence: Confidence = "low" if leader.cause == "host" and (slowdown or 0) > _PROFILED else "medium"
+    return [
+        finding(
+            "TO-S001",
+            "info",
+            confidence,
+            message,
+            _evidence(run, leader, step, saved),
+            ranks=[leader.rank],
+            steps=leader.late_steps,
+            impact_ms=round(saved / 1e6, 3),
+            cause=leader.cause,
+        )
+    ]
+
+
+def _waits(run: CrossRank, straggler: Straggler) -> str:
+    waiting = _waiting_ms(run, straggler)
+    if waiting < 0.01:
+        return "Nobody is seen to wait for it alone, because others are as late or later."
+    assert run.stragglers is not None
+    if waiting < _VISIBLE * float(straggler.saved.mean()) / 1e6 and len(run.stragglers.found) == 1:
+        return "It delays transfers, which the others partly hide behind their own work."
+    others = len(run.ranks) - 1
+    wait = "The other rank waits" if others == 1 else f"The other {others} ranks wait"
+    return f"{wait} {waiting:.2f} ms a step for it."
+
+
+def _waiting_ms(run: CrossRank, straggler: Straggler) -> float:
+    """Waiting for this rank, ms a step, mean over the other ranks."""
+    return sum(straggler.caused.values()) / 1e6 / max(len(run.ranks) - 1, 1)
+
+
+def _evidence(run: CrossRank, straggler: Straggler, step: float, saved: float) -> list[Evidence]:
+    rank = straggler.rank
+    total = sum(straggler.caused.values()) or 1.0
+    split = " / ".join(f"{100 * straggler.caused[cause] / total:.0f}" for cause in CAUSES)
+    evidence = [
+        Evidence(
+            "saved at its peers' pace", round(saved / 1e6, 3), "ms/step", round(step / 1e6 * 0.1, 3), rank
+        ),
+        Evidence("of the step", round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], rank),
+        Evidence("waiting for it", round(_waiting_ms(run, straggler), 3), "ms/step and rank", rank=rank),
+        Evidence("share of all waiting", round(100 * straggler.share, 1), "%", 100 * LEAST_SHARE, rank),
+        Evidence(f"cause ({' / '.join(CAUSES)})", split, "%", rank=rank),
+        Evidence("late steps", f"{len(straggler.late_steps)} of {len(straggler.saved)}", rank=rank),
+        Evidence("chance", round(straggler.chance, 4), "probability", _CHANCE, rank),
+    ]
+    return evidence + grown(run, rank, straggler.cause)
+
+
+def grown(run: CrossRank, rank: int, cause: str) -> list[Evidence]:
+    """What took longer on this rank than on its median peer: kernels for the GPU, regions for the host."""
+    assert run.graph is not None
+    by_rank = {times.summary.rank: times for times in run.ranks}
+    peers = [by_rank[peer] for peer in run.graph.peers(rank)]
+    spend = (
+        _kernel_ms if cause in ("gpu_compute", "copy") else _region_ms if cause in ("host", "input") else None
+    )
+    if spend is None or not peers:
+        return []
+    own, others = spend(by_rank[rank]), [spend(peer) for peer in peers]
+    more = {
+        name: (ms, usual)
+        for name, ms in own.items()
+        if (usual := float(np.median([other.get(name, 0.0) for other in others]))) < ms
+    }
+    most = sorted(more, key=lambda name: more[name][1] - more[name][0])[:3]
+    return [
+        Evidence(
+            f"grew: {name}", round(more[name][0], 3), "ms/step", rank=rank, peers=round(more[name][1], 3)
+        )
+        for name in most
+        if more[name][0] - more[name][1] > 0.01
+    ]
+
+
+def _kernel_ms(times: RankTimes) -> Mapping[str, float]:
+    steps = max(len(times.duration), 1)
+    return {k.name: k.total_us / 1e3 / steps for k in times.summary.kernels if k.kind != "comm"}
+
+
+def _region_ms(times: RankTimes) -> Mapping[str, float]:
+    steps = max(len(times.duration), 1)
+    return {name: ms / steps for name, ms in times.summary.host.regions}
+
+
+def _steps(steps: Sequence[int]) -> str:
+    listed = ", ".join(map(str, steps[:8])) + (" …" if len(steps) > 8 else "")
+    return f"step{'s' if len(steps) != 1 else ''} {listed}"
+
+
+def _clear(run: CrossRank) -> str:
+    assert run.stragglers is not None
+    leader = run.stragglers.leader
+    if leader is None:
+        return "no rank makes the others wait"
+    step = float(run.stragglers.step_ns.mean())
+    saved = max(float(leader.alone.mean()), 0.0)
+    return (
+        f"the others wait most for rank {leader.rank}, {_waiting_ms(run, leader):.2f} ms a step; at its peers' pace "
+        f"{saved / 1e6:.2f} of {step / 1e6:.2f} ms would be saved (bound {IMPACT_BOUNDS[0]:g} %)"
+    )

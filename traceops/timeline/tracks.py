@@ -1,0 +1,163 @@
+"""The tracks traceops adds for each rank: its steps, its waiting and transfer, and who waited for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.links import collective_bytes
+from traceops.across.match import Collective, Matching
+from traceops.measure.steps import NO_STEP
+from traceops.timeline.ids import first_id
+from traceops.timeline.keep import overlaps
+from traceops.timeline.lanes import Slice, raw_us, slice_event, spread, track_events, well_formed
+from traceops.timeline.processes import overview_pid, rank_title, title_events
+from traceops.timeline.times import Placement
+
+_STEPS_TID = 1
+_COMM_TID = 2  # and the following, as many as overlapping collectives need
+_ARROW_FROM_NS = 100_000  # shorter waits are drawn, but no arrow says for whom
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ShownRank:
+    """A rank that is on the timeline: its place among the ranks and in time.
+
+    Of its time only `windows` are shown (ns, its own clock), which are those of `steps`; None for all.
+    """
+
+    slot: int
+    placement: Placement
+    windows: tuple[tuple[int, int], ...] | None = None
+    steps: frozenset[int] | None = None
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Where one rank's transfer of a collective lies."""
+
+    slot: int
+    tid: int
+    transfer: Slice
+
+
+def rank_tracks(run: CrossRank, shown: Mapping[int, ShownRank]) -> Iterator[list[Event]]:
+    """Events of each rank's tracks, and last the arrows between them."""
+    members = _members(run.matching, shown)
+    drawn: dict[tuple[int, int], _Drawn] = {}  # (number of the collective, rank)
+    for own in run.ranks:
+        rank = own.summary.rank
+        if rank not in shown:
+            continue
+        pid = overview_pid(shown[rank].slot)
+        events = title_events(pid, rank_title(rank, "overview"), pid)
+        events += track_events(pid, _STEPS_TID, "steps")
+        events += [slice_event(step, pid, _STEPS_TID) for step in _steps(own, shown[rank])]
+        bundles = dict(_collectives(run.matching, own, shown[rank], members[rank]))
+        lanes = spread(list(bundles.values()))
+        for lane in range(max(lanes, default=-1) + 1):
+            title = "wait and transfer" + (f" {lane + 1}" if lane else "")
+            events += track_events(pid, _COMM_TID + lane, title)
+        for (number, bundle), lane in zip(bundles.items(), lanes, strict=True):
+            events += [slice_event(part, pid, _COMM_TID + lane) for part in bundle]
+            drawn[number, rank] = _Drawn(shown[rank].slot, _COMM_TID + lane, bundle[-1])
+        yield events
+    yield list(_arrows(run.matching, drawn, first_id(len(shown))))
+
+
+def _steps(own: RankTimes, shown: ShownRank) -> Iterator[Slice]:
+    placed = shown.placement.place(own.summary.step_edges).tolist()
+    for i, number in enumerate(own.summary.step_numbers.tolist()):
+        if placed[i + 1] <= placed[i] or (shown.steps is not None and number not in shown.steps):
+            continue
+        args: dict[str, Any] = {"duration_ms": int(own.duration[i]) / 1e6}
+        args |= {f"{name}_ms": int(ns[i]) / 1e6 for name, ns in own.buckets.items()}
+        name = "whole trace, no steps are marked" if number == NO_STEP else f"step {number}"
+        yield Slice(name, placed[i], placed[i + 1], args)
+
+
+def _members(matching: Matching, shown: Iterable[int]) -> dict[int, list[tuple[int, int, int]]]:
+    """For each rank that is shown: number of the collective, position in its communication, waiting in ns."""
+    members: dict[int, list[tuple[int, int, int]]] = {rank: [] for rank in shown}
+    for number, collective in enumerate(matching.collectives):
+        for (rank, position), wait in zip(collective.members, collective.wait_ns, strict=True):
+            if rank in members:
+                members[rank].append((number, position, wait))
+    return members
+
+
+def _collectives(
+    matching: Matching, own: RankTimes, shown: ShownRank, members: list[tuple[int, int, int]]
+) -> Iterator[tuple[int, tuple[Slice, ...]]]:
+    """The rank's waiting in each collective, where it waited, and the transfer behind it."""
+    number, position, wait = np.array(members, dtype=np.int64).reshape(-1, 3).T
+    start, end = own.summary.comm.start[position], own.summary.comm.end[position]
+    moments = [shown.placement.place(t).tolist() for t in (start, start + wait, end)]
+    for i, (begin, turn, finish) in enumerate(zip(*moments, strict=True)):
+        if shown.windows is not None and not overlaps(shown.windows, int(start[i]), int(end[i])):
+            continue
+        collective = matching.collectives[number[i]]
+        args = _describe(collective, int(wait[i]))
+        size = "" if args["bytes"] is None else f" {_size(args['bytes'])}"
+        transfer = Slice(f"transfer {args['op']}{size}", turn, finish, args)
+        if turn > begin:
+            last = collective.last_rank
+            name = "wait" if last in (None, own.summary.rank) else f"wait for rank {last}"
+            yield int(number[i]), (Slice(name, begin, turn, args), transfer)
+        else:
+            yield int(number[i]), (transfer,)
+
+
+def _describe(collective: Collective, wait: int) -> dict[str, Any]:
+    return {
+        "group": well_formed(collective.description) or f"{len(collective.group)} ranks",
+        "ranks": list(collective.group),
+        "op": well_formed(collective.op),
+        "bytes": collective_bytes(collective),
+        "last_rank": collective.last_rank,
+        "wait_ms": wait / 1e6,
+        "transfer_ms": collective.transfer_ns / 1e6,
+    }
+
+
+def _size(nbytes: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= size:
+            return f"{nbytes / size:.1f} {unit}"
+    return f"{nbytes} B"
+
+
+def _arrows(matching: Matching, drawn: Mapping[tuple[int, int], _Drawn], flow: int) -> Iterator[Event]:
+    """From the transfer of the rank that came last to that of the rank that waited longest for it."""
+    for number, collective in enumerate(matching.collectives):
+        wait = max(collective.wait_ns)
+        waiter = collective.members[collective.wait_ns.index(wait)][0]
+        source = drawn.get((number, -1 if collective.last_rank is None else collective.last_rank))
+        target = drawn.get((number, waiter))
+        if wait < _ARROW_FROM_NS or source is None or target is None:
+            continue
+        start = source.transfer.start
+        landing = max(target.transfer.start, start)  # clocks agree to some µs only: no arrow back in time
+        if landing >= target.transfer.end:
+            continue
+        flow += 1
+        yield _flow_event("s", flow, source, start)
+        yield _flow_event("f", flow, target, landing) | {"bp": "e"}
+
+
+def _flow_event(phase: str, flow: int, at: _Drawn, moment: int) -> Event:
+    return {
+        "ph": phase,
+        "cat": "traceops",
+        "name": "waited for",
+        "id": flow,
+        "pid": overview_pid(at.slot),
+        "tid": at.tid,
+        "ts": raw_us(moment),
+    }

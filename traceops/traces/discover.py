@@ -1,0 +1,191 @@
+"""Finds which files under a path are traces, of which rank and which capture window."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from traceops.core.errors import InputError
+from traceops.traces.kineto import read_meta
+from traceops.traces.listing import PAIRS, list_files
+from traceops.traces.run_manifest import MOST_RANKS, read_run_manifest, recorded_steps
+from traceops.traces.scan import Scanner
+from traceops.traces.source import chunks, is_remote, open_binary
+from traceops.traces.summary_header import ANEW, SUFFIX, read_header
+from traceops.traces.times import first_times_us
+from traceops.traces.windows import (
+    Candidate,
+    TraceFile,
+    Window,
+    assign_ranks,
+    group_windows,
+    join_beside,
+    join_elsewhere,
+    trace_stem,
+    without_other_runs,
+)
+
+__all__ = ["PAIRS", "Discovery", "TraceFile", "Window", "discover"]
+
+_RANK = re.compile(r"(?:^|[^a-z])(?:rank|worker)[_-]?(\d+)(?=\D|$)", re.IGNORECASE)
+_WINDOW = re.compile(r"(?:^|[._-])window[_-]?(\d+)(?=\D|$)", re.IGNORECASE)
+_AT_ONCE = 16  # files of a remote store whose beginnings are asked for together
+_HEAD_BYTES = 1 << 18
+
+Inspected = tuple[Candidate | None, str | None]
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """What was found: windows in time order, the run's own manifest, and files that could not be used."""
+
+    root: str
+    name: str
+    windows: tuple[Window, ...]
+    manifest: dict[str, Any] = field(default_factory=dict)
+    problems: tuple[tuple[str, str], ...] = ()  # path, what is wrong with it
+    notes: tuple[str, ...] = ()
+
+
+def discover(path: str) -> Discovery:
+    """Traces and summaries of traces under a folder, or one such file; local or remote.
+
+    Raises InputError where there is nothing to analyse. Files that look like traces and are empty or
+    no JSON become problems, not errors, as long as one good file is left.
+    """
+    root, sizes = list_files(path)
+    if not is_remote(root) and Path(root, PAIRS).is_file():
+        raise InputError(
+            f"{path} holds the runs of a series, base and head in turn: traceops compare {path} compares them, "
+            f"traceops analyze {Path(path, 'head_1')} analyses one"
+        )
+    candidates, problems = [], []
+    for (file, size), (candidate, problem) in zip(
+        sizes.items(), _inspect_all(list(sizes), root), strict=True
+    ):
+        if candidate is not None:
+            candidates.append(replace(candidate, size_bytes=size))
+        elif problem is not None:
+            problems.append((file, problem))
+    candidates = join_beside(candidates)
+    problems = _without_spare(problems, candidates)
+    if not candidates:
+        if problems:
+            raise _none_readable(path, problems)
+        raise InputError(
+            f"{path} holds no traces. Expected torch.profiler's *.json or *.json.gz, such as "
+            "rank_0/host_123.pt.trace.json.gz; capture some with: traceops run --strategy pytorch_ddp"
+        )
+    manifest, manifest_problem = read_run_manifest(root)
+    if manifest_problem:
+        problems.append(manifest_problem)
+    candidates, foreign = without_other_runs(candidates)
+    problems.extend(foreign)
+    candidates, outdated = _with_steps(candidates, recorded_steps(manifest, root))
+    problems.extend(outdated)
+    if not candidates:
+        raise _none_readable(path, problems)
+    files, notes = assign_ranks(candidates)
+    windows, duplicates = group_windows(join_elsewhere(files), {c.path: c.window for c in candidates})
+    problems.extend(duplicates)
+    name = trace_stem(PurePosixPath(root.rstrip("/")).name or "traces") or "trace"
+    return Discovery(root, name, windows, manifest, tuple(problems), tuple(notes))
+
+
+def _none_readable(path: str, problems: Sequence[tuple[str, str]]) -> InputError:
+    listed = "\n".join(f"  {file}: {what}" for file, what in problems[:20])
+    return InputError(f"{path} holds no readable trace:\n{listed}")
+
+
+def _inspect_all(paths: Sequence[str], root: str) -> list[Inspected]:
+    alone = len(paths) == 1
+    if not is_remote(root):
+        return [_inspect(path, root, alone) for path in paths]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(lambda path: _inspect(path, root, alone), paths))
+
+
+def _inspect(path: str, root: str, alone: bool) -> Inspected:
+    """Read a file's first bytes: a trace, a summary, something else (None, None), or a file that is no use."""
+    within = PurePosixPath(path).name if alone else path.removeprefix(root)
+    rank_in_name = _rank_in_name(within)
+    looks_like_trace = alone or rank_in_name is not None or ".trace." in PurePosixPath(path).name
+    try:
+        if not is_remote(path) and not Path(path).is_file():
+            return None, "it is no regular file, or a link to nothing" if looks_like_trace else None
+    except OSError as error:  # its folder may be listed, but not entered
+        return None, error.strerror if looks_like_trace else None
+    match = _WINDOW.search(PurePosixPath(path).name)
+    window = int(match.group(1)) if match else None
+    try:
+        if path.endswith(SUFFIX):
+            return _summary(path, rank_in_name, window), None
+        with open_binary(path, _HEAD_BYTES) as file:
+            scanner = Scanner(chunks(file))
+            head = scanner.peek()
+    except InputError as error:
+        return None, str(error).removeprefix(f"{path}: ")
+    if not head:
+        what = "; ".join(scanner.damage) or "the file is empty"
+        return None, what if looks_like_trace else None
+    if not looks_like_trace and b'"ph"' not in head:
+        return None, None
+    meta = read_meta(scanner.meta)
+    base = scanner.meta.get("baseTimeNanoseconds")
+    started = int(next(iter(first_times_us(head)), 0.0) * 1000) + (base if isinstance(base, int) else 0)
+    return Candidate(path, path, rank_in_name, meta.rank, meta.world_size, window, started), None
+
+
+def _summary(path: str, rank_in_name: int | None, window: int | None) -> Candidate:
+    header = read_header(path)
+    inside = header.rank_inside
+    if rank_in_name is None and header.rank_from == "name":  # of the trace, whose name may have been changed
+        inside = header.rank
+    return Candidate(
+        path=path,
+        trace=header.trace,
+        rank_in_name=rank_in_name,
+        rank_inside=inside,
+        world_size=header.world_size,
+        window=window,
+        started_ns=header.started_ns,
+        steps=header.steps,
+        summarized=True,
+    )
+
+
+def _without_spare(
+    problems: Sequence[tuple[str, str]], candidates: Sequence[Candidate]
+) -> list[tuple[str, str]]:
+    """A summary that is no use costs nothing where its trace is there."""
+    traces = {trace_stem(c.path) for c in candidates if not c.summarized}
+    return [(p, what) for p, what in problems if not (p.endswith(SUFFIX) and trace_stem(p) in traces)]
+
+
+def _with_steps(
+    candidates: Sequence[Candidate], recorded: dict[str, tuple[int, ...]]
+) -> tuple[list[Candidate], list[tuple[str, str]]]:
+    """The steps that the capture recorded whole; a summary that was made without knowing them is left out."""
+    of_stem = {trace_stem(path): steps for path, steps in recorded.items()}
+    kept, outdated = [], []
+    for candidate in candidates:
+        steps = of_stem.get(trace_stem(candidate.path), candidate.steps)
+        if candidate.summarized and steps != candidate.steps:
+            outdated.append((candidate.path, f"was made when run.json told of other whole steps; {ANEW}"))
+        else:
+            kept.append(replace(candidate, steps=steps))
+    return kept, outdated
+
+
+def _rank_in_name(within: str) -> int | None:
+    """The rank in the file's name, or else in the name of the nearest folder that has one."""
+    for part in reversed(PurePosixPath(within).parts):
+        matches = _RANK.findall(part)
+        if matches and len(matches[-1]) < 10 and int(matches[-1]) < MOST_RANKS:
+            return int(matches[-1])
+    return None

@@ -1,0 +1,115 @@
+"""One event as the file has it: the fields we use, decoded strictly for speed or leniently for damage."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+import msgspec
+
+from traceops.traces.times import to_float
+
+_ABSENT = msgspec.Raw(b"")
+
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+class _Args(msgspec.Struct, gc=False):
+    stream: int | str | None = None
+    correlation: int | None = None
+    dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
+    op: str | None = msgspec.field(default=None, name="Collective name")
+    elements_in: int | None = msgspec.field(default=None, name="In msg nelems")
+    elements_out: int | None = msgspec.field(default=None, name="Out msg nelems")
+    dtype: str | None = msgspec.field(default=None, name="dtype")
+    group_size: int | None = msgspec.field(default=None, name="Group size")
+    group_name: str | None = msgspec.field(default=None, name="Process Group Name")
+    group_description: str | None = msgspec.field(default=None, name="Process Group Description")
+    group_ranks: str | list[int] | None = msgspec.field(default=None, name="Process Group Ranks")
+    sequence: int | None = msgspec.field(default=None, name="Seq")
+    source: int | None = msgspec.field(default=None, name="Src Rank")
+    destination: int | None = msgspec.field(default=None, name="Dst Rank")
+
+
+class RawEvent(msgspec.Struct, gc=False):
+    """The fields we use of one event; `ts` and `dur` in µs."""
+
+    ph: str = ""
+    name: str = ""
+    cat: str | None = None
+    ts: float | None = None
+    dur: float | None = None
+    pid: int | str | None = None
+    tid: int | str | None = None
+    args: _Args | None = None
+
+
+class ExactEvent(RawEvent, gc=False):
+    """The same with times as the file's own digits, for times too large to be exact as a float."""
+
+    ts: msgspec.Raw = _ABSENT  # type: ignore[assignment]
+    dur: msgspec.Raw = _ABSENT  # type: ignore[assignment]
+
+
+def decode_event(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent | None:
+    """One event by itself: `value` is what Python's json made of `text`. None if it is no event.
+
+    Fields that have our types are as in the file; whatever else a tool wrote is taken as it is meant:
+    numbers as strings, fields of odd types left out.
+    """
+    try:
+        return msgspec.json.decode(text, type=event_type)
+    except (msgspec.DecodeError, RecursionError):
+        return _lenient(value, text, event_type)
+
+
+def _lenient(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent | None:
+    if not isinstance(value, dict) or not isinstance(value.get("ph", ""), str):
+        return None
+    if not isinstance(value.get("cat"), (str, type(None))):
+        return None
+    value = dict(value)
+    for key in ("ts", "dur"):
+        if value.get(key) is None:
+            value.pop(key, None)
+        else:
+            value[key] = (
+                msgspec.Raw(str(value[key]).encode()) if event_type is ExactEvent else to_float(value[key])
+            )
+    args = value.get("args")
+    if isinstance(args, dict) and "Input Dims" in args:
+        value["args"] = {**args, "Input Dims": _raw_dims(args["Input Dims"], text)}
+    try:
+        return msgspec.convert(value, event_type, strict=False)
+    except msgspec.ValidationError:
+        return _salvage(value, event_type)
+
+
+class _OnlyDims(msgspec.Struct):
+    dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
+
+
+class _OnlyArgs(msgspec.Struct):
+    args: _OnlyDims
+
+
+def _raw_dims(dims: Any, text: str) -> msgspec.Raw:
+    """The JSON of "Input Dims" as the file has it, or else written anew."""
+    try:
+        return msgspec.json.decode(text, type=_OnlyArgs).args.dims
+    except (msgspec.DecodeError, RecursionError):
+        return msgspec.Raw(json.dumps(dims).encode())
+
+
+def _salvage(value: dict[str, Any], kind: type[_Struct]) -> _Struct:
+    """A struct of those fields that have its types."""
+    kept: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        part = value.get(field.encode_name)
+        try:
+            kept[field.name] = msgspec.convert(part, field.type, strict=False)
+        except msgspec.ValidationError:
+            if field.name == "args" and isinstance(part, dict):
+                kept["args"] = _salvage(part, _Args)
+    return kind(**kept)

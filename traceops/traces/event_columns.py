@@ -1,0 +1,184 @@
+"""The sink that gathers a trace's complete events into columns: in compiled code as far as that goes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.traces.batch import decode_events
+from traceops.traces.collective import collective_of, collective_of_annotation, is_annotation
+from traceops.traces.columns import NARROW, Columns, PlainColumns, dtype_of, native_columns
+from traceops.traces.event import ExactEvent, RawEvent, decode_event
+from traceops.traces.model import CommArgs, Events
+from traceops.traces.scan import ODD
+from traceops.traces.times import LONGEST_NS, floats_to_ns, texts_to_ns
+
+_NOT_ACTIVITY = frozenset({"python_function", "Trace"})
+_MOST_PENDING = 4096
+_MOST_ID = 1 << 62
+
+
+class EventColumns:
+    """Columns of one trace; `exact` where its times are too large to be exact as a float."""
+
+    def __init__(self, exact: bool) -> None:
+        self.decoder = json.JSONDecoder(parse_float=str if exact else None)  # digits a float would lose
+        self._native = native_columns(exact)
+        self._columns: Columns = self._native or PlainColumns()
+        self._event_type = ExactEvent if exact else RawEvent
+        self._to_ns = texts_to_ns if exact else floats_to_ns
+        self._decode = msgspec.json.Decoder(list[self._event_type]).decode  # type: ignore[name-defined]
+        self._decode_one = msgspec.json.Decoder(self._event_type).decode
+        self._numbers = {column: _Numbers(self._columns, column) for column in NARROW}
+        self._pending: list[RawEvent] = []  # read one by one
+        self._comm: dict[int, CommArgs] = {}
+
+    @property
+    def bad_times(self) -> int:
+        """Complete events left out because their time is no time."""
+        return self._columns.bad_times
+
+    @property
+    def with_stack(self) -> bool:
+        """Whether the profiler recorded Python frames."""
+        return bool(self._columns.with_stack)
+
+    def take(self, text: bytes, ended: bool) -> tuple[int, int]:
+        """As Sink says."""
+        self._flush()
+        done = 0
+        if self._native is not None:
+            done, state = self._native.take(text)
+            for row, json_text in self._native.collectives():
+                self._keep_collective(row, self._whole(json_text))
+            if state != ODD:
+                return done, state
+        events, length, state = decode_events(self._decode, text[done:], ended)
+        self._extend(events)
+        return done + length, state
+
+    def add(self, value: Any, text: str) -> bool:
+        """As Sink says."""
+        event = decode_event(value, text, self._event_type)
+        if event is not None:
+            self._pending.append(event)
+            if len(self._pending) >= _MOST_PENDING:
+                self._flush()
+        return event is not None
+
+    def finish(self, base_ns: int) -> Events:
+        """All rows; `base_ns` is the zero of the file's clock, ns since the epoch."""
+        self._flush()
+        names, cats, shapes = (self._columns.strings(column) for column in NARROW)
+        columns: dict[str, Any] = {
+            name: np.frombuffer(buffer, dtype_of(name)) for name, buffer in self._columns.finish().items()
+        }
+        columns["ts"] += base_ns
+        notes = np.array([is_annotation(name) for name in names], dtype=np.bool_)
+        noted = np.flatnonzero(notes[columns["name"]] & (columns["shape"] >= 0))
+        for row in noted.tolist():
+            if row not in self._comm:
+                name, shape = names[columns["name"][row]], shapes[columns["shape"][row]]
+                self._comm[row] = collective_of_annotation(name, shape)
+        return Events(
+            **columns,
+            names=names,
+            cats=cats,
+            shapes=shapes,
+            comm=dict(sorted(self._comm.items())),
+        )
+
+    def _whole(self, text: bytes) -> RawEvent | None:
+        """An event that is right JSON, decoded with all we know of its arguments."""
+        try:
+            return self._decode_one(text)
+        except (msgspec.DecodeError, RecursionError):
+            return decode_event(self.decoder.decode(text.decode()), text.decode(), self._event_type)
+
+    def _keep_collective(self, row: int, event: RawEvent | None) -> None:
+        comm = None if event is None else collective_of(event)
+        if comm is not None:
+            self._comm[row] = comm
+
+    def _flush(self) -> None:
+        pending, self._pending = self._pending, []
+        self._extend(pending)
+
+    def _extend(self, batch: list[RawEvent]) -> None:
+        """Add the complete events of a batch that have a usable time."""
+        columns = self._columns
+        kept = [
+            (number, event)
+            for number, event in enumerate(batch, columns.seen)
+            if event.ph == "X" and event.cat is not None and event.cat not in _NOT_ACTIVITY
+        ]
+        columns.with_stack |= any(event.cat == "python_function" for event in batch)
+        columns.seen += len(batch)
+        ts, ts_valid = self._to_ns([event.ts for _, event in kept])
+        dur, dur_valid = self._to_ns([event.dur for _, event in kept])
+        valid = ts_valid & dur_valid & (dur >= 0) & (dur < LONGEST_NS)
+        if not valid.all():
+            # Without a duration it is no damage, just no activity (HTA drops these as well).
+            columns.bad_times += sum(
+                not ok and _is_given(e.dur) for ok, (_, e) in zip(valid, kept, strict=True)
+            )
+            kept = [pair for pair, ok in zip(kept, valid, strict=True) if ok]
+            ts, dur = ts[valid], dur[valid]
+        if not kept:
+            return
+        events = [event for _, event in kept]
+        names, cats, shapes = (self._numbers[column] for column in NARROW)
+        for row, event in enumerate(events, columns.rows):
+            if event.args is not None and event.args.op is not None:
+                self._keep_collective(row, event)
+        numbers: dict[str, Any] = {
+            "index": [number for number, _ in kept],
+            "pid": _ids([e.pid for e in events]),
+            "tid": _ids([e.tid for e in events]),
+            "stream": _ids([-1 if (a := e.args) is None or a.stream is None else a.stream for e in events]),
+            "correlation": _ids(
+                [-1 if (a := e.args) is None or a.correlation is None else a.correlation for e in events]
+            ),
+            "name": [names[e.name] for e in events],
+            "cat": [cats[e.cat or ""] for e in events],
+            "shape": [-1 if (a := e.args) is None or not a.dims else shapes[bytes(a.dims)] for e in events],
+        }
+        arrays = {column: np.array(values, dtype_of(column)) for column, values in numbers.items()}
+        columns.extend({**arrays, "ts": ts, "dur": dur})
+
+
+class _Numbers(dict[Any, int]):
+    """Numbers of texts in one column, looked up without a call where they are known."""
+
+    def __init__(self, columns: Columns, column: str) -> None:
+        self._columns, self._column = columns, column
+
+    def __missing__(self, text: str | bytes) -> int:
+        decoded = text if isinstance(text, str) else text.decode("utf-8", "replace")
+        number = self[text] = self._columns.number(self._column, decoded)
+        return number
+
+
+def _is_given(time: Any) -> bool:
+    return time is not None and (isinstance(time, float) or bytes(time) not in (b"", b"null"))
+
+
+def _ids(values: list[Any]) -> NDArray[np.int64]:
+    """Process, thread, stream and correlation ids; -1 for what is no number, or none that fits."""
+    try:
+        numbers = np.array(values, dtype=np.int64)
+    except (TypeError, ValueError, OverflowError):
+        numbers = np.array([_id_or_missing(value) for value in values], dtype=np.int64)
+    return np.where(np.abs(numbers) < _MOST_ID, numbers, -1)
+
+
+def _id_or_missing(value: Any) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        return -1
+    return number if -_MOST_ID < number < _MOST_ID else -1

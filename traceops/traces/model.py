@@ -1,0 +1,102 @@
+"""One rank's trace as columns, and what the file says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.core.arrays import Int
+
+
+@dataclass(frozen=True)
+class CommArgs:
+    """What the trace says about the collective behind one event; None where it says nothing.
+
+    `source` and `destination` are the other end of a receive and of a send, counted inside the group.
+    """
+
+    op: str
+    elements_in: int | None = None
+    elements_out: int | None = None
+    dtype: str | None = None
+    group_size: int | None = None
+    group_name: str | None = None
+    group_description: str | None = None
+    group_ranks: tuple[int, ...] | None = None
+    sequence: int | None = None
+    source: int | None = None
+    destination: int | None = None
+
+
+@dataclass(frozen=True)
+class Events:
+    """The complete events ("ph": "X") of one trace as equally long columns, in file order.
+
+    `ts` and `dur` are int64 ns since the Unix epoch where the file has `baseTimeNanoseconds`, else
+    since the file's own zero. -1 stands for a missing stream, correlation or tid that is no number.
+    """
+
+    index: Int  # position in traceEvents, counting events of every phase
+    name: NDArray[np.int32]  # into `names`
+    cat: NDArray[np.int32]  # into `cats`
+    ts: Int
+    dur: Int
+    pid: Int
+    tid: Int
+    stream: Int
+    correlation: Int
+    shape: NDArray[np.int32]  # into `shapes`, -1 where the file has no input shapes
+    names: tuple[str, ...]
+    cats: tuple[str, ...]
+    shapes: tuple[str, ...]  # an operator's input shapes, as the file writes them
+    comm: dict[int, CommArgs]  # row -> what its arguments say of the collective
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    @property
+    def end(self) -> Int:
+        return self.ts + self.dur
+
+    def in_cats(self, *cats: str) -> NDArray[np.bool_]:
+        """Mask of the rows whose category is one of `cats`, whatever its case (older torch wrote 'Kernel')."""
+        wanted = {cat.lower() for cat in cats}
+        return np.array([cat.lower() in wanted for cat in self.cats], dtype=bool).take(self.cat)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group as the trace's `pg_config` lists it."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TraceMeta:
+    """What a trace file says about itself; None where it says nothing. devices: GPUs that the process saw."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    host: str | None = None
+    device: str | None = None
+    torch_version: str | None = None
+    nccl_version: str | None = None
+    groups: tuple[Group, ...] = ()
+    with_stack: bool = False
+    devices: int | None = None
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """One trace file, read as far as it could be; `damage` says in words what could not."""
+
+    path: str
+    meta: TraceMeta
+    events: Events
+    damage: tuple[str, ...] = ()
+    size_bytes: int = 0

@@ -1,0 +1,84 @@
+"""Reads run.json as far as it can be believed: a field of the wrong type is named and not used."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from traceops.core.errors import InputError
+from traceops.traces.source import is_remote, open_binary
+
+MOST_RANKS = 1 << 20  # more is garbage, and lists of missing ranks must fit in memory
+
+
+def _is_step_time(value: Any) -> bool:
+    return (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_world(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_RANKS
+
+
+def _are_hosts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(host, str) for host in value)
+
+
+def _are_ranks(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(rank, dict) for rank in value)
+
+
+_VALID: dict[str, Callable[[Any], bool]] = {
+    "name": _is_text,
+    "world_size": _is_world,
+    "strategy": _is_text,
+    "backend": _is_text,
+    "torch_version": _is_text,
+    "nccl_version": _is_text,
+    "hosts": _are_hosts,
+    "ranks": _are_ranks,
+    "training": lambda value: isinstance(value, dict),
+    "unprofiled_step_ms": _is_step_time,
+    "profiled_step_ms": _is_step_time,
+}
+
+
+def read_run_manifest(root: str) -> tuple[dict[str, Any], tuple[str, str] | None]:
+    """run.json beside the traces, {} where there is none; and (path, problem) where it is not all usable."""
+    path = f"{root.rstrip('/')}/run.json"
+    if not is_remote(root) and not Path(path).is_file():
+        return {}, None
+    try:
+        with open_binary(path) as file:
+            value = json.load(file)
+    except InputError as error:
+        return {}, None if is_remote(root) else (path, str(error))
+    except (ValueError, UnicodeDecodeError, RecursionError) as error:
+        return {}, (path, f"not valid JSON ({error}); what it says of the run is not used")
+    if not isinstance(value, dict):
+        return {}, (path, "not a JSON object; what it says of the run is not used")
+    wrong = [key for key, valid in _VALID.items() if value.get(key) is not None and not valid(value[key])]
+    usable = {key: item for key, item in value.items() if key not in wrong}
+    return usable, (path, f"has unusable fields: {', '.join(wrong)}") if wrong else None
+
+
+def recorded_steps(manifest: dict[str, Any], root: str) -> dict[str, tuple[int, ...]]:
+    """Trace path -> the steps of its window that were recorded whole, for windows that were cut off."""
+    steps = {}
+    for rank in manifest.get("ranks") or ():
+        windows = rank.get("windows")
+        for window in windows if isinstance(windows, list) else ():
+            if not isinstance(window, dict) or window.get("complete", True) or not window.get("trace"):
+                continue
+            numbers = window.get("steps")
+            if isinstance(numbers, list) and all(isinstance(n, int) and abs(n) < 1 << 62 for n in numbers):
+                steps[f"{root.rstrip('/')}/{window['trace']}"] = tuple(numbers)
+    return steps

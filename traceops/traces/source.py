@@ -1,0 +1,122 @@
+"""Reads a trace's bytes in chunks, unzipped, from a local file or a remote store, as far as they go."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from isal import isal_zlib
+
+from traceops.core.errors import InputError
+
+CHUNK_BYTES = 1 << 18
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WBITS = 31
+# Of what fsspec's stores are built on, as far as it is loaded.
+_STORE_ERRORS = (
+    ("asyncio", "TimeoutError"),  # Python's own TimeoutError from 3.11 on
+    ("aiohttp", "ClientError"),
+    ("botocore.exceptions", "BotoCoreError"),
+    ("botocore.exceptions", "ClientError"),
+    ("gcsfs.retry", "HttpError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
+)
+
+
+class Damaged(Exception):
+    """The bytes end early or are corrupt; whatever was readable has been yielded before."""
+
+
+def is_remote(path: str) -> bool:
+    """Whether the path names a store (``s3://…``) rather than a local file."""
+    return "://" in path
+
+
+def filesystem(path: str) -> tuple[Any, str]:
+    """The fsspec file system behind a remote path, and the path within it."""
+    try:
+        import fsspec
+    except ImportError as error:
+        raise InputError(
+            f"{path} is remote, which needs fsspec: pip install fsspec aiohttp, s3fs or gcsfs "
+            "(traceops's extras [remote], [s3], [gcs])"
+        ) from error
+    try:
+        file_system, within = fsspec.core.url_to_fs(path)
+    except (ImportError, ValueError) as error:
+        raise InputError(f"{path}: {error}") from error
+    return file_system, within
+
+
+def store_errors() -> tuple[type[Exception], ...]:
+    """What reading from a file or a store may raise: stores have their own errors beside OSError."""
+    own = (getattr(sys.modules.get(module), name, None) for module, name in _STORE_ERRORS)
+    return (OSError, *(error for error in own if error is not None))
+
+
+@contextlib.contextmanager
+def open_binary(path: str, head_bytes: int | None = None) -> Iterator[IO[bytes]]:
+    """Open a local or remote file for reading; a failure is an InputError that names it.
+
+    `head_bytes`: no more than about as many are wanted; from a store, many more would be read ahead.
+    """
+    try:
+        if is_remote(path):
+            file_system, within = filesystem(path)
+            options = {"block_size": head_bytes} if head_bytes else {}
+            with file_system.open(within, "rb", **options) as remote:
+                yield remote
+        else:
+            with Path(path).open("rb") as local:
+                yield local
+    except store_errors() as error:
+        raise InputError(
+            f"{path}: {getattr(error, 'strerror', None) or error or type(error).__name__}"
+        ) from error
+
+
+def chunks(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the file's bytes, gunzipped where it starts like gzip, whatever its name says.
+
+    Raises Damaged after the last readable byte where the gzip stream is cut off or corrupt.
+    """
+    first = file.read(CHUNK_BYTES)
+    if len(first) < len(_GZIP_MAGIC):
+        first += file.read(CHUNK_BYTES)
+    if not first.startswith(_GZIP_MAGIC):
+        while first:
+            yield first
+            first = file.read(CHUNK_BYTES)
+        return
+    following = first
+    while following:  # gzip files may be concatenated, and padded with zeros
+        if not following.startswith(_GZIP_MAGIC):
+            raise Damaged("other bytes follow the end of the gzip stream")
+        following = (yield from _gunzip(file, following)).lstrip(b"\0")
+        while len(following) < len(_GZIP_MAGIC) and (more := file.read(CHUNK_BYTES)):
+            following = (following + more).lstrip(b"\0")
+
+
+def _gunzip(file: IO[bytes], pending: bytes) -> Generator[bytes, None, bytes]:
+    """Yield one gzip member that starts with `pending`; return the bytes read beyond its end."""
+    inflate = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
+    ended = False
+    while not inflate.eof:
+        if not pending and not ended:
+            pending = file.read(CHUNK_BYTES)
+            ended = not pending
+        try:
+            # In bounded pieces: a few kB can hold gigabytes, and what a corrupt piece held is lost.
+            data = inflate.decompress(pending, CHUNK_BYTES)
+        except isal_zlib.error as error:  # type: ignore[misc] # its stub calls it an object
+            raise Damaged(f"the gzip stream is corrupt ({error})") from error
+        pending = inflate.unconsumed_tail
+        if data:
+            yield data
+        elif ended and not inflate.eof:
+            raise Damaged("the gzip stream is cut off")
+    unused: bytes = inflate.unused_data
+    return unused

@@ -1,0 +1,177 @@
+"""Which trace is of which rank and which capture window, from what files say of themselves and their names."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+from traceops.traces.summary_header import SUFFIX
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """A trace and where its rank number comes from: 'metadata', 'name' or 'order'.
+
+    `steps` are the steps the capture says it recorded whole, None where nobody says: the profiler
+    labels a step that was cut off like any other. `summary` is the path of a summary of it, if there is one;
+    `summarized` says that there is only that: then it is what `path` names.
+    """
+
+    path: str
+    rank: int
+    rank_from: str
+    world_size: int | None = None
+    started_ns: int = 0
+    steps: tuple[int, ...] | None = None
+    size_bytes: int = 0
+    summary: str | None = None
+    summarized: bool = False
+
+
+@dataclass(frozen=True)
+class Window:
+    """The traces of one capture window, one a rank."""
+
+    index: int
+    files: tuple[TraceFile, ...]
+
+    @property
+    def started_ns(self) -> int:
+        return min((file.started_ns for file in self.files), default=0)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A trace or a summary, and what it says of itself; `trace` is the path that a summary's trace had."""
+
+    path: str
+    trace: str
+    rank_in_name: int | None
+    rank_inside: int | None
+    world_size: int | None
+    window: int | None
+    started_ns: int
+    size_bytes: int = 0
+    steps: tuple[int, ...] | None = None
+    summary: str | None = None
+    summarized: bool = False
+
+
+def trace_stem(path: str) -> str:
+    """A path without what traces and summaries end with: the same for a trace and the summary beside it."""
+    if path.endswith(SUFFIX):
+        return path.removesuffix(SUFFIX)
+    for suffix in (".gz", ".json", ".trace", ".pt"):
+        path = path.removesuffix(suffix)
+    return path
+
+
+def without_other_runs(candidates: list[Candidate]) -> tuple[list[Candidate], list[tuple[str, str]]]:
+    """Leave out traces whose world size differs from that of most files: they are of another run."""
+    counts: dict[int, int] = defaultdict(int)
+    for candidate in candidates:
+        if candidate.world_size is not None:
+            counts[candidate.world_size] += 1
+    if len(counts) < 2:
+        return candidates, []
+    world = max(counts, key=lambda size: (counts[size], size))
+    kept = [c for c in candidates if c.world_size in (None, world)]
+    left = [
+        (c.path, f"is of a run with {c.world_size} ranks, the others are of one with {world}; left out")
+        for c in candidates
+        if c.world_size not in (None, world)
+    ]
+    return kept, left
+
+
+def assign_ranks(candidates: list[Candidate]) -> tuple[list[TraceFile], list[str]]:
+    """Rank of each file: what the trace says inside, unless names tell ranks apart that the insides do not."""
+    inside = {c.rank_inside for c in candidates}
+    named = {c.rank_in_name for c in candidates}
+    trust_names = None not in named and len(named) > len(inside - {None})
+    files, notes = [], []
+    taken = {c.rank_inside if not trust_names else c.rank_in_name for c in candidates} - {None}
+    for candidate in candidates:
+        first, second = (
+            ((candidate.rank_in_name, "name"), (candidate.rank_inside, "metadata"))
+            if trust_names
+            else ((candidate.rank_inside, "metadata"), (candidate.rank_in_name, "name"))
+        )
+        rank, source = first if first[0] is not None else second
+        if rank is None:
+            rank, source = next(n for n in range(len(candidates) + len(taken) + 1) if n not in taken), "order"
+            notes.append(f"{candidate.trace} says nowhere which rank it is; taken as rank {rank}")
+        taken.add(rank)
+        files.append(
+            TraceFile(
+                path=candidate.path,
+                rank=rank,
+                rank_from=source,
+                world_size=candidate.world_size,
+                started_ns=candidate.started_ns,
+                steps=candidate.steps,
+                size_bytes=candidate.size_bytes,
+                summary=candidate.summary,
+                summarized=candidate.summarized,
+            )
+        )
+    disagree = [c.path for c in candidates if trust_names and c.rank_inside not in (None, c.rank_in_name)]
+    if disagree:
+        notes.append(
+            f"the rank inside {len(disagree)} traces differs from the one in their names; names are used"
+        )
+    return files, notes
+
+
+def join_beside(candidates: list[Candidate]) -> list[Candidate]:
+    """Each trace with the summary that lies beside it under its name, and the summaries that lie alone."""
+    traces = {trace_stem(c.path) for c in candidates if not c.summarized}
+    summaries = {trace_stem(c.path): c.path for c in candidates if c.summarized}
+    return [
+        c if c.summarized else replace(c, summary=summaries.get(trace_stem(c.path)))
+        for c in candidates
+        if not (c.summarized and trace_stem(c.path) in traces)
+    ]
+
+
+def join_elsewhere(files: list[TraceFile]) -> list[TraceFile]:
+    """The same for a summary that lies anywhere else, known by its rank and when its capture began."""
+    traces = {(f.rank, f.started_ns) for f in files if not f.summarized}
+    summaries = {(f.rank, f.started_ns): f.path for f in files if f.summarized}
+    return [
+        f if f.summarized or f.summary else replace(f, summary=summaries.get((f.rank, f.started_ns)))
+        for f in files
+        if not (f.summarized and (f.rank, f.started_ns) in traces)
+    ]
+
+
+def group_windows(
+    files: list[TraceFile], window_in_name: dict[str, int | None]
+) -> tuple[tuple[Window, ...], list[tuple[str, str]]]:
+    """Sort each rank's files into windows; a second file of a rank that fits no window is a duplicate."""
+    by_rank: dict[int, list[TraceFile]] = defaultdict(list)
+    for file in sorted(files, key=lambda f: (f.started_ns, f.path)):
+        by_rank[file.rank].append(file)
+    numbered = all(window_in_name[file.path] is not None for file in files)
+    counts = {len(own) for own in by_rank.values()}
+    if not numbered and len(counts) > 1:  # not every rank has as many: no windows, but doubles
+        problems = [
+            (file.path, f"is a second trace of rank {rank}; {own[-1].path} is used")
+            for rank, own in by_rank.items()
+            for file in own[:-1]
+        ]
+        return (Window(0, tuple(own[-1] for _, own in sorted(by_rank.items()))),), sorted(problems)
+    windows: dict[int, dict[int, TraceFile]] = defaultdict(dict)
+    problems = []
+    for rank, own in sorted(by_rank.items()):
+        for position, file in enumerate(own):
+            number = window_in_name[file.path] if numbered else position
+            assert number is not None
+            if rank in windows[number]:
+                problems.append(
+                    (windows[number][rank].path, f"is a second trace of rank {rank}; {file.path} is used")
+                )
+            windows[number][rank] = file
+    return tuple(
+        Window(n, tuple(f for _, f in sorted(w.items()))) for n, w in sorted(windows.items())
+    ), problems

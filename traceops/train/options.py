@@ -1,0 +1,260 @@
+"""The training options shared by `traceops run` and `runners/train.py`, without importing torch."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from traceops.core.errors import UsageError
+from traceops.train.strategies import NAMES, SHARDED
+
+PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
+OPTIMIZERS = ("sgd", "adamw")
+DEVICES = ("auto", "cuda", "cpu")
+BACKENDS = ("auto", "nccl", "gloo")
+STEP_UNITS = ("optimizer", "batch")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """What to train and how; None means "by device", see `Sizes`, or by schedule for `steps`."""
+
+    strategy: str = "pytorch_ddp"
+    model: str = "gpt"
+    data: str = "random"
+    layers: int | None = None
+    dim: int | None = None
+    heads: int | None = None
+    vocab: int | None = None
+    seq_len: int | None = None
+    batch_size: int | None = None
+    precision: str = "fp32"
+    grad_accum: int = 1
+    activation_checkpointing: bool = False
+    workers: int | None = None
+    bucket_mb: float | None = None
+    shard_group_size: int | None = None
+    find_unused_parameters: bool = False
+    lr: float = 3e-4
+    optimizer: str = "adamw"
+    seed: int = 0
+    device: str = "auto"
+    backend: str = "auto"
+    step_unit: str = "optimizer"
+    steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The options whose default depends on the device, decided."""
+
+    layers: int
+    dim: int
+    heads: int
+    vocab: int
+    seq_len: int
+    batch_size: int
+    workers: int
+    bucket_mb: float
+
+
+# CPU: two ranks on two cores finish a step in a fraction of a second, with several buckets to look at.
+# GPU: large enough that kernels, not launches, fill the step.
+_CPU = Sizes(layers=4, dim=128, heads=4, vocab=1024, seq_len=64, batch_size=4, workers=1, bucket_mb=0.5)
+_CUDA = Sizes(layers=8, dim=1024, heads=16, vocab=32768, seq_len=512, batch_size=8, workers=2, bucket_mb=25.0)
+
+
+def sizes_for(config: TrainConfig, device: str) -> Sizes:
+    """The sizes of `config` with the defaults of `device` ("cpu" or "cuda") where none was given."""
+    defaults = asdict(_CUDA if device == "cuda" else _CPU)
+    given = {name: getattr(config, name) for name in defaults if getattr(config, name) is not None}
+    return Sizes(**{**defaults, **given})
+
+
+def describe(config: TrainConfig, device: str) -> dict[str, Any]:
+    """Every option with its decided value, as run.json stores it."""
+    return {**asdict(config), **asdict(sizes_for(config, device))}
+
+
+def add_training_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add one flag a field of `TrainConfig` to `parser`."""
+    default = TrainConfig()
+    group = parser.add_argument_group("training")
+    add = group.add_argument
+    add("--strategy", choices=NAMES, default=default.strategy, help="how ranks share the work (%(default)s)")
+    add(
+        "--model",
+        default=default.model,
+        metavar="gpt|hf:NAME",
+        help="built-in GPT, or a causal LM by name or local folder through transformers (%(default)s)",
+    )
+    add(
+        "--data",
+        default=default.data,
+        metavar="random|hf:NAME",
+        help="random tokens, or text by dataset name or local file through datasets (%(default)s)",
+    )
+    add("--layers", type=int, metavar="N", help=_by_device("blocks of the GPT", "layers"))
+    add("--dim", type=int, metavar="N", help=_by_device("width of the GPT", "dim"))
+    add("--heads", type=int, metavar="N", help=_by_device("attention heads", "heads"))
+    add("--vocab", type=int, metavar="N", help=_by_device("vocabulary", "vocab"))
+    add("--seq-len", type=int, metavar="N", help=_by_device("tokens a sample", "seq_len"))
+    add("--batch-size", type=int, metavar="N", help=_by_device("samples a rank and batch", "batch_size"))
+    add(
+        "--precision",
+        choices=PRECISIONS,
+        default=default.precision,
+        help="bf16 and fp16 keep fp32 weights; fp16 scales the loss (%(default)s)",
+    )
+    add(
+        "--grad-accum",
+        type=int,
+        default=default.grad_accum,
+        metavar="N",
+        help="micro-batches an optimizer step (%(default)s)",
+    )
+    add("--activation-checkpointing", action="store_true", help="recompute each block in backward")
+    add("--workers", type=int, metavar="N", help=_by_device("DataLoader worker processes", "workers"))
+    add("--bucket-mb", type=float, metavar="MB", help=_by_device("gradient bucket, MiB", "bucket_mb"))
+    add(
+        "--shard-group-size",
+        type=int,
+        metavar="N",
+        help="pytorch_hsdp: ranks that share one copy of the model (a node, or half of a single node)",
+    )
+    add(
+        "--find-unused-parameters",
+        action="store_true",
+        help="pytorch_ddp, pytorch_zero1: the model leaves parameters out of some steps",
+    )
+    add("--lr", type=float, default=default.lr, help="learning rate (%(default)s)")
+    add(
+        "--optimizer",
+        choices=OPTIMIZERS,
+        default=default.optimizer,
+        help="sgd has momentum 0.9 (%(default)s)",
+    )
+    add("--seed", type=int, default=default.seed, help="of weights and data (%(default)s)")
+    add(
+        "--device",
+        choices=DEVICES,
+        default=default.device,
+        help="auto: cuda where there is one (%(default)s)",
+    )
+    add(
+        "--backend",
+        choices=BACKENDS,
+        default=default.backend,
+        help="auto: nccl on cuda, gloo on cpu (%(default)s)",
+    )
+    add(
+        "--step-unit",
+        choices=STEP_UNITS,
+        default=default.step_unit,
+        help="one profiler step is an optimizer step or a micro-batch (%(default)s)",
+    )
+    add(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="profiler steps to train (as many as the capture schedule needs)",
+    )
+
+
+def _by_device(what: str, field: str) -> str:
+    return f"{what} ({getattr(_CPU, field)} on cpu, {getattr(_CUDA, field)} on cuda)"
+
+
+def config_from(args: argparse.Namespace) -> TrainConfig:
+    """The `TrainConfig` of parsed arguments; other attributes of `args` are left alone."""
+    return TrainConfig(**{field.name: getattr(args, field.name) for field in fields(TrainConfig)})
+
+
+def to_argv(config: TrainConfig) -> list[str]:
+    """Arguments that `add_training_arguments` parses back into `config`; defaults are left out."""
+    argv: list[str] = []
+    for field in fields(TrainConfig):
+        value = getattr(config, field.name)
+        if value == field.default:
+            continue
+        argv.append("--" + field.name.replace("_", "-"))
+        if value is not True:
+            argv.append(str(value))
+    return argv
+
+
+def shard_group_size(config: TrainConfig, world_size: int, local_world_size: int | None = None) -> int:
+    """Ranks in a shard group of pytorch_hsdp: as asked, else a node, else half of a single node."""
+    if config.shard_group_size is not None:
+        return config.shard_group_size
+    if local_world_size is not None and local_world_size < world_size:
+        return local_world_size
+    return world_size // 2 if world_size > 2 and world_size % 2 == 0 else world_size
+
+
+def check(config: TrainConfig, world_size: int | None, device: str, backend: str) -> None:
+    """Raise UsageError for what cannot work, with the reason and what to do instead.
+
+    `world_size` None and `device` or `backend` "auto" mean not known yet; what depends on them is skipped.
+    """
+    _check_values(config)
+    _check_model(config, device)
+    if backend == "nccl" and device == "cpu":
+        raise UsageError("--backend nccl moves CUDA tensors only; use --backend gloo with --device cpu")
+    if backend == "gloo" and device == "cuda" and config.strategy in SHARDED:
+        raise UsageError(
+            f"--backend gloo cannot reduce-scatter or all-gather CUDA tensors and {config.strategy} must; "
+            "use --backend nccl, or --device cpu"
+        )
+    if config.strategy == "pytorch_hsdp":
+        if world_size is not None:
+            size = shard_group_size(config, world_size)
+            if size > world_size or world_size % size:
+                raise UsageError(
+                    f"--shard-group-size {size} does not divide the {world_size} ranks into equal groups; "
+                    f"use one of {', '.join(str(n) for n in range(1, world_size + 1) if world_size % n == 0)}"
+                )
+    elif config.shard_group_size is not None:
+        raise UsageError(f"--shard-group-size is for pytorch_hsdp; {config.strategy} has no shard groups")
+
+
+def _check_values(config: TrainConfig) -> None:
+    for name, allowed in (
+        ("strategy", NAMES), ("precision", PRECISIONS), ("optimizer", OPTIMIZERS),
+        ("device", DEVICES), ("backend", BACKENDS), ("step_unit", STEP_UNITS),
+    ):  # fmt: skip
+        if getattr(config, name) not in allowed:
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} {getattr(config, name)}: use one of {', '.join(allowed)}")
+    positive = ("layers", "dim", "heads", "vocab", "seq_len", "batch_size", "grad_accum", "bucket_mb",
+                "shard_group_size", "lr", "steps")  # fmt: skip
+    for name in positive:
+        value = getattr(config, name)
+        if value is not None and value <= 0:
+            raise UsageError(f"--{name.replace('_', '-')} {value}: must be above 0")
+    if config.workers is not None and config.workers < 0:
+        raise UsageError(f"--workers {config.workers}: must be 0 (load in the training process) or more")
+
+
+def _check_model(config: TrainConfig, device: str) -> None:
+    for name, built_in in (("model", "gpt"), ("data", "random")):
+        value: str = getattr(config, name)
+        if value != built_in and not (value.startswith("hf:") and len(value) > 3):
+            raise UsageError(f"--{name} {value}: use {built_in}, or hf:NAME with a name or a local path")
+    if config.model != "gpt":
+        given = [name for name in ("layers", "dim", "heads", "vocab") if getattr(config, name) is not None]
+        if given:
+            raise UsageError(
+                f"--{given[0]} sizes the built-in gpt; {config.model} has its own: leave the flag out"
+            )
+        return
+    if device == "auto" and (config.dim is None or config.heads is None):
+        return
+    sizes = sizes_for(config, device)
+    if sizes.dim % sizes.heads:
+        raise UsageError(f"--dim {sizes.dim} does not divide into --heads {sizes.heads}; make it a multiple")
+    if config.data != "random" and sizes.vocab < 256:
+        raise UsageError(
+            f"--vocab {sizes.vocab}: the built-in gpt reads text as UTF-8 bytes; use at least 256"
+        )

@@ -1,0 +1,44 @@
+"""The data-parallel and sharded strategies: one readable module each, listed here by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceops.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from traceops.train.strategies.base import Strategy
+
+# name -> (module, class). Modules import torch, so they are loaded by `strategy_class` only.
+REGISTRY: dict[str, tuple[str, str]] = {
+    "simple_ddp": ("traceops.train.strategies.simple_ddp", "SimpleDDP"),
+    "simple_ddp_ga": ("traceops.train.strategies.simple_ddp_ga", "SimpleDDPGradAccum"),
+    "simple_ddp_hook": ("traceops.train.strategies.simple_ddp_hook", "SimpleDDPHook"),
+    "simple_ddp_async": ("traceops.train.strategies.simple_ddp_async", "SimpleDDPAsync"),
+    "bucket_ddp_async": ("traceops.train.strategies.bucket_ddp_async", "BucketDDPAsync"),
+    "pytorch_ddp": ("traceops.train.strategies.pytorch_ddp", "PytorchDDP"),
+    "zero1": ("traceops.train.strategies.zero1", "Zero1"),
+    "zero2": ("traceops.train.strategies.zero2", "Zero2"),
+    "zero3": ("traceops.train.strategies.zero3", "Zero3"),
+    "pytorch_zero1": ("traceops.train.strategies.pytorch_zero1", "PytorchZero1"),
+    "pytorch_zero2": ("traceops.train.strategies.pytorch_fsdp", "PytorchZero2"),
+    "pytorch_zero3": ("traceops.train.strategies.pytorch_fsdp", "PytorchZero3"),
+    "pytorch_hsdp": ("traceops.train.strategies.pytorch_fsdp", "PytorchHSDP"),
+}
+NAMES: tuple[str, ...] = tuple(REGISTRY)
+
+# They reduce-scatter and all-gather, which not every backend does for every device.
+SHARDED: frozenset[str] = frozenset(
+    {"zero1", "zero2", "zero3", "pytorch_zero2", "pytorch_zero3", "pytorch_hsdp"}
+)
+
+
+def strategy_class(name: str) -> type[Strategy]:
+    """Import and return the class of the strategy called `name`; UsageError when there is none."""
+    from importlib import import_module
+
+    if name not in REGISTRY:
+        raise UsageError(f"--strategy {name}: no such strategy; choose one of {', '.join(NAMES)}")
+    module, attribute = REGISTRY[name]
+    found: type[Strategy] = getattr(import_module(module), attribute)
+    return found

@@ -1,0 +1,158 @@
+"""ZeRO stage 3 by hand: parameters, gradients and optimizer state, all for one shard a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+from traceops.train.strategies.base import COMPUTE_DTYPE, OptimizerSpec, Strategy, StrategyOptions
+from traceops.train.strategies.blocks import blocks_of, shared_between_blocks
+from traceops.train.strategies.buckets import LaunchInOrder
+from traceops.train.strategies.flat import FlatParameters, GradientSharder, all_gather
+
+
+class Unit(FlatParameters):
+    """Parameters that are gathered and freed together."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], compute_dtype: torch.dtype) -> None:
+        super().__init__(parameters, compute_dtype)
+        self.in_backward = False
+        self.is_gathered = True
+        self.bytes = self.full.untyped_storage().nbytes()
+        self.free()
+
+    def gather(self) -> None:
+        """Fill `full` from all ranks' shards; a collective call unless it is filled already."""
+        if not self.is_gathered:
+            self.full.untyped_storage().resize_(self.bytes)
+            all_gather(self.full, self.shard.detach().to(self.full.dtype))
+            self.is_gathered = True
+
+    def free(self) -> None:
+        """Give the memory of `full` back.
+
+        Only its storage shrinks: what autograd saved in forward are views of that storage, and they are
+        valid again once backward has gathered it.
+        """
+        self.full.untyped_storage().resize_(0)
+        self.is_gathered = False
+
+
+def cast(value: Any, dtype: torch.dtype) -> Any:
+    """`value` with its floating-point tensors, also inside tuples, lists and dicts, in `dtype`."""
+    if isinstance(value, Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    if type(value) in (tuple, list):
+        return type(value)(cast(item, dtype) for item in value)
+    if type(value) is dict:
+        return {key: cast(item, dtype) for key, item in value.items()}
+    return value
+
+
+class Zero3(Strategy):
+    """A block's parameters are all-gathered just before its forward and again before its backward.
+
+    What belongs to no block, or to several (tied weights), is the root: gathered for the whole forward
+    and backward. Gradients are reduce-scattered a block at a time in every micro-batch; all ranks must
+    run the same blocks in the same order. With bf16 and fp16 parameters travel and compute in that type
+    and frozen ones are stored in it; shards, their gradients and optimizer state stay float32.
+    """
+
+    syncs_in_backward = True
+
+    def __init__(
+        self, model: nn.Module, optimizer: OptimizerSpec, device: torch.device, options: StrategyOptions
+    ) -> None:
+        super().__init__(model, optimizer, device, options)
+        if dtype := COMPUTE_DTYPE.get(options.precision):
+            for p in self.module.parameters():
+                if not p.requires_grad:
+                    p.data = p.to(dtype)
+        names = {p: name for name, p in self.module.named_parameters()}
+        self.names: list[list[str]] = []  # of each unit's parameters
+        self.units: list[Unit] = []
+        self.root_units: list[Unit] = []
+        left = dict.fromkeys(self.parameters)
+        shared = shared_between_blocks(self.module)
+        for block in blocks_of(self.module):
+            own = [p for p in block.parameters() if p in left and p not in shared]
+            for unit in self._add_units(own, names):
+                self._gather_around(block, unit)
+            for p in own:
+                del left[p]
+        self.root_units = self._add_units(list(left), names)
+        self.module.register_forward_pre_hook(self._gather_root)
+        # Backward goes from the last block to the first and ends in the embeddings, that is in the root.
+        count = len(self.units) - len(self.root_units)
+        self.reduce_order = [*reversed(self.units[:count]), *self.units[count:]]
+        self.order = LaunchInOrder([unit.parameters for unit in self.reduce_order], self.launch)
+        self.gradients = GradientSharder()
+        self.optimizer = optimizer([unit.shard for unit in self.units])
+
+    def _add_units(self, parameters: list[nn.Parameter], names: dict[nn.Parameter, str]) -> list[Unit]:
+        added = []
+        for dtype in dict.fromkeys(p.dtype for p in parameters):  # a flat buffer has one dtype
+            mine = [p for p in parameters if p.dtype == dtype]
+            self.names.append([names[p] for p in mine])
+            added.append(Unit(mine, COMPUTE_DTYPE.get(self.options.precision, dtype)))
+        self.units += added
+        return added
+
+    def make_scaler(self, enabled: bool) -> torch.amp.GradScaler:
+        # An inf is in one rank's shard only, so the ranks have to agree on skipping the step.
+        return ShardedGradScaler(self.device.type, enabled=enabled, process_group=dist.group.WORLD)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return nullcontext()  # parameters are in the type to compute in already
+
+    def _gather_root(self, *_: Any) -> None:
+        for unit in self.root_units:
+            unit.gather()
+
+    def _gather_around(self, block: nn.Module, unit: Unit) -> None:
+        dtype = COMPUTE_DTYPE.get(self.options.precision)
+
+        def before_forward(_: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+            unit.gather()
+            return (args, kwargs) if dtype is None else (cast(args, dtype), cast(kwargs, dtype))
+
+        def after_forward(*_: Any) -> None:
+            if not unit.in_backward:  # activation checkpointing runs forward again inside backward
+                unit.free()
+
+        def before_backward(*_: Any) -> None:
+            unit.in_backward = True
+            unit.gather()
+
+        block.register_forward_pre_hook(before_forward, with_kwargs=True)
+        block.register_forward_hook(after_forward)
+        block.register_full_backward_pre_hook(before_backward)
+
+    def launch(self, index: int) -> None:
+        """All gradients of a unit are there, so nothing in backward needs its parameters any more."""
+        unit = self.reduce_order[index]
+        self.gradients.start(unit)
+        unit.free()
+        unit.in_backward = False
+
+    def backward(self, loss: Tensor) -> None:
+        super().backward(loss)
+        self.order.finish()
+        self.gradients.finish()
+
+    def optimizer_step(self) -> None:
+        super().optimizer_step()
+        for unit in self.units:
+            unit.free()  # a forward without backward, as in evaluation, leaves the root gathered
+
+    def full_parameters(self) -> dict[str, Tensor]:
+        whole = {name: p.detach() for name, p in self.module.named_parameters() if not p.requires_grad}
+        for names, unit in zip(self.names, self.units, strict=True):
+            whole.update(zip(names, unit.split(unit.gathered()), strict=True))
+        return {name: whole[name].clone() for name, _ in self.module.named_parameters()}
