@@ -1,0 +1,107 @@
+"""The JSON Schemas of the documents that traceops writes, made from their types: `python -m traceops.schemas`.
+
+A key is required if it is always written, so unless its struct has `omit_defaults` or its type `UnsetType`. An object
+takes further keys unless its struct has `forbid_unknown_fields` or is listed in `Document.closed`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Document:
+    """A kind of file that traceops writes: its type, and the types within that take no further keys."""
+
+    type: Any
+    title: str
+    description: str
+    closed: tuple[Any, ...] = ()
+
+
+DOCUMENTS: dict[str, Document] = {}
+
+
+def schema_path(name: str) -> Path:
+    """Where the schema of the document `name` lies."""
+    return FOLDER / f"{name}.schema.json"
+
+
+def schema_text(name: str) -> str:
+    """The text of NAME.schema.json; the same for the same types."""
+    return json.dumps(schema(name, DOCUMENTS[name]), indent=1, ensure_ascii=False) + "\n"
+
+
+def schema(name: str, document: Document) -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a document. Raises TypeError for types that JSON cannot hold."""
+    classes = _classes(document.type)
+    (top,), parts = msgspec.json.schema_components([document.type], ref_template="#/$defs/{name}")
+    for part, cls in classes.items():
+        _say(parts[part], cls, closed=cls in document.closed)
+    whole = parts.pop(top["$ref"].rpartition("/")[2]) if "$ref" in top else top
+    whole.pop("title", None)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:traceops:{name}.schema.json",
+        "title": document.title,
+        **whole,
+        "description": document.description,
+        **({"$defs": dict(sorted(parts.items()))} if parts else {}),
+    }
+
+
+def _say(part: dict[str, Any], cls: Any, *, closed: bool) -> None:
+    """What msgspec does not say of an object: which keys are always there, and whether others may be."""
+    part.pop("title", None)
+    if "description" in part:
+        part["description"] = " ".join(part["description"].split())
+    if "properties" not in part:
+        return
+    info: Any = inspect.type_info(cls)
+    sparse = getattr(getattr(cls, "__struct_config__", None), "omit_defaults", False)
+    part["required"] = [
+        field.encode_name for field in info.fields if field.required or not (sparse or _is_unset(field))
+    ]
+    if closed:
+        part["additionalProperties"] = False
+
+
+def _is_unset(field: inspect.Field) -> bool:
+    """A field that is left out by default: `inspect` shows neither UNSET nor its type."""
+    return (
+        not field.required
+        and field.default is msgspec.NODEFAULT
+        and field.default_factory is msgspec.NODEFAULT
+    )
+
+
+def _classes(top: Any) -> dict[str, Any]:
+    """Name in the schema -> class, of every class that `top` holds."""
+    found: dict[str, Any] = {}
+    seen: set[Any] = set()
+
+    def look(kind: Any) -> None:
+        if isinstance(kind, (tuple, list)):
+            for one in kind:
+                look(one)
+        elif isinstance(kind, (inspect.Type, inspect.Field)):
+            cls = getattr(kind, "cls", None)
+            if isinstance(cls, type):
+                if found.setdefault(cls.__name__, cls) is not cls:
+                    raise TypeError(f"two types in one schema are called {cls.__name__}")
+                if cls in seen:
+                    return
+                seen.add(cls)
+            for name in kind.__struct_fields__:
+                look(getattr(kind, name))
+
+    look(inspect.type_info(top))
+    return found
