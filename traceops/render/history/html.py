@@ -10,6 +10,24 @@ from traceops.baseline.key import UNKNOWN
 from traceops.baseline.store import Problem
 from traceops.render import page
 from traceops.render.cells import Cell, Column, Table, build_table
+from traceops.render.document import (
+    Block,
+    Chart,
+    Document,
+    Facts,
+    Heading,
+    Section,
+    TableBlock,
+    Term,
+    Terms,
+    Verdict,
+    code,
+    fold,
+    items,
+    soft,
+    spans,
+    text,
+)
 from traceops.render.history.figure import trend_figure
 from traceops.render.history.text import (
     changes_of,
@@ -19,9 +37,33 @@ from traceops.render.history.text import (
     sparse_text,
     value_text,
 )
+from traceops.render.writers.html import write_html
 
 MOST_ROWS = 400  # captures in a table, the latest ones
 _MOST_PROBLEMS = 50
+_WHEN_NOT_WHY = (
+    "A change says when, not why: a new driver, or another machine, looks the same as a slow commit. Compare a "
+    "capture before with one after: traceops compare BASE HEAD."
+)
+TERMS = (
+    Term(
+        "Dot",
+        "One capture over its commit. Captures of one commit stand above each other; they count as one by their "
+        "median. A + after a commit means that its code had been changed.",
+    ),
+    Term("Grey line", "The level: the median of the commits between two changes."),
+    Term(
+        "Dashed line",
+        "A lasting change, before the first commit at the new level. The commit named may be one off where the "
+        "change is small.",
+    ),
+    Term(
+        "p",
+        "Share of random orders of the same commits that part as clearly as the true one (E-divisive means with a "
+        "permutation test). Changes are shown up to 0.01: about one trend in 100 shows one that is none.",
+    ),
+    Term("Step time", 'Median of the steps that ran without the profiler; "profiled" of those with it.'),
+)
 
 
 def render_history_html(
@@ -32,37 +74,55 @@ def render_history_html(
     Everything that came from the store is escaped, and a content security policy admits the page's own
     scripts only. Raises ValueError for another `plotlyjs`.
     """
-    charts = {
-        f"{index}-{trend.metric}": trend_figure(history, trend)
-        for index, history in enumerate(histories)
-        for trend in history.trends
-    }
-    content = {
-        "store": store,
-        "verdict": history_verdict(histories),
-        "keys": [_section(history) for history in histories],
-        "overview": _overview(histories) if len(histories) > 1 else None,
-        "problems": problems[:_MOST_PROBLEMS],
-        "more_problems": max(len(problems) - _MOST_PROBLEMS, 0),
-        "most_commits": MOST_COMMITS,
-    }
-    return page.chart_page("history.html.j2", ("summary.css",), charts, plotlyjs, content)
+    return write_html(describe(histories, problems, store), plotlyjs=plotlyjs)
 
 
-def _section(history: KeyHistory) -> dict[str, Any]:
-    """What the template needs of one key."""
-    changes = changes_of(history)
-    return {
-        "title": history.key.model,
-        "slug": history.key.slug,
-        "facts": _facts(history),
-        "sparse": sparse_text(history),
-        "cut": len(history.commits) > MOST_COMMITS,
-        "changes_table": _changes_table(changes) if changes else None,
-        "trends": [(trend.metric, _heading(trend)) for trend in history.trends],
-        "captures": len(history.samples),
-        "captures_table": _captures_table(history),
-    }
+def describe(histories: Sequence[KeyHistory], problems: Sequence[Problem], store: str) -> Document:
+    """The history of every key as a document."""
+    verdict = history_verdict(histories)
+    sections = [_section(index, history) for index, history in enumerate(histories)]
+    if len(histories) > 1:
+        sections.insert(0, Section("keys", "Keys", (TableBlock(_overview(histories)),)))
+    if problems:
+        sections.append(Section("problems", "Not used", _problems(problems)))
+    sections.append(
+        Section("definitions", "What is shown", (Terms(TERMS), soft(_WHEN_NOT_WHY)), "Definitions")
+    )
+    return Document(
+        title="History",
+        heading=spans(store),
+        command="traceops baseline history",
+        verdict=Verdict(verdict.level, verdict.sentence),
+        intro=(),
+        sections=tuple(sections),
+        footer="the same is in history.json and history.csv beside this page",
+    )
+
+
+def _section(index: int, history: KeyHistory) -> Section:
+    sparse, changes = sparse_text(history), changes_of(history)
+    blocks: list[Block] = [soft(code(history.key.slug)), Facts(tuple(_facts(history)))]
+    if sparse:
+        blocks.append(text(sparse, look="notes"))
+    if len(history.commits) > MOST_COMMITS:
+        blocks.append(soft(f"Changes are looked for in the last {MOST_COMMITS} commits."))
+    if changes:
+        blocks.append(TableBlock(_changes_table(changes)))
+    for trend in history.trends:
+        label = f"{_heading(trend)}; dots over commits in time order, the table below has the numbers"
+        blocks += [
+            Heading(_heading(trend)),
+            Chart(f"{index}-{trend.metric}", label, trend_figure(history, trend)),
+        ]
+    blocks.append(fold(f"Captures ({len(history.samples)})", TableBlock(_captures_table(history))))
+    return Section(f"key-{index}", history.key.model, tuple(blocks), history.key.slug)
+
+
+def _problems(problems: Sequence[Problem]) -> tuple[Block, ...]:
+    lines = [text(code(problem.url), f": {problem.what}") for problem in problems[:_MOST_PROBLEMS]]
+    more = len(problems) - _MOST_PROBLEMS
+    rest = (soft(f"and {more} more, listed in history.json"),) if more > 0 else ()
+    return items(lines), *rest
 
 
 def _facts(history: KeyHistory) -> list[tuple[str, Cell]]:

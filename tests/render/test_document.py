@@ -1,0 +1,127 @@
+"""A document says the same in every format, and nothing in it is markup."""
+
+import io
+from html.parser import HTMLParser
+
+import pytest
+
+from traceops.core.findings import Check, Evidence, Finding
+from traceops.render.cells import Cell, Column, build_table
+from traceops.render.document import (
+    Chart,
+    Checks,
+    Code,
+    Document,
+    Facts,
+    FindingBlock,
+    Heading,
+    Section,
+    Span,
+    TableBlock,
+    Term,
+    Terms,
+    Verdict,
+    bold,
+    code,
+    fold,
+    items,
+    not_used,
+    soft,
+    spans,
+    text,
+)
+from traceops.render.writers.html import write_html
+from traceops.render.writers.markdown import folded, section_part, size, write_markdown
+from traceops.render.writers.terminal import write_terminal
+
+HOSTILE = "<script>alert(1)</script> @someone `x` |"
+TABLE = build_table(
+    "Times", (Column("name", "Name", number=False), Column("ms", "ms")), [{"name": HOSTILE, "ms": 1.5}]
+)
+FINDING = Finding(
+    "TO-X001", "error", "high", "Too slow", HOSTILE, (Evidence("time", 3.5, "ms"),), (1,), advice="Wait."
+)
+BLOCKS = (
+    text("One ", bold("two"), " ", code(HOSTILE), Span(" three", "", "#part")),
+    soft("soft words"),
+    Heading("Inside"),
+    items(["first", text("second ", bold("b"))]),
+    items(["1st"], ordered=True),
+    not_used([("file.json", "is empty")]),
+    TableBlock(TABLE),
+    Facts((("Ranks", Cell("4")),)),
+    Terms((Term("Dot", "One capture", "dot", "#123456"),)),
+    Code(("export A=1",), "Lines"),
+    Checks("What each rule says", (Check("TO-X001", "fired", HOSTILE),), {"TO-X001": "Too slow"}),
+    FindingBlock(FINDING, TABLE),
+    fold("More", text("folded words"), open=True),
+)
+
+
+def document(*blocks, charts=()):
+    return Document(
+        "Title",
+        spans("name ", Span(HOSTILE, "name")),
+        "traceops test",
+        Verdict("error", HOSTILE),
+        (),
+        (Section("part", "A part", (*blocks, *charts), "Part"),),
+        "the end",
+    )
+
+
+class Seen(HTMLParser):
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.words = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def test_the_page_says_every_block_and_escapes_all_of_it():
+    seen = Seen(write_html(document(*BLOCKS)).decode())
+    said = " ".join(" ".join(seen.words).split())
+    for words in ("One two", "soft words", "Inside", "first", "second b", "1st", "is empty", "Times", "Ranks", "Dot",
+                  "export A=1", "Too slow", "folded words", "the end", HOSTILE):  # fmt: skip
+        assert words in said.replace("  ", " "), words
+    assert "script" not in {tag for tag, _ in seen.tags}
+    assert ("a", {"href": "#part"}) in seen.tags
+    assert [attrs["id"] for tag, attrs in seen.tags if tag == "section"] == ["part"]
+
+
+def test_only_a_page_with_a_chart_has_scripts():
+    chart = Chart("ledger", "Bars", {"data": [], "layout": {}})
+    plain, charted = document(*BLOCKS), document(fold("Behind", chart), charts=(chart,))
+    assert plain.charts == {} and list(charted.charts) == ["ledger"]
+    tags = [tag for tag, _ in Seen(write_html(charted, plotlyjs="cdn").decode()).tags]
+    assert tags.count("script") == 3
+    with pytest.raises(ValueError, match="plotlyjs"):
+        write_html(charted, plotlyjs="else")
+
+
+def test_the_terminal_has_the_same_words():
+    out = io.StringIO()
+    write_terminal(BLOCKS, out)
+    said = out.getvalue()
+    for words in ("One two", "soft words", "Inside", "- first", "- second b", "1. 1st", "Ranks: 4", "export A=1",
+                  "✖ TO-X001 Too slow.", "→ Wait.", "folded words"):  # fmt: skip
+        assert words in said, words
+
+
+def test_markdown_escapes_and_keeps_to_its_bytes():
+    lines = write_markdown(BLOCKS, limit=100_000)
+    said = "\n".join(lines)
+    for words in ("One **two**", "soft words", "### Inside", "- first", "1. 1st", "**error** TO-X001"):
+        assert words in said, words
+    assert "<script>" not in said.replace("`<script>", "") and " @someone" not in said.replace("`", "")
+    for limit in (0, 40, 200, 1000):
+        assert size(write_markdown(BLOCKS, limit=limit)) <= limit
+    part = section_part(Section("part", "A part", BLOCKS), "report.json")
+    short = folded(part, 300)
+    assert size(short) <= 300 and short[-1] == "</details>" and "more in report.json." in "\n".join(short)
+    assert folded(part, 10) == []

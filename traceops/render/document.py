@@ -1,0 +1,276 @@
+"""What a product says, as blocks that know nothing of a file format; `render/writers/` turn them into HTML,
+terminal text and Markdown.
+
+A product describes itself once as a `Document`. Text is data: writers escape it, nothing in it is markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from traceops.core.findings import Check, Finding
+from traceops.render.cells import Cell, Table
+
+Level = Literal["error", "warning", "info", "clear"]
+Style = Literal["", "bold", "code", "soft", "quote", "name", "cost slower", "cost faster", "badge"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of a line. href: '#id' of a section of the same document, or empty."""
+
+    text: str
+    style: Style = ""
+    href: str = ""
+    title: str = ""
+
+
+Words: TypeAlias = str | Span
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph. look: 'soft' for what explains a figure, else a class of the page's style sheet."""
+
+    kind: ClassVar[str] = "text"
+    spans: tuple[Span, ...]
+    look: str = ""
+
+    @property
+    def plain(self) -> str:
+        """The words alone."""
+        return "".join(span.text for span in self.spans)
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading inside a section: level 3 or 4."""
+
+    kind: ClassVar[str] = "heading"
+    text: str
+    level: Literal[3, 4] = 3
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list; an item is a line of its own, or several blocks. look: a class of the page's style sheet."""
+
+    kind: ClassVar[str] = "items"
+    items: tuple[tuple[Block, ...], ...]
+    ordered: bool = False
+    look: str = ""
+
+
+@dataclass(frozen=True)
+class TableBlock:
+    """A table. look: 'narrow' is only as wide as its cells."""
+
+    kind: ClassVar[str] = "table"
+    table: Table
+    look: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure in plotly's JSON schema; `label` says what it shows to those who cannot see it."""
+
+    kind: ClassVar[str] = "chart"
+    id: str
+    label: str
+    figure: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that a template of its own draws as SVG: `template` names a macro of `templates/_<template>.html.j2`.
+
+    `data` is what that macro takes; only the HTML writer shows it.
+    """
+
+    kind: ClassVar[str] = "drawing"
+    template: str
+    data: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class FindingBlock:
+    """A finding with its evidence."""
+
+    kind: ClassVar[str] = "finding"
+    finding: Finding
+    evidence: Table
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What each rule says."""
+
+    kind: ClassVar[str] = "checks"
+    caption: str
+    checks: tuple[Check, ...]
+    titles: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Term:
+    """A word and what it means; `key` is its name in the files, `colour` that of its figures."""
+
+    label: str
+    definition: str
+    key: str = ""
+    colour: str = ""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Definitions."""
+
+    kind: ClassVar[str] = "terms"
+    terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Short facts, each under its label."""
+
+    kind: ClassVar[str] = "facts"
+    facts: tuple[tuple[str, Cell], ...]
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines to copy as they are."""
+
+    kind: ClassVar[str] = "code"
+    lines: tuple[str, ...]
+    label: str = ""
+    look: str = "export"
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Blocks behind a summary, which opens them."""
+
+    kind: ClassVar[str] = "fold"
+    summary: tuple[Span, ...]
+    blocks: tuple[Block, ...]
+    open: bool = False
+
+
+Block: TypeAlias = (
+    Text
+    | Heading
+    | Items
+    | TableBlock
+    | Chart
+    | Drawing
+    | FindingBlock
+    | Checks
+    | Terms
+    | Facts
+    | Code
+    | Fold
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part under a heading; `nav` is its name in the list of sections, the heading if empty."""
+
+    id: str
+    heading: str
+    blocks: tuple[Block, ...]
+    nav: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The sentence that a document opens with."""
+
+    level: Level
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Document:
+    """All that is said of one run, hang, machine or comparison.
+
+    title: of the window. heading, command: what it is about and who says so (``traceops analyze``). intro: blocks
+    between the verdict and the list of sections. footer: what comes last. styles: style sheets in templates/.
+    """
+
+    title: str
+    heading: tuple[Span, ...]
+    command: str
+    verdict: Verdict
+    intro: tuple[Block, ...]
+    sections: tuple[Section, ...]
+    footer: str
+    styles: tuple[str, ...] = ("summary.css",)
+
+    @property
+    def charts(self) -> dict[str, dict[str, Any]]:
+        """The figures by id, in order."""
+        blocks = [*self.intro, *(block for section in self.sections for block in section.blocks)]
+        return {chart.id: chart.figure for chart in _charts(blocks)}
+
+
+def _charts(blocks: Sequence[Block]) -> Iterator[Chart]:
+    for block in blocks:
+        if isinstance(block, Chart):
+            yield block
+        elif isinstance(block, Fold):
+            yield from _charts(block.blocks)
+        elif isinstance(block, Items):
+            for item in block.items:
+                yield from _charts(item)
+
+
+def spans(*words: Words) -> tuple[Span, ...]:
+    """Strings and spans as spans; empty ones left out."""
+    made = (Span(word) if isinstance(word, str) else word for word in words)
+    return tuple(span for span in made if span.text)
+
+
+def text(*words: Words, look: str = "") -> Text:
+    """A paragraph of strings and spans."""
+    return Text(spans(*words), look)
+
+
+def soft(*words: Words) -> Text:
+    """A paragraph that explains what stands beside it."""
+    return Text(spans(*words), "soft")
+
+
+def bold(word: str) -> Span:
+    return Span(word, "bold")
+
+
+def code(word: str) -> Span:
+    return Span(word, "code")
+
+
+def items(lines: Sequence[Words | Text | Sequence[Block]], look: str = "", *, ordered: bool = False) -> Items:
+    """A list whose items are strings, spans, texts or sequences of blocks."""
+    return Items(tuple(_item(line) for line in lines), ordered, look)
+
+
+def _item(line: Words | Text | Sequence[Block]) -> tuple[Block, ...]:
+    if isinstance(line, (str, Span)):
+        return (text(line),)
+    return (line,) if isinstance(line, Text) else tuple(line)
+
+
+def fold(summary: Words | Sequence[Words], *blocks: Block, open: bool = False) -> Fold:
+    """Blocks behind a summary."""
+    words = (summary,) if isinstance(summary, (str, Span)) else tuple(summary)
+    return Fold(spans(*words), blocks, open)
+
+
+def not_used(problems: Sequence[tuple[str, str]]) -> Items:
+    """Files that could not be used: (path, what is wrong with it)."""
+    return items(
+        [text(bold("Not used:"), " ", code(file), f": {problem}") for file, problem in problems], "problems"
+    )

@@ -1,0 +1,1 @@
+"""A Document in one format each: HTML, terminal, Markdown, CSV."""
