@@ -2,9 +2,9 @@
 
 import pytest
 
+from traceops.fabric.alike import alike_connections
 from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.discover import named_fabric
-from traceops.render.report.fabric_json import connection_rows
 from traceops.rules.fabric import TOPOLOGY_RULES, judge_fabric
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -60,7 +60,7 @@ def test_who_sends_for_another_uses_the_nic_near_itself(tmp_path):
 def test_two_hosts_of_one_name_are_two(tmp_path):
     fabric, found = fired(tmp_path, hosts=("localhost", "localhost"))
     assert found == {}
-    within = {row["transport"]: row["within_host"] for row in connection_rows(fabric.log.communicators)}
+    within = {kind.transport: kind.within_host for kind in alike_connections(fabric.log.communicators)}
     assert within == {"P2P": True, "NET": False}
 
 

@@ -9,15 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import pytest
 from sample_fabric import fabric, nvswitch, shm_log
 from sample_report import HOSTILE, sample_report
 from test_html import Page
 
 from traceops.core.findings import Evidence, Finding
+from traceops.fabric.alike import MOST_CONNECTIONS, alike_connections, alike_machines
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Quote
 from traceops.fabric.nccl import Communicator, Connection, NcclLog, Place
+from traceops.fabric.to_json import fabric_json
 from traceops.pipeline.report import Report
 from traceops.render.report.csv import CSV_FILES, render_csv_files
 from traceops.render.report.fabric_html import (
@@ -26,7 +29,6 @@ from traceops.render.report.fabric_html import (
     nccl_sentence,
     reference_table,
 )
-from traceops.render.report.fabric_json import MOST_ROWS, alike_machines, connection_rows, fabric_json
 from traceops.render.report.html import render_html
 from traceops.render.report.json import SCHEMA_PATH, to_json_object
 from traceops.render.report.terminal import print_report
@@ -70,7 +72,7 @@ def with_fabric(hosts: int = 1) -> Report:
 
 def fabric_of_schema(found: Fabric) -> None:
     wanted = {"$ref": "#/$defs/fabric", "$defs": SCHEMA["$defs"]}
-    jsonschema.validate(json.loads(json.dumps(fabric_json(found), allow_nan=False)), wanted)
+    jsonschema.validate(json.loads(msgspec.json.encode(fabric_json(found))), wanted)
 
 
 def test_the_fabric_is_as_published() -> None:
@@ -86,7 +88,7 @@ def test_the_fabric_is_as_published() -> None:
 def test_serial_numbers_stay_out_and_quotes_are_there() -> None:
     machine = nvswitch(2)
     found = replace(machine, gpus=tuple(replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in machine.gpus))
-    text = json.dumps(fabric_json(Fabric((found,), shm_log())))
+    text = msgspec.json.encode(fabric_json(Fabric((found,), shm_log()))).decode()
     assert "GPU-0" not in text and "via SHM/direct/direct" in text
 
 
@@ -114,26 +116,26 @@ def large(ranks: int, gpus: int = 8) -> NcclLog:
 def test_a_thousand_ranks_stay_small() -> None:
     log = large(1024)
     machines = tuple(nvswitch(8, f"node-{n}", numas=2, nics=8) for n in range(128))
-    text = json.dumps(fabric_json(Fabric(machines, log)))
+    text = msgspec.json.encode(fabric_json(Fabric(machines, log)))
     assert len(text) < 300_000
-    rows = connection_rows(log.communicators)
-    assert len(rows) <= MOST_ROWS and sum(one["count"] for one in rows) == 102_400
-    assert {one["from_host"] for one in rows} == {None}
+    rows = alike_connections(log.communicators)
+    assert len(rows) <= MOST_CONNECTIONS and sum(one.count for one in rows) == 102_400
+    assert {one.from_host for one in rows} == {None}
 
 
 def test_connections_of_few_hosts_name_them() -> None:
-    rows = connection_rows(large(128, 64).communicators)
-    hosts = {(one["from_host"], one["to_host"], one["within_host"]) for one in rows}
+    rows = alike_connections(large(128, 64).communicators)
+    hosts = {(one.from_host, one.to_host, one.within_host) for one in rows}
     assert ("node-0", "node-1", False) in hosts and ("node-0", "node-0", True) in hosts
-    assert sum(one["count"] for one in rows) == 12_800
+    assert sum(one.count for one in rows) == 12_800
 
 
 def test_connections_of_unknown_places_are_not_said_to_be_inside() -> None:
     log = NcclLog(
         (), communicators=(Communicator("x", 2, {}, (Connection(0, 1, "NET", "IB", 1, Quote("l", 1, "")),)),)
     )
-    (only,) = connection_rows(log.communicators)
-    assert only["within_host"] is None
+    (only,) = alike_connections(log.communicators)
+    assert only.within_host is None
     table = connections_table(log)
     assert table is not None and table.rows[0][1].css == "unknown"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 # From the nearest to the farthest. NV: NVLink, directly or through NVSwitch. XGMI: AMD's. C2C: between a
 # superchip's GPU and CPU. PIX: one PCIe switch. PXB: several. PHB: a PCIe host bridge. NODE: several host
@@ -17,7 +19,7 @@ class Quote:
     """A line of a file, as evidence. line: from 1. text: as it stands there, cut to 300 characters."""
 
     path: str
-    line: int
+    line: Annotated[int, Meta(ge=1)]
     text: str
 
 
@@ -80,7 +82,7 @@ class Nic:
     name: str | None = None
     kind: Literal["IB", "RoCE", "EFA", "Ethernet", "other"] | None = None
     numa: int | None = None
-    speed_gbs: float | None = None
+    speed_gbs: Annotated[float | None, Meta(description="One way.")] = None
     bonded: bool = False
     bus_id: str | None = None
     pcie: Pcie | None = None
@@ -115,10 +117,10 @@ class Measured:
     """
 
     op: str
-    gpus: tuple[int, ...]
-    bytes: int
+    gpus: Annotated[tuple[int, ...], Meta(description="As nvidia-smi counts; ranks on the CPU.")]
+    bytes: Annotated[int, Meta(ge=0)]
     time_us: float
-    busbw_gbs: float
+    busbw_gbs: Annotated[float, Meta(description="By nccl-tests' rules, 1e9 bytes.")]
     host: str | None = None
     backend: str = "nccl"
 

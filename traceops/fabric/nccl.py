@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from traceops.fabric.model import Machine, Quote
 
@@ -145,9 +147,9 @@ class Choice:
     op: str | None
     algorithm: str
     protocol: str
-    calls: int
-    least_bytes: int
-    most_bytes: int
+    calls: Annotated[int, Meta(ge=0)]
+    least_bytes: Annotated[int, Meta(ge=0)]
+    most_bytes: Annotated[int, Meta(ge=0)]
     quote: Quote
 
 

@@ -42,7 +42,7 @@ class Column:
     scale: float = 1.0
     apart: float = 0.0
     css: str = ""
-    make: Callable[[Mapping[str, Any]], Cell] | None = None
+    make: Callable[[Any], Cell] | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Table:
 def build_table(
     caption: str,
     columns: Sequence[Column],
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Any],
     *,
     note: str = "",
     summarize: Sequence[Mapping[str, Any]] = (),
@@ -142,7 +142,7 @@ def _without_parameters(text: str) -> str:
     return text
 
 
-def _column_cells(column: Column, rows: Sequence[Mapping[str, Any]]) -> list[Cell]:
+def _column_cells(column: Column, rows: Sequence[Any]) -> list[Cell]:
     if column.make is not None:
         return [column.make(row) for row in rows]
     if not column.number:

@@ -8,6 +8,7 @@ from typing import Any
 from traceops.core.rank_text import ranks_text
 from traceops.doctor.model import BAD, Checkup
 from traceops.doctor.settings import shell_lines
+from traceops.fabric.alike import alike_machines
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.host_names import same_host
 from traceops.fabric.model import Machine
@@ -32,7 +33,6 @@ from traceops.render.doctor.text import (
 )
 from traceops.render.report import detail_tables
 from traceops.render.report.fabric_html import connections_table, nccl_sentence
-from traceops.render.report.fabric_json import alike_machines
 from traceops.render.report.terms import COLUMNS
 from traceops.render.topology.figure import Figure, topology_figure
 from traceops.render.topology.shape import gbs_text, tried_ways, ways_on

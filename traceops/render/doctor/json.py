@@ -6,8 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from traceops.doctor.model import Checkup, Remedy
-from traceops.render.report.fabric_json import machine_json, nccl_json, reference_json
+from traceops.fabric.to_json import machine_json, nccl_json, reference_json
 from traceops.render.report.json import plain_json
 from traceops.version import __version__
 
@@ -25,7 +27,7 @@ def doctor_document(checkup: Checkup) -> dict[str, Any]:
             "backend": checkup.backend,
             "started_at": checkup.started_at,
             "seconds": checkup.seconds,
-            "machines": [machine_json(machine) for machine in checkup.machines],
+            "machines": [to_builtins(machine_json(machine)) for machine in checkup.machines],
             "looks": [asdict(look) for look in checkup.looks],
             "trials": [asdict(trial) for trial in checkup.trials],
             "measured": [asdict(one) for one in checkup.measured],
@@ -34,8 +36,8 @@ def doctor_document(checkup: Checkup) -> dict[str, Any]:
             "fallback": checkup.fallback,
             "findings": [asdict(finding) for finding in checkup.findings],
             "checks": [asdict(check) for check in checkup.checks],
-            "references": [reference_json(reference) for reference in checkup.references],
-            "nccl": None if checkup.log is None else nccl_json(checkup.log),
+            "references": [to_builtins(reference_json(reference)) for reference in checkup.references],
+            "nccl": None if checkup.log is None else to_builtins(nccl_json(checkup.log)),
             "problems": [{"file": file, "problem": said} for file, said in checkup.problems],
         }
     )

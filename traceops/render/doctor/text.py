@@ -10,12 +10,12 @@ from typing import get_args
 
 from traceops.core.rank_text import ranks_text
 from traceops.doctor.model import BAD, Change, Checkup, Level, Look, Remedy, Trial
+from traceops.fabric.alike import alike_connections, alike_machines
 from traceops.fabric.model import Machine, Measured, Quote
 from traceops.fabric.nccl import NcclLog
 from traceops.fabric.talks import way_text
 from traceops.render.cells import size
 from traceops.render.report.fabric_html import nccl_sentence
-from traceops.render.report.fabric_json import alike_machines, connection_rows
 from traceops.render.report.verdict import Verdict
 from traceops.render.topology.figure import count, description
 from traceops.render.topology.shape import gbs_text, shape_of
@@ -150,11 +150,11 @@ def read_text(checkup: Checkup) -> str:
 def log_text(log: NcclLog) -> str:
     """What NCCL made and which ways it took: 'P2P/CUMEM for 12 connections inside hosts', each one way."""
     ways: Counter[tuple[str, str]] = Counter()
-    for row in connection_rows(log.communicators):
-        way = way_text(row["transport"], row["detail"])
-        inside = row["within_host"]
+    for kind in alike_connections(log.communicators):
+        way = way_text(kind.transport, kind.detail)
+        inside = kind.within_host
         where = "" if inside is None else " inside hosts" if inside else " between hosts"
-        ways[way + ("/GDRDMA" if row["gdr"] else ""), where] += row["count"]
+        ways[way + ("/GDRDMA" if kind.gdr else ""), where] += kind.count
     took = [
         f"{way} for {number} connection{'' if number == 1 else 's'}{where}"
         for (way, where), number in ways.most_common(_MOST_NAMES)

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from traceops.fabric.alike import alike_connections, alike_machines
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.host_names import same_host
+from traceops.fabric.json_types import ConnectionJson
 from traceops.fabric.nccl import NcclLog
 from traceops.fabric.talks import talks, way_text
 from traceops.pipeline.report import Report
 from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, name, number, size
 from traceops.render.report.detail_tables import group_cell
-from traceops.render.report.fabric_json import alike_machines, connection_rows
 from traceops.render.report.terms import COLUMNS, TERMS
 from traceops.render.topology.figure import Figure, topology_figure
 from traceops.render.topology.shape import ways_on
@@ -74,14 +75,14 @@ def reference_table(report: Report) -> Table | None:
 
 def connections_table(log: NcclLog) -> Table | None:
     """How ranks are connected, equal connections counted; None where the log does not tell."""
-    rows = connection_rows(log.communicators)
+    rows = alike_connections(log.communicators)
     if not rows:
         return None
     columns = [
         Column("way", "Transport", number=False, make=lambda row: Cell(_way(row))),
         Column("where", "Between", number=False, make=_where),
-        Column("count", "Pairs of ranks", "each direction by itself", decimals=0),
-        Column("channels", "Channels", decimals=0),
+        Column("count", "Pairs of ranks", "each direction by itself", make=lambda row: number(row.count, 0)),
+        Column("channels", "Channels", make=lambda row: number(row.channels, 0)),
         Column("quote", "First said", number=False, make=_quote),
     ]
     if any(_gdr(row).text for row in rows):
@@ -177,23 +178,22 @@ def _percent(row: Mapping[str, Any]) -> Cell:
     return Cell(number(pct, 1).text, css="bar", colour=bar_fill(pct, TERMS["comm_transfer"].colour))
 
 
-def _way(row: Mapping[str, Any]) -> str:
-    return way_text(row["transport"], row["detail"])
+def _way(row: ConnectionJson) -> str:
+    return way_text(row.transport, row.detail)
 
 
-def _where(row: Mapping[str, Any]) -> Cell:
-    one, other = row["from_host"], row["to_host"]
-    if row["within_host"]:
+def _where(row: ConnectionJson) -> Cell:
+    one, other = row.from_host, row.to_host
+    if row.within_host:
         return Cell(f"GPUs of {one}" if one else "GPUs of one host")
-    if row["within_host"] is None:
+    if row.within_host is None:
         return Cell("–", "not known", "unknown")
     return Cell(f"{one} and {other}" if one and other else "hosts")
 
 
-def _gdr(row: Mapping[str, Any]) -> Cell:
-    return Cell("yes" if row["gdr"] else "no") if row["transport"] in ("NET", "COLLNET") else Cell("")
+def _gdr(row: ConnectionJson) -> Cell:
+    return Cell("yes" if row.gdr else "no") if row.transport in ("NET", "COLLNET") else Cell("")
 
 
-def _quote(row: Mapping[str, Any]) -> Cell:
-    quote = row["quote"]
-    return name(f"{quote['path']}:{quote['line']}  {quote['text']}", 100)
+def _quote(row: ConnectionJson) -> Cell:
+    return name(f"{row.quote.path}:{row.quote.line}  {row.quote.text}", 100)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
 
 from traceops.pipeline.report import Report
 from traceops.version import __version__
@@ -26,9 +27,9 @@ def to_json_object(report: Report) -> dict[str, Any]:
         hang = hang_object(report.hang)
     fabric: dict[str, Any] | None = None
     if report.fabric is not None:
-        from traceops.render.report.fabric_json import fabric_json
+        from traceops.fabric.to_json import fabric_json
 
-        fabric = fabric_json(report.fabric)
+        fabric = to_builtins(fabric_json(report.fabric))
     result: dict[str, Any] = plain_json(
         {
             "schema_version": SCHEMA_VERSION,

@@ -1,0 +1,169 @@
+"""The fabric's nouns as report.json and doctor.json hold them; no list grows with the ranks beyond a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
+
+from traceops.core.file_problem import file_problems
+from traceops.fabric.alike import alike_connections, alike_machines
+from traceops.fabric.fabric import Fabric
+from traceops.fabric.json_types import (
+    ChannelsJson,
+    CommunicatorJson,
+    FabricJson,
+    GpuJson,
+    MachineJson,
+    MachineOfRunJson,
+    NcclJson,
+    NcclSettingJson,
+    NetworkDeviceJson,
+    NetworkJson,
+    PathJson,
+    ReferenceJson,
+)
+from traceops.fabric.model import Gpu, Machine, Path, Quote, Reference
+from traceops.fabric.nccl import Communicator, NcclLog, Network
+
+MOST_MACHINES = 32  # different ones
+MOST_ROWS = 200  # of settings, communicators, quotes
+MOST_HOSTS = 2000
+_MOST_MEASURED = 2000
+
+T = TypeVar("T")
+
+
+def fabric_json(fabric: Fabric) -> FabricJson:
+    """What report.json says of a run's fabric."""
+    machines = alike_machines(fabric.machines)
+    return FabricJson(
+        machines=tuple(
+            _machine_of_run(machine, alike[:MOST_HOSTS]) for machine, alike in machines[:MOST_MACHINES]
+        ),
+        machines_left_out=sum(1 + len(alike) for _, alike in machines[MOST_MACHINES:]),
+        nccl=None if fabric.log is None else nccl_json(fabric.log),
+        graphs=fabric.graphs[:MOST_ROWS],
+        references=tuple(reference_json(reference) for reference in fabric.references[:MOST_MACHINES]),
+        problems=file_problems(fabric.problems[:MOST_ROWS]),
+    )
+
+
+def machine_json(machine: Machine) -> MachineJson:
+    """One machine: its devices, and its paths as a list. Serial numbers stay out."""
+    return MachineJson(
+        host=machine.host,
+        gpus=tuple(map(_gpu, machine.gpus)),
+        nics=machine.nics,
+        paths=_paths(machine),
+        sources=machine.sources,
+    )
+
+
+def reference_json(reference: Reference) -> ReferenceJson:
+    """Bandwidths that a machine gave at its best."""
+    return ReferenceJson(
+        host=reference.host,
+        gpu=reference.gpu,
+        topology=reference.topology,
+        measured_at=reference.measured_at,
+        measured=reference.measured[:_MOST_MEASURED],
+        settings=reference.settings,
+        source=reference.source,
+    )
+
+
+def nccl_json(log: NcclLog) -> NcclJson:
+    """What NCCL said in its log."""
+    return NcclJson(
+        files=log.files[:MOST_ROWS],
+        versions=log.nccl_versions,
+        cuda_driver=log.cuda_driver,
+        communicators=tuple(map(_communicator, log.communicators[:MOST_ROWS])),
+        communicators_left_out=max(len(log.communicators) - MOST_ROWS, 0),
+        connections=tuple(alike_connections(log.communicators)),
+        networks=_networks(log.networks)[:MOST_ROWS],
+        settings=tuple(
+            NcclSettingJson(one.name, one.value, one.quote)
+            for one in _once(log.settings, lambda one: (one.name, one.value))
+        ),
+        plugin_failures=_quotes(log.plugin_failures),
+        tuners=log.tuners,
+        choices=log.choices[:MOST_ROWS],
+        warnings=_quotes(log.warnings),
+    )
+
+
+def _machine_of_run(machine: Machine, alike: tuple[str, ...]) -> MachineOfRunJson:
+    return MachineOfRunJson(
+        host=machine.host,
+        gpus=tuple(map(_gpu, machine.gpus)),
+        nics=machine.nics,
+        paths=_paths(machine),
+        sources=machine.sources,
+        alike=alike,
+    )
+
+
+def _gpu(gpu: Gpu) -> GpuJson:
+    return GpuJson(
+        index=gpu.index,
+        name=gpu.name,
+        bus_id=gpu.bus_id,
+        numa=gpu.numa,
+        cpus=gpu.cpus,
+        pcie=gpu.pcie,
+        nvlinks=gpu.nvlinks,
+        nvlinks_down=gpu.nvlinks_down,
+        nvlink_gbs=gpu.nvlink_gbs,
+    )
+
+
+def _paths(machine: Machine) -> tuple[PathJson, ...]:
+    def joined(devices: tuple[str, str], path: Path) -> PathJson:
+        return PathJson(devices, path.kind, path.count, path.gbs)
+
+    return tuple(joined(devices, path) for devices, path in machine.paths.items())
+
+
+def _communicator(communicator: Communicator) -> CommunicatorJson:
+    hosts = {place.host for place in communicator.places.values() if place.host is not None}
+    return CommunicatorJson(
+        id=communicator.id,
+        size=communicator.size,
+        hosts=len(hosts) or None,
+        graphs=communicator.graphs,
+        channels=ChannelsJson(
+            communicator.coll_channels, communicator.nvls_channels, communicator.p2p_channels
+        ),
+    )
+
+
+def _networks(networks: Sequence[Network]) -> tuple[NetworkJson, ...]:
+    merged: dict[Hashable, tuple[Network, set[str], int]] = {}
+    for one in networks:
+        key = (one.plugin, one.devices, tuple(sorted(one.gdr.items())))
+        network, hosts, processes = merged.get(key, (one, set(), 0))
+        merged[key] = network, hosts | {one.host}, processes + 1
+    return tuple(
+        NetworkJson(
+            plugin=network.plugin,
+            devices=tuple(NetworkDeviceJson(number, name) for number, name in network.devices),
+            gdr=network.gdr,
+            hosts=len(hosts),
+            processes=processes,
+            quote=network.quote,
+        )
+        for network, hosts, processes in merged.values()
+    )
+
+
+def _quotes(quotes: Sequence[Quote]) -> tuple[Quote, ...]:
+    return _once(quotes, lambda quote: (quote.path, quote.line))
+
+
+def _once(things: Sequence[T], key: Callable[[T], Hashable]) -> tuple[T, ...]:
+    """The first of each key, as many as the document takes."""
+    found: dict[Hashable, T] = {}
+    for thing in things:
+        found.setdefault(key(thing), thing)
+    return tuple(found.values())[:MOST_ROWS]
