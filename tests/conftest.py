@@ -1,6 +1,31 @@
-"""Lets tests in every folder import generated_run, and keeps them off the cache."""
+"""What all tests share: what hypothesis draws, and no cache. Tests import the modules beside this file."""
+
+import os
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("same", derandomize=True, database=None, deadline=None, print_blob=True)
+settings.register_profile(
+    "explore", max_examples=100 * int(os.environ.get("TIMES", "10")), deadline=None, print_blob=True
+)
+settings.load_profile("same")  # make explore: --hypothesis-profile=explore
+
+
+def pytest_configure(config):
+    if config.getoption("--hypothesis-profile", None) in (None, "same"):
+        _draw_no_constants()
+
+
+def _draw_no_constants():
+    """Hypothesis also draws constants of the modules that are loaded: any number in our code changed the examples."""
+    try:
+        from hypothesis.internal.conjecture import providers
+    except ImportError:  # of another version
+        return
+    if hasattr(providers, "_get_local_constants"):
+        nothing = providers.Constants()
+        providers._get_local_constants = lambda: nothing
 
 
 @pytest.fixture(autouse=True, scope="session")

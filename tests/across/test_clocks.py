@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drawn import examples
 from generated_run import (
     ClockShift,
     Collective,
@@ -18,7 +19,7 @@ from generated_run import (
     summaries,
     tp_dp,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from measured_runs import BUILDERS, across, findings, hosts_of, program
 
@@ -28,7 +29,7 @@ from traceops.across.match import match_collectives
 from traceops.rules.clocks import judge_clocks
 
 LONG = Size(kernels=2, kernel_us=20_000, elements=1 << 24)  # steps of half a second, over which clocks drift
-FEW = settings(max_examples=30, deadline=None, derandomize=True)
+FEW = examples(30)
 
 
 def aligned(ranks, world, hosts=None):

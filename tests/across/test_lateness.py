@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drawn import examples
 from generated_run import (
     Collective,
     SlowCompute,
@@ -15,13 +16,13 @@ from generated_run import (
     simulate,
     tp_dp,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from measured_runs import BUILDERS, CAUSES, GPU_BOUND, HOST_BOUND, across, program, true_step
 
 from traceops.across.lateness import CAUSES as NAMES
 
-FEW = settings(max_examples=25, deadline=None, derandomize=True)
+FEW = examples(25)
 
 
 def caused(lateness, rank, cause):

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+from drawn import examples
 from generated_run import (
     ClockShift,
     Collective,
@@ -21,14 +22,14 @@ from generated_run import (
     summaries,
     tp_dp,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traceops.across.match import BEFORE_WINDOW, match_collectives
 
 BUILDERS = (ddp, fsdp2, hsdp, tp_dp)
 HOST_BOUND = Size(kernel_us=3.0, launch_us=10.0, elements=1 << 16)
-FEW = settings(max_examples=25, deadline=None, derandomize=True)
+FEW = examples(25)
 
 
 def match(run, style):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from drawn import examples
 from generated_run import (
     ClockShift,
     LoadInput,
@@ -19,7 +20,7 @@ from generated_run import (
     simulate,
     tp_dp,
 )
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 from measured_runs import (
     BUILDERS,
@@ -44,7 +45,7 @@ from traceops.across.replay.what_if import (
 )
 
 # A failure is not made smaller: every example is a run, and they are small.
-FEW = settings(max_examples=20, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
+FEW = examples(20, phases=[Phase.explicit, Phase.generate])
 
 
 @dataclass(frozen=True)

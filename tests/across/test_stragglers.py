@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from drawn import examples
 from generated_run import (
     Collective,
     Join,
@@ -26,7 +27,7 @@ from generated_run import (
     tp_dp,
     write_traces,
 )
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 from measured_runs import (
     BUILDERS,
@@ -51,7 +52,7 @@ from traceops.rules.comm_pattern import judge_late_start, judge_small
 from traceops.rules.stragglers import judge_stragglers
 from traceops.traces.discover import discover
 
-FEW = settings(max_examples=60, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
+FEW = examples(60, phases=[Phase.explicit, Phase.generate])
 
 
 def of_step(made, ranks, share):

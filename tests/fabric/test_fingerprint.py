@@ -6,7 +6,8 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traceops.fabric.fingerprint import fingerprint
@@ -64,7 +65,7 @@ def test_what_makes_another(other):
     assert fingerprint(other) != fingerprint(machine(nics=NICS))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60)
 @given(
     seed=st.randoms(use_true_random=False),
     kinds=st.lists(st.sampled_from(["NV", "PHB", "SYS"]), min_size=6, max_size=6),

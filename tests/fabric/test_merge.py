@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path as File
 
-from hypothesis import given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traceops.fabric.fingerprint import fingerprint
@@ -147,7 +148,7 @@ def test_hosts_in_one_file_stay_apart():
     }
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(40)
 @given(order=st.permutations(range(4)))
 def test_the_order_of_sources_does_not_matter_to_what_is_known(order):
     """Nothing that a source said is lost, and the fingerprint stays, whichever file came first."""

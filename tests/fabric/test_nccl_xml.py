@@ -7,7 +7,8 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traceops.core.errors import InputError
@@ -217,7 +218,7 @@ def test_a_file_that_is_not_there():
         read_topology_xml("nowhere.xml")
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@examples(80)
 @given(seed=st.integers(0, 2**32))
 def test_mutated_files_are_read_or_refused(tmp_path_factory, seed):
     chance = random.Random(seed)

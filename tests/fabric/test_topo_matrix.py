@@ -6,7 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traceops.core.errors import InputError
@@ -14,7 +15,7 @@ from traceops.fabric.readers.topo_matrix import looks_like_topo_matrix, read_top
 
 DATA = Path(__file__).parents[1] / "data" / "topology"
 MATRICES = sorted(DATA.glob("*.txt"))
-FEW = settings(max_examples=60, deadline=None, derandomize=True)
+FEW = examples(60)
 
 
 def read(name: str):

@@ -4,7 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from generated_run import (
@@ -56,7 +57,7 @@ def of(run, rank, label, step=3):
 # Laws
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(40)
 @given(
     st.sampled_from(BUILDERS), st.sampled_from([2, 4, 8]), st.integers(0, 99), st.booleans(), st.booleans()
 )
@@ -78,7 +79,7 @@ def test_streams_run_in_order_and_nothing_starts_before_its_launch(builder, rank
         assert (np.diff(rank.edges) > 0).all()
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(40)
 @given(st.sampled_from(BUILDERS), st.sampled_from([2, 4, 8, 16]), st.integers(0, 99))
 def test_a_collective_ends_everywhere_a_transfer_after_its_last_member(builder, ranks, seed):
     run = simulate(builder(), ranks, seed=seed)

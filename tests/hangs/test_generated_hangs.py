@@ -4,8 +4,9 @@ import random
 from pathlib import Path
 
 import pytest
+from drawn import examples
 from generated_hang import Fault, Job, Step, dumps, random_job, run, write
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traceops.hangs.diagnose import diagnose
@@ -67,7 +68,7 @@ def messages_done(job: Job) -> bool:
     return any(now == "completed" and job.steps[index].p2p for (_, index), now in job.state.items())
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     seed=st.integers(0, 10**9),
     kind=st.sampled_from(sorted(RULES)),

@@ -6,7 +6,8 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traceops.measure.hta_bridge import tables_by_hta
@@ -97,7 +98,7 @@ def traces(draw):
     return random.sample(rows, len(rows)) if draw(st.booleans()) else sorted(rows, key=lambda row: row[2])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(traces())
 def test_tables_of_generated_traces_are_those_of_htas_own_code(rows):
     trace = trace_of(rows)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn import examples
 from events_builder import BACKWARD, MAIN, build, call, kernel, note, step
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from slow_ledger import slow_ledger
 
@@ -102,7 +103,7 @@ def traces(draw):
     return build(draw(st.permutations(rows)))
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(traces())
 def test_any_ledger_adds_up_and_equals_the_painted_one(events):
     steps, ledger = measure(events)
@@ -130,7 +131,7 @@ def cpu_traces(draw):
     return build(draw(st.permutations(rows)))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(cpu_traces())
 def test_any_ledger_without_a_gpu_adds_up(events):
     steps, ledger = measure(events)

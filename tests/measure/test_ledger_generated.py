@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from drawn import examples
 from generated_run import (
     ClockShift,
     LateWindow,
@@ -25,7 +26,7 @@ from generated_run import (
     trace_edges,
     write_traces,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from slow_ledger import slow_ledger
 
@@ -36,7 +37,7 @@ from traceops.measure.steps import find_steps
 from traceops.traces.kineto import load_trace
 
 HOST_BOUND = Size(kernel_us=3.0, launch_us=10.0, elements=1 << 16)
-FEW = settings(max_examples=25, deadline=None, derandomize=True)
+FEW = examples(25)
 
 
 @st.composite

@@ -5,7 +5,8 @@ import json
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from drawn import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from json_reference import loaded_rows
 from trace_text import document, event
@@ -270,7 +271,7 @@ def test_metadata_of_odd_types_or_damaged_does_not_cost_the_events(load):
             assert any("metadata" in line for line in trace.damage)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     at=st.integers(0, 3000),
     junk=st.binary(max_size=30),

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from drawn import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from json_reference import COMM_KEYS, loaded_rows, read_bytes, reference_rows
 from trace_text import document, event
@@ -125,7 +126,7 @@ def test_absolute_times_stay_exact_beside_a_damaged_event(load, chunk):
     ),
     fraction=st.integers(0, 999),
 )
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_times_of_any_size_are_exact_to_the_nanosecond(load, times, fraction):
     times.sort(reverse=True)
     trace = load(document([event(ts=f"{us}.{fraction:03}") for us in times]))
@@ -240,7 +241,7 @@ def _spaced(value, gaps, escape):
     return json.dumps(value, ensure_ascii=escape)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=documents(), chunk=st.sampled_from([1, 3, 17, 1000]))
 def test_any_layout_gives_the_rows_of_json_loads(load, text, chunk):
     trace = load(text, chunk)
@@ -248,7 +249,7 @@ def test_any_layout_gives_the_rows_of_json_loads(load, text, chunk):
     assert loaded_rows(trace.events) == reference_rows(text)[0]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=documents(latest_base=0), chunk=st.sampled_from([3, 1000]), data=st.data())
 def test_a_file_cut_anywhere_gives_the_rows_before_the_cut(load, text, chunk, data):
     encoded = text.encode()

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from drawn import examples
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 from json_reference import read_bytes
 from trace_text import document, event
@@ -130,7 +131,7 @@ def events(draw):
     st.booleans(),
 )
 @example(["5", "[]", "null", '"x"', "{}", event()], ", ", False)
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(600, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_on_generated_events(load, texts, separator, absolute):
     first = [event(ts="1712195495406752.797")] if absolute else []
     assert_same(load, document([*first, *texts, event()], separator))
@@ -141,7 +142,7 @@ def test_on_generated_events(load, texts, separator, absolute):
     st.integers(0, 10**6),
     st.sampled_from([None, 7, 64]),
 )
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_on_bytes_put_into_events(load, pieces, seed, chunk):
     data = bytearray(
         document(
