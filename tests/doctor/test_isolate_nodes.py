@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from paper_machine import PaperMachine
-from test_nodes import free_port
+from ports import free_port
 
 from traceops.doctor.checkup import Checkup
 from traceops.doctor.nodes import Nodes, Seat, meet

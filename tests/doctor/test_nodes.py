@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from ports import free_port
 
 from traceops.core.errors import UsageError
 from traceops.doctor.nodes import NodeError, Nodes, Seat, expand_nodes, find_seat, meet
 from traceops.fabric.model import Machine, Path
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
 
 TORCHRUN = {
     "RANK": "8", "LOCAL_RANK": "0", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "1",

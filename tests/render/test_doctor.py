@@ -6,13 +6,13 @@ import csv
 import io
 import json
 import math
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from html_page import Page
 from plotly_schema import drawn
 from sample_doctor import (
     beyond_help,
@@ -26,7 +26,6 @@ from sample_doctor import (
 )
 from sample_fabric import shm_log, sweep
 from sample_report import HOSTILE
-from test_html import Page
 
 from traceops.core.errors import InputError
 from traceops.doctor.model import Checkup, Look, Trial
@@ -381,30 +380,22 @@ def test_numbers_that_are_none_are_null() -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1400])
-def test_pages_fit_and_say_nothing_in_a_browser(tmp_path: Path, width: int) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium")
+def test_pages_fit_and_say_nothing_in_a_browser(browser: Any, tmp_path: Path, width: int) -> None:
     said: list[str] = []
-    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
     inside = "b => { const g = b.parentNode.querySelector('rect').getBBox(), t = b.getBBox();"
     inside += " return t.x >= g.x && t.x + t.width <= g.x + g.width && t.y + t.height <= g.y + g.height }"
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        tab = browser.new_context(offline=True, viewport={"width": width, "height": 900}).new_page()
-        tab.on("console", lambda message: said.append(message.text))
-        tab.on("pageerror", lambda error: said.append(str(error)))
-        for name in ("eight", "broken", "cpu_only", "hostile"):
-            (path,) = write_doctor(ALL[name], tmp_path / name, ("html",))
-            tab.goto(path.as_uri())
-            assert not tab.evaluate(
-                "document.documentElement.scrollWidth > document.documentElement.clientWidth"
-            ), name
-            assert tab.locator("svg.topo:visible").count() == 1
-            for text in tab.locator("svg.topo:visible g text").element_handles():
-                assert text.evaluate(inside), (name, text.text_content())
-        browser.close()
+    tab = browser.new_context(offline=True, viewport={"width": width, "height": 900}).new_page()
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    for name in ("eight", "broken", "cpu_only", "hostile"):
+        (path,) = write_doctor(ALL[name], tmp_path / name, ("html",))
+        tab.goto(path.as_uri())
+        assert not tab.evaluate(
+            "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+        ), name
+        assert tab.locator("svg.topo:visible").count() == 1
+        for text in tab.locator("svg.topo:visible g text").element_handles():
+            assert text.evaluate(inside), (name, text.text_content())
     assert said == []
 
 

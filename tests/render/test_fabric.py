@@ -11,9 +11,9 @@ from pathlib import Path
 import jsonschema
 import msgspec
 import pytest
+from html_page import Page
 from sample_fabric import fabric, nvswitch, shm_log
 from sample_report import HOSTILE, sample_report
-from test_html import Page
 
 from traceops.core.findings import Evidence, Finding
 from traceops.fabric.alike import MOST_CONNECTIONS, alike_connections, alike_machines

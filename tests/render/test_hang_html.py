@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from html_page import Page
 from sample_hang import HOSTILE, dead_with_log, many, mismatch, nobody_waits, skipped, two_roots
 from sample_report import sample_report
-from test_html import Page
 
 from traceops.core.findings import Evidence
 from traceops.hangs.model import Diagnosis
@@ -127,31 +127,19 @@ def test_summary_with_evidence_but_no_cause_keeps_its_own_verdict() -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [400, 1400])
-def test_page_fits_and_says_nothing_in_a_browser(tmp_path: Path, width: int) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium")
+def test_page_fits_and_says_nothing_in_a_browser(browser: Any, tmp_path: Path, width: int) -> None:
     said: list[str] = []
-    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        tab = browser.new_context(offline=True, viewport={"width": width, "height": 900}).new_page()
-        tab.on("console", lambda message: said.append(message.text))
-        tab.on("pageerror", lambda error: said.append(str(error)))
-        for number, diagnosis in enumerate((skipped(text=HOSTILE), two_roots(), many())):
-            path = tmp_path / f"hang_{number}.html"
-            path.write_text(render_hang_html(diagnosis, [], []), encoding="utf-8", errors="replace")
-            tab.goto(path.as_uri())
-            assert not tab.evaluate(
-                "document.documentElement.scrollWidth > document.documentElement.clientWidth"
-            )
-            assert tab.locator("svg.waits:visible").count() == 1
-            inside = "b => { const g = b.parentNode.querySelector('rect').getBBox(), t = b.getBBox();"
-            inside += (
-                " return t.x >= g.x && t.x + t.width <= g.x + g.width && t.y + t.height <= g.y + g.height }"
-            )
-            for text in tab.locator("svg.waits:visible .node text").element_handles():
-                assert text.evaluate(inside), text.text_content()
-        browser.close()
+    tab = browser.new_context(offline=True, viewport={"width": width, "height": 900}).new_page()
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    for number, diagnosis in enumerate((skipped(text=HOSTILE), two_roots(), many())):
+        path = tmp_path / f"hang_{number}.html"
+        path.write_text(render_hang_html(diagnosis, [], []), encoding="utf-8", errors="replace")
+        tab.goto(path.as_uri())
+        assert not tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+        assert tab.locator("svg.waits:visible").count() == 1
+        inside = "b => { const g = b.parentNode.querySelector('rect').getBBox(), t = b.getBBox();"
+        inside += " return t.x >= g.x && t.x + t.width <= g.x + g.width && t.y + t.height <= g.y + g.height }"
+        for text in tab.locator("svg.waits:visible .node text").element_handles():
+            assert text.evaluate(inside), text.text_content()
     assert said == []

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from html_page import Page
 from plotly_schema import drawn
 from sample_captures import capture, commit_of, with_level
-from test_html import Page
 
 from traceops.baseline.history import histories, samples_of
 from traceops.baseline.store import Problem, save, scan
@@ -104,26 +103,18 @@ def test_what_came_from_a_store_stays_text(tmp_path: Path) -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [400, 1400])
-def test_the_page_draws_fits_and_says_nothing_in_a_browser(tmp_path: Path, width: int) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium")
+def test_the_page_draws_fits_and_says_nothing_in_a_browser(browser: Any, tmp_path: Path, width: int) -> None:
     reports = with_level([50.0] * 15 + [55.0] * 10)
     reports[3]["run"]["git"]["commit"] = HOSTILE
     out = written(tmp_path, [(report, name) for report in reports for name in ("gpt", HOSTILE)], "inline")
     said: list[str] = []
-    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        tab = browser.new_context(offline=True, viewport={"width": width, "height": 900}).new_page()
-        tab.on("console", lambda message: said.append(message.text))
-        tab.on("pageerror", lambda error: said.append(str(error)))
-        tab.goto((out / "history.html").as_uri())
-        tab.wait_for_function(
-            "document.querySelectorAll('.chart').length == document.querySelectorAll('.chart[data-drawn]').length"
-        )
-        assert tab.locator(".chart .scatterlayer").count() == 12
-        assert not tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
-        browser.close()
+    tab = browser.new_context(offline=True, viewport={"width": width, "height": 900}).new_page()
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.goto((out / "history.html").as_uri())
+    tab.wait_for_function(
+        "document.querySelectorAll('.chart').length == document.querySelectorAll('.chart[data-drawn]').length"
+    )
+    assert tab.locator(".chart .scatterlayer").count() == 12
+    assert not tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
     assert said == []

@@ -6,14 +6,13 @@ import base64
 import hashlib
 import json
 import re
-import shutil
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from html_page import Page
 from sample_report import HOSTILE, LATE, sample_report
 
 from traceops.core.findings import Check
@@ -23,42 +22,6 @@ from traceops.render.cells import Column, build_table, number, short_name, size
 from traceops.render.page import script_json
 from traceops.render.report.html import render_html
 from traceops.render.report.verdict import verdict
-
-_VOID = {"meta", "link", "br", "img", "input", "hr"}
-
-
-class Page(HTMLParser):
-    """Elements with their attributes and text, and whether every element was closed in order."""
-
-    def __init__(self, text: str | bytes) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[tuple[tuple[str, ...], str]] = []
-        self.open: list[str] = []
-        self.mismatched: list[str] = []
-        self.feed(text if isinstance(text, str) else text.decode())
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in _VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        if not self.open or self.open.pop() != tag:
-            self.mismatched.append(tag)
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append((tuple(self.open), data))
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.elements if name == tag]
-
-    def text(self) -> str:
-        return "".join(data for path, data in self.texts if not {"script", "style"} & set(path))
-
-    def scripts(self) -> list[str]:
-        return [data for path, data in self.texts if path[-1:] == ("script",)]
 
 
 @pytest.fixture(scope="module")
@@ -258,32 +221,24 @@ def test_long_names_are_shortened_to_what_tells_kernels_apart() -> None:
 
 
 @pytest.mark.browser
-def test_page_works_offline_in_a_browser(tmp_path: Path) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium")
+def test_page_works_offline_in_a_browser(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "summary.html"
     path.write_bytes(render_html(sample_report()))
     said: list[Any] = []
     asked: list[str] = []
-    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        context = browser.new_context(offline=True, viewport={"width": 800, "height": 900})
-        tab = context.new_page()
-        tab.on("console", lambda message: said.append(message.text) if message.type != "log" else None)
-        tab.on("pageerror", lambda error: said.append(str(error)))
-        tab.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
-        tab.on("request", lambda request: asked.append(request.url))
-        tab.goto(path.as_uri())
-        tab.wait_for_selector("#chart-idle[data-drawn]")
-        tab.wait_for_selector("#chart-bandwidth[data-drawn]")
-        drawn = tab.locator(".chart[data-drawn]").count()
-        bars = tab.locator("#chart-ledger .bars .point path").count()
-        tab.wait_for_selector("#chart-ledger .legend")
-        too_wide = tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
-        browser.close()
+    context = browser.new_context(offline=True, viewport={"width": 800, "height": 900})
+    tab = context.new_page()
+    tab.on("console", lambda message: said.append(message.text) if message.type != "log" else None)
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.goto(path.as_uri())
+    tab.wait_for_selector("#chart-idle[data-drawn]")
+    tab.wait_for_selector("#chart-bandwidth[data-drawn]")
+    drawn = tab.locator(".chart[data-drawn]").count()
+    bars = tab.locator("#chart-ledger .bars .point path").count()
+    tab.wait_for_selector("#chart-ledger .legend")
+    too_wide = tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
     assert said == []
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
     assert bars >= 4 * 3

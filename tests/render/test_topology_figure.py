@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
+from html_page import Page
 from sample_fabric import (
     dgx1,
     no_gpu,
@@ -18,7 +19,6 @@ from sample_fabric import (
     with_narrow,
 )
 from sample_report import HOSTILE
-from test_html import Page
 
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Measured, Nic, Path, Quote

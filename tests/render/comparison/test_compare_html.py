@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from html_page import Page
 from plotly_schema import drawn
 from sample_comparison import many_changes, sample_comparison, single_captures, waived
-from test_html import Page
 
 from traceops.compare.model import Comparison
 from traceops.render.comparison.figures import interval_figure, steps_figure, waterfall_figure
@@ -151,27 +151,17 @@ def test_many_steps_are_thinned_out() -> None:
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [420, 1300])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_page_works_offline_in_a_browser(tmp_path: Path, width: int, scheme: str) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium")
+def test_page_works_offline_in_a_browser(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
     path = tmp_path / "compare.html"
     path.write_bytes(render_comparison_html(sample_comparison()))
     said: list[str] = []
-    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        context = browser.new_context(
-            offline=True, viewport={"width": width, "height": 900}, color_scheme=scheme
-        )
-        tab = context.new_page()
-        tab.on("console", lambda message: said.append(message.text) if message.type != "log" else None)
-        tab.on("pageerror", lambda error: said.append(str(error)))
-        tab.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
-        tab.goto(path.as_uri())
-        for chart in ("intervals", "waterfall", "steps"):
-            tab.wait_for_selector(f"#chart-{chart}[data-drawn]")
-        too_wide = tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
-        browser.close()
+    context = browser.new_context(offline=True, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    tab = context.new_page()
+    tab.on("console", lambda message: said.append(message.text) if message.type != "log" else None)
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
+    tab.goto(path.as_uri())
+    for chart in ("intervals", "waterfall", "steps"):
+        tab.wait_for_selector(f"#chart-{chart}[data-drawn]")
+    too_wide = tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
     assert said == [] and not too_wide

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from ports import free_port
 from torch import Tensor, nn
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
@@ -273,12 +273,6 @@ def rank_main(rank: int, world_size: int, port: int, folder: str) -> None:
     results = run_all(world_size)
     Path(folder, f"rank_{rank}.pkl").write_bytes(pickle.dumps(results))
     dist.destroy_process_group()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @cache

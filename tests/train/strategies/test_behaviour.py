@@ -8,7 +8,8 @@ from copy import deepcopy
 import pytest
 import torch
 import torch.distributed as dist
-from strategy_cases import CPU, FSDP2, FSDP2_ON_CPU, NAMES, OPTIMIZERS, Tiny, free_port, result_of
+from ports import free_port
+from strategy_cases import CPU, FSDP2, FSDP2_ON_CPU, NAMES, OPTIMIZERS, Tiny, result_of
 from torch import Tensor, nn
 
 from traceops.core.errors import UsageError
