@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
+from traceops.core.rule import Verdict
 from traceops.doctor.checkup import Checkup, Options, Tools, check_up
 from traceops.doctor.job import Job
 from traceops.doctor.model import Look, Outcome, PairState, Trial
 from traceops.doctor.nodes import Nodes, Seat
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Measured, Path
-from traceops.rules.findings import Verdict
 
 Way = tuple[str, float]  # the transport NCCL takes and an all-reduce's bus bandwidth over it, GB/s
 NVLINK: Way = ("P2P/CUMEM", 350.0)

@@ -8,7 +8,7 @@ from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Measured, Nic, Path, Pcie, Quote
 from traceops.fabric.nccl import Communicator, Connection, NcclLog, NcclSetting, Network, NetworkEvent, Place
-from traceops.rules.fabric import TOPOLOGY_RULES, judge_fabric
+from traceops.rules.fabric import RULES, judge_fabric
 
 
 def quote(text, line=1, path="nccl.log"):
@@ -67,7 +67,7 @@ def test_without_evidence_nothing_is_judged_and_that_is_said():
         for verdict in judge_fabric(fabric):
             assert not verdict.findings
             assert "nvidia-smi topo -m" in verdict.not_evaluated
-    assert tuple(verdicts(None)) == TOPOLOGY_RULES
+    assert tuple(verdicts(None)) == tuple(rule.id for rule in RULES)
 
 
 def test_a_healthy_host_on_nvlink_has_no_finding():

@@ -5,7 +5,7 @@ import pytest
 from traceops.fabric.alike import alike_connections
 from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.discover import named_fabric
-from traceops.rules.fabric import TOPOLOGY_RULES, judge_fabric
+from traceops.rules.fabric import RULES, judge_fabric
 
 H100 = "NVIDIA H100 80GB HBM3"
 MATRIX = """\tGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
@@ -46,7 +46,7 @@ def fired(folder, *, hosts=("a", "b"), proxied=True, matrix=MATRIX):
     (folder / "topo.txt").write_text(matrix)
     fabric = named_fabric([folder])
     found = judge_fabric(fabric, Circumstances(device=H100))
-    assert {verdict.rule for verdict in found} == set(TOPOLOGY_RULES)
+    assert {verdict.rule for verdict in found} == {rule.id for rule in RULES}
     return fabric, {v.rule: [(f.severity, f.message) for f in v.findings] for v in found if v.findings}
 
 

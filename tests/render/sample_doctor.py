@@ -9,7 +9,7 @@ from sample_fabric import no_gpu, nvswitch, pair_sweep, sweep, two_l4, with_narr
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.doctor.model import Change, Checkup, Look, PairState, Remedy, Trial
 from traceops.fabric.model import Measured, Reference
-from traceops.rules.findings import RULES
+from traceops.rules.registry import RULES
 
 HOST = "node-1"
 LOOKS = (

@@ -9,7 +9,7 @@ from sample_cross import cross_tables
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.measure.ledger import BUCKETS
 from traceops.pipeline.report import Report
-from traceops.rules.findings import RULES
+from traceops.rules.registry import RULES
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028'\"&<b>"
 LATE = 1  # the rank that is late for its input

@@ -10,12 +10,14 @@ import jsonschema
 import pytest
 
 from traceops.core.errors import InputError
+from traceops.core.rule import JudgedBy
 from traceops.pipeline.analyze import analyze
 from traceops.render import write_report
 from traceops.render.report.csv import CSV_FILES, render_csv_files
 from traceops.render.report.json import SCHEMA_PATH, render_json, to_json_object
 from traceops.rules.docs import rules_markdown
-from traceops.rules.findings import RULES, finding
+from traceops.rules.registry import RULES
+from traceops.rules.validity import MISSING_RANKS
 
 DATA = Path(__file__).parents[1] / "data"
 SCHEMA = json.loads(SCHEMA_PATH.read_text())
@@ -99,12 +101,12 @@ def test_failed_write_leaves_the_old_file(report, tmp_path, monkeypatch):
 
 def test_no_evidence_no_finding():
     with pytest.raises(ValueError, match="needs evidence"):
-        finding("TO-V001", "info", "high", "something", [])
+        MISSING_RANKS.finding("info", "high", "something", [])
 
 
 def test_rules_are_unique_and_documented():
     assert len({rule.id for rule in RULES}) == len(RULES)
-    assert all(rule.advice and rule.how for rule in RULES if rule.judged)
+    assert all(rule.advice and rule.fires for rule in RULES if rule.judged_by is not JudgedBy.NOBODY)
 
 
 def test_docs_of_the_rules_are_fresh():

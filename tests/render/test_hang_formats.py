@@ -13,12 +13,13 @@ import pytest
 from sample_hang import HOSTILE, dead_with_log, many, mismatch, nobody_waits, skipped, two_roots
 from sample_report import sample_report
 
+from traceops.core.rule import Verdict
 from traceops.hangs.model import Diagnosis
 from traceops.render.hang.json import SCHEMA_PATH, hang_document, hang_object
 from traceops.render.report.csv import HANG_CSV_FILES, render_hang_csv_files
 from traceops.render.report.json import SCHEMA_PATH as REPORT_SCHEMA_PATH
 from traceops.render.report.json import json_text, plain_json, render_json
-from traceops.rules.findings import Verdict, checks
+from traceops.rules.results import checks
 
 SCHEMA = json.loads(SCHEMA_PATH.read_text())
 REPORT_SCHEMA = json.loads(REPORT_SCHEMA_PATH.read_text())

@@ -12,20 +12,21 @@ from sample_hang import HOSTILE, dead_with_log, many, mismatch, nobody_waits, sk
 from sample_report import sample_report
 
 from traceops.core.findings import Evidence
+from traceops.core.rule import Verdict
 from traceops.hangs.model import Diagnosis
 from traceops.render.hang.html import render_hang_html
 from traceops.render.hang.text import hang_sentence
 from traceops.render.report.html import render_html
 from traceops.render.report.verdict import verdict
-from traceops.rules.findings import Verdict, checks, finding
+from traceops.rules.registry import BY_ID
+from traceops.rules.results import checks
 
 ALL = (skipped(), two_roots(), mismatch(), dead_with_log(), nobody_waits(), nobody_waits(4, 0), many())
 
 
 def page(diagnosis: Diagnosis) -> Page:
     findings = [
-        finding(
-            root.rule,
+        BY_ID[root.rule].finding(
             "error",
             root.confidence,
             root.message,

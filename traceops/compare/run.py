@@ -25,9 +25,8 @@ from traceops.core.errors import UsageError
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.core.rank_text import who
 from traceops.measure.ledger import BUCKETS
-from traceops.rules.findings import finding
+from traceops.rules.regression import REGRESSED
 
-RULE = "TO-R001"
 _LARGE_PCT = 20.0  # of the step
 
 
@@ -227,8 +226,7 @@ def _regression(row: MetricChange, explanations: Sequence[Any]) -> Finding:
     sure = row.p is None or (row.p < 0.01 and row.low_pct is not None)
     because = f" {explanations[0].text[:1].upper()}{explanations[0].text[1:]}." if explanations else ""
     value = None if pct is None or not math.isfinite(pct) else round(pct, 3)
-    return finding(
-        RULE,
+    return REGRESSED.finding(
         "error",
         "high" if sure else "medium",
         f"{row.label}: {values_text(row)}.{because}",
@@ -244,8 +242,8 @@ def _regression(row: MetricChange, explanations: Sequence[Any]) -> Finding:
 def _check(rows: Sequence[MetricChange], verdict: str) -> Check:
     regressed = [row.label for row in rows if row.outcome == "regression"]
     if regressed:
-        return Check(RULE, "fired", ", ".join(regressed))
+        return Check(REGRESSED.id, "fired", ", ".join(regressed))
     step = metric_of(rows, "step_time")
     if verdict == "inconclusive":
-        return Check(RULE, "not_evaluated", f"step time: {step.reason if step else 'not known'}")
-    return Check(RULE, "clear", "no gated metric is worse beyond its threshold and beyond noise")
+        return Check(REGRESSED.id, "not_evaluated", f"step time: {step.reason if step else 'not known'}")
+    return Check(REGRESSED.id, "clear", "no gated metric is worse beyond its threshold and beyond noise")

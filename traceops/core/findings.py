@@ -55,3 +55,12 @@ class Check:
     rule: str
     status: Status
     reason: str = ""
+
+
+def severity_of(value: float, info: float, warning: float, error: float = float("inf")) -> Severity | None:
+    """The severity that a value reaches, None below all bounds."""
+    if value >= error:
+        return "error"
+    if value >= warning:
+        return "warning"
+    return "info" if value >= info else None

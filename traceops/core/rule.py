@@ -1,24 +1,92 @@
-"""What a rule is: documented data, apart from the code that judges it."""
+"""What a rule is: documented data that makes its own findings and verdicts, apart from the code that judges it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
+
+from traceops.core.findings import Confidence, Evidence, Finding, Severity
+
+
+class JudgedBy(Enum):
+    """Which command judges a rule; ANALYZE also where doctor or diagnose judge it too."""
+
+    ANALYZE = "analyze"
+    COMPARE = "compare"
+    DOCTOR = "doctor"
+    NOBODY = "nobody"  # the id is reserved
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one rule's judge says: findings, or why there are none. `rule` is the rule's id.
+
+    `not_evaluated` (why) counts only where there are no findings, `clear` (why) only where neither is given.
+    """
+
+    rule: str
+    findings: tuple[Finding, ...] = ()
+    not_evaluated: str = ""
+    clear: str = ""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A documented rule; `judged` is False while no command judges it yet.
+    """A documented rule. `id` is a contract: it never changes its meaning.
 
-    `by_cause` is the advice for findings with that cause, in place of `advice`.
+    `fires` says when, `advice` what to do about it; `by_cause` is the advice for findings with that cause, in
+    place of `advice`.
     """
 
     id: str
     title: str
-    advice: str
-    judged: bool = False
-    how: str = ""
+    fires: str = ""
+    advice: str = ""
     by_cause: tuple[tuple[str, str], ...] = ()
+    judged_by: JudgedBy = JudgedBy.ANALYZE
 
     def advice_for(self, cause: str | None) -> str:
         """What to do about a finding with this cause."""
         return dict(self.by_cause).get(cause or "", self.advice)
+
+    def finding(
+        self,
+        severity: Severity,
+        confidence: Confidence,
+        message: str,
+        evidence: Sequence[Evidence],
+        *,
+        ranks: Sequence[int] = (),
+        steps: Sequence[int] = (),
+        impact_ms: float | None = None,
+        cause: str | None = None,
+    ) -> Finding:
+        """A finding of this rule, with its title and advice. Raises ValueError without evidence."""
+        if not evidence:
+            raise ValueError(f"{self.id}: a finding needs evidence")
+        return Finding(
+            rule=self.id,
+            severity=severity,
+            confidence=confidence,
+            title=self.title,
+            message=message,
+            evidence=tuple(evidence),
+            ranks=tuple(ranks),
+            steps=tuple(steps),
+            impact_ms=impact_ms,
+            cause=cause,
+            advice=self.advice_for(cause),
+        )
+
+    def verdict(self, *findings: Finding, clear: str = "", not_evaluated: str = "") -> Verdict:
+        """The findings, or, where there are none, why the rule was not evaluated or else is clear."""
+        return Verdict(self.id, findings, not_evaluated, clear)
+
+    def not_evaluated(self, why: str) -> Verdict:
+        """The verdict of a judge that has not what it needs."""
+        return Verdict(self.id, not_evaluated=why)
+
+    def clear(self, why: str) -> Verdict:
+        """The verdict of a judge that looked and found nothing wrong."""
+        return Verdict(self.id, clear=why)

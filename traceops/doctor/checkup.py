@@ -12,6 +12,7 @@ from typing import Literal
 from traceops.capture.environment import printable
 from traceops.core.errors import UsageError
 from traceops.core.findings import Finding
+from traceops.core.rule import Verdict
 from traceops.doctor.conclusions import conclusions
 from traceops.doctor.course import Course
 from traceops.doctor.job import Backend
@@ -27,7 +28,7 @@ from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.fingerprint import fingerprint
 from traceops.fabric.model import Machine, Reference
-from traceops.rules.findings import Verdict, judged_checks, most_important_first
+from traceops.rules.results import judged_checks, most_important_first
 
 BUDGET_S = 165.0  # for tests: with looking and the last job's end within three minutes
 

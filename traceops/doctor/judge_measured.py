@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceops.core.findings import Evidence, Finding
+from traceops.core.findings import Evidence, Finding, severity_of
+from traceops.core.rule import Verdict
 from traceops.doctor.assess import (
     FAR_BELOW,
     OF_ITS_PAST,
@@ -17,7 +18,7 @@ from traceops.doctor.assess import (
 )
 from traceops.fabric.host_names import same_host
 from traceops.fabric.model import Machine, Measured
-from traceops.rules.findings import Verdict, finding, severity_of
+from traceops.rules.bandwidth import LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS
 
 _ERROR_PCT = 10.0  # of the reference, as in a trace
 
@@ -50,12 +51,12 @@ def _judge_low(of_host: Sequence[tuple[Machine, list[Measured]]], before: Measur
         else:
             found.append(_low(large, machine, gbs, what, bound, share))
     if found or said:
-        return Verdict("TO-C001", tuple(found), clear="; ".join(said))
+        return LOW_BANDWIDTH.verdict(*found, clear="; ".join(said))
     if unknown:
-        return Verdict(
-            "TO-C001", not_evaluated=f"what this machine should give is not known; {'; '.join(unknown)}"
+        return LOW_BANDWIDTH.not_evaluated(
+            f"what this machine should give is not known; {'; '.join(unknown)}"
         )
-    return Verdict("TO-C001", not_evaluated="no all-reduce was measured")
+    return LOW_BANDWIDTH.not_evaluated("no all-reduce was measured")
 
 
 def _expected(large: Measured, machine: Machine, before: Measured | None) -> list[tuple[float, str, float]]:
@@ -72,8 +73,7 @@ def _expected(large: Measured, machine: Machine, before: Measured | None) -> lis
 def _low(large: Measured, machine: Machine, gbs: float, what: str, bound: float, share: float) -> Finding:
     severity = severity_of(-share, -bound, -bound, -_ERROR_PCT) or "warning"
     where = f" on {machine.host}" if machine.host else ""
-    return finding(
-        "TO-C001",
+    return LOW_BANDWIDTH.finding(
         severity,
         "high",
         f"An all-reduce of {large.bytes / 1e6:.0f} MB over {len(large.gpus)} GPUs{where} moves {large.busbw_gbs:.4g} "
@@ -101,8 +101,7 @@ def _judge_pairs(of_host: Sequence[tuple[Machine, list[Measured]]]) -> Verdict:
         who = f" {named}." if (named := shared_text(shared_by(slow))) else ""
         where = f" on {machine.host}" if machine.host else ""
         found.append(
-            finding(
-                "TO-C002",
+            SLOWER_THAN_SIBLINGS.finding(
                 "warning",
                 "high",
                 f"{len(slow)} of {len({frozenset(row.gpus) for row in pairs})} pairs of GPUs{where} send at less than "
@@ -114,5 +113,5 @@ def _judge_pairs(of_host: Sequence[tuple[Machine, list[Measured]]]) -> Verdict:
             )
         )
     if pairs_seen < 3:
-        return Verdict("TO-C002", not_evaluated="fewer than 3 pairs of GPUs were measured")
-    return Verdict("TO-C002", tuple(found), clear=f"{pairs_seen} pairs of GPUs give what their like give")
+        return SLOWER_THAN_SIBLINGS.not_evaluated("fewer than 3 pairs of GPUs were measured")
+    return SLOWER_THAN_SIBLINGS.verdict(*found, clear=f"{pairs_seen} pairs of GPUs give what their like give")

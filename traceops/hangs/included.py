@@ -3,47 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceops.core.errors import InputError
-from traceops.core.findings import Finding
-from traceops.rules.findings import Verdict
-from traceops.rules.hangs import judge_hang, judge_no_hang
 from traceops.traces.run_manifest import read_run_manifest
 from traceops.traces.source import is_remote
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
 
+NO_EVIDENCE = "the run folder holds no evidence of a hang"  # which is not the same as no hang
 _OURS = ("hang.*.json", "flight_recorder_*", "stacks_*")
 # As torch names its flight recorder's dumps by default, and as people call them.
 _DUMPS = (*_OURS, "nccl_trace_rank_*", "comm_lib_trace_rank_*", "fr_*")
 
 
-def included_diagnosis(root: str) -> tuple[Diagnosis | None, list[Verdict]]:
-    """The diagnosis of a run folder and the verdicts of its rules; None and why not where there is none."""
+def included_diagnosis(root: str) -> tuple[Diagnosis | None, str]:
+    """The diagnosis of a run folder; None and why not where there is none."""
     if is_remote(root):
-        return None, _not_judged("evidence of a hang is read from local folders only")
+        return None, "evidence of a hang is read from local folders only"
     if not _has_evidence(root):
-        return None, judge_no_hang()
+        return None, NO_EVIDENCE
     from traceops.hangs.diagnose import diagnose  # half of what analyze imports, and most runs do not hang
 
     try:
-        diagnosis = diagnose(root)
+        return diagnose(root), ""
     except InputError as error:
-        return None, _not_judged(f"the evidence of a hang could not be used: {error}")
-    return diagnosis, judge_hang(diagnosis)
-
-
-def hang_findings(diagnosis: Diagnosis | None, verdicts: Sequence[Verdict]) -> list[Finding]:
-    """The findings of a hang's rules in the order of the diagnosis' roots: the most certain first."""
-    found = [finding for verdict in verdicts for finding in verdict.findings]
-    order = {
-        (root.rule, root.ranks): number for number, root in enumerate(diagnosis.roots if diagnosis else ())
-    }
-    return sorted(found, key=lambda finding: order.get((finding.rule, finding.ranks), len(order)))
+        return None, f"the evidence of a hang could not be used: {error}"
 
 
 def evidence_hint(path: str) -> str:
@@ -65,7 +52,3 @@ def _has_evidence(path: str) -> bool:
 
 def _has_any(folder: Path, patterns: Sequence[str]) -> bool:
     return folder.is_dir() and any(next(folder.glob(pattern), None) is not None for pattern in patterns)
-
-
-def _not_judged(reason: str) -> list[Verdict]:
-    return [replace(verdict, not_evaluated=reason) for verdict in judge_no_hang()]

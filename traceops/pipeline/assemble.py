@@ -10,18 +10,18 @@ import numpy as np
 
 from traceops.across.communication import collective_rows
 from traceops.across.cross_rank import CrossRank, RankTimes, mean_ms
-from traceops.hangs.included import hang_findings
+from traceops.core.rule import Verdict
 from traceops.measure.hta_breakdown import Columns
 from traceops.measure.ledger import BUCKETS
+from traceops.measure.profiler_cost import profiler_slowdown
 from traceops.measure.steps import NO_STEP
 from traceops.pipeline.assemble_cross import clocks_block, cross_rank_tables, replay_block, what_if_rows
 from traceops.pipeline.assemble_inventory import inventory, peak_memory, step_counts, unprofiled_steps
 from traceops.pipeline.report import Report
 from traceops.pipeline.run_info import rank_hosts
-from traceops.rules.findings import Verdict, checks, most_important_first
-from traceops.rules.hangs import HANG_RULES
-from traceops.rules.overlapping import merge_overlapping
-from traceops.rules.validity import profiler_slowdown
+from traceops.rules import hangs
+from traceops.rules.explained import merge_overlapping
+from traceops.rules.results import checks, most_important_first
 from traceops.traces.discover import Discovery
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def assemble(
     hang: Diagnosis | None = None,
 ) -> Report:
     """Everything the renderers need, in the units and keys of report.json."""
-    of_hang = hang_findings(hang, [verdict for verdict in verdicts if verdict.rule in HANG_RULES])
-    others = [f for verdict in verdicts if verdict.rule not in HANG_RULES for f in verdict.findings]
+    of_hang = hangs.in_order_of_roots(hang, verdicts)
+    others = [f for verdict in verdicts if verdict.rule not in hangs.BY_ID for f in verdict.findings]
     rank_rows = _rank_rows(found, run)
     return Report(
         run=run_info,

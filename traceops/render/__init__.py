@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceops.core.errors import InputError
+from traceops.core.rule import Verdict
 from traceops.core.whole_file import write_whole
 from traceops.pipeline.report import Report
 from traceops.render.report.csv import CSV_FILES, HANG_CSV_FILES, render_csv_files, render_hang_csv_files
 from traceops.render.report.json import json_text, plain_json, render_json
-from traceops.rules.findings import Verdict, judged_checks
+from traceops.rules.hangs import in_order_of_roots
+from traceops.rules.results import judged_checks
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
@@ -46,9 +48,8 @@ def write_diagnosis(
 
     `verdicts` are those of `judge_hang`.
     """
-    from traceops.hangs.included import hang_findings
 
-    found = hang_findings(diagnosis, verdicts)
+    found = in_order_of_roots(diagnosis, verdicts)
     checked = judged_checks(verdicts)
     contents: dict[str, str | bytes] = {}
     if "html" in formats:

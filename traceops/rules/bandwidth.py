@@ -10,8 +10,42 @@ from traceops.across.cross_rank import CrossRank, mean_ms
 from traceops.across.links import LARGE_BYTES, Reference, busbw_gbs, collective_bytes, reference_transfer_ns
 from traceops.across.match import Collective, Matching
 from traceops.across.replay.what_if import REFERENCE
-from traceops.core.findings import Evidence
-from traceops.rules.findings import Verdict, finding, severity_of
+from traceops.core.findings import Evidence, severity_of
+from traceops.core.rule import Rule, Verdict
+from traceops.rules.inputs import Inputs
+
+LOW_BANDWIDTH = Rule(
+    id="TO-C001",
+    title="A group's bus bandwidth is far below what its link should give",
+    fires=(
+        "Bus bandwidth of messages of 8 MB and more, median, against a reference: measured on that host by "
+        "`traceops doctor`, else NCCL's own expectation in its log, else what NCCL reaches over the NVLink of "
+        "that GPU inside one host. Warning where the time at the reference, with 20 µs for latency, is below "
+        "30 % of the time taken, error below 10 %, info where the reference would save less than 2 % of the "
+        "step. Not judged where none of the three is known: between hosts without a log, and for GPUs without "
+        "NVLink."
+    ),
+    advice=(
+        "Find out which path NCCL took (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,GRAPH: `via P2P`, `via SHM`, "
+        "`via NET/Socket`), look for NCCL_P2P_DISABLE or NCCL_SHM_DISABLE in the environment, for containers "
+        "without access to the peers' devices, and at `nvidia-smi topo -m` and `nvidia-smi nvlink -s`. "
+        "`traceops doctor` tests it all."
+    ),
+)
+
+SLOWER_THAN_SIBLINGS = Rule(
+    id="TO-C002",
+    title="Some groups or pairs are far slower than their peers",
+    fires=(
+        "Fires where a group transfers the same operation on the same bytes (1 MB or more) at least twice as "
+        "slowly as the median of its sibling groups."
+    ),
+    advice=(
+        "Compare the slow ranks' links with the others': width and speed (nvidia-smi nvlink -s, lspci -vv), "
+        "the NIC they use, cables and switch ports, other jobs on that path."
+    ),
+)
+RULES = (LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS)
 
 _LOW_PCT = (
     30.0,
@@ -23,6 +57,11 @@ _SIBLING = 2.0  # times as long as in groups of the same kind
 _LEAST_COUNT = 3
 
 
+def judge(inputs: Inputs) -> list[Verdict]:
+    """What the links gave."""
+    return [judge_low(inputs.run), judge_siblings(inputs.run)]
+
+
 def judge_low(run: CrossRank) -> Verdict:
     """TO-C001: large messages of a group against the reference of the link between its ranks."""
     device, hosts = run.device, run.hosts
@@ -31,9 +70,7 @@ def judge_low(run: CrossRank) -> Verdict:
     saved = run.what_if.saved_ns(REFERENCE) if run.what_if is not None else None
     large = _large(run.matching)
     if not large:
-        return Verdict(
-            "TO-C001", not_evaluated=f"no collective of {LARGE_BYTES / 1e6:g} MB or more was matched"
-        )
+        return LOW_BANDWIDTH.not_evaluated(f"no collective of {LARGE_BYTES / 1e6:g} MB or more was matched")
     low, seen = [], []
     for group, same in large.items():
         reference = run.reference(group)
@@ -46,14 +83,13 @@ def judge_low(run: CrossRank) -> Verdict:
         if share < _LOW_PCT[0]:
             low.append((share, achieved, group, reference, same))
     if not seen:
-        return Verdict(
-            "TO-C001",
-            not_evaluated=f"what the link should give is not known (device {device or 'not named'}, "
+        return LOW_BANDWIDTH.not_evaluated(
+            f"what the link should give is not known (device {device or 'not named'}, "
             f"{len({hosts.get(rank) for group in large for rank in group})} hosts)",
         )
     if not low:
-        return Verdict(
-            "TO-C001", clear=f"at least {min(seen):.0f} % of the link's reference (bound {_LOW_PCT[0]:g} %)"
+        return LOW_BANDWIDTH.clear(
+            f"at least {min(seen):.0f} % of the link's reference (bound {_LOW_PCT[0]:g} %)"
         )
     share, achieved, group, reference, same = min(low, key=lambda entry: entry[0])
     total_ms = sum(c.transfer_ns for _, _, _, _, own in low for c in own) / 1e6 / max(steps, 1) / len(low)
@@ -72,26 +108,22 @@ def judge_low(run: CrossRank) -> Verdict:
         f"GB/s (bus bandwidth), {of_it:.1f} % of the {reference.busbw_gbs:.4g} GB/s that "
         f"{_known_from(reference, device)} {where}."
     )
-    return Verdict(
-        "TO-C001",
-        (
-            finding(
-                "TO-C001",
-                severity,
-                "medium" if None in named else "high",
-                message,
-                [
-                    Evidence(
-                        "busbw", round(achieved, 2), "GB/s", round(reference.busbw_gbs * _LOW_PCT[0] / 100, 1)
-                    ),
-                    Evidence("of the reference", round(of_it, 1), "%", _LOW_PCT[0]),
-                    Evidence("reference", round(reference.busbw_gbs, 2), "GB/s"),
-                    Evidence("messages of 8 MB and more", sum(len(own) for *_, own in low), "collectives"),
-                    Evidence("their transfer", round(total_ms, 3), "ms/step"),
-                ],
-                ranks=ranks,
-                impact_ms=round(cost_ms, 3),
-            ),
+    return LOW_BANDWIDTH.verdict(
+        LOW_BANDWIDTH.finding(
+            severity,
+            "medium" if None in named else "high",
+            message,
+            [
+                Evidence(
+                    "busbw", round(achieved, 2), "GB/s", round(reference.busbw_gbs * _LOW_PCT[0] / 100, 1)
+                ),
+                Evidence("of the reference", round(of_it, 1), "%", _LOW_PCT[0]),
+                Evidence("reference", round(reference.busbw_gbs, 2), "GB/s"),
+                Evidence("messages of 8 MB and more", sum(len(own) for *_, own in low), "collectives"),
+                Evidence("their transfer", round(total_ms, 3), "ms/step"),
+            ],
+            ranks=ranks,
+            impact_ms=round(cost_ms, 3),
         ),
     )
 
@@ -115,7 +147,7 @@ def judge_siblings(run: CrossRank) -> Verdict:
                 if usual > 0 and median >= _SIBLING * usual:
                     slow[group].append((median, usual, len(groups[group])))
     if not compared:
-        return Verdict("TO-C002", not_evaluated="no two groups run the same operation on the same bytes")
+        return SLOWER_THAN_SIBLINGS.not_evaluated("no two groups run the same operation on the same bytes")
     found = []
     for group, kind in slow.items():
         lost_ms = sum((median - usual) * count for median, usual, count in kind) / 1e6 / max(steps, 1)
@@ -124,8 +156,7 @@ def judge_siblings(run: CrossRank) -> Verdict:
         # What a cut-off trace lost may have paired other collectives.
         damaged = any(times.summary.damage for times in run.ranks)
         found.append(
-            finding(
-                "TO-C002",
+            SLOWER_THAN_SIBLINGS.finding(
                 "info" if damaged else "warning",
                 "low" if damaged else "high",
                 f"Collectives among ranks {listed} transfer {median / usual:.1f} times as long as the same ones in "
@@ -139,8 +170,8 @@ def judge_siblings(run: CrossRank) -> Verdict:
                 impact_ms=round(lost_ms, 3),
             )
         )
-    return Verdict(
-        "TO-C002", tuple(found), clear=f"no group takes {_SIBLING:g} times as long as its siblings"
+    return SLOWER_THAN_SIBLINGS.verdict(
+        *found, clear=f"no group takes {_SIBLING:g} times as long as its siblings"
     )
 
 

@@ -6,7 +6,21 @@ import numpy as np
 
 from traceops.across.cross_rank import CrossRank, mean_ms
 from traceops.core.findings import Evidence, Severity
-from traceops.rules.findings import Verdict, finding
+from traceops.core.rule import Rule, Verdict
+
+UNALIGNED_CLOCKS = Rule(
+    id="TO-V006",
+    title="Clocks cannot be aligned well enough",
+    fires=(
+        "Warning where the ends of matched collectives still differ between ranks by more than 5 % of the "
+        "step (median) after offset and drift are taken out; info where ranks share too few collectives with "
+        "the others."
+    ),
+    advice=(
+        "Keep the hosts' clocks in step (chrony, PTP), and capture longer windows: every all-reduce, "
+        "all-gather or reduce-scatter is an anchor. Do not compare positions of ranks in the merged timeline."
+    ),
+)
 
 MOST_OUT_OF_STEP_PCT = 5.0  # of the step: median spread of aligned ends beyond which ranks are not compared
 
@@ -15,11 +29,10 @@ def judge_clocks(run: CrossRank) -> Verdict:
     """TO-V006: whether the ranks' clocks could be brought together."""
     clocks = run.clocks
     if len(run.ranks) < 2:
-        return Verdict("TO-V006", not_evaluated="there is only one rank")
+        return UNALIGNED_CLOCKS.not_evaluated("there is only one rank")
     if clocks.residual_p95_ns is None:
-        return Verdict(
-            "TO-V006",
-            not_evaluated="no matched collective synchronises the ranks, so clocks are left as they are",
+        return UNALIGNED_CLOCKS.not_evaluated(
+            "no matched collective synchronises the ranks, so clocks are left as they are",
         )
     p50, p95 = clocks.residual_p50_ns or 0.0, clocks.residual_p95_ns
     spread_pct = out_of_step_pct(run)
@@ -27,7 +40,7 @@ def judge_clocks(run: CrossRank) -> Verdict:
         f"ends of {clocks.anchors} collectives lie within {p50 / 1e3:.0f} µs (median; p95 {p95 / 1e3:.0f} µs)"
     )
     if spread_pct <= MOST_OUT_OF_STEP_PCT and not clocks.unaligned:
-        return Verdict("TO-V006", clear=f"aligned {told}")
+        return UNALIGNED_CLOCKS.clear(f"aligned {told}")
     ranks = clocks.unaligned
     message = (
         f"Rank(s) {', '.join(map(str, ranks[:16]))} share too few collectives with the others to align their clocks."
@@ -46,7 +59,9 @@ def judge_clocks(run: CrossRank) -> Verdict:
         Evidence("anchors", clocks.anchors, "collectives"),
     ]
     severity: Severity = "info" if ranks else "warning"
-    return Verdict("TO-V006", (finding("TO-V006", severity, "high", message, evidence, ranks=ranks),))
+    return UNALIGNED_CLOCKS.verdict(
+        UNALIGNED_CLOCKS.finding(severity, "high", message, evidence, ranks=ranks)
+    )
 
 
 def out_of_step_pct(run: CrossRank) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from traceops.rules.findings import RULES
+from traceops.core.rule import JudgedBy
+from traceops.rules.registry import RULES
 
 
 def rules_markdown() -> str:
@@ -10,7 +11,8 @@ def rules_markdown() -> str:
     lines = [
         "# Rules",
         "",
-        "Generated from `traceops/rules/findings.py` by `python -m traceops.rules.docs > docs/rules.md`; edit there.",
+        "Generated from the modules of `traceops/rules/` by `python -m traceops.rules.docs > docs/rules.md`;",
+        "edit there.",
         "",
         "Severity (`error`, `warning`, `info`) says how much it matters, confidence (`high`, `medium`, `low`) how",
         "sure the claim is. A rule that could not be judged on the traces at hand is `not_evaluated`, with the",
@@ -19,8 +21,8 @@ def rules_markdown() -> str:
     ]
     for rule in RULES:
         lines += [f"## {rule.id}: {rule.title}", ""]
-        if rule.judged:
-            lines += [rule.how, "", f"What to do: {rule.advice}", ""]
+        if rule.judged_by is not JudgedBy.NOBODY:
+            lines += [rule.fires, "", f"What to do: {rule.advice}", ""]
             lines += [f"- `{cause}`: {advice}" for cause, advice in rule.by_cause]
             lines += [""] if rule.by_cause else []
         else:

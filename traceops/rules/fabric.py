@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
+from traceops.across.communication import exposed_pct
+from traceops.core.rule import Verdict
 from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.talks import talks
-from traceops.rules.fabric_network import judge_far_nic, judge_sockets
-from traceops.rules.fabric_paths import judge_across_nodes, judge_unused_links
-from traceops.rules.fabric_widths import judge_widths
-from traceops.rules.findings import Verdict
+from traceops.rules import fabric_network, fabric_paths, fabric_widths
+from traceops.rules.bandwidth import LOW_BANDWIDTH
+from traceops.rules.hangs import GPU_STUCK, NETWORK_STUCK, NO_START
+from traceops.rules.inputs import Inputs
+
+RULES = (*fabric_paths.RULES, *fabric_network.RULES, *fabric_widths.RULES)
 
 _NONE = (
     "nothing tells of the fabric: no topology matrix (nvidia-smi topo -m), no NCCL log (NCCL_DEBUG=INFO) and no XML "
     "of NCCL in the run folder or beside the traces"
 )
-TOPOLOGY_RULES = ("TO-P001", "TO-P002", "TO-P003", "TO-P004", "TO-P005")
+# Hangs that a broken link explains as well as anything else does.
+_OF_A_LINK = (GPU_STUCK.id, NO_START.id, NETWORK_STUCK.id)
+
+
+def judge(inputs: Inputs) -> list[Verdict]:
+    """A verdict for each rule of the fabric, with the weight that the traces give it."""
+    return judge_fabric(inputs.run.fabric, _circumstances(inputs))
 
 
 def judge_fabric(fabric: Fabric | None, circumstances: Circumstances | None = None) -> list[Verdict]:
     """A verdict for each rule of the fabric."""
     if fabric is None or not (fabric.machines or fabric.log is not None):
-        return [Verdict(rule, not_evaluated=_NONE) for rule in TOPOLOGY_RULES]
+        return [rule.not_evaluated(_NONE) for rule in RULES]
     known = circumstances or Circumstances()
     talked = talks(fabric)
     return [
-        judge_across_nodes(fabric, talked, known),
-        judge_unused_links(fabric, talked, known),
-        judge_sockets(fabric, talked, known),
-        judge_far_nic(fabric, talked),
-        judge_widths(fabric),
+        fabric_paths.judge_across_nodes(fabric, talked, known),
+        fabric_paths.judge_unused_links(fabric, talked, known),
+        fabric_network.judge_sockets(fabric, talked, known),
+        fabric_network.judge_far_nic(fabric, talked),
+        fabric_widths.judge_widths(fabric),
     ]
+
+
+def _circumstances(inputs: Inputs) -> Circumstances:
+    """What the traces say that gives the fabric's findings their weight."""
+    low = [found for found in inputs.found_before(LOW_BANDWIDTH) if found.severity != "info"]
+    return Circumstances(
+        device=inputs.run.device,
+        slow=low[0].severity if low else None,
+        exposed_pct=exposed_pct(inputs.run),
+        hung=inputs.hang is not None and any(root.rule in _OF_A_LINK for root in inputs.hang.roots),
+        lost_ms=low[0].impact_ms if low else None,
+    )

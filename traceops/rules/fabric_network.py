@@ -7,13 +7,46 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceops.core.findings import Evidence, Severity
+from traceops.core.rule import Rule, Verdict
 from traceops.fabric.circumstances import Circumstances, at_least, hosts_text, quoted
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Nic, Path, PathKind
 from traceops.fabric.nccl import NcclLog, NcclSetting, Network
 from traceops.fabric.nics import is_rdma
 from traceops.fabric.talks import Talk, distance, job_ranks, members, nearest_nics, nic_name, ranks_in, sender
-from traceops.rules.findings import Verdict, finding
+
+SOCKETS = Rule(
+    id="TO-P003",
+    title="NCCL's network failed to start or fell back to sockets",
+    fires=(
+        "From NCCL's log: connections via NET/Socket, or a network plugin that was found and did not start. "
+        "Error where nothing could connect, or a plugin failed and hosts talk over sockets; warning between "
+        "GPUs of one host, or where a fast network is there or was switched off; info where nothing tells of "
+        "a faster one. A host without any fast network is no finding."
+    ),
+    advice=(
+        "Unset what chooses the network (NCCL_SOCKET_IFNAME, NCCL_NET, NCCL_IB_HCA, NCCL_P2P_DISABLE) if the "
+        "log says it was set. Else look at the lines around the quoted ones (NCCL_DEBUG_SUBSYS=INIT,NET): "
+        "libnccl-net.so, libibverbs and libfabric must be found inside the container, /dev/infiniband be "
+        "mapped into it, and the memory lock limit be unlimited; for EFA the security group must let the "
+        "nodes reach each other."
+    ),
+)
+
+FAR_NIC = Rule(
+    id="TO-P004",
+    title="The NIC in use is far from its GPU",
+    fires=(
+        "From NCCL's log and a topology: a rank sends through a NIC that is farther from its GPU, or from the "
+        "GPU that sends for it (PXN), than another one of the same network and speed: warning across NUMA "
+        "nodes, info else and where NCCL does not list the nearer one and no NCCL_IB_HCA keeps it from it."
+    ),
+    advice=(
+        "Let NCCL choose (remove NCCL_IB_HCA), or name the NICs near the GPUs in it; in virtual machines and "
+        "containers NCCL may not see the PCIe tree: give it one with NCCL_TOPO_FILE."
+    ),
+)
+RULES = (SOCKETS, FAR_NIC)
 
 _OUTSIDE = ("NET", "COLLNET")
 _SLOW_NETWORK = "Socket"
@@ -38,7 +71,7 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
     """TO-P003: data goes over TCP sockets, or a fast network's plugin did not start."""
     log = fabric.log
     if log is None or not (log.networks or log.communicators or log.plugin_failures):
-        return Verdict("TO-P003", not_evaluated=_NO_LOG)
+        return SOCKETS.not_evaluated(_NO_LOG)
     over_sockets = [talk for talk in talked if _is_socket(talk)]
     fast = [nic for machine in fabric.machines for nic in machine.nics if _is_fast(nic)]
     asked_for = _asked_for_sockets(log)
@@ -51,7 +84,7 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
     if not over_sockets and not log.plugin_failures:
         networks = sorted({network.plugin for network in log.networks})
         used = sorted({talk.way for talk in talked if talk.connection.transport in _OUTSIDE})
-        return Verdict("TO-P003", clear=_clear(networks, used, bool(log.communicators)))
+        return SOCKETS.clear(_clear(networks, used, bool(log.communicators)))
     between = [talk for talk in over_sockets if not talk.inside]
     pairs = len({members(talk) for talk in over_sockets})
     if pairs:
@@ -104,18 +137,14 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
         message += " GPUs of one host use them too, which is the slowest way there is."
     if asked_for:
         message += f" {' and '.join(f'{s.name} was set to {s.value}' for s in asked_for)}."
-    return Verdict(
-        "TO-P003",
-        (
-            finding(
-                "TO-P003",
-                severity,
-                "medium" if severity == "info" else "high",
-                message,
-                evidence,
-                ranks=ranks_in(job_ranks(fabric), (end for talk in over_sockets for end in members(talk))),
-                impact_ms=known.lost_ms if over_sockets and severity != "info" else None,
-            ),
+    return SOCKETS.verdict(
+        SOCKETS.finding(
+            severity,
+            "medium" if severity == "info" else "high",
+            message,
+            evidence,
+            ranks=ranks_in(job_ranks(fabric), (end for talk in over_sockets for end in members(talk))),
+            impact_ms=known.lost_ms if over_sockets and severity != "info" else None,
         ),
     )
 
@@ -124,7 +153,7 @@ def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
     """TO-P004: a rank sends through a NIC that is farther from its GPU than another one."""
     log = fabric.log
     if log is None:
-        return Verdict("TO-P004", not_evaluated=_NO_LOG)
+        return FAR_NIC.not_evaluated(_NO_LOG)
     seen = 0
     job = job_ranks(fabric)
     far: dict[_Far, list[tuple[Talk, Path, Path]]] = defaultdict(list)
@@ -150,8 +179,7 @@ def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
                 key = _Far(gpu.label, nic_name(nic), names, path.kind, best.kind, usable)
                 far[key].append((talk, path, best))
     findings = [
-        finding(
-            "TO-P004",
+        FAR_NIC.finding(
             "warning" if one.path == "SYS" and one.usable else "info",
             "high" if one.usable else "medium",
             _far_message(one, hosts_text((t.machine.host for t, *_ in found if t.machine is not None), "of")),
@@ -166,13 +194,10 @@ def judge_far_nic(fabric: Fabric, talked: Sequence[Talk]) -> Verdict:
         for one, found in far.items()
     ]
     if not findings and not seen:
-        return Verdict(
-            "TO-P004",
-            not_evaluated="no rank goes through a NIC of which the log and a topology tell the place",
+        return FAR_NIC.not_evaluated(
+            "no rank goes through a NIC of which the log and a topology tell the place",
         )
-    return Verdict(
-        "TO-P004", tuple(findings), clear=f"each of {seen} connections takes a NIC nearest to its GPU"
-    )
+    return FAR_NIC.verdict(*findings, clear=f"each of {seen} connections takes a NIC nearest to its GPU")
 
 
 def _far_message(one: _Far, hosts: str) -> str:

@@ -8,12 +8,43 @@ from collections.abc import Sequence
 
 from traceops.across.links import link_by_name
 from traceops.core.findings import Evidence, Severity
+from traceops.core.rule import Rule, Verdict
 from traceops.fabric.circumstances import Circumstances, at_least, hosts_text, quoted
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Path
 from traceops.fabric.nccl import NcclLog, NcclSetting
 from traceops.fabric.talks import Talk, gpu_pairs, job_ranks, members, nearest_nics, nic_name, ranks_in
-from traceops.rules.findings import Verdict, finding
+
+ACROSS_NUMA_NODES = Rule(
+    id="TO-P001",
+    title="GPU pairs talk across NUMA nodes",
+    fires=(
+        "From the topology (nvidia-smi topo -m, NCCL's XML or log): the path is SYS. Slow, and no proof of "
+        "anything by itself: info; warning where ranks hang in a collective, 20 % of the step is exposed "
+        "transfer, or the bandwidth is far below its reference."
+    ),
+    advice=(
+        "Use GPUs of one node where the job needs fewer than there are (CUDA_VISIBLE_DEVICES), bind each rank "
+        "to its GPU's cores (numactl, torchrun's --numa-binding), and measure P2P (NCCL_P2P_LEVEL=SYS) "
+        "against host memory (NCCL_P2P_DISABLE=1) with `traceops doctor`."
+    ),
+)
+
+UNUSED_LINKS = Rule(
+    id="TO-P002",
+    title="NVLink or P2P is there but not used",
+    fires=(
+        "From NCCL's log: ranks of one host that talk via SHM or NET, where the topology or the GPU's name "
+        "says that NVLink connects them, or P2P was switched off: warning, as severe as TO-C001 where the "
+        "traces show it. GPUs at the same PCIe switches: info."
+    ),
+    advice=(
+        "Remove NCCL_P2P_DISABLE, NCCL_P2P_LEVEL and NCCL_SHM_DISABLE from the environment (also from "
+        "/etc/nccl.conf and ~/.nccl.conf); give containers all GPUs and --ipc=host; on bare metal look for "
+        "IOMMU and ACS; `traceops doctor` measures the difference."
+    ),
+)
+RULES = (ACROSS_NUMA_NODES, UNUSED_LINKS)
 
 _EXPOSED_PCT = 20.0  # of the step: from there on a slow path is more than information
 _MOST_PAIRS = 6
@@ -67,8 +98,7 @@ def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
         measured = None if given is None else machine.host
         alike[severity, _listed(across), message.strip(), measured].append((machine, evidence, between))
     findings = [
-        finding(
-            "TO-P001",
+        ACROSS_NUMA_NODES.finding(
             severity,
             "high" if severity == "info" else "medium",
             f"{listed}{hosts_text((machine.host for machine, *_ in found), 'on')} {message}",
@@ -78,17 +108,18 @@ def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
         for (severity, listed, message, _), found in alike.items()
     ]
     if not findings and not judged:
-        return Verdict("TO-P001", not_evaluated="the paths between GPUs of one host are not known")
-    return Verdict("TO-P001", tuple(findings), clear=f"none of {judged} pairs of GPUs lies across NUMA nodes")
+        return ACROSS_NUMA_NODES.not_evaluated("the paths between GPUs of one host are not known")
+    return ACROSS_NUMA_NODES.verdict(
+        *findings, clear=f"none of {judged} pairs of GPUs lies across NUMA nodes"
+    )
 
 
 def judge_unused_links(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) -> Verdict:
     """TO-P002: GPUs of one host that talk through host memory or the network though P2P is there."""
     inside = [talk for talk in talked if talk.inside]
     if not inside:
-        return Verdict(
-            "TO-P002",
-            not_evaluated="no log of NCCL says which way GPUs of one host talk (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS="
+        return UNUSED_LINKS.not_evaluated(
+            "no log of NCCL says which way GPUs of one host talk (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS="
             "INIT,ENV,GRAPH)",
         )
     assert fabric.log is not None
@@ -132,8 +163,7 @@ def judge_unused_links(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
         ]
         certain = has_links or bool(settings)
         findings.append(
-            finding(
-                "TO-P002",
+            UNUSED_LINKS.finding(
                 at_least("warning", known.slow) if certain else "info",
                 "high" if certain else "medium",
                 f"GPUs of one host talk through {through} ({', '.join(ways)}) though {reason}.{because}",
@@ -143,7 +173,7 @@ def judge_unused_links(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
             )
         )
     used = sorted({talk.way for talk in inside})
-    return Verdict("TO-P002", tuple(findings), clear=f"GPUs of one host talk by {', '.join(used)}")
+    return UNUSED_LINKS.verdict(*findings, clear=f"GPUs of one host talk by {', '.join(used)}")
 
 
 def _lost_link(talk: Talk, device: str | None, switched_off: Sequence[str], no_p2p: bool) -> str:

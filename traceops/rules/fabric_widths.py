@@ -7,12 +7,29 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from traceops.core.findings import Evidence, Finding
+from traceops.core.rule import Rule, Verdict
 from traceops.fabric.circumstances import quoted
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Nic, Path, Quote
 from traceops.fabric.nics import is_rdma
 from traceops.fabric.talks import distance
-from traceops.rules.findings import Verdict, finding
+
+NARROW_LINK = Rule(
+    id="TO-P005",
+    title="A link is narrower or slower than its siblings",
+    fires=(
+        "PCIe width, reachable PCIe generation, number and speed of NVLinks, speed of fast NICs: below what "
+        "most devices of that name on the host have. Info where the slot allows no more lanes. NICs count "
+        "with those as near to a GPU. A GPU without NVLink counts where others reach several GPUs, not where "
+        "bridges join them two by two."
+    ),
+    advice=(
+        "Reseat the device or its riser, look at the slot's wiring and the BIOS, and for NVLink at "
+        "`nvidia-smi nvlink -s` and `-e` (errors); a reset of the GPU may bring a link back. Until then leave "
+        "that GPU out."
+    ),
+)
+RULES = (NARROW_LINK,)
 
 
 @dataclass(frozen=True)
@@ -49,8 +66,8 @@ def judge_widths(fabric: Fabric) -> Verdict:
                 findings += _below(machine, metric, unit, siblings)
         findings += _links_down(machine)
     if not findings and not compared:
-        return Verdict("TO-P005", not_evaluated="no width or speed of two devices of a kind is known")
-    return Verdict("TO-P005", tuple(findings), clear=f"{compared} widths and speeds equal their siblings'")
+        return NARROW_LINK.not_evaluated("no width or speed of two devices of a kind is known")
+    return NARROW_LINK.verdict(*findings, clear=f"{compared} widths and speeds equal their siblings'")
 
 
 def _below(machine: Machine, metric: str, unit: str, siblings: Sequence[_Width]) -> list[Finding]:
@@ -64,8 +81,7 @@ def _below(machine: Machine, metric: str, unit: str, siblings: Sequence[_Width])
     where = f" on {machine.host}" if machine.host else ""
     made_so = all(width.most is not None and width.value >= width.most for width in low)
     return [
-        finding(
-            "TO-P005",
+        NARROW_LINK.finding(
             "info" if made_so else "warning",
             "high" if counts[usual] > len(low) else "medium",
             f"{metric} of {named}{where} is below the {usual:g} {unit} of "
@@ -86,8 +102,7 @@ def _links_down(machine: Machine) -> list[Finding]:
     if not down or len(down) == len(gpus):  # a board may leave some unconnected on every GPU
         return []
     return [
-        finding(
-            "TO-P005",
+        NARROW_LINK.finding(
             "warning",
             "high",
             f"NVLinks are down: {', '.join(f'{gpu.nvlinks_down} of {gpu.label}' for gpu in down)}.",

@@ -3,17 +3,131 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
-from traceops.rules.findings import Verdict, finding
+from traceops.core.rule import Rule, Verdict
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis, Root
+    from traceops.rules.inputs import Inputs
 
-HANG_RULES = ("TO-H001", "TO-H002", "TO-H003", "TO-H004", "TO-H005", "TO-H006")
-NO_EVIDENCE = "the run folder holds no evidence of a hang"
+NEVER_CALLED = Rule(
+    id="TO-H001",
+    title="Hang: ranks never entered a collective that others wait in",
+    fires=(
+        "Ranks at the end of the wait-for graph that have nothing pending and did not call the first "
+        "unfinished operation of the others; or that left no record while a member is missing (stopped: high "
+        "confidence; seen elsewhere by their stack: medium; no evidence at all: low)."
+    ),
+    advice=(
+        "See in the rank's stack what it does instead: a branch that only some ranks take, a data loader that "
+        "waits for a worker, a lock, a checkpoint on one rank. Every member of a group has to call every "
+        "collective of it, in one order. A longer timeout (init_process_group(timeout=…); NCCL_TIMEOUT is a "
+        "setting of neither NCCL nor torch) helps only if the rank would come."
+    ),
+)
+
+MISMATCH = Rule(
+    id="TO-H002",
+    title="Hang: ranks called different collectives, sizes or types",
+    fires=(
+        "The calls that members made under one number of a group differ in operation, number of elements or "
+        "type where these must be equal; the smaller side is named, both where they are as many. Also ranks "
+        "that wait for each other in a circle: the same operations in another order."
+    ),
+    advice=(
+        "Compare the lines of code above: a rank that skipped or added a call, an uneven last batch "
+        "(drop_last=True), parameters without gradient on some ranks. TORCH_DISTRIBUTED_DEBUG=DETAIL has "
+        "torch compare every call and name the ranks; it sends a message before each collective, so use it "
+        "for a short run."
+    ),
+)
+
+GPU_STUCK = Rule(
+    id="TO-H003",
+    title="Hang: a rank entered but its GPU never got there or never finished",
+    fires=(
+        "All members called the operation, and the others finished it, or started it while it is still queued "
+        "on this rank (starts are recorded with TORCH_NCCL_ENABLE_TIMING=1, which traceops run sets); or the "
+        "rank's host waits for its own GPU before it could call it."
+    ),
+    advice=(
+        "Look for Xid errors of that GPU (kernel log, nvidia-smi -q: ECC, page retirement) and at what it ran "
+        "before this collective: a kernel that does not end, or one that waits for another stream. "
+        "CUDA_LAUNCH_BLOCKING=1 shows the launch that hangs; it makes the host wait for every kernel, so use "
+        "it for a short run."
+    ),
+)
+
+DIED = Rule(
+    id="TO-H004",
+    title="A rank died and the others wait for it",
+    fires=(
+        "A process that was gone while others waited, or the first to fail as the launcher or the log says. "
+        "Ranks that a watchdog or the launcher ended because of it are not named."
+    ),
+    advice=(
+        "Read the end of that rank's log: its error is the cause, connection errors and timeouts of the "
+        "others are echoes. traceops run keeps the rank's output in logs/."
+    ),
+    by_cause=(
+        (
+            "memory",
+            "The rank ran out of memory. On the host: fewer data-loader workers, less prefetching, no copy of "
+            "the data set in every worker, a higher limit of the job or container. On the GPU: a smaller "
+            "batch, activation checkpointing, sharding (FSDP).",
+        ),
+        (
+            "gpu",
+            "The rank's GPU reported an error. An illegal address or a failed assertion is a bug in a kernel "
+            "or an index out of range (run with CUDA_LAUNCH_BLOCKING=1 to see where); ECC and Xid 48, 63, 74, "
+            "79 and 94 to 95 are the hardware: drain the node.",
+        ),
+    ),
+)
+
+NO_START = Rule(
+    id="TO-H005",
+    title="No progress before the first step",
+    fires=(
+        "No rank finished a first step within --init-timeout, and the ranks that others wait for are "
+        "elsewhere, or all wait where the process group is made."
+    ),
+    advice=(
+        "Check that every rank was started with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, that they "
+        "reach each other (firewall; NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME name the interface), and what "
+        "the named rank does instead. If loading takes that long, raise --init-timeout."
+    ),
+)
+
+NETWORK_STUCK = Rule(
+    id="TO-H006",
+    title="Hang: every member entered and none finished",
+    fires=(
+        "All members called the same operation alike and none finished it. High confidence where starts were "
+        "recorded and all of them started; else a GPU that hangs on one of them cannot be told from the "
+        "network."
+    ),
+    advice=(
+        "Read the NCCL log for warnings and the path it took (NCCL_DEBUG=INFO: `via P2P`, `via SHM`, `via "
+        "NET`). To find the link at fault turn paths off, one at a time: NCCL_P2P_DISABLE=1 sends traffic "
+        "inside a host through shared memory (on 4 H200 a step of 18 ms took 34), with NCCL_SHM_DISABLE=1 "
+        "through sockets (168 ms), NCCL_IB_DISABLE=1 takes TCP between hosts. These tell where the fault is "
+        "and are no cure."
+    ),
+)
+RULES = (NEVER_CALLED, MISMATCH, GPU_STUCK, DIED, NO_START, NETWORK_STUCK)
+BY_ID = {rule.id: rule for rule in RULES}
+
+
+def judge(inputs: Inputs) -> list[Verdict]:
+    """The verdicts on the run's hang, or why there are none."""
+    if inputs.hang is None:
+        return [rule.not_evaluated(inputs.no_hang) for rule in RULES]
+    return judge_hang(inputs.hang)
 
 
 def judge_hang(diagnosis: Diagnosis) -> list[Verdict]:
@@ -27,19 +141,23 @@ def judge_hang(diagnosis: Diagnosis) -> list[Verdict]:
         else "no rank waits in a collective, as far as was read"
     )
     verdicts = []
-    for rule in HANG_RULES:
-        if found[rule]:
-            verdicts.append(Verdict(rule, tuple(found[rule])))
-        elif rule in diagnosis.not_evaluated:
-            verdicts.append(Verdict(rule, not_evaluated=diagnosis.not_evaluated[rule]))
+    for rule in RULES:
+        if found[rule.id]:
+            verdicts.append(rule.verdict(*found[rule.id]))
+        elif rule.id in diagnosis.not_evaluated:
+            verdicts.append(rule.not_evaluated(diagnosis.not_evaluated[rule.id]))
         else:
-            verdicts.append(Verdict(rule, clear=clear))
+            verdicts.append(rule.clear(clear))
     return verdicts
 
 
-def judge_no_hang() -> list[Verdict]:
-    """The verdicts where there is nothing to judge by: which is not the same as no hang."""
-    return [Verdict(rule, not_evaluated=NO_EVIDENCE) for rule in HANG_RULES]
+def in_order_of_roots(diagnosis: Diagnosis | None, verdicts: Sequence[Verdict]) -> list[Finding]:
+    """The findings of these rules, in the order of the diagnosis' roots: the most certain first."""
+    found = [finding for verdict in verdicts if verdict.rule in BY_ID for finding in verdict.findings]
+    order = {
+        (root.rule, root.ranks): number for number, root in enumerate(diagnosis.roots if diagnosis else ())
+    }
+    return sorted(found, key=lambda finding: order.get((finding.rule, finding.ranks), len(order)))
 
 
 def _finding(diagnosis: Diagnosis, root: Root) -> Finding:
@@ -53,8 +171,7 @@ def _finding(diagnosis: Diagnosis, root: Root) -> Finding:
         proof.append(Evidence("message", root.bytes, "bytes"))
     if stall is not None:
         proof.append(Evidence("no step finished for", round(stall.stalled_s, 1), "s", stall.limit_s))
-    return finding(
-        root.rule,
+    return BY_ID[root.rule].finding(
         "error",
         root.confidence,
         root.message,

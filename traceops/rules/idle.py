@@ -10,17 +10,58 @@ import numpy as np
 
 from traceops.across.cross_rank import CrossRank, RankTimes, mean_ms
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
-from traceops.core.findings import Confidence, Evidence
-from traceops.rules.findings import Verdict, finding, severity_of
+from traceops.core.findings import Confidence, Evidence, severity_of
+from traceops.core.rule import Rule, Verdict
+from traceops.rules.inputs import Inputs
+
+HOST_BOUND = Rule(
+    id="TO-I001",
+    title="GPUs starve: kernels wait for the host to launch them",
+    fires=(
+        "Idle time that ends with a kernel launched after the idle time began, on the worst rank: info from "
+        "10 % of the step, warning from 20 %, error from 40 %."
+    ),
+    advice=(
+        "Give the GPU more work per launch: a larger batch, torch.compile or CUDA graphs, fused optimizers "
+        "(fused=True); look for Python work in the step, and for too few CPU cores per rank."
+    ),
+)
+
+INPUT_BOUND = Rule(
+    id="TO-I002",
+    title="Waiting for input",
+    fires=(
+        "Idle time in which the launching thread was inside data loading, on the worst rank: info from 5 % of "
+        "the step, warning from 10 %, error from 30 %."
+    ),
+    advice=(
+        "Load ahead of need: more DataLoader workers (num_workers), prefetch_factor, pin_memory with "
+        "non_blocking copies, cheaper transforms, data nearer to the node."
+    ),
+)
+
+BLOCKED_ON_DEVICE = Rule(
+    id="TO-I003",
+    title="The host blocks on the device inside the step",
+    fires=(
+        "Idle time that began while the launching thread waited in a device synchronisation, on the worst "
+        "rank: info from 1 % of the step, warning from 3 %, error from 15 %."
+    ),
+    advice=(
+        "Keep values on the device: no .item(), .cpu(), print or `if tensor` in the step; log every N steps; "
+        "use non_blocking=True and torch.where."
+    ),
+)
+RULES = (HOST_BOUND, INPUT_BOUND, BLOCKED_ON_DEVICE)
 
 _SLOWED = 1.2  # profiled ÷ unprofiled step from which host times are mostly the profiler's
 
 
 @dataclass(frozen=True)
-class IdleRule:
+class IdleJudgement:
     """Which bucket a rule judges, and from which percent of the step it is how severe."""
 
-    rule: str
+    rule: Rule
     bucket: str
     bounds: tuple[float, float, float]  # info, warning, error
     cause: str
@@ -30,77 +71,77 @@ class IdleRule:
     detail: Callable[[RankTimes], tuple[Evidence, ...]] = lambda _: ()
 
 
+def judge(inputs: Inputs) -> list[Verdict]:
+    """Why the device was idle."""
+    return judge_idle(inputs.run, inputs.slowdown)
+
+
 def judge_idle(run: CrossRank, profiler_slowdown: float | None) -> list[Verdict]:
     """One verdict a rule. `profiler_slowdown` (profiled ÷ unprofiled step) lowers confidence in host causes."""
-    return [_judge(rule, run, profiler_slowdown) for rule in IDLE_RULES]
+    return [_judge(kind, run, profiler_slowdown) for kind in _JUDGEMENTS]
 
 
-def _judge(rule: IdleRule, run: CrossRank, profiler_slowdown: float | None) -> Verdict:
-    judged = [times for times in run.ranks if times.summary.on_gpu or not rule.gpu_only]
+def _judge(kind: IdleJudgement, run: CrossRank, profiler_slowdown: float | None) -> Verdict:
+    judged = [times for times in run.ranks if times.summary.on_gpu or not kind.gpu_only]
     if not judged:
-        return Verdict(rule.rule, not_evaluated="the traces hold no GPU activity")
+        return kind.rule.not_evaluated("the traces hold no GPU activity")
     # What a damaged trace lost looks like idle time: it is judged only where there is no whole one.
     judged = [times for times in judged if not times.summary.damage] or judged
     damaged = bool(judged[0].summary.damage)
     shares = {
-        times.summary.rank: share for times in judged if (share := _share(times, rule.bucket)) is not None
+        times.summary.rank: share for times in judged if (share := _share(times, kind.bucket)) is not None
     }
     if not shares:
-        return Verdict(rule.rule, not_evaluated="the traces hold no complete step")
-    hit = [times for times in judged if shares.get(times.summary.rank, 0.0) >= rule.bounds[0]]
+        return kind.rule.not_evaluated("the traces hold no complete step")
+    hit = [times for times in judged if shares.get(times.summary.rank, 0.0) >= kind.bounds[0]]
     worst_share = max(shares.values())
-    severity = severity_of(worst_share, *rule.bounds)
+    severity = severity_of(worst_share, *kind.bounds)
     if severity is None:
-        return Verdict(
-            rule.rule,
-            clear=f"at most {worst_share:.1f} % of the step on any rank (bound {rule.bounds[0]:g} %)",
+        return kind.rule.clear(
+            f"at most {worst_share:.1f} % of the step on any rank (bound {kind.bounds[0]:g} %)",
         )
     worst = max(hit, key=lambda times: shares[times.summary.rank])
-    impact = mean_ms(worst.buckets[rule.bucket])
-    saved = _saved_ms(run, rule)
+    impact = mean_ms(worst.buckets[kind.bucket])
+    saved = _saved_ms(run, kind)
     ranks = [times.summary.rank for times in hit]
     evidence = (
-        Evidence(rule.bucket, round(impact, 3), "ms/step", rank=worst.summary.rank),
-        Evidence(f"{rule.bucket}_pct", round(worst_share, 1), "%", rule.bounds[0], rank=worst.summary.rank),
+        Evidence(kind.bucket, round(impact, 3), "ms/step", rank=worst.summary.rank),
+        Evidence(f"{kind.bucket}_pct", round(worst_share, 1), "%", kind.bounds[0], rank=worst.summary.rank),
         Evidence(
-            f"{rule.bucket}_pct (least, median, most over ranks)",
+            f"{kind.bucket}_pct (least, median, most over ranks)",
             " / ".join(
                 f"{v:.1f}" for v in (min(shares.values()), np.median(list(shares.values())), worst_share)
             ),
             "%",
         ),
         *(() if saved is None else (Evidence("saved without it", round(saved, 3), "ms/step"),)),
-        *rule.detail(worst),
+        *kind.detail(worst),
     )
-    message = rule.message.format(where=_where(ranks, len(run.ranks)), ms=impact, pct=worst_share)
-    if rule.bucket == "idle_host" and profiler_slowdown is not None and profiler_slowdown > _SLOWED:
+    message = kind.message.format(where=_where(ranks, len(run.ranks)), ms=impact, pct=worst_share)
+    if kind.bucket == "idle_host" and profiler_slowdown is not None and profiler_slowdown > _SLOWED:
         message += f" The profiler made the step {profiler_slowdown:.2f} times as long, most of it host time."
-    return Verdict(
-        rule.rule,
-        (
-            finding(
-                rule.rule,
-                severity,
-                "low" if damaged else _confidence(rule, profiler_slowdown),
-                message,
-                evidence,
-                ranks=ranks,
-                impact_ms=round(impact if saved is None else min(impact, saved), 3),
-                cause=rule.cause,
-            ),
-        ),
+    return kind.rule.verdict(
+        kind.rule.finding(
+            severity,
+            "low" if damaged else _confidence(kind, profiler_slowdown),
+            message,
+            evidence,
+            ranks=ranks,
+            impact_ms=round(impact if saved is None else min(impact, saved), 3),
+            cause=kind.cause,
+        )
     )
 
 
-def _saved_ms(run: CrossRank, rule: IdleRule) -> float | None:
+def _saved_ms(run: CrossRank, kind: IdleJudgement) -> float | None:
     """What the replay says that a step gains without this idle time on any rank; None without a replay."""
-    saved = run.what_if.saved_ns(rule.change) if run.what_if is not None else None
+    saved = run.what_if.saved_ns(kind.change) if run.what_if is not None else None
     return None if saved is None else max(saved, 0.0) / 1e6
 
 
-def _confidence(rule: IdleRule, profiler_slowdown: float | None) -> Confidence:
+def _confidence(kind: IdleJudgement, profiler_slowdown: float | None) -> Confidence:
     """The profiler costs host time, so a claim about the host is as good as what is known of that cost."""
-    if rule.bucket != "idle_host":
+    if kind.bucket != "idle_host":
         return "high"
     if profiler_slowdown is None:
         return "medium"
@@ -142,9 +183,9 @@ def _blocking(times: RankTimes) -> tuple[Evidence, ...]:
     )
 
 
-IDLE_RULES: tuple[IdleRule, ...] = (
-    IdleRule(
-        "TO-I001",
+_JUDGEMENTS: tuple[IdleJudgement, ...] = (
+    IdleJudgement(
+        HOST_BOUND,
         "idle_host",
         (10.0, 20.0, 40.0),
         "host",
@@ -153,8 +194,8 @@ IDLE_RULES: tuple[IdleRule, ...] = (
         "On {where} the GPU has nothing to run because the host has not launched it yet: up to {ms:.2f} ms of each "
         "step ({pct:.0f} %).",
     ),
-    IdleRule(
-        "TO-I002",
+    IdleJudgement(
+        INPUT_BOUND,
         "idle_input",
         (5.0, 10.0, 30.0),
         "input",
@@ -163,8 +204,8 @@ IDLE_RULES: tuple[IdleRule, ...] = (
         "On {where} nothing runs while the next batch is loaded: up to {ms:.2f} ms of each step ({pct:.0f} %).",
         _loading,
     ),
-    IdleRule(
-        "TO-I003",
+    IdleJudgement(
+        BLOCKED_ON_DEVICE,
         "idle_sync",
         (1.0, 3.0, 15.0),
         "host",

@@ -9,9 +9,61 @@ import numpy as np
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.lateness import CAUSES
 from traceops.across.stragglers import LEAST_SHARE, Straggler
-from traceops.core.findings import Confidence, Evidence, Finding, Severity
+from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
+from traceops.core.rule import Rule, Verdict
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
-from traceops.rules.findings import Verdict, finding, severity_of
+from traceops.rules.inputs import Inputs
+
+PERSISTENTLY_LATE = Rule(
+    id="TO-S001",
+    title="A rank is persistently late and makes the others wait",
+    fires=(
+        "Fires where a rank causes 10 % or more of all waiting, running it at its peers' pace saves 10 % of "
+        "the step (warning; error from 20 %) in most steps, the others are seen to wait, and a permutation "
+        "test puts chance at 12 % or less. Info where the others wait 10 % of the step for one rank but would "
+        "hardly be faster without it, or where the cause is the host and the profiler slowed the steps by "
+        "more than 20 %, or by an unknown amount in a run that its hosts bound anyway."
+    ),
+    advice="Compare what this rank does in a step with a peer's, in the merged timeline (traceops view).",
+    by_cause=(
+        (
+            "gpu_compute",
+            "Compare this GPU's clocks, temperature and power with its peers' (nvidia-smi -q -d "
+            "PERFORMANCE,CLOCK), look for another process on it, and for a larger batch or longer sequences "
+            "on this rank.",
+        ),
+        (
+            "host",
+            "Look at the rank's CPU binding and NUMA node, for other processes on its cores, and for logging, "
+            "metrics or checkpoints that only this rank does.",
+        ),
+        (
+            "input",
+            "Look at the loader, the data shard and the storage of this rank: more workers (num_workers), "
+            "prefetch_factor, samples of even size.",
+        ),
+        (
+            "copy",
+            "Pin the memory this rank copies from and use non_blocking=True; check its GPU's PCIe generation "
+            "and width against its siblings' (nvidia-smi -q).",
+        ),
+    ),
+)
+
+SOMETIMES_LATE = Rule(
+    id="TO-S002",
+    title="A rank is late in some steps only",
+    fires=(
+        "As TO-S001, for a rank late in at most half of the steps: info where it costs 10 % of a step or more "
+        "in the worst of them, warning from 25 %, error where the mean over all steps reaches 20 %."
+    ),
+    advice=(
+        "Look at what that rank does in those steps only: checkpointing, evaluation, logging, garbage "
+        "collection, a longer sample, a data shard's end, a neighbour on the same host. See the steps in the "
+        "merged timeline."
+    ),
+)
+RULES = (PERSISTENTLY_LATE, SOMETIMES_LATE)
 
 IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error
 _BURST_PCT = (10.0, 25.0)  # what a rank late in some steps costs the worst of them: info, warning
@@ -31,6 +83,11 @@ _WHY = {
 }
 
 
+def judge(inputs: Inputs) -> list[Verdict]:
+    """Ranks that make the others wait."""
+    return judge_stragglers(inputs.run, inputs.slowdown)
+
+
 def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Verdict]:
     """TO-S001 and TO-S002 [docs/metrics.md, who causes the wait]."""
     if (
@@ -41,10 +98,10 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
         or (out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT)
     ):
         why = _nothing_to_compare(run)
-        return [Verdict("TO-S001", not_evaluated=why), Verdict("TO-S002", not_evaluated=why)]
+        return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
     if run.stragglers.alone is not None:
         why = f"the others wait most for rank {run.stragglers.alone}, and no other rank runs its program"
-        return [Verdict("TO-S001", not_evaluated=why), Verdict("TO-S002", not_evaluated=why)]
+        return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
     persistent: list[Finding] = []
     sometimes: list[Finding] = []
     left_out: list[str] = []
@@ -64,16 +121,16 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
             too_few = f"rank {straggler.rank} looks late, but {count} step(s) cannot rule out chance"
         elif most and (severity := severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)):
             severity = "warning" if severity == "info" else severity
-            persistent.append(_finding("TO-S001", severity, run, straggler, profiler_slowdown))
+            persistent.append(_finding(PERSISTENTLY_LATE, severity, run, straggler, profiler_slowdown))
         elif not most and (burst := _burst_severity(run, straggler)) is not None:
-            sometimes.append(_finding("TO-S002", burst, run, straggler, profiler_slowdown))
+            sometimes.append(_finding(SOMETIMES_LATE, burst, run, straggler, profiler_slowdown))
     leader = run.stragglers.leader
     if not persistent and not sometimes and leader is not None and leader.share > 0.5:
         persistent += _only_waited_for(run, leader, profiler_slowdown)
     clear = _clear(run) + "".join(f"; {reason}" for reason in left_out)
     return [
-        Verdict("TO-S001", tuple(persistent), not_evaluated="" if persistent else too_few, clear=clear),
-        Verdict("TO-S002", tuple(sometimes), not_evaluated="" if sometimes else too_few, clear=clear),
+        PERSISTENTLY_LATE.verdict(*persistent, not_evaluated="" if persistent else too_few, clear=clear),
+        SOMETIMES_LATE.verdict(*sometimes, not_evaluated="" if sometimes else too_few, clear=clear),
     ]
 
 
@@ -115,7 +172,7 @@ def _burst_severity(run: CrossRank, straggler: Straggler) -> Severity | None:
 
 
 def _finding(
-    rule: str, severity: Severity, run: CrossRank, straggler: Straggler, slowdown: float | None
+    rule: Rule, severity: Severity, run: CrossRank, straggler: Straggler, slowdown: float | None
 ) -> Finding:
     assert run.stragglers is not None and run.lateness is not None
     step, saved = float(run.stragglers.step_ns.mean()), float(straggler.saved.mean())
@@ -138,7 +195,7 @@ def _finding(
                 f" The profiler made the steps {slowdown:.2f} times as long, most of it host time: without it this "
                 "rank may not be late."
             )
-    when = "" if rule == "TO-S001" else f" in {_steps(straggler.late_steps)}"
+    when = "" if rule is PERSISTENTLY_LATE else f" in {_steps(straggler.late_steps)}"
     message = f"Rank {straggler.rank} is late{when}: {_WHY[straggler.cause]}. {_waits(run, straggler)} "
     beside = sorted(other.rank for other in run.stragglers.found if other.rank != straggler.rank)
     if beside:
@@ -147,8 +204,7 @@ def _finding(
     else:
         message += f"At its peers' pace the step would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms"
     message += f" ({100 * saved / step:.0f} % less).{note}"
-    return finding(
-        rule,
+    return rule.finding(
         severity,
         confidence,
         message,
@@ -174,8 +230,7 @@ def _only_waited_for(run: CrossRank, leader: Straggler, slowdown: float | None) 
     )
     confidence: Confidence = "low" if leader.cause == "host" and (slowdown or 0) > _PROFILED else "medium"
     return [
-        finding(
-            "TO-S001",
+        PERSISTENTLY_LATE.finding(
             "info",
             confidence,
             message,

@@ -1,35 +1,103 @@
-"""TO-V001 to TO-V005: how far the traces can be trusted."""
+"""TO-V001 to TO-V005 (TO-V006 is in clocks.py): how far the traces can be trusted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from traceops.core.findings import Evidence
+from traceops.core.findings import Evidence, severity_of
+from traceops.core.rule import Rule, Verdict
+from traceops.measure.profiler_cost import profiler_slowdown
 from traceops.measure.summary import RankSummary
-from traceops.rules.findings import Verdict, finding, severity_of
+from traceops.rules.clocks import UNALIGNED_CLOCKS, judge_clocks
+from traceops.rules.inputs import Inputs
+
+MISSING_RANKS = Rule(
+    id="TO-V001",
+    title="Ranks of the world have no trace",
+    fires="Fires where the world size in run.json or in the traces is larger than the number of ranks found.",
+    advice=(
+        "Collect the missing ranks' traces: a straggler among them cannot be seen, and collectives they "
+        "belong to cannot be split into waiting and transfer."
+    ),
+)
+
+DAMAGED = Rule(
+    id="TO-V002",
+    title="A trace is truncated or damaged",
+    fires=(
+        "Fires for every file that looks like a trace and is empty, cut off, not JSON, a second trace of one "
+        "rank or of another run."
+    ),
+    advice=(
+        "Capture again, or copy the file again; check the disk's free space and that the job was not killed "
+        "while it wrote. What could be read is used."
+    ),
+)
+
+UNEVEN_STEPS = Rule(
+    id="TO-V003",
+    title="Ranks cover different steps",
+    fires="Fires where the step numbers differ between ranks.",
+    advice="Start all ranks' profilers at the same step: use `traceops run`, or one schedule everywhere.",
+)
+
+NO_SYNC_IN_BACKWARD = Rule(
+    id="TO-V004",
+    title="No gradient synchronisation inside backward",
+    fires=(
+        "Fires where the strategy, or DDP or FSDP seen in the trace, synchronises inside backward, and no "
+        "collective was launched between backward's first and last function in any step."
+    ),
+    advice=(
+        "If this window is gradient accumulation under no_sync(), capture a window with an optimizer step; "
+        "otherwise the gradients are not synchronised while backward runs, and nothing can overlap with it."
+    ),
+)
+
+PROFILER_COST = Rule(
+    id="TO-V005",
+    title="The profiler itself slowed the steps",
+    fires=(
+        "Compares the median profiled with the median unprofiled step of the same run: info from 10 %, "
+        "warning from 30 %."
+    ),
+    advice=(
+        "Trust shares of device time, not the host's: leave stacks, shapes and memory off, and compare with "
+        "the unprofiled step time."
+    ),
+)
+RULES = (MISSING_RANKS, DAMAGED, UNEVEN_STEPS, NO_SYNC_IN_BACKWARD, PROFILER_COST, UNALIGNED_CLOCKS)
 
 _MOST_LISTED = 1024  # ranks named in one finding
 _SLOWDOWN_BOUNDS = (1.10, 1.30)  # profiled ÷ unprofiled step: info, warning
+
+
+def judge(inputs: Inputs) -> list[Verdict]:
+    """How far the traces can be trusted."""
+    return [
+        judge_missing(inputs.run.world, [summary.rank for summary in inputs.ranks], inputs.single_file),
+        judge_damage(inputs.ranks, inputs.found.problems),
+        judge_steps(inputs.ranks),
+        judge_backward_sync(inputs.ranks, inputs.manifest),
+        judge_profiler(inputs.manifest),
+        judge_clocks(inputs.run),
+    ]
 
 
 def judge_missing(world: int, present: Sequence[int], single_file: bool) -> Verdict:
     """TO-V001; asked about one file, missing ranks are only worth a remark."""
     missing = sorted(set(range(world)) - set(present))
     if not missing:
-        return Verdict("TO-V001", clear=f"all {world} ranks have a trace")
+        return MISSING_RANKS.clear(f"all {world} ranks have a trace")
     listed = ", ".join(map(str, missing[:16])) + (f" … ({len(missing)} in all)" if len(missing) > 16 else "")
-    return Verdict(
-        "TO-V001",
-        (
-            finding(
-                "TO-V001",
-                "info" if single_file else "warning",
-                "high",
-                f"{len(missing)} of {world} ranks {'has' if len(missing) == 1 else 'have'} no trace: {listed}.",
-                [Evidence("ranks without a trace", len(missing), "ranks", 0)],
-                ranks=missing[:_MOST_LISTED],
-            ),
+    return MISSING_RANKS.verdict(
+        MISSING_RANKS.finding(
+            "info" if single_file else "warning",
+            "high",
+            f"{len(missing)} of {world} ranks {'has' if len(missing) == 1 else 'have'} no trace: {listed}.",
+            [Evidence("ranks without a trace", len(missing), "ranks", 0)],
+            ranks=missing[:_MOST_LISTED],
         ),
     )
 
@@ -41,8 +109,7 @@ def judge_damage(ranks: Sequence[RankSummary], problems: Sequence[tuple[str, str
         if summary.damage:
             what = "; ".join(summary.damage)
             found.append(
-                finding(
-                    "TO-V002",
+                DAMAGED.finding(
                     "warning",
                     "high",
                     f"{summary.path}: {what}. {summary.event_count} events were read and are used.",
@@ -55,43 +122,38 @@ def judge_damage(ranks: Sequence[RankSummary], problems: Sequence[tuple[str, str
             )
     for path, what in problems:
         found.append(
-            finding(
-                "TO-V002",
+            DAMAGED.finding(
                 "warning",
                 "high",
                 f"{path}: {what}.",
                 [Evidence("file not used", f"{path}: {what}")],
             )
         )
-    return Verdict("TO-V002", tuple(found), clear="every file was read to its end")
+    return DAMAGED.verdict(*found, clear="every file was read to its end")
 
 
 def judge_steps(ranks: Sequence[RankSummary]) -> Verdict:
     """TO-V003: the same steps on every rank."""
     steps = {summary.rank: {int(n) for n in summary.step_numbers if n >= 0} for summary in ranks}
     if not any(steps.values()):
-        return Verdict("TO-V003", not_evaluated="the traces mark no steps (no ProfilerStep annotation)")
+        return UNEVEN_STEPS.not_evaluated("the traces mark no steps (no ProfilerStep annotation)")
     if len(ranks) == 1:
-        return Verdict("TO-V003", not_evaluated="there is only one rank")
+        return UNEVEN_STEPS.not_evaluated("there is only one rank")
     common, every = set.intersection(*steps.values()), set.union(*steps.values())
     if common == every:
-        return Verdict("TO-V003", clear=f"all ranks cover the {len(every)} steps {_span(every)}")
+        return UNEVEN_STEPS.clear(f"all ranks cover the {len(every)} steps {_span(every)}")
     odd = [rank for rank, own in steps.items() if own != every]
-    return Verdict(
-        "TO-V003",
-        (
-            finding(
-                "TO-V003",
-                "warning",
-                "high",
-                f"{'Rank' if len(odd) == 1 else 'Ranks'} {', '.join(map(str, odd[:16]))} "
-                f"{'does' if len(odd) == 1 else 'do'} not cover all of steps {_span(every)}; "
-                f"{len(common)} steps are common to all ranks.",
-                [Evidence("common steps", len(common), "steps", len(every))]
-                + [Evidence("steps", _span(steps[rank]), rank=rank) for rank in odd[:16]],
-                ranks=odd,
-                steps=sorted(every - common),
-            ),
+    return UNEVEN_STEPS.verdict(
+        UNEVEN_STEPS.finding(
+            "warning",
+            "high",
+            f"{'Rank' if len(odd) == 1 else 'Ranks'} {', '.join(map(str, odd[:16]))} "
+            f"{'does' if len(odd) == 1 else 'do'} not cover all of steps {_span(every)}; "
+            f"{len(common)} steps are common to all ranks.",
+            [Evidence("common steps", len(common), "steps", len(every))]
+            + [Evidence("steps", _span(steps[rank]), rank=rank) for rank in odd[:16]],
+            ranks=odd,
+            steps=sorted(every - common),
         ),
     )
 
@@ -103,76 +165,59 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
     world = max((len(group.ranks) for summary in ranks for group in summary.meta.groups), default=0)
     seen = next((summary.backward.promised_by for summary in ranks if summary.backward.promised_by), "")
     if promised is False:
-        return Verdict(
-            "TO-V004", clear=f"{manifest.get('strategy')} synchronises after backward, by its design"
+        return NO_SYNC_IN_BACKWARD.clear(
+            f"{manifest.get('strategy')} synchronises after backward, by its design"
         )
     if promised is None and not seen:
-        return Verdict(
-            "TO-V004", not_evaluated="nothing says that gradients are synchronised inside backward"
+        return NO_SYNC_IN_BACKWARD.not_evaluated(
+            "nothing says that gradients are synchronised inside backward"
         )
     if max(world, manifest.get("world_size") or 0) == 1:
-        return Verdict("TO-V004", not_evaluated="there is only one rank, nothing to synchronise with")
+        return NO_SYNC_IN_BACKWARD.not_evaluated("there is only one rank, nothing to synchronise with")
     with_backward = {s.rank: s.backward for s in ranks if s.backward.steps_with_backward}
     if not with_backward:
-        return Verdict("TO-V004", not_evaluated="the traces hold no backward pass")
+        return NO_SYNC_IN_BACKWARD.not_evaluated("the traces hold no backward pass")
     if not any(backward.launches_known for backward in with_backward.values()):
-        return Verdict("TO-V004", not_evaluated="the traces do not say when their collectives were launched")
+        return NO_SYNC_IN_BACKWARD.not_evaluated("the traces do not say when their collectives were launched")
     if any(backward.steps_synchronised for backward in with_backward.values()):
-        return Verdict("TO-V004", clear="collectives were launched inside backward")
+        return NO_SYNC_IN_BACKWARD.clear("collectives were launched inside backward")
     who = seen or f"the strategy {manifest.get('strategy')}"
     steps = max(backward.steps_with_backward for backward in with_backward.values())
-    return Verdict(
-        "TO-V004",
-        (
-            finding(
-                "TO-V004",
-                "warning",
-                "high",
-                f"{who} synchronises gradients inside backward, but none of the {steps} steps with a backward pass "
-                "launched a collective there.",
-                [Evidence("steps synchronised inside backward", 0, "steps", 1), Evidence("promised by", who)],
-                ranks=sorted(with_backward),
-            ),
+    return NO_SYNC_IN_BACKWARD.verdict(
+        NO_SYNC_IN_BACKWARD.finding(
+            "warning",
+            "high",
+            f"{who} synchronises gradients inside backward, but none of the {steps} steps with a backward pass "
+            "launched a collective there.",
+            [Evidence("steps synchronised inside backward", 0, "steps", 1), Evidence("promised by", who)],
+            ranks=sorted(with_backward),
         ),
     )
-
-
-def profiler_slowdown(manifest: dict[str, Any]) -> float | None:
-    """Profiled ÷ unprofiled step time of the same run, None where one of them is not known."""
-    profiled, plain = manifest.get("profiled_step_ms"), manifest.get("unprofiled_step_ms")
-    if isinstance(profiled, (int, float)) and isinstance(plain, (int, float)) and plain > 0:
-        return profiled / plain
-    return None
 
 
 def judge_profiler(manifest: dict[str, Any]) -> Verdict:
     """TO-V005: the observer's own cost."""
     ratio = profiler_slowdown(manifest)
     if ratio is None:
-        return Verdict(
-            "TO-V005",
-            not_evaluated="no unprofiled steps were timed; `traceops run` and traceops.capture time some",
+        return PROFILER_COST.not_evaluated(
+            "no unprofiled steps were timed; `traceops run` and traceops.capture time some",
         )
     profiled, plain = manifest["profiled_step_ms"], manifest["unprofiled_step_ms"]
     severity = severity_of(ratio, *_SLOWDOWN_BOUNDS)
     if severity is None:
-        return Verdict("TO-V005", clear=f"profiled steps took {ratio:.2f} times as long as unprofiled ones")
-    return Verdict(
-        "TO-V005",
-        (
-            finding(
-                "TO-V005",
-                severity,
-                "high",
-                f"Steps took {profiled:.2f} ms with the profiler and {plain:.2f} ms without, {ratio:.2f} times as "
-                "long: host time in this report is overstated.",
-                [
-                    Evidence("profiled ÷ unprofiled step", round(ratio, 3), "×", _SLOWDOWN_BOUNDS[0]),
-                    Evidence("unprofiled step", round(plain, 3), "ms"),
-                    Evidence("profiled step", round(profiled, 3), "ms"),
-                ],
-                impact_ms=None,
-            ),
+        return PROFILER_COST.clear(f"profiled steps took {ratio:.2f} times as long as unprofiled ones")
+    return PROFILER_COST.verdict(
+        PROFILER_COST.finding(
+            severity,
+            "high",
+            f"Steps took {profiled:.2f} ms with the profiler and {plain:.2f} ms without, {ratio:.2f} times as "
+            "long: host time in this report is overstated.",
+            [
+                Evidence("profiled ÷ unprofiled step", round(ratio, 3), "×", _SLOWDOWN_BOUNDS[0]),
+                Evidence("unprofiled step", round(plain, 3), "ms"),
+                Evidence("profiled step", round(profiled, 3), "ms"),
+            ],
+            impact_ms=None,
         ),
     )
 

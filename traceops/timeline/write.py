@@ -20,7 +20,7 @@ from traceops.pipeline.conclude import judge
 from traceops.pipeline.mapping.executors import cores, map_in_processes
 from traceops.pipeline.mapping.ranks import MapOptions, Progress, summarize_all
 from traceops.pipeline.run_info import rank_host, world_size
-from traceops.rules.findings import most_important_first
+from traceops.rules.results import most_important_first
 from traceops.timeline.choose import choose_ranks, choose_steps, listed, windows_of
 from traceops.timeline.findings_track import findings_track
 from traceops.timeline.lanes import well_formed

@@ -21,7 +21,7 @@ from traceops.compare.model import (
 )
 from traceops.core.findings import Check, Evidence
 from traceops.measure.ledger import BUCKETS
-from traceops.rules.findings import finding
+from traceops.rules.registry import BY_ID
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)> | `a` ``b`` \\| @all #123 GH-7 o/r#4 http://evil.example www.evil.example "
@@ -213,7 +213,7 @@ def _changes(hostile: str) -> tuple[Change, ...]:
 
 def _finding(rule: str, severity: Any, message: str) -> Any:
     evidence = [Evidence(f"metric {message}", 3.1, "ms/step", 1.0)]
-    return finding(rule, severity, "high", message, evidence, ranks=(0,), impact_ms=3.1, cause=None)
+    return BY_ID[rule].finding(severity, "high", message, evidence, ranks=(0,), impact_ms=3.1, cause=None)
 
 
 def _steps() -> tuple[StepPoint, ...]:

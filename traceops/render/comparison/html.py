@@ -12,7 +12,7 @@ from traceops.render.comparison import figures, method_text, tables, text
 from traceops.render.page import word
 from traceops.render.report import detail_tables
 from traceops.render.report.terms import COLUMNS
-from traceops.rules.findings import RULES
+from traceops.rules.registry import RULES
 
 _MOST_FINDINGS = 50  # of new ones, and of those that are gone
 

@@ -13,7 +13,7 @@ from traceops.compare.model import Comparison
 from traceops.core.findings import CONFIDENCES, SEVERITIES, Finding, Severity
 from traceops.render.comparison import method_text, text
 from traceops.render.report.json import json_text, plain_json
-from traceops.rules.findings import BY_ID
+from traceops.rules.registry import BY_ID
 from traceops.version import __version__
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -82,7 +82,7 @@ def _rule(rule_id: str, findings: Sequence[Finding]) -> dict[str, Any]:
     own = [finding for finding in findings if finding.rule == rule_id]
     worst = max([f.severity for f in own] or list(SEVERITIES), key=SEVERITIES.index)
     title = rule.title if rule else next((finding.title for finding in own), rule_id)
-    how = rule.how if rule else ""
+    how = rule.fires if rule else ""
     advice = (rule.advice if rule else "") or next((finding.advice for finding in own), "")
     return {
         "id": rule_id,

@@ -36,7 +36,7 @@ from traceops.render.report.fabric_html import connections_table, nccl_sentence
 from traceops.render.report.terms import COLUMNS
 from traceops.render.topology.figure import Figure, topology_figure
 from traceops.render.topology.shape import gbs_text, tried_ways, ways_on
-from traceops.rules.findings import RULES
+from traceops.rules.registry import RULES
 
 _MOST_FIGURES = 8  # of machines
 _MOST_MATRIX = 32  # devices

@@ -28,7 +28,7 @@ from traceops.render.hang.text import (
 from traceops.render.report import detail_tables
 from traceops.render.report.terms import COLUMNS
 from traceops.render.report.verdict import Verdict
-from traceops.rules.findings import RULES
+from traceops.rules.registry import RULES
 from traceops.version import __version__
 
 _MOST_STACKS = 16

@@ -11,7 +11,7 @@ from traceops.core.rank_text import ranks_text
 from traceops.hangs.model import Diagnosis, Root
 from traceops.render.cells import size
 from traceops.render.hang.rows import RankGroup
-from traceops.rules.findings import BY_ID
+from traceops.rules.hangs import BY_ID
 
 MOST_SPANS = 8  # of ranks in a sentence
 

@@ -23,7 +23,7 @@ from traceops.render.report import (
 from traceops.render.report.terms import COLUMNS, TERMS
 from traceops.render.report.verdict import verdict
 from traceops.render.report.worst import MOST_RANKS, shown_ranks
-from traceops.rules.findings import RULES
+from traceops.rules.registry import RULES
 
 
 def render_html(report: Report, *, plotlyjs: str = "inline") -> bytes:

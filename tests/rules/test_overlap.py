@@ -6,7 +6,7 @@ import pytest
 from generated_run import Collective, Size, SlowCompute, ddp, fsdp2, simulate
 from measured_runs import BUILDERS, across, program
 
-from traceops.rules.comm_pattern import judge_late_start, judge_small
+from traceops.rules.overlap import judge_late_start, judge_small
 
 TINY = Size(kernels=1, kernel_us=5.0, elements=1 << 12, launch_us=2.0, latency_us=40.0)  # 16 kB a layer
 

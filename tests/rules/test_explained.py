@@ -5,12 +5,12 @@ from itertools import permutations
 import pytest
 
 from traceops.core.findings import Evidence
-from traceops.rules.findings import RULES, finding
-from traceops.rules.overlapping import EXPLAINS, merge_overlapping
+from traceops.rules.explained import EXPLAINS, merge_overlapping
+from traceops.rules.registry import BY_ID, RULES
 
 
 def found(rule, severity="warning", ranks=(), cause=None):
-    return finding(rule, severity, "high", f"{rule}.", [Evidence("x", 1)], ranks=ranks, cause=cause)
+    return BY_ID[rule].finding(severity, "high", f"{rule}.", [Evidence("x", 1)], ranks=ranks, cause=cause)
 
 
 def severities(findings):

@@ -1,4 +1,4 @@
-"""TO-O002 and TO-O003: collectives too small for their link, or started too late to hide."""
+"""TO-O001 to TO-O003: communication that nothing hides, that is too small for its link, or that starts too late."""
 
 from __future__ import annotations
 
@@ -7,15 +7,63 @@ from collections import defaultdict
 
 import numpy as np
 
+from traceops.across.communication import exposed_shares
 from traceops.across.cross_rank import CrossRank, mean_ms
 from traceops.across.links import busbw_gbs, collective_bytes
 from traceops.across.match import Collective, waits_by_rank
 from traceops.across.replay.what_if import NO_COMMUNICATION
-from traceops.core.findings import Evidence
+from traceops.core.findings import Evidence, severity_of
+from traceops.core.rule import Rule, Verdict
 from traceops.measure.backward import NO_BACKWARD
+from traceops.measure.ledger import COMM_BUCKETS
 from traceops.measure.summary import CommEvents
-from traceops.rules.findings import Verdict, finding, severity_of
+from traceops.rules.inputs import Inputs
 
+EXPOSED = Rule(
+    id="TO-O001",
+    title="Communication is exposed",
+    fires=(
+        "Time a step spends in transfer (waiting for late ranks not counted) that nothing hides, median over "
+        "ranks: info from 10 % of the step, warning from 20 %, error from 40 %."
+    ),
+    advice=(
+        "Let communication run beside backward: smaller first bucket (bucket_cap_mb), prefetching in FSDP, "
+        "gradient accumulation with no_sync(), lower precision for communication; and check with the bus "
+        "bandwidth below whether the link itself is slow."
+    ),
+)
+
+SMALL_COLLECTIVES = Rule(
+    id="TO-O002",
+    title="Many small collectives",
+    fires=(
+        "At least 20 collectives a step below 4 MB that reach less than a quarter of what their link gives "
+        "(where that is not known, of their group's best): info where their transfer takes 2 % of the step, "
+        "hidden or not, or their exposed transfer 5 %, warning from 10 %, error from 25 %."
+    ),
+    advice=(
+        "Send fewer and larger messages: DDP's bucket_cap_mb (25 is the default), one flat buffer or "
+        "all_reduce_coalesced instead of a call a parameter, larger FSDP units."
+    ),
+)
+
+LATE_START = Rule(
+    id="TO-O003",
+    title="Communication starts only after backward ended",
+    fires=(
+        "90 % or more of the transfer of all-reduces and reduce-scatters lies behind backward's last kernel, "
+        "on every rank: info where exposed transfer takes 3 % of the step, warning from 10 %, error from 25 "
+        "%."
+    ),
+    advice=(
+        "Let gradients leave while backward still computes: smaller buckets (DDP's bucket_cap_mb; one bucket "
+        "as large as the model can only leave at the end), hooks on parameters, or FSDP units per block."
+    ),
+)
+RULES = (EXPOSED, SMALL_COLLECTIVES, LATE_START)
+
+_EXPOSED_BOUNDS = (10.0, 20.0, 40.0)  # percent of the step: info, warning, error
+_UNMATCHED_BOUND = 0.2  # share of exposed communication beyond which nothing is claimed
 _SMALL_BYTES = 4_000_000
 _FAR_BELOW = 0.25  # of what the link gives or else the group's best: then latency sets the time
 _HIDDEN_PCT = 2.0  # of the step: transfer worth a remark though other work hides it
@@ -26,14 +74,66 @@ _LATE_BOUNDS = (3.0, 10.0, 25.0)
 _REDUCES = re.compile(r"all_?reduce|reduce_?scatter", re.I)
 
 
+def judge(inputs: Inputs) -> list[Verdict]:
+    """Communication that costs the step time."""
+    return [judge_exposed(inputs.run), judge_small(inputs.run), judge_late_start(inputs.run)]
+
+
+def judge_exposed(run: CrossRank) -> Verdict:
+    """TO-O001 over the median rank: transfer is the group's, so a single rank's share proves little."""
+    if not any(len(times.summary.comm.start) for times in run.ranks):
+        return EXPOSED.not_evaluated("the traces hold no communication")
+    if not run.split:
+        reasons = "; ".join(run.matching.unmatched) or "no collective could be matched"
+        return EXPOSED.not_evaluated(f"waiting and transfer cannot be told apart: {reasons}")
+    exposed = sum(int(times.buckets[bucket].sum()) for times in run.ranks for bucket in COMM_BUCKETS)
+    unmatched = sum(int(times.buckets["comm_unmatched"].sum()) for times in run.ranks)
+    if unmatched > _UNMATCHED_BOUND * exposed:
+        return EXPOSED.not_evaluated(
+            f"{100 * unmatched / exposed:.0f} % of the exposed communication could not be matched "
+            "across ranks, so waiting and transfer cannot be told apart",
+        )
+    shares = exposed_shares(run)
+    if not shares:
+        return EXPOSED.not_evaluated("the traces hold no complete step")
+    median = float(np.median(list(shares.values())))
+    severity = severity_of(median, *_EXPOSED_BOUNDS)
+    if severity is None:
+        return EXPOSED.clear(
+            f"{median:.1f} % of the step is exposed transfer (bound {_EXPOSED_BOUNDS[0]:g} %)"
+        )
+    impact = float(np.median([mean_ms(times.buckets["comm_transfer"]) for times in run.ranks]))
+    saved = run.what_if.saved_ns(NO_COMMUNICATION) if run.what_if is not None else None
+    gain = impact if saved is None else min(impact, max(saved, 0.0) / 1e6)
+    worst = max(shares, key=lambda rank: shares[rank])
+    overlap = [
+        t.summary.breakdown.overlap_pct for t in run.ranks if t.summary.breakdown.overlap_pct is not None
+    ]
+    evidence = [
+        Evidence("comm_transfer", round(impact, 3), "ms/step"),
+        Evidence("comm_transfer_pct", round(median, 1), "%", _EXPOSED_BOUNDS[0]),
+        Evidence("comm_transfer_pct (most)", round(shares[worst], 1), "%", rank=worst),
+    ]
+    if overlap:
+        evidence.append(Evidence("overlap_pct", round(float(np.median(overlap)), 1), "%"))
+    message = (
+        f"{impact:.2f} ms of each step ({median:.0f} %) is transfer between ranks that no computation hides; "
+        "waiting for late ranks is not counted."
+    )
+    ranks = sorted(shares)
+    return EXPOSED.verdict(
+        EXPOSED.finding(severity, "high", message, evidence, ranks=ranks, impact_ms=round(gain, 3)),
+    )
+
+
 def judge_small(run: CrossRank) -> Verdict:
     """TO-O002: many collectives whose time latency sets, as far as their transfer is exposed."""
     matched = run.matching.collectives
     if not matched:
-        return Verdict("TO-O002", not_evaluated="no collective could be matched")
+        return SMALL_COLLECTIVES.not_evaluated("no collective could be matched")
     sized = [c for c in matched if collective_bytes(c)]
     if not sized:
-        return Verdict("TO-O002", not_evaluated="the traces do not say how large their collectives are")
+        return SMALL_COLLECTIVES.not_evaluated("the traces do not say how large their collectives are")
     best: dict[tuple[int, ...], float] = defaultdict(float)
     for collective in sized:
         best[collective.group] = max(best[collective.group], busbw_gbs(collective) or 0.0)
@@ -47,8 +147,8 @@ def judge_small(run: CrossRank) -> Verdict:
         for rank, _ in collective.members:
             members[rank].append(collective.transfer_ns)
     if not members:
-        return Verdict(
-            "TO-O002", clear=f"no collective is below {_SMALL_BYTES / 1e6:g} MB and slow for its size"
+        return SMALL_COLLECTIVES.clear(
+            f"no collective is below {_SMALL_BYTES / 1e6:g} MB and slow for its size"
         )
     rank = max(members, key=lambda r: sum(members[r]))
     count, total_ms = len(members[rank]) / steps, sum(members[rank]) / 1e6 / steps
@@ -60,9 +160,8 @@ def judge_small(run: CrossRank) -> Verdict:
     if severity is None and count >= _MANY and step and 100.0 * total_ms >= _HIDDEN_PCT * step:
         severity = "info"
     if severity is None:
-        return Verdict(
-            "TO-O002",
-            clear=f"{count:.0f} small collectives a step cost {share:.1f} % of it "
+        return SMALL_COLLECTIVES.clear(
+            f"{count:.0f} small collectives a step cost {share:.1f} % of it "
             f"(bounds {_MANY} and {_SMALL_BOUNDS[0]:g} %)",
         )
     sizes = [collective_bytes(c) or 0 for c in small]
@@ -76,18 +175,14 @@ def judge_small(run: CrossRank) -> Verdict:
         Evidence("median size", int(np.median(sizes)), "bytes", _SMALL_BYTES),
         Evidence("exposed", round(share, 1), "%", _SMALL_BOUNDS[0]),
     ]
-    return Verdict(
-        "TO-O002",
-        (
-            finding(
-                "TO-O002",
-                severity,
-                "high",
-                message,
-                evidence,
-                ranks=sorted(members),
-                impact_ms=round(cost, 3),
-            ),
+    return SMALL_COLLECTIVES.verdict(
+        SMALL_COLLECTIVES.finding(
+            severity,
+            "high",
+            message,
+            evidence,
+            ranks=sorted(members),
+            impact_ms=round(cost, 3),
         ),
     )
 
@@ -115,9 +210,7 @@ def judge_late_start(run: CrossRank) -> Verdict:
                 counts.append(int(own.sum()))
                 sizes.append(transfer)
     if not shares:
-        return Verdict(
-            "TO-O003", not_evaluated="no step holds both a backward pass and matched gradient collectives"
-        )
+        return LATE_START.not_evaluated("no step holds both a backward pass and matched gradient collectives")
     # Ranks that wait for a late one transfer after their own backward; what counts is the late one's.
     late = min(float(np.median(own)) for own in shares.values())
     exposed = float(np.median([mean_ms(times.buckets["comm_transfer"]) for times in run.ranks]))
@@ -125,9 +218,8 @@ def judge_late_start(run: CrossRank) -> Verdict:
     share = 100.0 * exposed / step if step else 0.0
     severity = severity_of(share, *_LATE_BOUNDS)
     if late < _LATE_SHARE or severity is None:
-        return Verdict(
-            "TO-O003",
-            clear=f"{100 * late:.0f} % of the gradients' transfer comes after backward (bound "
+        return LATE_START.clear(
+            f"{100 * late:.0f} % of the gradients' transfer comes after backward (bound "
             f"{100 * _LATE_SHARE:g} %), {share:.1f} % of the step is exposed transfer (bound {_LATE_BOUNDS[0]:g} %)",
         )
     cost = min(exposed, float(np.median(sizes)) / 1e6)
@@ -145,18 +237,14 @@ def judge_late_start(run: CrossRank) -> Verdict:
         Evidence("gradient collectives", float(np.median(counts)), "a step"),
         Evidence("comm_transfer_pct", round(share, 1), "%", _LATE_BOUNDS[0]),
     ]
-    return Verdict(
-        "TO-O003",
-        (
-            finding(
-                "TO-O003",
-                severity,
-                "high",
-                message,
-                evidence,
-                ranks=[times.summary.rank for times in run.ranks],
-                impact_ms=round(gain, 3),
-            ),
+    return LATE_START.verdict(
+        LATE_START.finding(
+            severity,
+            "high",
+            message,
+            evidence,
+            ranks=[times.summary.rank for times in run.ranks],
+            impact_ms=round(gain, 3),
         ),
     )
 

@@ -1,0 +1,56 @@
+"""What is known of a run when its rules are judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from traceops.across.cross_rank import CrossRank
+from traceops.core.findings import Finding
+from traceops.core.rule import Rule, Verdict
+from traceops.measure.profiler_cost import profiler_slowdown
+from traceops.measure.summary import RankSummary
+from traceops.traces.discover import Discovery
+from traceops.traces.source import is_remote
+
+if TYPE_CHECKING:
+    from traceops.hangs.model import Diagnosis
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """One run, measured: the judge of a family takes from it what it needs.
+
+    hang: None where nothing was diagnosed, and `no_hang` says why. earlier: verdicts of the families before this one.
+    """
+
+    found: Discovery
+    run: CrossRank
+    hang: Diagnosis | None = None
+    no_hang: str = ""
+    earlier: tuple[Verdict, ...] = ()
+
+    @property
+    def ranks(self) -> list[RankSummary]:
+        """Each rank by itself, in order."""
+        return [times.summary for times in self.run.ranks]
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """run.json; empty where there is none."""
+        return self.found.manifest
+
+    @property
+    def slowdown(self) -> float | None:
+        """Profiled ÷ unprofiled step, None where one of them is not known."""
+        return profiler_slowdown(self.manifest)
+
+    @property
+    def single_file(self) -> bool:
+        """Whether one trace was asked about rather than a folder of them."""
+        return not is_remote(self.found.root) and Path(self.found.root).is_file()
+
+    def found_before(self, rule: Rule) -> list[Finding]:
+        """What a rule of an earlier family found."""
+        return [found for verdict in self.earlier if verdict.rule == rule.id for found in verdict.findings]
