@@ -82,7 +82,11 @@ def test_inline_page_asks_for_nothing_from_outside(page: Page) -> None:
 def test_only_the_pages_own_scripts_are_admitted_whatever_a_trace_holds() -> None:
     page = Page(render_html(sample_report(hostile="<b>plotly.js comes here</b>")))
     data, library, own = page.scripts()
-    assert json.loads(data)["ledger"] and library.startswith("/**\n* plotly.js v") and "newPlot" in own
+    assert (
+        json.loads(data)["ledger"]
+        and library.startswith("/**\n* plotly.js (cartesian - minified) v")
+        and "newPlot" in own
+    )
     policy = next(a["content"] for a in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
     hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in (library, own)]
     assert policy is not None
@@ -97,7 +101,7 @@ def test_cdn_page_is_small_and_pins_the_library() -> None:
     text = render_html(sample_report(), plotlyjs="cdn")
     assert len(text) < 300_000
     (source,) = [a for a in Page(text).all("script") if a.get("src")]
-    assert re.fullmatch(r"https://cdn\.plot\.ly/plotly-\d[\d.]*\.min\.js", source["src"] or "")
+    assert re.fullmatch(r"https://cdn\.plot\.ly/plotly-cartesian-\d[\d.]*\.min\.js", source["src"] or "")
     assert (source["integrity"] or "").startswith("sha256-")
 
 

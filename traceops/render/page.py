@@ -5,11 +5,9 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import importlib.util
 import json
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -22,6 +20,7 @@ from traceops.render.template_cache import TemplateCache
 from traceops.version import __version__
 
 CDN = "https://cdn.plot.ly"
+BUNDLE = "cartesian"  # of plotly's own bundles the smallest with bar, box, heatmap and scatter
 PLOTLYJS = ("inline", "cdn")
 _HERE = "plotly.js comes here"
 
@@ -44,14 +43,14 @@ def chart_page(
 ) -> bytes:
     """A page with plotly charts in UTF-8: a template, style sheets by name, figures by the id of their element.
 
-    plotlyjs: 'inline' (works offline, about 5 MB) or 'cdn' (small, needs the network). Everything that came from
+    plotlyjs: 'inline' (works offline, about 1.6 MB) or 'cdn' (small, needs the network). Everything that came from
     a trace is escaped, and a content security policy admits the page's own scripts only. Raises ValueError for
     another `plotlyjs`, InputError where plotly.js is missing.
     """
     if plotlyjs not in PLOTLYJS:
         raise ValueError(f"plotlyjs is one of {', '.join(PLOTLYJS)}, not {plotlyjs!r}")
     library, library_hash = plotly_js()
-    source = "" if plotlyjs == "inline" else f"{CDN}/plotly-{plotly_js_version(library)}.min.js"
+    source = "" if plotlyjs == "inline" else plotly_js_source(library)
     script = template_text("summary.js")
     own_hash = script_hash(script.encode())
     text = (
@@ -72,7 +71,7 @@ def chart_page(
     )
     if source:
         return text.encode("utf-8", "replace")
-    # 5 MB that need no escaping go in last, as bytes; what comes after them is the template's own.
+    # 1.5 MB that need no escaping go in last, as bytes; what comes after them is the template's own.
     before, _, after = text.rpartition(_HERE)
     return b"".join((before.encode("utf-8", "replace"), library, after.encode("utf-8", "replace")))
 
@@ -105,27 +104,20 @@ def prepare(*templates: str) -> None:
 
 @functools.cache
 def plotly_js() -> tuple[bytes, str]:
-    """plotly.js as the plotly package ships it, and its hash; found without importing plotly.
+    """The bundle of plotly.js that comes with traceops (templates/plotly/), and its hash.
 
     Raises InputError where it is missing.
     """
-    plotly = importlib.util.find_spec("plotly")
-    for folder in (plotly and plotly.submodule_search_locations) or ():
-        path = Path(folder, "package_data", "plotly.min.js")
-        if path.is_file():
-            library = path.read_bytes()
-            return library, script_hash(library)
-    raise InputError(
-        "plotly is not installed whole: pip install --force-reinstall plotly, or leave html out of --format"
-    )
+    library = bundled("templates", "plotly", f"plotly-{BUNDLE}.min.js").read_bytes()
+    return library, script_hash(library)
 
 
-def plotly_js_version(library: bytes) -> str:
-    """The version in the comment that plotly.js begins with."""
-    found = re.search(rb"plotly\.js v([\w.+-]+)", library[:1000])
+def plotly_js_source(library: bytes) -> str:
+    """Where the CDN has the same file: its version stands in the comment that plotly.js begins with."""
+    found = re.search(rb"plotly\.js \((\w+) - minified\) v([\w.+-]+)", library[:1000])
     if found is None:
         raise InputError("plotly.js does not say its version; use --plotlyjs inline")
-    return found[1].decode()
+    return f"{CDN}/plotly-{found[1].decode()}-{found[2].decode()}.min.js"
 
 
 def script_json(value: Any) -> str:

@@ -85,7 +85,7 @@ def test_cdn_page_pins_the_library_and_another_source_is_refused() -> None:
     text = render_comparison_html(single_captures(), plotlyjs="cdn")
     assert len(text) < 100_000
     [source] = [a for a in Page(text).all("script") if a.get("src")]
-    assert re.fullmatch(r"https://cdn\.plot\.ly/plotly-\d[\d.]*\.min\.js", source["src"] or "")
+    assert re.fullmatch(r"https://cdn\.plot\.ly/plotly-cartesian-\d[\d.]*\.min\.js", source["src"] or "")
     assert (source["integrity"] or "").startswith("sha256-")
     with pytest.raises(ValueError, match="inline, cdn"):
         render_comparison_html(single_captures(), plotlyjs="directory")

@@ -27,7 +27,7 @@ from traceops.rules.registry import RULES
 
 
 def render_html(report: Report, *, plotlyjs: str = "inline") -> bytes:
-    """The page in UTF-8. `plotlyjs` is 'inline' (works offline, about 5 MB) or 'cdn' (small, needs the network).
+    """The page in UTF-8. `plotlyjs` is 'inline' (works offline, about 1.6 MB) or 'cdn' (small, needs the network).
 
     Everything that came from a trace is escaped, and a content security policy admits the page's own
     scripts only. Raises ValueError for another `plotlyjs`.
