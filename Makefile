@@ -21,10 +21,10 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 INSTALLED := $(VENV)/.installed-$(VERSION)-
 NATIVE := $(wildcard traceops/traces/native/*)
 ifeq ($(TORCH),0)
-SETUP := $(INSTALLED)test
+SETUP := $(INSTALLED)hta,test
 WITHOUT_TORCH := $(addprefix --ignore=tests/,capture doctor launch train cli/test_doctor_command.py)
 else
-SETUP := $(INSTALLED)run,hf,test
+SETUP := $(INSTALLED)run,hf,hta,test
 endif
 
 .PHONY: help demo test lint browser wheel constraints clean setup

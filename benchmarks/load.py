@@ -1,6 +1,6 @@
 """Loading a trace: traceops against HTA, JSON decoders and plain unzipping, on the same files in the same run.
 
-    pip install 'traceops[bench]'
+    pip install -e '.[hta,bench]'
     python benchmarks/load.py TRACE.json.gz ... [--runs 3] [--only NAME ...]
 
 Each loader runs in a process of its own, in turn, forwards and backwards. Time is without imports. Memory is the

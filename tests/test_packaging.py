@@ -1,6 +1,7 @@
 """The wheel and the source distribution carry what the installed package opens."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -133,11 +134,31 @@ def test_metadata_names_the_command_the_licence_and_no_torch_by_default(unpacked
     (info,) = unpacked.glob("*.dist-info")
     assert "traceops = traceops.cli:main" in (info / "entry_points.txt").read_text()
     assert (info / "licenses" / "LICENSE").is_file()
+    assert (info / "licenses" / "templates" / "plotly" / "LICENSE").is_file()
     metadata = (info / "METADATA").read_text(encoding="utf-8")
     requires = [line for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
     torch = [line for line in requires if line.split()[1].startswith("torch")]
     assert torch and all("extra ==" in line for line in torch)
-    assert any("HolisticTraceAnalysis" in line and "extra ==" not in line for line in requires)
+    assert "Name: traceops-torch" in metadata.splitlines()
+
+
+def test_hta_and_what_it_needs_come_with_the_extra_only(unpacked):
+    (info,) = unpacked.glob("*.dist-info")
+    metadata = (info / "METADATA").read_text(encoding="utf-8")
+    requires = [
+        line.removeprefix("Requires-Dist: ")
+        for line in metadata.splitlines()
+        if line.startswith("Requires-Dist")
+    ]
+    named = {line: re.match(r"[\w.-]+", line)[0] for line in requires}
+    always = {name for line, name in named.items() if "extra ==" not in line}
+    assert always == {"isal", "jinja2", "msgspec", "numpy", "psutil", "rich", "tomli"}
+    for extra, distribution in (("hta", "HolisticTraceAnalysis"), ("traceinsight", "traceinsight")):
+        brought = {
+            named[line]: line for line in requires if line.endswith(f"extra == {extra!r}".replace("'", '"'))
+        }
+        assert brought.keys() == {distribution, "pandas", "psutil", "PyYAML"}
+        assert "<3" in brought["pandas"]
 
 
 def test_the_wheel_finds_its_own_data_from_another_folder(unpacked, tmp_path):

@@ -114,6 +114,19 @@ def test_the_report_is_the_same_with_hta_itself(folder, tmp_path, monkeypatch):
     assert not list((tmp_path / "none").glob("hta_*.csv"))
 
 
+@pytest.mark.parametrize("missing", ["hta", "hta.analyzers", "pandas"])
+def test_hta_that_is_not_there_is_2_and_says_how_to_install_it(
+    folder, tmp_path, monkeypatch, capsys, missing
+):
+    for name in [name for name in sys.modules if name.split(".")[0] == "hta"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert analyze(folder, "-o", tmp_path / "out", "-q", "--hta") == 2
+    said = capsys.readouterr().err
+    assert "pip install HolisticTraceAnalysis 'pandas<3' psutil PyYAML" in said and missing in said
+    assert not (tmp_path / "out" / "report.json").exists()
+
+
 def test_plain_ascii_terminal(folder, tmp_path):
     env = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
     command = [sys.executable, "-m", "traceops", "analyze", str(folder), "-o", "o", "--format", "json"]

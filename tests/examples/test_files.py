@@ -190,7 +190,7 @@ def test_the_settings_in_the_readme_are_understood(tmp_path):
 
 
 _BY_NAME = re.compile(
-    r"""\bpip["']?\s+install\s[^\n`]*?(?<![\w./-])traceops(\[[\w,]*\])?(?!\s*@|[\w\[./-])"""
+    r"""\bpip["']?\s+install\s[^\n`]*?(?<![\w./-])traceops(-torch)?(\[[\w,]*\])?(?!\s*@|[\w\[./-])"""
 )
 
 
@@ -200,9 +200,10 @@ _BY_NAME = re.compile(
         ("pip install traceops", True),
         ("\"$venv/bin/pip\" install -q 'traceops[run]'", True),
         ("pip install -U traceops==1", True),
+        ("pip install 'traceops-torch[hta]'", True),
         ("pip install './traceops[run]'", False),
-        ('pip install "traceops[run] @ $TRACEOPS"', False),
-        ("pip install dist/traceops-1.whl; `traceops run`", False),
+        ('pip install "traceops-torch[run] @ $TRACEOPS"', False),
+        ("pip install dist/traceops_torch-1.whl; `traceops run`", False),
     ],
 )
 def test_what_would_install_by_name_is_told_apart(text, by_name):
@@ -219,7 +220,7 @@ def test_nothing_installs_by_a_name_that_belongs_to_another_project_on_pypi():
     ]
     assert not found
     given = "\n".join(path.read_text(encoding="utf-8") for path in files)
-    assert len(re.findall(r'install "traceops\[run\] @ \$\w+"', given)) >= 4
+    assert len(re.findall(r'install "traceops-torch\[run\] @ \$\w+"', given)) >= 4
 
 
 def test_the_readme_names_every_file_and_links_to_what_is_there():

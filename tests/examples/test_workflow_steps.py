@@ -50,10 +50,10 @@ def test_documents_are_not_measured(pull_request, files, matter):
     [
         (
             "git+https://host.example/o/traceops@0a1b",
-            "traceops[run] @ git+https://host.example/o/traceops@0a1b",
+            "traceops-torch[run] @ git+https://host.example/o/traceops@0a1b",
         ),
-        ("./checkout", "traceops[run] @ file://{folder}/checkout"),
-        ("a.whl", "traceops[run] @ file://{folder}/a.whl"),
+        ("./checkout", "traceops-torch[run] @ file://{folder}/checkout"),
+        ("a.whl", "traceops-torch[run] @ file://{folder}/a.whl"),
         ("./gone", None),
         ("traceops", None),
         ("", None),

@@ -17,12 +17,12 @@ from sample_report import sample_report
 
 from traceops.baseline.history import histories, samples_of
 from traceops.baseline.store import Problem, save, scan
-from traceops.bundled import bundled
-from traceops.report.comparison.html import render_comparison_html
-from traceops.report.doctor_html import render_doctor_html
-from traceops.report.history_html import render_history_html
-from traceops.report.html import render_html
-from traceops.report.page import plotly_js, plotly_js_source
+from traceops.core.bundled import bundled
+from traceops.render.comparison.html import render_comparison_html
+from traceops.render.doctor.html import render_doctor_html
+from traceops.render.history.html import render_history_html
+from traceops.render.page import plotly_js, plotly_js_source
+from traceops.render.report.html import render_html
 
 README = bundled("templates", "plotly", "README.md").read_text(encoding="utf-8")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import logging
 import math
 import warnings
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from traceops.core.errors import UsageError
 from traceops.measure.hta_breakdown import KERNEL_WAIT_US, Columns
 from traceops.measure.hta_rows import number_ids
 from traceops.measure.hta_tables import NO_ACTIVITY, HtaTables
@@ -17,6 +20,9 @@ from traceops.traces.model import RankTrace
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# HTA went on under another name with 0.6; both bring the package `hta`.
+DISTRIBUTIONS = ("HolisticTraceAnalysis", "traceinsight")
 
 
 def tables_by_hta(rank: int, trace: RankTrace) -> HtaTables:
@@ -178,8 +184,35 @@ _ANALYSES = {
 
 
 def preload() -> None:
-    """Import what the analyses need, so that processes forked later share it."""
-    from hta.analyzers import breakdown_analysis, communication_analysis, cuda_kernel_analysis, trace_counters  # noqa: F401
+    """Import what the analyses need, so that processes forked later share it.
+
+    Raises UsageError where HTA, or a module that HTA imports, is not installed.
+    """
+    try:
+        for name in (
+            "breakdown_analysis",
+            "communication_analysis",
+            "cuda_kernel_analysis",
+            "trace_counters",
+        ):
+            importlib.import_module(f"hta.analyzers.{name}")
+    except ImportError as error:
+        raise UsageError(
+            f"--hta runs HTA's own code, which is not installed ({error}): pip install HolisticTraceAnalysis "
+            "'pandas<3' psutil PyYAML (traceops's extra [hta]), or leave --hta out for the same tables without HTA"
+        ) from error
+
+
+@functools.cache
+def installed_hta() -> str:
+    """The distribution that brought `hta`, and its version: 'HolisticTraceAnalysis 0.5.0', '' where none is known."""
+    from importlib import metadata
+
+    found = []
+    for name in DISTRIBUTIONS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found.append(f"{name} {metadata.version(name)}")
+    return ", ".join(found)
 
 
 @functools.cache

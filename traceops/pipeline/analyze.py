@@ -30,7 +30,7 @@ def analyze(
     before are used. `with_hta`: HTA's own code computes HTA's tables. `progress` is called with `mapping.ranks.Done`.
     `evidence`: files of the machines besides those in the run folder (topology matrix, NCCL log, doctor.json).
 
-    Raises InputError where nothing can be read, UsageError for an executor that cannot be had. Damaged files
+    Raises InputError where nothing can be read, UsageError for an executor that cannot be had, or HTA. Damaged files
     cost themselves only and are findings.
     """
     found = find_traces(os.fspath(path))

@@ -152,7 +152,7 @@ def _torch(
     what = "torch"
     if software.torch is None:
         return Look(host, "software", what, "not installed", "error" if gpus else "warning",
-                    "this Python cannot train, nor test a process group", "pip install 'traceops[run]'",
+                    "this Python cannot train, nor test a process group", "pip install 'torch>=2.6'",
                     facts)  # fmt: skip
     built = (
         f"CUDA {software.cuda}"

@@ -87,9 +87,9 @@ def code_fingerprint(with_hta: bool = False) -> str:
     if with_hta:
         from importlib import metadata
 
-        return (
-            f"{code_fingerprint()} {metadata.version('HolisticTraceAnalysis')} {metadata.version('pandas')}"
-        )
+        from traceops.measure.hta_bridge import installed_hta
+
+        return f"{code_fingerprint()} {installed_hta()} pandas {metadata.version('pandas')}"
     package = Path(traceops.__file__).parent
     digest = hashlib.sha256(np.__version__.encode())
     files = [

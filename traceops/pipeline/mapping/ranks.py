@@ -80,8 +80,13 @@ def summarize_all(
 ) -> tuple[list[RankSummary], list[tuple[str, str]]]:
     """Summaries in rank order, and the files that failed with what is wrong with them.
 
-    Raises UsageError for an executor or a size of the cache that makes no sense.
+    Raises UsageError for an executor or a size of the cache that makes no sense, and where HTA is asked for and is not
+    installed.
     """
+    if options.with_hta:
+        from traceops.measure.hta_bridge import preload
+
+        preload()
     if options.cache:
         kept.most_bytes()
         code_fingerprint(options.with_hta)  # once, for all processes forked from this one
@@ -90,10 +95,6 @@ def summarize_all(
     ahead = options.executor is None and min(len(away) or 1, options.jobs or cores()) < cores()
     do = partial(_outcome, cache=options.cache, with_hta=options.with_hta, ahead=ahead)
     if away:
-        if options.with_hta:
-            from traceops.measure.hta_bridge import preload
-
-            preload()
         map_files(do, away, results, options.jobs, options.executor, options.meanwhile)
     for file in here:
         results.take(file, do(file), elsewhere=False)
