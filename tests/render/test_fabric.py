@@ -22,10 +22,11 @@ from traceops.fabric.model import Quote
 from traceops.fabric.nccl import Communicator, Connection, NcclLog, Place
 from traceops.fabric.to_json import fabric_json
 from traceops.pipeline.report import Report
+from traceops.render.document import Drawing
 from traceops.render.report.csv import CSV_FILES, render_csv_files
 from traceops.render.report.fabric_html import (
     connections_table,
-    fabric_content,
+    fabric_blocks,
     nccl_sentence,
     reference_table,
 )
@@ -163,18 +164,19 @@ def test_reference_rows_say_where_they_are_from_and_nothing_unknown_as_zero() ->
 
 def test_references_without_evidence_have_a_section_and_nothing_has_none() -> None:
     report = replace(with_fabric(), fabric=None)
-    content = fabric_content(report)
-    assert content is not None and content["figures"] == [] and content["references"] is not None
+    kinds = [block.kind for block in fabric_blocks(report)]
+    assert kinds == ["text", "table"]
     assert 'id="fabric"' in render_html(report, plotlyjs="cdn").decode()
-    assert fabric_content(sample_report()) is None
+    assert fabric_blocks(sample_report()) == ()
     assert 'id="fabric"' not in render_html(sample_report(), plotlyjs="cdn").decode()
 
 
 def test_gpus_without_a_name_have_that_of_the_traces() -> None:
     machine = nvswitch()
     nameless = replace(machine, gpus=tuple(replace(gpu, name=None) for gpu in machine.gpus))
-    content = fabric_content(replace(sample_report(), fabric=Fabric((nameless,))))
-    assert content is not None and content["figures"][0].title == "node-1 · 4 × NVIDIA H200"
+    blocks = fabric_blocks(replace(sample_report(), fabric=Fabric((nameless,))))
+    (drawn,) = [block for block in blocks if isinstance(block, Drawing)]
+    assert drawn.data[0].title == "node-1 · 4 × NVIDIA H200"
 
 
 def test_a_log_that_tells_nothing_is_no_error() -> None:

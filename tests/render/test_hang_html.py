@@ -135,7 +135,7 @@ def test_page_fits_and_says_nothing_in_a_browser(browser: Any, tmp_path: Path, w
     tab.on("pageerror", lambda error: said.append(str(error)))
     for number, diagnosis in enumerate((skipped(text=HOSTILE), two_roots(), many())):
         path = tmp_path / f"hang_{number}.html"
-        path.write_text(render_hang_html(diagnosis, [], []), encoding="utf-8", errors="replace")
+        path.write_bytes(render_hang_html(diagnosis, [], []))
         tab.goto(path.as_uri())
         assert not tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
         assert tab.locator("svg.waits:visible").count() == 1

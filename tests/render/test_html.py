@@ -185,7 +185,7 @@ def test_empty_report_is_a_page_without_charts() -> None:
     report = sample_report(1)
     bare = replace(report, ranks=[], steps=[], collectives=[], findings=[], what_if=[], tables={}, summary={})
     page = Page(render_html(bare, plotlyjs="cdn"))
-    assert page.mismatched == [] and json.loads(page.scripts()[0]) == {}
+    assert page.mismatched == [] and page.scripts() == []
     assert "no complete step" in page.text()
 
 

@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
         import traceops.render  # noqa: F401
 
         if "html" in formats:
-            from traceops.render.report.html import prepare
+            from traceops.render.writers.html import prepare
 
             prepare()
 

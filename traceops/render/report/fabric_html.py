@@ -15,6 +15,19 @@ from traceops.fabric.nccl import NcclLog
 from traceops.fabric.talks import talks, way_text
 from traceops.pipeline.report import Report
 from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, name, number, size
+from traceops.render.document import (
+    Block,
+    Drawing,
+    Heading,
+    Span,
+    TableBlock,
+    Text,
+    fold,
+    items,
+    not_used,
+    soft,
+    text,
+)
 from traceops.render.report.detail_tables import group_cell
 from traceops.render.report.terms import COLUMNS, TERMS
 from traceops.render.topology.figure import Figure, topology_figure
@@ -33,23 +46,57 @@ SOURCES = {
 }
 
 
-def fabric_content(report: Report) -> dict[str, Any] | None:
-    """What the template needs; None where neither evidence nor a reference is there."""
-    references = reference_table(report)
-    fabric = report.fabric
+def fabric_blocks(report: Report) -> tuple[Block, ...]:
+    """What is known of the fabric; nothing where neither evidence nor a reference is there."""
+    fabric, references = report.fabric, reference_table(report)
+    blocks: list[Block] = []
+    if references is not None:
+        blocks += [
+            soft(
+                "What each kind of collective achieved against what its links can do. Where that is not known, "
+                "traceops doctor on this machine measures it."
+            ),
+            TableBlock(references),
+        ]
     if fabric is None:
-        return None if references is None else {**_nothing(), "references": references}
-    log = fabric.log
-    return {
-        "figures": _figures(fabric, report.run.get("device")),
-        "measured": any(reference.measured for reference in fabric.references),
-        "more_machines": max(len(alike_machines(fabric.machines)) - _MOST_FIGURES, 0),
-        "nccl": "" if log is None else nccl_sentence(log),
-        "connections": None if log is None else connections_table(log),
-        "settings": _settings(log),
-        "references": references,
-        "problems": list(fabric.problems[:_MOST_PROBLEMS]),
-    }
+        return tuple(blocks)
+    blocks += _machine_blocks(fabric, report.run.get("device"))
+    if fabric.log is not None:
+        blocks += [Heading("NCCL"), text(nccl_sentence(fabric.log))]
+        if connections := connections_table(fabric.log):
+            blocks.append(TableBlock(connections))
+    if lines := _settings(fabric.log):
+        blocks.append(
+            fold(f"Variables NCCL says were set ({len(lines)})", items(lines, "quotes")),
+        )
+    if fabric.problems:
+        blocks.append(not_used(fabric.problems[:_MOST_PROBLEMS]))
+    return tuple(blocks)
+
+
+def _machine_blocks(fabric: Fabric, device: Any) -> list[Block]:
+    figures = _figures(fabric, device)
+    if not figures:
+        return []
+    measured = any(reference.measured for reference in fabric.references)
+    blocks: list[Block] = [
+        Heading("Machine"),
+        soft(machine_legend(measured, "what traceops doctor measured")),
+    ]
+    blocks += [Drawing("topology", (figure, f"machine-{place}")) for place, figure in enumerate(figures, 1)]
+    more = len(alike_machines(fabric.machines)) - _MOST_FIGURES
+    if more > 0:
+        blocks.append(soft(f"{more} more makes of machine are in report.json."))
+    return blocks
+
+
+def machine_legend(measured: bool, by: str) -> str:
+    """What the colours of a machine's figure say, and where its bandwidths are from."""
+    bandwidth = f" Bandwidth is {by}, on links one way." if measured else ""
+    return (
+        "Green: GPUs and NVLink. Blue: network devices. Amber: between NUMA nodes. Red: something is wrong there."
+        f"{bandwidth}"
+    )
 
 
 def reference_table(report: Report) -> Table | None:
@@ -108,19 +155,6 @@ def nccl_sentence(log: NcclLog) -> str:
     return f"{'; '.join(parts)}."
 
 
-def _nothing() -> dict[str, Any]:
-    return {
-        "figures": [],
-        "measured": False,
-        "more_machines": 0,
-        "nccl": "",
-        "connections": None,
-        "settings": [],
-        "references": None,
-        "problems": [],
-    }
-
-
 def _figures(fabric: Fabric, device: Any) -> list[Figure]:
     """One a make of machine; `device`: what the traces call the GPUs, where the machine's sources do not."""
     talked = talks(fabric)
@@ -141,12 +175,12 @@ def _figures(fabric: Fabric, device: Any) -> list[Figure]:
     return figures
 
 
-def _settings(log: NcclLog | None) -> list[dict[str, Any]]:
+def _settings(log: NcclLog | None) -> list[Text]:
     """Variables NCCL says were set, each value once."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    found: dict[tuple[str, str], Text] = {}
     for one in () if log is None else log.settings:
-        row = {"name": one.name, "value": one.value, "place": f"{one.quote.path}:{one.quote.line}"}
-        found.setdefault((one.name, one.value), row)
+        place = Span(f"{one.quote.path}:{one.quote.line}", "soft")
+        found.setdefault((one.name, one.value), text(f"{one.name}={one.value} ", place))
     return list(found.values())[:_MOST_SETTINGS]
 
 

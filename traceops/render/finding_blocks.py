@@ -1,0 +1,34 @@
+"""Findings and checks as blocks, the same on every page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from traceops.core.findings import Check, Finding
+from traceops.render.document import Checks, FindingBlock, Section, Span, text
+from traceops.render.report.detail_tables import evidence_table
+from traceops.rules.registry import RULES
+
+
+def finding_block(finding: Finding) -> FindingBlock:
+    """A finding with the table of its evidence."""
+    return FindingBlock(finding, evidence_table(finding))
+
+
+def findings_section(findings: Sequence[Finding], checks: Sequence[Check]) -> Section:
+    """All findings, or how many rules are clear and how many could not be judged."""
+    if findings:
+        return Section("findings", "Findings", tuple(finding_block(finding) for finding in findings))
+    counts = Counter(check.status for check in checks)
+    said = text(
+        f"No rule fired. {counts['clear']} rules are clear and {counts['not_evaluated']} were not evaluated; ",
+        Span("Checks", href="#checks"),
+        " says why.",
+    )
+    return Section("findings", "Findings", (said,))
+
+
+def checks_block(checks: Sequence[Check], caption: str) -> Checks:
+    """What each rule says, with its title."""
+    return Checks(caption, tuple(checks), {rule.id: rule.title for rule in RULES})

@@ -1,0 +1,392 @@
+"""The sections of summary.html: each describes one part of a Report, or is None where there is nothing to say.
+
+`shown` are the ranks that figures and tables hold where there are too many for all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from traceops.core.rank_text import who
+from traceops.measure.ledger import IDLE_BUCKETS
+from traceops.pipeline.report import Report
+from traceops.render.cells import number
+from traceops.render.document import (
+    Block,
+    Chart,
+    Heading,
+    Section,
+    Span,
+    TableBlock,
+    Term,
+    Terms,
+    bold,
+    fold,
+    soft,
+    spans,
+    text,
+)
+from traceops.render.finding_blocks import checks_block
+from traceops.render.report import (
+    cross_figures,
+    cross_tables,
+    cross_text,
+    detail_tables,
+    figures,
+    path_figures,
+    rank_tables,
+)
+from traceops.render.report.terms import COLUMNS, TERMS
+from traceops.render.report.worst import MOST_RANKS
+
+_OWN_BREAKDOWN = (
+    "the breakdown above is traceops' own, by HTA's definitions: HTA has no answer for a trace without GPU activity, "
+    "counts CPU operators and stream waits that carry a stream number as GPU work, and takes kernels that it does not "
+    "know (RCCL, MSCCL, symmetric memory) for computation."
+)
+
+
+def hang(report: Report, shown: Sequence[int]) -> Section | None:
+    """The diagnosis of a hang."""
+    if report.hang is None:
+        return None
+    from traceops.render.hang.blocks import hang_blocks  # most reports have none
+
+    return Section("hang", "Hang", hang_blocks(report.hang))
+
+
+def lateness(report: Report, shown: Sequence[int]) -> Section | None:
+    """Who is waited for, and why."""
+    table = cross_tables.lateness_table(report)
+    sentence = cross_text.waiting_sentence(report) if len(report.ranks) > 1 else ""
+    if not sentence and table is None:
+        return None
+    blocks: list[Block] = [text(sentence)] if sentence else []
+    if table is not None:
+        blocks += [
+            soft(
+                "Waiting is charged to the rank whose own work made it late; a rank that was late because it had to "
+                "wait passes the charge on. Summed over the ranks that wait."
+            ),
+            Chart(
+                "lateness",
+                "Heat map: waiting that each rank caused in each step, ms; the table below has the means and the "
+                "worst step",
+                cross_figures.lateness_figure(report, list(shown)),
+            ),
+            TableBlock(table, "narrow"),
+        ]
+    return Section("lateness", "Who is waited for, and why", tuple(blocks), "Who is waited for")
+
+
+def what_if(report: Report, shown: Sequence[int]) -> Section | None:
+    """What a change would save."""
+    table = detail_tables.what_if_table(report)
+    if table is None:
+        return None
+    replay = cross_text.replay_sentence(report)
+    return Section(
+        "what-if",
+        "What a change would save",
+        (
+            soft("The measured steps replayed with one thing different at a time; savings do not add up."),
+            *((text(replay),) if replay else ()),
+            Chart(
+                "what-if",
+                "Bars: predicted step time for one change at a time, ms, and a line at the step as it is; the table "
+                "below has the numbers",
+                cross_figures.what_if_figure(report),
+            ),
+            TableBlock(table, "narrow"),
+        ),
+        "What if",
+    )
+
+
+def ledger(report: Report, shown: Sequence[int]) -> Section:
+    """Where a step goes."""
+    blocks: list[Block] = []
+    if report.steps:
+        split = any(row.get("comm_wait_ms") is not None for row in report.ranks)
+        apart = (
+            ""
+            if split
+            else " Waiting and transfer cannot be told apart here, so all exposed communication counts as unmatched."
+        )
+        blocks += [
+            soft(f"Every microsecond of a step is in exactly one bucket.{apart}"),
+            TableBlock(rank_tables.buckets_table(report)),
+            *_ledger_charts(report, shown),
+        ]
+    else:
+        blocks.append(text("The traces hold no complete step."))
+    blocks.append(TableBlock(rank_tables.ranks_table(report, list(shown))))
+    if own := _own_breakdown(report):
+        blocks.append(
+            soft(
+                f"Idle, compute, non-compute and overlap of {who(own, 12)} are traceops' own, by HTA's definitions; ",
+                Span("why", href="#hta"),
+                ".",
+            )
+        )
+    return Section("ledger", "Step ledger", tuple(blocks))
+
+
+def critical_path(report: Report, shown: Sequence[int]) -> Section | None:
+    """What set how long the median step took."""
+    table = cross_tables.path_table(report)
+    if table is None:
+        return None
+    step, sentence = report.tables["critical_path"][0]["step"], cross_text.path_sentence(report)
+    return Section(
+        "path",
+        f"Critical path of the median step{_of_step(step)}",
+        (
+            *((text(bold(sentence)),) if sentence else ()),
+            soft(
+                "The chain of work and transfers that set how long the step took: making anything off it faster "
+                "changes nothing. Pieces have the colour of what most of them is."
+            ),
+            Chart(
+                "path",
+                "Lanes: the pieces of the critical path on each rank in ms; the folded table lists them",
+                path_figures.critical_path_figure(report),
+            ),
+            fold("Pieces as a table", TableBlock(table)),
+        ),
+        "Critical path",
+    )
+
+
+def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
+    """What every rank did in the longest step."""
+    table = cross_tables.timeline_table(report, list(shown))
+    if table is None:
+        return None
+    several = len(report.ranks) > 1
+    clocks = cross_text.clocks_sentence(report)
+    cut = f" The {len(shown)} worst of {len(report.ranks)} ranks." if len(shown) < len(report.ranks) else ""
+    return Section(
+        "timeline",
+        f"The longest step{_of_step(report.tables['timeline'][0]['step'])}{' on all ranks' if several else ''}",
+        (
+            soft(
+                f"What the device did at each moment{', all ranks on one time axis' if several else ''}."
+                f"{f' {clocks}' if clocks else ''}{cut}"
+            ),
+            Chart(
+                "timeline",
+                "Rows: what each rank did during the longest step, on one time axis in ms; the folded table has the "
+                "sums",
+                path_figures.timeline_figure(report, list(shown)),
+            ),
+            fold("Sums as a table", TableBlock(table)),
+        ),
+        "Longest step",
+    )
+
+
+def steps(report: Report, shown: Sequence[int]) -> Section | None:
+    """How long each step took."""
+    if len({row["step"] for row in report.steps if row["step"] is not None}) < 2 or not report.ranks:
+        return None
+    return Section(
+        "steps",
+        "Steps",
+        (
+            soft(
+                "Duration of each step on each rank. The colours span at least ±20 % of the median, so even steps "
+                "look even."
+            ),
+            Chart(
+                "steps",
+                "Heat map: duration of each step on each rank, ms; the folded table has them by step",
+                figures.steps_figure(report, list(shown)),
+            ),
+            fold("Steps as a table", TableBlock(rank_tables.steps_table(report), "narrow")),
+        ),
+    )
+
+
+def idle(report: Report, shown: Sequence[int]) -> Section:
+    """Why the devices were idle."""
+    idles = any(row.get(f"{bucket}_ms") for row in report.ranks for bucket in IDLE_BUCKETS)
+    drawn: Block = text("No idle time was found in a step.")
+    if report.steps and idles:
+        drawn = Chart(
+            "idle",
+            "Stacked bars: why each rank's device was idle, ms a step; the table below has the numbers",
+            figures.idle_figure(report, list(shown)),
+        )
+    return Section("idle", "Idle causes", (drawn, TableBlock(rank_tables.idle_table(report, list(shown)))))
+
+
+def collectives(report: Report, shown: Sequence[int]) -> Section:
+    """Matching, late arrivals and bandwidth of collectives."""
+    table, arrivals = detail_tables.collectives_table(report), cross_tables.arrivals_table(report)
+    blocks: list[Block] = [text(_matching_sentence(report))]
+    if table.rows:
+        blocks.append(TableBlock(table))
+    if arrivals is not None:
+        blocks += [
+            Heading("Late arrivals"),
+            soft(
+                "From the first member's arrival to the last one's, median to p95, and who comes last most often."
+            ),
+            Chart(
+                "arrivals",
+                "Bars: spread of arrivals for each kind of collective, ms; the folded table has the numbers",
+                cross_figures.arrivals_figure(report),
+            ),
+            fold("Arrivals as a table", TableBlock(arrivals)),
+        ]
+    if any(row.get("bytes") for row in report.tables.get("bandwidth") or []):
+        blocks += [
+            Heading("Bandwidth against size"),
+            soft(
+                "A point a collective. Small messages are bound by latency: the curve should rise and then level off "
+                "near what the link gives."
+            ),
+            Chart(
+                "bandwidth",
+                "Scatter: bus bandwidth in GB/s against bytes of a collective; the table of collectives has the "
+                "medians",
+                cross_figures.bandwidth_figure(report),
+            ),
+        ]
+    return Section("collectives", "Collectives", tuple(blocks))
+
+
+def fabric(report: Report, shown: Sequence[int]) -> Section | None:
+    """Machines, how NCCL connected them, and collectives against what their links can do."""
+    if report.fabric is None and not report.tables.get("reference"):
+        return None
+    from traceops.render.report.fabric_html import fabric_blocks  # most reports have none
+
+    return Section("fabric", "Fabric", fabric_blocks(report))
+
+
+def kernels(report: Report, shown: Sequence[int]) -> Section:
+    """Which kernels take the device's time."""
+    table = detail_tables.kernels_table(report)
+    none = text("The traces hold no kernels or operators.")
+    return Section("kernels", "Kernels", (TableBlock(table) if table.rows else none,))
+
+
+def blocking_calls(report: Report, shown: Sequence[int]) -> Section | None:
+    """Calls that wait for the device."""
+    table = detail_tables.blocking_table(report)
+    if table is None:
+        return None
+    return Section("blocking", "Calls that wait for the device", (TableBlock(table),), "Blocking calls")
+
+
+def hta(report: Report, shown: Sequence[int]) -> Section:
+    """HTA's six analyses in its own columns."""
+    own, tables = _own_breakdown(report), detail_tables.hta_tables(report, list(shown))
+    blocks: list[Block] = [text(f"For {who(own, 12)} {_OWN_BREAKDOWN}")] if own else []
+    if tables:
+        blocks.append(
+            fold(
+                ", ".join(table.caption for table in tables),
+                soft(
+                    "HolisticTraceAnalysis' own results in its own columns, times in µs. It leaves out the last "
+                    "profiler step."
+                ),
+                *(TableBlock(table, "narrow") for table in tables),
+            )
+        )
+    else:
+        blocks.append(text("HTA has no results for these traces."))
+    return Section("hta", "HTA's tables", tuple(blocks), "HTA")
+
+
+def checks(report: Report, shown: Sequence[int]) -> Section:
+    """What each rule says."""
+    counts = Counter(check.status for check in report.checks)
+    summary = spans(
+        f"{counts['fired']} fired, {counts['clear']} clear, ",
+        bold(f"{counts['not_evaluated']} not evaluated"),
+        f" of {len(report.checks)} rules",
+    )
+    return Section(
+        "checks",
+        "Checks",
+        (fold(summary, checks_block(report.checks, "What each rule says about this run")),),
+    )
+
+
+def definitions(report: Report, shown: Sequence[int]) -> Section:
+    """What the numbers mean."""
+    buckets = [Term(term.label, term.definition, key, term.colour) for key, term in TERMS.items()]
+    columns = [Term(label, said) for label, said in COLUMNS.items()]
+    return Section(
+        "definitions",
+        "What the numbers mean",
+        (
+            Terms((*buckets, *columns)),
+            soft(
+                "– means not known, which is not zero. Marked cells are the worst of their column, where ranks differ "
+                "by more than 1 %."
+            ),
+        ),
+        "Definitions",
+    )
+
+
+def _ledger_charts(report: Report, shown: Sequence[int]) -> list[Block]:
+    if not report.ranks:
+        return []
+    total = len(report.ranks)
+    blocks: list[Block] = []
+    if len(shown) < total:
+        blocks.append(
+            text(
+                f"The {len(shown)} worst of {total} ranks: those the others wait for, the idlest, those with most "
+                "exposed communication and those with the longest steps."
+            )
+        )
+    chart: Block = Chart(
+        "ledger",
+        "Stacked bars: where each rank's step goes, ms a step; the table below has the numbers",
+        figures.ledger_figure(report, list(shown)),
+    )
+    if total <= MOST_RANKS:
+        return [*blocks, chart]
+    return [
+        *blocks,
+        chart,
+        text(
+            f"All {total} ranks: boxes from the lower to the upper quartile with the median, whiskers to the least "
+            "and the most."
+        ),
+        Chart(
+            "distribution",
+            "Boxes: how each bucket spreads over all ranks, ms a step",
+            figures.distribution_figure(report),
+        ),
+    ]
+
+
+def _matching_sentence(report: Report) -> str:
+    matching = report.summary.get("matching") or {}
+    if not matching.get("events"):
+        return "The traces hold no communication."
+    pct = matching.get("matched_pct")
+    told = (
+        "none of them belongs to the window."
+        if pct is None
+        else f"{number(pct, 1).text} % of those that belong to the window were matched across ranks."
+    )
+    left_out = ", ".join(f"{count} ({reason})" for reason, count in (matching.get("unmatched") or {}).items())
+    return f"{matching['events']} communication events; {told}{f' Left out: {left_out}.' if left_out else ''}"
+
+
+def _own_breakdown(report: Report) -> list[int]:
+    """Ranks whose idle, compute and overlap are not HTA's."""
+    return [row["rank"] for row in report.ranks if row.get("breakdown_source") == "traceops"]
+
+
+def _of_step(step: int | None) -> str:
+    return "" if step is None else f" (step {step})"
