@@ -14,8 +14,8 @@ import jsonschema
 import pytest
 
 from traceops.cli import main
-from traceops.doctor.reference import references_here
 from traceops.doctor.settings import Settings, read_settings
+from traceops.fabric.reference import references_here
 from traceops.render.doctor.json import SCHEMA_PATH
 
 _LOGS = Path(__file__).parents[1] / "data" / "nccl_logs"

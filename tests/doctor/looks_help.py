@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from traceops.doctor.model import Look
+from traceops.machine.look import Look
 
 DATA = Path(__file__).parent.parent / "data" / "doctor"
 HEALTHY = (DATA / "h200x4_smi.xml").read_text()

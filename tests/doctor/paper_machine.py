@@ -8,12 +8,13 @@ from itertools import combinations
 from typing import Any
 
 from traceops.core.rule import Verdict
-from traceops.doctor.checkup import Checkup, Options, Tools, check_up
+from traceops.doctor.checkup import Options, Tools, check_up
 from traceops.doctor.job import Job
-from traceops.doctor.model import Look, Outcome, PairState, Trial
-from traceops.doctor.nodes import Nodes, Seat
+from traceops.doctor.model import Checkup, Outcome, PairState, Trial
+from traceops.doctor.nodes import NodeIdentity, Nodes
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Measured, Path
+from traceops.machine.look import Look
 
 Way = tuple[str, float]  # the transport NCCL takes and an all-reduce's bus bandwidth over it, GB/s
 NVLINK: Way = ("P2P/CUMEM", 350.0)
@@ -134,7 +135,7 @@ class PaperMachine:
         tools = Tools(
             lambda environ: (self.machine, looks), self.run_job, judge, lambda folder: None, lambda e: 0
         )
-        return check_up(Options(**options), environ or {}, nodes or Nodes(Seat()), tools)
+        return check_up(Options(**options), environ or {}, nodes or Nodes(NodeIdentity()), tools)
 
     @property
     def tried(self) -> list[tuple[dict[str, str], tuple[str, ...]]]:

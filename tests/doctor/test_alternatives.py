@@ -10,7 +10,7 @@ from traceops.doctor.alternatives import ALTERNATIVES, PAIRS
 from traceops.doctor.candidates import changes, pairs, removal, suspicious, words
 from traceops.doctor.model import Change
 from traceops.doctor.situation import Situation
-from traceops.doctor.variable_names import VARIABLES
+from traceops.machine.variable_names import VARIABLES
 
 ONE_HOST = Situation("nccl", 4, failed=frozenset({"all_reduce"}), transports=frozenset({"P2P/CUMEM"}))
 TWO_HOSTS = replace(ONE_HOST, world=16, nodes=2, failed=frozenset({"start"}), transports=frozenset())

@@ -11,10 +11,11 @@ from paper_machine import PaperMachine
 
 from traceops.core.errors import UsageError
 from traceops.doctor.checkup import Options, Tools, check_up
-from traceops.doctor.model import Checkup, Look, Trial
-from traceops.doctor.nodes import NodeError, Nodes, Seat
-from traceops.doctor.reference import references_here
+from traceops.doctor.model import Checkup, Trial
+from traceops.doctor.nodes import NodeError, NodeIdentity, Nodes
 from traceops.fabric.model import Machine
+from traceops.fabric.reference import references_here
+from traceops.machine.look import Look
 
 
 def said(checkup: Checkup, what: str) -> Look:
@@ -233,7 +234,7 @@ class _Lost(Nodes):
 
 
 def test_what_was_found_before_a_node_was_lost_is_told():
-    checkup = PaperMachine().check_up({"NCCL_P2P_DISABLE": "1"}, nodes=_Lost(Seat()))
+    checkup = PaperMachine().check_up({"NCCL_P2P_DISABLE": "1"}, nodes=_Lost(NodeIdentity()))
     look = said(checkup, "nodes")
     assert look.level == "error" and "node 1 (host b)" in look.why
     assert {trial.name for trial in checkup.trials} >= {"start", "pairs", "sweep"}
@@ -246,7 +247,7 @@ def test_three_minutes_are_kept_where_test_after_test_hangs(monkeypatch):
         gpus=8, sums=lambda environ: "ok" if environ.get("NCCL_P2P_DISABLE") == "1" else "hung"
     )
     clock = SimpleNamespace(monotonic=lambda: machine.now, time=lambda: machine.now)
-    monkeypatch.setattr("traceops.doctor.course.time", clock)
+    monkeypatch.setattr("traceops.doctor.checkup_plan.time", clock)
     monkeypatch.setattr("traceops.doctor.checkup.time", clock)
     checkup = machine.check_up()
     assert checkup.settings is not None and checkup.settings.change.set == {"NCCL_P2P_DISABLE": "1"}
@@ -275,7 +276,7 @@ def test_p2p_that_hangs_from_the_first_barrier_on_is_found_in_time(environ, monk
 
     machine = Hangs(8, nvlink=False)
     clock = SimpleNamespace(monotonic=lambda: machine.now, time=lambda: machine.now)
-    monkeypatch.setattr("traceops.doctor.course.time", clock)
+    monkeypatch.setattr("traceops.doctor.checkup_plan.time", clock)
     monkeypatch.setattr("traceops.doctor.checkup.time", clock)
     checkup = machine.check_up(environ)
     assert checkup.settings is not None and checkup.settings.change.set == {"NCCL_P2P_DISABLE": "1"}
@@ -378,6 +379,6 @@ def test_looks_are_told_of_variables_that_can_be_written():
         seen.update(environ)
         return Machine("paper"), ()
 
-    tools = Tools(look, PaperMachine().run_job, lambda fabric, around: [], lambda folder: None, lambda e: 0)
-    check_up(Options(tests=False), {"NCCL_IB_HCA": "\udcff"}, Nodes(Seat()), tools)
+    tools = Tools(look, PaperMachine().run_job, lambda fabric, contexts: [], lambda folder: None, lambda e: 0)
+    check_up(Options(tests=False), {"NCCL_IB_HCA": "\udcff"}, Nodes(NodeIdentity()), tools)
     assert seen["NCCL_IB_HCA"].encode() == b"\\udcff"

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from paper_machine import PaperMachine
 
 from traceops.doctor.assess import shared_by, shared_text, to_leave_out
-from traceops.doctor.checkup import Checkup
 from traceops.doctor.isolate import Isolation, _at_once
-from traceops.doctor.model import PairState, Trial
-from traceops.doctor.nodes import Nodes, Seat
+from traceops.doctor.model import Checkup, PairState, Trial
+from traceops.doctor.nodes import NodeIdentity, Nodes
 from traceops.doctor.runs import Runner
 from traceops.doctor.situation import Situation
 from traceops.doctor.trials import run_job
@@ -60,7 +59,7 @@ def timed(monkeypatch):
 
     def check_up(machine: PaperMachine, *args: Any, **options: Any) -> Checkup:
         clock = SimpleNamespace(monotonic=lambda: machine.now, time=lambda: machine.now)
-        monkeypatch.setattr("traceops.doctor.course.time", clock)
+        monkeypatch.setattr("traceops.doctor.checkup_plan.time", clock)
         monkeypatch.setattr("traceops.doctor.checkup.time", clock)
         return machine.check_up(*args, **options)
 
@@ -270,7 +269,9 @@ def test_half_of_them_where_nothing_tells_who_hangs_the_first_barrier(timed):
     assert timed(machine).fallback == 3  # a half would be one
     machine = Hangs(7)
     machine.one = 1
-    runner = Runner(Nodes(Seat()), machine.run_job, {}, "nccl", tuple(range(7)), (6, 5, 4, 3, 2, 1, 0), (7,))
+    runner = Runner(
+        Nodes(NodeIdentity()), machine.run_job, {}, "nccl", tuple(range(7)), (6, 5, 4, 3, 2, 1, 0), (7,)
+    )
     stuck = Situation("nccl", 7, failed=frozenset({"start"}), transports=frozenset({"P2P/IPC"}), hung=True)
     fewer = Isolation(runner, lambda: 600.0, lambda text: None, lambda trials: None).fewer(stuck, None)
     assert fewer.chosen is not None
@@ -316,7 +317,7 @@ def test_each_rank_alone_in_processes():
     """At the same time; one of them dies wherever it takes part."""
     pytest.importorskip("torch")
     environ = {**os.environ, "TRACEOPS_DOCTOR_FAULT": "start:1:die"}
-    runner = Runner(Nodes(Seat()), run_job, environ, "gloo", (), (0, 1, 2), (3,))
+    runner = Runner(Nodes(NodeIdentity()), run_job, environ, "gloo", (), (0, 1, 2), (3,))
     kept: list[Trial] = []
     apart = Isolation(runner, lambda: 600.0, lambda text: None, kept.extend)
     apart.test_alone()

@@ -9,8 +9,8 @@ import pytest
 from paper_machine import PaperMachine
 from ports import free_port
 
-from traceops.doctor.checkup import Checkup
-from traceops.doctor.nodes import Nodes, Seat, meet
+from traceops.doctor.model import Checkup
+from traceops.doctor.nodes import NodeIdentity, Nodes, meet
 from traceops.render.doctor.text import doctor_verdict
 
 pytest.importorskip("torch")
@@ -29,7 +29,7 @@ def check_up(*machines: PaperMachine) -> Checkup:
     port = free_port()
 
     def node(number: int) -> Checkup:
-        nodes = meet(Seat(number, len(machines), "127.0.0.1", port), 20.0)
+        nodes = meet(NodeIdentity(number, len(machines), "127.0.0.1", port), 20.0)
         nodes.hosts = HOSTS
         try:
             return machines[number].check_up({}, _Impatient(nodes))
@@ -81,7 +81,7 @@ def test_nodes_that_do_not_reach_each_other_work_by_themselves():
     class Apart(PaperMachine):
         def _trials(self, job, environ):
             trials = super()._trials(job, environ)
-            if job.meeting is None:
+            if job.rendezvous is None:
                 return trials
             return replace(trials[0], outcome="failed", message="no route"), *(
                 replace(trial, outcome="not_evaluated", measured=()) for trial in trials[1:]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from looks_help import HEALTHY, one, put, wrong
 
-from traceops.doctor.look import judge, look_around
-from traceops.doctor.look_see import Seen, _within, see
-from traceops.doctor.looks.software import Software
-from traceops.launch.programs import Output
+from traceops.machine.probe import HostFacts, _within, probe
+from traceops.machine.programs import Output
+from traceops.machine.software import Software
+from traceops.rules.machine_host import judge, look_around
 
 # From a virtual machine with 4 H200, as it was.
 MATRIX = """\
@@ -87,8 +87,8 @@ def h200(command: Sequence[str], timeout_s: float) -> Output:
 
 def test_a_healthy_machine_has_no_errors_and_no_warnings(tmp_path: Path) -> None:
     environ = {"NCCL_NVLS_ENABLE": "0", "NCCL_VERSION": "2.28.3-1", "NVIDIA_VISIBLE_DEVICES": "0,1,2,3"}
-    seen = replace(see(environ, machine(tmp_path), h200), software=TORCH)
-    found, looks = judge(seen, environ)
+    facts = replace(probe(environ, machine(tmp_path), h200), software=TORCH)
+    found, looks = judge(facts, environ)
     assert wrong(look for look in looks if look.what != "/dev/shm") == {"NCCL_NVLS_ENABLE": "note"}
     assert [(gpu.name, gpu.nvlinks, gpu.numa, gpu.cpus) for gpu in found.gpus] == [
         ("NVIDIA H200", 18, 0, "0-63")
@@ -103,8 +103,8 @@ def test_a_machine_without_gpus_has_no_errors_and_says_what_was_not_looked_at(tm
     def none(command: Sequence[str], timeout_s: float) -> Output:
         return Output("", f"{command[0]} is not installed")
 
-    seen = replace(see({}, machine(tmp_path), none), software=Software("3.11.7", "2.13.0+cpu"))
-    found, looks = judge(replace(seen, around=replace(seen.around, gpu_files=0)), {})  # type: ignore[type-var]
+    facts = replace(probe({}, machine(tmp_path), none), software=Software("3.11.7", "2.13.0+cpu"))
+    found, looks = judge(replace(facts, platform=replace(facts.platform, gpu_files=0)), {})  # type: ignore[type-var]
     assert wrong(look for look in looks if look.what != "/dev/shm") == {}
     assert found.gpus == ()
     unseen = {look.what for look in looks if look.level == "not_evaluated"}
@@ -120,8 +120,8 @@ def test_a_driver_that_does_not_answer_is_an_error_and_nothing_else_suffers(tmp_
     driver = one(looks, "NVIDIA driver")
     assert driver.level == "error" and "no answer" in driver.why and "reboot" in driver.advice
     assert one(looks, "interfaces").level == "ok"
-    seen = see({}, machine(tmp_path), mute)
-    hidden = judge(replace(seen, around=replace(seen.around, gpu_files=0)), {})[1]  # type: ignore[type-var]
+    facts = probe({}, machine(tmp_path), mute)
+    hidden = judge(replace(facts, platform=replace(facts.platform, gpu_files=0)), {})[1]  # type: ignore[type-var]
     assert one(hidden, "GPUs").level == "warning"  # as in a container that does not see the PCI bus
 
 
@@ -145,16 +145,16 @@ def test_a_gpu_without_nvlink_prints_nothing(tmp_path: Path) -> None:
     def silent(command: Sequence[str], timeout_s: float) -> Output:
         return Output("") if "nvlink" in command else h200(command, timeout_s)
 
-    seen = see({}, machine(tmp_path), silent)
+    facts = probe({}, machine(tmp_path), silent)
     cards = Output(HEALTHY.replace("NVIDIA H200<", "NVIDIA L4<").replace("<state>Completed", "<state>N/A"))
-    assert one(judge(replace(seen, smi=cards), {})[1], "NVLink").found == "none"
+    assert one(judge(replace(facts, smi=cards), {})[1], "NVLink").found == "none"
 
 
 def test_words_of_another_driver_are_no_proof_that_links_are_missing(tmp_path: Path) -> None:
     def other(command: Sequence[str], timeout_s: float) -> Output:
         return Output("Device 0\n\tport 0 up\n") if "nvlink" in command else h200(command, timeout_s)
 
-    _, looks = judge(see({}, machine(tmp_path), other), {})
+    _, looks = judge(probe({}, machine(tmp_path), other), {})
     assert one(looks, "NVLink").level == "not_evaluated"
 
 
@@ -174,7 +174,7 @@ def test_a_mistake_of_ours_while_reading_is_not_taken_for_silence() -> None:
 
 
 def test_what_was_not_read_in_time_is_said(tmp_path: Path) -> None:
-    looks = judge(Seen("paper"), {})[1]
+    looks = judge(HostFacts("paper"), {})[1]
     assert {look.level for look in looks if look.area not in ("environment", "container")} == {
         "not_evaluated"
     }

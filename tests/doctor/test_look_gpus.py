@@ -5,17 +5,13 @@ from __future__ import annotations
 import pytest
 from looks_help import HEALTHY, one, smi, wrong
 
-from traceops.doctor.looks.gpus import look_at_gpus
-from traceops.doctor.looks.nvlink import (
-    look_at_lanes,
-    look_at_nvlink,
-    look_at_p2p,
-    parse_nvlink_status,
-    parse_p2p,
-)
-from traceops.doctor.looks.smi import Smi, parse_smi
-from traceops.doctor.looks.xids import look_at_xids, parse_xids
 from traceops.fabric.model import Path as Way
+from traceops.machine.nvlink import parse_nvlink_status, parse_p2p
+from traceops.machine.smi import Smi, parse_smi
+from traceops.machine.xids import parse_xids
+from traceops.rules.machine_gpus import look_at_gpus
+from traceops.rules.machine_links import look_at_lanes, look_at_nvlink, look_at_p2p
+from traceops.rules.machine_xids import look_at_xids
 
 # Pieces of influxdata/telegraf, plugins/inputs/nvidia_smi/testdata, MIT.
 T4 = """<?xml version="1.0" ?><nvidia_smi_log><driver_version>515.105.01</driver_version>

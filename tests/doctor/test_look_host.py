@@ -8,22 +8,26 @@ from pathlib import Path
 import pytest
 from looks_help import one, put, wrong
 
-from traceops.doctor.looks.cgroups import Limits, look_at_limits, read_limits
-from traceops.doctor.looks.container import (
-    Surroundings,
-    acs_redirects,
+from traceops.machine.cpus import Cpus, Near, read_near
+from traceops.machine.efa import read_plugin
+from traceops.machine.files import cores, listed
+from traceops.machine.interfaces import Interface, read_interfaces, taken_by_nccl
+from traceops.machine.limits import Limits, read_limits
+from traceops.machine.platform import PlatformFacts, acs_redirects, read_platform
+from traceops.machine.rdma import Port, Rdma, read_rdma
+from traceops.machine.software import Software, library_version, parse_torch_version
+from traceops.rules.machine_cpus import look_at_cpus
+from traceops.rules.machine_efa import look_at_efa
+from traceops.rules.machine_interfaces import look_at_interfaces
+from traceops.rules.machine_limits import look_at_limits
+from traceops.rules.machine_platform import (
     look_at_container,
     look_at_fabric_manager,
     look_at_gdr,
     look_at_pcie_ways,
-    read_surroundings,
 )
-from traceops.doctor.looks.cpus import Cpus, Near, look_at_cpus, read_near
-from traceops.doctor.looks.efa import look_at_efa, read_plugin
-from traceops.doctor.looks.files import cores, listed
-from traceops.doctor.looks.interfaces import Interface, look_at_interfaces, read_interfaces, taken_by_nccl
-from traceops.doctor.looks.rdma import Port, Rdma, look_at_rdma, read_rdma
-from traceops.doctor.looks.software import Software, library_version, look_at_software, parse_torch_version
+from traceops.rules.machine_rdma import look_at_rdma
+from traceops.rules.machine_software import look_at_software
 
 MB, GB = 1 << 20, 1 << 30
 ROOMY = Limits(shm=500 * GB, shm_free=490 * GB, files=65536)
@@ -128,12 +132,12 @@ def test_where_a_gpu_sits(tmp_path: Path) -> None:
 
 
 def test_containers_are_told_apart(tmp_path: Path) -> None:
-    assert read_surroundings({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path).kind == "Kubernetes"
-    assert read_surroundings({}, tmp_path).kind is None
-    assert read_surroundings({}, put(tmp_path, {".dockerenv": ""})).kind == "docker"
+    assert read_platform({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path).kind == "Kubernetes"
+    assert read_platform({}, tmp_path).kind is None
+    assert read_platform({}, put(tmp_path, {".dockerenv": ""})).kind == "docker"
 
 
-HERE = Surroundings("docker", gpu_files=8, on_bus=8, of_driver=8)
+HERE = PlatformFacts("docker", gpu_files=8, on_bus=8, of_driver=8)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +156,7 @@ def test_gpus_that_are_there_and_cannot_be_used(problem: str, advice: str) -> No
 def test_a_container_with_some_of_the_gpus() -> None:
     assert wrong(look_at_container(HERE, {}, 8, None, "h")) == {}
     assert wrong(look_at_container(HERE, {}, 2, None, "h")) == {"GPUs of this container": "note"}
-    bare = Surroundings(None, gpu_files=0, on_bus=0, of_driver=0)
+    bare = PlatformFacts(None, gpu_files=0, on_bus=0, of_driver=0)
     assert wrong(look_at_container(bare, {}, 0, "nvidia-smi is not installed", "h")) == {}
 
 
@@ -188,12 +192,12 @@ def test_nvswitch_without_its_manager(tmp_path: Path) -> None:
         "dev/nvidia-nvswitchctl": "",
         "proc/1/comm": "systemd",
     }
-    bare = read_surroundings({}, put(tmp_path, files))
+    bare = read_platform({}, put(tmp_path, files))
     assert wrong(look_at_fabric_manager(bare, False, 8, "h")) == {"NVSwitch fabric": "error"}
     assert look_at_fabric_manager(bare, True, 8, "h") == ()
     inside = replace(bare, kind="docker")
     assert look_at_fabric_manager(inside, False, 8, "h")[0].level == "not_evaluated"
-    running = read_surroundings({}, put(tmp_path, {"proc/812/comm": "nv-fabricmanage\n"}))
+    running = read_platform({}, put(tmp_path, {"proc/812/comm": "nv-fabricmanage\n"}))
     assert wrong(look_at_fabric_manager(running, False, 8, "h")) == {}
 
 

@@ -11,7 +11,7 @@ import pytest
 from ports import free_port
 
 from traceops.core.errors import UsageError
-from traceops.doctor.nodes import NodeError, Nodes, Seat, expand_nodes, find_seat, meet
+from traceops.doctor.nodes import NodeError, NodeIdentity, Nodes, expand_nodes, find_identity, meet
 from traceops.fabric.model import Machine, Path
 
 TORCHRUN = {
@@ -25,18 +25,23 @@ SLURM = {
 
 
 def test_the_launcher_says_where_a_process_belongs():
-    assert find_seat({}) == Seat(0, 1)
-    assert find_seat(TORCHRUN) == Seat(1, 2, "a", 29400, agent=True)
-    assert find_seat(TORCHRUN | {"LOCAL_RANK": "3"}) is None  # the node's first process does the work
-    assert find_seat(TORCHRUN | {"GROUP_WORLD_SIZE": "1", "WORLD_SIZE": "8", "GROUP_RANK": "0"}) == Seat()
+    assert find_identity({}) == NodeIdentity(0, 1)
+    assert find_identity(TORCHRUN) == NodeIdentity(1, 2, "a", 29400, agent=True)
+    assert find_identity(TORCHRUN | {"LOCAL_RANK": "3"}) is None  # the node's first process does the work
+    assert (
+        find_identity(TORCHRUN | {"GROUP_WORLD_SIZE": "1", "WORLD_SIZE": "8", "GROUP_RANK": "0"})
+        == NodeIdentity()
+    )
     by_hand = {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}
-    assert find_seat(by_hand) == Seat(1, 2, "a", 29500)
-    assert find_seat(SLURM) == Seat(2, 3, "gpu09", 20_000 + 3456, names=("gpu09", "gpu10", "c1"))
-    assert find_seat(SLURM | {"SLURM_LOCALID": "1"}) is None
+    assert find_identity(by_hand) == NodeIdentity(1, 2, "a", 29500)
+    assert find_identity(SLURM) == NodeIdentity(2, 3, "gpu09", 20_000 + 3456, names=("gpu09", "gpu10", "c1"))
+    assert find_identity(SLURM | {"SLURM_LOCALID": "1"}) is None
     batch_script = {"SLURM_NNODES": "3", "SLURM_NODEID": "0", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "1"}
-    assert find_seat(batch_script) == Seat()  # the other nodes run nothing
-    assert find_seat(TORCHRUN, nnodes=2, node_rank=1, master_addr="b", master_port=7) == Seat(1, 2, "b", 7)
-    assert find_seat(SLURM, nnodes=1) == Seat()
+    assert find_identity(batch_script) == NodeIdentity()  # the other nodes run nothing
+    assert find_identity(TORCHRUN, nnodes=2, node_rank=1, master_addr="b", master_port=7) == NodeIdentity(
+        1, 2, "b", 7
+    )
+    assert find_identity(SLURM, nnodes=1) == NodeIdentity()
 
 
 @pytest.mark.parametrize(
@@ -46,9 +51,9 @@ def test_the_launcher_says_where_a_process_belongs():
 )  # fmt: skip
 def test_options_with_which_nodes_could_not_meet_are_refused(options):
     with pytest.raises(UsageError, match=r"--node-rank|--master-addr"):
-        find_seat({}, **options)
+        find_identity({}, **options)
     with pytest.raises(UsageError, match="LOCAL_RANK is 'x'"):
-        find_seat({"LOCAL_RANK": "x", "WORLD_SIZE": "2"})
+        find_identity({"LOCAL_RANK": "x", "WORLD_SIZE": "2"})
 
 
 @pytest.mark.parametrize(
@@ -66,8 +71,8 @@ def test_slurms_lists_of_nodes(text, names):
 def test_one_node_waits_for_nobody_and_needs_no_torch():
     code = """
         import sys
-        from traceops.doctor.nodes import Nodes, Seat, meet
-        nodes = meet(Seat())
+        from traceops.doctor.nodes import NodeIdentity, Nodes, meet
+        nodes = meet(NodeIdentity())
         assert nodes.gather(3, int) == (3,) and nodes.first("x", str) == "x" and nodes.leads
         nodes.end()
         assert "torch" not in sys.modules
@@ -80,7 +85,7 @@ def test_all_nodes_hear_the_same_in_the_order_of_nodes():
     machines = [Machine("a"), Machine("b", paths={("GPU0", "GPU1"): Path("NV", 18)}), Machine("c")]
 
     def node(number: int) -> tuple[object, ...]:
-        nodes = meet(Seat(number, 3, "127.0.0.1", port), 20.0)
+        nodes = meet(NodeIdentity(number, 3, "127.0.0.1", port), 20.0)
         heard = nodes.gather(machines[number], Machine), nodes.first(number + 5, int), nodes.hosts
         nodes.end()
         return heard
@@ -97,7 +102,7 @@ def test_a_node_that_does_not_come_is_named_on_all_that_do():
 
     def node(number: int) -> str:
         with pytest.raises(NodeError) as missing:
-            meet(Seat(number, 3, "127.0.0.1", port, names=("a", "b", "c")), 1.5)
+            meet(NodeIdentity(number, 3, "127.0.0.1", port, names=("a", "b", "c")), 1.5)
         return str(missing.value)
 
     with ThreadPoolExecutor(2) as pool:
@@ -109,7 +114,7 @@ def test_a_node_that_is_lost_on_the_way_is_named_by_its_host():
     port = free_port()
 
     def node(number: int) -> str:
-        nodes = meet(Seat(number, 2, "127.0.0.1", port), 20.0)
+        nodes = meet(NodeIdentity(number, 2, "127.0.0.1", port), 20.0)
         nodes.hosts = ("one", "other")
         if number == 1:
             return ""
@@ -123,16 +128,16 @@ def test_a_node_that_is_lost_on_the_way_is_named_by_its_host():
 
 def test_without_node_0_nobody_waits_for_ever():
     with pytest.raises(NodeError, match=r"node 0 at 127\.0\.0\.1, port \d+, cannot be reached"):
-        meet(Seat(1, 2, "127.0.0.1", free_port()), 1.0)
+        meet(NodeIdentity(1, 2, "127.0.0.1", free_port()), 1.0)
 
 
 def test_an_answer_of_another_version_is_told_from_silence():
-    nodes = Nodes(Seat(0, 1))
+    nodes = Nodes(NodeIdentity(0, 1))
     assert nodes.gather("text", str) == ("text",)
     port = free_port()
 
     def node(number: int) -> None:
-        nodes = meet(Seat(number, 2, "127.0.0.1", port), 20.0)
+        nodes = meet(NodeIdentity(number, 2, "127.0.0.1", port), 20.0)
         with pytest.raises(NodeError, match="another version"):
             nodes.gather({"new": number}, Machine)
         nodes.end()

@@ -10,7 +10,8 @@ import pytest
 from traceops.core.errors import InputError
 from traceops.doctor.assess import large_all_reduce
 from traceops.doctor.model import Checkup
-from traceops.doctor.reference import (
+from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
+from traceops.fabric.reference import (
     kept_reference,
     make_reference,
     read_reference,
@@ -18,7 +19,6 @@ from traceops.doctor.reference import (
     references_in,
     save_reference,
 )
-from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
 from traceops.render.doctor.json import doctor_document
 
 MACHINE = Machine(

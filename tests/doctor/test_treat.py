@@ -9,7 +9,7 @@ import pytest
 from traceops.doctor.candidates import words
 from traceops.doctor.model import Change, Trial
 from traceops.doctor.situation import Situation
-from traceops.doctor.treat import NoTime, Treatment, Tried, treat
+from traceops.doctor.try_changes import NoTime, SearchResult, TriedChange, try_changes
 
 BROKEN = Situation("nccl", 4, failed=frozenset({"all_reduce"}))
 
@@ -20,11 +20,11 @@ def run(
     before: float | None = None,
     enough: float | None = None,
     tries: int = 1000,
-) -> Treatment:
+) -> SearchResult:
     """gives: GB/s under a change, None where it does not work. tries: after which time is up."""
     count = 0
 
-    def attempt(change: Change) -> Tried:
+    def attempt(change: Change) -> TriedChange:
         nonlocal count
         count += 1
         if count > tries:
@@ -33,9 +33,9 @@ def run(
         trial = Trial(
             "all_reduce", "ok" if gbs else "hung", (0, 1), 1.0, 2.0, set=change.set, unset=change.unset
         )
-        return Tried(change, (trial,), gbs)
+        return TriedChange(change, (trial,), gbs)
 
-    return treat(situation, attempt, before, enough)
+    return try_changes(situation, attempt, before, enough)
 
 
 def test_it_stops_at_the_first_change_that_works():

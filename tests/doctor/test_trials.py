@@ -18,8 +18,8 @@ import pytest
 
 from traceops.across.links import bus_factor
 from traceops.core.errors import InputError
-from traceops.doctor import team
-from traceops.doctor.job import Job, Meeting
+from traceops.doctor import workers
+from traceops.doctor.job import Job, Rendezvous
 from traceops.doctor.model import Trial
 from traceops.doctor.reports import Reports
 from traceops.doctor.trials import run_job
@@ -207,7 +207,9 @@ def test_ranks_of_two_nodes_meet() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     jobs = [
-        replace(_job("start", "pairs", "sweep"), devices=(0,), meeting=Meeting("127.0.0.1", port, rank, 2))
+        replace(
+            _job("start", "pairs", "sweep"), devices=(0,), rendezvous=Rendezvous("127.0.0.1", port, rank, 2)
+        )
         for rank in (0, 1)
     ]
     with ThreadPoolExecutor() as pool:
@@ -245,7 +247,7 @@ def _has_begun(rank: psutil.Process) -> bool:
 
 
 def test_a_rank_that_cannot_be_killed_is_told_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(team, "_DEATH_S", 0.1)
+    monkeypatch.setattr(workers, "_DEATH_S", 0.1)
     killed: list[int] = []
     with monkeypatch.context() as deaf:
         deaf.setattr(os, "killpg", lambda pid, number: killed.append(pid))
@@ -277,7 +279,7 @@ def test_what_a_rank_leaves_running_is_ended_with_it(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_before_anything_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(team.shutil, "disk_usage", lambda where: shutil._ntuple_diskusage(10, 10, 0))
+    monkeypatch.setattr(workers.shutil, "disk_usage", lambda where: shutil._ntuple_diskusage(10, 10, 0))
     with pytest.raises(InputError, match="no space"):
         run_job(_job("start"), _environ())
 

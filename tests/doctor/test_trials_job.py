@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from traceops.doctor.job import STAGES, Job, Meeting, Post, child_environment
+from traceops.doctor.job import STAGES, Job, Rendezvous, WorkerTask, child_environment
 from traceops.doctor.pairs import pair_order
 
 _JOB = Job(
-    tuple(STAGES), (2, 3), "nccl", {"NCCL_IB_DISABLE": "1"}, ("NCCL_SOCKET_IFNAME",), Meeting("node0", 4321, 2, 4),
+    tuple(STAGES), (2, 3), "nccl", {"NCCL_IB_DISABLE": "1"}, ("NCCL_SOCKET_IFNAME",), Rendezvous("node0", 4321, 2, 4),
     {"sweep": 7.0}, (1024, 4096), 3.0,
 )  # fmt: skip
 
 
 def test_a_post_survives_its_text() -> None:
-    post = Post(_JOB, 3, "folder", 99)
-    assert Post.from_text(post.to_text()) == post
-    assert post.device == 3
+    task = WorkerTask(_JOB, 3, "folder", 99)
+    assert WorkerTask.from_text(task.to_text()) == task
+    assert task.device == 3
 
 
 def test_the_environment_is_the_users_but_for_the_launcher_the_change_and_the_log() -> None:
@@ -27,7 +27,7 @@ def test_the_environment_is_the_users_but_for_the_launcher_the_change_and_the_lo
         "RANK": "1", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "x", "CUDA_VISIBLE_DEVICES": "4,5", "NCCL_ALGO": "Tree",
         "NCCL_SOCKET_IFNAME": "bad0", "NCCL_IB_DISABLE": "0", "NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "precious.log",
     }  # fmt: skip
-    child = child_environment(Post(_JOB, 3, "folder", 99), environ, Path("logs"))
+    child = child_environment(WorkerTask(_JOB, 3, "folder", 99), environ, Path("logs"))
     assert not {"RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "NCCL_SOCKET_IFNAME"} & set(child)
     kept = {
         name: child[name] for name in ("CUDA_VISIBLE_DEVICES", "NCCL_ALGO", "NCCL_IB_DISABLE", "NCCL_DEBUG")

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from looks_help import one, put, wrong
 
-from traceops.doctor.here import Here
-from traceops.doctor.looks.interfaces import Interface, parse_choice
-from traceops.doctor.looks.rdma import Port, Rdma
-from traceops.doctor.variable import as_number
-from traceops.doctor.variable_names import OF_NO_CONCERN, READ_BY_NOTHING, RENAMED, VARIABLES
-from traceops.doctor.variables import check_variables, nccl_files, parse_nccl_file
+from traceops.machine.host_context import HostContext
+from traceops.machine.interfaces import Interface, parse_choice
+from traceops.machine.nccl_files import nccl_files, parse_nccl_file
+from traceops.machine.rdma import Port, Rdma
+from traceops.machine.variable import as_number
+from traceops.machine.variable_names import OF_NO_CONCERN, READ_BY_NOTHING, RENAMED, VARIABLES
+from traceops.rules.machine_variables import check_variables
 
 GIDS = ((0, "IB/RoCE v1", "fe80::1"), (3, "RoCE v2", "0000:0000:0000:0000:0000:ffff:0a00:0005"))
 INTERFACES = (
@@ -20,11 +21,13 @@ INTERFACES = (
     Interface("docker0", 4, physical=False),
 )  # fmt: skip
 RDMA = tuple(Rdma(f"mlx5_{index}", (Port(1, "ACTIVE", 400.0, "Ethernet", GIDS),)) for index in (0, 1, 10))
-HERE = Here(INTERFACES, RDMA, 4, ("GPU-aaaa", "GPU-bbbb", "GPU-cccc", "GPU-dddd"), "2.28.9", "2.11.0+cu130")
+HERE = HostContext(
+    INTERFACES, RDMA, 4, ("GPU-aaaa", "GPU-bbbb", "GPU-cccc", "GPU-dddd"), "2.28.9", "2.11.0+cu130"
+)
 
 
-def said(here: Here = HERE, **environ: str) -> dict[str, str]:
-    return wrong(check_variables(environ, "h", here))
+def said(context: HostContext = HERE, **environ: str) -> dict[str, str]:
+    return wrong(check_variables(environ, "h", context))
 
 
 def test_the_registry_agrees_with_itself() -> None:
@@ -93,7 +96,7 @@ def test_unknown_names_are_a_note_and_their_values_are_not_shown() -> None:
 
 def test_old_names_go_by_the_version_in_use() -> None:
     assert said(NCCL_ASYNC_ERROR_HANDLING="1") == {"NCCL_ASYNC_ERROR_HANDLING": "note"}
-    old = Here(torch="2.7.1", nccl="2.26.2")
+    old = HostContext(torch="2.7.1", nccl="2.26.2")
     assert said(TORCH_NCCL_TRACE_BUFFER_SIZE="2000") == {"TORCH_NCCL_TRACE_BUFFER_SIZE": "note"}
     assert said(old, TORCH_NCCL_TRACE_BUFFER_SIZE="2000") == {}
     assert said(NCCL_RMA_DISABLE="1") == {"NCCL_RMA_DISABLE": "note"}  # new in 2.30
@@ -118,7 +121,7 @@ def test_values_that_are_none(name: str, value: str, level: str) -> None:
 
 
 def test_words_nccl_does_not_know_were_ignored_before_2_24() -> None:
-    assert said(Here(nccl="2.21.5"), NCCL_ALGO="Ringg") == {"NCCL_ALGO": "warning"}
+    assert said(HostContext(nccl="2.21.5"), NCCL_ALGO="Ringg") == {"NCCL_ALGO": "warning"}
     assert said(NCCL_ALGO="ring,collnetdirect;allreduce:tree,collnetdirect;broadcast:ring") == {
         "NCCL_ALGO": "note"
     }
@@ -150,10 +153,10 @@ def test_settings_that_cost_speed(environ: dict[str, str], found: dict[str, str]
 
 
 def test_a_setting_costs_nothing_where_there_is_nothing_to_lose() -> None:
-    one_gpu = Here(INTERFACES, (), 1)
+    one_gpu = HostContext(INTERFACES, (), 1)
     assert said(one_gpu, NCCL_P2P_DISABLE="1") == {"NCCL_P2P_DISABLE": "note"}
     assert said(one_gpu, NCCL_IB_DISABLE="1") == {}
-    efa = Here(INTERFACES, (Rdma("efa_0", (Port(1, "ACTIVE"),), None, "efa"),), 8)
+    efa = HostContext(INTERFACES, (Rdma("efa_0", (Port(1, "ACTIVE"),), None, "efa"),), 8)
     assert said(efa, NCCL_IB_DISABLE="1") == {}
     assert said(efa, FI_PROVIDER="tcp") == {"FI_PROVIDER": "warning"}
 
@@ -197,17 +200,17 @@ def test_contradictions(environ: dict[str, str], found: dict[str, str]) -> None:
 
 
 def test_infiniband_by_name_where_there_is_none() -> None:
-    assert said(Here(INTERFACES, (), 4), NCCL_NET="ib") == {"NCCL_NET": "error"}
-    assert said(Here(INTERFACES, None, 4), NCCL_NET="IB") == {}  # nobody knows
+    assert said(HostContext(INTERFACES, (), 4), NCCL_NET="ib") == {"NCCL_NET": "error"}
+    assert said(HostContext(INTERFACES, None, 4), NCCL_NET="IB") == {}  # nobody knows
     assert said(NCCL_NET="IB") == {}
     assert said(NCCL_P2P_DISABLE="0", NCCL_P2P_LEVEL="SYS") == {}
 
 
 def test_p2p_and_shm_off_leave_the_network() -> None:
     off = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
-    assert said(Here(INTERFACES, (), 4), **off)["P2P and SHM"] == "error"
+    assert said(HostContext(INTERFACES, (), 4), **off)["P2P and SHM"] == "error"
     assert said(**off)["P2P and SHM"] == "warning"  # RDMA is faster than sockets
-    assert "P2P and SHM" not in said(Here(INTERFACES, (), 1), **off)
+    assert "P2P and SHM" not in said(HostContext(INTERFACES, (), 1), **off)
 
 
 def test_lists_of_interfaces_and_devices_are_read_as_nccl_reads_them() -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from sample_fabric import no_gpu, nvswitch, pair_sweep, sweep, two_l4, with_narrow
 
 from traceops.core.findings import Check, Evidence, Finding
-from traceops.doctor.model import Change, Checkup, Look, PairState, Remedy, Trial
+from traceops.doctor.model import Change, Checkup, PairState, Remedy, Trial
 from traceops.fabric.model import Measured, Reference
+from traceops.machine.look import Look
 from traceops.rules.registry import RULES
 
 HOST = "node-1"

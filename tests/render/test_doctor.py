@@ -28,12 +28,13 @@ from sample_fabric import shm_log, sweep
 from sample_report import HOSTILE
 
 from traceops.core.errors import InputError
-from traceops.doctor.model import Checkup, Look, Trial
-from traceops.doctor.reference import references_in
+from traceops.doctor.model import Checkup, Trial
 from traceops.doctor.saved import read_checkup
 from traceops.doctor.settings import read_settings
 from traceops.fabric.model import Measured, Quote
 from traceops.fabric.nccl import NcclLog, NetworkEvent
+from traceops.fabric.reference import references_in
+from traceops.machine.look import Look
 from traceops.render.doctor.figures import sweep_figure
 from traceops.render.doctor.files import write_doctor
 from traceops.render.doctor.html import render_doctor_html

@@ -16,7 +16,7 @@ from traceops.core.errors import UsageError
 if TYPE_CHECKING:
     from traceops.core.findings import Severity
     from traceops.doctor.model import Checkup
-    from traceops.doctor.nodes import Seat
+    from traceops.doctor.nodes import NodeIdentity
 
 HELP = "Look at this machine and test how its GPUs talk; find the settings that work."
 _FROM = "judge saved files only: nvidia-smi topo -m, NCCL_DEBUG=INFO logs, NCCL's XML, a doctor.json"
@@ -60,39 +60,39 @@ def main(args: argparse.Namespace) -> int:
     if args.saved:
         _refuse_tests(args)
         return _judge_files(args, formats)
-    from traceops.doctor.nodes import find_seat
+    from traceops.doctor.nodes import find_identity
 
-    seat = find_seat(os.environ, args.nnodes, args.node_rank, args.master_addr, args.master_port)
-    if seat is None:
+    identity = find_identity(os.environ, args.nnodes, args.node_rank, args.master_addr, args.master_port)
+    if identity is None:
         # In a terminal it is a variable that a job left behind; in a job each process would say it.
         if sys.stderr.isatty():
             print(_ANOTHER, file=sys.stderr)
         return 0
-    return _check_up(args, formats, seat)
+    return _check_up(args, formats, identity)
 
 
-def _check_up(args: argparse.Namespace, formats: tuple[str, ...], seat: Seat) -> int:
+def _check_up(args: argparse.Namespace, formats: tuple[str, ...], identity: NodeIdentity) -> int:
     from traceops.doctor.checkup import BUDGET_S, Options, check_up
     from traceops.doctor.nodes import meet, nodes_of_job
 
-    if seat.nodes > 1:
+    if identity.nodes > 1:
         from traceops.launch.checks import require_torch
 
         require_torch()
     folder = Path(args.output)
     logs = folder / _LOGS
-    if seat.node == 0:
+    if identity.node == 0:
         make_writable(folder)
         shutil.rmtree(logs, ignore_errors=True)  # an earlier checkup's would be taken for this one's
     options = Options(args.device, args.gpus, args.nproc, args.quick, args.tests, args.budget or BUDGET_S)
-    tells = seat.node == 0 and not args.quiet
+    tells = identity.node == 0 and not args.quiet
 
     def tell(text: str) -> None:
         if tells:
             print(f"doctor: {text}", file=sys.stderr, flush=True)
 
-    if seat.nodes > 1:
-        tell(f"waiting for {seat.nodes - 1} other node{'s' if seat.nodes > 2 else ''}")
+    if identity.nodes > 1:
+        tell(f"waiting for {identity.nodes - 1} other node{'s' if identity.nodes > 2 else ''}")
     elif (of_job := nodes_of_job(os.environ)) > 1 and args.nnodes is None:
         tell(
             f"this Slurm job has {of_job} nodes, and only this one is looked at; all: "
@@ -100,9 +100,9 @@ def _check_up(args: argparse.Namespace, formats: tuple[str, ...], seat: Seat) ->
         )
     # As Ctrl-C does: scancel and timeout would leave the folders of running tests behind.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    nodes = meet(seat)
+    nodes = meet(identity)
     try:
-        checkup = check_up(options, os.environ, nodes, tell=tell, logs=logs if seat.node == 0 else None)
+        checkup = check_up(options, os.environ, nodes, tell=tell, logs=logs if identity.node == 0 else None)
     finally:
         nodes.end()
         signal.signal(signal.SIGTERM, before)

@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from traceops.across.links import bus_factor
 from traceops.doctor.correctness import exchange
-from traceops.doctor.member import Member
 from traceops.doctor.pairs import pair_order
+from traceops.doctor.worker_context import WorkerContext
 
 _OPS = ("all_reduce", "all_gather", "reduce_scatter")
 _WARM = 2
@@ -27,41 +27,43 @@ _LONG_S = 0.2
 PAIR_BYTES = {"cuda": 128 << 20, "cpu": 4 << 20}
 
 
-def sweep(member: Member, sizes: Sequence[int], budget_s: float) -> None:
+def sweep(context: WorkerContext, sizes: Sequence[int], budget_s: float) -> None:
     """All operations at each size while the budget lasts; the time of one is the slowest rank's median.
 
     One buffer serves all, in place. It holds zeros, which stay what they are however often they are summed.
     """
-    if member.world_size < 2:
-        member.reporter.say("skipped", stage=member.stage, text="bandwidth needs two devices")
+    if context.world_size < 2:
+        context.reporter.say("skipped", stage=context.stage, text="bandwidth needs two devices")
         return
-    room = -int(member.most([-member.free_bytes()])[0]) // _MEMORY
+    room = -int(context.most([-context.free_bytes()])[0]) // _MEMORY
     fitting = [size for size in sizes if size <= room]
     if not fitting:
         raise MemoryError(f"no room for buffers of {min(sizes)} bytes: {room * _MEMORY} bytes are free")
     if len(fitting) < len(sizes):
-        _note(member, f"up to {fitting[-1]} bytes only: so much of {room * _MEMORY} free bytes may be used")
-    buffer = torch.zeros(fitting[-1] // _ITEM, device=member.device)
+        _note(context, f"up to {fitting[-1]} bytes only: so much of {room * _MEMORY} free bytes may be used")
+    buffer = torch.zeros(fitting[-1] // _ITEM, device=context.device)
     began, elapsed, before = time.monotonic(), 0.0, dict.fromkeys(_OPS, (0, 0.0))
     for size in fitting:
         for op in _OPS:
             smaller, took = before[op]
             needed = took * size / smaller * (_WARM + 1 + _LEAST) if smaller else 0.0
             if elapsed + needed > budget_s:
-                _note(member, f"stopped before {op} of {size} bytes: the time of {budget_s:g} s is spent")
+                _note(context, f"stopped before {op} of {size} bytes: the time of {budget_s:g} s is spent")
                 return
-            used, run = _operation(member, op, buffer, size)
-            member.at(f"{op} of {used} bytes")
-            seconds, elapsed = _measure(member, run, began)
+            used, run = _operation(context, op, buffer, size)
+            context.at(f"{op} of {used} bytes")
+            seconds, elapsed = _measure(context, run, began)
             before[op] = (size, seconds)
-            _report(member, op, range(member.world_size), used, seconds, bus_factor(op, member.world_size))
+            _report(context, op, range(context.world_size), used, seconds, bus_factor(op, context.world_size))
 
 
-def _operation(member: Member, op: str, buffer: torch.Tensor, size: int) -> tuple[int, Callable[[], object]]:
+def _operation(
+    context: WorkerContext, op: str, buffer: torch.Tensor, size: int
+) -> tuple[int, Callable[[], object]]:
     """Bytes as nccl-tests counts them (the larger of input and output), and the operation."""
-    count = size // _ITEM // member.world_size  # elements a rank
-    whole = buffer[: count * member.world_size]
-    own = whole[count * member.rank : count * (member.rank + 1)]
+    count = size // _ITEM // context.world_size  # elements a rank
+    whole = buffer[: count * context.world_size]
+    own = whole[count * context.rank : count * (context.rank + 1)]
     operations: dict[str, Callable[[], object]] = {
         "all_reduce": lambda: dist.all_reduce(whole),
         "all_gather": lambda: dist.all_gather_into_tensor(whole, own),
@@ -70,12 +72,12 @@ def _operation(member: Member, op: str, buffer: torch.Tensor, size: int) -> tupl
     return whole.numel() * _ITEM, operations[op]
 
 
-def _measure(member: Member, run: Callable[[], object], began: float) -> tuple[float, float]:
+def _measure(context: WorkerContext, run: Callable[[], object], began: float) -> tuple[float, float]:
     """Seconds of one operation, and since the stage began; the same numbers on all ranks."""
-    _timed(member, run, _WARM)
-    [once] = member.most([median(_timed(member, run, 1))])
-    seconds = median(_timed(member, run, _iterations(once)))
-    seconds, elapsed = member.most([seconds, time.monotonic() - began])
+    _timed(context, run, _WARM)
+    [once] = context.most([median(_timed(context, run, 1))])
+    seconds = median(_timed(context, run, _iterations(once)))
+    seconds, elapsed = context.most([seconds, time.monotonic() - began])
     return seconds, elapsed
 
 
@@ -83,56 +85,58 @@ def _iterations(once: float) -> int:
     return max(_LEAST, min(_MOST, int(_SHARE_S / max(once, 1e-9))))
 
 
-def _timed(member: Member, run: Callable[[], object], iterations: int) -> list[float]:
+def _timed(context: WorkerContext, run: Callable[[], object], iterations: int) -> list[float]:
     """Seconds of each iteration. On a GPU they are queued one behind the other, and events tell them apart."""
-    if member.on_gpu:
+    if context.on_gpu:
         events = [torch.cuda.Event(enable_timing=True) for _ in range(iterations + 1)]  # type: ignore[no-untyped-call]
         events[0].record()
         for event in events[1:]:
-            member.pace()
+            context.pace()
             run()
             event.record()
-        member.synchronize()
+        context.synchronize()
         return [one.elapsed_time(other) / 1e3 for one, other in pairwise(events)]
     times = []
     for _ in range(iterations):
         began = time.perf_counter()
-        member.pace()
+        context.pace()
         run()
         times.append(time.perf_counter() - began)
     return times
 
 
-def pair_bandwidth(member: Member, budget_s: float) -> None:
+def pair_bandwidth(context: WorkerContext, budget_s: float) -> None:
     """One large message one way, the other way and both ways at once, for one pair at a time.
 
     Over a slow link the message is smaller, so that its time is bearable.
     Who waits for its turn waits at the store, so that its GPU is idle.
     """
-    order = pair_order(member.world_size)
+    order = pair_order(context.world_size)
     if not order:
-        member.reporter.say("skipped", stage=member.stage, text="pairs need two devices")
+        context.reporter.say("skipped", stage=context.stage, text="pairs need two devices")
         return
-    size = -int(member.most([-min(PAIR_BYTES[member.device.type], member.free_bytes() // _MEMORY)])[0])
-    out = torch.zeros(size // _ITEM, device=member.device)
+    size = -int(context.most([-min(PAIR_BYTES[context.device.type], context.free_bytes() // _MEMORY)])[0])
+    out = torch.zeros(size // _ITEM, device=context.device)
     into = torch.zeros_like(out)
-    member.synchronize()
+    context.synchronize()
     began = time.monotonic()
     for number, pair in enumerate(order):
-        if number and member.rank in pair:
-            member.at("waiting for its turn")
-        if number and member.store.get(f"pair_bandwidth/{number - 1}") != b"go on":
-            _note(member, f"{number} of {len(order)} pairs: the time of {budget_s:g} s is spent")
+        if number and context.rank in pair:
+            context.at("waiting for its turn")
+        if number and context.store.get(f"pair_bandwidth/{number - 1}") != b"go on":
+            _note(context, f"{number} of {len(order)} pairs: the time of {budget_s:g} s is spent")
             return
-        if member.rank in pair:
-            _measure_pair(member, pair, out, into)
-        if member.rank == pair[0]:
+        if context.rank in pair:
+            _measure_pair(context, pair, out, into)
+        if context.rank == pair[0]:
             over = time.monotonic() - began > budget_s
-            member.store.set(f"pair_bandwidth/{number}", "stop" if over else "go on")
+            context.store.set(f"pair_bandwidth/{number}", "stop" if over else "go on")
 
 
-def _measure_pair(member: Member, pair: tuple[int, int], out: torch.Tensor, into: torch.Tensor) -> None:
-    first = member.rank == pair[0]
+def _measure_pair(
+    context: WorkerContext, pair: tuple[int, int], out: torch.Tensor, into: torch.Tensor
+) -> None:
+    first = context.rank == pair[0]
     peer = pair[1] if first else pair[0]
     ways: tuple[tuple[str, tuple[int, int], bool, bool], ...] = (
         ("send_recv", pair, first, not first),
@@ -141,18 +145,18 @@ def _measure_pair(member: Member, pair: tuple[int, int], out: torch.Tensor, into
     )
     whole, little = out.numel(), out.numel() // _LITTLE
     for op, gpus, sends, receives in ways:
-        member.at(f"{op} of {whole * _ITEM} bytes, rank {gpus[0]} to {gpus[1]}")
+        context.at(f"{op} of {whole * _ITEM} bytes, rank {gpus[0]} to {gpus[1]}")
         run = partial(_exchange_part, out if sends else None, into if receives else None, peer)
-        _timed(member, partial(run, little), _WARM)
-        expected = min(_timed(member, partial(run, little), _WARM)) * _LITTLE
+        _timed(context, partial(run, little), _WARM)
+        expected = min(_timed(context, partial(run, little), _WARM)) * _LITTLE
         agreed = f"pair_bandwidth/{op}/{gpus[0]}/{gpus[1]}"
         if first:
             count = whole if expected < _LONG_S else little
-            member.store.set(agreed, f"{count} {_iterations(expected * count / whole)}")
-        count, iterations = map(int, member.store.get(agreed).split())
-        _timed(member, partial(run, count), 1)
-        seconds = median(_timed(member, partial(run, count), iterations))
-        _report(member, op, gpus, count * _ITEM, seconds, 1.0)
+            context.store.set(agreed, f"{count} {_iterations(expected * count / whole)}")
+        count, iterations = map(int, context.store.get(agreed).split())
+        _timed(context, partial(run, count), 1)
+        seconds = median(_timed(context, partial(run, count), iterations))
+        _report(context, op, gpus, count * _ITEM, seconds, 1.0)
 
 
 def _exchange_part(out: torch.Tensor | None, into: torch.Tensor | None, peer: int, count: int) -> None:
@@ -160,7 +164,9 @@ def _exchange_part(out: torch.Tensor | None, into: torch.Tensor | None, peer: in
     exchange(None if out is None else out[:count], peer, None if into is None else into[:count], peer)
 
 
-def _report(member: Member, op: str, ranks: Sequence[int], size: int, seconds: float, factor: float) -> None:
+def _report(
+    context: WorkerContext, op: str, ranks: Sequence[int], size: int, seconds: float, factor: float
+) -> None:
     row = {
         "op": op,
         "ranks": list(ranks),
@@ -168,8 +174,8 @@ def _report(member: Member, op: str, ranks: Sequence[int], size: int, seconds: f
         "time_us": seconds * 1e6,
         "busbw_gbs": size / seconds / 1e9 * factor,
     }
-    member.reporter.say("measured", stage=member.stage, row=row)
+    context.reporter.say("measured", stage=context.stage, row=row)
 
 
-def _note(member: Member, text: str) -> None:
-    member.reporter.say("note", stage=member.stage, text=text)
+def _note(context: WorkerContext, text: str) -> None:
+    context.reporter.say("note", stage=context.stage, text=text)

@@ -8,7 +8,7 @@ from itertools import chain
 from traceops.doctor.alternatives import ALTERNATIVES, PAIRS, WHAT_IT_HOLDS, Alternative, infiniband
 from traceops.doctor.model import Change
 from traceops.doctor.situation import Situation
-from traceops.doctor.variable_names import VARIABLES
+from traceops.machine.variable_names import VARIABLES
 
 # Left alone whoever set them: they only tell, or (multicast through NVSwitch) hang hosts where they are switched on.
 _LEFT_ALONE = ("NCCL_NVLS_ENABLE", "NCCL_CONF_FILE", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT")

@@ -13,21 +13,22 @@ from traceops.capture.environment import printable
 from traceops.core.errors import UsageError
 from traceops.core.findings import Finding
 from traceops.core.rule import Verdict
+from traceops.doctor.checkup_plan import CheckupPlan
 from traceops.doctor.conclusions import conclusions
-from traceops.doctor.course import Course
 from traceops.doctor.job import Backend
 from traceops.doctor.judge_measured import judge_measured
-from traceops.doctor.model import Change, Checkup, Look, Remedy, Trial
-from traceops.doctor.nodes import NodeError, Nodes, Seat
-from traceops.doctor.reference import kept_reference, make_reference, save_reference
+from traceops.doctor.model import Change, Checkup, Remedy, Trial
+from traceops.doctor.node_context import NodeContext, costly_variables, node_context_of, visible_gpus
+from traceops.doctor.nodes import NodeError, NodeIdentity, Nodes
 from traceops.doctor.runs import Runner
-from traceops.doctor.surroundings import Surroundings, costly_variables, surroundings_of, visible_gpus
-from traceops.doctor.treat import WORTH_IT
-from traceops.doctor.variables import nccl_files
+from traceops.doctor.try_changes import WORTH_IT
 from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.fingerprint import fingerprint
 from traceops.fabric.model import Machine, Reference
+from traceops.fabric.reference import kept_reference, make_reference, save_reference
+from traceops.machine.look import Look
+from traceops.machine.nccl_files import nccl_files
 from traceops.rules.results import judged_checks, most_important_first
 
 BUDGET_S = 165.0  # for tests: with looking and the last job's end within three minutes
@@ -75,7 +76,7 @@ def check_up(
     tell: told what is being done, a line each. logs: folder for NCCL's logs of the first job, None keeps none.
     Raises UsageError for options that fit no machine here, NodeError where a node does not come.
     """
-    nodes = nodes or Nodes(Seat())
+    nodes = nodes or Nodes(NodeIdentity())
     options = replace(nodes.first(options, Options), gpus=options.gpus, nproc=options.nproc)
     began, until = time.time(), time.monotonic() + options.budget_s
     tools = tools or usual_tools()
@@ -85,23 +86,23 @@ def check_up(
     told = nodes.gather(tools.look(readable), tuple[Machine, tuple[Look, ...]])
     machines = tuple(machine for machine, _ in told)
     looks = tuple(look for _, seen in told for look in seen)
-    course, why_not = _prepare(options, environ, nodes, tools, machines, until, tell, logs)
-    if course is not None:
+    plan, why_not = _prepare(options, environ, nodes, tools, machines, until, tell, logs)
+    if plan is not None:
         try:
-            course.go()
+            plan.go()
         except NodeError as error:
             advice = "see whether it was ended or ran out of memory; what is told here was found before that"
             looks += (Look(nodes.hosts[0], "tests", "nodes", "one was lost", "error", str(error), advice),)
-        looks += conclusions(course)
+        looks += conclusions(plan)
     elif why_not:
         looks += (Look(nodes.hosts[0], "tests", "communication", "not tested", "not_evaluated", why_not),)
     checkup = Checkup(
-        nodes.hosts, course.runner.backend if course else "gloo", began, 0.0, machines, looks,
-        tuple(course.trials) if course else (), (), (),
+        nodes.hosts, plan.runner.backend if plan else "gloo", began, 0.0, machines, looks,
+        tuple(plan.trials) if plan else (), (), (),
     )  # fmt: skip
-    if course is not None and course.best is not None:
-        checkup = _with_treatment(checkup, course)
-    return replace(_judged(checkup, course, tools, logs), seconds=time.time() - began)
+    if plan is not None and plan.best is not None:
+        checkup = _with_search(checkup, plan)
+    return replace(_judged(checkup, plan, tools, logs), seconds=time.time() - began)
 
 
 def judge_saved(fabric: Fabric, verdicts: Sequence[Verdict]) -> Checkup:
@@ -115,11 +116,11 @@ def judge_saved(fabric: Fabric, verdicts: Sequence[Verdict]) -> Checkup:
 
 def usual_tools() -> Tools:
     """The tools that look at this machine and start processes on it."""
-    from traceops.doctor.look import look_around
     from traceops.doctor.trials import run_job
     from traceops.fabric.discover import named_fabric
     from traceops.launch.checks import gpu_count
     from traceops.rules.fabric import judge_fabric
+    from traceops.rules.machine_host import look_around
 
     def read_logs(folder: Path) -> Fabric | None:
         from traceops.core.errors import InputError
@@ -141,9 +142,9 @@ def _prepare(
     until: float,
     tell: Callable[[str], None],
     logs: Path | None,
-) -> tuple[Course | None, str]:
+) -> tuple[CheckupPlan | None, str]:
     """The tests, ready to go; None and the reason where there will be none."""
-    machine = machines[nodes.seat.node]
+    machine = machines[nodes.identity.node]
     if not options.tests:
         return None, "left out: --no-tests"
     torch_here = find_spec("torch") is not None
@@ -161,16 +162,16 @@ def _prepare(
     devices = _devices(options, gpus)
     counts = nodes.gather(len(devices), int)
     runner = Runner(nodes, tools.run_job, environ, backend, gpus, devices, counts)
-    around = nodes.gather(surroundings_of(machine, environ), Surroundings)
+    contexts = nodes.gather(node_context_of(machine, environ), NodeContext)
     past = (
         kept_reference(machine.host or "unknown", fingerprint(machine)) if gpus else None
     )  # a CPU has moods
     costly = nodes.gather(costly_variables(environ, machine, backend, len(devices)), tuple[str, ...])
-    course = Course(
-        runner, machines, around, tuple(dict.fromkeys(name for names in costly for name in names)), past, until,
+    plan = CheckupPlan(
+        runner, machines, contexts, tuple(dict.fromkeys(name for names in costly for name in names)), past, until,
         options.quick, logs if backend == "nccl" else None, tell,
     )  # fmt: skip
-    return course, ""
+    return plan, ""
 
 
 def _devices(options: Options, gpus: tuple[int, ...]) -> tuple[int, ...]:
@@ -190,89 +191,89 @@ def _devices(options: Options, gpus: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(gpus.index(gpu) for gpu in dict.fromkeys(options.gpus))
 
 
-def _with_treatment(checkup: Checkup, course: Course) -> Checkup:
-    assert course.best is not None and course.first is not None
-    before = None if course.state.failed else course.state.gbs
-    remedies = course.treatment.remedies(before)
-    chosen = course.treatment.chosen
+def _with_search(checkup: Checkup, plan: CheckupPlan) -> Checkup:
+    assert plan.best is not None and plan.first is not None
+    before = None if plan.state.failed else plan.state.gbs
+    remedies = plan.search.remedies(before)
+    chosen = plan.search.chosen
     settings = None
     if chosen is not None:
-        best = course.best.of(course.scope).gbs
+        best = plan.best.of(plan.scope).gbs
         settings = Remedy(chosen.change, best if best is not None else chosen.gbs, before)
         remedies = (settings, *remedies[1:])  # with the number of the full test
-    elif course.stand_in is not None:
-        which = "the first that works by itself" if course.apart.alone else "the first of those to test"
-        does = f"shows GPU {course.stand_in} only, {which}"
-        settings = Remedy(Change(course.apart.shown((course.stand_in,)), does=does), None, None)
-    references = _references(checkup, course)
+    elif plan.stand_in is not None:
+        which = "the first that works by itself" if plan.apart.alone else "the first of those to test"
+        does = f"shows GPU {plan.stand_in} only, {which}"
+        settings = Remedy(Change(plan.apart.shown((plan.stand_in,)), does=does), None, None)
+    references = _references(checkup, plan)
     return replace(
-        checkup, measured=course.best.measured, remedies=remedies, settings=settings,
-        fallback=course.fallback, references=references,
+        checkup, measured=plan.best.measured, remedies=remedies, settings=settings,
+        fallback=plan.fallback, references=references,
     )  # fmt: skip
 
 
-def _references(checkup: Checkup, course: Course) -> tuple[Reference, ...]:
+def _references(checkup: Checkup, plan: CheckupPlan) -> tuple[Reference, ...]:
     """What each node gave at its best. Each keeps its own, unless something holds it down."""
-    best = course.best
-    if best is None or best.failed or _held_down(course):
+    best = plan.best
+    if best is None or best.failed or _held_down(plan):
         return ()
     found = []
-    own = course.runner.nodes.seat.node
+    own = plan.runner.nodes.identity.node
     for number, machine in enumerate(checkup.machines):
         rows = [row for row in best.measured if row.host == machine.host and row.host is not None]
         if not rows:
             continue
         reference = make_reference(
-            machine, rows, _settings(course.around[number], best.change), checkup.started_at
+            machine, rows, _settings(plan.contexts[number], best.change), checkup.started_at
         )
         kept = save_reference(reference) if number == own else None
         found.append(reference if kept is None else replace(reference, source=str(kept)))
     return tuple(found)
 
 
-def _settings(around: Surroundings, change: Change) -> dict[str, str]:
+def _settings(contexts: NodeContext, change: Change) -> dict[str, str]:
     """What was set for the library that carries the data, while it was measured."""
-    kept = {name: value for name, value in around.environ.items() if name.startswith(("NCCL_", "GLOO_"))}
+    kept = {name: value for name, value in contexts.environ.items() if name.startswith(("NCCL_", "GLOO_"))}
     return {name: value for name, value in kept.items() if name not in change.unset} | change.set
 
 
-def _held_down(course: Course) -> bool:
+def _held_down(plan: CheckupPlan) -> bool:
     """Whether what was measured may be less than the machine gives: slow, slow pairs, or a costly variable set.
 
     A variable that was measured not to cost anything holds nothing down.
     """
-    best = course.best
+    best = plan.best
     assert best is not None
-    left = set(course.costly) - set(best.change.unset)
+    left = set(plan.costly) - set(best.change.unset)
     removed = set(best.change.unset)
-    for one in course.treatment.tried:
+    for one in plan.search.tried:
         more = set(one.change.unset)
         if one.works and removed <= more and (one.gbs or 0.0) < WORTH_IT * (best.node.gbs or 0.0):
             left -= more
-    return course.is_slow(best) or bool(best.node.slow_pairs) or bool(left) or bool(_costly_besides(course))
+    return plan.is_slow(best) or bool(best.node.slow_pairs) or bool(left) or bool(_costly_besides(plan))
 
 
-def _costly_besides(course: Course) -> tuple[str, ...]:
+def _costly_besides(plan: CheckupPlan) -> tuple[str, ...]:
     """Costly variables that files set for NCCL, beyond any change of the environment, or that the cure sets."""
-    runner = course.runner
+    runner = plan.runner
     set_ = {name: value for _, settings in nccl_files(runner.environ) for name, value in settings.items()}
     besides = {name: value for name, value in set_.items() if name not in runner.environ}
-    if course.best is not None and course.state.failed:
-        besides |= course.best.change.set
-    machine = course.machines[runner.nodes.seat.node]
+    if plan.best is not None and plan.state.failed:
+        besides |= plan.best.change.set
+    machine = plan.machines[runner.nodes.identity.node]
     return costly_variables(besides, machine, runner.backend, len(runner.devices))
 
 
-def _judged(checkup: Checkup, course: Course | None, tools: Tools, logs: Path | None) -> Checkup:
+def _judged(checkup: Checkup, plan: CheckupPlan | None, tools: Tools, logs: Path | None) -> Checkup:
     seen = tools.read_logs(logs) if logs is not None and logs.is_dir() else None
     fabric = Fabric(checkup.machines, seen.log if seen else None, checkup.references)
-    first = course.first if course else None
-    slow = course is not None and course.is_slow(first)
+    first = plan.first if plan else None
+    slow = plan is not None and plan.is_slow(first)
     hung = first is not None and any(trial.outcome == "hung" for trial in first.trials)
     rows = first.measured if first else ()
     verdicts = [
         *tools.judge(fabric, Circumstances(slow="error" if slow else None, hung=hung, measured=rows)),
-        *judge_measured(rows, checkup.machines, course.before if course else None),
+        *judge_measured(rows, checkup.machines, plan.before if plan else None),
     ]
     return replace(
         checkup, findings=_findings(verdicts), checks=tuple(judged_checks(verdicts)), log=fabric.log

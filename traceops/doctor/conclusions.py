@@ -8,11 +8,12 @@ from typing import Any
 
 from traceops.doctor.assess import Pair, assess, shared_by, shared_text
 from traceops.doctor.candidates import words
-from traceops.doctor.course import Course
+from traceops.doctor.checkup_plan import CheckupPlan
 from traceops.doctor.isolate import names_of
-from traceops.doctor.model import BAD, Level, Look, Trial
+from traceops.doctor.model import BAD, Trial
 from traceops.doctor.runs import Scope, nodes_that_work
-from traceops.doctor.treat import WORTH_IT, Tried
+from traceops.doctor.try_changes import WORTH_IT, TriedChange
+from traceops.machine.look import Level, Look
 
 _AREA = "tests"
 _OTHER_MAKE = "no kernel image"  # of CUDA: torch was not built for such a GPU
@@ -30,60 +31,62 @@ _SLOW: dict[Scope, tuple[str, str, str]] = {
 }
 
 
-def conclusions(course: Course) -> tuple[Look, ...]:
+def conclusions(plan: CheckupPlan) -> tuple[Look, ...]:
     """The lines, the most telling first."""
-    if course.first is None:
+    if plan.first is None:
         return ()
     return (
-        *_costs_of_settings(course),
-        *_pairs(course),
-        *_slow(course),
-        *_hopeless(course),
-        *_alone(course),
-        *_named(course),
-        *_nodes(course),
-        *_passed(course),
-        *_not_tried(course),
+        *_costs_of_settings(plan),
+        *_pairs(plan),
+        *_slow(plan),
+        *_hopeless(plan),
+        *_alone(plan),
+        *_named(plan),
+        *_nodes(plan),
+        *_passed(plan),
+        *_not_tried(plan),
     )
 
 
-def _look(course: Course, what: str, found: str, level: Level, why: str, advice: str, **facts: Any) -> Look:
-    return Look(course.runner.nodes.hosts[0], _AREA, what, found, level, why, advice, facts)
+def _look(
+    plan: CheckupPlan, what: str, found: str, level: Level, why: str, advice: str, **facts: Any
+) -> Look:
+    return Look(plan.runner.nodes.hosts[0], _AREA, what, found, level, why, advice, facts)
 
 
-def _of_each_host(course: Course, trials: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:
+def _of_each_host(plan: CheckupPlan, trials: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:
     """The trials of each node by itself, where it has any."""
-    hosts = course.runner.nodes.hosts
+    hosts = plan.runner.nodes.hosts
     each = [(host, [trial for trial in trials if trial.hosts in ((host,), ())]) for host in hosts]
     return [(host, own) for host, own in each if own]
 
 
-def _costs_of_settings(course: Course) -> list[Look]:
+def _costs_of_settings(plan: CheckupPlan) -> list[Look]:
     """A variable that the environment sets, measured with and without it."""
-    before = course.state.gbs
-    if course.state.failed or before is None:
+    before = plan.state.gbs
+    if plan.state.failed or before is None:
         return []
     looks = []
-    for one in course.treatment.tried:
-        alone = one.change.size == 1 or one is course.treatment.chosen
+    for one in plan.search.tried:
+        alone = one.change.size == 1 or one is plan.search.chosen
         if not alone or not one.change.unset or one.change.set:
             continue
         named = ", ".join(
-            f"{name}={value}" for name in one.change.unset if (value := _value(course, name)) is not None
+            f"{name}={value}" for name in one.change.unset if (value := _value(plan, name)) is not None
         )
         if one.works and one.gbs is not None:
-            looks.append(_loss(course, one, named, before, one.gbs))
-        looks += [_needed(course, one, named, trial) for trial in one.trials if trial.outcome in BAD][:1]
+            looks.append(_loss(plan, one, named, before, one.gbs))
+        looks += [_needed(plan, one, named, trial) for trial in one.trials if trial.outcome in BAD][:1]
     return looks
 
 
-def _needed(course: Course, one: Tried, named: str, trial: Trial) -> Look:
+def _needed(plan: CheckupPlan, one: TriedChange, named: str, trial: Trial) -> Look:
     found = f"needed: without it {trial.name} {'gave wrong results' if trial.outcome == 'wrong' else trial.outcome}"
     advice = "leave it set; what it works around is to be mended first"
-    return _look(course, named, found, "note", trial.message, advice, variables=list(one.change.unset))
+    return _look(plan, named, found, "note", trial.message, advice, variables=list(one.change.unset))
 
 
-def _loss(course: Course, one: Tried, named: str, with_gbs: float, without_gbs: float) -> Look:
+def _loss(plan: CheckupPlan, one: TriedChange, named: str, with_gbs: float, without_gbs: float) -> Look:
     lost = without_gbs - with_gbs
     facts = {
         "variables": list(one.change.unset),
@@ -93,30 +96,30 @@ def _loss(course: Course, one: Tried, named: str, with_gbs: float, without_gbs: 
     }
     found = f"all-reduce {with_gbs:.3g} GB/s with it, {without_gbs:.3g} without"
     if without_gbs < WORTH_IT * with_gbs:
-        return _look(course, named, found, "ok", "no more than measurements differ", "", **facts)
+        return _look(plan, named, found, "ok", "no more than measurements differ", "", **facts)
     level: Level = "error" if without_gbs > 2 * with_gbs else "warning"
     why = f"costs {lost:.3g} of {without_gbs:.3g} GB/s ({lost / without_gbs:.0%})"
-    return _look(course, named, found, level, why, f"unset {' '.join(one.change.unset)}", **facts)
+    return _look(plan, named, found, level, why, f"unset {' '.join(one.change.unset)}", **facts)
 
 
-def _value(course: Course, name: str) -> str | None:
-    return next((one.environ[name] for one in course.around if name in one.environ), None)
+def _value(plan: CheckupPlan, name: str) -> str | None:
+    return next((one.environ[name] for one in plan.contexts if name in one.environ), None)
 
 
-def _pairs(course: Course) -> list[Look]:
+def _pairs(plan: CheckupPlan) -> list[Look]:
     """Pairs that fail; of slow ones TO-C002 tells."""
-    assert course.first is not None
-    if len(course.runner.counts) == 1:
-        return _pairs_of(course, course.runner.nodes.hosts[0], course.apart.bad_pairs)
-    each = _of_each_host(course, course.first.trials)
-    return [look for host, own in each for look in _pairs_of(course, host, assess(own).bad_pairs)]
+    assert plan.first is not None
+    if len(plan.runner.counts) == 1:
+        return _pairs_of(plan, plan.runner.nodes.hosts[0], plan.apart.bad_pairs)
+    each = _of_each_host(plan, plan.first.trials)
+    return [look for host, own in each for look in _pairs_of(plan, host, assess(own).bad_pairs)]
 
 
-def _pairs_of(course: Course, host: str, pairs: Sequence[Pair]) -> list[Look]:
+def _pairs_of(plan: CheckupPlan, host: str, pairs: Sequence[Pair]) -> list[Look]:
     if not pairs:
         return []
     culprits = shared_by(pairs)
-    why = "; ".join(filter(None, (shared_text(culprits), _left_out(course))))
+    why = "; ".join(filter(None, (shared_text(culprits), _left_out(plan))))
     advice = (
         "check the GPU and its links: nvidia-smi -q (ECC, Xid), nvidia-smi nvlink -s"
         if culprits
@@ -124,15 +127,15 @@ def _pairs_of(course: Course, host: str, pairs: Sequence[Pair]) -> list[Look]:
     )
     facts = {"pairs": [list(pair) for pair in pairs], "gpus": list(culprits)}
     found = "fail or give wrong values"
-    look = _look(course, f"pairs {_pairs_text(pairs)}", found, "error", why, advice, **facts)
+    look = _look(plan, f"pairs {_pairs_text(pairs)}", found, "error", why, advice, **facts)
     return [replace(look, host=host)]
 
 
-def _nodes(course: Course) -> list[Look]:
+def _nodes(plan: CheckupPlan) -> list[Look]:
     """Of several nodes that do not work together, those on which the GPUs do."""
-    assert course.first is not None
-    hosts, work = course.runner.nodes.hosts, nodes_that_work(course.runner, course.first.trials)
-    if len(hosts) == 1 or not work or course.treatment.chosen is not None or not course.state.failed:
+    assert plan.first is not None
+    hosts, work = plan.runner.nodes.hosts, nodes_that_work(plan.runner, plan.first.trials)
+    if len(hosts) == 1 or not work or plan.search.chosen is not None or not plan.state.failed:
         return []
     others = ", ".join(host for host in hosts if host not in work)
     why = f"{work[0]} works" if len(work) == 1 else f"{', '.join(work)} work, each"
@@ -140,12 +143,12 @@ def _nodes(course: Course) -> list[Look]:
         f"start jobs without {others}" if others else "see the network between them; one node alone can train"
     )
     found = "do not all work together"
-    return [_look(course, "nodes", found, "error", f"{why} by itself, with all its GPUs", advice)]
+    return [_look(plan, "nodes", found, "error", f"{why} by itself, with all its GPUs", advice)]
 
 
-def _left_out(course: Course) -> str:
+def _left_out(plan: CheckupPlan) -> str:
     """Whether the others work without the devices at fault."""
-    tried = course.treatment.tried
+    tried = plan.search.tried
     for one in sorted(tried, key=lambda one: not one.works):
         if "CUDA_VISIBLE_DEVICES" in one.change.set:
             kept = ", ".join(str(gpu) for gpu in one.trials[0].gpus)
@@ -158,55 +161,53 @@ def _pairs_text(pairs: Sequence[Pair]) -> str:
     return f"{shown} and {len(pairs) - 8} more" if len(pairs) > 8 else shown
 
 
-def _slow(course: Course) -> list[Look]:
+def _slow(plan: CheckupPlan) -> list[Look]:
     """Slow also in the best configuration that was found."""
     looks = []
     for scope, (what, gives, advice) in _SLOW.items():
-        if course.best is not None and course.is_slow(course.best, scope):
-            gbs = course.best.of(scope).gbs
-            why = f"below {course.enough_gbs[scope]:.3g} GB/s it is far from what {gives} can do"
-            looks.append(_look(course, what, f"{gbs:.3g} GB/s", "error", why, advice, busbw_gbs=gbs))
+        if plan.best is not None and plan.is_slow(plan.best, scope):
+            gbs = plan.best.of(scope).gbs
+            why = f"below {plan.enough_gbs[scope]:.3g} GB/s it is far from what {gives} can do"
+            looks.append(_look(plan, what, f"{gbs:.3g} GB/s", "error", why, advice, busbw_gbs=gbs))
     return looks
 
 
-def _hopeless(course: Course) -> list[Look]:
-    assert course.first is not None
-    why = course.first.node.hopeless
-    if not why or course.treatment.chosen is not None:
+def _hopeless(plan: CheckupPlan) -> list[Look]:
+    assert plan.first is not None
+    why = plan.first.node.hopeless
+    if not why or plan.search.chosen is not None:
         return []
     if "OSError" in why:
         advice = "make room where TMPDIR and -o point to, and see ulimit -n"
-    elif course.first.node.one_device and _OTHER_MAKE not in why:
+    elif plan.first.node.one_device and _OTHER_MAKE not in why:
         advice = (
             "see what uses the GPUs (nvidia-smi) and their health (nvidia-smi -q), or test others with --gpus"
         )
     else:
         advice = "install a torch that fits this machine, or test the CPU with --device cpu"
-    return [
-        _look(course, "alternatives", "none tried", "not_evaluated", f"no setting can help: {why}", advice)
-    ]
+    return [_look(plan, "alternatives", "none tried", "not_evaluated", f"no setting can help: {why}", advice)]
 
 
-def _alone(course: Course) -> list[Look]:
+def _alone(plan: CheckupPlan) -> list[Look]:
     """Devices that fail by themselves; where none does, that one can stand in for all."""
-    tested, bad = course.apart.alone, [trial for trial in course.apart.alone if trial.outcome in BAD]
-    one = "GPU" if course.runner.gpus else "rank"
-    if course.fallback is not None and not tested:
+    tested, bad = plan.apart.alone, [trial for trial in plan.apart.alone if trial.outcome in BAD]
+    one = "GPU" if plan.runner.gpus else "rank"
+    if plan.fallback is not None and not tested:
         why = "the time for tests was used up"
         return [
             _look(
-                course, f"one {one} alone", "not tested", "not_evaluated", why, "give more time: --budget 600"
+                plan, f"one {one} alone", "not tested", "not_evaluated", why, "give more time: --budget 600"
             )
         ]
-    if course.fallback is not None and not bad:
-        return [_look(course, f"one {one} alone", "works", "ok", "it can stand in for the others", "")]
-    if course.treatment.chosen is not None and not course.apart.sound:
+    if plan.fallback is not None and not bad:
+        return [_look(plan, f"one {one} alone", "works", "ok", "it can stand in for the others", "")]
+    if plan.search.chosen is not None and not plan.apart.sound:
         return []  # what kept all of them from working alone is mended
-    return [look for host, own in _of_each_host(course, bad) for look in _alone_on(course, host, own)]
+    return [look for host, own in _of_each_host(plan, bad) for look in _alone_on(plan, host, own)]
 
 
-def _alone_on(course: Course, host: str, bad: Sequence[Trial]) -> list[Look]:
-    one = "GPU" if course.runner.gpus else "rank"
+def _alone_on(plan: CheckupPlan, host: str, bad: Sequence[Trial]) -> list[Look]:
+    one = "GPU" if plan.runner.gpus else "rank"
     said: dict[str, list[int]] = {}
     for trial in bad:
         said.setdefault(f"{trial.name} {trial.outcome}: {trial.message}", []).append(trial.gpus[0])
@@ -215,53 +216,53 @@ def _alone_on(course: Course, host: str, bad: Sequence[Trial]) -> list[Look]:
         names = dict.fromkeys(devices)
         what = f"{names_of(names, one)} alone"
         found = f"{'does' if len(names) == 1 else 'do'} not work either"
-        why = "; ".join(filter(None, (why, _left_out(course))))
-        look = _look(course, what, found, "error", why, _advice_alone(course, why), gpus=list(names))
+        why = "; ".join(filter(None, (why, _left_out(plan))))
+        look = _look(plan, what, found, "error", why, _advice_alone(plan, why), gpus=list(names))
         looks.append(replace(look, host=host))
     return looks
 
 
-def _named(course: Course) -> list[Look]:
+def _named(plan: CheckupPlan) -> list[Look]:
     """Devices that failed with the others, though not alone, and without which the others work."""
-    named = course.apart.named
-    left_out = course.apart.left_out.get(tuple(sorted(named)))
+    named = plan.apart.named
+    left_out = plan.apart.left_out.get(tuple(sorted(named)))
     if left_out is None or not left_out.works:
         return []
-    assert course.first is not None
-    trial = next(trial for trial in course.first.trials if trial.failed == named)
-    why = f"{trial.name} failed: {trial.message}; {_left_out(course)}"
+    assert plan.first is not None
+    trial = next(trial for trial in plan.first.trials if trial.failed == named)
+    why = f"{trial.name} failed: {trial.message}; {_left_out(plan)}"
     found = f"{'fails' if len(named) == 1 else 'fail'} with the others, not alone"
     advice = (
         "see what uses the GPU (nvidia-smi), its health (nvidia-smi -q) and its links (nvidia-smi nvlink -s)"
     )
-    return [_look(course, names_of(named), found, "error", why, advice, gpus=list(named))]
+    return [_look(plan, names_of(named), found, "error", why, advice, gpus=list(named))]
 
 
-def _advice_alone(course: Course, why: str) -> str:
-    if not course.runner.gpus:
+def _advice_alone(plan: CheckupPlan, why: str) -> str:
+    if not plan.runner.gpus:
         return "the trouble is not between the ranks: see the message"
     if _OTHER_MAKE in why:
         return "install a torch that is built for this make of GPU"
     return "the trouble is not between the GPUs: see what uses the GPU (nvidia-smi) and its health (nvidia-smi -q)"
 
 
-def _passed(course: Course) -> list[Look]:
+def _passed(plan: CheckupPlan) -> list[Look]:
     """What failed once and worked the next time, with nothing changed."""
-    if not course.treatment.passed or course.treatment.chosen is not None:
+    if not plan.search.passed or plan.search.chosen is not None:
         return []
     why = "no setting explains what failed before: it may come and go"
     advice = (
         "run traceops doctor again; if it fails now and then, see the kernel's log (dmesg), Xids and who else uses "
         "the machine"
     )
-    return [_look(course, "the same again", "worked, with nothing changed", "warning", why, advice)]
+    return [_look(plan, "the same again", "worked, with nothing changed", "warning", why, advice)]
 
 
-def _not_tried(course: Course) -> list[Look]:
-    if not course.untested:
+def _not_tried(plan: CheckupPlan) -> list[Look]:
+    if not plan.untested:
         return []
-    tried = ", ".join(words(one.change) for one in course.treatment.tried)
+    tried = ", ".join(words(one.change) for one in plan.search.tried)
     found = f"tried: {tried}" if tried else "none tried"
     return [
-        _look(course, "alternatives", found, "not_evaluated", course.untested, "give more time: --budget 600")
+        _look(plan, "alternatives", found, "not_evaluated", plan.untested, "give more time: --budget 600")
     ]

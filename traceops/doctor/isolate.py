@@ -13,10 +13,10 @@ from traceops.doctor.assess import Pair, assess, to_leave_out
 from traceops.doctor.candidates import words
 from traceops.doctor.deadlines import LEAST_S, SHORT_S, within
 from traceops.doctor.model import BAD, Change, Trial
-from traceops.doctor.runs import Ask, Runner, stages_of
+from traceops.doctor.node_context import hidden_but
+from traceops.doctor.runs import JobRequest, Runner, stages_of
 from traceops.doctor.situation import Situation
-from traceops.doctor.surroundings import hidden_but
-from traceops.doctor.treat import NoTime, Treatment, Tried, treat
+from traceops.doctor.try_changes import NoTime, SearchResult, TriedChange, try_changes
 from traceops.launch import fallback
 
 _T = TypeVar("_T")
@@ -39,7 +39,7 @@ class Isolation:
     alone: tuple[Trial, ...] = ()
     bad_pairs: tuple[Pair, ...] = ()
     named: tuple[int, ...] = ()
-    left_out: dict[tuple[int, ...], Tried] = field(default_factory=dict)
+    left_out: dict[tuple[int, ...], TriedChange] = field(default_factory=dict)
 
     @property
     def broken(self) -> tuple[int, ...]:
@@ -73,10 +73,10 @@ class Isolation:
         self.tell("trying each GPU alone" if self.runner.gpus else "trying each rank alone")
         # As it trains when it stands in for all: what is wrong with the network is no fault of its own.
         change = Change(fallback.SET, tuple(name for name in fallback.UNSET if name in self.runner.environ))
-        ask = Ask(stages_of("start", "ddp_step"), change, within(SHORT_S, self.left()))
+        request = JobRequest(stages_of("start", "ddp_step"), change, within(SHORT_S, self.left()))
         jobs = [replace(self.runner, devices=(device,)) for device in self.runner.devices]
-        own = _at_once([partial(job.own, ask) for job in jobs])
-        self.alone = self.runner.share(tuple(trial for trials in own for trial in trials), ask)
+        own = _at_once([partial(job.own, request) for job in jobs])
+        self.alone = self.runner.share(tuple(trial for trials in own for trial in trials), request)
         self.keep(self.alone)
 
     def test_pairs(self, out: Sequence[int] = ()) -> tuple[Pair, ...]:
@@ -85,26 +85,28 @@ class Isolation:
             return ()
         self.tell("testing which pairs fail")
         rest, change = self._rest(out) if out else (self.runner, Change())
-        trials = rest.run("node", Ask(stages_of("start", "pairs"), change, within(SHORT_S, self.left())))
+        trials = rest.run(
+            "node", JobRequest(stages_of("start", "pairs"), change, within(SHORT_S, self.left()))
+        )
         self.keep(trials)
         return assess(trials).bad_pairs
 
-    def fewer(self, situation: Situation, enough_gbs: float | None) -> Treatment:
+    def fewer(self, situation: Situation, enough_gbs: float | None) -> SearchResult:
         """Without those that fail alone, and without as few more as it takes that no two fail together; else `named`.
 
         Where that does not start, settings may be at fault besides: those are tried without them.
         """
-        tried: list[Tried] = []
+        tried: list[TriedChange] = []
         out: tuple[int, ...] = ()
         alone = self.broken if self.tells else ()
         while out != (more := tuple(sorted({*alone, *to_leave_out(self.bad_pairs)} or self.named))):
             without = self.without(more)
             if without is None:
-                return Treatment(tuple(tried))
+                return SearchResult(tuple(tried))
             out = more
             tried.append(without)
             if without.works:
-                return Treatment(tuple(tried), without)
+                return SearchResult(tuple(tried), without)
             state = assess(without.trials)
             if not alone or "start" not in state.failed:
                 found = state.bad_pairs or self.test_pairs(out)
@@ -112,21 +114,21 @@ class Isolation:
         if not out and situation.inside_only and "start" in situation.failed:
             return self._halves()
         if not alone:  # else they were tried on all
-            return Treatment(tuple(tried))
-        cured = treat(situation, partial(self._attempt, out), None, enough_gbs)
+            return SearchResult(tuple(tried))
+        cured = try_changes(situation, partial(self._attempt, out), None, enough_gbs)
         return replace(cured, tried=(*tried, *cured.tried))
 
-    def _halves(self) -> Treatment:
+    def _halves(self) -> SearchResult:
         """Each half by itself, at the same time, where all had met and nothing tells between which of them it fails."""
         every = sorted(self.runner.tested, key=self.runner.gpus.index) if self.runner.gpus else []
         middle = len(every) // 2
         if middle < 2:
-            return Treatment()
+            return SearchResult()
         both = _at_once([partial(self.without, out) for out in (every[middle:], every[:middle])])
         tried = tuple(one for one in both if one is not None)
-        return Treatment(tried, next((one for one in tried if one.works), None))
+        return SearchResult(tried, next((one for one in tried if one.works), None))
 
-    def without(self, out: Sequence[int]) -> Tried | None:
+    def without(self, out: Sequence[int]) -> TriedChange | None:
         """Whether those that are left work together; None where they are fewer than two, or cannot be hidden."""
         out = tuple(out)
         if out not in self.left_out:
@@ -136,7 +138,7 @@ class Isolation:
                 return None
         return self.left_out[out]
 
-    def _attempt(self, out: tuple[int, ...], change: Change) -> Tried:
+    def _attempt(self, out: tuple[int, ...], change: Change) -> TriedChange:
         """A change on those that are left. Raises NoTime, also where they are fewer than two."""
         rest, hides = self._rest(out)
         if not out or len(self.runner.counts) > 1 or len(rest.devices) < 2 or self.left() < LEAST_S:
@@ -148,9 +150,9 @@ class Isolation:
             "; ".join(filter(None, (hides.does, change.does))), "; ".join(filter(None, (hides.costs, change.costs))),
         )  # fmt: skip
         stages = stages_of("start", "all_reduce", "pairs", "ddp_step", "sweep")
-        trials = rest.run("node", Ask(stages, change, within(SHORT_S, self.left()), (), 3.0))
+        trials = rest.run("node", JobRequest(stages, change, within(SHORT_S, self.left()), (), 3.0))
         self.keep(trials)
-        return Tried(change, trials, assess(trials).gbs)
+        return TriedChange(change, trials, assess(trials).gbs)
 
     def _rest(self, out: Sequence[int]) -> tuple[Runner, Change]:
         """The devices that are left, and what hides the others."""

@@ -49,7 +49,7 @@ _OF_A_LAUNCHER_PREFIX = "TORCHELASTIC_"
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Rendezvous:
     """Where the ranks of a job on several nodes meet. first_rank: of this node. world_size: of all nodes."""
 
     address: str
@@ -75,7 +75,7 @@ class Job:
     backend: Backend
     set: dict[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
-    meeting: Meeting | None = None
+    rendezvous: Rendezvous | None = None
     deadlines_s: Mapping[str, float] = field(default_factory=dict)
     sizes: tuple[int, ...] = ()
     budget_s: float = 10.0
@@ -89,11 +89,11 @@ class Job:
 
     @property
     def world_size(self) -> int:
-        return self.meeting.world_size if self.meeting else len(self.devices)
+        return self.rendezvous.world_size if self.rendezvous else len(self.devices)
 
     @property
     def first_rank(self) -> int:
-        return self.meeting.first_rank if self.meeting else 0
+        return self.rendezvous.first_rank if self.rendezvous else 0
 
     def deadline_s(self, stage: str) -> float:
         """What a stage, or ``launch``, may take."""
@@ -101,7 +101,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Post:
+class WorkerTask:
     """What one worker is told. folder: where it reports. parent: pid of the process it must not outlive."""
 
     ENV = "TRACEOPS_DOCTOR_JOB"
@@ -123,22 +123,22 @@ class Post:
         return json.dumps(asdict(self))
 
     @staticmethod
-    def from_text(text: str) -> Post:
+    def from_text(text: str) -> WorkerTask:
         """The inverse of `to_text`."""
         facts = json.loads(text)
         job = facts["job"]
-        meeting = Meeting(**job["meeting"]) if job["meeting"] else None
+        rendezvous = Rendezvous(**job["rendezvous"]) if job["rendezvous"] else None
         lists = {name: tuple(job[name]) for name in ("stages", "devices", "unset", "sizes", "names")}
-        return Post(**facts | {"job": Job(**job | lists | {"meeting": meeting})})
+        return WorkerTask(**facts | {"job": Job(**job | lists | {"rendezvous": rendezvous})})
 
 
-def child_environment(post: Post, environ: Mapping[str, str], logs: Path) -> dict[str, str]:
+def child_environment(task: WorkerTask, environ: Mapping[str, str], logs: Path) -> dict[str, str]:
     """The environment of a worker: `environ` without what an outer launcher said, with the job's changes.
 
     logs: where NCCL's own log goes. What NCCL logs, and where, is ours to say even where `environ` sets it: its log
     file would be overwritten, and its level may not tell the transports.
     """
-    job = post.job
+    job = task.job
     kept = {
         name: value
         for name, value in environ.items()
@@ -151,4 +151,4 @@ def child_environment(post: Post, environ: Mapping[str, str], logs: Path) -> dic
         "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH",
         "NCCL_DEBUG_FILE": str(logs / "nccl.%h.%p.log"),
     }
-    return defaults | kept | nccl | job.set | {Post.ENV: post.to_text()}
+    return defaults | kept | nccl | job.set | {WorkerTask.ENV: task.to_text()}

@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from traceops.core.findings import Check, Finding
 from traceops.fabric.model import Machine, Measured, Reference
 from traceops.fabric.nccl import NcclLog
+from traceops.machine.look import Look
 
-Level = Literal["ok", "note", "warning", "error", "not_evaluated"]
 Outcome = Literal["ok", "wrong", "failed", "hung", "not_evaluated"]
 BAD: tuple[Outcome, ...] = ("wrong", "failed", "hung")
-
-
-@dataclass(frozen=True)
-class Look:
-    """One thing looked at on one host: a line of the doctor's table.
-
-    area: ``GPU``, ``driver``, ``NVLink``, ``PCIe``, ``NUMA``, ``memory``, ``limits``, ``network``, ``container``,
-    ``environment``, ``software``. what: short (``/dev/shm``). found: as shown (``64 MB``). level: not ``ok`` wants
-    `advice`. why: what the level rests on, or why it was not evaluated. facts: numbers behind it, for the JSON.
-    """
-
-    host: str
-    area: str
-    what: str
-    found: str
-    level: Level = "ok"
-    why: str = ""
-    advice: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class NodeError(InputError):
 
 
 @dataclass(frozen=True)
-class Seat:
+class NodeIdentity:
     """This process's node among all nodes, and where they meet.
 
     agent: torchrun's agent already serves a store there. names: of the nodes as the launcher has them, by number.
@@ -40,13 +40,13 @@ class Seat:
     names: tuple[str, ...] = ()
 
 
-def find_seat(
+def find_identity(
     environ: Mapping[str, str],
     nnodes: int | None = None,
     node_rank: int | None = None,
     master_addr: str | None = None,
     master_port: int | None = None,
-) -> Seat | None:
+) -> NodeIdentity | None:
     """Where this process belongs, from options, else from torchrun's or Slurm's variables, else alone.
 
     None where another process of this node does the work. Raises UsageError for options that cannot work.
@@ -59,40 +59,40 @@ def find_seat(
         return _by_torchrun(environ)
     if "SLURM_STEP_NUM_NODES" in environ:  # srun sets it: the script of a batch job runs on one node only
         return _by_slurm(environ, master_port)
-    return Seat()
+    return NodeIdentity()
 
 
-def _by_options(nodes: int, node: int | None, address: str | None, port: int | None) -> Seat:
+def _by_options(nodes: int, node: int | None, address: str | None, port: int | None) -> NodeIdentity:
     if nodes == 1:
-        return Seat()
+        return NodeIdentity()
     if address is None or node is None:
         raise UsageError(f"--nnodes {nodes} needs --master-addr HOST and, on each node, --node-rank")
     if not 0 <= node < nodes:
         raise UsageError(f"--node-rank {node}: must be 0 to {nodes - 1}")
-    return Seat(node, nodes, address, port or DEFAULT_PORT)
+    return NodeIdentity(node, nodes, address, port or DEFAULT_PORT)
 
 
-def _by_torchrun(environ: Mapping[str, str]) -> Seat | None:
+def _by_torchrun(environ: Mapping[str, str]) -> NodeIdentity | None:
     if _number(environ, "LOCAL_RANK"):
         return None
     each = _number(environ, "LOCAL_WORLD_SIZE") or 1
     nodes = _number(environ, "GROUP_WORLD_SIZE") or max(1, _number(environ, "WORLD_SIZE") // each)
     node = _number(environ, "GROUP_RANK") if "GROUP_RANK" in environ else _number(environ, "RANK") // each
     if nodes == 1:
-        return Seat()
+        return NodeIdentity()
     if "MASTER_ADDR" not in environ:
         raise UsageError(f"{nodes} nodes by WORLD_SIZE, and no MASTER_ADDR that says where they meet")
     agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     port = _number(environ, "MASTER_PORT") or DEFAULT_PORT
-    return Seat(node, nodes, environ["MASTER_ADDR"], port, agent)
+    return NodeIdentity(node, nodes, environ["MASTER_ADDR"], port, agent)
 
 
-def _by_slurm(environ: Mapping[str, str], port: int | None) -> Seat | None:
+def _by_slurm(environ: Mapping[str, str], port: int | None) -> NodeIdentity | None:
     if _number(environ, "SLURM_LOCALID"):
         return None
     nodes = _number(environ, "SLURM_STEP_NUM_NODES")
     if nodes <= 1:
-        return Seat()
+        return NodeIdentity()
     names = expand_nodes(environ.get("SLURM_STEP_NODELIST", ""))
     address = names[0] if names else environ.get("SLURM_LAUNCH_NODE_IPADDR")
     if not address:
@@ -100,7 +100,7 @@ def _by_slurm(environ: Mapping[str, str], port: int | None) -> Seat | None:
             "Slurm does not say which nodes there are; give --nnodes, --node-rank and --master-addr"
         )
     chosen = port or 20_000 + _number(environ, "SLURM_JOB_ID") % 10_000  # another job may share the node
-    return Seat(_number(environ, "SLURM_NODEID"), nodes, address, chosen, False, names)
+    return NodeIdentity(_number(environ, "SLURM_NODEID"), nodes, address, chosen, False, names)
 
 
 def nodes_of_job(environ: Mapping[str, str]) -> int:
@@ -143,8 +143,8 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 class Nodes:
     """The nodes of a checkup; where there is one, there is nobody to wait for."""
 
-    def __init__(self, seat: Seat, store: Any = None) -> None:
-        self.seat = seat
+    def __init__(self, identity: NodeIdentity, store: Any = None) -> None:
+        self.identity = identity
         self.hosts: tuple[str, ...] = (host(),)
         self._store = store
         self._said = 0
@@ -152,7 +152,7 @@ class Nodes:
     @property
     def leads(self) -> bool:
         """Whether this node decides what only one can, and writes the report."""
-        return self.seat.node == 0
+        return self.identity.node == 0
 
     def gather(self, value: T, kind: Any, within_s: float = MEET_S) -> tuple[T, ...]:
         """Every node's value of type `kind`, in the order of nodes; each calls this as often as the others.
@@ -163,13 +163,13 @@ class Nodes:
             return (value,)
         self._said += 1
         with _as_node_error(self._names([0])):
-            self._store.set(f"{self._said}/{self.seat.node}", msgspec.msgpack.encode(value))
+            self._store.set(f"{self._said}/{self.identity.node}", msgspec.msgpack.encode(value))
             told = self._collect(within_s)
         if told is None or None in told:
             missing = [0] if told is None else [node for node, data in enumerate(told) if data is None]
             raise NodeError(
                 f"{self._names(missing)} did not answer within {within_s:.0f} s; see there whether the same "
-                f"command runs and reaches {self.seat.address}, port {self.seat.port}"
+                f"command runs and reaches {self.identity.address}, port {self.identity.port}"
             )
         return tuple(_decoded(data, kind) for data in told if data is not None)
 
@@ -183,15 +183,15 @@ class Nodes:
             return
         store, self._store = self._store, None
         with suppress(NodeError), _as_node_error("node 0"):
-            store.set(f"left/{self.seat.node}", b"")
-            if self.leads and not self.seat.agent:
-                store.wait([f"left/{node}" for node in range(self.seat.nodes)], timedelta(seconds=5))
+            store.set(f"left/{self.identity.node}", b"")
+            if self.leads and not self.identity.agent:
+                store.wait([f"left/{node}" for node in range(self.identity.nodes)], timedelta(seconds=5))
 
     def _collect(self, within_s: float) -> list[bytes | None] | None:
         """What each node said, as node 0 has it, so that all agree on who is missing; None where that one is."""
         if self.leads:
             until = time.monotonic() + within_s
-            told = [self._wait(f"{self._said}/{node}", until) for node in range(self.seat.nodes)]
+            told = [self._wait(f"{self._said}/{node}", until) for node in range(self.identity.nodes)]
             self._store.set(f"{self._said}/all", msgspec.msgpack.encode(told))
             return told
         # Node 0 may have come to this later than we, and then waits as long for a third one.
@@ -210,25 +210,27 @@ class Nodes:
         return bytes(self._store.get(key))
 
     def _names(self, nodes: Sequence[int]) -> str:
-        known = self.hosts if len(self.hosts) == self.seat.nodes else self.seat.names
+        known = self.hosts if len(self.hosts) == self.identity.nodes else self.identity.names
         hosts = [f" (host {known[node]})" if node < len(known) else "" for node in nodes]
         return ", ".join(f"node {node}{name}" for node, name in zip(nodes, hosts, strict=True))
 
 
-def meet(seat: Seat, within_s: float = MEET_S) -> Nodes:
+def meet(identity: NodeIdentity, within_s: float = MEET_S) -> Nodes:
     """The nodes that this process's belongs to, once all have come.
 
     Raises NodeError that names those which do not come within so many seconds.
     """
-    if seat.nodes == 1:
-        return Nodes(seat)
+    if identity.nodes == 1:
+        return Nodes(identity)
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined, unused-ignore]
 
-    serves = seat.node == 0 and not seat.agent
+    serves = identity.node == 0 and not identity.agent
     wait = timedelta(seconds=within_s)
-    with _as_node_error(f"node 0 at {seat.address}, port {seat.port},"):
-        store = TCPStore(seat.address, seat.port, is_master=serves, timeout=wait, wait_for_workers=False)
-    nodes = Nodes(seat, PrefixStore("traceops-doctor", store))
+    with _as_node_error(f"node 0 at {identity.address}, port {identity.port},"):
+        store = TCPStore(
+            identity.address, identity.port, is_master=serves, timeout=wait, wait_for_workers=False
+        )
+    nodes = Nodes(identity, PrefixStore("traceops-doctor", store))
     names = nodes.gather(host(), str, within_s)
     nodes.hosts = tuple(f"{name}#{n}" if names.count(name) > 1 else name for n, name in enumerate(names))
     return nodes

@@ -15,7 +15,7 @@ from traceops.core.rank_text import ranks_text, who
 from traceops.doctor.job import LAUNCH, Job
 from traceops.doctor.model import Outcome, PairState, Trial
 from traceops.doctor.pairs import Pair, pair_order
-from traceops.doctor.team import Child, Team
+from traceops.doctor.workers import WorkerProcess, Workers
 from traceops.fabric.model import Measured
 from traceops.fabric.nccl import Connection
 from traceops.fabric.readers.nccl_log import read_nccl_log
@@ -36,14 +36,16 @@ class Ended:
     seconds: float
 
 
-def trials_of(job: Job, team: Team, ended: Sequence[Ended], undead: Sequence[Child]) -> tuple[Trial, ...]:
+def trials_of(
+    job: Job, workers: Workers, ended: Sequence[Ended], undead: Sequence[WorkerProcess]
+) -> tuple[Trial, ...]:
     """One Trial a stage of the job. undead: processes that were killed and did not die."""
     launch, *stages = ended
     # A launch is no stage of its own: it is told of as part of the first one.
     first = stages[0] if stages else Ended(job.stages[0], launch.how, 0.0)
     stages = [replace(first, seconds=launch.seconds + first.seconds), *stages[1:]]
-    transports = _transports(team)
-    trials = [replace(_trial(job, team, stage, undead), transports=transports) for stage in stages]
+    transports = _transports(workers)
+    trials = [replace(_trial(job, workers, stage, undead), transports=transports) for stage in stages]
     broken = stages[-1]
     for stage in job.stages[len(stages) :]:
         why = f"not started, because {broken.stage} {'hung' if broken.how == 'hung' else 'failed'}"
@@ -51,14 +53,14 @@ def trials_of(job: Job, team: Team, ended: Sequence[Ended], undead: Sequence[Chi
     return tuple(trials)
 
 
-def _trial(job: Job, team: Team, ended: Ended, undead: Sequence[Child]) -> Trial:
-    ranks, stage = team.children, ended.stage
+def _trial(job: Job, workers: Workers, ended: Ended, undead: Sequence[WorkerProcess]) -> Trial:
+    ranks, stage = workers.children, ended.stage
     said: tuple[str, ...] = ()
     if ended.how != "done":
         outcome: Outcome = ended.how
         tell = _hung if ended.how == "hung" else _failed
         message = "; ".join([tell(job, ranks, stage), *(_undead(job, child) for child in undead)])
-        said = (*_said(ranks, stage), *team.nccl_warnings())
+        said = (*_said(ranks, stage), *workers.nccl_warnings())
     elif wrong := [(child, found["text"]) for child in ranks for found in child.reports.of(stage, "wrong")]:
         on = _who(job, [child.rank for child, _ in wrong])
         outcome, message = "wrong", f"wrong values on {on}: {wrong[0][1]}"
@@ -79,7 +81,7 @@ def _bare(job: Job, stage: str, outcome: Outcome, seconds: float, message: str) 
     return Trial(stage, outcome, job.devices, seconds, deadline_s, message, set=job.set, unset=job.unset)
 
 
-def _hung(job: Job, ranks: Sequence[Child], stage: str) -> str:
+def _hung(job: Job, ranks: Sequence[WorkerProcess], stage: str) -> str:
     """Which ranks had not come to the stage, and where the others stood in it."""
     if out := [child.rank for child in ranks if not child.has(LAUNCH, "end")]:
         return f"not done within {job.deadline_s(LAUNCH):.3g} s: {_who(job, out)} had not imported torch"
@@ -96,7 +98,7 @@ def _hung(job: Job, ranks: Sequence[Child], stage: str) -> str:
     return f"not done within {job.deadline_s(stage):.3g} s: {'; '.join(parts)}"
 
 
-def _failed(job: Job, ranks: Sequence[Child], stage: str) -> str:
+def _failed(job: Job, ranks: Sequence[WorkerProcess], stage: str) -> str:
     """Who died or raised what, who lost the connection to them, and who waited."""
     failed, causes = [child for child in ranks if child.failed], _causes(ranks)
     reasons: dict[str, list[int]] = {}
@@ -110,13 +112,13 @@ def _failed(job: Job, ranks: Sequence[Child], stage: str) -> str:
     return "; ".join(parts)
 
 
-def _causes(ranks: Sequence[Child]) -> list[Child]:
+def _causes(ranks: Sequence[WorkerProcess]) -> list[WorkerProcess]:
     """Those that failed of themselves; all that failed where each has lost another."""
     failed = [child for child in ranks if child.failed]
     return [child for child in failed if child.error is None or not lost_a_peer(child.error)] or failed
 
 
-def _reason(child: Child) -> str:
+def _reason(child: WorkerProcess) -> str:
     place = f" at: {child.at}" if child.at else ""
     if child.error is not None:
         return f"said {_essence(child.error)[:_LONG_MESSAGE]}"
@@ -132,14 +134,14 @@ def _essence(error: str) -> str:
     return f"{error.splitlines()[0]}: {last[1]}" if last else error.splitlines()[0]
 
 
-def _undead(job: Job, child: Child) -> str:
+def _undead(job: Job, child: WorkerProcess) -> str:
     return (
         f"process {child.process.pid} of {_who(job, [child.rank])} did not die when it was killed: it is inside a "
         "call of the kernel's or the driver's"
     )
 
 
-def _said(ranks: Sequence[Child], stage: str) -> list[str]:
+def _said(ranks: Sequence[WorkerProcess], stage: str) -> list[str]:
     """What ranks said, those first that failed; equal lines once, with who said them first."""
     order = sorted(
         (child for child in ranks if not child.has(stage, "end")), key=lambda child: not child.failed
@@ -151,9 +153,9 @@ def _said(ranks: Sequence[Child], stage: str) -> list[str]:
     return list(lines.values())[:_SAID_SHOWN]
 
 
-def _transports(team: Team) -> tuple[str, ...]:
+def _transports(workers: Workers) -> tuple[str, ...]:
     """The ways NCCL says it took, over all stages, the most used first."""
-    paths = [str(path) for path in team.nccl_logs()]
+    paths = [str(path) for path in workers.nccl_logs()]
     connections = (found for comm in read_nccl_log(paths).communicators for found in comm.connections)
     return tuple(way for way, _ in Counter(map(_way, connections)).most_common())
 
@@ -164,10 +166,10 @@ def _way(connection: Connection) -> str:
     return f"{connection.transport}/{connection.detail}" + ("/GDRDMA" if connection.gdr else "")
 
 
-def _measured(job: Job, ranks: Sequence[Child], stage: str) -> tuple[Measured, ...]:
+def _measured(job: Job, ranks: Sequence[WorkerProcess], stage: str) -> tuple[Measured, ...]:
     """All ranks of a collective report the same; of a pair the slower one counts."""
     slowest: dict[tuple[str, tuple[int, ...], int], Measured] = {}
-    host = None if job.meeting else platform.node()
+    host = None if job.rendezvous else platform.node()
     for child in ranks:
         for row in (found["row"] for found in child.reports.of(stage, "measured")):
             gpus = tuple(_gpu(job, rank) for rank in row["ranks"])
@@ -180,7 +182,7 @@ def _measured(job: Job, ranks: Sequence[Child], stage: str) -> tuple[Measured, .
     return tuple(slowest.values())
 
 
-def _pairs(job: Job, ranks: Sequence[Child], stage: str, how: How) -> tuple[PairState, ...]:
+def _pairs(job: Job, ranks: Sequence[WorkerProcess], stage: str, how: How) -> tuple[PairState, ...]:
     """Of every pair with a rank on this node."""
     states = []
     for pair in pair_order(job.world_size):
@@ -190,7 +192,7 @@ def _pairs(job: Job, ranks: Sequence[Child], stage: str, how: How) -> tuple[Pair
     return tuple(sorted(states, key=lambda state: state.gpus))
 
 
-def _last(child: Child, stage: str, pair: Pair) -> str | None:
+def _last(child: WorkerProcess, stage: str, pair: Pair) -> str | None:
     states = [found["state"] for found in child.reports.of(stage, "pair") if tuple(found["ranks"]) == pair]
     return states[-1] if states else None
 
@@ -208,12 +210,12 @@ def _pair_outcome(states: Sequence[str | None], how: How) -> Outcome:
 
 def _gpu(job: Job, rank: int) -> int:
     """A device as the job names it; of a job on several nodes the rank."""
-    return rank if job.meeting else job.devices[rank]
+    return rank if job.rendezvous else job.devices[rank]
 
 
 def _who(job: Job, ranks: Sequence[int]) -> str:
     """'rank 1 (GPU 3)', 'ranks 0–2'."""
     names = [(job.names or job.devices)[rank - job.first_rank] for rank in ranks]
     if job.backend != "nccl":
-        return who(ranks if job.meeting else names)
+        return who(ranks if job.rendezvous else names)
     return f"{who(ranks)} (GPU{'' if len(set(ranks)) == 1 else 's'} {ranks_text(names)})"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from traceops.doctor.job import STAGES, Backend, Job, Meeting
+from traceops.doctor.job import STAGES, Backend, Job, Rendezvous
 from traceops.doctor.model import BAD, Change, Outcome, Trial
 from traceops.doctor.nodes import MEET_S, Nodes
 
@@ -18,7 +18,7 @@ _SAME: Change = Change()
 
 
 @dataclass(frozen=True)
-class Ask:
+class JobRequest:
     """What a job is to test, under which change; the fields are those of Job."""
 
     stages: tuple[str, ...]
@@ -49,25 +49,25 @@ class Runner:
         """Devices of this node that take part, as nvidia-smi counts."""
         return tuple(self.gpus[device] for device in self.devices) if self.gpus else self.devices
 
-    def run(self, scope: Scope, ask: Ask, logs: Any = None) -> tuple[Trial, ...]:
+    def run(self, scope: Scope, request: JobRequest, logs: Any = None) -> tuple[Trial, ...]:
         """The trials of all nodes: of each node its own, or one set of the job over all.
 
         logs: folder for the job's logs. Raises NodeError where a node does not answer long after this one is done.
         """
-        meeting = self._meeting() if scope == "all" and len(self.counts) > 1 else None
-        job = self._job(ask, meeting)
+        rendezvous = self._rendezvous() if scope == "all" and len(self.counts) > 1 else None
+        job = self._job(request, rendezvous)
         own = self.run_job(job, self.environ, *([] if logs is None else [logs]))
-        if meeting is None:
-            return self.share(tuple(self._as_counted(trial) for trial in own), ask)
+        if rendezvous is None:
+            return self.share(tuple(self._as_counted(trial) for trial in own), request)
         return merged(self._gather(own, job), self.nodes.hosts)
 
-    def own(self, ask: Ask) -> tuple[Trial, ...]:
+    def own(self, request: JobRequest) -> tuple[Trial, ...]:
         """The trials of this node, which no other is told of."""
-        return tuple(self._as_counted(trial) for trial in self.run_job(self._job(ask), self.environ))
+        return tuple(self._as_counted(trial) for trial in self.run_job(self._job(request), self.environ))
 
-    def share(self, own: tuple[Trial, ...], ask: Ask) -> tuple[Trial, ...]:
+    def share(self, own: tuple[Trial, ...], request: JobRequest) -> tuple[Trial, ...]:
         """The trials of all nodes, with the host of each, from this node's. Raises NodeError as `run` does."""
-        told = self._gather(own, self._job(ask))
+        told = self._gather(own, self._job(request))
         if len(told) == 1:
             return told[0]
         pairs = zip(told, self.nodes.hosts, strict=True)
@@ -78,16 +78,16 @@ class Runner:
         longest = max(job.deadline_s(stage) for stage in job.stages)
         return self.nodes.gather(own, tuple[Trial, ...], longest + MEET_S / 2)
 
-    def _job(self, ask: Ask, meeting: Meeting | None = None) -> Job:
+    def _job(self, request: JobRequest, rendezvous: Rendezvous | None = None) -> Job:
         return Job(
-            ask.stages, self.devices, self.backend, ask.change.set, ask.change.unset, meeting,
-            ask.deadlines_s or {}, ask.sizes, ask.budget_s, self.tested,
+            request.stages, self.devices, self.backend, request.change.set, request.change.unset, rendezvous,
+            request.deadlines_s or {}, request.sizes, request.budget_s, self.tested,
         )  # fmt: skip
 
-    def _meeting(self) -> Meeting:
+    def _rendezvous(self) -> Rendezvous:
         port = self.nodes.first(_free_port() if self.nodes.leads else 0, int)
-        node = self.nodes.seat.node
-        return Meeting(self.nodes.seat.address, port, sum(self.counts[:node]), sum(self.counts))
+        node = self.nodes.identity.node
+        return Rendezvous(self.nodes.identity.address, port, sum(self.counts[:node]), sum(self.counts))
 
     def _as_counted(self, trial: Trial) -> Trial:
         """With GPUs as nvidia-smi counts them, whichever of them are visible."""

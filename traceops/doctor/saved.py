@@ -8,9 +8,10 @@ import msgspec
 
 from traceops.core.errors import InputError
 from traceops.core.findings import Check, Finding
-from traceops.doctor.model import Change, Checkup, Look, Remedy, Trial
+from traceops.doctor.model import Change, Checkup, Remedy, Trial
 from traceops.fabric.model import Gpu, Machine, Measured, Nic, PathKind, Reference
 from traceops.fabric.model import Path as Way
+from traceops.machine.look import Look
 
 SCHEMA_VERSION = 1
 _LARGEST_BYTES = 256_000_000

@@ -10,7 +10,7 @@ from pathlib import Path
 from traceops.doctor.job import LAUNCH, Job
 from traceops.doctor.model import Trial
 from traceops.doctor.outcome import Ended, How, trials_of
-from traceops.doctor.team import Team
+from traceops.doctor.workers import Workers
 
 _POLL_S = 0.02
 _GRACE_S = 4.0  # for the others once a rank has failed: time to say what they see of it
@@ -29,31 +29,31 @@ def run_job(job: Job, environ: Mapping[str, str], logs: Path | None = None) -> t
         folder = Path(name)
         kept = logs or folder
         kept.mkdir(parents=True, exist_ok=True)
-        team = Team(job, environ, folder, kept)
+        workers = Workers(job, environ, folder, kept)
         try:
-            ended = _watch(job, team)
+            ended = _watch(job, workers)
         finally:
-            undead = team.end()
-        return trials_of(job, team, ended, undead)
+            undead = workers.end()
+        return trials_of(job, workers, ended, undead)
 
 
-def _watch(job: Job, team: Team) -> list[Ended]:
+def _watch(job: Job, workers: Workers) -> list[Ended]:
     """Wait for stage after stage, until one is not done."""
     ended: list[Ended] = []
     for stage in (LAUNCH, *job.stages):
         began = time.monotonic()
-        how = _wait_for(stage, team, began + job.deadline_s(stage))
+        how = _wait_for(stage, workers, began + job.deadline_s(stage))
         ended.append(Ended(stage, how, time.monotonic() - began))
         if how != "done":
             return ended
     until = time.monotonic() + _LEAVE_S
-    while any(child.exit is None for child in team.children) and time.monotonic() < until:
+    while any(child.exit is None for child in workers.children) and time.monotonic() < until:
         time.sleep(_POLL_S)
-        team.refresh()
+        workers.refresh()
     return ended
 
 
-def _wait_for(stage: str, team: Team, until: float) -> How:
+def _wait_for(stage: str, workers: Workers, until: float) -> How:
     """Until every rank has ended the stage, or it is clear that they will not.
 
     A rank that has failed keeps the others waiting. They get a moment all the same: what they say of it may tell
@@ -61,11 +61,11 @@ def _wait_for(stage: str, team: Team, until: float) -> How:
     """
     failed_at: float | None = None
     while True:
-        team.refresh()
-        if all(child.has(stage, "end") for child in team.children):
+        workers.refresh()
+        if all(child.has(stage, "end") for child in workers.children):
             return "done"
         now = time.monotonic()
-        failed = [child.failed for child in team.children]
+        failed = [child.failed for child in workers.children]
         if failed_at is None and any(failed):
             failed_at = now
         if failed_at is not None and (all(failed) or now > failed_at + _GRACE_S):

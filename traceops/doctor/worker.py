@@ -13,13 +13,13 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from traceops.doctor.job import LAUNCH, SIZES, Post
+from traceops.doctor.job import LAUNCH, SIZES, WorkerTask
 from traceops.doctor.reports import Reporter
 
 if TYPE_CHECKING:
     import torch
 
-    from traceops.doctor.member import Member
+    from traceops.doctor.worker_context import WorkerContext
 
 # Deadlines are the parent's affair: no limit of torch's may end a test before they do.
 _LONG = timedelta(hours=1)
@@ -28,16 +28,16 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    post = Post.from_text(os.environ[Post.ENV])
-    _die_with(post.parent)
-    reporter = Reporter(post.reports)
+    task = WorkerTask.from_text(os.environ[WorkerTask.ENV])
+    _die_with(task.parent)
+    reporter = Reporter(task.reports)
     sys.excepthook = _Last(reporter)
     import torch  # noqa: F401
 
     reporter.say("end", stage=LAUNCH)
-    member = _join(post, reporter)
-    _run_stages(post, member)
-    _part(member)
+    context = _join(task, reporter)
+    _run_stages(task, context)
+    _part(context)
     reporter.say("left")
     sys.stdout.flush()
     sys.stderr.flush()
@@ -65,32 +65,32 @@ class _Last:
         os._exit(1)
 
 
-def _join(post: Post, reporter: Reporter) -> Member:
+def _join(task: WorkerTask, reporter: Reporter) -> WorkerContext:
     """Be part of the process group: the stage ``start``."""
     import torch
     import torch.distributed as dist
 
-    from traceops.doctor.member import FAULT_ENV, Fault, Member
+    from traceops.doctor.worker_context import FAULT_ENV, Fault, WorkerContext
 
-    on_gpu = post.job.backend == "nccl"
-    device = torch.device("cuda", post.device) if on_gpu else torch.device("cpu")
-    fault = Fault.of(os.environ.get(FAULT_ENV), post.device)
-    member = Member(post.rank, post.job.world_size, device, reporter, fault)
-    member.enter("start")
+    on_gpu = task.job.backend == "nccl"
+    device = torch.device("cuda", task.device) if on_gpu else torch.device("cpu")
+    fault = Fault.of(os.environ.get(FAULT_ENV), task.device)
+    context = WorkerContext(task.rank, task.job.world_size, device, reporter, fault)
+    context.enter("start")
     if on_gpu:
         _take_gpu(device)
-    if not dist.is_available() or not dist.is_backend_available(post.job.backend):
-        raise RuntimeError(f"this torch ({torch.__version__}) was built without {post.job.backend}")
-    member.at("meeting at the store")
-    member.store = _store(post)
-    member.at(f"starting {post.job.backend}")
+    if not dist.is_available() or not dist.is_backend_available(task.job.backend):
+        raise RuntimeError(f"this torch ({torch.__version__}) was built without {task.job.backend}")
+    context.at("meeting at the store")
+    context.store = _store(task)
+    context.at(f"starting {task.job.backend}")
     dist.init_process_group(
-        post.job.backend, store=member.store, rank=post.rank, world_size=post.job.world_size, timeout=_LONG
+        task.job.backend, store=context.store, rank=task.rank, world_size=task.job.world_size, timeout=_LONG
     )
-    member.at("barrier")
+    context.at("barrier")
     dist.barrier(device_ids=[device.index] if on_gpu else None)
-    member.finish()
-    return member
+    context.finish()
+    return context
 
 
 def _take_gpu(device: torch.device) -> None:
@@ -107,47 +107,47 @@ def _take_gpu(device: torch.device) -> None:
     torch.zeros(1, device=device)  # makes the context, so that its errors are not taken for NCCL's
 
 
-def _store(post: Post) -> Any:
+def _store(task: WorkerTask) -> Any:
     from torch.distributed import TCPStore  # type: ignore[attr-defined, unused-ignore]
 
-    from traceops.doctor.member import share_port, shared_port
+    from traceops.doctor.worker_context import share_port, shared_port
 
-    meeting, world = post.job.meeting, post.job.world_size
-    if meeting is not None:
-        return TCPStore(meeting.address, meeting.port, world, post.rank == 0, timeout=_LONG)
-    if post.rank:
-        return TCPStore("127.0.0.1", shared_port(post.folder), world, False, timeout=_LONG)
+    rendezvous, world = task.job.rendezvous, task.job.world_size
+    if rendezvous is not None:
+        return TCPStore(rendezvous.address, rendezvous.port, world, task.rank == 0, timeout=_LONG)
+    if task.rank:
+        return TCPStore("127.0.0.1", shared_port(task.folder), world, False, timeout=_LONG)
     # Rank 0 takes a port that is free and then tells which: nobody else can have taken it in between.
     store = TCPStore("127.0.0.1", 0, world, True, timeout=_LONG, wait_for_workers=False)
-    share_port(post.folder, store.port)
+    share_port(task.folder, store.port)
     return store
 
 
-def _run_stages(post: Post, member: Member) -> None:
+def _run_stages(task: WorkerTask, context: WorkerContext) -> None:
     from traceops.doctor import bench, correctness
 
-    job = post.job
+    job = task.job
     stages = {
-        "all_reduce": lambda: correctness.all_reduce(member),
-        "pairs": lambda: correctness.pairs(member),
-        "ddp_step": lambda: correctness.ddp_step(member),
-        "sweep": lambda: bench.sweep(member, job.sizes or SIZES[job.backend], job.budget_s),
-        "pair_bandwidth": lambda: bench.pair_bandwidth(member, job.budget_s),
+        "all_reduce": lambda: correctness.all_reduce(context),
+        "pairs": lambda: correctness.pairs(context),
+        "ddp_step": lambda: correctness.ddp_step(context),
+        "sweep": lambda: bench.sweep(context, job.sizes or SIZES[job.backend], job.budget_s),
+        "pair_bandwidth": lambda: bench.pair_bandwidth(context, job.budget_s),
     }
     for stage in job.stages[1:]:
-        member.enter(stage)
+        context.enter(stage)
         stages[stage]()
-        member.finish()
+        context.finish()
 
 
-def _part(member: Member) -> None:
+def _part(context: WorkerContext) -> None:
     """Wait for the others: who leaves first takes its connections, and rank 0 the store."""
     from torch.distributed import DistError
 
     with suppress(DistError):  # the store went first, or the others do not come
-        member.store.add("done", 1)
+        context.store.add("done", 1)
         until = time.monotonic() + _FAREWELL_S
-        while member.store.add("done", 0) < member.world_size and time.monotonic() < until:
+        while context.store.add("done", 0) < context.world_size and time.monotonic() < until:
             time.sleep(0.01)
 
 

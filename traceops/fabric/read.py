@@ -108,7 +108,7 @@ def _read_json(path: Path, head: str, found: _Found) -> bool:
     """What the doctor wrote: doctor.json, or the reference that a run took along."""
     if not _is_of_doctor(head) and path.name != "doctor.json":
         return False
-    from traceops.doctor.reference import references_in  # most runs have none
+    from traceops.fabric.reference import references_in  # most runs have none
 
     references = references_in(path)
     found.references += references

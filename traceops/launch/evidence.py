@@ -20,10 +20,10 @@ from traceops.capture.progress import Progress
 from traceops.capture.responder import DUMP, GROUPS, ask, read_pulse
 from traceops.core.errors import InputError
 from traceops.hangs.model import Stall
-from traceops.launch.programs import output
 from traceops.launch.sight import stacks_now, state
 from traceops.launch.variables import dump_pipe_stem
 from traceops.launch.watch import is_alive
+from traceops.machine.programs import output
 
 _PIPE_S = 4.0  # torch looks at its pipe once a second
 _RESPONDER_S = 3.0

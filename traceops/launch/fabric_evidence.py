@@ -9,7 +9,7 @@ from pathlib import Path
 
 from traceops.capture.environment import host
 from traceops.core.whole_file import write_whole
-from traceops.launch.programs import output
+from traceops.machine.programs import output
 
 _PROGRAM_S = 20.0  # 1 to 3 s with eight GPUs whose driver has to wake up
 _FINISH_S = 1.0
@@ -43,7 +43,7 @@ class FabricEvidence:
 
     def _references(self, name: str) -> bytes | None:
         """Those of this machine for what the run uses, all its topologies: which it has now is for the reader."""
-        from traceops.doctor.reference import references_here
+        from traceops.fabric.reference import references_here
 
         sources = [
             reference.source

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from traceops.doctor.model import Change, Checkup, Level, Look, Outcome, Trial
+from traceops.doctor.model import Change, Checkup, Outcome, Trial
+from traceops.machine.look import Level, Look
 from traceops.render.cells import Cell, Column, Table, build_table, name, number
 from traceops.render.doctor.rows import Attempt, PairMatrix, attempts, measured_with
 from traceops.render.doctor.text import (

@@ -9,8 +9,9 @@ from typing import TextIO
 
 from rich.table import Table
 
-from traceops.doctor.model import BAD, Checkup, Look, Trial
+from traceops.doctor.model import BAD, Checkup, Trial
 from traceops.doctor.settings import shell_lines
+from traceops.machine.look import Look
 from traceops.render.console import PlainConsole, ascii_ranges, plain, rich_table, say
 from traceops.render.doctor.rows import PairMatrix, attempts, measured_with, pair_matrices
 from traceops.render.doctor.text import (

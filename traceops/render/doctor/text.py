@@ -9,11 +9,12 @@ from pathlib import PurePath
 from typing import get_args
 
 from traceops.core.rank_text import ranks_text
-from traceops.doctor.model import BAD, Change, Checkup, Level, Look, Remedy, Trial
+from traceops.doctor.model import BAD, Change, Checkup, Remedy, Trial
 from traceops.fabric.alike import alike_connections, alike_machines
 from traceops.fabric.model import Machine, Measured, Quote
 from traceops.fabric.nccl import NcclLog
 from traceops.fabric.talks import way_text
+from traceops.machine.look import Level, Look
 from traceops.render.cells import size
 from traceops.render.report.fabric_html import nccl_sentence
 from traceops.render.report.verdict import Verdict

@@ -6,15 +6,13 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from traceops.doctor.here import Here
-from traceops.doctor.looks.files import text
-from traceops.doctor.model import Level, Look
-from traceops.doctor.variable import SWITCH, Variable, as_number, version_of
-from traceops.doctor.variable_clashes import clashes
-from traceops.doctor.variable_costs import costs, setting
-from traceops.doctor.variable_names import FAMILIES, OF_NO_CONCERN, READ_BY_NOTHING, RENAMED, VARIABLES
+from traceops.machine.host_context import HostContext
+from traceops.machine.look import Level, Look
+from traceops.machine.variable import SWITCH, Variable, as_number, version_of
+from traceops.machine.variable_names import FAMILIES, OF_NO_CONCERN, READ_BY_NOTHING, RENAMED, VARIABLES
+from traceops.rules.machine_variable_clashes import clashes
+from traceops.rules.machine_variable_costs import costs, setting
 
 _CLOSE = 0.84  # of difflib: NCCL_P2P_DISABLED is 0.97 like NCCL_P2P_DISABLE, NCCL_FOO_BAR 0.6 like anything
 _ALMOST_A_FAMILY = re.compile(r"(NCLL|NCCCL|NCL|NNCL|NCC|TROCH|TOCH|GLO)_", re.IGNORECASE)
@@ -27,37 +25,17 @@ _SHOWN = 80
 _MEANS_ON = ("true", "yes", "on", "y", "t", "enable", "enabled")
 
 
-def nccl_files(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[tuple[str, dict[str, str]], ...]:
-    """The files by which NCCL sets variables unseen and what they set, the one that wins first.
-
-    They are NCCL_CONF_FILE, or ``~/.nccl.conf`` without it, and ``/etc/nccl.conf``; the environment beats both.
-    """
-    own = environ.get("NCCL_CONF_FILE") or str(Path(environ.get("HOME", "/root")) / ".nccl.conf")
-    found = []
-    for path in (own, "/etc/nccl.conf"):
-        content = text(root / path.lstrip("/") if path.startswith("/") else Path(path))
-        if content is not None:
-            found.append((path, parse_nccl_file(content)))
-    return tuple(found)
-
-
-def parse_nccl_file(content: str) -> dict[str, str]:
-    """What a file like ``/etc/nccl.conf`` sets; blanks count, as for NCCL."""
-    lines = (line for line in content.splitlines() if not line.startswith("#") and "=" in line)
-    return {name: value for name, _, value in (line.partition("=") for line in reversed(list(lines)))}
-
-
 def check_variables(
     environ: Mapping[str, str],
     host: str = "",
-    here: Here | None = None,
+    context: HostContext | None = None,
     files: Sequence[tuple[str, Mapping[str, str]]] = (),
 ) -> tuple[Look, ...]:
     """Everything that is wrong with the variables that are set, or one Look that says nothing is.
 
     files: what `nccl_files` found. Values of variables that are not known are not shown: they may be secrets.
     """
-    here = here or Here()
+    context = context or HostContext()
     looks = [_of_file(path, settings, environ, host) for path, settings in files if settings]
     set_ = dict(environ)
     for _, settings in files:
@@ -66,11 +44,13 @@ def check_variables(
     for name in sorted(set_):
         variable = VARIABLES.get(name)
         known += variable is not None and name.startswith((*FAMILIES, "CUDA_", "TORCH_", "FI_"))
-        looks += _of_known(variable, set_[name], here, host) if variable else _of_unknown(name, set_, host)
+        looks += _of_known(variable, set_[name], context, host) if variable else _of_unknown(name, set_, host)
     judged = {look.what for look in looks if look.level in ("warning", "error")}
-    looks += [look for look in costs(set_, here, host) if look.what not in judged]
-    looks += clashes(set_, here, host)
-    if here.gpus == 0:  # no job here uses NCCL: nothing fails, but what is set may be meant for other nodes
+    looks += [look for look in costs(set_, context, host) if look.what not in judged]
+    looks += clashes(set_, context, host)
+    if (
+        context.gpus == 0
+    ):  # no job here uses NCCL: nothing fails, but what is set may be meant for other nodes
         looks = [replace(look, level="warning") if look.level == "error" and look.what.startswith("NCCL_") else look
                  for look in looks]  # fmt: skip
     if not looks:
@@ -91,16 +71,18 @@ def _of_file(path: str, settings: Mapping[str, str], environ: Mapping[str, str],
     )  # fmt: skip
 
 
-def _of_known(variable: Variable, value: str, here: Here, host: str) -> list[Look]:
+def _of_known(variable: Variable, value: str, context: HostContext, host: str) -> list[Look]:
     name = variable.name
     if not value.strip():
         return []
-    if name in RENAMED and (replaced := _renamed(name, value, here, host)):
+    if name in RENAMED and (replaced := _renamed(name, value, context, host)):
         return [replaced]
     looks = []
-    if (wrong := _wrong_value(variable, value, here, host)) is not None:
+    if (wrong := _wrong_value(variable, value, context, host)) is not None:
         looks.append(wrong)
-    version = here.torch if name.startswith("TORCH_") else here.nccl if name.startswith("NCCL_") else None
+    version = (
+        context.torch if name.startswith("TORCH_") else context.nccl if name.startswith("NCCL_") else None
+    )
     library = "torch" if name.startswith("TORCH_") else "NCCL"
     installed = version_of(version or "")[:2]
     if installed and variable.since and installed < version_of(variable.since):
@@ -117,11 +99,11 @@ def _of_known(variable: Variable, value: str, here: Here, host: str) -> list[Loo
     return looks
 
 
-def _renamed(name: str, value: str, here: Here, host: str) -> Look | None:
+def _renamed(name: str, value: str, context: HostContext, host: str) -> Look | None:
     """A note on an old name, where the version in use has the new one."""
     new, since = RENAMED[name]
     library, _, first = since.rpartition(" ")
-    version = {"torch": here.torch, "NCCL": here.nccl}.get(library)
+    version = {"torch": context.torch, "NCCL": context.nccl}.get(library)
     if version is not None and version_of(version)[:2] < version_of(first):
         return None
     variable = VARIABLES.get(name)
@@ -134,14 +116,14 @@ def _renamed(name: str, value: str, here: Here, host: str) -> Look | None:
     return setting(host, name, value, "warning" if gone else "note", why, advice)
 
 
-def _wrong_value(variable: Variable, value: str, here: Here, host: str) -> Look | None:
+def _wrong_value(variable: Variable, value: str, context: HostContext, host: str) -> Look | None:
     name = variable.name
     words = {"NCCL_ALGO": _ALGORITHMS, "NCCL_PROTO": _PROTOCOLS}.get(name)
     if words is not None:
         unknown = _unknown_words(value, words)
         if not unknown:
             return None
-        strict = version_of(here.nccl or "2.24")[:2] >= _STRICT_LISTS
+        strict = version_of(context.nccl or "2.24")[:2] >= _STRICT_LISTS
         return setting(
             host, name, value, "error" if strict else "warning",
             f"{', '.join(unknown)} is none of {', '.join(words)}: NCCL "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from traceops.doctor.looks.smi import Smi, SmiGpu
-from traceops.doctor.model import Level, Look
+from traceops.machine.look import Level, Look
+from traceops.machine.smi import Smi, SmiGpu
 
 _REASONS = {
     "hw_slowdown": "the hardware halves the clocks, for heat or power",

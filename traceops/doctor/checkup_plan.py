@@ -22,10 +22,18 @@ from traceops.doctor.deadlines import FULL_S, LEAST_S, PATIENT_S, SHORT_S, withi
 from traceops.doctor.isolate import Isolation
 from traceops.doctor.job import SIZES
 from traceops.doctor.model import Change, Trial
-from traceops.doctor.runs import Ask, Runner, Scope, nodes_that_work, stages_of
+from traceops.doctor.node_context import NodeContext
+from traceops.doctor.runs import JobRequest, Runner, Scope, nodes_that_work, stages_of
 from traceops.doctor.situation import Situation
-from traceops.doctor.surroundings import Surroundings
-from traceops.doctor.treat import WORTH_IT, NoTime, Treatment, Tried, choose, is_better, treat
+from traceops.doctor.try_changes import (
+    WORTH_IT,
+    NoTime,
+    SearchResult,
+    TriedChange,
+    choose,
+    is_better,
+    try_changes,
+)
 from traceops.fabric.model import Machine, Measured, Reference
 
 ALL_STAGES = stages_of("start", "all_reduce", "pairs", "ddp_step", "sweep", "pair_bandwidth")
@@ -34,7 +42,7 @@ _QUICK_SIZES = 2
 
 
 @dataclass
-class Course:
+class CheckupPlan:
     """What is run goes through here, and what came of it is kept, also where a node is lost on the way.
 
     machines, around: of all nodes. past: what this machine gave before. until: by this process's monotonic clock.
@@ -44,7 +52,7 @@ class Course:
 
     runner: Runner
     machines: tuple[Machine, ...]
-    around: tuple[Surroundings, ...]
+    contexts: tuple[NodeContext, ...]
     costly: tuple[str, ...]
     past: Reference | None
     until: float
@@ -54,7 +62,7 @@ class Course:
     trials: list[Trial] = field(default_factory=list)
     first: Configuration | None = None
     best: Configuration | None = None
-    treatment: Treatment = field(default_factory=Treatment)
+    search: SearchResult = field(default_factory=SearchResult)
     enough_gbs: dict[Scope, float] = field(default_factory=dict)
     scope: Scope = "node"
     fallback: int | None = None
@@ -62,7 +70,7 @@ class Course:
     untested: str = ""
 
     def __post_init__(self) -> None:
-        names = {gpu.name for gpu in self.machines[self.runner.nodes.seat.node].gpus}
+        names = {gpu.name for gpu in self.machines[self.runner.nodes.identity.node].gpus}
         self.apart = Isolation(self.runner, self._left, self.tell, self._keep, len(names) <= 1)
 
     def go(self) -> None:
@@ -78,14 +86,14 @@ class Course:
         without = self.apart.without(shared_by(self.apart.bad_pairs))
         if not first.node.hopeless and not self.apart.tells:
             attempt = self._attempt(situation)
-            self.treatment = treat(situation, attempt, self.state.gbs, self.enough_gbs.get(self.scope))
+            self.search = try_changes(situation, attempt, self.state.gbs, self.enough_gbs.get(self.scope))
         if without is not None:
-            chosen, enough = self.treatment.chosen, self.enough_gbs.get(self.scope)
+            chosen, enough = self.search.chosen, self.enough_gbs.get(self.scope)
             if without.works and is_better(without, chosen, enough):
                 chosen = without
-            self.treatment = replace(self.treatment, tried=(without, *self.treatment.tried), chosen=chosen)
+            self.search = replace(self.search, tried=(without, *self.search.tried), chosen=chosen)
         self._hold_to_the_full_test(situation)
-        left = self.treatment.chosen is None and not self.treatment.passed
+        left = self.search.chosen is None and not self.search.passed
         if left and situation.broken and situation.world > 1:
             self._with_fewer(first, situation)
 
@@ -105,8 +113,8 @@ class Course:
         self.apart.test_alone()
         self.apart.bad_pairs = self.apart.bad_pairs or self._pairs_that_fail(first)
         fewer = self.apart.fewer(situation, self.enough_gbs.get(self.scope))
-        new = tuple(one for one in fewer.tried if one not in self.treatment.tried)
-        self.treatment = Treatment((*self.treatment.tried, *new), fewer.chosen)
+        new = tuple(one for one in fewer.tried if one not in self.search.tried)
+        self.search = SearchResult((*self.search.tried, *new), fewer.chosen)
         if fewer.chosen is not None:
             self.best = self._with(fewer.chosen)
         elif not nodes_that_work(self.runner, first.trials) and (self.apart.sound or not self.apart.alone):
@@ -142,7 +150,7 @@ class Course:
 
     def _enough(self) -> dict[Scope, float]:
         """Bus bandwidth from which a large all-reduce is not slow, GB/s, where anything is known to compare with."""
-        machine = self.machines[self.runner.nodes.seat.node]
+        machine = self.machines[self.runner.nodes.identity.node]
         own = expected_gbs(machine, self.runner.tested, self.runner.backend, self.before)
         told = self.runner.nodes.gather(own, tuple[float, float])
         scopes: tuple[Scope, ...] = ("node", "all") if len(told) > 1 else ("node",)
@@ -153,7 +161,7 @@ class Course:
         left = max(self._left(), FULL_S)
         stages = QUICK_STAGES if self.quick or left < 2 * FULL_S else ALL_STAGES
         sizes = SIZES[self.runner.backend]
-        ask = Ask(
+        request = JobRequest(
             stages,
             change,
             within(PATIENT_S, left),
@@ -163,18 +171,18 @@ class Course:
         with_it = f" ({words(change)})" if change.size else ""
         self.tell(f"testing {self._what()}{with_it}: {', '.join(stages)}")
         first_time = self.logs is not None and not change.size
-        trials = self._run("node", ask, self.logs / "node" if first_time and self.logs else None)
+        trials = self._run("node", request, self.logs / "node" if first_time and self.logs else None)
         node = self._node(trials)
         alone = node.failed & {"start", "all_reduce"}  # then it does not work over all of them either
         if len(self.runner.counts) == 1 or node.hopeless or alone:
             return Configuration(change, trials, node)
         self.tell(f"testing all {len(self.runner.counts)} nodes together{with_it}")
-        ask = replace(ask, stages=stages_of("start", "all_reduce", "ddp_step", "sweep"))
-        together = self._run("all", ask, self.logs / "all" if first_time and self.logs else None)
+        request = replace(request, stages=stages_of("start", "all_reduce", "ddp_step", "sweep"))
+        together = self._run("all", request, self.logs / "all" if first_time and self.logs else None)
         return Configuration(change, trials + together, node, assess(together))
 
-    def _run(self, scope: Scope, ask: Ask, logs: Path | None = None) -> tuple[Trial, ...]:
-        trials = self.runner.run(scope, ask, logs)
+    def _run(self, scope: Scope, request: JobRequest, logs: Path | None = None) -> tuple[Trial, ...]:
+        trials = self.runner.run(scope, request, logs)
         self._keep(trials)
         return trials
 
@@ -190,9 +198,9 @@ class Course:
         between = first.over_all is not None and not first.node.failed and not self.is_slow(first)
         self.scope = "all" if between and not _inside_only(self.costly) else "node"
         merged: dict[str, str] = {}
-        for one in reversed(self.around):
+        for one in reversed(self.contexts):
             merged |= one.environ
-        shared = [set(one.interfaces) for one in self.around]
+        shared = [set(one.interfaces) for one in self.contexts]
         counts = self.runner.counts
         state = self.state
         return Situation(
@@ -201,7 +209,7 @@ class Course:
             len(counts) if self.scope == "all" else 1,
             merged,
             tuple(sorted(set.intersection(*shared))),
-            tuple(dict.fromkeys(hca for one in self.around for hca in one.hcas)),
+            tuple(dict.fromkeys(hca for one in self.contexts for hca in one.hcas)),
             state.transports,
             state.failed,
             self.is_slow(first, self.scope) or bool(state.slow_pairs),
@@ -209,10 +217,10 @@ class Course:
             any(trial.outcome == "hung" for trial in first.trials),
         )
 
-    def _attempt(self, situation: Situation) -> Callable[[Change], Tried]:
+    def _attempt(self, situation: Situation) -> Callable[[Change], TriedChange]:
         works, tried = False, False
 
-        def attempt(change: Change) -> Tried:
+        def attempt(change: Change) -> TriedChange:
             nonlocal works, tried
             if tried or change.set:  # the likeliest variable is faster removed than every device tested alone
                 self._stop_for_a_device(situation)
@@ -226,7 +234,7 @@ class Course:
                 f"trying {words(change)}" if change.size else "measuring the environment as it is again"
             )
             trials = self._run(self.scope, self._short(situation, change, left))
-            one = Tried(change, trials, self._gbs(trials))
+            one = TriedChange(change, trials, self._gbs(trials))
             works, tried = works or one.works, True
             return one
 
@@ -247,7 +255,7 @@ class Course:
         met = "start" in situation.failed and situation.inside_only
         return LEAST_S * (alone + bool(met or self.apart.bad_pairs or self.apart.named))
 
-    def _short(self, situation: Situation, change: Change, left: float) -> Ask:
+    def _short(self, situation: Situation, change: Change, left: float) -> JobRequest:
         """A start, a sum, a large message, and again what failed or was not come to."""
         assert self.first is not None
         starts = [trial for trial in self.first.trials if trial.name == "start" and trial.outcome == "ok"]
@@ -258,7 +266,7 @@ class Course:
         sizes = (large,) if measured is None or measured.bytes > 0.9 * large else (measured.bytes, large)
         not_ok = {trial.name for trial in self.first.trials if trial.outcome != "ok"}
         again = not_ok & {"pairs", "ddp_step"} | situation.failed & {"pair_bandwidth"}
-        return Ask(stages_of("start", "all_reduce", "sweep", *again), change, deadlines, sizes, 3.0)
+        return JobRequest(stages_of("start", "all_reduce", "sweep", *again), change, deadlines, sizes, 3.0)
 
     def _gbs(self, trials: Sequence[Trial]) -> float | None:
         state = self._node(trials) if self.scope == "node" else assess(trials)
@@ -267,7 +275,7 @@ class Course:
     def _hold_to_the_full_test(self, situation: Situation) -> None:
         """Sets `best`: the chosen change, or the next one where that fails or is no faster when all is tested."""
         before, enough = self.state.gbs, self.enough_gbs.get(self.scope)
-        while (chosen := self.treatment.chosen) is not None:
+        while (chosen := self.search.chosen) is not None:
             best = self._with(chosen)
             gbs = best.of(self.scope).gbs
             worth = situation.broken or gbs is None or before is None or gbs >= WORTH_IT * before
@@ -275,12 +283,10 @@ class Course:
                 self.best = best
                 return
             now = replace(chosen, trials=best.trials, gbs=gbs)
-            tried = tuple(now if one is chosen else one for one in self.treatment.tried)
-            self.treatment = replace(
-                self.treatment, tried=tried, chosen=choose(situation, tried, before, enough)
-            )
+            tried = tuple(now if one is chosen else one for one in self.search.tried)
+            self.search = replace(self.search, tried=tried, chosen=choose(situation, tried, before, enough))
 
-    def _with(self, chosen: Tried) -> Configuration:
+    def _with(self, chosen: TriedChange) -> Configuration:
         """Everything under the change that is to be used, where there is time for it."""
         if "CUDA_VISIBLE_DEVICES" in chosen.change.set or self._left() < FULL_S:
             over_all = assess(chosen.trials) if self.scope == "all" else None

@@ -12,16 +12,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from traceops.doctor.looks.cgroups import Limits, read_limits
-from traceops.doctor.looks.container import Surroundings, read_surroundings
-from traceops.doctor.looks.cpus import Cpus, Near, read_cpus, read_near
-from traceops.doctor.looks.efa import Plugin, read_plugin
-from traceops.doctor.looks.interfaces import Interface, read_interfaces
-from traceops.doctor.looks.rdma import Rdma, can_open, read_rdma
-from traceops.doctor.looks.smi import Smi, parse_smi
-from traceops.doctor.looks.software import Software, read_software
-from traceops.doctor.variables import nccl_files
-from traceops.launch.programs import Output, output
+from traceops.machine.cpus import Cpus, Near, read_cpus, read_near
+from traceops.machine.efa import Plugin, read_plugin
+from traceops.machine.interfaces import Interface, read_interfaces
+from traceops.machine.limits import Limits, read_limits
+from traceops.machine.nccl_files import nccl_files
+from traceops.machine.platform import PlatformFacts, read_platform
+from traceops.machine.programs import Output, output
+from traceops.machine.rdma import Rdma, can_open, read_rdma
+from traceops.machine.smi import Smi, parse_smi
+from traceops.machine.software import Software, read_software
 
 Run = Callable[[Sequence[str], float], Output]
 
@@ -40,7 +40,7 @@ _NOTHING = Output("", "not asked")
 
 
 @dataclass(frozen=True)
-class Seen:
+class HostFacts:
     """What a look around read, before anything of it is judged; None for what was not read in time.
 
     smi to log: what the programs printed. near: where each GPU sits, by bus id. openable: programs may use the RDMA
@@ -60,7 +60,7 @@ class Seen:
     cpus: Cpus | None = None
     near: Mapping[str, Near] = field(default_factory=dict)
     limits: Limits | None = None
-    around: Surroundings | None = None
+    platform: PlatformFacts | None = None
     software: Software | None = None
     files: tuple[tuple[str, dict[str, str]], ...] | None = None
 
@@ -70,7 +70,7 @@ class Seen:
         return parse_smi(self.smi.text)
 
 
-def see(environ: Mapping[str, str], root: Path = Path("/"), run: Run = output) -> Seen:
+def probe(environ: Mapping[str, str], root: Path = Path("/"), run: Run = output) -> HostFacts:
     """Reads everything; it ends within 45 s whatever hangs. root and run: for tests."""
 
     def asking(command: Sequence[str], limit: float) -> Callable[[], Output]:
@@ -86,7 +86,7 @@ def see(environ: Mapping[str, str], root: Path = Path("/"), run: Run = output) -
         "plugin": lambda: read_plugin(environ, root),
         "cpus": lambda: read_cpus(root),
         "limits": lambda: read_limits(root),
-        "around": lambda: read_surroundings(environ, root),
+        "platform": lambda: read_platform(environ, root),
         "software": lambda: read_software(environ, root),
         "files": lambda: nccl_files(environ, root),
     }
@@ -96,7 +96,7 @@ def see(environ: Mapping[str, str], root: Path = Path("/"), run: Run = output) -
     smi = parse_smi(done["smi"].text)
     ids = [gpu.bus_id for gpu in smi.gpus if gpu.bus_id] if smi else []
     done.update(_within({"near": (lambda: {bus_id: read_near(root, bus_id) for bus_id in ids}, _FILES_S)}))
-    return Seen(socket.gethostname(), **done)
+    return HostFacts(socket.gethostname(), **done)
 
 
 def _addressed() -> set[str]:

@@ -39,7 +39,7 @@ class Fault:
 
 
 @dataclass
-class Member:
+class WorkerContext:
     """A rank of the job. device: of its tensors. stage: the one it is in. store: once it has met the others."""
 
     rank: int

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traceops.doctor.looks.interfaces import Interface
-from traceops.doctor.looks.rdma import Rdma
+from traceops.machine.interfaces import Interface
+from traceops.machine.rdma import Rdma
 
 
 @dataclass(frozen=True)
-class Here:
+class HostContext:
     """A host, as far as its settings depend on it; None where something is not known.
 
     gpus: how many there are. uuids: theirs. nccl and torch: versions in use (``2.28.9``, ``2.11.0+cu130``).

@@ -12,10 +12,10 @@ import psutil
 
 from traceops.capture.environment import environment_that_matters
 from traceops.doctor.candidates import is_left_alone
-from traceops.doctor.here import Here
-from traceops.doctor.looks.rdma import Port, Rdma
-from traceops.doctor.variable_costs import costs
 from traceops.fabric.model import Machine
+from traceops.machine.host_context import HostContext
+from traceops.machine.rdma import Port, Rdma
+from traceops.rules.machine_variable_costs import costs
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Made by containers and virtual machines: other hosts cannot be reached over them.
@@ -25,7 +25,7 @@ _INSIDE_ONLY = re.compile(
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class NodeContext:
     """One node. gpus: those a job sees, as nvidia-smi counts, in the order in which CUDA counts them."""
 
     host: str
@@ -35,12 +35,12 @@ class Surroundings:
     hcas: tuple[str, ...] = ()
 
 
-def surroundings_of(machine: Machine, environ: Mapping[str, str]) -> Surroundings:
+def node_context_of(machine: Machine, environ: Mapping[str, str]) -> NodeContext:
     """What tests on this machine have to know."""
     hcas = [
         nic.name for nic in machine.nics if nic.kind in ("IB", "RoCE") and nic.up is not False and nic.name
     ]
-    return Surroundings(
+    return NodeContext(
         machine.host or "",
         environment_that_matters(environ),
         visible_gpus(machine, environ),
@@ -55,7 +55,7 @@ def costly_variables(
     """Variables of NCCL that cost bandwidth by what is known of them, those that cost most first."""
     if backend != "nccl":
         return ()
-    found = costs(environ, Here(rdma=_rdma(machine), gpus=devices), "")
+    found = costs(environ, HostContext(rdma=_rdma(machine), gpus=devices), "")
     measurable = [look for look in found if look.what.startswith("NCCL_") and not is_left_alone(look.what)]
     return tuple(
         dict.fromkeys(look.what for look in sorted(measurable, key=lambda look: look.level != "warning"))

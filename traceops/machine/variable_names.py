@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from traceops.doctor.variable import Variable
-from traceops.doctor.variable_names_nccl import NCCL
-from traceops.doctor.variable_names_torch import OFI, TORCH
+from traceops.machine.variable import Variable
+from traceops.machine.variable_names_nccl import NCCL
+from traceops.machine.variable_names_torch import OFI, TORCH
 
 VARIABLES: dict[str, Variable] = {variable.name: variable for variable in (*NCCL, *TORCH, *OFI)}
 

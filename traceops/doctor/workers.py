@@ -16,7 +16,7 @@ from pathlib import Path
 
 import traceops
 from traceops.core.errors import InputError
-from traceops.doctor.job import Job, Post, child_environment
+from traceops.doctor.job import Job, WorkerTask, child_environment
 from traceops.doctor.reports import Reports
 
 _TAIL_BYTES = 64 << 10
@@ -33,7 +33,7 @@ _NCCL_WARN = re.compile(r"NCCL WARN\b.*")
 
 
 @dataclass
-class Child:
+class WorkerProcess:
     """One rank. exit: its return code once it has ended (negative: of a signal)."""
 
     rank: int
@@ -81,14 +81,14 @@ class Child:
         return list(told)[-_LINES:]
 
 
-class Team:
+class Workers:
     """All ranks of a job on this machine. `end` must be called.
 
     Raises InputError where there is no room for what the ranks report.
     """
 
     def __init__(self, job: Job, environ: Mapping[str, str], folder: Path, logs: Path) -> None:
-        self.children: list[Child] = []
+        self.children: list[WorkerProcess] = []
         self._logs = logs
         for where, which in ((folder, "TMPDIR"), (logs, "-o DIR")):
             if shutil.disk_usage(where).free < _ROOM_BYTES:
@@ -97,8 +97,8 @@ class Team:
                 )
         try:
             for number in range(len(job.devices)):
-                post = Post(job, job.first_rank + number, str(folder), os.getpid())
-                self.children.append(_start(post, environ, logs))
+                task = WorkerTask(job, job.first_rank + number, str(folder), os.getpid())
+                self.children.append(_start(task, environ, logs))
         except BaseException:
             self.end()
             raise
@@ -107,7 +107,7 @@ class Team:
         for child in self.children:
             child.refresh()
 
-    def end(self) -> list[Child]:
+    def end(self) -> list[WorkerProcess]:
         """Kill every process that is left, and what it started. Returns those that do not die."""
         for child in self.children:
             if child.process.returncode is None:  # else its number may be somebody else's by now
@@ -129,9 +129,9 @@ class Team:
         return list(dict.fromkeys(text[:_LONG_LINE] for text in texts))[-_LINES:]
 
 
-def _start(post: Post, environ: Mapping[str, str], logs: Path) -> Child:
-    out, err = (logs / f"rank_{post.rank}.{name}.txt" for name in ("stdout", "stderr"))
-    env = child_environment(post, environ, logs)
+def _start(task: WorkerTask, environ: Mapping[str, str], logs: Path) -> WorkerProcess:
+    out, err = (logs / f"rank_{task.rank}.{name}.txt" for name in ("stdout", "stderr"))
+    env = child_environment(task, environ, logs)
     # Last: found where traceops is not installed, and in front of nothing that would be found otherwise.
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (env.get("PYTHONPATH"), _HOME)))
     with out.open("wb") as stdout, err.open("wb") as stderr:
@@ -139,7 +139,7 @@ def _start(post: Post, environ: Mapping[str, str], logs: Path) -> Child:
             [sys.executable, "-m", "traceops.doctor.worker"],
             env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True,
         )  # fmt: skip
-    return Child(post.rank, process, Reports(post.reports), err)
+    return WorkerProcess(task.rank, process, Reports(task.reports), err)
 
 
 def _kill(session: int) -> None:

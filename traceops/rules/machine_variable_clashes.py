@@ -5,46 +5,46 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from traceops.doctor.here import Here
-from traceops.doctor.looks.interfaces import Choice, Interface, parse_choice
-from traceops.doctor.looks.rdma import Rdma, v2_index
-from traceops.doctor.model import Look
-from traceops.doctor.variable import as_number, version_of
-from traceops.doctor.variable_costs import is_on, setting
+from traceops.machine.host_context import HostContext
+from traceops.machine.interfaces import Choice, Interface, parse_choice
+from traceops.machine.look import Look
+from traceops.machine.rdma import Rdma, v2_index
+from traceops.machine.variable import as_number, version_of
+from traceops.rules.machine_variable_costs import is_on, setting
 
 _PICKS_ADDRESS = (2, 21)  # NCCL that finds the right RoCE address itself
 
 
-def clashes(set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
+def clashes(set_: Mapping[str, str], context: HostContext, host: str) -> list[Look]:
     """Everything that cannot work as set."""
     looks: list[Look] = []
     if set_.get("NCCL_SOCKET_IFNAME", "").strip():
-        looks += _nccl_interfaces(set_["NCCL_SOCKET_IFNAME"], here, host)
+        looks += _nccl_interfaces(set_["NCCL_SOCKET_IFNAME"], context, host)
     if set_.get("GLOO_SOCKET_IFNAME", "").strip():
-        looks += _gloo_interfaces(set_["GLOO_SOCKET_IFNAME"], here, host)
-    looks += _two_interfaces(set_, here, host)
+        looks += _gloo_interfaces(set_["GLOO_SOCKET_IFNAME"], context, host)
+    looks += _two_interfaces(set_, context, host)
     if set_.get("NCCL_IB_HCA", "").strip():
-        looks += _hca(set_["NCCL_IB_HCA"], set_, here, host)
+        looks += _hca(set_["NCCL_IB_HCA"], set_, context, host)
     if set_.get("NCCL_IB_GID_INDEX", "").strip():
-        looks += _address(set_["NCCL_IB_GID_INDEX"], here, host)
+        looks += _address(set_["NCCL_IB_GID_INDEX"], context, host)
     if "CUDA_VISIBLE_DEVICES" in set_:
-        looks += _visible(set_["CUDA_VISIBLE_DEVICES"], here, host)
-    looks += _network(set_, here, host)
+        looks += _visible(set_["CUDA_VISIBLE_DEVICES"], context, host)
+    looks += _network(set_, context, host)
     looks += _level(set_, host)
-    looks += _nothing_left(set_, here, host)
+    looks += _nothing_left(set_, context, host)
     provider = set_.get("FI_PROVIDER", "").strip()
-    if provider and provider != "efa" and any(one.family == "EFA" for one in here.rdma or ()):
+    if provider and provider != "efa" and any(one.family == "EFA" for one in context.rdma or ()):
         why = "the EFA devices of this machine are not used: NCCL falls back to sockets"
         looks.append(setting(host, "FI_PROVIDER", provider, "warning", why, "export FI_PROVIDER=efa"))
     return looks
 
 
-def _nccl_interfaces(value: str, here: Here, host: str) -> list[Look]:
-    if here.interfaces is None:
+def _nccl_interfaces(value: str, context: HostContext, host: str) -> list[Look]:
+    if context.interfaces is None:
         return []
     choice = parse_choice(value)
-    taken = [one for one in here.interfaces if choice.takes(one.name)]
-    best = _best(here.interfaces)
+    taken = [one for one in context.interfaces if choice.takes(one.name)]
+    best = _best(context.interfaces)
     advice = f"export NCCL_SOCKET_IFNAME=={best}" if best else "unset NCCL_SOCKET_IFNAME"
     name = "NCCL_SOCKET_IFNAME"
     if not any(one.usable for one in taken):
@@ -52,11 +52,11 @@ def _nccl_interfaces(value: str, here: Here, host: str) -> list[Look]:
             shown = ", ".join(f"{one.name} ({'has no address' if one.up else 'down'})" for one in taken)
             why = f"of what it takes none works: {shown}. NCCL ends with 'no socket interface found'"
         else:
-            there = ", ".join(one.name for one in here.interfaces)
+            there = ", ".join(one.name for one in context.interfaces)
             why = f"no interface here is called so ({there}). NCCL ends with 'no socket interface found'"
         return [setting(host, name, value, "error", why, advice)]
     looks = []
-    missing = [] if choice.leaves_out else _missing(choice, [one.name for one in here.interfaces])
+    missing = [] if choice.leaves_out else _missing(choice, [one.name for one in context.interfaces])
     if any(part != part.strip() for part in value.split(",")):
         why = "NCCL takes blanks for part of a name"
         looks.append(setting(host, name, value, "warning", why, f"export {name}={''.join(value.split())}"))
@@ -69,14 +69,14 @@ def _nccl_interfaces(value: str, here: Here, host: str) -> list[Look]:
     return looks
 
 
-def _gloo_interfaces(value: str, here: Here, host: str) -> list[Look]:
-    if here.interfaces is None:
+def _gloo_interfaces(value: str, context: HostContext, host: str) -> list[Look]:
+    if context.interfaces is None:
         return []
-    by_name = {one.name: one for one in here.interfaces}
+    by_name = {one.name: one for one in context.interfaces}
     wrong = [name for name in value.split(",") if name not in by_name or not by_name[name].usable]
     if not wrong:
         return []
-    best = _best(here.interfaces)
+    best = _best(context.interfaces)
     why = (
         f"{', '.join(wrong)}: not an interface that is up here. Gloo takes exact names only, without ^ and ="
     )
@@ -84,7 +84,7 @@ def _gloo_interfaces(value: str, here: Here, host: str) -> list[Look]:
     return [setting(host, "GLOO_SOCKET_IFNAME", value, "error", why, advice)]
 
 
-def _two_interfaces(set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
+def _two_interfaces(set_: Mapping[str, str], context: HostContext, host: str) -> list[Look]:
     """NCCL and Gloo told to take different interfaces: one of the two is mostly a mistake."""
     nccl, gloo = set_.get("NCCL_SOCKET_IFNAME", "").strip(), set_.get("GLOO_SOCKET_IFNAME", "").strip()
     if not nccl or not gloo or any(parse_choice(nccl).takes(name) for name in gloo.split(",")):
@@ -114,18 +114,18 @@ def _missing(choice: Choice, names: list[str]) -> list[str]:
     ]
 
 
-def _hca(value: str, set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
+def _hca(value: str, set_: Mapping[str, str], context: HostContext, host: str) -> list[Look]:
     name = "NCCL_IB_HCA"
     if is_on(set_.get("NCCL_IB_DISABLE", "")):
         why = "NCCL_IB_DISABLE is set too: the list is not even read"
         return [setting(host, name, value, "warning", why, "unset NCCL_IB_DISABLE, or unset NCCL_IB_HCA")]
-    if here.rdma is None:
+    if context.rdma is None:
         return []
-    if not here.rdma:
+    if not context.rdma:
         return [setting(host, name, value, "note", "this machine has no RDMA device", "unset NCCL_IB_HCA")]
     choice = parse_choice(value)
-    there = ", ".join(one.name for one in here.rdma)
-    taken = [one for one in here.rdma if any(choice.takes(one.name, port.number) for port in one.ports)]
+    there = ", ".join(one.name for one in context.rdma)
+    taken = [one for one in context.rdma if any(choice.takes(one.name, port.number) for port in one.ports)]
     up = [
         one for one in taken
         if any(port.state == "ACTIVE" and choice.takes(one.name, port.number) for port in one.ports)
@@ -135,11 +135,11 @@ def _hca(value: str, set_: Mapping[str, str], here: Here, host: str) -> list[Loo
         why += ": NCCL falls back to sockets"
         return [setting(host, name, value, "warning", why, "unset NCCL_IB_HCA, or name devices that are up")]
     looks = []
-    missing = [] if choice.leaves_out else _missing(choice, [one.name for one in here.rdma])
+    missing = [] if choice.leaves_out else _missing(choice, [one.name for one in context.rdma])
     if missing:
         why = f"there is no {', '.join(missing)} here ({there})"
         looks.append(setting(host, name, value, "warning", why, f"leave {', '.join(missing)} out"))
-    more = [] if choice.exact or choice.leaves_out else _more_than_named(choice, here.rdma)
+    more = [] if choice.exact or choice.leaves_out else _more_than_named(choice, context.rdma)
     if more:
         why = f"without = it takes everything that begins so: {', '.join(more)} too"
         looks.append(setting(host, name, value, "warning", why, f"export NCCL_IB_HCA=={value}"))
@@ -157,13 +157,15 @@ def _more_than_named(choice: Choice, devices: tuple[Rdma, ...]) -> list[str]:
     ]
 
 
-def _address(value: str, here: Here, host: str) -> list[Look]:
+def _address(value: str, context: HostContext, host: str) -> list[Look]:
     index = as_number(value)
-    ports = [port for one in here.rdma or () for port in one.ports if port.layer == "Ethernet" and port.gids]
+    ports = [
+        port for one in context.rdma or () for port in one.ports if port.layer == "Ethernet" and port.gids
+    ]
     if index is None or index < 0 or not ports:
         return []
     advice = "unset NCCL_IB_GID_INDEX: NCCL picks the right one itself"
-    if version_of(here.nccl or "2.21")[:2] < _PICKS_ADDRESS:
+    if version_of(context.nccl or "2.21")[:2] < _PICKS_ADDRESS:
         right = next((v2_index(port) for port in ports if v2_index(port) is not None), None)
         advice = f"export NCCL_IB_GID_INDEX={right}" if right is not None else "see show_gids"
     kinds = {{at: kind for at, kind, _ in port.gids}.get(index) for port in ports}
@@ -176,22 +178,22 @@ def _address(value: str, here: Here, host: str) -> list[Look]:
     return []
 
 
-def _visible(value: str, here: Here, host: str) -> list[Look]:
+def _visible(value: str, context: HostContext, host: str) -> list[Look]:
     name = "CUDA_VISIBLE_DEVICES"
     parts = [part.strip() for part in value.split(",")]
-    if here.gpus is None or here.gpus == 0:
+    if context.gpus is None or context.gpus == 0:
         return []
     if parts in ([""], ["-1"], ["NoDevFiles"]):
-        why = f"CUDA shows none of the {here.gpus} GPUs"
+        why = f"CUDA shows none of the {context.gpus} GPUs"
         return [setting(host, name, value or "''", "warning", why, f"unset {name}")]
-    beyond = [part for part in parts if re.fullmatch(r"-?\d+", part) and not 0 <= int(part) < here.gpus]
+    beyond = [part for part in parts if re.fullmatch(r"-?\d+", part) and not 0 <= int(part) < context.gpus]
     beyond += [
         part for part in parts
-        if here.uuids and part.startswith("GPU-") and not any(uuid.startswith(part) for uuid in here.uuids)
+        if context.uuids and part.startswith("GPU-") and not any(uuid.startswith(part) for uuid in context.uuids)
     ]  # fmt: skip
     if beyond:
         why = f"there is no GPU {', '.join(beyond)}: CUDA leaves out this and all that follows it"
-        right = ",".join(str(index) for index in range(here.gpus))
+        right = ",".join(str(index) for index in range(context.gpus))
         return [setting(host, name, value, "error", why, f"export {name}={right}, or unset it")]
     if len(set(parts)) < len(parts):
         why = "a GPU is named twice: CUDA then shows none"
@@ -199,7 +201,7 @@ def _visible(value: str, here: Here, host: str) -> list[Look]:
     return []
 
 
-def _network(set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
+def _network(set_: Mapping[str, str], context: HostContext, host: str) -> list[Look]:
     """InfiniBand demanded by name where it is switched off or not there: NCCL then takes nothing in its place."""
     value = set_.get("NCCL_NET", "").strip()
     if value.casefold() != "ib":
@@ -207,7 +209,7 @@ def _network(set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
     end = ": NCCL takes no other network and ends with an error"
     if is_on(set_.get("NCCL_IB_DISABLE", "")):
         why, advice = f"NCCL_IB_DISABLE is set too{end}", "unset NCCL_IB_DISABLE, or unset NCCL_NET"
-    elif here.rdma == ():
+    elif context.rdma == ():
         why, advice = f"this machine has no RDMA device{end}", "unset NCCL_NET"
     else:
         return []
@@ -224,15 +226,17 @@ def _level(set_: Mapping[str, str], host: str) -> list[Look]:
     return [setting(host, "NCCL_P2P_LEVEL", value, "warning", why, advice)]
 
 
-def _nothing_left(set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
+def _nothing_left(set_: Mapping[str, str], context: HostContext, host: str) -> list[Look]:
     no_p2p = as_number(set_.get("NCCL_P2P_DISABLE", "")) == 1 or set_.get("NCCL_P2P_LEVEL", "").strip() in (
         "LOC",
         "0",
     )
-    if not (no_p2p and is_on(set_.get("NCCL_SHM_DISABLE", ""))) or (here.gpus is not None and here.gpus < 2):
+    if not (no_p2p and is_on(set_.get("NCCL_SHM_DISABLE", ""))) or (
+        context.gpus is not None and context.gpus < 2
+    ):
         return []
     why = "neither direct access nor shared memory is left: the GPUs of one host talk over the network"
     return [
-        Look(host, "environment", "P2P and SHM", "both off", "warning" if here.rdma else "error", why,
+        Look(host, "environment", "P2P and SHM", "both off", "warning" if context.rdma else "error", why,
              "unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_SHM_DISABLE")
     ]  # fmt: skip

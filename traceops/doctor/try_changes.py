@@ -20,7 +20,7 @@ class NoTime(Exception):
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedChange:
     """A change and what came of it. gbs: bus bandwidth of a large all-reduce, None where not measured."""
 
     change: Change
@@ -34,14 +34,14 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Treatment:
+class SearchResult:
     """Everything tried, in order, and the one to use.
 
     complete: False where time ran out before the end. passed: what was broken worked the next time without any change.
     """
 
-    tried: tuple[Tried, ...] = ()
-    chosen: Tried | None = None
+    tried: tuple[TriedChange, ...] = ()
+    chosen: TriedChange | None = None
     complete: bool = True
     passed: bool = False
 
@@ -57,21 +57,21 @@ class Treatment:
 class _Log:
     """Calls `attempt` and keeps what it gave, also where it then runs out of time."""
 
-    attempt: Callable[[Change], Tried]
-    tried: list[Tried] = field(default_factory=list)
+    attempt: Callable[[Change], TriedChange]
+    tried: list[TriedChange] = field(default_factory=list)
 
-    def __call__(self, change: Change) -> Tried:
+    def __call__(self, change: Change) -> TriedChange:
         one = self.attempt(change)
         self.tried.append(one)
         return one
 
 
-def treat(
+def try_changes(
     situation: Situation,
-    attempt: Callable[[Change], Tried],
+    attempt: Callable[[Change], TriedChange],
     before_gbs: float | None = None,
     enough_gbs: float | None = None,
-) -> Treatment:
+) -> SearchResult:
     """Try the changes that may help.
 
     attempt: runs a short job under a change, or raises NoTime. before_gbs: a large all-reduce's bus bandwidth as the
@@ -90,17 +90,17 @@ def treat(
     if chosen is not None and situation.broken and chosen.change.set:  # it may be none of this change's doing
         with suppress(NoTime):
             if attempt(Change()).works:
-                return Treatment(tuple(once.tried), None, complete, passed=True)
+                return SearchResult(tuple(once.tried), None, complete, passed=True)
     if chosen is not None and not situation.broken and (chosen.gbs or 0.0) < SURE * (before_gbs or 0.0):
         with suppress(NoTime):
             again = attempt(Change()).gbs or 0.0
             chosen = choose(situation, once.tried, max(before_gbs or 0.0, again), enough_gbs)
-    return Treatment(tuple(once.tried), chosen, complete)
+    return SearchResult(tuple(once.tried), chosen, complete)
 
 
 def choose(
-    situation: Situation, tried: Sequence[Tried], before_gbs: float | None, enough_gbs: float | None
-) -> Tried | None:
+    situation: Situation, tried: Sequence[TriedChange], before_gbs: float | None, enough_gbs: float | None
+) -> TriedChange | None:
     """The change to use, None where none works or, where all works already, none is worth it."""
     worked = [one for one in tried if one.works]
     if situation.broken:
@@ -108,7 +108,7 @@ def choose(
     return _fastest(worked, before_gbs)
 
 
-def is_better(fewer: Tried, every: Tried | None, enough_gbs: float | None) -> bool:
+def is_better(fewer: TriedChange, every: TriedChange | None, enough_gbs: float | None) -> bool:
     """Whether most of the devices do more than all with a change: where that is slow, half of the speed is lost."""
     if every is None:
         return True
@@ -188,7 +188,7 @@ def _done(once: _Log, before_gbs: float | None, enough_gbs: float | None) -> boo
     return best is not None and _is_enough(best.gbs, enough_gbs)
 
 
-def _fastest(worked: list[Tried], before_gbs: float | None) -> Tried | None:
+def _fastest(worked: list[TriedChange], before_gbs: float | None) -> TriedChange | None:
     """The smallest change among those that are as good as the fastest, None where none is worth it."""
     if before_gbs is None:  # nothing to compare with
         return None
@@ -202,7 +202,7 @@ def _fastest(worked: list[Tried], before_gbs: float | None) -> Tried | None:
     )
 
 
-def _cost(one: Tried, enough_gbs: float | None) -> tuple[bool, int, float]:
+def _cost(one: TriedChange, enough_gbs: float | None) -> tuple[bool, int, float]:
     return (not _is_enough(one.gbs, enough_gbs), one.change.size, -(one.gbs or 0.0))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traceops.doctor.variable import COUNT, NUMBER, SWITCH
-from traceops.doctor.variable import Variable as V
+from traceops.machine.variable import COUNT, NUMBER, SWITCH
+from traceops.machine.variable import Variable as V
 
 DISTANCES = (
     "LOC",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from traceops.doctor.here import Here
-from traceops.doctor.model import Level, Look
-from traceops.doctor.variable import as_number
+from traceops.machine.host_context import HostContext
+from traceops.machine.look import Level, Look
+from traceops.machine.variable import as_number
 
 _SHOWN = 80
 
@@ -86,9 +86,9 @@ _COSTS = (
 )  # fmt: skip
 
 
-def costs(set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
+def costs(set_: Mapping[str, str], context: HostContext, host: str) -> list[Look]:
     """Those that are set and matter here."""
-    families = {one.family for one in here.rdma or ()}
+    families = {one.family for one in context.rdma or ()}
     looks = []
     for cost in _COSTS:
         value = set_.get(cost.name, "")
@@ -97,7 +97,7 @@ def costs(set_: Mapping[str, str], here: Here, host: str) -> list[Look]:
         if (cost.needs == "rdma" and not families) or (cost.needs == "ib" and not families & {"IB", "RoCE"}):
             continue
         level = cost.level
-        if cost.needs == "gpus" and here.gpus is not None and here.gpus < 2:
+        if cost.needs == "gpus" and context.gpus is not None and context.gpus < 2:
             level = "note"
         advice = f"unset {cost.name}" + (", unless it is there for a reason" if level == "note" else "")
         looks.append(setting(host, cost.name, value, level, cost.why, advice))

@@ -7,13 +7,11 @@ import importlib.util
 import mmap
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceops.doctor.looks.files import exists, text
-from traceops.doctor.model import Level, Look
-from traceops.doctor.variable import version_of
+from traceops.machine.files import exists, text
 
 _WHEEL = re.compile(r"nvidia[-_]nccl[-_](cu\d+)", re.IGNORECASE)
 _NEEDS = re.compile(r"nvidia[-_]nccl[-_](cu\d+)\s*\(?==\s*([\d.]+)", re.IGNORECASE)
@@ -135,96 +133,3 @@ def library_version(path: Path) -> str | None:
             return match[1].decode() if match else None
     except (OSError, ValueError):  # ValueError: an empty file cannot be mapped
         return None
-
-
-def look_at_software(software: Software, driver_cuda: str | None, gpus: int, host: str) -> tuple[Look, ...]:
-    """torch against the driver, and NCCL against what torch was built with."""
-    facts: dict[str, object] = {
-        "python": software.python, "torch": software.torch, "cuda": software.cuda, "hip": software.hip,
-        "nccl_wheels": dict(software.wheels), "driver_cuda": driver_cuda,
-    }  # fmt: skip
-    return (_torch(software, driver_cuda, gpus, host, facts), *_nccl(software, host))
-
-
-def _torch(
-    software: Software, driver_cuda: str | None, gpus: int, host: str, facts: dict[str, object]
-) -> Look:
-    what = "torch"
-    if software.torch is None:
-        return Look(host, "software", what, "not installed", "error" if gpus else "warning",
-                    "this Python cannot train, nor test a process group", "pip install 'torch>=2.6'",
-                    facts)  # fmt: skip
-    built = (
-        f"CUDA {software.cuda}"
-        if software.cuda
-        else f"ROCm {software.hip}"
-        if software.hip
-        else "the CPU only"
-    )
-    found = f"{software.torch}, built for {built}"
-    fitting = f"install torch built for CUDA {driver_cuda} or older: see 'Get started' of pytorch.org"
-    if gpus and not software.cuda and not software.hip:
-        return Look(host, "software", what, found, "error", f"it cannot use the {gpus} GPUs", fitting, facts)
-    own, can = version_of(software.cuda or ""), version_of(driver_cuda or "")
-    if own and can and own[:1] > can[:1] and not software.compat:
-        return Look(host, "software", what, found, "error",
-                    f"the driver runs CUDA up to {driver_cuda}: torch sees no GPU",
-                    f"update the driver, or {fitting}", facts)  # fmt: skip
-    if own and can and own[:2] > can[:2]:
-        return Look(host, "software", what, found, "note",
-                    f"newer than the driver's CUDA {driver_cuda}: it runs, but kernels cannot be compiled when needed",
-                    f"update the driver, or {fitting}", facts)  # fmt: skip
-    return Look(host, "software", what, found, facts=facts)
-
-
-def _nccl(software: Software, host: str) -> list[Look]:
-    facts = {"wheels": dict(software.wheels), "needs": software.needs, "preloaded": dict(software.preloaded),
-             "library_path": dict(software.found)}  # fmt: skip
-    looks = []
-    if len(software.wheels) > 1:
-        names = " ".join(f"nvidia-nccl-{cuda}" for cuda, _ in software.wheels)
-        shown = ", ".join(f"nvidia-nccl-{cuda} {version}" for cuda, version in software.wheels)
-        looks.append(
-            Look(host, "software", "NCCL", shown, "warning",
-                 "several wheels write the same libnccl.so.2: the last one wins",
-                 f"pip uninstall -y {names}; install torch again",
-                 facts)
-        )  # fmt: skip
-    elif software.wheels and software.needs and software.wheels[0][1] != software.needs:
-        looks.append(
-            Look(host, "software", "NCCL", f"{software.wheels[0][1]}, torch asks for {software.needs}", "note",
-                 "torch was tested with the other version",
-                 f"pip install nvidia-nccl-{software.wheels[0][0]}=={software.needs}", facts)
-        )  # fmt: skip
-    elif software.nccl:
-        looks.append(
-            Look(
-                host,
-                "software",
-                "NCCL",
-                software.nccl,
-                why="the version of torch's wheel" if software.wheels else "",
-                facts=facts,
-            )
-        )
-    expected = software.wheels[0][1] if software.wheels else software.needs
-    looks += _others(software.preloaded, "LD_PRELOAD", expected, "warning", host)
-    looks += _others(software.found, "LD_LIBRARY_PATH", expected, "note", host)
-    return looks
-
-
-def _others(
-    libraries: Sequence[tuple[str, str | None]], variable: str, expected: str | None, level: Level, host: str
-) -> list[Look]:
-    """NCCL from elsewhere: LD_PRELOAD always wins, LD_LIBRARY_PATH over some builds of torch only."""
-    looks = []
-    for path, version in libraries[:1]:
-        if expected is None or version == expected:
-            continue
-        may = "is loaded in place of" if variable == "LD_PRELOAD" else "may be loaded in place of"
-        looks.append(
-            Look(host, "software", f"NCCL by {variable}", f"{path} ({version or 'unknown'})", level,
-                 f"it {may} torch's {expected}; see which with NCCL_DEBUG=VERSION",
-                 f"leave it out of {variable}, if it is not there on purpose", {"path": path, "version": version})
-        )  # fmt: skip
-    return looks

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traceops.doctor.variable import COUNT, NUMBER, TORCH_SWITCH
-from traceops.doctor.variable import Variable as V
+from traceops.machine.variable import COUNT, NUMBER, TORCH_SWITCH
+from traceops.machine.variable import Variable as V
 
 # From torch's ProcessGroupNCCL, FlightRecorder, ProcessGroupGloo and torch.distributed up to 2.13.
 # fmt: off

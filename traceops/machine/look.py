@@ -1,0 +1,27 @@
+"""What is said of one thing that was looked at on a host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Level = Literal["ok", "note", "warning", "error", "not_evaluated"]
+
+
+@dataclass(frozen=True)
+class Look:
+    """One thing looked at on one host: a line of the doctor's table.
+
+    area: ``GPU``, ``driver``, ``NVLink``, ``PCIe``, ``NUMA``, ``memory``, ``limits``, ``network``, ``container``,
+    ``environment``, ``software``. what: short (``/dev/shm``). found: as shown (``64 MB``). level: not ``ok`` wants
+    `advice`. why: what the level rests on, or why it was not evaluated. facts: numbers behind it, for the JSON.
+    """
+
+    host: str
+    area: str
+    what: str
+    found: str
+    level: Level = "ok"
+    why: str = ""
+    advice: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)

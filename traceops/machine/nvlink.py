@@ -1,0 +1,59 @@
+"""How GPUs of one host reach each other: NVLink, NVSwitch and its fabric, direct access, PCIe lanes."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+_GPU = re.compile(r"GPU (\d{1,4}): ")
+_LINK = re.compile(r"\s*Link (\d{1,3}): (.*)")
+_SPEED = re.compile(r"(\d{1,5}(?:\.\d+)?) GB/s")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True)
+class Links:
+    """NVLinks of one GPU: GB/s one way of each that is up, and how many exist and are not up."""
+
+    up: tuple[float, ...]
+    down: int
+
+
+def parse_nvlink_status(text: str) -> dict[int, Links]:
+    """What ``nvidia-smi nvlink -s`` says, by GPU; a GPU without NVLink has no links."""
+    speeds: dict[int, list[float]] = {}
+    down: dict[int, int] = defaultdict(int)
+    gpu: int | None = None
+    for line in text.splitlines():
+        if head := _GPU.match(line):
+            gpu = int(head[1])
+            speeds.setdefault(gpu, [])
+        elif gpu is not None and (link := _LINK.match(line)):
+            speed = _SPEED.match(link[2])
+            if speed:
+                speeds[gpu].append(float(speed[1]))
+            elif "inactive" in link[2].lower():
+                down[gpu] += 1
+    return {index: Links(tuple(found), down[index]) for index, found in speeds.items()}
+
+
+def parse_p2p(text: str) -> dict[tuple[int, int], str]:
+    """What ``nvidia-smi topo -p2p r`` says of each pair: ``OK``, ``CNS``, ``GNS``, ``TNS``, ``NS``, ``U``."""
+    columns: list[int] = []
+    pairs = {}
+    for line in _COLOUR.sub("", text).splitlines():
+        words = line.split()
+        labels = [re.fullmatch(r"GPU(\d{1,4})", word) for word in words]
+        if words and all(labels):
+            columns = [int(label[1]) for label in labels if label]
+        elif columns and words and labels[0] and len(words) == len(columns) + 1:
+            row = int(labels[0][1])
+            pairs.update(
+                {
+                    (row, column): word
+                    for column, word in zip(columns, words[1:], strict=True)
+                    if column != row
+                }
+            )
+    return pairs

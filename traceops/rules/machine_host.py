@@ -1,0 +1,160 @@
+"""Looks around on this host: what it is, what it has, and what of it hurts a job over several GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+from traceops.fabric.model import Machine
+from traceops.machine.host import machine_of
+from traceops.machine.host_context import HostContext
+from traceops.machine.look import Look
+from traceops.machine.nvlink import parse_nvlink_status, parse_p2p
+from traceops.machine.probe import HostFacts, Run, probe
+from traceops.machine.programs import NO_ANSWER, output
+from traceops.rules.machine_cpus import look_at_cpus
+from traceops.rules.machine_efa import look_at_efa
+from traceops.rules.machine_gpus import look_at_gpus
+from traceops.rules.machine_interfaces import look_at_interfaces
+from traceops.rules.machine_limits import look_at_limits
+from traceops.rules.machine_links import look_at_lanes, look_at_nvlink, look_at_p2p
+from traceops.rules.machine_platform import (
+    look_at_container,
+    look_at_fabric_manager,
+    look_at_gdr,
+    look_at_pcie_ways,
+)
+from traceops.rules.machine_rdma import look_at_rdma
+from traceops.rules.machine_software import look_at_software
+from traceops.rules.machine_variables import check_variables
+from traceops.rules.machine_xids import look_at_xids
+
+
+def look_around(
+    environ: Mapping[str, str], root: Path = Path("/"), run: Run = output
+) -> tuple[Machine, tuple[Look, ...]]:
+    """What this machine is and has, and everything that was looked at, in the order of the doctor's table.
+
+    Programs and files are asked side by side, each with a deadline: it ends within 45 s whatever hangs. root and
+    run: where files are read and how programs are run, for tests.
+    """
+    return judge(probe(environ, root, run), environ)
+
+
+def judge(facts: HostFacts, environ: Mapping[str, str]) -> tuple[Machine, tuple[Look, ...]]:
+    """The machine, and the Looks that follow from what was read."""
+    machine = machine_of(facts)
+    looks = [
+        *_gpus(facts, machine),
+        *_host(facts, environ, machine),
+        *_network(facts),
+        *_software(facts, environ),
+    ]
+    return machine, tuple(looks)
+
+
+def _gpus(facts: HostFacts, machine: Machine) -> list[Look]:
+    host, driver = facts.host, facts.driver
+    if driver is None or not driver.gpus:
+        why = f"no GPU to look at: {facts.smi.problem or 'nvidia-smi shows none'}"
+        areas = (("GPU", "GPUs"), ("NVLink", "NVLink"), ("PCIe", "GPU link"), ("PCIe", "direct access (P2P)"))
+        unseen = [Look(host, area, what, "none", "not_evaluated", why) for area, what in areas]
+        if facts.platform is None or not facts.platform.has_gpus:
+            if NO_ANSWER in (facts.smi.problem or ""):  # without a GPU it says so at once
+                advice = (
+                    "look for a driver that hangs: sudo dmesg | grep -i -e nvrm -e xid; it may take a reboot"
+                )
+                unseen[0] = replace(unseen[0], level="warning", advice=advice)
+            return [*unseen, Look(host, "GPU", "Xid errors", "none", "not_evaluated", why)]
+        return [*unseen, *look_at_xids(facts.log.text, facts.log.problem, {}, host)]
+    gpus = driver.gpus
+    labels = {gpu.bus_id: gpu.label for gpu in gpus if gpu.bus_id}
+    links = parse_nvlink_status(facts.nvlink.text) if facts.nvlink.problem is None else None
+    if not links and facts.nvlink.text.strip():  # words of another driver: no proof that there are none
+        links = None
+    looks = [*look_at_gpus(driver, host), *look_at_xids(facts.log.text, facts.log.problem, labels, host)]
+    looks += look_at_nvlink(gpus, links, machine.paths, host)
+    looks += look_at_lanes(gpus, host)
+    virtual = facts.cpus.virtual if facts.cpus else None
+    if len(gpus) > 1:
+        looks += look_at_p2p(parse_p2p(facts.p2p.text), machine.paths, bool(virtual), host)
+    else:
+        looks.append(
+            Look(host, "PCIe", "direct access (P2P)", "one GPU", "not_evaluated", "there is no pair of GPUs")
+        )
+    if facts.platform is not None:
+        told = any(gpu.fabric_state is not None for gpu in gpus)
+        looks += look_at_fabric_manager(facts.platform, told, len(gpus), host)
+        looks += look_at_pcie_ways(facts.platform, virtual, _all_linked(machine), len(gpus), host)
+    return looks
+
+
+def _all_linked(machine: Machine) -> bool:
+    """Whether NVLink joins every pair of GPUs."""
+    paths = [machine.path(one.label, other.label) for one, other in combinations(machine.gpus, 2)]
+    return bool(paths) and all(path is not None and path.kind == "NV" for path in paths)
+
+
+def _host(facts: HostFacts, environ: Mapping[str, str], machine: Machine) -> list[Look]:
+    host, count = facts.host, len(machine.gpus)
+    rdma = any(one.active for one in facts.rdma or ())
+    looks: list[Look] = []
+    if facts.cpus is not None:
+        near = [(gpu.label, place) for gpu in machine.gpus if (place := facts.near.get(gpu.bus_id or ""))]
+        quota = facts.limits.processors if facts.limits else None
+        looks += look_at_cpus(facts.cpus, near, quota, host)
+    else:
+        looks.append(_late(host, "NUMA", "cores"))
+    looks += (
+        look_at_limits(facts.limits, count, rdma, host) if facts.limits else [_late(host, "limits", "limits")]
+    )
+    if facts.platform is not None:
+        looks += look_at_container(facts.platform, environ, count, facts.smi.problem, host)
+    else:
+        looks.append(_late(host, "container", "container"))
+    return looks
+
+
+def _network(facts: HostFacts) -> list[Look]:
+    host = facts.host
+    if facts.rdma is None or facts.interfaces is None or facts.openable is None:
+        return [_late(host, "network", "interfaces and RDMA devices")]
+    active = [one for one in facts.rdma if one.active]
+    looks = [
+        *look_at_interfaces(facts.interfaces, bool(active), host),
+        *look_at_rdma(facts.rdma, facts.openable, host),
+    ]
+    gpus = len(facts.driver.gpus) if facts.driver else 0
+    if facts.plugin is not None:
+        looks += look_at_efa(facts.rdma, facts.plugin, gpus, host)
+    if facts.platform is not None:
+        efa = any(one.family == "EFA" for one in active)
+        looks.append(look_at_gdr(facts.platform, bool(active), efa, gpus, host))
+    return looks
+
+
+def _software(facts: HostFacts, environ: Mapping[str, str]) -> list[Look]:
+    host, driver, software = facts.host, facts.driver, facts.software
+    gpus = driver.gpus if driver else ()
+    looks: list[Look] = []
+    if software is not None:
+        looks += look_at_software(software, driver.cuda if driver else None, len(gpus), host)
+    else:
+        looks.append(_late(host, "software", "torch"))
+    context = HostContext(
+        facts.interfaces,
+        facts.rdma,
+        None if driver is None and facts.platform and facts.platform.has_gpus else len(gpus),
+        tuple(gpu.uuid for gpu in gpus if gpu.uuid),
+        software.nccl if software else None,
+        software.torch if software else None,
+    )
+    return [*looks, *check_variables(environ, host, context, facts.files or ())]
+
+
+def _late(host: str, area: str, what: str) -> Look:
+    return Look(
+        host, area, what, "not known", "not_evaluated", "files of /proc and /sys did not answer in time"
+    )

@@ -1,0 +1,128 @@
+"""The container, a driver that does not answer, and what stands between devices on PCIe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from traceops.machine.look import Level, Look
+from traceops.machine.platform import PlatformFacts
+
+
+def look_at_container(
+    platform: PlatformFacts, environ: Mapping[str, str], gpus: int, smi_problem: str | None, host: str
+) -> tuple[Look, ...]:
+    """The container, and GPUs that are here and cannot be used. gpus: as nvidia-smi counts; smi_problem: its error."""
+    facts = {
+        "kind": platform.kind,
+        "gpu_files": platform.gpu_files,
+        "on_bus": platform.on_bus,
+        "of_driver": platform.of_driver,
+    }
+    looks = [Look(host, "container", "container", platform.kind or "none", facts=facts)]
+    looks += _driver_trouble(platform, gpus, smi_problem, host)
+    visible = environ.get("NVIDIA_VISIBLE_DEVICES")
+    if platform.kind and 0 < gpus < platform.of_driver:
+        looks.append(
+            Look(host, "container", "GPUs of this container", f"{gpus} of the host's {platform.of_driver}", "note",
+                 "ranks in other containers of this host cannot be reached by NVLink or shared memory as it is",
+                 "give one container all GPUs of the job (--gpus all --ipc=host)", {"visible": visible})
+        )  # fmt: skip
+    elif gpus == 0 and visible in ("none", "void") and platform.on_bus:
+        looks.append(
+            Look(host, "container", "NVIDIA_VISIBLE_DEVICES", visible, "warning", "it keeps GPUs out",
+                 "docker run --gpus all, or -e NVIDIA_VISIBLE_DEVICES=all")
+        )  # fmt: skip
+    return tuple(looks)
+
+
+def _driver_trouble(platform: PlatformFacts, gpus: int, problem: str | None, host: str) -> list[Look]:
+    if gpus or not platform.has_gpus:
+        return []
+    said = problem or "it shows none"
+    if "Driver/library version mismatch" in said:
+        advice = "the driver was updated under it: reboot, or unload and load the nvidia modules"
+    elif "device handle" in said or "is lost" in said:
+        advice = "a GPU fell off the bus: sudo dmesg | grep -iE 'xid|nvrm'; power the host off and on"
+    elif "no answer" in said:
+        advice = "the driver hangs: sudo dmesg | grep -iE 'xid|nvrm'; reboot the host"
+    elif "Unknown Error" in said and platform.kind:
+        advice = "the container lost its devices (after systemctl daemon-reload): start it again"
+    elif platform.kind:
+        advice = "start the container with its GPUs: docker run --gpus all, with nvidia-container-toolkit on the host"
+    else:
+        advice = "install the NVIDIA driver, or load it: sudo modprobe nvidia; see dmesg | grep NVRM"
+    return [
+        Look(host, "driver", "NVIDIA driver", "does not answer", "error",
+             f"GPUs are there and nvidia-smi does not show them: {said}", advice)
+    ]  # fmt: skip
+
+
+def look_at_pcie_ways(
+    platform: PlatformFacts, virtual: bool | None, nvlinked: bool, gpus: int, host: str
+) -> tuple[Look, ...]:
+    """IOMMU and ACS on bare metal, where they lead what GPUs exchange over PCIe through the host, or break it.
+
+    nvlinked: NVLink joins all GPUs, so only RDMA goes over PCIe.
+    """
+    if gpus < 1 or virtual is None:
+        return ()
+    if virtual:
+        return (
+            Look(host, "PCIe", "IOMMU and ACS", "virtual machine", "not_evaluated", "the host decides them"),
+        )  # fmt: skip
+    looks = []
+    level: Level = "note" if nvlinked else "warning"
+    if platform.translated and gpus > 1:
+        looks.append(
+            Look(host, "PCIe", "IOMMU", f"translates for {len(platform.translated)} GPUs", level,
+                 "direct access between GPUs over PCIe is slow or hangs, GPUDirect RDMA is slow",
+                 "boot with iommu=pt (or off in the BIOS: VT-d, AMD-Vi)", {"gpus": list(platform.translated)})
+        )  # fmt: skip
+    if platform.redirecting and gpus > 1:
+        looks.append(
+            Look(host, "PCIe", "ACS", f"on at {len(platform.redirecting)} bridges", level,
+                 "PCIe switches send all that GPUs and NICs exchange up to the CPU",
+                 "turn it off in the BIOS, or for each bridge: sudo setpci -s BRIDGE ECAP_ACS+0x6.w=0000",
+                 {"bridges": list(platform.redirecting)})
+        )  # fmt: skip
+    if not looks:
+        acs = "ACS not readable without root" if platform.redirecting is None else "ACS off"
+        looks = [Look(host, "PCIe", "IOMMU and ACS", f"IOMMU does not translate, {acs}")]
+    return tuple(looks)
+
+
+def look_at_fabric_manager(platform: PlatformFacts, told: bool, gpus: int, host: str) -> tuple[Look, ...]:
+    """Whether NVSwitch has its manager, where the driver does not tell (before Hopper). told: it does."""
+    what = "NVSwitch fabric"
+    if told or not platform.switches or not gpus:
+        return ()
+    if platform.fabric_manager:
+        return (Look(host, "NVLink", what, "fabric manager runs"),)
+    if platform.kind:
+        why = "whether the fabric manager runs is not seen from inside a container"
+        return (Look(host, "NVLink", what, "not known", "not_evaluated", why),)
+    why = "the fabric manager does not run: CUDA programs end with 'system not yet initialized'"
+    advice = "sudo systemctl start nvidia-fabricmanager (its version must be the driver's)"
+    return (Look(host, "NVLink", what, f"{platform.switches} switches, no manager", "error", why, advice),)
+
+
+def look_at_gdr(platform: PlatformFacts, rdma: bool, efa: bool, gpus: int, host: str) -> Look:
+    """Whether NICs can reach GPU memory (GPUDirect RDMA)."""
+    what = "GPUDirect RDMA"
+    if not rdma or not gpus:
+        return Look(
+            host,
+            "network",
+            what,
+            "not known",
+            "not_evaluated",
+            f"there is no {'GPU' if rdma else 'RDMA device'}",
+        )
+    if platform.peermem:
+        return Look(host, "network", what, "nvidia-peermem is loaded")
+    if platform.dmabuf or efa:
+        return Look(host, "network", what, "through dma-buf")
+    return Look(
+        host, "network", what, "no", "warning", "neither nvidia-peermem nor dma-buf: data go through the host's memory",
+        "on the host: sudo modprobe nvidia-peermem (or the driver's open kernel modules on Linux 5.12 and newer)",
+    )  # fmt: skip
