@@ -259,7 +259,7 @@ sys.modules["fsspec"] = None
 sys.path.insert(0, sys.argv[2])
 from sample_captures import capture
 from traceops.baseline.store import entries, save
-from traceops.errors import InputError
+from traceops.core.errors import InputError
 save(sys.argv[1], capture())
 assert len(entries("file://" + sys.argv[1])) == 1
 try:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
-from traceops.compare.metrics import LEDGER_LABELS
 from traceops.compare.model import (
     CaptureInfo,
     Change,
@@ -20,6 +19,7 @@ from traceops.compare.model import (
     Waiver,
 )
 from traceops.core.findings import Check, Evidence
+from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.measure.ledger import BUCKETS
 from traceops.rules.registry import BY_ID
 
@@ -167,7 +167,8 @@ def _ledger() -> list[MetricChange]:
     }  # fmt: skip
     return [
         MetricChange(
-            bucket, LEDGER_LABELS[bucket], "ms", "ledger", "lower", *values.get(bucket, (0.0, 0.0)), "informative", "",
+            bucket, BUCKET_WORDS[bucket].metric, "ms", "ledger", "lower",
+            *values.get(bucket, (0.0, 0.0)), "informative", "",
             change=(change := values.get(bucket, (0.0, 0.0))[1] - values.get(bucket, (0.0, 0.0))[0]),
             change_pct=change / 0.6, low_pct=change / 0.6 - 0.3, high_pct=change / 0.6 + 0.3, of_step=True,
         )

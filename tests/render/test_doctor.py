@@ -28,6 +28,7 @@ from sample_fabric import shm_log, sweep
 from sample_report import HOSTILE
 
 from traceops.core.errors import InputError
+from traceops.core.units import message_text
 from traceops.doctor.model import Checkup, Trial
 from traceops.doctor.saved import read_checkup
 from traceops.doctor.settings import read_settings
@@ -41,7 +42,7 @@ from traceops.render.doctor.html import render_doctor_html
 from traceops.render.doctor.json import SCHEMA_PATH, doctor_document
 from traceops.render.doctor.rows import attempts, pair_matrices, render_doctor_csv
 from traceops.render.doctor.terminal import print_doctor
-from traceops.render.doctor.text import doctor_verdict, message_text
+from traceops.render.doctor.text import doctor_verdict
 from traceops.render.report.json import SCHEMA_PATH as REPORT_SCHEMA_PATH
 
 ALL = {

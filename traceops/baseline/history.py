@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from itertools import groupby
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from traceops.baseline.store import Problem
 from traceops.compare.capture import capture_of
 from traceops.compare.metrics import BY_NAME, MIN_STEPS
 from traceops.core.errors import InputError
+from traceops.core.units import minute_text
 
 # Of `compare.metrics.METRICS`. Those of steps without the profiler are not known of captures that timed too few.
 UNPROFILED = ("step_time", "throughput")
@@ -49,7 +49,7 @@ class Commit:
     @property
     def date(self) -> str:
         """The day of its first capture in UTC, as 2026-11-20."""
-        return time_text(self.samples[0].entry.time_ns)[:10]
+        return minute_text(self.samples[0].entry.time_ns)[:10]
 
     def value(self, metric: str) -> float | None:
         """Median over its captures, None where none knows it."""
@@ -139,11 +139,6 @@ def history(key: Key, samples: list[Sample], max_p: float = MAX_P) -> KeyHistory
 def too_few(trend: Trend, max_p: float = MAX_P) -> int:
     """Commits with a value that are missing before any change could be told from noise; 0 where there are enough."""
     return max(least_values(max_p) - sum(value is not None for value in trend.values), 0)
-
-
-def time_text(time_ns: int) -> str:
-    """The minute in UTC, as 2026-11-20 14:05."""
-    return f"{datetime.fromtimestamp(time_ns / 1e9, tz=timezone.utc):%Y-%m-%d %H:%M}"
 
 
 def label_of(entry: Entry) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from traceops.cli.arguments import positive
 from traceops.core.errors import InputError, UsageError
+from traceops.core.units import minute_text, number_text
 
 if TYPE_CHECKING:
     from traceops.baseline.entry import Entry
@@ -142,7 +143,7 @@ def _list(args: argparse.Namespace, store: str) -> int:
 
 
 def _show(args: argparse.Namespace, store: str) -> int:
-    from traceops.baseline.history import label_of, time_text
+    from traceops.baseline.history import label_of
     from traceops.render.history.files import entry_object
 
     problems: list[Problem] = []
@@ -156,7 +157,9 @@ def _show(args: argparse.Namespace, store: str) -> int:
         _say(f"{key.slug}\n  {key.text}")
         for sample in samples:
             entry = sample.entry
-            _say(f"  {time_text(entry.time_ns)}  {label_of(entry):8}  {_ms(sample.step_ms):>10}  {entry.url}")
+            _say(
+                f"  {minute_text(entry.time_ns)}  {label_of(entry):8}  {_ms(sample.step_ms):>10}  {entry.url}"
+            )
     if not keys:
         raise _nothing(store, args.key)
     if args.json:
@@ -233,9 +236,7 @@ def _say(text: str, file: TextIO | None = None) -> None:
 
 
 def _ms(value: float | None) -> str:
-    from traceops.render.cells import number
-
-    return "not known" if value is None else f"{number(value).text} ms"
+    return "not known" if value is None else f"{number_text(value)} ms"
 
 
 def _entries(count: int) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from traceops.compare.capture import Capture, has_inventory, inventory_rows
-from traceops.compare.explanation_text import size_text
 from traceops.compare.model import Change, ChangeKind
+from traceops.core.units import size_text
 
 _COUNT_CHANGED = 0.5  # a step, on the average rank
 _TIME_CHANGED_PCT = 5.0  # of its own time, and

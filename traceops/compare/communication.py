@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from traceops.compare.capture import Capture, has_inventory, inventory_rows
-from traceops.compare.explanation_text import ms_text, number, size_text
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Change, Explanation
 from traceops.core.findings import Evidence
+from traceops.core.units import count_text, ms_change_text, size_text
 from traceops.measure.ledger import COMM_BUCKETS
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ def collectives_explanation(
         text += f". That {more} communication a step"
     transfer = left.get("comm_transfer", 0.0)
     if abs(transfer - exposed) >= ledger.worth_ms:
-        text += f" (transfer {ms_text(transfer)}, waiting {ms_text(left.get('comm_wait', 0.0))})"
+        text += (
+            f" (transfer {ms_change_text(transfer)}, waiting {ms_change_text(left.get('comm_wait', 0.0))})"
+        )
     evidence = tuple(
         Evidence(f"{op}_per_step", round(new.get(op, none)[0], 3), peers=round(old.get(op, none)[0], 3))
         for op in sorted(old.keys() | new.keys())
@@ -84,14 +86,14 @@ def _became(op: str, was: float, was_bytes: float | None, now: float, now_bytes:
     )
     same = was_bytes is not None and now_bytes is not None and _pct(was_bytes, now_bytes) < _BYTES_PCT
     if was and now:
-        text = f"{number(was)} {name}{'s' if round(was) != 1 else ''} a step became {number(now)}"
+        text = f"{count_text(was)} {name}{'s' if round(was) != 1 else ''} a step became {count_text(now)}"
         if same and was_bytes:
             return f"{text} (the same {size_text(was_bytes)})"
         if was_bytes is not None and now_bytes is not None:
             return f"{text} ({size_text(was_bytes)} became {size_text(now_bytes)})"
         return text
     count, nbytes = (now, now_bytes) if now else (was, was_bytes)
-    what = f"{number(count)} {name}{'s' if round(count) != 1 else ''} a step"
+    what = f"{count_text(count)} {name}{'s' if round(count) != 1 else ''} a step"
     return f"{what}{f' ({size_text(nbytes)})' if nbytes else ''} {'came in' if now else 'are gone'}"
 
 
@@ -116,7 +118,8 @@ def bandwidth_explanation(
     if _pct(was, now) < (_SLOWER_PCT if same else _MUCH_SLOWER_PCT) or (now < was) != (ms > 0):
         return None
     what = "the same collectives move" if same else "collectives move"
-    text = f"{what} at {now:.3g} GB/s of bus bandwidth, {was:.3g} before: {ms_text(ms)} of exposed transfer a step"
+    text = f"{what} at {now:.3g} GB/s of bus bandwidth, {was:.3g} before: "
+    text += f"{ms_change_text(ms)} of exposed transfer a step"
     variables = [c for c in changes if c.kind == "environment" and c.name.startswith(_TRANSPORT)]
     named = [f"{c.name}={c.head_value}" for c in variables if c.head_value is not None]
     gone = [f"{c.name}={c.base_value}" for c in variables if c.head_value is None]

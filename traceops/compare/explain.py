@@ -12,15 +12,15 @@ from traceops.compare.explanation_text import (
     bucket_text,
     calls_more_text,
     calls_text,
-    count_text,
+    count_change_text,
     joined,
     kernel_text,
-    ms_text,
     operator_text,
 )
 from traceops.compare.model import Change, Explanation, MetricChange
 from traceops.compare.stragglers import straggler_explanation
 from traceops.core.findings import Evidence
+from traceops.core.units import ms_change_text
 
 # What a change of the step can come from; an explanation names one.
 CAUSES = (
@@ -161,7 +161,7 @@ def _blocking(ledger: Ledger, left: dict[str, float], changes: Sequence[Change])
     ms = sum(left[bucket] for bucket in buckets)
     if abs(ms) < ledger.worth_ms and abs(more) < 2.0 and all(c.status == "changed" for c in calls):
         return None
-    idle = f"; the {ledger.device} idles {ms_text(ms)} a step for it" if ms else ""
+    idle = f"; the {ledger.device} idles {ms_change_text(ms)} a step for it" if ms else ""
     evidence = (
         Evidence("blocking_calls_per_step", round(sum(c.head_count or 0.0 for c in calls), 2), "",
                  peers=round(sum(c.base_count or 0.0 for c in calls), 2)),
@@ -178,7 +178,7 @@ def _compute(ledger: Ledger, left: dict[str, float], changes: Sequence[Change]) 
     movers = moved_kernels(changes, ms)
     named = movers[:_FEW]
     how = joined([kernel_text(c) for c in named]) if named else "no single kernel stands out"
-    text = f"compute {ms_text(ms)} a step: {how}"
+    text = f"compute {ms_change_text(ms)} a step: {how}"
     return Explanation("compute", text, ms, ("compute",), (), tuple(movers))
 
 
@@ -226,7 +226,7 @@ def _of_bucket(
     elif bucket == "idle_host":
         behind = operators[:_FEW]
         if (kernels := _kernel_count(base, head)) is not None:
-            text += f"; {count_text('kernel', *kernels)}"
+            text += f"; {count_change_text('kernel', *kernels)}"
     elif bucket == "memory":
         behind = [
             c for c in changes if c.kind == "kernel" and c.name.startswith(COPIES) and c.delta_ms * ms > 0

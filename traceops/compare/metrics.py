@@ -12,21 +12,10 @@ from traceops.across.links import bus_factor
 from traceops.compare.capture import Capture, step_series, unprofiled_series
 from traceops.compare.model import Family
 from traceops.compare.statistics import Float, Location, harmonic_mean
+from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.measure.ledger import BUCKETS, COMM_BUCKETS, IDLE_BUCKETS
 
 MIN_STEPS = 6  # a side; below it nothing is claimed of times [docs/metrics.md]
-LEDGER_LABELS = {
-    "compute": "compute",
-    "comm_transfer": "exposed transfer",
-    "comm_wait": "waiting for ranks",
-    "comm_unmatched": "communication, unmatched",
-    "memory": "memory copies",
-    "idle_input": "idle: input",
-    "idle_sync": "idle: host blocked",
-    "idle_host": "idle: launched late",
-    "idle_dependency": "idle: dependency",
-    "idle_gap": "idle: gaps",
-}
 
 Series = Callable[[Capture], Float]
 
@@ -99,7 +88,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("profiled_step_time", "step time, profiled", "ms", "time", "lower", _PROFILED),
     *(
-        Metric(b, LEDGER_LABELS[b], "ms", "ledger", "lower", _columns(b), location=np.mean, of_step=True)
+        Metric(b, BUCKET_WORDS[b].metric, "ms", "ledger", "lower", _columns(b), location=np.mean, of_step=True)
         for b in BUCKETS
     ),
     Metric(

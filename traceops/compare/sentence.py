@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from traceops.compare.explanation_text import number, size_text
 from traceops.compare.judge import WORSE_BELOW
 from traceops.compare.metrics import MIN_STEPS
 from traceops.compare.model import Comparison, MetricChange, metric_of
+from traceops.core.units import count_text, size_text
 
 _TOO_MANY = 50  # captures a side
 
@@ -56,7 +56,7 @@ def _no_regression(comparison: Comparison, step: MetricChange, why: str) -> str:
             f"Slower for certain, but below the limit of {step.threshold_pct:g} %: step time {values_text(step)}."
             f"{why}{accepted}{_open_text(comparison)}"
         )
-    times = number(10 * comparison.power)
+    times = count_text(10 * comparison.power)
     found = (
         f" A slowdown of {step.mde_pct:.1f} % would have been found {times} times of 10."
         if step.mde_pct
@@ -132,7 +132,7 @@ def _value(row: MetricChange, value: float | None) -> str:
     if row.unit == "B":
         return size_text(value)
     if not row.unit:
-        return number(value)
+        return count_text(value)
     return f"{value:.4g} {row.unit}"
 
 

@@ -7,22 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from traceops.compare.capture import Capture, findings_of_most
 from traceops.compare.changes import moved_kernels
-from traceops.compare.explanation_text import joined, kernel_text, ms_text
+from traceops.compare.explanation_text import joined, kernel_text
 from traceops.compare.model import Change, Explanation
 from traceops.core.findings import Evidence
 from traceops.core.rank_text import ranks_text
+from traceops.core.units import ms_change_text
+from traceops.core.words import CAUSES
 
 if TYPE_CHECKING:
     from traceops.compare.explain import Ledger
 
 _STRAGGLERS = ("TO-S001", "TO-S002")
 _FEW = 3  # kernels named, and numbers of evidence
-_WHY = {
-    "gpu_compute": "it computes longer",
-    "host": "its host launches later",
-    "copy": "it copies longer",
-    "input": "it waits longer for its input",
-}
 
 
 def straggler_explanation(
@@ -53,11 +49,14 @@ def straggler_explanation(
     makes = "make" if many else "makes"
     if found == new:
         others = f"; {joined([_who_and_why(f) for f in gone])} no longer" if gone else ""
-        text = f"{who} {makes} the others wait: {ms_text(ms)} a step; base had no such straggler{others}"
+        text = (
+            f"{who} {makes} the others wait: {ms_change_text(ms)} a step; base had no such straggler{others}"
+        )
     elif found == gone:
-        text = f"{who} no longer {makes} the others wait: {ms_text(ms)} a step"
+        text = f"{who} no longer {makes} the others wait: {ms_change_text(ms)} a step"
     else:
-        text = f"{who} {makes} the others wait {'longer' if ms > 0 else 'less'} than before: {ms_text(ms)} a step"
+        longer = "longer" if ms > 0 else "less"
+        text = f"{who} {makes} the others wait {longer} than before: {ms_change_text(ms)} a step"
     kernels = moved_kernels(changes, ms) if "gpu_compute" in causes else []
     if kernels:
         text += f". Over all ranks: {joined([kernel_text(c) for c in kernels[:_FEW]])}"
@@ -70,7 +69,7 @@ def straggler_explanation(
 
 def _who_and_why(finding: dict[str, Any]) -> str:
     ranks = finding.get("ranks") or []
-    why = _WHY.get(finding.get("cause") or "", "for no single reason")
+    why = (CAUSES.get(finding.get("cause") or "unknown") or CAUSES["unknown"]).changed
     when = ", in some steps only" if finding.get("rule") == "TO-S002" else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)} ({why}{when})"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceops.compare.capture import Capture, inventory_rows
-from traceops.compare.explanation_text import number, size_text
 from traceops.compare.model import Change, MetricChange
+from traceops.core.units import count_text, size_text
 
 
 def unchanged(
@@ -25,7 +25,7 @@ def unchanged(
     ):
         row = rows.get(metric)
         if row is not None and row.reason == "the same" and row.base:
-            said.append(f"{number(row.base)} {what}{'' if round(row.base) == 1 else 's'} a step")
+            said.append(f"{count_text(row.base)} {what}{'' if round(row.base) == 1 else 's'} a step")
     row = rows.get("collective_bytes")
     if row is not None and row.reason == "the same" and row.base:
         said.append(f"{size_text(row.base)} communicated a step")

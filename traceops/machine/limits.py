@@ -121,13 +121,3 @@ def _shm(root: Path) -> tuple[int | None, int | None]:
     except OSError:
         return None, None
     return size.f_blocks * size.f_frsize, size.f_bavail * size.f_frsize
-
-
-def size(count: int) -> str:
-    """Bytes in words: ``64 MB``, ``1.5 TB``; by 1024, as /dev/shm is given."""
-    value, unit = float(count), "B"
-    for unit in ("B", "KB", "MB", "GB", "TB"):
-        if value < 1024 or unit == "TB":
-            break
-        value /= 1024
-    return f"{value:.3g} {unit}"

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-UNKNOWN = "–"
+from traceops.core.units import UNKNOWN, number_text, size_text, three_digits
+
 GREW = "grew: "  # evidence of what took longer than on a rank's peers
 _CLOSE = 0.01  # values within 1 % of each other have no worst one
 
@@ -83,7 +84,7 @@ def number(value: Any, decimals: int | None = None) -> Cell:
     known = _float(value)
     if known is None:
         return Cell(UNKNOWN, "not known", "unknown")
-    return Cell(_text(known, _decimals([known]) if decimals is None else decimals))
+    return Cell(number_text(known, decimals))
 
 
 def size(nbytes: Any) -> Cell:
@@ -91,12 +92,7 @@ def size(nbytes: Any) -> Cell:
     known = _float(nbytes)
     if known is None:
         return Cell(UNKNOWN, "not known", "unknown")
-    value, unit = known, "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(value) < 1000 or unit == "TB":
-            break
-        value /= 1000
-    return Cell(f"{value:.{0 if unit == 'B' else _decimals([value]) - 1}f} {unit}", f"{known:,.0f} bytes")
+    return Cell(size_text(known), f"{known:,.0f} bytes")
 
 
 def name(text: str, limit: int = 72) -> Cell:
@@ -149,13 +145,13 @@ def _column_cells(column: Column, rows: Sequence[Any]) -> list[Cell]:
         return [_word(row.get(column.key)) for row in rows]
     values = [_scaled(column, row) for row in rows]
     known = [value for value in values if value is not None]
-    decimals = _decimals(known) if column.decimals is None else column.decimals
+    decimals = three_digits(known) if column.decimals is None else column.decimals
     worst = _worst(column, known)
     return [
         Cell(UNKNOWN, "not known", "unknown")
         if value is None
         else Cell(
-            _text(value, decimals),
+            number_text(value, decimals),
             "worst in this column" if value == worst else "",
             "worst" if value == worst else "",
         )
@@ -169,8 +165,8 @@ def _summary_cell(
     if not column.number or column.make is not None:
         return Cell("")
     known = [value for row in rows if (value := _scaled(column, row)) is not None]
-    decimals = _decimals(known) if column.decimals is None else column.decimals
-    return Cell(_text(pick(known), decimals)) if known else Cell(UNKNOWN, "not known", "unknown")
+    decimals = three_digits(known) if column.decimals is None else column.decimals
+    return Cell(number_text(pick(known), decimals)) if known else Cell(UNKNOWN, "not known", "unknown")
 
 
 def _worst(column: Column, known: Sequence[float]) -> float | None:
@@ -193,23 +189,6 @@ def _word(value: Any) -> Cell:
         return Cell(UNKNOWN, "not known", "unknown")
     text = str(value)
     return name(text) if len(text) > 80 else Cell(text)
-
-
-def _text(value: float, decimals: int) -> str:
-    """Never '0.00': exactly zero is '0', and what would round to it is '<0.01'."""
-    if not value:
-        return "0"
-    if abs(value) < 0.5 * 10.0**-decimals:
-        least = f"{10.0**-decimals:.{decimals}f}"
-        return f"<{least}" if value > 0 else f">-{least}"
-    text = f"{value:,.{decimals}f}" if abs(value) >= 10_000 else f"{value:.{decimals}f}"
-    return text.replace(",", "\u202f")
-
-
-def _decimals(values: Sequence[float]) -> int:
-    """Decimals that leave the largest value about three digits."""
-    most = max((abs(value) for value in values), default=0.0)
-    return 0 if most >= 1000 else 1 if most >= 100 else 2 if most >= 1 else 3 if most else 0
 
 
 def _float(value: Any) -> float | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from traceops.machine.limits import Limits, size
+from traceops.core.units import memory_text
+from traceops.machine.limits import Limits
 from traceops.machine.look import Look
 
 _GIB = 1 << 30
@@ -27,7 +28,7 @@ def _shared_memory(limits: Limits, gpus: int, host: str) -> Look:
     if limits.shm is None:
         return Look(host, "memory", "/dev/shm", "not known", "not_evaluated", "there is no /dev/shm")
     free = limits.shm_free if limits.shm_free is not None else limits.shm
-    found = size(limits.shm) + (f", {size(free)} free" if free < 0.9 * limits.shm else "")
+    found = memory_text(limits.shm) + (f", {memory_text(free)} free" if free < 0.9 * limits.shm else "")
     facts = {"bytes": limits.shm, "free_bytes": free, "nccl_segments": limits.leftovers}
     advice = (
         "docker run --shm-size=16g (or --ipc=host); in Kubernetes mount an emptyDir with medium: Memory at /dev/shm; "
@@ -59,7 +60,7 @@ def _of_ulimits(limits: Limits, rdma: bool, host: str) -> list[Look]:
     looks = []
     if rdma and limits.memlock is not None and limits.memlock < _LITTLE_LOCKED and not limits.may_lock:
         looks.append(
-            Look(host, "limits", "locked memory", size(limits.memlock), "error",
+            Look(host, "limits", "locked memory", memory_text(limits.memlock), "error",
                  "RDMA registers GBs: it fails with 'Cannot allocate memory', or NCCL falls back to sockets",
                  "ulimit -l unlimited; docker run --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK "
                  "and LimitMEMLOCK=infinity in slurmd's unit", facts)
@@ -80,7 +81,7 @@ def _of_ulimits(limits: Limits, rdma: bool, host: str) -> list[Look]:
                  "ulimit -u 65536; docker run --pids-limit -1", facts)
         )  # fmt: skip
     if not looks:
-        lock = "unlimited" if limits.memlock is None or limits.may_lock else size(limits.memlock)
+        lock = "unlimited" if limits.memlock is None or limits.may_lock else memory_text(limits.memlock)
         files = "unlimited" if limits.files is None else str(limits.files)
         looks = [Look(host, "limits", "ulimits", f"locked memory {lock}, open files {files}", facts=facts)]
     return looks
@@ -90,7 +91,7 @@ def _of_cgroups(limits: Limits, gpus: int, host: str) -> list[Look]:
     facts = {"memory_bytes": limits.memory, "used_bytes": limits.memory_used, "processors": limits.processors,
              "tasks": limits.tasks}  # fmt: skip
     parts = [
-        f"memory {size(limits.memory)}" if limits.memory else "",
+        f"memory {memory_text(limits.memory)}" if limits.memory else "",
         f"{limits.processors:g} processors" if limits.processors else "",
         f"{limits.tasks} tasks" if limits.tasks else "",
     ]

@@ -11,6 +11,7 @@ from traceops.across.lateness import CAUSES
 from traceops.across.stragglers import LEAST_SHARE, Straggler
 from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Rule, Verdict
+from traceops.core.words import CAUSES as CAUSE_WORDS
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.inputs import Inputs
 
@@ -73,14 +74,6 @@ _SURE = 0.05
 _VISIBLE = 0.25  # of the saving: what the others must be seen to wait
 _PROFILED = 1.2  # profiled ÷ unprofiled step from which a slow host may be the profiler's doing
 _HOST_BOUND = 0.1  # of the step with the stragglers cured: what it would lose if no host were late
-
-_WHY = {
-    "gpu_compute": "its GPU computes longer",
-    "host": "its host launches later",
-    "input": "it waits longer for its input",
-    "copy": "it copies longer",
-    "unknown": "no single cause explains it",
-}
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -196,7 +189,8 @@ def _finding(
                 "rank may not be late."
             )
     when = "" if rule is PERSISTENTLY_LATE else f" in {_steps(straggler.late_steps)}"
-    message = f"Rank {straggler.rank} is late{when}: {_WHY[straggler.cause]}. {_waits(run, straggler)} "
+    why = CAUSE_WORDS[straggler.cause].clause
+    message = f"Rank {straggler.rank} is late{when}: {why}. {_waits(run, straggler)} "
     beside = sorted(other.rank for other in run.stragglers.found if other.rank != straggler.rank)
     if beside:
         named = f"rank{'s' if len(beside) > 1 else ''} {', '.join(map(str, beside))}"
@@ -225,8 +219,8 @@ def _only_waited_for(run: CrossRank, leader: Straggler, slowdown: float | None) 
         return []
     message = (
         f"Rank {leader.rank} comes last and the others wait {waiting / 1e6:.2f} ms a step for it "
-        f"({_WHY[leader.cause]}), but they would hardly be faster without it: its cure saves {saved / 1e6:.2f} of "
-        f"{step / 1e6:.2f} ms."
+        f"({CAUSE_WORDS[leader.cause].clause}), but they would hardly be faster without it: its cure "
+        f"saves {saved / 1e6:.2f} of {step / 1e6:.2f} ms."
     )
     confidence: Confidence = "low" if leader.cause == "host" and (slowdown or 0) > _PROFILED else "medium"
     return [

@@ -11,6 +11,7 @@ import numpy as np
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.links import collective_bytes
 from traceops.across.match import Collective, Matching
+from traceops.core.units import size_text
 from traceops.measure.steps import NO_STEP
 from traceops.timeline.ids import first_id
 from traceops.timeline.keep import overlaps
@@ -104,7 +105,7 @@ def _collectives(
             continue
         collective = matching.collectives[number[i]]
         args = _describe(collective, int(wait[i]))
-        size = "" if args["bytes"] is None else f" {_size(args['bytes'])}"
+        size = "" if args["bytes"] is None else f" {size_text(args['bytes'], 1)}"
         transfer = Slice(f"transfer {args['op']}{size}", turn, finish, args)
         if turn > begin:
             last = collective.last_rank
@@ -124,13 +125,6 @@ def _describe(collective: Collective, wait: int) -> dict[str, Any]:
         "wait_ms": wait / 1e6,
         "transfer_ms": collective.transfer_ns / 1e6,
     }
-
-
-def _size(nbytes: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if nbytes >= size:
-            return f"{nbytes / size:.1f} {unit}"
-    return f"{nbytes} B"
 
 
 def _arrows(matching: Matching, drawn: Mapping[tuple[int, int], _Drawn], flow: int) -> Iterator[Event]:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
+from traceops.core.units import clock_text
+
 if TYPE_CHECKING:
     from traceops.pipeline.mapping.ranks import Done
 
@@ -52,11 +54,5 @@ def progress_text(done: Done, seconds: float) -> str:
         text += f"  {done.bytes / 1e6:,.0f} MB  {done.bytes / 1e6 / max(seconds, 1e-9):,.0f} MB/s"
     share = done.bytes / done.all_bytes if done.all_bytes else done.ranks / done.all_ranks
     if 0 < share < 1:
-        text += f"  {_clock_text(seconds * (1 / share - 1))} left"
+        text += f"  {clock_text(seconds * (1 / share - 1))} left"
     return text
-
-
-def _clock_text(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from xml.etree import ElementTree as ET
 
 from traceops.compare.model import Comparison, MetricChange
-from traceops.render.cells import UNKNOWN
+from traceops.core.units import UNKNOWN
 from traceops.render.comparison import method_text, text
 from traceops.version import __version__
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-
 from traceops.compare.model import Comparison, OutlierStep, Side
-from traceops.render.cells import UNKNOWN
+from traceops.core.units import UNKNOWN, minute_text
 from traceops.render.comparison.text import amount, finite, found_text, known
 
 
@@ -58,7 +56,7 @@ def started_text(started_ns: int | None) -> str:
     if started_ns is None:
         return UNKNOWN
     try:
-        return f"{datetime.fromtimestamp(started_ns / 1e9, tz=timezone.utc):%Y-%m-%d %H:%M} UTC"
+        return f"{minute_text(started_ns)} UTC"
     except (OverflowError, ValueError, OSError):  # no time that a calendar has
         return UNKNOWN
 

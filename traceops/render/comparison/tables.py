@@ -7,7 +7,8 @@ from typing import Any
 
 from traceops.compare.model import Change, ChangeKind, Comparison, MetricChange, Side
 from traceops.core.findings import Evidence
-from traceops.render.cells import UNKNOWN, Cell, Column, Table, build_table, name
+from traceops.core.units import UNKNOWN
+from traceops.render.cells import Cell, Column, Table, build_table, name
 from traceops.render.comparison import method_text, text
 from traceops.render.report.terms import TERMS
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from traceops.compare.explanation_text import ms_text
 from traceops.compare.model import Change, ChangeKind, Comparison, Explanation, MetricChange, Outcome, Verdict
+from traceops.core.units import UNKNOWN, mean_count_text, ms_change_text, percent_changes, size_text
 from traceops.measure.ledger import BUCKETS
-from traceops.render.cells import UNKNOWN, number, size
+from traceops.render.cells import number
 
 Level = Literal["error", "warning", "info", "clear"]
 
@@ -51,7 +51,7 @@ def amount(value: float | None, unit: str, beside: float | None = None) -> str:
     if value is None or not math.isfinite(value):
         return UNKNOWN
     if unit == "B":
-        return size(value).text
+        return size_text(value)
     text = number(value, _decimals(value, beside, whole=unit != "ms")).text
     return f"{text} {unit}" if unit else text
 
@@ -80,11 +80,11 @@ def effect_text(metric: MetricChange) -> str:
     if metric.family == "exact" or pct is None:
         absolute = finite(metric.change)
         if absolute is None:
-            return UNKNOWN if pct is None else _percents([pct])[0] + " %"
+            return UNKNOWN if pct is None else percent_changes([pct])[0] + " %"
         text = signed(absolute, metric.unit)
-        return text if pct is None or not absolute else f"{text} ({_percents([pct])[0]} %)"
+        return text if pct is None or not absolute else f"{text} ({percent_changes([pct])[0]} %)"
     known = [value for value in (pct, low, high) if value is not None]
-    shown = _percents(known)
+    shown = percent_changes(known)
     of_step = " of step" if metric.of_step else ""
     interval = "" if low is None or high is None else f" ({shown[1]} to {shown[2]})"
     return f"{shown[0]} %{of_step}{interval}"
@@ -95,7 +95,7 @@ def interval_text(metric: MetricChange) -> str:
     low, high = finite(metric.low_pct), finite(metric.high_pct)
     if low is None or high is None:
         return ""
-    shown = _percents([low, high, finite(metric.change_pct) or 0.0])
+    shown = percent_changes([low, high, finite(metric.change_pct) or 0.0])
     return f"{shown[0]} to {shown[1]} %"
 
 
@@ -131,7 +131,7 @@ def found_text(metric: MetricChange, power: float) -> str:
     """'a change of 1.6 % would have been found 9 times of 10'; empty where that is not known."""
     if finite(metric.mde_pct) is None:
         return ""
-    least = _percents([abs(metric.mde_pct or 0.0)])[0].removeprefix("+")
+    least = percent_changes([abs(metric.mde_pct or 0.0)])[0].removeprefix("+")
     return f"a change of {least} % would have been found {times_text(power)}"
 
 
@@ -172,7 +172,7 @@ def ledger_rows(comparison: Comparison) -> list[MetricChange]:
 
 def cost_text(reason: Explanation) -> str:
     """'+2.10 ms:', for before the reason; empty where its own words say that already."""
-    cost = ms_text(reason.ms)
+    cost = ms_change_text(reason.ms)
     return "" if cost in reason.text or f"{abs(reason.ms):.2f} ms" in reason.text else f"{cost}:"
 
 
@@ -197,7 +197,7 @@ def count_text(change: Change) -> str:
     """'12 → 14' a step; empty where neither is known."""
     if change.base_count is None and change.head_count is None:
         return ""
-    return f"{_count(change.base_count)} → {_count(change.head_count)}"
+    return f"{mean_count_text(change.base_count)} → {mean_count_text(change.head_count)}"
 
 
 def delta_ms(change: Change) -> float | None:
@@ -216,25 +216,9 @@ def value_text(value: str | None) -> str:
     return "not set" if value is None else value or "empty"
 
 
-def _count(value: float | None) -> str:
-    """A mean over ranks: whole where it is, else with a decimal."""
-    if not value:
-        return "0"
-    if value < 0.01:
-        return "<0.01"
-    return f"{value:.0f}" if float(value).is_integer() or value >= 1000 else f"{value:.3g}"
-
-
 def _decimals(value: float, beside: float | None, whole: bool) -> int:
     values = [value, *([] if beside is None or not math.isfinite(beside) else [beside])]
     if whole and all(float(known).is_integer() for known in values):
         return 0
     most = max(abs(known) for known in values)
     return 0 if most >= 1000 else 1 if most >= 100 else 2 if most >= 0.1 else 3
-
-
-def _percents(values: Sequence[float]) -> list[str]:
-    """Signed, all with the decimals that the largest of them needs; never '-0.0'."""
-    most = max(abs(value) for value in values)
-    decimals = 0 if most >= 100 else 1 if most >= 1 else 2
-    return [f"{value:+.{decimals}f}" if round(value, decimals) else f"{0:.{decimals}f}" for value in values]

@@ -6,8 +6,8 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
+from traceops.core.units import message_text
 from traceops.fabric.model import Measured, Reference
-from traceops.render.doctor.text import message_text
 from traceops.render.report.figures import Figure, laid_out, rounded
 
 _COLOURS = {

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from traceops.core.rank_text import ranks_text
+from traceops.core.units import message_text, rate_text
 from traceops.doctor.model import BAD, Checkup
 from traceops.doctor.settings import shell_lines
 from traceops.fabric.alike import alike_machines
@@ -26,7 +27,6 @@ from traceops.render.doctor.text import (
     heading,
     largest,
     looks_not_ok,
-    message_text,
     read_text,
     trial_text,
     with_text,
@@ -35,7 +35,7 @@ from traceops.render.report import detail_tables
 from traceops.render.report.fabric_html import connections_table, nccl_sentence
 from traceops.render.report.terms import COLUMNS
 from traceops.render.topology.figure import Figure, topology_figure
-from traceops.render.topology.shape import gbs_text, tried_ways, ways_on
+from traceops.render.topology.shape import tried_ways, ways_on
 from traceops.rules.registry import RULES
 
 _MOST_FIGURES = 8  # of machines
@@ -73,8 +73,8 @@ def _content(checkup: Checkup) -> dict[str, Any]:
         "findings": [(finding, detail_tables.evidence_table(finding)) for finding in checkup.findings],
         "export": [] if settings is None else shell_lines(settings.change.set, settings.change.unset),
         "change": "" if settings is None else change_text(settings.change),
-        "before": "" if settings is None or settings.before_gbs is None else gbs_text(settings.before_gbs),
-        "after": "" if settings is None or settings.after_gbs is None else gbs_text(settings.after_gbs),
+        "before": "" if settings is None or settings.before_gbs is None else rate_text(settings.before_gbs),
+        "after": "" if settings is None or settings.after_gbs is None else rate_text(settings.after_gbs),
         "fallback": fallback_lines(checkup),
         "figures": _figures(checkup),
         "nccl": "" if checkup.log is None else nccl_sentence(checkup.log),
@@ -147,7 +147,7 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
         ("Hosts", hosts),
         ("GPUs", _gpus(checkup, len(gpus), names)),
         *(
-            (one.op, Cell(f"{gbs_text(one.busbw_gbs)} GB/s", f"at {message_text(one.bytes)}{with_}"))
+            (one.op, Cell(f"{rate_text(one.busbw_gbs)} GB/s", f"at {message_text(one.bytes)}{with_}"))
             for one in largest(checkup.measured)[:4]
         ),
     ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from traceops.core.units import message_text, rate_text
 from traceops.doctor.model import Change, Checkup, Outcome, Trial
 from traceops.machine.look import Level, Look
 from traceops.render.cells import Cell, Column, Table, build_table, name, number
@@ -15,12 +16,10 @@ from traceops.render.doctor.text import (
     largest,
     looks_not_ok,
     measured_devices,
-    message_text,
     trial_devices,
     with_text,
 )
 from traceops.render.report.terms import COLUMNS
-from traceops.render.topology.shape import gbs_text
 
 _WORD = 160  # characters before the middle of a text is left out
 _CSS: dict[Level | Outcome, str] = {
@@ -154,8 +153,8 @@ def _pair(matrix: PairMatrix, one: int, other: int, most: float) -> Cell:
         return number(None)
     title = f"{matrix.name(one)} to {matrix.name(other)}: {gbs:.4g} GB/s"
     if pair in matrix.slow:
-        return Cell(gbs_text(gbs), f"{title}, far below the other pairs", "worst")
-    return Cell(gbs_text(gbs), title, "heat", colour=f"rgba({_HEAT}, {0.06 + 0.44 * gbs / most:.3f})")
+        return Cell(rate_text(gbs), f"{title}, far below the other pairs", "worst")
+    return Cell(rate_text(gbs), title, "heat", colour=f"rgba({_HEAT}, {0.06 + 0.44 * gbs / most:.3f})")
 
 
 def _works(row: Mapping[str, Any]) -> Cell:

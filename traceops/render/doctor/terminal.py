@@ -9,6 +9,7 @@ from typing import TextIO
 
 from rich.table import Table
 
+from traceops.core.units import rate_text
 from traceops.doctor.model import BAD, Checkup, Trial
 from traceops.doctor.settings import shell_lines
 from traceops.machine.look import Look
@@ -29,7 +30,6 @@ from traceops.render.doctor.text import (
     with_text,
 )
 from traceops.render.report.terminal import MARK, STYLE, evidence_lines
-from traceops.render.topology.shape import gbs_text
 
 _WIDTHS = (60, 110)  # lines longer than that are hard to read in a log
 _MOST_HOSTS = 8  # lines of machines
@@ -161,7 +161,7 @@ def _attempts(console: PlainConsole, checkup: Checkup) -> None:
         (
             one.change,
             "yes, advised" if one.chosen and one.works else "yes" if one.works else "no",
-            "" if one.gbs is None else gbs_text(one.gbs),
+            "" if one.gbs is None else rate_text(one.gbs),
         )
         for one in attempts(checkup)
     ]
@@ -204,7 +204,7 @@ def _cell(matrix: PairMatrix, pair: tuple[int, int]) -> str:
     if pair in matrix.outcomes:
         return matrix.outcomes[pair]
     gbs = matrix.gbs.get(pair)
-    return "–" if gbs is None else gbs_text(gbs) + ("!" if pair in matrix.slow else "")
+    return "–" if gbs is None else rate_text(gbs) + ("!" if pair in matrix.slow else "")
 
 
 def _settings(console: PlainConsole, checkup: Checkup, document: str) -> None:

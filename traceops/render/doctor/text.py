@@ -9,24 +9,23 @@ from pathlib import PurePath
 from typing import get_args
 
 from traceops.core.rank_text import ranks_text
+from traceops.core.units import message_text, rate_text
 from traceops.doctor.model import BAD, Change, Checkup, Remedy, Trial
 from traceops.fabric.alike import alike_connections, alike_machines
 from traceops.fabric.model import Machine, Measured, Quote
 from traceops.fabric.nccl import NcclLog
 from traceops.fabric.talks import way_text
 from traceops.machine.look import Level, Look
-from traceops.render.cells import size
 from traceops.render.report.fabric_html import nccl_sentence
 from traceops.render.report.verdict import Verdict
 from traceops.render.topology.figure import count, description
-from traceops.render.topology.shape import gbs_text, shape_of
+from traceops.render.topology.shape import shape_of
 
 _WORST_FIRST: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "not_evaluated": 3, "ok": 4}
 if set(_WORST_FIRST) != set(get_args(Level)):
     raise RuntimeError("report/doctor_text.py and the doctor disagree on the levels")
 _MOST_NAMES = 6
 _NUMBERED = re.compile(r"\w*\d[\w.:-]*")  # numbers, addresses, hosts, names of files
-_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
 def doctor_verdict(checkup: Checkup) -> Verdict:
@@ -216,14 +215,6 @@ def largest(measured: Sequence[Measured]) -> list[Measured]:
     return list(found.values())
 
 
-def message_text(nbytes: int) -> str:
-    """'256 MiB' for what is a whole number of them, as the sizes of a sweep are; else as all sizes."""
-    for unit, factor in _UNITS:
-        if nbytes >= factor and nbytes % factor == 0:
-            return f"{nbytes // factor} {unit}"
-    return size(nbytes).text
-
-
 def devices_text(checkup: Checkup, gpus: Sequence[int]) -> str:
     """'GPU 0–3', or 'ranks 0–1' on the CPU."""
     if checkup.backend == "nccl":
@@ -248,12 +239,12 @@ def measured_devices(checkup: Checkup, one: Measured) -> str:
 
 def bandwidth_text(one: Measured) -> str:
     """'all_reduce 340 GB/s at 256 MiB'."""
-    return f"{one.op} {gbs_text(one.busbw_gbs)} GB/s at {message_text(one.bytes)}"
+    return f"{one.op} {rate_text(one.busbw_gbs)} GB/s at {message_text(one.bytes)}"
 
 
 def _with_settings(checkup: Checkup, settings: Remedy) -> Verdict:
     change = with_text(settings.change)
-    after = "" if settings.after_gbs is None else f"{gbs_text(settings.after_gbs)} GB/s"
+    after = "" if settings.after_gbs is None else f"{rate_text(settings.after_gbs)} GB/s"
     if settings.before_gbs is None:
         speed = f", all-reduce at {after}" if after else ""
         broken = broken_trials(checkup)
@@ -264,7 +255,7 @@ def _with_settings(checkup: Checkup, settings: Remedy) -> Verdict:
     times = f", {settings.after_gbs / settings.before_gbs:.1f} times as fast" if settings.after_gbs else ""
     return Verdict(
         "warning",
-        f"All-reduce gets {gbs_text(settings.before_gbs)} GB/s as the environment is, and {after} {change}{times}."
+        f"All-reduce gets {rate_text(settings.before_gbs)} GB/s as the environment is, and {after} {change}{times}."
         if after
         else f"It works better {change}.",
     )

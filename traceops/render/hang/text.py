@@ -8,8 +8,8 @@ from typing import Any
 
 from traceops.core.findings import Severity
 from traceops.core.rank_text import ranks_text
+from traceops.core.units import size_text
 from traceops.hangs.model import Diagnosis, Root
-from traceops.render.cells import size
 from traceops.render.hang.rows import RankGroup
 from traceops.rules.hangs import BY_ID
 
@@ -81,11 +81,11 @@ def operation_text(row: Mapping[str, Any], differ: Mapping[str, Sequence[Any]] |
 def bytes_text(row: Mapping[str, Any], differ: Mapping[str, Sequence[Any]]) -> str:
     """'4.2 MB', or '21.0–22.5 MB' of merged rows; empty where it is not known."""
     if row.get("bytes") is not None:
-        return size(row["bytes"]).text
+        return size_text(row["bytes"])
     known = [int(value) for value in differ.get("bytes", ()) if value is not None]
     if not known:
         return ""
-    least, most = size(min(known)).text, size(max(known)).text
+    least, most = size_text(min(known)), size_text(max(known))
     if least == most:
         return most
     value, _, unit = least.partition(" ")

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from traceops.baseline.history import Change, KeyHistory, Sample, Trend, time_text
-from traceops.render.history.text import size_text, value_text
+from traceops.baseline.history import Change, KeyHistory, Sample, Trend
+from traceops.core.units import minute_text
+from traceops.render.history.text import step_text, value_text
 from traceops.render.report.figures import Figure, laid_out, rounded, upright_line
 
 _DOT, _LEVEL = "#0072B2", "#8a8f98"
@@ -102,7 +103,7 @@ def _line(change: Change) -> dict[str, Any]:
 
 def _note(trend: Trend, change: Change) -> dict[str, Any]:
     return {
-        "text": f"{size_text(trend, change)} since {_safe(change.since.label)}",
+        "text": f"{step_text(trend, change)} since {_safe(change.since.label)}",
         "font": {"color": _COLOURS[change.verdict], "size": 12},
         "x": change.position - 0.5,
         "xref": "x",
@@ -119,7 +120,7 @@ def _about(sample: Sample, trend: Trend) -> str:
     commit = (entry.commit or "commit unknown")[:12] + (" and changes" if entry.dirty else "")
     return (
         f"{value_text(sample.values[trend.metric], trend.unit)}<br>{_safe(commit)}<br>"
-        f"{time_text(entry.time_ns)} UTC<br>{_safe(entry.source)}"
+        f"{minute_text(entry.time_ns)} UTC<br>{_safe(entry.source)}"
     )
 
 

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from traceops.baseline.history import SHOWN, Change, Commit, KeyHistory, Sample, Trend, time_text
+from traceops.baseline.history import SHOWN, Change, Commit, KeyHistory, Sample, Trend
 from traceops.baseline.store import Problem
+from traceops.core.units import minute_text
 from traceops.render import write_files
 from traceops.render.history.text import change_text
 from traceops.render.report.csv import csv_text
@@ -120,7 +121,7 @@ def _row(history: KeyHistory, sample: Sample) -> dict[str, Any]:
     return {
         "key": history.key.slug,
         **asdict(history.key),
-        "time": time_text(sample.entry.time_ns),
+        "time": minute_text(sample.entry.time_ns),
         **entry_object(sample),
         **sample.values,
     }

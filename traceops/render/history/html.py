@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traceops.baseline.history import MOST_COMMITS, Change, KeyHistory, Sample, Trend, time_text
+from traceops.baseline.history import MOST_COMMITS, Change, KeyHistory, Sample, Trend
 from traceops.baseline.key import UNKNOWN
 from traceops.baseline.store import Problem
+from traceops.core.units import minute_text
 from traceops.render import page
 from traceops.render.cells import Cell, Column, Table, build_table
 from traceops.render.document import (
@@ -33,8 +34,8 @@ from traceops.render.history.text import (
     changes_of,
     headline_trend,
     history_verdict,
-    size_text,
     sparse_text,
+    step_text,
     value_text,
 )
 from traceops.render.writers.html import write_html
@@ -134,8 +135,8 @@ def _facts(history: KeyHistory) -> list[tuple[str, Cell]]:
         *((label, page.word(None if word == UNKNOWN else word)) for label, word in named),
         ("Captures", Cell(str(len(samples)))),
         ("Commits", Cell(str(len(history.commits)))),
-        ("First", Cell(time_text(samples[0].entry.time_ns), "UTC")),
-        ("Latest", Cell(time_text(last.time_ns), "UTC")),
+        ("First", Cell(minute_text(samples[0].entry.time_ns), "UTC")),
+        ("Latest", Cell(minute_text(last.time_ns), "UTC")),
         ("Latest commit", page.word(history.commits[-1].label if last.commit else None)),
     ]
 
@@ -158,9 +159,9 @@ def _overview(histories: Sequence[KeyHistory]) -> Table:
                 "key": history.key.text,
                 "captures": len(history.samples),
                 "commits": len(history.commits),
-                "latest": time_text(history.samples[-1].entry.time_ns),
+                "latest": minute_text(history.samples[-1].entry.time_ns),
                 "step": value_text(latest, "ms"),
-                "change": f"{size_text(trend, changed)} since {changed.since.label}"
+                "change": f"{step_text(trend, changed)} since {changed.since.label}"
                 if trend and changed
                 else "too few commits yet"
                 if sparse_text(history)
@@ -185,7 +186,7 @@ def _changes_table(changes: Sequence[tuple[Trend, Change]]) -> Table:
     rows = [
         {
             "metric": trend.label,
-            "change": size_text(trend, change),
+            "change": step_text(trend, change),
             "verdict": change.verdict,
             "before": value_text(change.before, trend.unit),
             "after": value_text(change.after, trend.unit),
@@ -240,7 +241,7 @@ def _capture_row(sample: Sample) -> dict[str, Any]:
     commit = None if entry.commit is None else entry.commit[:12] + ("+" if entry.dirty else "")
     return {
         "commit": commit,
-        "time": time_text(entry.time_ns),
+        "time": minute_text(entry.time_ns),
         "source": entry.source,
         **sample.values,
     }

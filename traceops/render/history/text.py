@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceops.baseline.history import Change, KeyHistory, Trend, too_few
-from traceops.render.cells import number, size
+from traceops.core.units import size_text
+from traceops.render.cells import number
 from traceops.render.report.verdict import Verdict
 
 _HEADLINE = ("step_time", "profiled_step_time")  # the first that is known speaks for its key
@@ -15,15 +16,15 @@ def value_text(value: float | None, unit: str) -> str:
     """A number with its unit; bytes in the unit that suits."""
     if value is None:
         return "–"
-    return size(value).text if unit == "B" else f"{number(value).text} {unit}".rstrip()
+    return size_text(value) if unit == "B" else f"{number(value).text} {unit}".rstrip()
 
 
 def change_text(trend: Trend, change: Change) -> str:
     """As "step time +7.2 % since commit abc1234 (2026-11-20)"."""
-    return f"{trend.label} {size_text(trend, change)} since commit {change.since.label} ({change.since.date})"
+    return f"{trend.label} {step_text(trend, change)} since commit {change.since.label} ({change.since.date})"
 
 
-def size_text(trend: Trend, change: Change) -> str:
+def step_text(trend: Trend, change: Change) -> str:
     """The change in percent of the level before; both levels where that was 0."""
     if change.change_pct is None:
         return f"from {value_text(change.before, trend.unit)} to {value_text(change.after, trend.unit)}"

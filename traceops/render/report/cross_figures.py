@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traceops.core.rank_text import ranks_text
+from traceops.core.units import size_text
+from traceops.core.words import CAUSES
 from traceops.pipeline.report import Report
 from traceops.render.cells import size
 from traceops.render.report.figures import (
@@ -20,7 +22,7 @@ from traceops.render.report.figures import (
     rounded,
     upright_line,
 )
-from traceops.render.report.terms import CAUSES, TERMS
+from traceops.render.report.terms import TERMS
 from traceops.render.report.worst import shown_ranks
 
 MOST_KINDS = 24  # of collectives, a bar each
@@ -248,7 +250,7 @@ def _size_ticks(low: float, high: float) -> dict[str, list[Any]]:
         for digit in digits
         if power >= 0 and low <= math.log10(digit * 10**power) <= high
     ]
-    return {"tickvals": values, "ticktext": [size(value).text.replace(".0 ", " ") for value in values]}
+    return {"tickvals": values, "ticktext": [size_text(value).replace(".0 ", " ") for value in values]}
 
 
 def _caused(row: Mapping[str, Any] | None) -> float | None:
@@ -260,8 +262,8 @@ def _split_text(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return ""
     parts = [
-        f"{label} {row[f'{cause}_ms']:.3f}"
-        for cause, (label, _) in CAUSES.items()
+        f"{words.label} {row[f'{cause}_ms']:.3f}"
+        for cause, words in CAUSES.items()
         if (row.get(f"{cause}_ms") or 0.0) >= 0.0005
     ]
     waited = row.get("waited_ms")

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traceops.core.rank_text import ranks_text
+from traceops.core.words import CAUSES
 from traceops.measure.ledger import BUCKETS
 from traceops.pipeline.report import Report
 from traceops.render.cells import Cell, Column, Table, build_table, number, rows_of, size
-from traceops.render.report.terms import CAUSES, TERMS, term_of
+from traceops.render.report.terms import TERMS, term_of
 
 MOST_LATE = 8
 MOST_ARRIVALS = 40
@@ -23,8 +24,8 @@ def lateness_table(report: Report) -> Table | None:
     if not rows:
         return None
     causes = [
-        Column(f"{cause}_ms", f"{label} ms", f"of it because {why}")
-        for cause, (label, why) in CAUSES.items()
+        Column(f"{cause}_ms", f"{words.label} ms", f"of it because {words.clause}")
+        for cause, words in CAUSES.items()
         if any(row[f"{cause}_ms"] for row in rows)
     ]
     columns = [

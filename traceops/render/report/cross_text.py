@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from traceops.core.findings import Check
 from traceops.core.rank_text import ranks_text
+from traceops.core.units import percent_text
+from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.measure.ledger import BUCKETS
 from traceops.pipeline.report import Report
 
@@ -15,16 +17,6 @@ _MOST_PARTS = 4
 _MOSTLY = 0.75  # of a bucket's time on the path, to be one rank's
 _DOUBTFUL_PCT = 5.0  # error of the replay from which predictions are to be taken with care
 _NO_SLOWDOWN = 1.02
-# A bucket on the path: (what one rank has, what is on several).
-_OWN = {
-    "compute": ("computation", "computation"),
-    "memory": ("memory copies", "memory copies"),
-    "idle_input": ("input", "waiting for input"),
-    "idle_sync": ("host, which blocks on the device", "blocked hosts"),
-    "idle_host": ("host, which launches late", "late launches"),
-    "idle_dependency": ("dependencies between streams", "dependencies between streams"),
-    "idle_gap": ("gaps between kernels", "gaps between kernels"),
-}
 
 
 def check_of(report: Report, rule: str) -> Check | None:
@@ -43,7 +35,9 @@ def replay_sentence(report: Report) -> str:
         doubt = ", so take the predictions with care" if error > _DOUBTFUL_PCT else ""
         steps = replay.get("steps") or []
         which = f"steps {ranks_text(steps, 4)}" if len(steps) > 1 else "step"
-        said = f"Unchanged, the replay of {which} is within {percent(error)} of what was measured{doubt}."
+        said = (
+            f"Unchanged, the replay of {which} is within {percent_text(error)} of what was measured{doubt}."
+        )
     slowdown = replay.get("straggler_slowdown")
     late = any(found.rule.startswith("TO-S") and found.severity != "info" for found in report.findings)
     if slowdown is not None and slowdown < _NO_SLOWDOWN and late:
@@ -101,13 +95,6 @@ def waiting_sentence(report: Report) -> str:
     return f"{which}: {check.reason}."
 
 
-def percent(value: float) -> str:
-    """'12 %', '0.27 %'; what is smaller than 0.01 % is within that."""
-    if 0 <= value < 0.01:
-        return "0.01 %"
-    return f"{value:.0f} %" if value >= 10 else f"{value:.2g} %"
-
-
 def _path_parts(report: Report) -> tuple[dict[str, dict[int, float]], float]:
     """ms of the path by bucket ('transfer' among them) and rank, and all of it."""
     spent: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
@@ -124,11 +111,15 @@ def _path_parts(report: Report) -> tuple[dict[str, dict[int, float]], float]:
 
 
 def _part_text(bucket: str, by_rank: Mapping[int, float], ms: float) -> str:
-    if bucket not in _OWN:
+    words = BUCKET_WORDS.get(bucket)
+    if words is None or not words.of_rank:
         return bucket if bucket == "transfer" else "other work"
-    one, many = _OWN[bucket]
     most = max(by_rank, key=lambda rank: by_rank[rank])
     if by_rank[most] >= _MOSTLY * ms:
-        return f"rank {most}'s {one}"
+        return f"rank {most}'s {words.of_rank}"
     ranks = [rank for rank, own in by_rank.items() if own > 0.1 * by_rank[most]]
-    return f"{many} on ranks {ranks_text(ranks, 3)}" if len(ranks) <= 3 else f"{many} on {len(ranks)} ranks"
+    return (
+        f"{words.of_several} on ranks {ranks_text(ranks, 3)}"
+        if len(ranks) <= 3
+        else f"{words.of_several} on {len(ranks)} ranks"
+    )

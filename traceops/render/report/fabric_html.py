@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from traceops.core.units import size_text
 from traceops.fabric.alike import alike_connections, alike_machines
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.host_names import same_host
@@ -189,7 +190,7 @@ def _size(row: Mapping[str, Any]) -> Cell:
     least, most = row.get("bytes_min"), row.get("bytes_max")
     if least is None or most is None or least == most:
         return middle
-    return Cell(middle.text, f"{size(least).text} to {size(most).text}")
+    return Cell(middle.text, f"{size_text(least)} to {size_text(most)}")
 
 
 def _number(key: str) -> Any:

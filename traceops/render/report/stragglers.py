@@ -8,19 +8,13 @@ from collections.abc import Sequence
 
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
+from traceops.core.units import ms_text
+from traceops.core.words import CAUSES, CauseWords
 from traceops.pipeline.report import Report
 from traceops.render.report.cross_text import check_of
 
 STRAGGLERS = ("TO-S001", "TO-S002")
 
-# By cause: (what begins a sentence about rank {}, what stands in brackets behind a rank).
-_SUBJECT = {
-    "gpu_compute": ("Rank {}'s GPU computes longer", "its GPU computes longer"),
-    "host": ("Rank {}'s host launches late", "its host launches late"),
-    "input": ("Rank {}'s input comes late", "its input comes late"),
-    "copy": ("Rank {}'s memory copies take longer", "its copies take longer"),
-}
-_UNKNOWN = ("Rank {} is late", "no single cause")
 _MOST_NAMED = 3  # late ranks, each with its cause
 _HARDLY_PCT = 10.0  # of the step: a saving below it is no reason to act [TO-S001]
 
@@ -50,10 +44,14 @@ def straggler_clause(report: Report, finding: Finding) -> tuple[str, int]:
     return _single_clause(report, finding), 1
 
 
+def _words(finding: Finding) -> CauseWords:
+    return CAUSES.get(finding.cause or "unknown") or CAUSES["unknown"]
+
+
 def _single_clause(report: Report, finding: Finding) -> str:
     if not finding.ranks or finding.impact_ms is None:
         return finding.message.rstrip(".")
-    subject = _SUBJECT.get(finding.cause or "", _UNKNOWN)[0].format(finding.ranks[0])
+    subject = _words(finding).subject.format(finding.ranks[0])
     if finding.rule == "TO-S002" and finding.steps:
         subject += f" in step{'s' if len(finding.steps) > 1 else ''} {ranks_text(finding.steps, 4)}"
     step, saved = _step_ms(report), finding.impact_ms
@@ -74,7 +72,7 @@ def _single_clause(report: Report, finding: Finding) -> str:
 
 def _joint_clause(report: Report, findings: Sequence[Finding], step: float, predicted: float) -> str:
     ranks = sorted(rank for f in findings for rank in f.ranks)
-    causes = {rank: _SUBJECT.get(f.cause or "", _UNKNOWN)[1] for f in findings for rank in f.ranks}
+    causes = {rank: _words(f).why for f in findings for rank in f.ranks}
     if len(ranks) <= _MOST_NAMED:
         named = [f"{rank} ({causes[rank]})" for rank in ranks]
         who = f"Ranks {', '.join(named[:-1])} and {named[-1]} are late"
@@ -127,9 +125,3 @@ def mean_of_ranks(report: Report) -> float | None:
     for row in report.steps:
         durations[row["rank"]].append(float(row["duration_ms"]))
     return statistics.median(map(statistics.fmean, durations.values())) if durations else None
-
-
-def ms_text(value: float) -> str:
-    """Milliseconds with about three digits: 0.042, 1.25, 29.3, 157."""
-    size = abs(value)
-    return f"{value:.{0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3}f}"

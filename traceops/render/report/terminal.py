@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from traceops.core.findings import Evidence, Finding
+from traceops.core.units import fixed_text, percent_text
 from traceops.measure.ledger import BUCKETS
 from traceops.pipeline.report import Report
 from traceops.render.cells import GREW, short_name
 from traceops.render.evidence_text import quote_text
 from traceops.render.printer import Printer
-from traceops.render.report.cross_text import percent
 from traceops.render.report.verdict import verdict
 
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "clear": "bold green"}
@@ -68,7 +68,9 @@ def _print_ledger(printer: Printer, report: Report) -> None:
             continue
         bar = "█" * round((pct or 0) / 100 * _BAR_WIDTH)
         who = f"{worst[bucket]['ms']:.2f} ms on rank {worst[bucket]['rank']}" if bucket in worst else ""
-        rows.append((bucket, _number(ms, 2), _number(pct, 1), bar, who if len(report.ranks) > 1 else ""))
+        rows.append(
+            (bucket, fixed_text(ms, 2), fixed_text(pct, 1), bar, who if len(report.ranks) > 1 else "")
+        )
     printer.table(rows[0], rows[1:], left=(0, 3, 4), bars=3)
 
 
@@ -81,14 +83,16 @@ def _print_what_if(printer: Printer, report: Report) -> None:
     cells = [
         (
             row["change"],
-            f"{_number(row['step_time_ms'], 2)} → {_number(row['predicted_step_time_ms'], 2)}",
-            _number(row["saved_pct"], 1),
+            f"{fixed_text(row['step_time_ms'], 2)} → {fixed_text(row['predicted_step_time_ms'], 2)}",
+            fixed_text(row["saved_pct"], 1),
         )
         for row in rows
     ]
     error = (report.summary.get("replay") or {}).get("error_pct")
     within = (
-        "" if error is None else f"unchanged, the replay is within {percent(error)} of the measured steps"
+        ""
+        if error is None
+        else f"unchanged, the replay is within {percent_text(error)} of the measured steps"
     )
     printer.table(("what if", "step ms", "saved %"), cells, left=(0,), caption=within)
 
@@ -109,7 +113,7 @@ def _print_ranks(printer: Printer, report: Report) -> None:
         ]
     table = []
     for row in rows:
-        cells = [_number(row[key], digits) for _, key, digits in columns]
+        cells = [fixed_text(row[key], digits) for _, key, digits in columns]
         if row["late_share"] is not None:
             cells[-1] = f"{100 * row['late_share']:.0f} %"
         table.append((str(row["rank"]), *cells))
@@ -162,7 +166,3 @@ def _short(name: str) -> str:
     if "<" in name or len(name) <= _MOST_NAME:
         return short_name(name, _MOST_NAME)
     return f"{name[: _MOST_NAME * 2 // 3]}…{name[-(_MOST_NAME // 3) :]}"
-
-
-def _number(value: Any, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from traceops.across.lateness import CAUSES as LATENESS_CAUSES
-from traceops.measure.ledger import BUCKETS
+from traceops.core.words import BUCKETS as BUCKET_WORDS
 
 
 @dataclass(frozen=True)
@@ -18,43 +17,21 @@ class Term:
     definition: str
 
 
-TERMS: dict[str, Term] = {
-    "compute": Term("Compute", "#0072B2", "A compute kernel (on a CPU: an operator) runs."),
-    "comm_transfer": Term(
-        "Transfer", "#E69F00", "A collective runs with every member there, and no compute beside it."
-    ),
-    "comm_wait": Term(
-        "Waiting for ranks",
-        "#D55E00",
-        "A collective runs but still waits for a member; no compute beside it.",
-    ),
-    "comm_unmatched": Term(
-        "Communication, unmatched",
-        "#B58B5A",
-        "A collective runs that could not be matched across ranks: waiting or transfer, not known which.",
-    ),
-    "memory": Term("Memory copies", "#CC79A7", "A memcpy or memset runs, and nothing else."),
-    "idle_input": Term(
-        "Idle: input", "#009E73", "Nothing runs; the thread that launches next is inside data loading."
-    ),
-    "idle_sync": Term(
-        "Idle: host blocked",
-        "#F0E442",
-        "Nothing runs; the launching thread was waiting for the device (.item(), synchronize) when it ran dry.",
-    ),
-    "idle_host": Term(
-        "Idle: launched late", "#56B4E9", "Nothing runs; the next kernel was launched after the gap began."
-    ),
-    "idle_dependency": Term(
-        "Idle: dependency",
-        "#7A7A7A",
-        "Nothing runs; the next kernel had been launched and waited for an event or another stream.",
-    ),
-    "idle_gap": Term("Idle: gaps", "#BDBDBD", "Gaps shorter than 1 µs between kernels."),
+_COLOURS = {
+    "compute": "#0072B2",
+    "comm_transfer": "#E69F00",
+    "comm_wait": "#D55E00",
+    "comm_unmatched": "#B58B5A",
+    "memory": "#CC79A7",
+    "idle_input": "#009E73",
+    "idle_sync": "#F0E442",
+    "idle_host": "#56B4E9",
+    "idle_dependency": "#7A7A7A",
+    "idle_gap": "#BDBDBD",
 }
-if tuple(TERMS) != BUCKETS:
-    raise RuntimeError("report/terms.py and the ledger disagree on the buckets")
-
+TERMS: dict[str, Term] = {
+    bucket: Term(words.label, _COLOURS[bucket], words.definition) for bucket, words in BUCKET_WORDS.items()
+}
 TRANSFER = "transfer"  # what the critical path calls a collective with all members there
 KINDS = {"compute": TERMS["compute"], "comm": TERMS["comm_transfer"], "memory": TERMS["memory"]}
 
@@ -64,17 +41,6 @@ def term_of(kind: Any) -> Term:
     key = "comm_transfer" if kind == TRANSFER else str(kind)
     return TERMS.get(key) or Term("Other", "#444444", "")
 
-
-# Why a rank is late [analyses/lateness.py]: (its name in a table, what the rank does).
-CAUSES: dict[str, tuple[str, str]] = {
-    "gpu_compute": ("GPU", "its GPU computes longer"),
-    "host": ("Host", "its host launches later"),
-    "input": ("Input", "it waits longer for its input"),
-    "copy": ("Copies", "it copies longer"),
-    "unknown": ("Unknown", "no single cause explains it"),
-}
-if tuple(CAUSES) != LATENESS_CAUSES:
-    raise RuntimeError("report/terms.py and the lateness disagree on the causes")
 
 COLUMNS: dict[str, str] = {
     "Step": "Device time of one step; on the table the median over the rank's steps.",

@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import ranks_text
+from traceops.core.units import ms_text
 from traceops.measure.ledger import BUCKETS
 from traceops.pipeline.report import Report
 from traceops.render.report.stragglers import (
     STRAGGLERS,
     mean_of_ranks,
-    ms_text,
     straggler_clause,
     stragglers_judged,
     who_text,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traceops.core.units import rate_text
 from traceops.fabric.model import Gpu, Machine, Nic
-from traceops.render.topology.shape import Joined, gbs_text, near_text, pcie_text
+from traceops.render.topology.shape import Joined, near_text, pcie_text
 
 LINE = 17  # px from one line of text to the next
 
@@ -32,7 +33,7 @@ def nic_lines(machine: Machine, nic: Nic, used: bool) -> list[tuple[str, str]]:
     lines = [(nic.label, "who")]
     if nic.name and nic.name != nic.label:
         lines.append((nic.name, ""))
-    about = [nic.kind or "", "" if nic.speed_gbs is None else f"{gbs_text(nic.speed_gbs)} GB/s"]
+    about = [nic.kind or "", "" if nic.speed_gbs is None else f"{rate_text(nic.speed_gbs)} GB/s"]
     lines += [(text, "") for text in (" ".join(filter(None, about)), near_text(machine, nic)) if text]
     if nic.bonded:
         lines.append(("bonded", ""))
@@ -81,14 +82,14 @@ def gpu_title(gpu: Gpu) -> str:
     """What hovering over a GPU shows."""
     about = [gpu.name or "", gpu.bus_id or "", "" if gpu.cpus is None else f"near CPUs {gpu.cpus}"]
     if gpu.nvlinks:
-        each = "" if gpu.nvlink_gbs is None else f" of {gbs_text(gpu.nvlink_gbs)} GB/s one way"
+        each = "" if gpu.nvlink_gbs is None else f" of {rate_text(gpu.nvlink_gbs)} GB/s one way"
         about.append(f"{gpu.nvlinks} NVLinks{each}")
     return "\n".join([gpu.label, *filter(None, about)])
 
 
 def nic_title(nic: Nic) -> str:
     """What hovering over a NIC shows."""
-    speed = "" if nic.speed_gbs is None else f"{gbs_text(nic.speed_gbs)} GB/s one way"
+    speed = "" if nic.speed_gbs is None else f"{rate_text(nic.speed_gbs)} GB/s one way"
     about = [nic.name or "", nic.kind or "", speed, nic.bus_id or "", "bonded" if nic.bonded else ""]
     return "\n".join([nic.label, *filter(None, about)])
 

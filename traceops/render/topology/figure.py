@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from traceops.core.rank_text import ranks_text
+from traceops.core.units import rate_text
 from traceops.fabric.host_names import same_host
 from traceops.fabric.model import Machine, Measured
 from traceops.render.topology.devices import links_missing, links_name
 from traceops.render.topology.drawing import Drawing
 from traceops.render.topology.layout import draw
-from traceops.render.topology.shape import NOT_KNOWN, Joined, Shape, Way, gbs_text, pcie_text, shape_of
+from traceops.render.topology.shape import NOT_KNOWN, Joined, Shape, Way, pcie_text, shape_of
 
 _MOST_DIRECT = 8  # pairs, and ways to be joined, in a description
 
@@ -127,7 +128,7 @@ def _collectives(measured: Sequence[Measured], gpus: int) -> str:
         whole = one.op != "send_recv" and len(one.gpus) == gpus
         if whole and (one.op not in best or one.bytes > best[one.op].bytes):
             best[one.op] = one
-    return ", ".join(f"{op} {gbs_text(one.busbw_gbs)} GB/s" for op, one in best.items())
+    return ", ".join(f"{op} {rate_text(one.busbw_gbs)} GB/s" for op, one in best.items())
 
 
 def count(things: Sequence[object], noun: str) -> str:

@@ -9,6 +9,7 @@ from itertools import combinations
 from statistics import median
 
 from traceops.core.rank_text import ranks_text
+from traceops.core.units import rate_text
 from traceops.doctor.model import Trial
 from traceops.fabric.model import PATH_KINDS, Gpu, Machine, Measured, Nic, Pcie
 from traceops.fabric.nccl import Network
@@ -158,11 +159,6 @@ def pcie_text(pcie: Pcie | None, siblings: Iterable[Pcie | None]) -> tuple[str, 
     return " ".join(part for part in (generation, f"{width} of ×{most}" if narrow else width) if part), narrow
 
 
-def gbs_text(gbs: float) -> str:
-    """'381', '18.4', '0.82': about three digits of GB/s."""
-    return f"{gbs:.0f}" if gbs >= 100 else f"{gbs:.1f}" if gbs >= 10 else f"{gbs:.2g}"
-
-
 def near_text(machine: Machine, nic: Nic) -> str:
     """'PIX to GPU0–1': the GPUs that a NIC is nearest to; empty where no path is known."""
     kinds: dict[str, list[Gpu]] = defaultdict(list)
@@ -199,7 +195,7 @@ class _Speaker:
         bad += ["NCCL takes the network inside the host"] if not linked and _any(hows, "NET") else []
         middle = median(measured.values()) if measured else 0.0
         slow = sorted((gbs, pair) for pair, gbs in measured.items() if gbs < SLOW_PAIR * middle)
-        bad += [f"{one}–{other} only {gbs_text(gbs)} GB/s" for gbs, (one, other) in slow[:_MOST_NAMED]]
+        bad += [f"{one}–{other} only {rate_text(gbs)} GB/s" for gbs, (one, other) in slow[:_MOST_NAMED]]
         return Joined(tuple(pairs), tuple(text for text in texts if text), tuple(bad))
 
     def _kind(self, pair: Pair) -> str:
@@ -260,5 +256,5 @@ def _kind_order(text: str) -> tuple[int, str]:
 def _range(values: Sequence[float]) -> str:
     if not values:
         return ""
-    low, high = gbs_text(min(values)), gbs_text(max(values))
+    low, high = rate_text(min(values)), rate_text(max(values))
     return f"{low} GB/s" if low == high else f"{low}–{high} GB/s"

@@ -1,0 +1,176 @@
+"""Words for what every report speaks of: why a rank is late, and what each part of a step is. Literal maps, no logic.
+
+Reports, rules and comparisons take their words from here, so a cause is called the same wherever it is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CauseWords:
+    """One cause of a rank's lateness.
+
+    label: its name in a table. clause: what the rank does, after a colon or in brackets. subject: how a sentence about
+    rank {} begins. why: in brackets behind a rank, in few words. changed: the same for a rank that was not late before.
+    """
+
+    label: str
+    clause: str
+    subject: str
+    why: str
+    changed: str
+
+
+@dataclass(frozen=True)
+class BucketWords:
+    """One bucket of the step ledger.
+
+    label: in a table or legend. metric: as a metric of a comparison, inside a sentence. definition: one line.
+    longer, shorter: what more and less of it means; {device} stands for CPU or GPU. of_rank, of_several: on the
+    critical path, behind "rank 3's" and before "on ranks 2, 3"; empty where that time is no rank's own.
+    """
+
+    label: str
+    metric: str
+    definition: str
+    longer: str
+    shorter: str
+    of_rank: str = ""
+    of_several: str = ""
+
+
+# The keys are those of traceops.across.lateness.CAUSES.
+CAUSES: Mapping[str, CauseWords] = {
+    "gpu_compute": CauseWords(
+        label="GPU",
+        clause="its GPU computes longer",
+        subject="Rank {}'s GPU computes longer",
+        why="its GPU computes longer",
+        changed="it computes longer",
+    ),
+    "host": CauseWords(
+        label="Host",
+        clause="its host launches later",
+        subject="Rank {}'s host launches late",
+        why="its host launches late",
+        changed="its host launches later",
+    ),
+    "input": CauseWords(
+        label="Input",
+        clause="it waits longer for its input",
+        subject="Rank {}'s input comes late",
+        why="its input comes late",
+        changed="it waits longer for its input",
+    ),
+    "copy": CauseWords(
+        label="Copies",
+        clause="it copies longer",
+        subject="Rank {}'s memory copies take longer",
+        why="its copies take longer",
+        changed="it copies longer",
+    ),
+    "unknown": CauseWords(
+        label="Unknown",
+        clause="no single cause explains it",
+        subject="Rank {} is late",
+        why="no single cause",
+        changed="for no single reason",
+    ),
+}
+
+# The keys and their order are those of traceops.measure.ledger.BUCKETS.
+BUCKETS: Mapping[str, BucketWords] = {
+    "compute": BucketWords(
+        label="Compute",
+        metric="compute",
+        definition="A compute kernel (on a CPU: an operator) runs.",
+        of_rank="computation",
+        of_several="computation",
+        longer="compute grew",
+        shorter="compute shrank",
+    ),
+    "comm_transfer": BucketWords(
+        label="Transfer",
+        metric="exposed transfer",
+        definition="A collective runs with every member there, and no compute beside it.",
+        longer="communication that nothing hides takes longer",
+        shorter="less communication is exposed",
+    ),
+    "comm_wait": BucketWords(
+        label="Waiting for ranks",
+        metric="waiting for ranks",
+        definition="A collective runs but still waits for a member; no compute beside it.",
+        longer="ranks wait longer for each other",
+        shorter="ranks wait less for each other",
+    ),
+    "comm_unmatched": BucketWords(
+        label="Communication, unmatched",
+        metric="communication, unmatched",
+        definition=(
+            "A collective runs that could not be matched across ranks: waiting or transfer, not known which."
+        ),
+        longer="communication, unmatched grew",
+        shorter="communication, unmatched shrank",
+    ),
+    "memory": BucketWords(
+        label="Memory copies",
+        metric="memory copies",
+        definition="A memcpy or memset runs, and nothing else.",
+        of_rank="memory copies",
+        of_several="memory copies",
+        longer="copies take longer",
+        shorter="copies take less",
+    ),
+    "idle_input": BucketWords(
+        label="Idle: input",
+        metric="idle: input",
+        definition="Nothing runs; the thread that launches next is inside data loading.",
+        of_rank="input",
+        of_several="waiting for input",
+        longer="the {device} waits longer for input",
+        shorter="the {device} waits less for input",
+    ),
+    "idle_sync": BucketWords(
+        label="Idle: host blocked",
+        metric="idle: host blocked",
+        definition=(
+            "Nothing runs; the launching thread was waiting for the device (.item(), synchronize) when it ran dry."
+        ),
+        of_rank="host, which blocks on the device",
+        of_several="blocked hosts",
+        longer="the host blocks on the {device} longer",
+        shorter="the host blocks on the {device} less",
+    ),
+    "idle_host": BucketWords(
+        label="Idle: launched late",
+        metric="idle: launched late",
+        definition="Nothing runs; the next kernel was launched after the gap began.",
+        of_rank="host, which launches late",
+        of_several="late launches",
+        longer="the host launches later, the {device} starves",
+        shorter="the host launches earlier",
+    ),
+    "idle_dependency": BucketWords(
+        label="Idle: dependency",
+        metric="idle: dependency",
+        definition=(
+            "Nothing runs; the next kernel had been launched and waited for an event or another stream."
+        ),
+        of_rank="dependencies between streams",
+        of_several="dependencies between streams",
+        longer="idle: dependency grew",
+        shorter="idle: dependency shrank",
+    ),
+    "idle_gap": BucketWords(
+        label="Idle: gaps",
+        metric="idle: gaps",
+        definition="Gaps shorter than 1 µs between kernels.",
+        of_rank="gaps between kernels",
+        of_several="gaps between kernels",
+        longer="idle: gaps grew",
+        shorter="idle: gaps shrank",
+    ),
+}
