@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
@@ -22,10 +21,10 @@ from traceops.compare.sentence import sentence, values_text
 from traceops.compare.statistics import LEAST_PAIRS, taken_in_turn
 from traceops.compare.unchanged import unchanged
 from traceops.core.errors import UsageError
-from traceops.core.findings import Check, Evidence, Finding
+from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import who
 from traceops.measure.ledger import BUCKETS
-from traceops.rules.regression import REGRESSED
+from traceops.rules.regression import check_regressions, regression
 
 _LARGE_PCT = 20.0  # of the step
 
@@ -64,11 +63,14 @@ def compare(
     )
     profiled = metric_of(rows, "profiled_step_time")
     changes = find_changes(base, head, (profiled.base if profiled else None) or 1.0)
-    regressed = [row.metric for row in rows if row.outcome == "regression"]
+    worse = [row for row in rows if row.outcome == "regression"]
     ledger = ledger_of(rows, BUCKETS, "CPU" if device == "cpu" else "GPU")
     explanations = (
-        explain(ledger, changes, base, head, _wanted_ms(rows), regressed) if ledger is not None else ()
+        explain(ledger, changes, base, head, _wanted_ms(rows), [row.metric for row in worse])
+        if ledger is not None
+        else ()
     )
+    because = explanations[0].text if explanations else ""
     verdict = overall(rows)
     new, gone = _findings_of(base, head)
     notes = [_step_time_from(base, head)]
@@ -88,8 +90,8 @@ def compare(
         outliers=(*outlier_steps("base", base), *outlier_steps("head", head)),
         new_findings=new,
         gone_findings=gone,
-        findings=tuple(_regression(row, explanations) for row in rows if row.outcome == "regression"),
-        checks=(_check(rows, verdict),),
+        findings=tuple(regression(row, values_text(row), because) for row in worse),
+        checks=(check_regressions(worse, _undecided(rows, verdict)),),
         refusals=tuple(reasons),
         warnings=(
             *cut_off,
@@ -220,30 +222,8 @@ def _evidence(raw: dict[str, Any]) -> Evidence:
     )
 
 
-def _regression(row: MetricChange, explanations: Sequence[Any]) -> Finding:
-    """TO-R001 for one metric."""
-    pct = row.change_pct
-    sure = row.p is None or (row.p < 0.01 and row.low_pct is not None)
-    because = f" {explanations[0].text[:1].upper()}{explanations[0].text[1:]}." if explanations else ""
-    value = None if pct is None or not math.isfinite(pct) else round(pct, 3)
-    return REGRESSED.finding(
-        "error",
-        "high" if sure else "medium",
-        f"{row.label}: {values_text(row)}.{because}",
-        evidence=[
-            Evidence(f"{row.metric}_change", value, "%", row.threshold_pct),
-            Evidence(row.metric, row.head, row.unit, peers=row.base),
-            *([Evidence("p", round(row.p, 6), "")] if row.p is not None else []),
-        ],
-        impact_ms=row.change if row.unit == "ms" else None,
-    )
-
-
-def _check(rows: Sequence[MetricChange], verdict: str) -> Check:
-    regressed = [row.label for row in rows if row.outcome == "regression"]
-    if regressed:
-        return Check(REGRESSED.id, "fired", ", ".join(regressed))
+def _undecided(rows: Sequence[MetricChange], verdict: str) -> str | None:
+    if verdict != "inconclusive":
+        return None
     step = metric_of(rows, "step_time")
-    if verdict == "inconclusive":
-        return Check(REGRESSED.id, "not_evaluated", f"step time: {step.reason if step else 'not known'}")
-    return Check(REGRESSED.id, "clear", "no gated metric is worse beyond its threshold and beyond noise")
+    return step.reason if step else "not known"

@@ -6,6 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from traceops.core.findings import Finding
+from traceops.core.rule import Rule
+from traceops.rules import stragglers
+from traceops.rules.bandwidth import LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS
+from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
+from traceops.rules.overlap import EXPOSED, LATE_START, SMALL_COLLECTIVES
+from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
 
 
 @dataclass(frozen=True)
@@ -15,22 +21,23 @@ class Explains:
     `same_ranks`: only where the explained finding names no other ranks.
     """
 
-    rule: str
+    rule: Rule
     cause: str | None
-    explained: tuple[str, ...]
+    explained: tuple[Rule, ...]
     same_ranks: bool
 
 
 EXPLAINS: tuple[Explains, ...] = (
-    Explains("TO-S001", "input", ("TO-I001", "TO-I002"), True),
-    Explains("TO-S001", "host", ("TO-I001", "TO-I003"), True),
-    Explains("TO-S002", "input", ("TO-I001", "TO-I002"), True),
-    Explains("TO-S002", "host", ("TO-I001", "TO-I003"), True),
-    Explains("TO-C002", None, ("TO-C001", "TO-O001"), False),
-    Explains("TO-C001", None, ("TO-O001", "TO-O003"), False),
-    Explains("TO-O003", None, ("TO-O001",), False),
-    Explains("TO-O002", None, ("TO-O001",), False),
+    Explains(PERSISTENTLY_LATE, "input", (HOST_BOUND, INPUT_BOUND), True),
+    Explains(PERSISTENTLY_LATE, "host", (HOST_BOUND, BLOCKED_ON_DEVICE), True),
+    Explains(SOMETIMES_LATE, "input", (HOST_BOUND, INPUT_BOUND), True),
+    Explains(SOMETIMES_LATE, "host", (HOST_BOUND, BLOCKED_ON_DEVICE), True),
+    Explains(SLOWER_THAN_SIBLINGS, None, (LOW_BANDWIDTH, EXPOSED), False),
+    Explains(LOW_BANDWIDTH, None, (EXPOSED, LATE_START), False),
+    Explains(LATE_START, None, (EXPOSED,), False),
+    Explains(SMALL_COLLECTIVES, None, (EXPOSED,), False),
 )
+_LATE = {rule.id for rule in stragglers.RULES}
 
 
 def merge_overlapping(findings: Sequence[Finding]) -> list[Finding]:
@@ -39,7 +46,7 @@ def merge_overlapping(findings: Sequence[Finding]) -> list[Finding]:
     for found in findings:
         by = next((other for other in findings if other is not found and _explains(other, found)), None)
         if by is not None:
-            who = f" (rank {by.ranks[0]})" if by.rule.startswith("TO-S") and len(by.ranks) == 1 else ""
+            who = f" (rank {by.ranks[0]})" if by.rule in _LATE and len(by.ranks) == 1 else ""
             found = replace(found, severity="info", message=f"{found.message} {by.rule}{who} explains it.")
         merged.append(found)
     return merged
@@ -49,9 +56,9 @@ def _explains(other: Finding, found: Finding) -> bool:
     if other.severity == "info":
         return False
     return any(
-        rule.rule == other.rule
-        and rule.cause in (None, other.cause)
-        and found.rule in rule.explained
-        and (not rule.same_ranks or set(found.ranks) <= set(other.ranks))
-        for rule in EXPLAINS
+        known.rule.id == other.rule
+        and known.cause in (None, other.cause)
+        and found.rule in {rule.id for rule in known.explained}
+        and (not known.same_ranks or set(found.ranks) <= set(other.ranks))
+        for known in EXPLAINS
     )

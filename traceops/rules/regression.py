@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from traceops.core.findings import Check, Evidence, Finding
 from traceops.core.rule import JudgedBy, Rule
 
 REGRESSED = Rule(
@@ -18,3 +23,57 @@ REGRESSED = Rule(
     judged_by=JudgedBy.COMPARE,
 )
 RULES = (REGRESSED,)
+
+_SURE = 0.01  # p below which a change is certain
+
+
+class Metric(Protocol):
+    """What the rule reads of a metric that was compared [traceops.compare.model.MetricChange]."""
+
+    @property
+    def metric(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def base(self) -> float | None: ...
+    @property
+    def head(self) -> float | None: ...
+    @property
+    def change(self) -> float | None: ...
+    @property
+    def change_pct(self) -> float | None: ...
+    @property
+    def low_pct(self) -> float | None: ...
+    @property
+    def p(self) -> float | None: ...
+    @property
+    def threshold_pct(self) -> float | None: ...
+
+
+def regression(row: Metric, values: str, because: str) -> Finding:
+    """TO-R001 for one metric. values: both sides' in words; because: what explains it best, empty if nothing does."""
+    pct = row.change_pct
+    sure = row.p is None or (row.p < _SURE and row.low_pct is not None)
+    value = None if pct is None or not math.isfinite(pct) else round(pct, 3)
+    return REGRESSED.finding(
+        "error",
+        "high" if sure else "medium",
+        f"{row.label}: {values}." + (f" {because[:1].upper()}{because[1:]}." if because else ""),
+        [
+            Evidence(f"{row.metric}_change", value, "%", row.threshold_pct),
+            Evidence(row.metric, row.head, row.unit, peers=row.base),
+            *([Evidence("p", round(row.p, 6), "")] if row.p is not None else []),
+        ],
+        impact_ms=row.change if row.unit == "ms" else None,
+    )
+
+
+def check_regressions(regressed: Sequence[Metric], undecided: str | None) -> Check:
+    """Whether TO-R001 fired. undecided: why the comparison could not tell, None where it could."""
+    if regressed:
+        return Check(REGRESSED.id, "fired", ", ".join(row.label for row in regressed))
+    if undecided is not None:
+        return Check(REGRESSED.id, "not_evaluated", f"step time: {undecided}")
+    return Check(REGRESSED.id, "clear", "no gated metric is worse beyond its threshold and beyond noise")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.cross_rank import CrossRank
+from traceops.across.grown import grown
 from traceops.across.lateness import CAUSES
 from traceops.across.stragglers import LEAST_SHARE, Straggler
 from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
@@ -95,10 +96,8 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
     if run.stragglers.alone is not None:
         why = f"the others wait most for rank {run.stragglers.alone}, and no other rank runs its program"
         return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
-    persistent: list[Finding] = []
-    sometimes: list[Finding] = []
-    left_out: list[str] = []
-    too_few = ""
+    persistent, sometimes = list[Finding](), list[Finding]()
+    left_out, too_few = list[str](), ""
     step, seen = float(run.stragglers.step_ns.mean()), _seen_waiting(run)
     for straggler in run.stragglers.found:
         saved = float(straggler.saved.mean())
@@ -244,8 +243,7 @@ def _waits(run: CrossRank, straggler: Straggler) -> str:
     assert run.stragglers is not None
     if waiting < _VISIBLE * float(straggler.saved.mean()) / 1e6 and len(run.stragglers.found) == 1:
         return "It delays transfers, which the others partly hide behind their own work."
-    others = len(run.ranks) - 1
-    wait = "The other rank waits" if others == 1 else f"The other {others} ranks wait"
+    wait = "The other rank waits" if len(run.ranks) == 2 else f"The other {len(run.ranks) - 1} ranks wait"
     return f"{wait} {waiting:.2f} ms a step for it."
 
 
@@ -258,7 +256,7 @@ def _evidence(run: CrossRank, straggler: Straggler, step: float, saved: float) -
     rank = straggler.rank
     total = sum(straggler.caused.values()) or 1.0
     split = " / ".join(f"{100 * straggler.caused[cause] / total:.0f}" for cause in CAUSES)
-    evidence = [
+    return [
         Evidence(
             "saved at its peers' pace", round(saved / 1e6, 3), "ms/step", round(step / 1e6 * 0.1, 3), rank
         ),
@@ -268,44 +266,13 @@ def _evidence(run: CrossRank, straggler: Straggler, step: float, saved: float) -
         Evidence(f"cause ({' / '.join(CAUSES)})", split, "%", rank=rank),
         Evidence("late steps", f"{len(straggler.late_steps)} of {len(straggler.saved)}", rank=rank),
         Evidence("chance", round(straggler.chance, 4), "probability", _CHANCE, rank),
+        *(
+            Evidence(
+                f"grew: {one.name}", round(one.ms, 3), "ms/step", rank=rank, peers=round(one.peers_ms, 3)
+            )
+            for one in grown(run, rank, straggler.cause)
+        ),
     ]
-    return evidence + grown(run, rank, straggler.cause)
-
-
-def grown(run: CrossRank, rank: int, cause: str) -> list[Evidence]:
-    """What took longer on this rank than on its median peer: kernels for the GPU, regions for the host."""
-    assert run.graph is not None
-    by_rank = {times.summary.rank: times for times in run.ranks}
-    peers = [by_rank[peer] for peer in run.graph.peers(rank)]
-    spend = (
-        _kernel_ms if cause in ("gpu_compute", "copy") else _region_ms if cause in ("host", "input") else None
-    )
-    if spend is None or not peers:
-        return []
-    own, others = spend(by_rank[rank]), [spend(peer) for peer in peers]
-    more = {
-        name: (ms, usual)
-        for name, ms in own.items()
-        if (usual := float(np.median([other.get(name, 0.0) for other in others]))) < ms
-    }
-    most = sorted(more, key=lambda name: more[name][1] - more[name][0])[:3]
-    return [
-        Evidence(
-            f"grew: {name}", round(more[name][0], 3), "ms/step", rank=rank, peers=round(more[name][1], 3)
-        )
-        for name in most
-        if more[name][0] - more[name][1] > 0.01
-    ]
-
-
-def _kernel_ms(times: RankTimes) -> Mapping[str, float]:
-    steps = max(len(times.duration), 1)
-    return {k.name: k.total_us / 1e3 / steps for k in times.summary.kernels if k.kind != "comm"}
-
-
-def _region_ms(times: RankTimes) -> Mapping[str, float]:
-    steps = max(len(times.duration), 1)
-    return {name: ms / steps for name, ms in times.summary.host.regions}
 
 
 def _steps(steps: Sequence[int]) -> str:
