@@ -36,7 +36,8 @@ class Rule:
     """A documented rule. `id` is a contract: it never changes its meaning.
 
     `fires` says when, `advice` what to do about it; `by_cause` is the advice for findings with that cause, in
-    place of `advice`.
+    place of `advice`. `loses` is what one rank and what several do meanwhile, where a finding costs time of the step:
+    'waits for input for' makes 'rank 3 waits for input for 9 ms'.
     """
 
     id: str
@@ -44,6 +45,7 @@ class Rule:
     fires: str = ""
     advice: str = ""
     by_cause: tuple[tuple[str, str], ...] = ()
+    loses: tuple[str, str] | None = None
     judged_by: JudgedBy = JudgedBy.ANALYZE
 
     def advice_for(self, cause: str | None) -> str:

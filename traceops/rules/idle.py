@@ -25,6 +25,7 @@ HOST_BOUND = Rule(
         "Give the GPU more work per launch: a larger batch, torch.compile or CUDA graphs, fused optimizers "
         "(fused=True); look for Python work in the step, and for too few CPU cores per rank."
     ),
+    loses=("has nothing to run because the host launches too late for", "have nothing to run for up to"),
 )
 
 INPUT_BOUND = Rule(
@@ -38,6 +39,7 @@ INPUT_BOUND = Rule(
         "Load ahead of need: more DataLoader workers (num_workers), prefetch_factor, pin_memory with "
         "non_blocking copies, cheaper transforms, data nearer to the node."
     ),
+    loses=("waits for input for", "wait for input for up to"),
 )
 
 BLOCKED_ON_DEVICE = Rule(
@@ -50,6 +52,10 @@ BLOCKED_ON_DEVICE = Rule(
     advice=(
         "Keep values on the device: no .item(), .cpu(), print or `if tensor` in the step; log every N steps; "
         "use non_blocking=True and torch.where."
+    ),
+    loses=(
+        "runs dry while the host blocks on the device for",
+        "run dry while the host blocks on the device for up to",
     ),
 )
 RULES = (HOST_BOUND, INPUT_BOUND, BLOCKED_ON_DEVICE)

@@ -22,26 +22,35 @@ from traceops.rules.inputs import Inputs
 
 @dataclass(frozen=True)
 class Family:
-    """Rules about one thing. judge: gives a verdict for each of them on a run; None where no run alone is judged."""
+    """Rules about one thing, whose ids begin with `prefix`. about: names it in a sentence.
+
+    judge: gives a verdict for each of them on a run; None where no run alone is judged.
+    """
 
     prefix: str
+    about: str
     rules: tuple[Rule, ...]
     judge: Callable[[Inputs], list[Verdict]] | None = None
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("TO-V", validity.RULES, validity.judge),
-    Family("TO-S", stragglers.RULES, stragglers.judge),
-    Family("TO-O", overlap.RULES, overlap.judge),
-    Family("TO-I", idle.RULES, idle.judge),
-    Family("TO-C", bandwidth.RULES, bandwidth.judge),
-    Family("TO-P", fabric.RULES, fabric.judge),
-    Family("TO-H", hangs.RULES, hangs.judge),
-    Family("TO-M", memory.RULES),
-    Family("TO-R", regression.RULES),
+    Family("TO-V", "validity of the capture", validity.RULES, validity.judge),
+    Family("TO-S", "stragglers", stragglers.RULES, stragglers.judge),
+    Family("TO-O", "overlap", overlap.RULES, overlap.judge),
+    Family("TO-I", "idle GPUs", idle.RULES, idle.judge),
+    Family("TO-C", "bandwidth", bandwidth.RULES, bandwidth.judge),
+    Family("TO-P", "topology", fabric.RULES, fabric.judge),
+    Family("TO-H", "hangs", hangs.RULES, hangs.judge),
+    Family("TO-M", "memory", memory.RULES),
+    Family("TO-R", "regressions", regression.RULES),
 )
 RULES: tuple[Rule, ...] = tuple(rule for family in FAMILIES for rule in family.rules)
 BY_ID: dict[str, Rule] = {rule.id: rule for rule in RULES}
+
+
+def family_of(rule: str) -> Family | None:
+    """The family that a rule's id belongs to; None for an id of another version."""
+    return next((family for family in FAMILIES if rule.startswith(family.prefix)), None)
 
 
 def judge(inputs: Inputs) -> list[Verdict]:

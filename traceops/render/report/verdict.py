@@ -20,32 +20,15 @@ from traceops.render.report.stragglers import (
     stragglers_judged,
     who_text,
 )
+from traceops.rules import hangs
+from traceops.rules.overlap import EXPOSED
+from traceops.rules.registry import BY_ID, Family, family_of
+from traceops.rules.validity import MISSING_RANKS
 
 Level = Literal["error", "warning", "info", "clear"]
 
 WAIT_INFO_PCT = 10.0  # of the step, median over ranks: the bounds a straggler is judged by [docs/metrics.md]
 WAIT_WARNING_PCT = 20.0
-
-_FAMILIES = {
-    "V": "validity of the capture",
-    "S": "stragglers",
-    "O": "overlap",
-    "I": "idle GPUs",
-    "C": "bandwidth",
-    "P": "topology",
-    "H": "hangs",
-    "M": "memory",
-    "R": "regressions",
-}
-# What a rank does, for the findings whose cost is time of the step: (one rank, several ranks).
-_LOSES = {
-    "TO-I001": ("has nothing to run because the host launches too late for", "have nothing to run for up to"),
-    "TO-I002": ("waits for input for", "wait for input for up to"),
-    "TO-I003": (
-        "runs dry while the host blocks on the device for",
-        "run dry while the host blocks on the device for up to",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -67,7 +50,7 @@ def verdict(report: Report) -> Verdict:
     if report.hang is not None and report.hang.roots:
         from traceops.render.hang.text import hang_level, hang_sentence
 
-        others = sum(not finding.rule.startswith("TO-H") for finding in report.findings)
+        others = sum(finding.rule not in hangs.BY_ID for finding in report.findings)
         more = f" {others} more finding{'s' if others > 1 else ''} below." if others else ""
         return Verdict(hang_level(report.hang), f"{hang_sentence(report.hang)}{more}")
     serious = [f for f in report.findings if f.severity != "info"]
@@ -147,23 +130,25 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
     if finding.rule in STRAGGLERS:
         return straggler_clause(report, finding)
     missing = report.run.get("ranks_missing")
-    if finding.rule == "TO-V001" and missing:
+    if finding.rule == MISSING_RANKS.id and missing:
         world = report.run.get("world_size")
         verb = "ranks has" if len(missing) == 1 else "ranks have"
         return (
             f"{len(missing)} of {world} {verb} no trace ({ranks_text(missing, 4)}), so nothing is known of them",
             1,
         )
-    if finding.impact_ms is None or not finding.ranks or finding.rule not in (*_LOSES, "TO-O001"):
+    rule = BY_ID.get(finding.rule)
+    loses = rule.loses if rule else None
+    if finding.impact_ms is None or not finding.ranks or (loses is None and rule is not EXPOSED):
         return finding.message.rstrip("."), 1
     worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])
-    if finding.rule == "TO-O001":
+    if loses is None:
         step = _of_step(finding, mean_of_ranks(report))
         return (
             f"Ranks exchange data for {ms_text(_lost_ms(finding))} ms{step} with no computation to hide it",
             1,
         )
-    one, several = _LOSES[finding.rule]
+    one, several = loses
     step = _of_step(finding, _mean_step(report.steps, worst))
     who, verb = who_text(finding.ranks, len(report.ranks)), one if len(finding.ranks) == 1 else several
     return f"{who} {verb} {ms_text(_lost_ms(finding))} ms{step}", 1
@@ -208,14 +193,14 @@ def _unjudged_text(report: Report) -> str:
 
 def not_evaluated(checks: Sequence[Check]) -> list[str]:
     """What nobody judged: a family of rules by its name if none of it was judged, else the rules' ids."""
-    families: dict[str, list[Check]] = defaultdict(list)
+    families: dict[Family | None, list[Check]] = defaultdict(list)
     for check in checks:
-        families[check.rule[3:4]].append(check)
+        families[family_of(check.rule)].append(check)
     named: list[str] = []
     for family, members in families.items():
         skipped = [check.rule for check in members if check.status == "not_evaluated"]
-        if len(skipped) == len(members) and family in _FAMILIES:
-            named.append(_FAMILIES[family])
+        if len(skipped) == len(members) and family is not None:
+            named.append(family.about)
         else:
             named += skipped
     return named
