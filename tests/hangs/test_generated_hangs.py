@@ -95,10 +95,10 @@ def check_named(job: Job, fault: Fault, folder: Path) -> None:
     members = tuple(sorted(step.ranks))
     ranks = members if kind == "network" else (fault.rank,)
     assert [(root.rule, root.ranks) for root in found.roots] == [(RULES[kind], ranks)]
-    rows = {row["rank"]: row for row in found.ranks}
-    assert all(rows[rank]["state"] == "root" for rank in ranks)
+    rows = {row.rank: row for row in found.ranks}
+    assert all(rows[rank].state == "root" for rank in ranks)
     pending = {rank for (rank, _), now in job.state.items() if now != "completed"}
-    assert {rank for rank, row in rows.items() if row["state"] == "waiting"} == pending - set(ranks)
+    assert {rank for rank, row in rows.items() if row.state == "waiting"} == pending - set(ranks)
 
 
 # Where the unfinished operations alone are dumped, the status of a group counts its last messages or its collectives,

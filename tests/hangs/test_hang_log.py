@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from traceops.core.errors import InputError
-from traceops.hangs.model import GroupStatus
+from traceops.hangs.evidence import GroupStatus
 from traceops.hangs.readers.hang_log import read_log, records_from_log
 
 DATA = Path(__file__).parents[1] / "data" / "hang_logs"

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from traceops.core.errors import InputError
-from traceops.hangs.doing import doing, is_own
-from traceops.hangs.model import Frame, ThreadStack
+from traceops.hangs.evidence import Frame, ThreadStack
 from traceops.hangs.readers.stacks import read_stacks, sniff
+from traceops.hangs.stack_activity import is_own, stack_activity
+from traceops.hangs.words import activity_text
 
 DATA = Path(__file__).parents[1] / "data" / "hang_logs"
 STACKS = sorted(path.name for path in (DATA / "stacks").iterdir())
@@ -86,9 +87,9 @@ def test_two_threads(name):
         ("sleep_1", "user", "in step (stuck.py:18)"),
     ],
 )
-def test_doing(writer, case, kind, text):
-    told = doing(main_of(f"{writer}_{case}.txt"))
-    assert (told.kind, told.text) == (kind, text)
+def test_stack_activity(writer, case, kind, text):
+    told = stack_activity(main_of(f"{writer}_{case}.txt"))
+    assert (told.kind, activity_text(told)) == (kind, text)
     assert told.where.file.endswith("stuck.py")
 
 
@@ -103,9 +104,9 @@ def test_doing(writer, case, kind, text):
 def test_compiled_code_tells_more(case, kind, function):
     main = main_of(f"pyspy_native_{case}.txt")
     assert not main.native
-    told = doing(main)
+    told = stack_activity(main)
     assert told.kind == kind
-    assert function is None or function in told.text
+    assert function is None or function in activity_text(told)
 
 
 SITE = "/opt/torch/lib/python3.12/site-packages"
@@ -146,22 +147,22 @@ OWN = Frame("step", "/home/user/train.py", 128)
         ([("forward", f"{SITE}/transformers/modeling.py")], "library", "in forward (modeling.py:1)"),
     ],
 )  # fmt: skip
-def test_doing_by_function_and_file(frames, kind, text):
+def test_stack_activity_by_function_and_file(frames, kind, text):
     above = [Frame(function, file, 1) for function, file in frames]
-    told = doing(ThreadStack(True, (*above, OWN)))
-    assert (told.kind, told.text) == (kind, f"{text}, called from step (train.py:128)")
+    told = stack_activity(ThreadStack(True, (*above, OWN)))
+    assert (told.kind, activity_text(told)) == (kind, f"{text}, called from step (train.py:128)")
     assert told.where == OWN
 
 
 def test_nothing_of_the_user_s_own_on_the_stack():
     package = Frame("train", f"{SITE}/transformers/trainer.py", 7)
-    told = doing(
+    told = stack_activity(
         ThreadStack(True, (Frame("all_reduce", f"{SITE}/torch/distributed/distributed_c10d.py", 1), package))
     )
     assert (told.kind, told.where) == ("collective", package)
-    assert doing(ThreadStack(True, ())).kind == "unknown"
-    assert doing(ThreadStack(True, (Frame("poll", "libc.so.6"),))).kind == "library"
-    assert doing(ThreadStack(True, (Frame("0x12", ""),))).kind == "unknown"
+    assert stack_activity(ThreadStack(True, ())).kind == "unknown"
+    assert stack_activity(ThreadStack(True, (Frame("poll", "libc.so.6"),))).kind == "library"
+    assert stack_activity(ThreadStack(True, (Frame("0x12", ""),))).kind == "unknown"
 
 
 @pytest.mark.parametrize(

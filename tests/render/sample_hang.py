@@ -5,53 +5,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from traceops.hangs.model import (
-    Diagnosis,
-    Evidence,
+from traceops.hangs.evidence import (
     Frame,
     GroupStatus,
+    HangEvidence,
     LogEvent,
     Operation,
     RankProcess,
     RankRecord,
     RankStacks,
     RecordedGroup,
-    Root,
     Stall,
     ThreadStack,
-    Wait,
 )
+from traceops.hangs.model import Diagnosis, RankState, RankStatus, Root, Wait, WaitReason
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028\x1b[31m'\"&<b>"
 LOADING = "sleeping in load_batch (data.py:31)"
 
 
-def row(rank: int, state: str, **known: Any) -> dict[str, Any]:
-    """A row of `Diagnosis.ranks`; what is not given is not known."""
-    keys = ("host", "step", "group", "op", "sequence", "op_state", "bytes", "where", "doing", "exit_code")
-    empty: dict[str, Any] = {"rank": rank, "state": state, **dict.fromkeys(keys)}
-    return {**empty, "waits_for": [], "pending": 0, "sources": ["flight recorder"], **known}
-
-
-def waiting(
-    rank: int, on: Sequence[int], group: str, sequence: int = 64, state: str = "waiting", **known: Any
-) -> dict[str, Any]:
-    """The row of a rank that waits in an all_reduce of 4.2 MB."""
-    common = {"op": "all_reduce", "op_state": "started", "bytes": 4_194_304, "where": "train.py:128"}
-    return row(rank, state, **{**common, "group": group, "sequence": sequence, "waits_for": list(on),
-                                   "pending": 1, "step": 12, **known})  # fmt: skip
-
-
-def edges(rows: Sequence[dict[str, Any]], why: str = "has not entered it") -> tuple[Wait, ...]:
-    """The waits that rows tell of."""
-    return tuple(
-        Wait(row["rank"], on, why, row["group"], row["op"], row["sequence"])
-        for row in rows
-        for on in row["waits_for"]
+def row(rank: int, state: RankState, **known: Any) -> RankStatus:
+    """The status of a rank; what is not given is not known."""
+    return RankStatus(
+        **{"rank": rank, "state": state, "pending": 0, "sources": ("flight recorder",), **known}
     )
 
 
-def evidence(ranks: int, **known: Any) -> Evidence:
+def waiting(
+    rank: int, on: Sequence[int], group: str, sequence: int = 64, state: RankState = "waiting", **known: Any
+) -> RankStatus:
+    """The status of a rank that waits in an all_reduce of 4.2 MB."""
+    common = {"op": "all_reduce", "op_state": "started", "bytes": 4_194_304, "where": "train.py:128"}
+    return row(rank, state, **{**common, "group": group, "sequence": sequence, "waits_for": tuple(on),
+                               "pending": 1, "step": 12, **known})  # fmt: skip
+
+
+def edges(rows: Sequence[RankStatus], reason: WaitReason = "not_called") -> tuple[Wait, ...]:
+    """The waits that rows tell of."""
+    return tuple(
+        Wait(row.rank, on, reason, row.group, row.op, row.sequence) for row in rows for on in row.waits_for
+    )
+
+
+def evidence(ranks: int, **known: Any) -> HangEvidence:
     """Evidence with a dump of each rank and nothing else."""
     group = RecordedGroup("0", "default_pg", tuple(range(ranks)))
     operation = Operation(64, "0", "all_reduce", 64, sizes_in=((1048576,),), dtypes_in=("Float",))
@@ -70,7 +66,7 @@ def evidence(ranks: int, **known: Any) -> Evidence:
         "root": "run", "name": "hang", "world_size": ranks, "records": records, "stacks": {}, "processes": {},
         "files": files,
     }  # fmt: skip
-    return Evidence(**{**defaults, **known})
+    return HangEvidence(**{**defaults, **known})
 
 
 def skipped(ranks: int = 4, culprit: int = 3, text: str = "") -> Diagnosis:
@@ -88,8 +84,9 @@ def skipped(ranks: int = 4, culprit: int = 3, text: str = "") -> Diagnosis:
         rule="TO-H001",
         ranks=(culprit,),
         confidence="high",
-        message=f"Rank {culprit} never entered all_reduce #64 of default_pg (4.2 MB, train.py:128); "
-        f"ranks {others[0]}–{others[-1]} wait for it. It is {LOADING}.{text}",
+        statement=f"Rank {culprit} never entered all_reduce #64 of default_pg (4.2 MB, train.py:128){text}; "
+        f"ranks {others[0]}–{others[-1]} wait for it",
+        tells_waiting=True,
         waiting=others,
         cause="host",
         group="default_pg",
@@ -115,7 +112,7 @@ def skipped(ranks: int = 4, culprit: int = 3, text: str = "") -> Diagnosis:
             problems=((f"run/evidence/dump_x{text}", f"it is empty{text}"),),
         ),
         roots=(root,),
-        ranks=tuple(sorted(rows, key=lambda row: int(row["rank"]))),
+        ranks=tuple(sorted(rows, key=lambda row: row.rank)),
         notes=(f"a note{text}",),
         waits=edges(rows),
         not_evaluated={"TO-H005": f"steps had been finished{text}"},
@@ -133,15 +130,15 @@ def two_roots() -> Diagnosis:
         *(waiting(rank, [rank - 1], "pp", 13, op="recv", where="pipe.py:52") for rank in (3, 7, 11, 15)),
     ]
     roots = (
-        Root("TO-H004", (14,), "high", "Rank 14 died (137, SIGKILL); ranks 2, 3, 6, 7, 10, 11, 15 wait for it.",
-             waiting=(2, 3, 6, 7, 10, 11, 15), op="all_reduce", sequence=31, group="replicate_2",
+        Root("TO-H004", (14,), "high", "Rank 14 died (137, SIGKILL); ranks 2, 3, 6, 7, 10, 11, 15 wait for it",
+             tells_waiting=True, waiting=(2, 3, 6, 7, 10, 11, 15), op="all_reduce", sequence=31, group="replicate_2",
              evidence=(("exit code of rank 14", "137 (SIGKILL)"),)),
-        Root("TO-H001", (5,), "medium", "Rank 5 never entered all_reduce #31 of replicate_1.",
+        Root("TO-H001", (5,), "medium", "Rank 5 never entered all_reduce #31 of replicate_1",
              waiting=(0, 1, 4, 8, 9, 12, 13), cause="host", op="all_reduce", sequence=31, group="replicate_1",
              group_ranks=(1, 5, 9, 13), doing="in forward (model.py:77)",
              evidence=(("last enqueued by rank 5", "#30 of replicate_1"),)),
     )  # fmt: skip
-    ordered = tuple(sorted(rows, key=lambda row: int(row["rank"])))
+    ordered = tuple(sorted(rows, key=lambda row: row.rank))
     return Diagnosis(evidence(16), roots, ordered, edges(ordered))
 
 
@@ -151,18 +148,18 @@ def mismatch() -> Diagnosis:
     rows.append(waiting(2, [0, 1, 3], "default_pg", op="_all_gather_base", state="root", where="eval.py:9"))
     root = Root("TO-H002", (2,), "high",
                 "Rank 2 called _all_gather_base #64 of default_pg (eval.py:9) where ranks 0, 1, 3 called all_reduce "
-                "(train.py:128).", waiting=(0, 1, 3), group="default_pg", op="_all_gather_base", sequence=64,
+                "(train.py:128)", waiting=(0, 1, 3), group="default_pg", op="_all_gather_base", sequence=64,
                 where="eval.py:9", evidence=(("operation #64 of rank 2", "_all_gather_base"),
                                              ("operation #64 of ranks 0, 1, 3", "all_reduce")))  # fmt: skip
-    ordered = tuple(sorted(rows, key=lambda row: int(row["rank"])))
-    return Diagnosis(evidence(4), (root,), ordered, edges(ordered, "called another operation"))
+    ordered = tuple(sorted(rows, key=lambda row: row.rank))
+    return Diagnosis(evidence(4), (root,), ordered, edges(ordered))
 
 
 def dead_with_log() -> Diagnosis:
     """A log alone says that rank 3 exited with 17; nothing is known of the others."""
-    rows = [row(rank, "absent", sources=[]) for rank in range(3)]
-    rows.append(row(3, "dead", exit_code=17, sources=["log"]))
-    root = Root("TO-H004", (3,), "medium", "Rank 3 died with exit code 17.",
+    rows = [row(rank, "absent", sources=()) for rank in range(3)]
+    rows.append(row(3, "dead", exit_code=17, sources=("log",)))
+    root = Root("TO-H004", (3,), "medium", "Rank 3 died with exit code 17",
                 evidence=(("log.txt:12", "failed (exitcode: 17) local_rank: 3"),))  # fmt: skip
     event = LogEvent("exit", None, "log.txt", 12, "failed (exitcode: 17)", accused=(3,), exit_code=17)
     held = evidence(4, records={}, log=(event,), files=("log.txt",))
@@ -173,7 +170,7 @@ def nobody_waits(ranks: int = 4, dumps: int = 4) -> Diagnosis:
     """Dumps of `dumps` of `ranks` ranks, without a pending operation."""
     held = evidence(ranks)
     records = {rank: record for rank, record in held.records.items() if rank < dumps}
-    rows = [row(rank, "idle" if rank in records else "absent", sources=["flight recorder"] if rank in records else [])
+    rows = [row(rank, "idle" if rank in records else "absent", sources=("flight recorder",) if rank in records else ())
             for rank in range(ranks)]  # fmt: skip
     files = tuple(record.path for record in records.values())
     return Diagnosis(evidence(ranks, records=records, files=files), (), tuple(rows), (),
@@ -197,7 +194,7 @@ def many(ranks: int = 512, group_size: int = 8) -> Diagnosis:
                 waiting(rank, [peer], f"shard_{shard}", 1801, op="_all_gather_base", where="fsdp.py:12")
             )
     waits = tuple(rank for rank in range(ranks) if rank != culprit)
-    root = Root("TO-H001", (culprit,), "high", f"Rank {culprit} never entered all_reduce #900 of replicate_{own}.",
+    root = Root("TO-H001", (culprit,), "high", f"Rank {culprit} never entered all_reduce #900 of replicate_{own}",
                 waiting=waits, cause="host", group=f"replicate_{own}", op="all_reduce", sequence=900,
                 doing="in save (checkpoint.py:88)", evidence=(("last enqueued by it", "#899"),))  # fmt: skip
     return Diagnosis(evidence(ranks), (root,), tuple(rows), edges(rows))

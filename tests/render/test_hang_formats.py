@@ -9,14 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 from sample_hang import HOSTILE, dead_with_log, many, mismatch, nobody_waits, skipped, two_roots
 from sample_report import sample_report
 
 from traceops.core.rule import Verdict
 from traceops.hangs.model import Diagnosis
-from traceops.render.hang.json import SCHEMA_PATH, hang_document, hang_object
-from traceops.render.report.csv import HANG_CSV_FILES, render_hang_csv_files
+from traceops.render.hang.csv import HANG_CSV_FILES, render_hang_csv_files
+from traceops.render.hang.json import SCHEMA_PATH, hang_document, hang_json
 from traceops.render.report.json import SCHEMA_PATH as REPORT_SCHEMA_PATH
 from traceops.render.report.json import json_text, plain_json, render_json
 from traceops.rules.results import checks
@@ -29,7 +30,9 @@ ALL = (skipped(), two_roots(), mismatch(), dead_with_log(), nobody_waits(), nobo
 
 def document(diagnosis: Diagnosis) -> dict[str, Any]:
     checked = checks([Verdict(root.rule, not_evaluated="as a test") for root in diagnosis.roots])
-    text = json_text(plain_json(hang_document(diagnosis, sample_report().findings, checked)))
+    text = json_text(
+        plain_json(msgspec.to_builtins(hang_document(diagnosis, sample_report().findings, checked)))
+    )
     result: dict[str, Any] = json.loads(text)
     return result
 
@@ -61,7 +64,7 @@ def test_hang_json_says_who_is_known_and_what_was_read() -> None:
     assert hang["files"][0] == "evidence/dump_0"
     assert hang["stall"]["stalled_s"] == 42.4
     assert hang["waits"] == [
-        {"ranks": [0, 1, 2], "on": [3], "why": "has not entered it", "group": "default_pg", "op": "all_reduce",
+        {"ranks": [0, 1, 2], "on": [3], "why": "has not called it", "group": "default_pg", "op": "all_reduce",
          "sequence": 64}
     ]  # fmt: skip
     assert hang["roots"][0]["evidence"][0] == {
@@ -73,7 +76,9 @@ def test_hang_json_says_who_is_known_and_what_was_read() -> None:
 @pytest.mark.parametrize("diagnosis", [None, skipped(), nobody_waits()])
 def test_report_json_has_the_same_object_or_null(diagnosis: Diagnosis | None) -> None:
     held = json.loads(render_json(replace(sample_report(), hang=diagnosis)))
-    assert held["hang"] == (None if diagnosis is None else json.loads(json.dumps(hang_object(diagnosis))))
+    assert held["hang"] == (
+        None if diagnosis is None else json.loads(msgspec.json.encode(hang_json(diagnosis)))
+    )
     if diagnosis is not None:
         jsonschema.validate(held["hang"], HANG_ONLY)
     jsonschema.validate(
@@ -95,7 +100,7 @@ def test_a_row_a_rank_and_a_row_an_edge() -> None:
         "group": "pp",
         "op": "recv",
         "sequence": "12",
-        "why": "has not entered it",
+        "why": "has not called it",
     }
 
 

@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from sample_hang import dead_with_log, many, mismatch, nobody_waits, skipped, two_roots
 
 from traceops.hangs.model import Diagnosis, Wait
@@ -20,22 +21,22 @@ DRAWN = (skipped(), two_roots(), mismatch(), many(), skipped(2, 1), many(64, 2))
 def test_merging_keeps_every_rank_once(diagnosis: Diagnosis, most: int) -> None:
     groups = merged_ranks(diagnosis, most)
     ranks = sorted(rank for group in groups for rank in group.ranks)
-    assert ranks == sorted(row["rank"] for row in diagnosis.ranks)
+    assert ranks == sorted(row.rank for row in diagnosis.ranks)
     blamed = {rank for root in diagnosis.roots for rank in root.ranks}
     assert all((group.root is not None) == bool(blamed & set(group.ranks)) for group in groups)
 
 
 def test_what_merged_ranks_do_not_share_is_counted() -> None:
-    (gathering,) = [group for group in merged_ranks(many(), 14) if group.shared["op"] == "_all_gather_base"]
+    (gathering,) = [group for group in merged_ranks(many(), 14) if group.shared("op") == "_all_gather_base"]
     assert len(gathering.ranks) == 448
-    assert gathering.shared["group"] is None and len(gathering.differ["group"]) == 64
+    assert gathering.shared("group") is None and len(gathering.differ["group"]) == 64
 
 
 def test_merged_waits_are_the_same_waits() -> None:
     for diagnosis in DRAWN:
         merged = merged_waits(diagnosis.waits)
-        again = {(r, on, w.why, w.group, w.op, w.sequence) for w in merged for r in w.ranks for on in w.on}
-        assert again == {(w.rank, w.on, w.why, w.group, w.op, w.sequence) for w in diagnosis.waits}
+        again = {(r, on, w.reason, w.group, w.op, w.sequence) for w in merged for r in w.ranks for on in w.on}
+        assert again == {(w.rank, w.on, w.reason, w.group, w.op, w.sequence) for w in diagnosis.waits}
     assert len(merged_waits(many().waits)) == 65
 
 
@@ -82,8 +83,8 @@ def test_waiting_through_others_lies_further_out() -> None:
 
 
 def test_waiting_in_a_circle_is_drawn() -> None:
-    circle = tuple(Wait(rank, (rank + 1) % 3, "waits") for rank in range(3))
-    rows = tuple({**row, "where": f"line {row['rank']}"} for row in skipped(4).ranks[:3])
+    circle = tuple(Wait(rank, (rank + 1) % 3, "not_called") for rank in range(3))
+    rows = tuple(structs.replace(row, where=f"line {row.rank}") for row in skipped(4).ranks[:3])
     for roots in ((), (replace(skipped().roots[0], ranks=(0, 1, 2), waiting=()),)):
         graphs = wait_graphs(replace(skipped(), ranks=rows, waits=circle, roots=roots))
         assert graphs is not None and len(graphs[0].edges) == 3

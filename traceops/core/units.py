@@ -53,15 +53,27 @@ def mean_count_text(value: float | None) -> str:
 
 def size_text(nbytes: float, decimals: int | None = None) -> str:
     """Bytes by 1000, '33.6 MB': about three digits without `decimals`. What is below 1 kB is whole."""
+    return " ".join(_sized(nbytes, decimals))
+
+
+def size_range_text(least: float, most: float) -> str:
+    """'21.0–22.5 MB', '980 kB to 1.02 MB', or one size where both read alike."""
+    (low, low_unit), (high, high_unit) = _sized(least, None), _sized(most, None)
+    if (low, low_unit) == (high, high_unit):
+        return f"{high} {high_unit}"
+    return f"{low}–{high} {high_unit}" if low_unit == high_unit else f"{low} {low_unit} to {high} {high_unit}"
+
+
+def _sized(nbytes: float, decimals: int | None) -> tuple[str, str]:
     value, unit = float(nbytes), "B"
     for unit in _SIZES:
         if abs(value) < 1000 or unit == "TB":
             break
         value /= 1000
     if unit == "B":
-        return f"{value:.0f} B"
+        return f"{value:.0f}", unit
     digits = max(three_digits([value]) - 1, 0) if decimals is None else decimals
-    return f"{value:.{digits}f} {unit}"
+    return f"{value:.{digits}f}", unit
 
 
 def memory_text(nbytes: float) -> str:

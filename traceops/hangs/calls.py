@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from traceops.hangs.model import Frame, Operation
-from traceops.hangs.standing import Call
+from traceops.hangs.evidence import Frame, Operation
+from traceops.hangs.positions import Call
 
 # Sizes that may differ between the ranks of a correct call.
 _ANY_INPUT = (
@@ -97,7 +97,7 @@ def message_bytes(op: Operation) -> int | None:
     return max(known, default=None)
 
 
-def place(frames: Sequence[Frame]) -> str | None:
+def code_place(frames: Sequence[Frame]) -> str | None:
     """The innermost frame outside torch and the standard library, as 'step (train.py:128)'."""
     own = next((frame for frame in frames if not any(part in frame.file for part in _LIBRARIES)), None)
     if own is None:

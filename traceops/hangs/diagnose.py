@@ -7,19 +7,19 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from traceops.core.findings import CONFIDENCES
 from traceops.core.rank_text import who, who_first
 from traceops.hangs import roots as found_in_records
-from traceops.hangs import without_record
-from traceops.hangs.calls import message_bytes, place
+from traceops.hangs import without_record, words
+from traceops.hangs.calls import code_place, message_bytes
 from traceops.hangs.discover import find_evidence
-from traceops.hangs.doing import Doing, doing
+from traceops.hangs.evidence import HangEvidence, LogEvent
 from traceops.hangs.mismatch import mismatches, noticed_mismatch
-from traceops.hangs.model import Diagnosis, Evidence, Root
+from traceops.hangs.model import Diagnosis, RankState, RankStatus, Root
+from traceops.hangs.positions import RankPosition, rank_positions
 from traceops.hangs.processes import Death, deaths, stopped
-from traceops.hangs.standing import Standing, standings
+from traceops.hangs.stack_activity import StackActivity, stack_activity
 from traceops.hangs.stuck import stuck_together
 from traceops.hangs.waits import Waits, find_waits, with_roots
 
@@ -46,10 +46,14 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def diagnose_evidence(evidence: Evidence) -> Diagnosis:
+def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
     """The diagnosis of evidence already read. Pure."""
-    ranks = standings(evidence)
-    doings = {rank: doing(stacks.main) for rank, stacks in evidence.stacks.items() if stacks.main is not None}
+    ranks = rank_positions(evidence)
+    activities = {
+        rank: stack_activity(stacks.main)
+        for rank, stacks in evidence.stacks.items()
+        if stacks.main is not None
+    }
     # A rank that waits was ended by its watchdog or its launcher: its death is an echo.
     dead = {
         rank: death
@@ -57,12 +61,12 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
         if evidence.stall is not None or rank not in ranks or ranks[rank].head is None
     }
     waits = find_waits(ranks, dead)
-    roots = _roots(evidence, ranks, waits, dead, doings)
+    roots = _roots(evidence, ranks, waits, dead, activities)
     waits = with_roots(waits, roots)
     return Diagnosis(
         evidence=evidence,
         roots=tuple(sorted(roots, key=lambda root: -CONFIDENCES.index(root.confidence))),
-        ranks=tuple(_rank_rows(evidence, ranks, waits, dead, doings, roots)),
+        ranks=tuple(_rank_statuses(evidence, ranks, waits, dead, activities, roots)),
         waits=waits.edges,
         not_evaluated=_not_evaluated(evidence, ranks),
         notes=_notes(evidence, ranks),
@@ -70,11 +74,11 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
 
 
 def _roots(
-    evidence: Evidence,
-    ranks: Mapping[int, Standing],
+    evidence: HangEvidence,
+    ranks: Mapping[int, RankPosition],
     waits: Waits,
     dead: Mapping[int, Death],
-    doings: Mapping[int, Doing],
+    activities: Mapping[int, StackActivity],
 ) -> list[Root]:
     steps = {rank: told.step for rank, told in evidence.processes.items() if told.step is not None}
     # A library that notices a mismatch ends the process: an echo of somebody's call.
@@ -87,8 +91,8 @@ def _roots(
     roots = mismatches(ranks, waits, steps) or told or noticed_mismatch(evidence, noticed, ranks, waits)
     roots += without_record.died(dead, waits, everybody(evidence))
     perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)
-    inside = {rank for rank, seen in doings.items() if seen.kind in without_record.WAITING}
-    away = {rank for rank, seen in doings.items() if seen.kind not in perhaps}
+    inside = {rank for rank, seen in activities.items() if seen.kind in without_record.WAITING}
+    away = {rank for rank, seen in activities.items() if seen.kind not in perhaps}
     ended = evidence.stall is None and bool(
         dead or noticed
     )  # by who died: others were on their way, not stuck
@@ -97,14 +101,17 @@ def _roots(
     roots += found_in_records.circles(ranks, waits, _explained(roots, waits), away)
     if not ended:
         explained = _explained(roots, waits) | noticed
-        roots += without_record.silent(ranks, waits, doings, stopped(evidence), evidence.log, explained)
+        roots += without_record.silent(ranks, waits, activities, stopped(evidence), evidence.log, explained)
     roots += stuck_together(ranks, waits, _explained(roots, waits))
     roots = roots or reported
     if not roots:
-        roots = without_record.from_stacks(evidence, doings)
+        roots = without_record.from_stacks(evidence, activities)
     errors = without_record.gpu_errors(evidence.log)
     init = evidence.stall is not None and evidence.stall.kind == "init"
-    return [_with_doing(_before_first_step(_with_gpu(root, doings, errors), init), doings) for root in roots]
+    return [
+        _with_activity(_before_first_step(_with_gpu(root, activities, errors), init), activities)
+        for root in roots
+    ]
 
 
 def _explained(roots: Iterable[Root], waits: Waits) -> set[int]:
@@ -113,20 +120,18 @@ def _explained(roots: Iterable[Root], waits: Waits) -> set[int]:
     return here | set(waits.waiting_for(here))
 
 
-def _with_gpu(root: Root, doings: Mapping[int, Doing], errors: Mapping[int, Any]) -> Root:
+def _with_gpu(root: Root, activities: Mapping[int, StackActivity], errors: Mapping[int, LogEvent]) -> Root:
     """A rank that never called the collective because it waits for its own GPU, or whose GPU reports an error."""
     if root.rule == found_in_records.HOST and all(
-        rank in doings and doings[rank].kind == "gpu_sync" for rank in root.ranks
+        rank in activities and activities[rank].kind == "gpu_sync" for rank in root.ranks
     ):
-        said = (
-            "their hosts wait for their own GPUs" if len(root.ranks) > 1 else "its host waits for its own GPU"
-        )
         return replace(
             root,
             rule=found_in_records.GPU,
             cause="gpu",
             confidence="medium",
-            message=f"{root.message.rstrip('.')}; {said}, which does not finish.",
+            statement=f"{root.statement}; {words.own_gpu(root.ranks)}",
+            tells_waiting=True,
         )
     broken = [rank for rank in root.ranks if rank in errors]
     if root.rule == found_in_records.NETWORK and broken and len(broken) < len(root.ranks):
@@ -149,69 +154,71 @@ def _before_first_step(root: Root, init: bool) -> Root:
     return root
 
 
-def _with_doing(root: Root, doings: Mapping[int, Doing]) -> Root:
-    texts = list(dict.fromkeys(doings[rank].text for rank in root.ranks if rank in doings))
+def _with_activity(root: Root, activities: Mapping[int, StackActivity]) -> Root:
+    seen = dict.fromkeys(activities[rank] for rank in root.ranks if rank in activities)
+    texts = [words.activity_text(activity) for activity in seen]
     if not texts or root.rule in (found_in_records.NETWORK, found_in_records.DIED):
         return root
     return replace(root, doing="; ".join(texts[:3]) + ("; …" if len(texts) > 3 else ""))
 
 
-def everybody(evidence: Evidence) -> list[int]:
+def everybody(evidence: HangEvidence) -> list[int]:
     """All ranks of the job, with or without evidence."""
     known = {*evidence.records, *evidence.stacks, *evidence.processes}
     return sorted({*range(evidence.world_size or 0), *known})
 
 
-def _rank_rows(
-    evidence: Evidence,
-    ranks: Mapping[int, Standing],
+def _rank_statuses(
+    evidence: HangEvidence,
+    ranks: Mapping[int, RankPosition],
     waits: Waits,
     dead: Mapping[int, Death],
-    doings: Mapping[int, Doing],
+    activities: Mapping[int, StackActivity],
     roots: Sequence[Root],
-) -> list[dict[str, Any]]:
+) -> list[RankStatus]:
     to_blame = {rank for root in roots for rank in root.ranks}
     halted = stopped(evidence)
     rows = []
     for rank in everybody(evidence):
-        standing, process = ranks.get(rank), evidence.processes.get(rank)
-        head = standing.head if standing is not None else None
+        position, process = ranks.get(rank), evidence.processes.get(rank)
+        head = position.head if position is not None else None
+        state: RankState
         if rank in dead:
             state = "dead"
         elif rank in halted:
             state = "stopped"
         elif rank in to_blame:
             state = "root"
-        elif head is not None or (rank in doings and doings[rank].kind in without_record.WAITING):
+        elif head is not None or (rank in activities and activities[rank].kind in without_record.WAITING):
             state = "waiting"
-        elif standing is None and rank not in doings and (process is None or process.state is None):
+        elif position is None and rank not in activities and (process is None or process.state is None):
             state = "absent"
         else:
             state = "idle"
         rows.append(
-            {
-                "rank": rank,
-                "host": process.host if process is not None else None,
-                "state": state,
-                "step": process.step if process is not None else None,
-                "group": head.group.label if head is not None else None,
-                "group_ranks": list(head.group.ranks) if head is not None and head.group.ranks else None,
-                "op": head.op.op if head is not None else None,
-                "sequence": head.op.sequence if head is not None else None,
-                "op_state": head.op.state if head is not None else None,
-                "bytes": message_bytes(head.op) if head is not None else None,
-                "where": place(head.op.frames) if head is not None else None,
-                "doing": doings[rank].text if rank in doings else None,
-                "waits_for": sorted(waits.by_rank.get(rank, ())),
-                "pending": len(standing.pending) if standing is not None else None,
-                "exit_code": process.exit_code if process is not None else None,
-                "sources": _sources(evidence, rank),
-            }
+            RankStatus(
+                rank=rank,
+                host=process.host if process is not None else None,
+                state=state,
+                step=process.step if process is not None else None,
+                group=head.group.label if head is not None else None,
+                group_ranks=(head.group.ranks or None) if head is not None else None,
+                op=head.op.op if head is not None else None,
+                sequence=head.op.sequence if head is not None else None,
+                op_state=head.op.state if head is not None else None,
+                bytes=message_bytes(head.op) if head is not None else None,
+                where=code_place(head.op.frames) if head is not None else None,
+                doing=words.activity_text(activities[rank]) if rank in activities else None,
+                waits_for=tuple(sorted(waits.by_rank.get(rank, ()))),
+                pending=len(position.pending) if position is not None else None,
+                exit_code=process.exit_code if process is not None else None,
+                sources=tuple(_sources(evidence, rank)),
+            )
         )
     return rows
 
 
-def _sources(evidence: Evidence, rank: int) -> list[str]:
+def _sources(evidence: HangEvidence, rank: int) -> list[str]:
     sources: list[str] = [evidence.records[rank].source] if rank in evidence.records else []
     if rank in evidence.stacks:
         sources.append("stacks")
@@ -222,10 +229,10 @@ def _sources(evidence: Evidence, rank: int) -> list[str]:
     return sources
 
 
-def _not_evaluated(evidence: Evidence, ranks: Mapping[int, Standing]) -> dict[str, str]:
+def _not_evaluated(evidence: HangEvidence, ranks: Mapping[int, RankPosition]) -> dict[str, str]:
     """Rules that this evidence cannot decide, with the reason."""
     reasons: dict[str, str] = {}
-    recorded = [standing for standing in ranks.values() if standing.record.source == "flight recorder"]
+    recorded = [position for position in ranks.values() if position.record.source == "flight recorder"]
     if not ranks:
         why = "no flight-recorder dump and no log tells which collectives the ranks are in"
         reasons |= dict.fromkeys(
@@ -233,8 +240,8 @@ def _not_evaluated(evidence: Evidence, ranks: Mapping[int, Standing]) -> dict[st
         )
         if not evidence.stacks:
             reasons[found_in_records.HOST] = why
-    elif not any(standing.record.timed for standing in recorded) and not any(
-        call.op.state == "completed" for standing in recorded for call in standing.calls.values()
+    elif not any(position.record.timed for position in recorded) and not any(
+        call.op.state == "completed" for position in recorded for call in position.calls.values()
     ):
         reasons[found_in_records.GPU] = (
             "the dumps hold no started or finished collective (TORCH_NCCL_ENABLE_TIMING=1)"
@@ -252,14 +259,14 @@ def _not_evaluated(evidence: Evidence, ranks: Mapping[int, Standing]) -> dict[st
     return reasons
 
 
-def _notes(evidence: Evidence, ranks: Mapping[int, Standing]) -> tuple[str, ...]:
+def _notes(evidence: HangEvidence, ranks: Mapping[int, RankPosition]) -> tuple[str, ...]:
     notes = [] if evidence.stall is None else list(evidence.stall.notes)
     missing = [rank for rank in everybody(evidence) if rank not in evidence.records]
     if missing and evidence.records:
         notes.append(f"{who_first(missing)} left no record of collectives.")
     wrapped = [
-        rank for rank, standing in ranks.items()
-        if standing.record.source == "flight recorder" and not standing.record.whole and not standing.record.active_only
+        rank for rank, position in ranks.items()
+        if position.record.source == "flight recorder" and not position.record.whole and not position.record.active_only
     ]  # fmt: skip
     if wrapped:
         notes.append(

@@ -11,12 +11,12 @@ from typing import Any
 
 from traceops.core.errors import InputError
 from traceops.hangs.dump_files import read_dumps
+from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, RecordedGroup
 from traceops.hangs.jobs import one_job
-from traceops.hangs.model import Evidence, RankRecord, RankStacks, RecordedGroup
-from traceops.hangs.own_files import Found, read_own, read_run
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import read_log, records_from_log
 from traceops.hangs.readers.stacks import read_stacks, sniff
+from traceops.hangs.run_files import Found, read_run, read_run_file
 from traceops.traces.run_manifest import MOST_RANKS
 
 _HEAD = 1 << 16
@@ -39,7 +39,7 @@ _RANK = re.compile(r"rank[_\-.]?(\d{1,7})", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(\d{1,7})(?:\.[A-Za-z]\w*)*$")
 
 
-def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Evidence:
+def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> HangEvidence:
     """All evidence under `path`: a run folder, its evidence folder, a folder of dumps and logs, or one file.
 
     jobs: processes to read dumps with, one a core if None.
@@ -69,7 +69,7 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Evid
             f"{root} holds no evidence of a hang: no flight-recorder dump, no log that tells of one, no stacks"
             f"{listed}"
         )
-    return Evidence(
+    return HangEvidence(
         root=str(root),
         name=run_folder.resolve().name if root.is_dir() else root.stem,
         world_size=_world_size(found, records, manifest),
@@ -130,7 +130,7 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
             found.problems.append((str(path), "it is empty"))
         return
     try:
-        if path.suffix == ".json" and read_own(path, found):
+        if path.suffix == ".json" and read_run_file(path, found):
             found.files.append(str(path))
         elif is_dump(head):
             _read_dump(path, found)

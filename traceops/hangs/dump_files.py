@@ -10,7 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from traceops.core.errors import InputError
-from traceops.hangs.model import RankRecord
+from traceops.hangs.evidence import RankRecord
 from traceops.hangs.readers.flight_recorder import read_dump
 
 _POOL_WORTH_BYTES = 16 << 20  # below this, starting processes takes longer than the work

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from traceops.hangs.model import RankRecord
+from traceops.hangs.evidence import RankRecord
 
 # Ranks of one hanging job all stop calling collectives within their timeout, half an hour at most by default.
 _GAP_NS = 3600 * 10**9

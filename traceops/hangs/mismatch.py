@@ -6,11 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from traceops.core.rank_text import who, who_first
-from traceops.hangs.calls import by_signature, describe, place, signature
-from traceops.hangs.model import Evidence, Root
+from traceops.core.rank_text import who
+from traceops.hangs import words
+from traceops.hangs.calls import by_signature, describe, signature
+from traceops.hangs.evidence import HangEvidence
+from traceops.hangs.model import Root
+from traceops.hangs.positions import Call, ProcessGroup, RankPosition
 from traceops.hangs.roots import MISMATCH, about, recorded
-from traceops.hangs.standing import Call, Group, Standing
 from traceops.hangs.waits import Waits
 
 # Calls before the first difference that have to agree: else the ranks' counts are not of the same group.
@@ -23,13 +25,13 @@ _STRICT = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "barrier")
 class _Difference:
     """Calls of one number of a group on two or more sides; `right` is the side in line, None if not known."""
 
-    group: Group
+    group: ProcessGroup
     sequence: int
     sides: tuple[tuple[Call, ...], ...]
     right: int | None
 
 
-def mismatches(ranks: Mapping[int, Standing], waits: Waits, steps: Mapping[int, int]) -> list[Root]:
+def mismatches(ranks: Mapping[int, RankPosition], waits: Waits, steps: Mapping[int, int]) -> list[Root]:
     """The first call on which members part, in each group in which ranks wait: the side out of line is the root.
 
     That is the smaller side; of equal ones the side whose call is not what the steps before had at this place,
@@ -37,10 +39,10 @@ def mismatches(ranks: Mapping[int, Standing], waits: Waits, steps: Mapping[int, 
     difference, with wrong numbers: then it lies before what the ranks wait in.
     steps: steps that each rank has finished, as far as known.
     """
-    heads: dict[Group, list[Call]] = defaultdict(list)
-    for standing in ranks.values():
-        if standing.head is not None and not standing.head.op.is_p2p:
-            heads[standing.head.group].append(standing.head)
+    heads: dict[ProcessGroup, list[Call]] = defaultdict(list)
+    for position in ranks.values():
+        if position.head is not None and not position.head.op.is_p2p:
+            heads[position.head.group].append(position.head)
     found = ((group, _first_difference(group, calls, ranks, steps)) for group, calls in heads.items())
     return [
         _root(difference, heads[group], ranks, waits) for group, difference in found if difference is not None
@@ -48,7 +50,7 @@ def mismatches(ranks: Mapping[int, Standing], waits: Waits, steps: Mapping[int, 
 
 
 def noticed_mismatch(
-    evidence: Evidence, noticed: Collection[int], ranks: Mapping[int, Standing], waits: Waits
+    evidence: HangEvidence, noticed: Collection[int], ranks: Mapping[int, RankPosition], waits: Waits
 ) -> list[Root]:
     """Ranks that were ended because a message had another size than they expected, where no record tells more.
 
@@ -69,22 +71,13 @@ def noticed_mismatch(
     }
     odd = tuple(sorted(rank for rank, in_line in usual.items() if not in_line))
     all_agree = len(last) == len(others) and (len(others) > 1 or all(usual.get(rank) for rank in others))
-    what = (
-        f"{who_first(ended)} {'was' if len(ended) == 1 else 'were'} ended by a message of an unexpected size"
-    )
-    if odd:
-        told = f"{what}; the call of {who(odd)} is not what the steps before had at this place."
-    elif all_agree and len(ended) == 1:
-        told = f"{what}; the calls of all others belong together, so it called something else."
-    else:
-        told = f"{what}: ranks called different collectives or sizes. Whose call is wrong is not told."
     blamed = odd or ended
     return [
         Root(
             rule=MISMATCH,
             ranks=blamed,
             confidence="medium" if odd or (all_agree and len(ended) == 1) else "low",
-            message=told,
+            statement=words.ended_by_size(ended, odd, others_agree=all_agree),
             waiting=tuple(rank for rank in waits.waiting_for(ended) if rank not in blamed),
             evidence=tuple(
                 (f"{event.path}:{event.line}", event.text[:300])
@@ -96,12 +89,12 @@ def noticed_mismatch(
 
 
 def _first_difference(
-    group: Group, heads: Sequence[Call], ranks: Mapping[int, Standing], steps: Mapping[int, int]
+    group: ProcessGroup, heads: Sequence[Call], ranks: Mapping[int, RankPosition], steps: Mapping[int, int]
 ) -> _Difference | None:
     pending = {head.op.sequence for head in heads}
     called: dict[int, list[Call]] = defaultdict(list)
-    for standing in ranks.values():
-        for (own, sequence), call in standing.calls.items():
+    for position in ranks.values():
+        for (own, sequence), call in position.calls.items():
             if own == group and sequence <= max(pending):
                 called[sequence].append(call)
     common = 0
@@ -121,10 +114,10 @@ def _never_correct(sides: Sequence[Sequence[Call]]) -> bool:
 
 
 def _judged(
-    group: Group,
+    group: ProcessGroup,
     sequence: int,
     sides: Sequence[Sequence[Call]],
-    ranks: Mapping[int, Standing],
+    ranks: Mapping[int, RankPosition],
     steps: Mapping[int, int],
 ) -> _Difference:
     largest = [i for i, side in enumerate(sides) if len(side) == len(sides[0])]
@@ -136,10 +129,10 @@ def _judged(
     return _Difference(group, sequence, tuple(tuple(side) for side in sides), right)
 
 
-def _usual_call(group: Group, sequence: int, standing: Standing) -> tuple[object, ...] | None:
+def _usual_call(group: ProcessGroup, sequence: int, position: RankPosition) -> tuple[object, ...] | None:
     """What the calls of the steps before lead to expect under this number; None where they do not repeat."""
     before: list[tuple[object, ...]] = []
-    while (call := standing.calls.get((group, sequence - 1 - len(before)))) is not None:
+    while (call := position.calls.get((group, sequence - 1 - len(before)))) is not None:
         before.append(signature(call.op))
     # The step is the period that holds longest: a run of equal buckets repeats too, but not for long.
     repeats = {period: _repeats(before, period) for period in range(1, len(before) // 2 + 1)}
@@ -164,29 +157,20 @@ def _where_most_are(
     return there or largest
 
 
-def _root(found: _Difference, heads: Sequence[Call], ranks: Mapping[int, Standing], waits: Waits) -> Root:
+def _root(found: _Difference, heads: Sequence[Call], ranks: Mapping[int, RankPosition], waits: Waits) -> Root:
     odd = [call for i, side in enumerate(found.sides) if i != found.right for call in side]
     blamed = tuple(sorted(call.rank for call in odd))
     inside = {call.rank for side in found.sides for call in side} | {head.rank for head in heads}
-    told = "; ".join(
-        f"{who([call.rank for call in side])} called {describe(side[0].op)}{_at(side[0])}"
-        for side in found.sides[:4]
-    )
     stuck = max(head.op.sequence for head in heads)
-    later = f" From there on their calls did not belong together, until #{stuck} never ended."
     return about(
         odd[0],
         Root(
             rule=MISMATCH,
             ranks=blamed,
             confidence="high" if found.right is not None and recorded(blamed, ranks) else "medium",
-            message=f"As #{found.sequence} of {found.group.label}, {told}"
-            + (
-                "."
-                if found.right is not None
-                else "; as many on each side, so nothing tells which call is wrong."
-            )
-            + (later if stuck > found.sequence else ""),
+            statement=words.called_differently(
+                found.group, found.sequence, found.sides, decided=found.right is not None, stuck=stuck
+            ),
             waiting=tuple(sorted({*inside, *waits.waiting_for(inside)} - set(blamed))),
             evidence=tuple(
                 (f"call of {who([call.rank for call in side])}", describe(side[0].op))
@@ -194,8 +178,3 @@ def _root(found: _Difference, heads: Sequence[Call], ranks: Mapping[int, Standin
             ),
         ),
     )
-
-
-def _at(call: Call) -> str:
-    where = place(call.op.frames)
-    return "" if where is None else f" in {where}"

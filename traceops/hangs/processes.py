@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from traceops.hangs.model import Evidence, LogEvent
+from traceops.hangs.evidence import HangEvidence, LogEvent
 
 # How ranks end that did nothing wrong: by themselves, or by the SIGTERM that follows another's failure.
 _OBEYED = (None, 0, -signal.SIGTERM, 128 + signal.SIGTERM)
@@ -16,40 +16,41 @@ _REACHED = ("connection", "timeout", "nccl", "monitor")
 
 @dataclass(frozen=True)
 class Death:
-    """How a rank's process ended: `reason` in words; `cause` is 'memory', 'gpu' or None.
+    """How a rank's process ended; `cause` is 'memory', 'gpu' or None.
 
+    gone: the launcher saw that it was gone. detail: what the rank or its log said of it.
     sure: nothing says that this may be the echo of another's failure.
     """
 
     rank: int
-    reason: str
+    gone: bool = False
     exit_code: int | None = None
+    detail: str | None = None
     cause: str | None = None
     sure: bool = True
 
 
-def deaths(evidence: Evidence) -> dict[int, Death]:
+def deaths(evidence: HangEvidence) -> dict[int, Death]:
     """Ranks that died by themselves, by rank: not those that a launcher ended because of them."""
     found = _gone(evidence) if evidence.stall is not None else _failed(evidence)
     return {rank: found[rank] for rank in sorted(found)}
 
 
-def stopped(evidence: Evidence) -> list[int]:
+def stopped(evidence: HangEvidence) -> list[int]:
     """Ranks whose process was stopped by a signal (SIGSTOP, a debugger)."""
     return sorted(rank for rank, process in evidence.processes.items() if process.state in ("T", "t"))
 
 
-def _gone(evidence: Evidence) -> dict[int, Death]:
+def _gone(evidence: HangEvidence) -> dict[int, Death]:
     """While the launcher watched, the job still ran: who was gone at that moment is dead."""
     found = {}
     for rank, process in evidence.processes.items():
         if process.state in ("gone", "Z"):
-            reason = "its process was gone" if process.exit_code is None else _exit_text(process.exit_code)
-            found[rank] = _death(evidence, rank, reason, process.exit_code, process.error)
+            found[rank] = _death(evidence, rank, process.exit_code, process.error, gone=True)
     return found
 
 
-def _failed(evidence: Evidence) -> dict[int, Death]:
+def _failed(evidence: HangEvidence) -> dict[int, Death]:
     exits = {rank: event for event in evidence.log if event.kind == "exit" for rank in event.accused}
     roots = [
         rank for event in evidence.log if event.kind == "exit" and event.root_cause for rank in event.accused
@@ -68,12 +69,12 @@ def _failed(evidence: Evidence) -> dict[int, Death]:
         code = process.exit_code if process is not None else None
         if code is None and event is not None and event.exit_code is not None:
             code = event.exit_code if event.exit_code >= 0 else 128 - event.exit_code
-        reason = _exit_text(code) if code is not None else "its process ended"
-        found[rank] = _death(evidence, rank, reason, code, process.error if process is not None else None)
+        error = process.error if process is not None else None
+        found[rank] = _death(evidence, rank, code, error, gone=False)
     return found
 
 
-def _first_causes(evidence: Evidence, roots: list[int], exits: dict[int, LogEvent]) -> list[int]:
+def _first_causes(evidence: HangEvidence, roots: list[int], exits: dict[int, LogEvent]) -> list[int]:
     """The launcher names whose end it saw first; where that one only lost its peers, who failed by itself."""
     said: dict[int | None, set[str]] = {}
     for event in evidence.log:
@@ -91,32 +92,19 @@ def _first_causes(evidence: Evidence, roots: list[int], exits: dict[int, LogEven
     )
 
 
-def _death(evidence: Evidence, rank: int, reason: str, code: int | None, error: str | None) -> Death:
+def _death(evidence: HangEvidence, rank: int, code: int | None, error: str | None, *, gone: bool) -> Death:
     own = [event for event in evidence.log if event.rank == rank]
     memory = next((event for event in own if event.kind == "memory"), None)
     cuda = next((event for event in own if event.kind == "cuda"), None)
     said = error or _first_text(own, "error")
     cause = "memory" if memory is not None else "gpu" if cuda is not None else None
     detail = said or (memory or cuda).text if (said or memory or cuda) else None  # type: ignore[union-attr]
-    if detail and detail not in reason:
-        reason = f"{reason}: {detail[:300]}"
     # Torch's watchdog aborts a rank that has waited for too long.
     aborted = code == 128 + signal.SIGABRT and not detail
     return Death(
-        rank, reason, code, cause, sure=(code is not None or evidence.stall is not None) and not aborted
+        rank, gone, code, detail, cause, sure=(code is not None or evidence.stall is not None) and not aborted
     )
 
 
 def _first_text(events: list[LogEvent], kind: str) -> str | None:
     return next((event.text for event in events if event.kind == kind), None)
-
-
-def _exit_text(code: int) -> str:
-    if code <= 128:
-        return f"it ended with exit code {code}"
-    try:
-        name = signal.Signals(code - 128).name
-    except ValueError:
-        return f"it ended with exit code {code}"
-    hint = ", often the kernel's out-of-memory killer" if name == "SIGKILL" else ""
-    return f"it was killed by {name} (exit code {code}{hint})"

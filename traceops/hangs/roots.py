@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from traceops.core.findings import Confidence
-from traceops.core.rank_text import who, who_first
-from traceops.hangs.calls import message_bytes, place, shape_text
+from traceops.hangs import words
+from traceops.hangs.calls import code_place, message_bytes
 from traceops.hangs.model import Root
-from traceops.hangs.standing import Call, Group, Standing
-from traceops.hangs.waits import NOT_CALLED, NOT_SEEN, Waits, cycles
+from traceops.hangs.positions import Call, ProcessGroup, RankPosition
+from traceops.hangs.waits import Waits, cycles
 
 HOST, MISMATCH, GPU, DIED, START, NETWORK = (
     "TO-H001", "TO-H002", "TO-H003", "TO-H004", "TO-H005", "TO-H006",
@@ -19,7 +19,7 @@ HOST, MISMATCH, GPU, DIED, START, NETWORK = (
 
 
 def not_called(
-    ranks: Mapping[int, Standing],
+    ranks: Mapping[int, RankPosition],
     waits: Waits,
     explained: Collection[int],
     inside: Collection[int],
@@ -33,12 +33,12 @@ def not_called(
     wanted: dict[int, list[Call]] = defaultdict(list)
     sure: set[int] = set()
     for wait in waits.edges:
-        standing, head = ranks.get(wait.on), ranks[wait.rank].head
-        elsewhere = standing is not None and standing.head is None and wait.on not in explained
-        if elsewhere and head is not None and wait.why in (NOT_CALLED, NOT_SEEN):
+        position, head = ranks.get(wait.on), ranks[wait.rank].head
+        elsewhere = position is not None and position.head is None and wait.on not in explained
+        if elsewhere and head is not None and wait.reason in ("not_called", "not_recorded"):
             wanted[wait.on].append(head)
-            sure |= {wait.on} if wait.why == NOT_CALLED else set()
-    alike: dict[tuple[Group, int, str], list[int]] = defaultdict(list)
+            sure |= {wait.on} if wait.reason == "not_called" else set()
+    alike: dict[tuple[ProcessGroup, int, str], list[int]] = defaultdict(list)
     for root, calls in wanted.items():
         most, _ = Counter((call.group, call.op.sequence, call.op.op) for call in calls).most_common(1)[0]
         alike[most].append(root)
@@ -56,14 +56,10 @@ def not_called(
                     rule=HOST,
                     ranks=tuple(sorted(members)),
                     confidence=how_sure(group, ranks) if sure >= set(members) and not hidden else "low",
-                    message=f"{who_first(members)} {'never' if sure >= set(members) else 'perhaps never'} called "
-                    f"{call_text(call, 'which the others call')}; "
-                    f"{they_wait(waiting)} for it."
-                    + (
-                        f" {who_first(hidden)} may wait in a send or receive: gloo records none."
-                        if hidden
-                        else ""
+                    statement=words.never_called(
+                        members, call, waiting, sure=sure >= set(members), hidden=hidden
                     ),
+                    tells_waiting=True,
                     waiting=waiting,
                     cause="host",
                     evidence=tuple(
@@ -80,13 +76,13 @@ def not_called(
     return roots
 
 
-def how_sure(group: Group, ranks: Mapping[int, Standing]) -> Confidence:
+def how_sure(group: ProcessGroup, ranks: Mapping[int, RankPosition]) -> Confidence:
     """Where nothing tells a group's members, one name may stand for several groups."""
     return "low" if group.ranks is None else "high" if all_known(group, ranks) else "medium"
 
 
 def circles(
-    ranks: Mapping[int, Standing], waits: Waits, explained: Collection[int], away: Collection[int]
+    ranks: Mapping[int, RankPosition], waits: Waits, explained: Collection[int], away: Collection[int]
 ) -> list[Root]:
     """Ranks that wait for each other: they called the same operations in a different order.
 
@@ -96,33 +92,27 @@ def circles(
     for members in cycles(waits.by_rank):
         if set(members) & set(explained):
             continue
-        heads = [(rank, head) for rank in members if (head := ranks[rank].head) is not None]
+        heads = [head for rank in members if (head := ranks[rank].head) is not None]
         inside = [wait for wait in waits.edges if wait.rank in members and wait.on in members]
-        told = "; ".join(f"rank {rank} is in {call_text(head)}" for rank, head in heads[:6])
         culprits = tuple(rank for rank in members if rank in away)
-        if culprits and len(culprits) < len(members):
-            rule, named, why = HOST, culprits, f"{who_first(culprits)} will not make the next call"
-        else:
-            rule, named, why = (
-                MISMATCH,
-                members,
-                "They call these operations in different orders, or one of them leaves a call out",
-            )
+        if len(culprits) == len(members):
+            culprits = ()
+        named = culprits or members
         roots.append(
             about(
-                heads[0][1],
+                heads[0],
                 Root(
-                    rule=rule,
+                    rule=HOST if culprits else MISMATCH,
                     ranks=named,
-                    confidence="low" if any(wait.why == NOT_SEEN for wait in inside) else "medium",
-                    message=f"{who_first(members)} wait for each other: {told}"
-                    f"{'; …' if len(heads) > 6 else ''}. {why}.",
+                    confidence="low" if any(wait.reason == "not_recorded" for wait in inside) else "medium",
+                    statement=words.circle(members, heads, culprits),
+                    tells_waiting=True,
                     waiting=waits.waiting_for(named),
-                    cause="host" if rule == HOST else None,
+                    cause="host" if culprits else None,
                     evidence=tuple(
                         (
                             f"rank {wait.rank} waits for rank {wait.on}",
-                            f"{wait.op} #{wait.sequence} of {wait.group}",
+                            words.waited_operation(wait),
                         )
                         for wait in inside[:12]
                     ),
@@ -132,12 +122,12 @@ def circles(
     return roots
 
 
-def all_known(group: Group, ranks: Mapping[int, Standing]) -> bool:
+def all_known(group: ProcessGroup, ranks: Mapping[int, RankPosition]) -> bool:
     """Whether every member has a flight recorder's dump."""
     return group.ranks is not None and recorded(group.ranks, ranks)
 
 
-def recorded(members: Sequence[int], ranks: Mapping[int, Standing]) -> bool:
+def recorded(members: Sequence[int], ranks: Mapping[int, RankPosition]) -> bool:
     """Whether all have a flight recorder's dump, which tells more than a log."""
     return all(rank in ranks and ranks[rank].record.source == "flight recorder" for rank in members)
 
@@ -151,20 +141,5 @@ def about(call: Call, root: Root) -> Root:
         op=call.op.op,
         sequence=call.op.sequence,
         bytes=message_bytes(call.op),
-        where=place(call.op.frames),
+        where=code_place(call.op.frames),
     )
-
-
-def call_text(call: Call, by: str = "called") -> str:
-    """'all_reduce #64 of default_pg (1048576 Float, called in step (train.py:128))'."""
-    where = place(call.op.frames)
-    details = [text for text in (shape_text(call.op), None if where is None else f"{by} in {where}") if text]
-    number = f"{call.op.op} #{call.op.sequence} of {call.group.label}"
-    return f"{number} ({', '.join(details)})" if details else number
-
-
-def they_wait(waiting: Sequence[int]) -> str:
-    """'ranks 0–2 wait'."""
-    if not waiting:
-        return "nobody else waits"
-    return f"{who(waiting)} wait{'s' if len(waiting) == 1 else ''}"

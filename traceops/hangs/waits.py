@@ -7,15 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from traceops.hangs.calls import describe
-from traceops.hangs.model import Root, Wait
-from traceops.hangs.standing import Call, Group, Standing
+from traceops.hangs.model import Root, Wait, WaitReason
+from traceops.hangs.positions import Call, ProcessGroup, RankPosition
 
-NOT_CALLED = "has not called it"
-EARLIER = "has called it, but is still in an earlier operation"
-TOGETHER = "has called it together with others that do not end"
-NO_RECORD = "left no record"
-CAUSE = "is the cause"
-NOT_SEEN = "has not called it, as far as its record tells"
 _MOST_ROOTS = 8  # edges drawn from one rank to the ranks of one root
 
 
@@ -37,35 +31,35 @@ class Waits:
         return tuple(sorted(reached - set(roots)))
 
 
-def find_waits(ranks: Mapping[int, Standing], dead: Collection[int] = ()) -> Waits:
+def find_waits(ranks: Mapping[int, RankPosition], dead: Collection[int] = ()) -> Waits:
     """The edges of all ranks that have a record.
 
     dead: ranks whose process is known to be gone; a rank without a record is waited for where nothing else
     keeps the operation from finishing, a dead one always.
     """
-    edges = [wait for standing in ranks.values() for wait in _edges(standing, ranks, dead)]
-    certain = _graph([wait for wait in edges if wait.why != NOT_SEEN])
+    edges = [wait for position in ranks.values() for wait in _edges(position, ranks, dead)]
+    certain = _graph([wait for wait in edges if wait.reason != "not_recorded"])
     # A member that waits for this very rank in something later is through with what this rank is in.
     edges = [
         wait
         for wait in edges
-        if wait.why != NOT_SEEN
+        if wait.reason != "not_recorded"
         or not (wait.on in certain.waiting_for([wait.rank]) or is_beyond(ranks[wait.on], ranks[wait.rank]))
     ]
     return _graph([*edges, *_of_batches(ranks, _graph(edges).by_rank)])
 
 
-def is_beyond(member: Standing, standing: Standing) -> bool:
+def is_beyond(member: RankPosition, position: RankPosition) -> bool:
     """Whether the member has finished a collective that comes later on this rank than what this one is in."""
-    return any(not call.op.is_p2p and member.finished(*call.key) for call in standing.pending[1:])
+    return any(not call.op.is_p2p and member.finished(*call.key) for call in position.pending[1:])
 
 
-def _of_batches(ranks: Mapping[int, Standing], waiting: Mapping[int, frozenset[int]]) -> list[Wait]:
+def _of_batches(ranks: Mapping[int, RankPosition], waiting: Mapping[int, frozenset[int]]) -> list[Wait]:
     """Sends and receives launched together end together: whose peer's launch waits for another waits too."""
     launches = {
-        rank: launch(standing)
-        for rank, standing in ranks.items()
-        if standing.head is not None and standing.head.op.is_p2p
+        rank: launch(position)
+        for rank, position in ranks.items()
+        if position.head is not None and position.head.op.is_p2p
     }
     found: list[Wait] = []
     held = {rank for rank in waiting if len(launches.get(rank, ())) > 1}
@@ -73,7 +67,7 @@ def _of_batches(ranks: Mapping[int, Standing], waiting: Mapping[int, frozenset[i
     grown = True
     while grown:
         new = [
-            _wait(call, call.op.peer, TOGETHER)
+            _wait(call, call.op.peer, "batch")
             for rank in free
             for call in launches[rank]
             if call.op.peer in held and counterpart(call, ranks[rank], ranks[call.op.peer]) is not None
@@ -86,17 +80,17 @@ def _of_batches(ranks: Mapping[int, Standing], waiting: Mapping[int, frozenset[i
     return found
 
 
-def launch(standing: Standing) -> list[Call]:
+def launch(position: RankPosition) -> list[Call]:
     """The sends and receives that the rank launched together with its first unfinished one."""
-    head = standing.head
+    head = position.head
     assert head is not None
-    return [call for call in standing.pending if _launched_together(call, head)]
+    return [call for call in position.pending if _launched_together(call, head)]
 
 
 def with_roots(waits: Waits, roots: Iterable[Root]) -> Waits:
     """The graph with the waiting that only a root explains: for another call, or a GPU that hangs."""
     added = [
-        Wait(rank, on, CAUSE, root.group, root.op, root.sequence)
+        Wait(rank, on, "cause", root.group, root.op, root.sequence)
         for root in roots
         for rank in root.waiting
         if not waits.by_rank.get(rank)
@@ -112,65 +106,65 @@ def _graph(edges: list[Wait]) -> Waits:
     return Waits(tuple(edges), {rank: frozenset(on) for rank, on in by_rank.items()})
 
 
-def _edges(standing: Standing, ranks: Mapping[int, Standing], dead: Collection[int]) -> list[Wait]:
-    head = standing.head
+def _edges(position: RankPosition, ranks: Mapping[int, RankPosition], dead: Collection[int]) -> list[Wait]:
+    head = position.head
     if head is None:
         return []
     if head.op.is_p2p:
-        return [wait for call in launch(standing) for wait in _to_peer(call, standing, ranks)]
+        return [wait for call in launch(position) for wait in _to_peer(call, position, ranks)]
     group, sequence = head.key
     present, absent = [], []
     for member in group.ranks or ranks:
-        if member == standing.rank:
+        if member == position.rank:
             continue
         if member not in ranks:
-            absent.append(_wait(head, member, NO_RECORD))
-        elif why := _keeps_waiting(ranks[member], group, sequence):
-            present.append(_wait(head, member, why))
+            absent.append(_wait(head, member, "no_record"))
+        elif reason := _keeps_waiting(ranks[member], group, sequence):
+            present.append(_wait(head, member, reason))
     if present:
         return [*present, *(wait for wait in absent if wait.on in dead)]
     return absent
 
 
-def _keeps_waiting(member: Standing, group: Group, sequence: int) -> str | None:
+def _keeps_waiting(member: RankPosition, group: ProcessGroup, sequence: int) -> WaitReason | None:
     """Why a member has not come to this collective yet; None if it is there or beyond."""
     if group not in member.enqueued:
         return _unheard_of(member, group)
     entered = member.entered(group, sequence)
     if not entered:
-        return NOT_SEEN if entered is None else NOT_CALLED
+        return "not_recorded" if entered is None else "not_called"
     if member.finished(group, sequence):
         return None
     assert member.head is not None  # it has this very operation pending
-    return None if member.head.key == (group, sequence) and not member.head.op.is_p2p else EARLIER
+    return None if member.head.key == (group, sequence) and not member.head.op.is_p2p else "earlier"
 
 
-def _unheard_of(member: Standing, group: Group) -> str | None:
+def _unheard_of(member: RankPosition, group: ProcessGroup) -> WaitReason | None:
     """A dump lists the groups that the rank has used: one of its own that is not there it has not."""
     if group.ranks is None:
         return None
     alike = any(other.ranks == group.ranks for other in member.enqueued)
-    return NOT_CALLED if member.record.whole and not alike else NOT_SEEN
+    return "not_called" if member.record.whole and not alike else "not_recorded"
 
 
-def _to_peer(head: Call, standing: Standing, ranks: Mapping[int, Standing]) -> list[Wait]:
+def _to_peer(head: Call, position: RankPosition, ranks: Mapping[int, RankPosition]) -> list[Wait]:
     """A send waits for its receive and a receive for its send."""
     peer = head.op.peer
     if peer is None:
         return []
     if peer not in ranks:
-        return [_wait(head, peer, NO_RECORD)]
-    other = counterpart(head, standing, ranks[peer])
+        return [_wait(head, peer, "no_record")]
+    other = counterpart(head, position, ranks[peer])
     if other is None:
-        finished = has_finished(head, standing, ranks[peer])
-        return [] if finished else [_wait(head, peer, NOT_SEEN if finished is None else NOT_CALLED)]
+        finished = has_finished(head, position, ranks[peer])
+        return [] if finished else [_wait(head, peer, "not_recorded" if finished is None else "not_called")]
     first = ranks[peer].head
     if first is None or other is first or _launched_together(other, first):
         return []
-    return [_wait(head, peer, EARLIER)]
+    return [_wait(head, peer, "earlier")]
 
 
-def counterpart(call: Call, standing: Standing, peer: Standing) -> Call | None:
+def counterpart(call: Call, position: RankPosition, peer: RankPosition) -> Call | None:
     """The peer's unfinished other half of a send or receive.
 
     Found by counting where both records are complete, by the number in a group of two, which both ends
@@ -183,34 +177,34 @@ def counterpart(call: Call, standing: Standing, peer: Standing) -> Call | None:
         if c.op.is_p2p
         and c.group == call.group
         and c.op.op == opposite
-        and c.op.peer in (standing.rank, None)
+        and c.op.peer in (position.rank, None)
     ]
-    if standing.record.whole and peer.record.whole:
-        position = standing.sends[call.group, peer.rank, call.op.op].index(call)
-        every = peer.sends.get((call.group, standing.rank, opposite), ())
-        return every[position] if position < len(every) and every[position] in theirs else None
+    if position.record.whole and peer.record.whole:
+        nth = position.sends[call.group, peer.rank, call.op.op].index(call)
+        every = peer.sends.get((call.group, position.rank, opposite), ())
+        return every[nth] if nth < len(every) and every[nth] in theirs else None
     if len(call.group.ranks or ()) == 2:
         return next((c for c in theirs if c.op.sequence == call.op.sequence), None)
-    position = [c for c in standing.pending if _same_way(c, call)].index(call)
-    return theirs[position] if position < len(theirs) else None
+    nth = [c for c in position.pending if _same_way(c, call)].index(call)
+    return theirs[nth] if nth < len(theirs) else None
 
 
-def has_finished(call: Call, standing: Standing, peer: Standing) -> bool | None:
+def has_finished(call: Call, position: RankPosition, peer: RankPosition) -> bool | None:
     """Whether the peer has finished the other half already; None where that cannot be told.
 
     Complete records prove it by counting; in a group of two both ends count every message alike.
     """
     opposite = "recv" if call.op.op == "send" else "send"
-    if standing.record.whole and peer.record.whole:
-        own = standing.sends.get((call.group, peer.rank, call.op.op), ())
-        theirs = peer.sends.get((call.group, standing.rank, opposite), ())
+    if position.record.whole and peer.record.whole:
+        own = position.sends.get((call.group, peer.rank, call.op.op), ())
+        theirs = peer.sends.get((call.group, position.rank, opposite), ())
         return own.index(call) < len(theirs)
     if len(call.group.ranks or ()) != 2:
         return None
     messages, latest = peer.messages.get(call.group), peer.latest.get(call.group)
     if messages is not None:
         return messages >= call.op.sequence
-    mixed = bool(standing.enqueued.get(call.group))  # then the peer's last call may be a collective
+    mixed = bool(position.enqueued.get(call.group))  # then the peer's last call may be a collective
     return None if mixed or (latest is not None and latest >= call.op.sequence) else False
 
 
@@ -228,9 +222,9 @@ def _launched_together(one: Call, other: Call) -> bool:
     )
 
 
-def _wait(head: Call, on: int, why: str) -> Wait:
+def _wait(head: Call, on: int, reason: WaitReason) -> Wait:
     what = describe(head.op) if head.op.is_p2p else head.op.op
-    return Wait(head.rank, on, why, head.group.label, what, head.op.sequence)
+    return Wait(head.rank, on, reason, head.group.label, what, head.op.sequence)
 
 
 def cycles(by_rank: Mapping[int, frozenset[int]]) -> list[tuple[int, ...]]:

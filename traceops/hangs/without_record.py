@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
 
-from traceops.core.rank_text import who, who_first
-from traceops.hangs.doing import Doing
-from traceops.hangs.model import Evidence, LogEvent, Root
+from traceops.core.findings import Confidence
+from traceops.core.rank_text import who
+from traceops.hangs import words
+from traceops.hangs.evidence import HangEvidence, LogEvent
+from traceops.hangs.model import Root
+from traceops.hangs.positions import RankPosition
 from traceops.hangs.processes import Death
 from traceops.hangs.roots import DIED, GPU, HOST, MISMATCH, NETWORK, START
-from traceops.hangs.standing import Standing
-from traceops.hangs.waits import NO_RECORD, Waits
+from traceops.hangs.stack_activity import StackActivity
+from traceops.hangs.waits import Waits
 
 # What a rank's main thread is in while it waits for others, and what it may be in.
 WAITING = ("collective", "init")
 PERHAPS_WAITING = ("backward", "gpu_sync")
+_SURE: Mapping[words.WithoutRecord, Confidence] = {"stopped": "high", "seen": "medium"}
+_TOLD_BY_TORCH: tuple[tuple[Literal["missing", "mismatch"], str], ...] = (
+    ("missing", HOST),
+    ("mismatch", MISMATCH),
+)
 _MOST = 8
 
 
@@ -25,12 +34,8 @@ def died(dead: Mapping[int, Death], waits: Waits, everybody: Sequence[int]) -> l
     for rank, death in dead.items():
         waiting = waits.waiting_for([rank])
         first = next((wait for wait in waits.edges if wait.on == rank), None)
-        called = (
-            f" while {who(waiting)} wait for it in {first.op} #{first.sequence} of {first.group}"
-            if first
-            else ""
-        )
-        proof = [("how it ended", death.reason)]
+        how = words.ending(death.exit_code, gone=death.gone, detail=death.detail)
+        proof = [("how it ended", how)]
         if death.exit_code is not None:
             proof.append(("exit code", str(death.exit_code)))
         roots.append(
@@ -40,7 +45,8 @@ def died(dead: Mapping[int, Death], waits: Waits, everybody: Sequence[int]) -> l
                 confidence="high"
                 if death.sure and (death.exit_code is not None or first is not None)
                 else "medium",
-                message=f"Rank {rank} died{called}: {death.reason}.",
+                statement=words.died(rank, how, waiting, first),
+                tells_waiting=first is not None,
                 waiting=waiting or tuple(other for other in everybody if other not in dead),
                 cause=death.cause,
                 group=first.group if first else None,
@@ -53,25 +59,27 @@ def died(dead: Mapping[int, Death], waits: Waits, everybody: Sequence[int]) -> l
 
 
 def silent(
-    ranks: Mapping[int, Standing],
+    ranks: Mapping[int, RankPosition],
     waits: Waits,
-    doings: Mapping[int, Doing],
+    activities: Mapping[int, StackActivity],
     halted: Collection[int],
     log: Sequence[LogEvent],
     explained: Collection[int],
 ) -> list[Root]:
     """Ranks without a record that others wait for: stopped, seen elsewhere by their stack, or not seen at all."""
-    absent = {wait.on: wait for wait in waits.edges if wait.why == NO_RECORD and wait.on not in explained}
+    absent = {
+        wait.on: wait for wait in waits.edges if wait.reason == "no_record" and wait.on not in explained
+    }
     inside = {
         rank
         for rank in absent
-        if rank in doings and doings[rank].kind in (*WAITING, *PERHAPS_WAITING) and rank not in halted
+        if rank in activities and activities[rank].kind in (*WAITING, *PERHAPS_WAITING) and rank not in halted
     }
-    kinds: dict[str, list[int]] = defaultdict(list)
+    kinds: dict[words.WithoutRecord, list[int]] = defaultdict(list)
     for rank in absent:
         if rank in halted:
             kinds["stopped"].append(rank)
-        elif rank in doings and rank not in inside:
+        elif rank in activities and rank not in inside:
             kinds["seen"].append(rank)
         elif rank not in inside:
             kinds["unseen"].append(rank)
@@ -81,23 +89,15 @@ def silent(
     for kind, members in kinds.items():
         wait = absent[members[0]]
         waiting = tuple(rank for rank in waits.waiting_for(members) if rank not in members)
-        operation = f"{wait.op} #{wait.sequence} of {wait.group}"
         head = ranks[wait.rank].head
         said = [event for event in log if event.rank in members] if kind == "unseen" else []
-        if kind == "stopped":
-            why = f"{who_first(members)} {_is(members)} stopped by a signal (SIGSTOP or a debugger)"
-        elif kind == "seen":
-            why = f"{who_first(members)} left no record of collectives and {_is(members)} elsewhere"
-        elif said:
-            why = f"{who_first(members)} left no record of collectives, but messages in the log"
-        else:
-            why = f"{who_first(members)} left no evidence at all: dead, on another host, or not collected"
         roots.append(
             Root(
                 rule=HOST,
                 ranks=tuple(sorted(members)),
-                confidence={"stopped": "high", "seen": "medium"}.get(kind, "low"),  # type: ignore[arg-type]
-                message=f"{why}; {who(waiting)} {_wait(waiting)} in {operation}.",
+                confidence=_SURE.get(kind, "low"),
+                statement=words.without_record(members, "said" if said else kind, waiting, wait),
+                tells_waiting=True,
                 waiting=waiting,
                 cause="host" if kind != "unseen" else None,
                 group=wait.group,
@@ -105,7 +105,7 @@ def silent(
                 op=wait.op,
                 sequence=wait.sequence,
                 evidence=(
-                    (f"waits of {who(waiting)}", operation),
+                    (f"waits of {who(waiting)}", words.waited_operation(wait)),
                     ("record", "none"),
                     *((f"{event.path}:{event.line}", event.text[:300]) for event in said[:4]),
                 ),
@@ -114,63 +114,63 @@ def silent(
     return roots
 
 
-def from_stacks(evidence: Evidence, doings: Mapping[int, Doing]) -> list[Root]:
+def from_stacks(evidence: HangEvidence, activities: Mapping[int, StackActivity]) -> list[Root]:
     """The ranks whose main thread is not where the others wait; all of them if none waits for others."""
-    if not doings:
+    if not activities:
         return []
-    waiting = sorted(rank for rank, doing in doings.items() if doing.kind in WAITING)
-    elsewhere = sorted(rank for rank in doings if rank not in waiting)
-    certain = [rank for rank in elsewhere if doings[rank].kind not in PERHAPS_WAITING]
+    waiting = sorted(rank for rank, activity in activities.items() if activity.kind in WAITING)
+    elsewhere = sorted(rank for rank in activities if rank not in waiting)
+    certain = [rank for rank in elsewhere if activities[rank].kind not in PERHAPS_WAITING]
     elsewhere = certain or elsewhere  # backward and the GPU may well wait for those that are on their host
     init = evidence.stall is not None and evidence.stall.kind == "init"
     if elsewhere:
-        on_gpu = all(doings[rank].kind == "gpu_sync" for rank in elsewhere)
+        on_gpu = all(activities[rank].kind == "gpu_sync" for rank in elsewhere)
         if not certain and not waiting:
             return []  # all wait for their GPUs: for which of them is not to be seen from here
-        others = sorted(set(doings) - set(elsewhere))
+        others = sorted(set(activities) - set(elsewhere))
         rule = START if init else GPU if on_gpu else HOST
-        before = " before the first step" if init else ""
-        if others:
-            told = f"{_is(elsewhere)} not where the others wait{before}; {who(others)} {_wait(others)}."
-        else:
-            told = f"{_stand(elsewhere)} still{before}, and no rank waits in a collective."
         return [
             Root(
                 rule=rule,
                 ranks=tuple(elsewhere),
                 confidence="medium" if certain else "low",
-                message=f"{who_first(elsewhere)} {told}",
+                statement=words.elsewhere(elsewhere, others, before_first_step=init),
+                tells_waiting=True,
                 waiting=tuple(others),
                 cause="gpu" if rule == GPU else "host",
-                evidence=tuple((f"rank {rank}", doings[rank].text) for rank in [*elsewhere, *others][:_MOST]),
+                evidence=tuple(
+                    (f"rank {rank}", words.activity_text(activities[rank]))
+                    for rank in [*elsewhere, *others][:_MOST]
+                ),
             )
         ]
-    return [_all_waiting(evidence, doings, waiting, init)]
+    return [_all_waiting(evidence, activities, waiting, init)]
 
 
-def _all_waiting(evidence: Evidence, doings: Mapping[int, Doing], waiting: Sequence[int], init: bool) -> Root:
+def _all_waiting(
+    evidence: HangEvidence, activities: Mapping[int, StackActivity], waiting: Sequence[int], init: bool
+) -> Root:
     """Every rank with a stack waits for others: in different places, or in the same one."""
-    places: dict[str, list[int]] = defaultdict(list)
+    places: dict[StackActivity, list[int]] = defaultdict(list)
     for rank in waiting:
-        places[doings[rank].text].append(rank)
-    proof = tuple((who(ranks), text) for text, ranks in places.items())[:_MOST]
-    unseen = [rank for rank in range(evidence.world_size or 0) if rank not in doings]
+        places[activities[rank]].append(rank)
+    proof = tuple((who(ranks), words.activity_text(place)) for place, ranks in places.items())[:_MOST]
+    unseen = [rank for rank in range(evidence.world_size or 0) if rank not in activities]
     if unseen:
         return Root(
             rule=START if init else HOST, ranks=tuple(unseen), confidence="low",
-            message=f"{who_first(unseen)} left no evidence; all others wait.", waiting=tuple(waiting), evidence=proof,
+            statement=words.no_evidence(unseen), tells_waiting=True, waiting=tuple(waiting), evidence=proof,
         )  # fmt: skip
     if len(places) > 1 and not init:
         odd = sorted(rank for ranks in sorted(places.values(), key=len)[:-1] for rank in ranks)
         return Root(
             rule=MISMATCH, ranks=tuple(odd), confidence="low",
-            message=f"All ranks wait for others, but in different places: {who(odd)} not where most are.",
+            statement=words.waiting_apart(odd), tells_waiting=True,
             waiting=tuple(rank for rank in waiting if rank not in odd), evidence=proof,
         )  # fmt: skip
     return Root(
         rule=START if init else NETWORK, ranks=tuple(waiting), confidence="low",
-        message="All ranks came to the same place and none gets on"
-        + (" before the first step: they cannot reach each other, or are fewer than expected." if init else "."),
+        statement=words.waiting_together(before_first_step=init),
         evidence=proof,
     )  # fmt: skip
 
@@ -178,10 +178,7 @@ def _all_waiting(evidence: Evidence, doings: Mapping[int, Doing], waiting: Seque
 def from_log(log: Sequence[LogEvent]) -> list[Root]:
     """What torch itself detected: ranks missing at a monitored barrier, different calls, GPU errors."""
     roots = []
-    for kind, rule, words in (
-        ("missing", HOST, "did not come"),
-        ("mismatch", MISMATCH, "called something else"),
-    ):
+    for kind, rule in _TOLD_BY_TORCH:
         events = [event for event in log if event.kind == kind and event.accused]
         if events:
             ranks = _most_accused(events)
@@ -190,7 +187,7 @@ def from_log(log: Sequence[LogEvent]) -> list[Root]:
                     rule=rule,
                     ranks=ranks,
                     confidence="medium",
-                    message=f"{who_first(ranks)} {words}, as torch reports.",
+                    statement=words.torch_reports(ranks, kind),
                     cause="host" if rule == HOST else None,
                     evidence=tuple((f"{event.path}:{event.line}", event.text[:300]) for event in events[:4]),
                 )
@@ -213,15 +210,3 @@ def gpu_errors(log: Sequence[LogEvent]) -> dict[int, LogEvent]:
         if event.kind == "cuda" and event.rank is not None:
             found.setdefault(event.rank, event)
     return found
-
-
-def _is(ranks: Sequence[int]) -> str:
-    return "is" if len(ranks) == 1 else "are"
-
-
-def _wait(ranks: Sequence[int]) -> str:
-    return "waits" if len(ranks) == 1 else "wait"
-
-
-def _stand(ranks: Sequence[int]) -> str:
-    return "stands" if len(ranks) == 1 else "stand"

@@ -19,7 +19,7 @@ from traceops.capture.manifest import read_ranks, write_json
 from traceops.capture.progress import Progress
 from traceops.capture.responder import DUMP, GROUPS, ask, read_pulse
 from traceops.core.errors import InputError
-from traceops.hangs.model import Stall
+from traceops.hangs.evidence import Stall
 from traceops.launch.sight import stacks_now, state
 from traceops.launch.variables import dump_pipe_stem
 from traceops.launch.watch import is_alive

@@ -11,7 +11,7 @@ from pathlib import Path
 from traceops.capture.progress import Progress
 from traceops.capture.responder import DUMP, ask
 from traceops.core.errors import TraceopsError
-from traceops.hangs.model import Stall
+from traceops.hangs.evidence import Stall
 from traceops.launch.display import Screen
 from traceops.launch.evidence import collect
 from traceops.launch.limits import Limits

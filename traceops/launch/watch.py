@@ -11,7 +11,7 @@ from typing import Literal
 
 from traceops.capture.environment import host
 from traceops.capture.progress import Progress
-from traceops.hangs.model import Stall
+from traceops.hangs.evidence import Stall
 from traceops.launch.limits import Limits
 from traceops.launch.sight import STARTING, Sight, look, state
 

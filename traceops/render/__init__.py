@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import to_builtins
+
 from traceops.core.errors import InputError
 from traceops.core.rule import Verdict
 from traceops.core.whole_file import write_whole
 from traceops.pipeline.report import Report
-from traceops.render.report.csv import CSV_FILES, HANG_CSV_FILES, render_csv_files, render_hang_csv_files
+from traceops.render.report.csv import CSV_FILES, render_csv_files
 from traceops.render.report.json import json_text, plain_json, render_json
 from traceops.rules.hangs import in_order_of_roots
 from traceops.rules.results import judged_checks
@@ -48,6 +50,7 @@ def write_diagnosis(
 
     `verdicts` are those of `judge_hang`.
     """
+    from traceops.render.hang.csv import HANG_CSV_FILES, render_hang_csv_files
 
     found = in_order_of_roots(diagnosis, verdicts)
     checked = judged_checks(verdicts)
@@ -59,7 +62,7 @@ def write_diagnosis(
     if "json" in formats:
         from traceops.render.hang.json import hang_document
 
-        contents["hang.json"] = json_text(plain_json(hang_document(diagnosis, found, checked)))
+        contents["hang.json"] = json_text(plain_json(to_builtins(hang_document(diagnosis, found, checked))))
     if "csv" in formats:
         contents |= render_hang_csv_files(diagnosis)
     return write_files(contents, {"hang.html", "hang.json", *HANG_CSV_FILES}, folder)

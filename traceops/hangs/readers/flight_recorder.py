@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.core.errors import InputError
-from traceops.hangs.model import GroupStatus, RankRecord, RecordedGroup
+from traceops.hangs.evidence import GroupStatus, RankRecord, RecordedGroup
 from traceops.hangs.readers.plain_pickle import ForbiddenPickle, load_plain, salvage_plain
 from traceops.hangs.readers.recorder_entries import (
     P2P,

@@ -8,8 +8,8 @@ from collections import defaultdict
 from typing import Any
 
 from traceops.core.text_lines import blocks, holds_any, lines
-from traceops.hangs.model import Frame, LogEvent
-from traceops.hangs.readers.log_events import Cell, Events, shortened
+from traceops.hangs.evidence import Frame, LogEvent
+from traceops.hangs.readers.log_events import EventList, OpenEvent, shortened
 from traceops.hangs.readers.log_exits import Exit, Exits
 from traceops.hangs.readers.log_records import records_from_log
 from traceops.hangs.readers.log_rules import GROUP, NEEDLES, RANK_IN_GROUP, RESTARTS, told_by
@@ -48,7 +48,7 @@ def read_log(path: str, rank: int | None = None) -> tuple[LogEvent, ...]:
 
     rank: whose the lines are that name none. Raises InputError where the file cannot be read.
     """
-    reader = _Reader(path, rank)
+    reader = _LogReader(path, rank)
     for number, block in blocks(path):
         if reader.busy or holds_any(block, NEEDLES):
             for line_number, line in lines(block, number):
@@ -56,22 +56,22 @@ def read_log(path: str, rank: int | None = None) -> tuple[LogEvent, ...]:
     return reader.finish()
 
 
-class _Reader:
+class _LogReader:
     """Goes through the lines; what takes several lines is kept apart by speaker."""
 
     def __init__(self, path: str, rank: int | None) -> None:
         self._speakers = Speakers(rank)
-        self._events = Events(path)
+        self._events = EventList(path)
         self._exits = Exits()
         self._launched: list[Exit] = []
         self._unsure: list[Exit] = []
         self._pids: dict[int, int] = {}
-        self._killed: list[tuple[int, Cell]] = []
+        self._killed: list[tuple[int, OpenEvent]] = []
         self._tracebacks: defaultdict[int | None, Tracebacks] = defaultdict(Tracebacks)
         self._open: set[int | None] = set()  # speakers in the middle of a traceback
-        self._raised: dict[int | None, Cell] = {}
-        self._failed: tuple[int | None, Cell] | None = None  # whose stack of a failed collective comes
-        self._fatal: tuple[int | None, Cell, bool] | None = None
+        self._raised: dict[int | None, OpenEvent] = {}
+        self._failed: tuple[int | None, OpenEvent] | None = None  # whose stack of a failed collective comes
+        self._fatal: tuple[int | None, OpenEvent, bool] | None = None
         self._restarted = 0  # the line in which torchrun last said that it starts the ranks again
 
     @property
@@ -97,12 +97,14 @@ class _Reader:
             self._fatal = (rank, self._events.add("error", rank, number, text), False)
             return
         if _STACK_OF_FAILED in body:
-            cell = self._events.recent("timeout", rank, lambda event: not event.frames)
-            self._failed = None if cell is None else (rank, cell)
+            open_event = self._events.recent("timeout", rank, lambda event: not event.frames)
+            self._failed = None if open_event is None else (rank, open_event)
             return
         self._told(number, rank, body)
 
-    def _told(self, number: int, rank: int | None, body: str, frames: tuple[Frame, ...] = ()) -> Cell | None:
+    def _told(
+        self, number: int, rank: int | None, body: str, frames: tuple[Frame, ...] = ()
+    ) -> OpenEvent | None:
         """Add what one line tells, if anything."""
         told = told_by(body)
         group = GROUP.search(body) if "[PG " in body else None
@@ -134,10 +136,10 @@ class _Reader:
                 if frames and not same.event.frames:
                     same.amend(frames=frames)
                 return same
-        cell = self._events.add(told.kind, rank, number, told.text, **fields)
+        open_event = self._events.add(told.kind, rank, number, told.text, **fields)
         if told.pid is not None and len(self._killed) < _MOST_SPEAKERS:
-            self._killed.append((told.pid, cell))
-        return cell
+            self._killed.append((told.pid, open_event))
+        return open_event
 
     def _name_group(self, rank: int | None, group: re.Match[str], completed: int | None) -> None:
         """The timeout itself names no group; the rank's next lines do."""
@@ -146,9 +148,9 @@ class _Reader:
             late = completed is None or event.sequence is None or event.sequence > completed
             return event.group is None and late
 
-        cell = self._events.recent("timeout", rank, nameless)
-        if cell is not None:
-            cell.amend(group=group["group"], group_description=group["description"] or None)
+        open_event = self._events.recent("timeout", rank, nameless)
+        if open_event is not None:
+            open_event.amend(group=group["group"], group_description=group["description"] or None)
 
     def _is_echo(self, kind: Any, rank: int | None, fields: dict[str, Any]) -> bool:
         def same(event: LogEvent) -> bool:
@@ -158,7 +160,7 @@ class _Reader:
             return self._events.recent(kind, rank, same) is not None
         return self._events.any_rank(kind, same)
 
-    def _same_timeout(self, rank: int | None, fields: dict[str, Any]) -> Cell | None:
+    def _same_timeout(self, rank: int | None, fields: dict[str, Any]) -> OpenEvent | None:
         """The same wait told once more: raised in Python after the watchdog logged it."""
         if fields.get("sequence") is None:
             return None
@@ -198,8 +200,8 @@ class _Reader:
             raised.text
         ):  # printed, and in an error file
             return
-        cell = self._told(raised.line, rank, raised.text, raised.frames)
-        if cell is None:
+        open_event = self._told(raised.line, rank, raised.text, raised.frames)
+        if open_event is None:
             if raised.link == "origin" and before is not None:
                 text = shortened(f"{before.event.text} {raised.text}")
                 before.amend(text=text, frames=raised.frames + before.event.frames)
@@ -208,40 +210,44 @@ class _Reader:
             if raised.link == "cause" and before is not None and before.event.kind == "error":
                 self._events.drop(before)
                 text = f"{text} (after {before.event.text})"
-            cell = self._events.add("error", rank, raised.line, text, frames=raised.frames)
+            open_event = self._events.add("error", rank, raised.line, text, frames=raised.frames)
         if len(self._raised) < _MOST_SPEAKERS:
-            self._raised[rank] = cell
+            self._raised[rank] = open_event
 
     def _stack_of_failed(self, rank: int | None, body: str) -> bool:
         """Whether the line is a frame of the failed collective's stack; others may come in between."""
         assert self._failed is not None
-        speaker, cell = self._failed
+        speaker, open_event = self._failed
         match = _STACK_FRAME.match(body)
         if match is None:
             if not body.strip() or (rank == speaker and not body.startswith("#")):
                 self._failed = None
             return False
-        if rank not in (None, speaker) or int(match[1]) != len(cell.event.frames):
+        if rank not in (None, speaker) or int(match[1]) != len(open_event.event.frames):
             return True
-        if len(cell.event.frames) < _MOST_FRAMES:
+        if len(open_event.event.frames) < _MOST_FRAMES:
             frame = Frame(match[2], match[3], int(match[4]))
-            cell.amend(frames=(*cell.event.frames, frame))
+            open_event.amend(frames=(*open_event.event.frames, frame))
         return True
 
     def _stack_of_fatal(self, rank: int | None, body: str) -> bool:
         assert self._fatal is not None
-        speaker, cell, inside = self._fatal
+        speaker, open_event, inside = self._fatal
         if rank != speaker:
             return False
         if _CURRENT.match(body):
-            self._fatal = (speaker, cell, True)
+            self._fatal = (speaker, open_event, True)
             return True
         frame = fatal_frame(body)
         if frame is not None:
-            if inside and len(cell.event.frames) < _MOST_FRAMES:
-                cell.amend(frames=(*cell.event.frames, frame))
+            if inside and len(open_event.event.frames) < _MOST_FRAMES:
+                open_event.amend(frames=(*open_event.event.frames, frame))
             return True
-        if (inside and cell.event.frames) or "Traceback" in body or body.startswith("Extension modules"):
+        if (
+            (inside and open_event.event.frames)
+            or "Traceback" in body
+            or body.startswith("Extension modules")
+        ):
             self._fatal = None
         return False
 
@@ -259,9 +265,9 @@ class _Reader:
                 "exit", None, ended.line, ended.text,
                 accused=ended.ranks, exit_code=ended.code, root_cause=ended.root,
             )  # fmt: skip
-        for pid, cell in self._killed:
+        for pid, open_event in self._killed:
             if pid in self._pids:
-                cell.amend(accused=(self._pids[pid],))
+                open_event.amend(accused=(self._pids[pid],))
         self._place_fatal()
         events = self._events.in_order()
         latest = tuple(event for event in events if event.line > self._restarted)
@@ -270,10 +276,14 @@ class _Reader:
     def _place_fatal(self) -> None:
         """Python says of itself which signal ended it, torchrun of which rank: one of each belong together."""
         for words, code in _FATAL_SIGNALS.items():
-            cells = [cell for cell in self._events.all_of("error", None) if words in cell.event.text]
+            open_events = [
+                open_event
+                for open_event in self._events.all_of("error", None)
+                if words in open_event.event.text
+            ]
             ranks = [ended.ranks[0] for ended in self._launched if ended.code == -code]
-            if len(cells) == len(ranks) == 1:
-                cells[0].amend(rank=ranks[0])
+            if len(open_events) == len(ranks) == 1:
+                open_events[0].amend(rank=ranks[0])
 
 
 def _rank_in_message(body: str, group: re.Match[str] | None) -> int | None:

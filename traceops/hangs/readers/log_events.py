@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from traceops.hangs.model import LogEvent, LogKind
+from traceops.hangs.evidence import LogEvent, LogKind
 from traceops.traces.run_manifest import MOST_RANKS
 
 # Of each kind and rank: what came first explains most, what came last shows the state at the end.
@@ -28,7 +28,7 @@ def shortened(text: str) -> str:
     return " ".join(said.split())[:_MOST_TEXT]
 
 
-class Cell:
+class OpenEvent:
     """An event that later lines may complete."""
 
     def __init__(self, event: LogEvent) -> None:
@@ -38,44 +38,44 @@ class Cell:
         self.event = replace(self.event, **fields)
 
 
-class Events:
+class EventList:
     """Keeps the first and the last events of each kind and rank."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._first: dict[tuple[LogKind, int | None], list[Cell]] = {}
-        self._last: dict[tuple[LogKind, int | None], deque[Cell]] = {}
+        self._first: dict[tuple[LogKind, int | None], list[OpenEvent]] = {}
+        self._last: dict[tuple[LogKind, int | None], deque[OpenEvent]] = {}
         self._count = 0
 
-    def add(self, kind: LogKind, rank: int | None, line: int, text: str, **fields: Any) -> Cell:
+    def add(self, kind: LogKind, rank: int | None, line: int, text: str, **fields: Any) -> OpenEvent:
         """A new event; its text is cut to what a reader needs."""
         if rank is not None and rank >= MOST_RANKS:
             rank = None
-        cell = Cell(LogEvent(kind, rank, self._path, line, shortened(text), **fields))
+        open_event = OpenEvent(LogEvent(kind, rank, self._path, line, shortened(text), **fields))
         first = self._first.setdefault((kind, rank), []) if self._count < _MOST else []
         if len(first) < _FIRST:
-            first.append(cell)
+            first.append(open_event)
             self._count += 1
         else:
-            self._last.setdefault((kind, rank), deque(maxlen=_LAST)).append(cell)
-        return cell
+            self._last.setdefault((kind, rank), deque(maxlen=_LAST)).append(open_event)
+        return open_event
 
-    def drop(self, cell: Cell) -> None:
+    def drop(self, open_event: OpenEvent) -> None:
         """Take an event back that turned out to be another's beginning."""
-        key = (cell.event.kind, cell.event.rank)
+        key = (open_event.event.kind, open_event.event.rank)
         for kept in (self._first.get(key), self._last.get(key)):
-            if kept and kept[-1] is cell:
+            if kept and kept[-1] is open_event:
                 kept.pop()
 
-    def recent(self, kind: LogKind, rank: int | None, wanted: Callable[[LogEvent], bool]) -> Cell | None:
+    def recent(self, kind: LogKind, rank: int | None, wanted: Callable[[LogEvent], bool]) -> OpenEvent | None:
         """The latest of the kind by the rank that is as wanted."""
         for kept in (self._last.get((kind, rank)), self._first.get((kind, rank))):
-            for cell in reversed(kept or ()):
-                if wanted(cell.event):
-                    return cell
+            for open_event in reversed(kept or ()):
+                if wanted(open_event.event):
+                    return open_event
         return None
 
-    def all_of(self, kind: LogKind, rank: int | None) -> list[Cell]:
+    def all_of(self, kind: LogKind, rank: int | None) -> list[OpenEvent]:
         return [*self._first.get((kind, rank), ()), *self._last.get((kind, rank), ())]
 
     def any_rank(self, kind: LogKind, wanted: Callable[[LogEvent], bool]) -> bool:
@@ -85,5 +85,7 @@ class Events:
         )
 
     def in_order(self) -> tuple[LogEvent, ...]:
-        cells = [cell for kept in (*self._first.values(), *self._last.values()) for cell in kept]
-        return tuple(sorted((cell.event for cell in cells), key=lambda event: event.line))
+        open_events = [
+            open_event for kept in (*self._first.values(), *self._last.values()) for open_event in kept
+        ]
+        return tuple(sorted((open_event.event for open_event in open_events), key=lambda event: event.line))

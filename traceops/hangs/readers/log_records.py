@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from traceops.hangs.model import GroupStatus, LogEvent, Operation, RankRecord, RecordedGroup
+from traceops.hangs.evidence import GroupStatus, LogEvent, Operation, RankRecord, RecordedGroup
 
 _MESSAGES = ("send", "recv")
 _DEFAULT_NAME = "0"  # the name that torch gives the group of all ranks

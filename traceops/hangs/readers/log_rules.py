@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from traceops.hangs.model import LogKind
+from traceops.hangs.evidence import LogKind
 
 # As torch's watchdog writes operations -> as its flight recorder does.
 OPERATIONS = {

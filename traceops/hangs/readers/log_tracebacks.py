@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from traceops.hangs.model import Frame
+from traceops.hangs.evidence import Frame
 
 _START = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s{0,64}File "(.{0,4096})", line (\d{1,9})(?:, in (.{1,1000}))?$')

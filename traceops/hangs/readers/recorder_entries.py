@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from traceops.hangs.model import Frame, Operation, RecordedGroup, State
+from traceops.hangs.evidence import Frame, Operation, RecordedGroup, State
 
 # "nccl:send 0->1", "nccl:recv 3<-11": ranks counted inside the group, this rank first.
 P2P = re.compile(r"(send|recv)\s+(\d+)\s*(?:->|<-)\s*(\d+)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from traceops.hangs.model import Frame, ThreadStack
+from traceops.hangs.evidence import Frame, ThreadStack
 
 
 @dataclass

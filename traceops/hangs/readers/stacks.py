@@ -9,7 +9,7 @@ from typing import Any
 
 from traceops.core.errors import InputError
 from traceops.core.text_lines import text_lines
-from traceops.hangs.model import Frame, RankStacks, ThreadStack
+from traceops.hangs.evidence import Frame, RankStacks, ThreadStack
 from traceops.hangs.readers.stack_dump import Dump, Thread, is_native_file
 from traceops.traces.source import open_binary
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from traceops.hangs.model import Diagnosis, RankStacks, ThreadStack
+from traceops.hangs.evidence import RankStacks, ThreadStack
+from traceops.hangs.model import Diagnosis
 from traceops.render.document import (
     Block,
     Drawing,

@@ -9,6 +9,7 @@ from typing import Literal
 
 from traceops.core.rank_text import ranks_text
 from traceops.hangs.model import Diagnosis
+from traceops.hangs.words import WAIT_REASONS
 from traceops.render.hang.rows import RankGroup, merged_ranks, shown_waits
 from traceops.render.hang.text import bytes_text, operation_text, place_text, state_text
 
@@ -79,7 +80,7 @@ def _nodes_and_edges(diagnosis: Diagnosis) -> tuple[list[Node], list[Edge]]:
     for wait in shown_waits(diagnosis):
         ends = node_of.get(wait.rank), node_of.get(wait.on)
         if ends[0] is not None and ends[1] is not None and ends[0] != ends[1]:
-            reasons[ends[0], ends[1]][wait.why] = None
+            reasons[ends[0], ends[1]][WAIT_REASONS[wait.reason]] = None
     edges = [
         Edge(start, end, f"{_who(groups[start])} → {_who(groups[end])}: {'; '.join(list(why)[:3])}")
         for (start, end), why in sorted(reasons.items())
@@ -101,12 +102,14 @@ def _connected(nodes: list[Node], edges: list[Edge]) -> tuple[list[Node], list[E
 def _node(group: RankGroup, waits: bool) -> Node:
     state = state_text(group)
     kind: Kind = "root" if group.root is not None else "waiting" if waits else "other"
-    only_call = {key: group.shared.get(key) for key in ("op", "sequence")}
-    call = operation_text(only_call, {key: several for key, several in group.differ.items() if key == "op"})
-    in_group = str(group.shared.get("group") or "")
+    several_ops = group.differ.get("op")
+    call = operation_text(group.shared("op"), group.shared("sequence"))
+    if several_ops is not None:
+        call = f"{len(several_ops)} operations"
+    in_group = group.shared("group") or ""
     if call and "group" in group.differ:
         in_group = f"in {len(group.differ['group'])} groups"
-    call = " · ".join(text for text in (call, bytes_text(group.shared, group.differ)) if text)
+    call = " · ".join(text for text in (call, bytes_text(group)) if text)
     shown = [text for text in (_who(group), state, call, in_group, place_text(group)) if text]
     full = "\n".join(shown)
     if kind == "waiting" and len(shown) > 2:

@@ -55,7 +55,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, Cell]]:
     stall = evidence.stall
     dumps = sum(record.source == "flight recorder" for record in evidence.records.values())
     versions = {record.nccl_version for record in evidence.records.values() if record.nccl_version}
-    hosts = {row["host"] for row in diagnosis.ranks if row.get("host")}
+    hosts = {status.host for status in diagnosis.ranks if status.host}
     waiting = {wait.rank for wait in shown_waits(diagnosis)}
     return [
         ("Ranks", page.word(evidence.world_size)),

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from traceops.hangs.model import Diagnosis, Root, Wait
+from traceops.hangs.model import Diagnosis, RankState, RankStatus, Root, Wait, WaitReason
 
 # What ranks have to share to be one line, given up from the right as long as there are too many lines.
 _ALIKE = (
@@ -24,26 +24,38 @@ _ALIKE = (
     "bytes",
 )
 _LEVELS = tuple(_ALIKE[:kept] for kept in (11, 10, 8, 7, 5, 3, 1))
-_ORDER = ("root", "dead", "stopped", "idle", "waiting", "absent")
+_ORDER: tuple[RankState, ...] = ("root", "dead", "stopped", "idle", "waiting", "absent")
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Ranks that are in the same state: `shared` what they have in common, `differ` key -> the several values.
+    """Ranks that are in the same state. differ: field of RankStatus -> the several values, where they differ.
 
     root: which of the diagnosis' roots they belong to, counted from 0; None for ranks that only wait.
     """
 
     ranks: tuple[int, ...]
-    shared: Mapping[str, Any]
+    first: RankStatus
     differ: Mapping[str, tuple[Any, ...]]
     root: int | None = None
+
+    def shared(self, field: str) -> Any:
+        """What the ranks have in common of a field of RankStatus; None where they differ or it is not known."""
+        return None if field in self.differ else getattr(self.first, field)
+
+    def values(self, field: str) -> tuple[Any, ...]:
+        """The different values of a field of RankStatus."""
+        return self.differ.get(field, (getattr(self.first, field),))
+
+    @property
+    def state(self) -> RankState | None:
+        """None where it differs."""
+        return None if "state" in self.differ else self.first.state
 
     @property
     def waits_for(self) -> tuple[int, ...]:
         """The ranks that these wait for, each for some of them at least."""
-        several = self.differ.get("waits_for", (self.shared.get("waits_for") or (),))
-        return tuple(sorted({rank for ranks in several for rank in ranks or ()}))
+        return tuple(sorted({rank for ranks in self.values("waits_for") for rank in ranks}))
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,7 @@ class MergedWait:
 
     ranks: tuple[int, ...]
     on: tuple[int, ...]
-    why: str
+    reason: WaitReason
     group: str | None
     op: str | None
     sequence: int | None
@@ -78,10 +90,9 @@ def shown_waits(diagnosis: Diagnosis) -> list[Wait]:
     waits = list(diagnosis.waits)
     known = {wait.rank for wait in waits}
     for root in diagnosis.roots:
-        why = f"as the finding says ({root.rule})"
         for rank in root.waiting:
             if rank not in known and rank not in root.ranks:
-                waits += [Wait(rank, on, why, root.group, root.op, root.sequence) for on in root.ranks]
+                waits += [Wait(rank, on, "cause", root.group, root.op, root.sequence) for on in root.ranks]
     return waits
 
 
@@ -89,7 +100,7 @@ def merged_waits(waits: Sequence[Wait]) -> list[MergedWait]:
     """Waits with equal operation and reason: those of several ranks for the same ones become one."""
     on: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for wait in waits:
-        on[wait.rank, wait.why, wait.group, wait.op, wait.sequence].append(wait.on)
+        on[wait.rank, wait.reason, wait.group, wait.op, wait.sequence].append(wait.on)
     ranks: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for (rank, *what), targets in on.items():
         waited_for = (tuple(sorted(set(targets))), *what)
@@ -107,36 +118,26 @@ def roots_by_rank(roots: Sequence[Root]) -> dict[int, int]:
 
 
 def _merge(
-    rows: Sequence[Mapping[str, Any]], root_of: Mapping[int, int], own: Sequence[str], others: Sequence[str]
+    rows: Sequence[RankStatus], root_of: Mapping[int, int], own: Sequence[str], others: Sequence[str]
 ) -> list[RankGroup]:
-    same: dict[Hashable, list[Mapping[str, Any]]] = defaultdict(list)
+    same: dict[Hashable, list[RankStatus]] = defaultdict(list)
     for row in rows:
-        root = root_of.get(row["rank"])
-        keys = others if root is None else own
-        equal = (root, *(_hashable(row.get(key)) for key in keys))
-        same[equal].append(row)
-    groups = [_group(members, root_of.get(members[0]["rank"])) for members in same.values()]
+        root = root_of.get(row.rank)
+        alike = tuple(getattr(row, field) for field in (others if root is None else own))
+        same[root, alike].append(row)
+    groups = [_group(members, root_of.get(members[0].rank)) for members in same.values()]
     return sorted(groups, key=_place)
 
 
-def _group(rows: Sequence[Mapping[str, Any]], root: int | None) -> RankGroup:
-    shared: dict[str, Any] = {}
+def _group(rows: Sequence[RankStatus], root: int | None) -> RankGroup:
     differ: dict[str, tuple[Any, ...]] = {}
-    for key in dict.fromkeys(key for row in rows for key in row if key != "rank"):
-        values = tuple(dict.fromkeys(_hashable(row.get(key)) for row in rows))
-        if len(values) == 1:
-            shared[key] = rows[0].get(key)
-        else:
-            shared[key] = None
-            differ[key] = values
-    return RankGroup(tuple(sorted(row["rank"] for row in rows)), shared, differ, root)
+    for field in RankStatus.__struct_fields__:
+        values = tuple(dict.fromkeys(getattr(row, field) for row in rows))
+        if len(values) > 1 and field != "rank":
+            differ[field] = values
+    return RankGroup(tuple(sorted(row.rank for row in rows)), rows[0], differ, root)
 
 
 def _place(group: RankGroup) -> tuple[int, int, int]:
-    state = group.shared.get("state")
-    order = _ORDER.index(state) if state in _ORDER else len(_ORDER)
+    order = len(_ORDER) if group.state is None else _ORDER.index(group.state)
     return (0, group.root, group.ranks[0]) if group.root is not None else (1, order, group.ranks[0])
-
-
-def _hashable(value: Any) -> Hashable:
-    return tuple(value) if isinstance(value, (list, tuple, set)) else value

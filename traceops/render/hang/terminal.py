@@ -15,7 +15,7 @@ from traceops.render.hang.rows import RankGroup, merged_ranks
 from traceops.render.hang.text import (
     hang_level,
     hang_sentence,
-    operation_text,
+    operations_text,
     place_text,
     read_text,
     root_advice,
@@ -86,7 +86,7 @@ def _ranks(diagnosis: Diagnosis) -> Table:
         "rank": [ranks_text(group.ranks, 4) for group in shown],
         "state": [state_text(group) for group in shown],
         "step": [_value(group, "step") for group in shown],
-        "in": [operation_text(group.shared, group.differ) for group in shown],
+        "in": [operations_text(group) for group in shown],
         "at, or doing": [place_text(group) for group in shown],
         "waits for": [ranks_text(group.waits_for, 4) for group in shown],
     }
@@ -111,7 +111,7 @@ def _ranks(diagnosis: Diagnosis) -> Table:
 def _value(group: RankGroup, key: str) -> str:
     if key in group.differ:
         return "differs"
-    value = group.shared.get(key)
+    value = group.shared(key)
     return "" if value is None else str(value)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from traceops.core.findings import Severity
 from traceops.core.rank_text import ranks_text
-from traceops.core.units import size_text
+from traceops.core.units import size_range_text
 from traceops.hangs.model import Diagnosis, Root
 from traceops.render.hang.rows import RankGroup
 from traceops.rules.hangs import BY_ID
@@ -39,12 +38,12 @@ def hang_sentence(diagnosis: Diagnosis) -> str:
 
 def root_sentence(root: Root) -> str:
     """The message of a cause, with who waits and what the ranks do instead where it leaves that out."""
-    said = root.message.rstrip().rstrip(".")
-    if root.waiting and "wait" not in said:
+    said = root.statement
+    if root.waiting and not root.tells_waiting:
         said += f"; {subject(root.waiting).lower()} wait{'s' if len(root.waiting) == 1 else ''} for it"
-    if root.doing and root.doing not in said:
+    if root.doing:
         said += f". {'It is' if len(root.ranks) == 1 else 'They are'} {root.doing}"
-    return said + "."
+    return f"{said}."
 
 
 def root_label(root: Root) -> str:
@@ -62,50 +61,45 @@ def subject(ranks: Sequence[int]) -> str:
     return f"Rank{'' if len(set(ranks)) == 1 else 's'} {ranks_text(ranks, MOST_SPANS)}"
 
 
-def operation_text(row: Mapping[str, Any], differ: Mapping[str, Sequence[Any]] | None = None) -> str:
-    """'all_reduce #64 of default_pg, 4.2 MB'; `differ` holds the values that merged rows have of a key."""
-    differ = differ or {}
-    if row.get("op") is None:
-        return f"{len(differ['op'])} operations" if "op" in differ else ""
-    text = str(row["op"])
-    if row.get("sequence") is not None:
-        text += f" #{row['sequence']}"
-    if row.get("group") is not None:
-        text += f" of {row['group']}"
-    elif "group" in differ:
-        text += f" in {len(differ['group'])} groups"
-    nbytes = bytes_text(row, differ)
+def operation_text(op: str | None, sequence: int | None = None, group: str | None = None) -> str:
+    """'all_reduce #64 of default_pg'; empty without an operation."""
+    if op is None:
+        return ""
+    number = "" if sequence is None else f" #{sequence}"
+    return f"{op}{number}" if group is None else f"{op}{number} of {group}"
+
+
+def operations_text(ranks: RankGroup) -> str:
+    """'all_reduce #64 of default_pg, 4.2 MB'; how many there are where they differ."""
+    if "op" in ranks.differ:
+        return f"{len(ranks.differ['op'])} operations"
+    text = operation_text(ranks.shared("op"), ranks.shared("sequence"), ranks.shared("group"))
+    if not text:
+        return ""
+    if "group" in ranks.differ:
+        text += f" in {len(ranks.differ['group'])} groups"
+    nbytes = bytes_text(ranks)
     return f"{text}, {nbytes}" if nbytes else text
 
 
-def bytes_text(row: Mapping[str, Any], differ: Mapping[str, Sequence[Any]]) -> str:
-    """'4.2 MB', or '21.0–22.5 MB' of merged rows; empty where it is not known."""
-    if row.get("bytes") is not None:
-        return size_text(row["bytes"])
-    known = [int(value) for value in differ.get("bytes", ()) if value is not None]
-    if not known:
-        return ""
-    least, most = size_text(min(known)), size_text(max(known))
-    if least == most:
-        return most
-    value, _, unit = least.partition(" ")
-    return f"{value}–{most}" if most.endswith(f" {unit}") else f"{least} to {most}"
+def bytes_text(ranks: RankGroup) -> str:
+    """'4.2 MB', or '21.0–22.5 MB' of merged ranks; empty where it is not known."""
+    known = [int(value) for value in ranks.values("bytes") if value is not None]
+    return size_range_text(min(known), max(known)) if known else ""
 
 
-def state_text(group: RankGroup) -> str:
+def state_text(ranks: RankGroup) -> str:
     """The state that the ranks share; 'cause' for a root."""
-    state = group.shared.get("state")
-    if state is None:
-        return "differs"
-    return "cause" if state == "root" else str(state)
+    return "differs" if ranks.state is None else "cause" if ranks.state == "root" else ranks.state
 
 
-def place_text(group: RankGroup) -> str:
+def place_text(ranks: RankGroup) -> str:
     """The line of code of the pending operation, or what the rank does instead; its exit code if it died."""
-    if group.shared.get("exit_code") is not None:
-        return f"exit code {group.shared['exit_code']}"
-    keys = ("doing", "where") if group.root is not None or not group.shared.get("op") else ("where", "doing")
-    return next((str(group.shared[key]) for key in keys if group.shared.get(key)), "")
+    exit_code = ranks.shared("exit_code")
+    if exit_code is not None:
+        return f"exit code {exit_code}"
+    doing, where = ranks.shared("doing") or "", ranks.shared("where") or ""
+    return doing or where if ranks.root is not None or not ranks.shared("op") else where or doing
 
 
 def read_text(diagnosis: Diagnosis) -> str:
@@ -150,15 +144,15 @@ def shown_path(diagnosis: Diagnosis, path: str) -> str:
 def unknown_ranks(diagnosis: Diagnosis) -> list[int]:
     """Ranks of which nothing was found, even if the others wait for them."""
     return [
-        int(row["rank"])
-        for row in diagnosis.ranks
-        if not row.get("sources") and row["state"] not in ("dead", "stopped")
+        status.rank
+        for status in diagnosis.ranks
+        if not status.sources and status.state not in ("dead", "stopped")
     ]
 
 
 def _waiting(diagnosis: Diagnosis) -> list[int]:
-    rows = {int(row["rank"]) for row in diagnosis.ranks if row["state"] == "waiting"}
-    return sorted(rows | {wait.rank for wait in diagnosis.waits})
+    waiting = {status.rank for status in diagnosis.ranks if status.state == "waiting"}
+    return sorted(waiting | {wait.rank for wait in diagnosis.waits})
 
 
 def _nobody(diagnosis: Diagnosis) -> str:

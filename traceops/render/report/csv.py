@@ -1,4 +1,4 @@
-"""summary.csv (a row a rank), findings.csv, the tables behind the figures, and the two tables of a hang."""
+"""summary.csv (a row a rank), findings.csv and the tables behind the figures."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from traceops.core.findings import Finding
 from traceops.pipeline.report import Report
 from traceops.render.evidence_text import quote_text
-
-if TYPE_CHECKING:
-    from traceops.hangs.model import Diagnosis
 
 CSV_FILES = (
     "summary.csv",
@@ -38,9 +34,6 @@ CSV_FILES = (
     "hta_queue_length.csv",
 )
 
-HANG_CSV_FILES = ("hang_ranks.csv", "hang_waits.csv")
-
-_WAIT_COLUMNS = ("rank", "on", "group", "op", "sequence", "why")
 _FINDING_COLUMNS = (
     "rule",
     "severity",
@@ -65,15 +58,6 @@ def render_csv_files(report: Report) -> dict[str, str]:
         "collectives.csv": csv_text(report.collectives),
     }
     files |= {f"{name}.csv": csv_text(rows) for name, rows in report.tables.items()}
-    return {name: text for name, text in files.items() if text}
-
-
-def render_hang_csv_files(diagnosis: Diagnosis) -> dict[str, str]:
-    """File name -> text: a row a rank, and a row an edge of who waits for whom."""
-    files = {
-        "hang_ranks.csv": csv_text(diagnosis.ranks),
-        "hang_waits.csv": csv_text([asdict(wait) for wait in diagnosis.waits], _WAIT_COLUMNS),
-    }
     return {name: text for name, text in files.items() if text}
 
 

@@ -22,9 +22,9 @@ def to_json_object(report: Report) -> dict[str, Any]:
     """The object report.json holds: JSON types only, null where a number is not known."""
     hang: dict[str, Any] | None = None
     if report.hang is not None:
-        from traceops.render.hang.json import hang_object
+        from traceops.render.hang.json import hang_json
 
-        hang = hang_object(report.hang)
+        hang = to_builtins(hang_json(report.hang))
     fabric: dict[str, Any] | None = None
     if report.fabric is not None:
         from traceops.fabric.to_json import fabric_json

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from traceops.core.rank_text import who
-from traceops.hangs.model import Evidence, GroupStatus, Operation, RankRecord
+from traceops.hangs.evidence import GroupStatus, HangEvidence, Operation, RankRecord
 
 # The root of one may be through with it before others come.
 ROOTED = re.compile(r"broadcast|^reduce$|^_?reduce_?oop|^gather|^scatter", re.I)
@@ -16,7 +16,7 @@ _MOST_NAMED = 8  # members by which a group without a name is called
 
 
 @dataclass(frozen=True)
-class Group:
+class ProcessGroup:
     """A process group, whichever of its members speaks of it; `ranks` is None where no member list is known.
 
     Names differ between members (each rank counts the groups it is in), so members and description tell
@@ -43,17 +43,17 @@ class Call:
     """An operation of a rank, with the group it is in."""
 
     rank: int
-    group: Group
+    group: ProcessGroup
     op: Operation
 
     @property
-    def key(self) -> tuple[Group, int]:
+    def key(self) -> tuple[ProcessGroup, int]:
         """What all members' calls of one collective share."""
         return self.group, self.op.sequence
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankPosition:
     """One rank's position. calls: its collectives that are known, by key. pending: not finished, in program order.
 
     enqueued: the last collective it called in each group, messages the last send or receive, latest either of
@@ -63,33 +63,33 @@ class Standing:
 
     rank: int
     record: RankRecord
-    calls: Mapping[tuple[Group, int], Call]
+    calls: Mapping[tuple[ProcessGroup, int], Call]
     pending: tuple[Call, ...]
-    enqueued: Mapping[Group, int | None]
-    messages: Mapping[Group, int | None]
-    latest: Mapping[Group, int | None]
-    sends: Mapping[tuple[Group, int | None, str], tuple[Call, ...]]
+    enqueued: Mapping[ProcessGroup, int | None]
+    messages: Mapping[ProcessGroup, int | None]
+    latest: Mapping[ProcessGroup, int | None]
+    sends: Mapping[tuple[ProcessGroup, int | None, str], tuple[Call, ...]]
 
     @property
     def head(self) -> Call | None:
         """The first operation that is not finished: what the rank waits in."""
         return self.pending[0] if self.pending else None
 
-    def entered(self, group: Group, sequence: int) -> bool | None:
+    def entered(self, group: ProcessGroup, sequence: int) -> bool | None:
         """Whether the rank has called this collective; None where that cannot be told."""
         last = self.enqueued.get(group)
         return None if last is None else last >= sequence
 
-    def finished(self, group: Group, sequence: int) -> bool:
+    def finished(self, group: ProcessGroup, sequence: int) -> bool:
         """Whether the rank's call of this collective is complete; one that the recorder forgot is."""
         call = self.calls.get((group, sequence))
         return bool(self.entered(group, sequence)) and (call is None or call not in self.pending)
 
 
-def standings(evidence: Evidence) -> dict[int, Standing]:
+def rank_positions(evidence: HangEvidence) -> dict[int, RankPosition]:
     """Every rank that has a record, by rank."""
     world = tuple(range(evidence.world_size)) if evidence.world_size else None
-    known: dict[tuple[tuple[int, ...] | None, str, str], Group] = {}
+    known: dict[tuple[tuple[int, ...] | None, str, str], ProcessGroup] = {}
     named = {rank: _groups(record, world, known) for rank, record in evidence.records.items()}
     with_p2p = {
         named[rank][name]
@@ -99,23 +99,23 @@ def standings(evidence: Evidence) -> dict[int, Standing]:
     }
     done = _done_for_certain(evidence.records, named)
     return {
-        rank: _standing(record, named[rank], with_p2p, done if record.active_only else {})
+        rank: _position(record, named[rank], with_p2p, done if record.active_only else {})
         for rank, record in evidence.records.items()
     }
 
 
 def _done_for_certain(
-    records: Mapping[int, RankRecord], named: Mapping[int, Mapping[str, Group]]
-) -> dict[Group, int]:
+    records: Mapping[int, RankRecord], named: Mapping[int, Mapping[str, ProcessGroup]]
+) -> dict[ProcessGroup, int]:
     """The last collective that some member is through with, by group: all members have called it.
 
     From dumps of the unfinished operations alone, whose first one in a group follows what is done. A group where
     one of these has a root is left out: its root may be through with it before others come.
     """
-    done: dict[Group, int] = {}
-    rooted: set[Group] = set()
+    done: dict[ProcessGroup, int] = {}
+    rooted: set[ProcessGroup] = set()
     for rank, record in records.items():
-        first: dict[Group, int] = {}
+        first: dict[ProcessGroup, int] = {}
         for op in record.operations if record.active_only else ():
             if not op.is_p2p:
                 group = named[rank][op.group]
@@ -129,10 +129,10 @@ def _done_for_certain(
 def _groups(
     record: RankRecord,
     world: tuple[int, ...] | None,
-    known: dict[tuple[tuple[int, ...] | None, str, str], Group],
-) -> dict[str, Group]:
+    known: dict[tuple[tuple[int, ...] | None, str, str], ProcessGroup],
+) -> dict[str, ProcessGroup]:
     """This rank's name of each group -> the group; `known` are those met so far, and grows."""
-    named: dict[str, Group] = {}
+    named: dict[str, ProcessGroup] = {}
     alike: dict[tuple[tuple[int, ...] | None, str], int] = defaultdict(int)
     for name in sorted(record.groups, key=_creation_order):
         group = record.groups[name]
@@ -140,7 +140,7 @@ def _groups(
         number = str(alike[ranks, group.description]) if ranks else name
         alike[ranks, group.description] += 1
         key = (ranks, group.description, number)
-        named[name] = known.setdefault(key, Group(len(known), *key))
+        named[name] = known.setdefault(key, ProcessGroup(len(known), *key))
     return named
 
 
@@ -149,11 +149,14 @@ def _creation_order(name: str) -> tuple[int, str]:
     return (int(name), "") if name.isdecimal() else (1 << 62, name)
 
 
-def _standing(
-    record: RankRecord, named: Mapping[str, Group], with_p2p: set[Group], done: Mapping[Group, int]
-) -> Standing:
+def _position(
+    record: RankRecord,
+    named: Mapping[str, ProcessGroup],
+    with_p2p: set[ProcessGroup],
+    done: Mapping[ProcessGroup, int],
+) -> RankPosition:
     calls = [Call(record.rank, named[op.group], op) for op in record.operations]
-    last_finished: dict[Group, int] = {}
+    last_finished: dict[ProcessGroup, int] = {}
     for name, status in record.status.items():
         if (
             name in named
@@ -170,13 +173,13 @@ def _standing(
         if call.op.state != "completed"
         and (call.op.is_p2p or call.op.sequence > last_finished.get(call.group, 0))
     )
-    last_called: dict[Group, int] = {}
+    last_called: dict[ProcessGroup, int] = {}
     for call in calls:
         if not call.op.is_p2p:
             last_called[call.group] = max(last_called.get(call.group, 0), call.op.sequence)
-    enqueued: dict[Group, int | None] = {}
-    messages: dict[Group, int | None] = {}
-    latest: dict[Group, int | None] = {}
+    enqueued: dict[ProcessGroup, int | None] = {}
+    messages: dict[ProcessGroup, int | None] = {}
+    latest: dict[ProcessGroup, int | None] = {}
     for name, group in named.items():
         status = record.status.get(name, GroupStatus())
         known = [last_called[group]] if group in last_called else []
@@ -187,11 +190,11 @@ def _standing(
         enqueued[group] = max(known, default=None)
         messages[group] = status.messages
         latest[group] = status.latest
-    sends: dict[tuple[Group, int | None, str], list[Call]] = defaultdict(list)
+    sends: dict[tuple[ProcessGroup, int | None, str], list[Call]] = defaultdict(list)
     for call in calls:
         if call.op.is_p2p:
             sends[call.group, call.op.peer, call.op.op].append(call)
-    return Standing(
+    return RankPosition(
         record.rank,
         record,
         {call.key: call for call in calls if not call.op.is_p2p},
@@ -203,7 +206,9 @@ def _standing(
     )
 
 
-def _unclear(status: GroupStatus, group: Group, with_p2p: set[Group], done: Mapping[Group, int]) -> bool:
+def _unclear(
+    status: GroupStatus, group: ProcessGroup, with_p2p: set[ProcessGroup], done: Mapping[ProcessGroup, int]
+) -> bool:
     """Whether a status may count sends and receives instead of collectives.
 
     It does where it counts fewer than the member must have called, for another to be through with them.

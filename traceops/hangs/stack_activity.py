@@ -5,48 +5,50 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
 
-from traceops.hangs.model import Frame, ThreadStack
+from traceops.hangs.evidence import Frame, ThreadStack
 
-Kind = Literal[
+ActivityKind = Literal[
     "collective", "init", "input", "gpu_sync", "checkpoint", "debugger", "subprocess", "network", "compile",
     "profiler", "import", "backward", "sleep", "lock", "library", "user", "unknown",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Doing:
-    """kind: see `_WORDS`, and 'library' or 'user' for code that is not known to wait for anything; text: in words.
+class CodeLine:
+    """A line of code as people name it: function without its class, file without its folder."""
 
-    where: the innermost frame of the user's own code, or of a third-party package if there is none.
+    function: str
+    file: str
+    line: int | None
+
+
+@dataclass(frozen=True)
+class StackActivity:
+    """What a thread does. kind: 'library' and 'user' are code that is not known to wait for anything.
+
+    function: what it does that in, where the kind has one. at: the line it is in, of kinds that name a line.
+    called_from: the innermost line of the user's own code, or of a third-party package if there is none; None if that
+    is `at`. where: its frame.
     """
 
-    kind: Kind
-    text: str
-    where: Frame | None = None
+    kind: ActivityKind
+    function: str | None = None
+    at: CodeLine | None = None
+    called_from: CodeLine | None = None
+    where: Frame | None = field(default=None, compare=False)
 
 
 # The first kind that a frame above the user's own code has is the answer: a barrier inside
 # init_process_group is initialisation, a lock inside the data loader is input.
-_WORDS: tuple[tuple[Kind, str], ...] = (
-    ("debugger", "stopped in a debugger"),
-    ("init", "setting up communication in {function}"),
-    ("collective", "waiting in {function}"),
-    ("input", "waiting for a batch of data"),
-    ("gpu_sync", "waiting for the GPU in {function}"),
-    ("checkpoint", "saving or loading a checkpoint in {function}"),
-    ("compile", "compiling in {function}"),
-    ("profiler", "in the profiler's {function}"),
-    ("subprocess", "waiting for another process in {function}"),
-    ("network", "waiting for the network in {function}"),
-    ("backward", "in the backward pass"),
-    ("sleep", "sleeping"),
-    ("import", "importing a module"),
-    ("lock", "waiting for a lock or another thread in {function}"),
-)
+_ORDER: tuple[ActivityKind, ...] = (
+    "debugger", "init", "collective", "input", "gpu_sync", "checkpoint", "compile", "profiler", "subprocess",
+    "network", "backward", "sleep", "import", "lock",
+)  # fmt: skip
+_WITHOUT_FUNCTION: tuple[ActivityKind, ...] = ("debugger", "input", "backward", "sleep", "import")
 
 _C10D = "torch/distributed/distributed_c10d.py"
 _COLLECTIVES = (
@@ -63,7 +65,7 @@ _SETUP = (
 )  # fmt: skip
 
 # (end of the file's path, or a folder in it with '/' at its end; function or '*'; kind)
-_REGISTRY: tuple[tuple[str, str, Kind], ...] = (
+_REGISTRY: tuple[tuple[str, str, ActivityKind], ...] = (
     *((_C10D, function, "collective") for function in _COLLECTIVES),
     *((_C10D, function, "init") for function in _SETUP),
     ("torch/distributed/_functional_collectives.py", "*", "collective"),
@@ -130,7 +132,7 @@ _REGISTRY: tuple[tuple[str, str, Kind], ...] = (
 _THREAD_START = frozenset({"_bootstrap", "_bootstrap_inner", "run"})
 
 # Compiled code, as py-spy --native shows it: function, anywhere in its name -> kind.
-_NATIVE: tuple[tuple[str, Kind], ...] = (
+_NATIVE: tuple[tuple[str, ActivityKind], ...] = (
     ("ProcessGroupNCCL::initNCCLComm", "init"), ("ncclCommInit", "init"), ("TCPStore", "init"),
     ("c10d::Reducer", "collective"), ("ProcessGroupNCCL", "collective"), ("ProcessGroupGloo", "collective"),
     ("ncclGroupEnd", "collective"),
@@ -167,7 +169,7 @@ _PACKAGES = frozenset(
 )  # fmt: skip
 
 
-def doing(stack: ThreadStack) -> Doing:
+def stack_activity(stack: ThreadStack) -> StackActivity:
     """What the thread does, as far as the functions on its stack tell.
 
     A C function that is not named on the stack (time.sleep or .item() in a stack of faulthandler) counts as
@@ -178,21 +180,23 @@ def doing(stack: ThreadStack) -> Doing:
     where = frames[own] if own < len(frames) else _package_frame(frames)
     above = frames[:own]
     kinds = [_kind(frame) for frame in above]
-    for kind, words in _WORDS:
+    caller = None if where is None else _code_line(where)
+    for kind in _ORDER:
         matching = [frame for frame, its in zip(above, kinds, strict=True) if its == kind]
         if matching:
-            return Doing(kind, words.format(function=_short(_telling(matching))) + _called_from(where), where)
+            function = None if kind in _WITHOUT_FUNCTION else _short(_telling(matching))
+            return StackActivity(kind, function, called_from=caller, where=where)
     if where is not None and own < len(frames) and any(_kind(frame) == "input" for frame in frames[own:]):
-        return Doing("input", f"loading data in {_place(where)}", where)
+        return StackActivity("input", at=caller, where=where)
     if not frames:
-        return Doing("unknown", "no Python code on its stack")
+        return StackActivity("unknown")
     named = next((frame for frame in above if frame.file), None)
     if named is not None:
-        at = "" if named is where else _called_from(where)
-        return Doing("library", f"in {_place(named)}{at}", where)
+        called_from = None if named is where else caller
+        return StackActivity("library", at=_code_line(named), called_from=called_from, where=where)
     if where is None:
-        return Doing("unknown", f"in {_place(frames[0])}")
-    return Doing("user", f"in {_place(where)}", where)
+        return StackActivity("unknown", at=_code_line(frames[0]))
+    return StackActivity("user", at=caller, where=where)
 
 
 def is_own(frame: Frame) -> bool:
@@ -228,7 +232,7 @@ def _package_frame(frames: Sequence[Frame]) -> Frame | None:
     )
 
 
-def _kind(frame: Frame) -> Kind | None:
+def _kind(frame: Frame) -> ActivityKind | None:
     file, function = frame.file.replace("\\", "/"), _short(frame)
     if file.startswith("<frozen importlib"):
         return "import"
@@ -255,11 +259,6 @@ def _short(frame: Frame) -> str:
     return frame.function.rpartition(".")[2] or frame.function
 
 
-def _place(frame: Frame) -> str:
-    line = "" if frame.line is None else f":{frame.line}"
+def _code_line(frame: Frame) -> CodeLine:
     file = PurePosixPath(frame.file.replace("\\", "/")).name
-    return f"{_short(frame)} ({file}{line})" if file else _short(frame)
-
-
-def _called_from(where: Frame | None) -> str:
-    return "" if where is None else f", called from {_place(where)}"
+    return CodeLine(_short(frame), file, frame.line)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.core.errors import InputError
-from traceops.hangs.model import LogEvent, RankProcess, RankRecord, RankStacks, RecordedGroup, Stall
+from traceops.hangs.evidence import LogEvent, RankProcess, RankRecord, RankStacks, RecordedGroup, Stall
 from traceops.traces.run_manifest import read_run_manifest
 
 
@@ -30,7 +30,7 @@ class Found:
     one_node: bool = False
 
 
-def read_own(path: Path, found: Found) -> bool:
+def read_run_file(path: Path, found: Found) -> bool:
     """Read a file that `traceops run` wrote; False if it is none."""
     is_hang, is_groups = path.name.startswith("hang."), path.name.startswith("groups_")
     if not is_hang and not is_groups:

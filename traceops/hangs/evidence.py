@@ -1,0 +1,221 @@
+"""What was found of a hang: records, logs, stacks and processes of its ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+State = Literal["scheduled", "started", "completed"]
+LogKind = Literal[
+    "timeout",
+    "status",
+    "mismatch",
+    "missing",
+    "error",
+    "cuda",
+    "nccl",
+    "memory",
+    "exit",
+    "connection",
+    "monitor",
+]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a stack."""
+
+    function: str
+    file: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.file}{'' if self.line is None else f':{self.line}'})"
+
+
+class Operation(
+    msgspec.Struct, frozen=True, gc=False
+):  # made by the million: a dataclass takes seven times as long
+    """A collective or point-to-point operation that a rank called.
+
+    record: its place in the rank's program order. group: the group's name on this rank. op: 'all_reduce',
+    '_all_gather_base', 'send', … without its backend. sequence: place in the group; point-to-point
+    operations are counted apart. peer: the other end of a send or receive, a global rank; None if not known.
+    Shapes are per tensor; None where the source does not tell. frames: innermost first.
+    """
+
+    record: int
+    group: str
+    op: str
+    sequence: int
+    is_p2p: bool = False
+    peer: int | None = None
+    sizes_in: tuple[tuple[int, ...], ...] | None = None
+    sizes_out: tuple[tuple[int, ...], ...] | None = None
+    dtypes_in: tuple[str, ...] | None = None
+    dtypes_out: tuple[str, ...] | None = None
+    state: State = "scheduled"
+    created_ns: int | None = None
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True)
+class RecordedGroup:
+    """A process group as one rank knows it; `ranks` are global and sorted, None where they are not told."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...] | None
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether this is the group of all ranks, which old torch and gloo list without members."""
+        return self.description == "default_pg" or (self.name in ("0", "default_pg") and not self.description)
+
+
+@dataclass(frozen=True)
+class GroupStatus:
+    """How far a rank has come in a group: sequence numbers of collectives, None where not told.
+
+    messages: the last send or receive it called. latest: the number of whatever it called last, where the
+    source does not tell collectives from messages.
+    """
+
+    enqueued: int | None = None
+    completed: int | None = None
+    messages: int | None = None
+    latest: int | None = None
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """What one rank's flight recorder, or what its log says of its collectives, holds.
+
+    operations: in program order. status: by the group's name. whole: `operations` go back to the rank's
+    first collective. active_only: completed operations were left out of the dump. timed: starts were recorded.
+    source: 'flight recorder' or 'log'. backend: 'nccl', 'gloo', …, None where not told. hides_messages: the rank
+    has called sends or receives that are not recorded (gloo's never are).
+    """
+
+    rank: int
+    path: str
+    groups: dict[str, RecordedGroup]
+    operations: tuple[Operation, ...]
+    status: dict[str, GroupStatus] = field(default_factory=dict)
+    whole: bool = False
+    active_only: bool = False
+    timed: bool = False
+    source: Literal["flight recorder", "log"] = "flight recorder"
+    nccl_version: str | None = None
+    backend: str | None = None
+    hides_messages: bool = False
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """One thing a log says that bears on a hang; `rank` is who said it, None if that is not told.
+
+    kind: 'timeout' a collective ran out of time; 'status' how far the rank has come (`enqueued`, `completed`);
+    'mismatch' different calls were detected; 'missing' ranks that did not come (`accused`); 'error' an exception
+    ended the rank; 'cuda' a GPU error; 'nccl' an NCCL warning; 'memory' out of memory; 'exit' a process ended
+    (`accused` with `exit_code`, negative for a signal; `root_cause` as torchrun says); 'connection' a peer is
+    gone; 'monitor' the heartbeat monitor gave up.
+    line: in the file, from 1. op: as in `Operation`. frames: innermost first, of the failed collective or the
+    exception.
+    """
+
+    kind: LogKind
+    rank: int | None
+    path: str
+    line: int
+    text: str
+    group: str | None = None
+    group_description: str | None = None
+    op: str | None = None
+    sequence: int | None = None
+    elements_in: int | None = None
+    elements_out: int | None = None
+    enqueued: int | None = None
+    completed: int | None = None
+    accused: tuple[int, ...] = ()
+    exit_code: int | None = None
+    root_cause: bool = False
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True)
+class ThreadStack:
+    """One thread's stack, innermost frame first; `native` frames are of compiled code."""
+
+    main: bool
+    frames: tuple[Frame, ...]
+    name: str | None = None
+    native: bool = False
+
+
+@dataclass(frozen=True)
+class RankStacks:
+    """The stacks of one rank's process at one moment."""
+
+    rank: int
+    path: str
+    threads: tuple[ThreadStack, ...]
+
+    @property
+    def main(self) -> ThreadStack | None:
+        """The main thread's stack; None if it is not told apart."""
+        return next((thread for thread in self.threads if thread.main), None)
+
+
+@dataclass(frozen=True)
+class RankProcess:
+    """What the launcher, or the rank's own manifest, knows of its process.
+
+    state: as in /proc ('R', 'S', 'D', 'T' stopped, 'Z'), 'gone', or None. step: steps finished, phase: what
+    the capture was doing. exit_code: as a shell has it, 128 + n for signal n; None while it runs.
+    """
+
+    rank: int
+    host: str | None = None
+    pid: int | None = None
+    state: str | None = None
+    step: int | None = None
+    phase: str | None = None
+    heartbeat_age_s: float | None = None
+    exit_code: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Stall:
+    """What the launcher saw: nothing moved for `stalled_s`; `kind` is 'init' before the first step."""
+
+    kind: Literal["step", "init"]
+    stalled_s: float
+    limit_s: float
+    noticed_ns: int
+    host: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class HangEvidence:
+    """All that was found of a hang, by rank; any part may be empty.
+
+    world_size: None where nothing tells. problems: (file, what is wrong with it or why it was left out).
+    failed_rank: the rank that failed first, as the launcher saw it.
+    """
+
+    root: str
+    name: str
+    world_size: int | None
+    records: dict[int, RankRecord]
+    stacks: dict[int, RankStacks]
+    processes: dict[int, RankProcess]
+    log: tuple[LogEvent, ...] = ()
+    stall: Stall | None = None
+    files: tuple[str, ...] = ()
+    problems: tuple[tuple[str, str], ...] = ()
+    failed_rank: int | None = None

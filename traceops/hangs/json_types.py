@@ -1,0 +1,94 @@
+"""A hang as hang.json and report.json hold it: the documents' types, from which their schemas are made."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from traceops.core.file_problem import FileProblem
+from traceops.core.findings import Check, Confidence, Finding, Severity
+from traceops.core.tool import Tool
+from traceops.hangs.evidence import Stall
+from traceops.hangs.model import RankStatus
+
+SCHEMA_VERSION = 1
+
+SomeRanks = Annotated[tuple[int, ...], Meta(min_length=1)]
+
+
+class RootEvidence(msgspec.Struct, frozen=True):
+    """One proof of a root."""
+
+    what: str
+    value: str
+
+
+class RootJson(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks that the others wait for, with the rule it is a case of and the proof."""
+
+    rule: Annotated[str, Meta(pattern=r"^TO-[A-Z]\d{3}$")]
+    ranks: SomeRanks
+    confidence: Confidence
+    message: str
+    waiting: Annotated[
+        tuple[int, ...], Meta(description="Ranks that wait for these, directly or through others.")
+    ]
+    cause: str | None
+    group: str | None
+    group_ranks: tuple[int, ...] | None
+    op: str | None
+    sequence: int | None
+    bytes: int | None
+    where: Annotated[str | None, Meta(description="Line of code of the operation.")]
+    doing: Annotated[str | None, Meta(description="What the root ranks did instead.")]
+    evidence: tuple[RootEvidence, ...]
+
+
+class WaitJson(msgspec.Struct, frozen=True, kw_only=True):
+    """Each of `ranks` waits for each of `on`."""
+
+    ranks: SomeRanks
+    on: SomeRanks
+    why: str
+    group: str | None
+    op: str | None
+    sequence: int | None
+
+
+class HangJson(msgspec.Struct, frozen=True, kw_only=True):
+    """Who waits for whom, and for which cause."""
+
+    level: Severity
+    sentence: str
+    roots: tuple[RootJson, ...]
+    ranks: tuple[RankStatus, ...]
+    waits: tuple[WaitJson, ...]
+    waits_left_out: int
+    stall: Stall | None
+    files: tuple[str, ...]
+    problems: tuple[FileProblem, ...]
+    notes: tuple[str, ...]
+    not_evaluated: Annotated[dict[str, str], Meta(description="Rule: why it could not be judged.")]
+
+
+class HangRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The job that hangs."""
+
+    name: str
+    world_size: Annotated[int, Meta(ge=1)] | None
+    ranks_present: Annotated[tuple[int, ...], Meta(description="Ranks of which anything is known.")]
+    ranks_missing: tuple[int, ...]
+    hosts: tuple[str, ...]
+
+
+class HangDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What hang.json holds."""
+
+    schema_version: Annotated[int, Meta(extra_json_schema={"const": SCHEMA_VERSION})] = SCHEMA_VERSION
+    tool: Tool = Tool()
+    run: HangRun
+    hang: HangJson
+    findings: tuple[Finding, ...]
+    checks: tuple[Check, ...]

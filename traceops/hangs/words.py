@@ -1,0 +1,282 @@
+"""A hang in words: what ranks did and do, how they ended, and why one waits for another.
+
+Statements are sentences without their full stop.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from traceops.core.rank_text import who, who_first
+from traceops.hangs.calls import code_place, describe, shape_text
+from traceops.hangs.model import Wait, WaitReason
+from traceops.hangs.positions import Call, ProcessGroup
+from traceops.hangs.stack_activity import ActivityKind, CodeLine, StackActivity
+
+WAIT_REASONS: Mapping[WaitReason, str] = {
+    "not_called": "has not called it",
+    "not_recorded": "has not called it, as far as its record tells",
+    "earlier": "has called it, but is still in an earlier operation",
+    "batch": "has called it together with others that do not end",
+    "no_record": "left no record",
+    "cause": "is the cause",
+}
+_ACTIVITIES: Mapping[ActivityKind, str] = {
+    "debugger": "stopped in a debugger",
+    "init": "setting up communication in {}",
+    "collective": "waiting in {}",
+    "input": "waiting for a batch of data",
+    "gpu_sync": "waiting for the GPU in {}",
+    "checkpoint": "saving or loading a checkpoint in {}",
+    "compile": "compiling in {}",
+    "profiler": "in the profiler's {}",
+    "subprocess": "waiting for another process in {}",
+    "network": "waiting for the network in {}",
+    "backward": "in the backward pass",
+    "sleep": "sleeping",
+    "import": "importing a module",
+    "lock": "waiting for a lock or another thread in {}",
+}
+_MOST_HEADS = 6
+_MOST_SIDES = 4
+_MOST_DETAIL = 300  # characters of what a program said
+
+# What is known of ranks without a record that others wait for.
+WithoutRecord = Literal["stopped", "seen", "said", "unseen"]
+Side: TypeAlias = Sequence[Call]
+
+
+def activity_text(activity: StackActivity) -> str:
+    """'waiting in all_gather, called from step (train.py:128)'."""
+    caller = "" if activity.called_from is None else f", called from {line_text(activity.called_from)}"
+    at = "" if activity.at is None else line_text(activity.at)
+    if activity.kind == "input" and at:
+        return f"loading data in {at}"
+    if activity.kind in _ACTIVITIES:
+        return _ACTIVITIES[activity.kind].format(activity.function) + caller
+    return f"in {at}{caller}" if at else "no Python code on its stack"
+
+
+def line_text(line: CodeLine) -> str:
+    """'step (train.py:128)'."""
+    number = "" if line.line is None else f":{line.line}"
+    return f"{line.function} ({line.file}{number})" if line.file else line.function
+
+
+def call_text(call: Call, by: str = "called") -> str:
+    """'all_reduce #64 of default_pg (1048576 Float, called in step (train.py:128))'."""
+    where = code_place(call.op.frames)
+    details = [text for text in (shape_text(call.op), None if where is None else f"{by} in {where}") if text]
+    number = f"{call.op.op} #{call.op.sequence} of {call.group.label}"
+    return f"{number} ({', '.join(details)})" if details else number
+
+
+def waited_operation(wait: Wait) -> str:
+    """'all_reduce #64 of default_pg'."""
+    return f"{wait.op} #{wait.sequence} of {wait.group}"
+
+
+def never_called(
+    members: Sequence[int], call: Call, waiting: Sequence[int], *, sure: bool, hidden: Sequence[int]
+) -> str:
+    """hidden: members that may be in a send or receive that gloo does not record."""
+    told = (
+        f"{who_first(members)} {'never' if sure else 'perhaps never'} called "
+        f"{call_text(call, 'which the others call')}; {_they_wait(waiting)} for it"
+    )
+    if not hidden:
+        return told
+    return f"{told}. {who_first(hidden)} may wait in a send or receive: gloo records none"
+
+
+def circle(members: Sequence[int], heads: Sequence[Call], culprits: Sequence[int]) -> str:
+    """heads: what the ranks are in. culprits: who will not make the next call, nobody where that is not told."""
+    told = "; ".join(f"rank {head.rank} is in {call_text(head)}" for head in heads[:_MOST_HEADS])
+    why = (
+        f"{who_first(culprits)} will not make the next call"
+        if culprits
+        else "They call these operations in different orders, or one of them leaves a call out"
+    )
+    return (
+        f"{who_first(members)} wait for each other: {told}{'; …' if len(heads) > _MOST_HEADS else ''}. {why}"
+    )
+
+
+def gpu_behind(
+    members: Sequence[int],
+    call: Call,
+    others: Sequence[int],
+    did: Literal["finished", "started"],
+    waiting: Sequence[int],
+) -> str:
+    """The members' GPUs did not do with the call what the others' did."""
+    gpus = "its GPU" if len(members) == 1 else "their GPUs"
+    never = "finished it, though" if did == "finished" else "got to it, while"
+    return (
+        f"{who_first(members)} called {call_text(call)}, but {gpus} never {never} {who(others)} {did} it; "
+        f"{_they_wait(waiting)}"
+    )
+
+
+def gpu_alone(call: Call, waiting: Sequence[int]) -> str:
+    return (
+        f"Rank {call.rank} called {call_text(call)}, in which it is alone, and its GPU never finished it; "
+        f"{_they_wait(waiting)}"
+    )
+
+
+def own_gpu(members: Sequence[int]) -> str:
+    """The clause on ranks that wait for their own GPU."""
+    hosts = "their hosts wait for their own GPUs" if len(members) > 1 else "its host waits for its own GPU"
+    return f"{hosts}, which does not finish"
+
+
+def nobody_finished(
+    members: Sequence[int],
+    call: Call,
+    finished: Sequence[int],
+    *,
+    whole_group: bool,
+    starts: Literal["started", "gloo", "not_started", "not_recorded"],
+    members_known: bool,
+) -> str:
+    """finished: others that are through with it. starts: what the members' GPUs, if any, recorded of it.
+
+    whole_group: the members are all of the group; members_known: the group's members are told.
+    """
+    called = f"{who_first(members)} called"
+    if members_known and whole_group:
+        called = (
+            f"All members called, and {who(finished)} finished,"
+            if finished
+            else f"All {len(members)} members called"
+        )
+    told = {
+        "started": "all run it",
+        "gloo": "gloo does not tell who of them it waits for",
+        "not_started": "nor has any GPU started it: what is before it on their streams is not excluded",
+        "not_recorded": "starts were not recorded, so a GPU that hangs is not excluded",
+    }[starts]
+    if not members_known:
+        told += ". Whether others are in the group is not known"
+    return (
+        f"{called} {call_text(call)}, and {'none' if len(members) > 1 else 'it never'} finished it"
+        f"{' on ' + who(members) if finished else ''}{':' if starts == 'started' else ';'} {told}"
+    )
+
+
+def died(rank: int, how: str, waiting: Sequence[int], wait: Wait | None) -> str:
+    """wait: in what others wait for it, None where nobody is seen to."""
+    meanwhile = "" if wait is None else f" while {who(waiting)} wait for it in {waited_operation(wait)}"
+    return f"Rank {rank} died{meanwhile}: {how}"
+
+
+def ending(exit_code: int | None, *, gone: bool, detail: str | None) -> str:
+    """How a process ended. gone: it was seen to be gone. detail: what it or others said of it."""
+    told = "its process was gone" if gone else "its process ended"
+    if exit_code is not None:
+        told = exit_text(exit_code)
+    return f"{told}: {detail[:_MOST_DETAIL]}" if detail else told
+
+
+def exit_text(code: int) -> str:
+    """'it was killed by SIGKILL (exit code 137, …)'. code: as a shell has it, 128 + n for signal n."""
+    if code <= 128:
+        return f"it ended with exit code {code}"
+    try:
+        name = signal.Signals(code - 128).name
+    except ValueError:
+        return f"it ended with exit code {code}"
+    hint = ", often the kernel's out-of-memory killer" if name == "SIGKILL" else ""
+    return f"it was killed by {name} (exit code {code}{hint})"
+
+
+def without_record(members: Sequence[int], known: WithoutRecord, waiting: Sequence[int], wait: Wait) -> str:
+    subject = who_first(members)
+    why = {
+        "stopped": f"{subject} {_is(members)} stopped by a signal (SIGSTOP or a debugger)",
+        "seen": f"{subject} left no record of collectives and {_is(members)} elsewhere",
+        "said": f"{subject} left no record of collectives, but messages in the log",
+        "unseen": f"{subject} left no evidence at all: dead, on another host, or not collected",
+    }[known]
+    return f"{why}; {who(waiting)} {_wait(waiting)} in {waited_operation(wait)}"
+
+
+def elsewhere(members: Sequence[int], others: Sequence[int], *, before_first_step: bool) -> str:
+    """Told from stacks alone: the members are not where the others wait; all are where there are no others."""
+    before = " before the first step" if before_first_step else ""
+    if others:
+        told = f"{_is(members)} not where the others wait{before}; {who(others)} {_wait(others)}"
+    else:
+        told = (
+            f"{'stands' if len(members) == 1 else 'stand'} still{before}, and no rank waits in a collective"
+        )
+    return f"{who_first(members)} {told}"
+
+
+def no_evidence(members: Sequence[int]) -> str:
+    return f"{who_first(members)} left no evidence; all others wait"
+
+
+def waiting_apart(members: Sequence[int]) -> str:
+    return f"All ranks wait for others, but in different places: {who(members)} not where most are"
+
+
+def waiting_together(*, before_first_step: bool) -> str:
+    told = "All ranks came to the same place and none gets on"
+    if not before_first_step:
+        return told
+    return f"{told} before the first step: they cannot reach each other, or are fewer than expected"
+
+
+def torch_reports(members: Sequence[int], kind: Literal["missing", "mismatch"]) -> str:
+    did = {"missing": "did not come", "mismatch": "called something else"}[kind]
+    return f"{who_first(members)} {did}, as torch reports"
+
+
+def called_differently(
+    group: ProcessGroup, sequence: int, sides: Sequence[Side], *, decided: bool, stuck: int
+) -> str:
+    """decided: which side is wrong is known. stuck: number of the call that the ranks are in."""
+    told = "; ".join(
+        f"{who([call.rank for call in side])} called {describe(side[0].op)}{_in_code(side[0])}"
+        for side in sides[:_MOST_SIDES]
+    )
+    statement = f"As #{sequence} of {group.label}, {told}"
+    if not decided:
+        statement += "; as many on each side, so nothing tells which call is wrong"
+    if stuck > sequence:
+        statement += f". From there on their calls did not belong together, until #{stuck} never ended"
+    return statement
+
+
+def ended_by_size(ended: Sequence[int], odd: Sequence[int], *, others_agree: bool) -> str:
+    """odd: survivors whose call is not what the steps before had at this place."""
+    told = (
+        f"{who_first(ended)} {'was' if len(ended) == 1 else 'were'} ended by a message of an unexpected size"
+    )
+    if odd:
+        return f"{told}; the call of {who(odd)} is not what the steps before had at this place"
+    if others_agree and len(ended) == 1:
+        return f"{told}; the calls of all others belong together, so it called something else"
+    return f"{told}: ranks called different collectives or sizes. Whose call is wrong is not told"
+
+
+def _in_code(call: Call) -> str:
+    where = code_place(call.op.frames)
+    return "" if where is None else f" in {where}"
+
+
+def _they_wait(waiting: Sequence[int]) -> str:
+    """'ranks 0–2 wait'."""
+    return f"{who(waiting)} {_wait(waiting)}" if waiting else "nobody else waits"
+
+
+def _is(ranks: Sequence[int]) -> str:
+    return "is" if len(ranks) == 1 else "are"
+
+
+def _wait(ranks: Sequence[int]) -> str:
+    return "waits" if len(ranks) == 1 else "wait"
