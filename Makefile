@@ -1,4 +1,5 @@
-# make demo   set up, profile a small two-rank training on this machine, analyse it, say where the report is
+# make demo   set up, profile a small two-rank training on this machine, analyse it, have HTA's own code check the
+#             tables, say where the report is
 # make test   set up and run the tests
 #
 # Both set up .venv from constraints.txt the first time, and again when it, pyproject.toml or the C code changes.
@@ -41,6 +42,10 @@ demo: $(SETUP)
 	$(BIN)/traceops run --strategy pytorch_ddp --nproc $$ranks --name demo --overwrite
 	$(BIN)/traceops analyze profile/demo
 	@test -s reports/demo/summary.html
+	@printf '\n'; $(BIN)/traceops analyze profile/demo --hta --format json -o reports/demo/by_hta | grep "^HTA's own code"
+	@printf '\nA run of four GPUs, from the tests:\n'; \
+	  $(BIN)/traceops analyze tests/data/ddp4 --hta --format json -o reports/demo/ddp4_by_hta \
+	  | grep "^HTA's own code.* gives the same tables"
 	@printf '\nThe report: %s\n' '$(CURDIR)/reports/demo/summary.html'
 
 test: $(SETUP)
@@ -62,7 +67,7 @@ wheel: $(INSTALLED)build
 constraints: $(INSTALLED)lock
 	( sed '/^[^#]/,$$d' constraints.txt && sed -n '/^torch==/p' constraints.txt > $(VENV)/torch.txt && \
 	  $(BIN)/uv pip compile -q --universal --python-version 3.10 --no-header --no-annotate --upgrade \
-	    --extra run --extra hf --extra remote --extra test --extra browser --extra lint --extra build \
+	    --extra run --extra hf --extra hta --extra traceinsight --extra remote --extra test --extra browser --extra lint --extra build \
 	    -c $(VENV)/torch.txt pyproject.toml | grep -vE '^(nvidia-|cuda-|triton)' \
 	) > $(VENV)/constraints.txt && mv $(VENV)/constraints.txt constraints.txt
 

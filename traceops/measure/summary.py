@@ -12,6 +12,7 @@ from traceops.measure.activity import COMM, COMPUTE, Activity, find_activity
 from traceops.measure.backward import BackwardSync, measure_backward_sync
 from traceops.measure.breakdown import Breakdown, measure_breakdown
 from traceops.measure.host import HostTime, measure_host
+from traceops.measure.hta_agreement import HtaAgreement, compare_tables
 from traceops.measure.hta_tables import HtaTables, hta_tables
 from traceops.measure.inventory import Inventory, measure_inventory
 from traceops.measure.kernels import KernelStats, measure_kernels
@@ -58,6 +59,7 @@ class RankSummary:
     host: HostTime
     backward: BackwardSync
     hta: HtaTables
+    hta_agreement: HtaAgreement | None = None  # None where HTA's own code was not asked
 
     def step_number(self, position: int) -> int | None:
         """The number of the step that launched the collective at this position of `comm`; None outside all."""
@@ -77,7 +79,10 @@ def summarize(file: TraceFile, with_hta: bool = False, ahead: bool = False) -> R
     lane = find_lane(events, activity, steps)
     comm: NDArray[np.int64] = np.flatnonzero(activity.kind == COMM)
     comm = comm[np.argsort(activity.start[comm], kind="stable")]
-    hta = _by_hta_itself(file.rank, trace) if with_hta else hta_tables(file.rank, events)
+    hta = hta_tables(file.rank, events)
+    agreement = None
+    if with_hta:
+        hta, agreement = _by_hta_itself(file.rank, trace, hta)
     return RankSummary(
         rank=file.rank,
         path=file.path,
@@ -98,13 +103,16 @@ def summarize(file: TraceFile, with_hta: bool = False, ahead: bool = False) -> R
         host=measure_host(activity.host, steps),
         backward=measure_backward_sync(events, activity, steps),
         hta=hta,
+        hta_agreement=agreement,
     )
 
 
-def _by_hta_itself(rank: int, trace: RankTrace) -> HtaTables:
-    from traceops.measure.hta_bridge import tables_by_hta  # imports pandas and HTA
+def _by_hta_itself(rank: int, trace: RankTrace, ours: HtaTables) -> tuple[HtaTables, HtaAgreement]:
+    """HTA's tables by HTA's own code, and how they agree with ours."""
+    from traceops.measure.hta_bridge import installed_hta, tables_by_hta  # imports pandas and HTA
 
-    return tables_by_hta(rank, trace)
+    theirs = tables_by_hta(rank, trace)
+    return theirs, compare_tables(ours, theirs, installed_hta())
 
 
 def _comm_events(events: Events, activity: Activity, steps: StepBounds, comm: Int) -> CommEvents:

@@ -11,6 +11,7 @@ import numpy as np
 from traceops.across.communication import collective_rows
 from traceops.across.cross_rank import CrossRank, RankTimes, mean_ms
 from traceops.core.rule import Verdict
+from traceops.measure.hta_agreement import agreement_of_ranks
 from traceops.measure.hta_breakdown import Columns
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.profiler_cost import profiler_slowdown
@@ -58,6 +59,7 @@ def assemble(
         unprofiled_steps=unprofiled_steps(found),
         hang=hang,
         fabric=run.fabric,
+        hta_agreement=agreement_of_ranks(times.summary.hta_agreement for times in run.ranks),
     )
 
 

@@ -10,6 +10,7 @@ from traceops.core.findings import Check, Finding
 if TYPE_CHECKING:
     from traceops.fabric.fabric import Fabric
     from traceops.hangs.model import Diagnosis
+    from traceops.measure.hta_agreement import HtaAgreement
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Report:
     `inventory` is what the average rank runs in a step: kernels, operators, collectives, blocking_calls.
     `hang` is the diagnosis of a hang, None where the run folder holds no evidence of one.
     `fabric` is the evidence of machines and NCCL, None likewise.
+    `hta_agreement` is what came of asking HTA's own code (`--hta`), None without; report.json, which is the same with
+    `--hta` and without, does not hold it.
     """
 
     run: dict[str, Any]
@@ -35,3 +38,4 @@ class Report:
     unprofiled_steps: list[dict[str, Any]] = field(default_factory=list)
     hang: Diagnosis | None = None
     fabric: Fabric | None = None
+    hta_agreement: HtaAgreement | None = None

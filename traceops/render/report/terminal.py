@@ -7,6 +7,7 @@ from typing import TextIO
 
 from traceops.core.findings import Evidence, Finding
 from traceops.core.units import fixed_text, percent_text
+from traceops.measure.hta_agreement import HtaAgreement
 from traceops.measure.ledger import BUCKETS
 from traceops.pipeline.report import Report
 from traceops.render.cells import GREW, short_name
@@ -44,7 +45,23 @@ def print_report(report: Report, file: TextIO, written: Path) -> None:
     if skipped:
         rules = f"{skipped} rule{'s' if skipped > 1 else ''}"
         printer.line((f"{rules} could not be evaluated on these traces; the report says why.", "dim"))
+    if report.hta_agreement is not None:
+        printer.line((hta_sentence(report.hta_agreement), ""))
     printer.line((f"Report: {written}", ""))
+
+
+def hta_sentence(found: HtaAgreement) -> str:
+    """One line that says whether HTA's own code gives the same tables."""
+    own = f"HTA's own code ({found.by})" if found.by else "HTA's own code"
+    if not found.values:
+        return f"{own} has no tables to compare here: its analyses are of GPU activity"
+    compared = f"{found.values:,} values of {found.ranks} rank{'s' if found.ranks > 1 else ''}"
+    if not found.differing:
+        return f"{own} gives the same tables: {compared} compared, none differs beyond rounding"
+    return (
+        f"{own} gives other tables: of {compared} compared, {found.differing:,} differ, in {', '.join(found.tables)}; "
+        "docs/metrics.md names those that are known to"
+    )
 
 
 def _heading(report: Report) -> str:

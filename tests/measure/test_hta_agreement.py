@@ -1,0 +1,69 @@
+"""HTA's own code held against our tables, value by value, whichever of its two names it was installed by."""
+
+from pathlib import Path
+
+import hta
+import pytest
+
+from traceops.measure import hta_launches
+from traceops.measure.hta_agreement import HtaAgreement, agreement_of_ranks, compare_tables
+from traceops.measure.hta_bridge import DISTRIBUTIONS, installed_hta
+from traceops.measure.hta_tables import HtaTables
+from traceops.pipeline.analyze import analyze
+from traceops.render.report.terminal import hta_sentence
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+HTA_0_6 = tuple(map(int, hta.__version__.split(".")[:2])) >= (0, 6)
+RUNS = ["ddp4", "fsdp2_4", "hsdp4", "pipeline4", "slow_gpu4", "slow_hsdp4", "hta/pair", "hta/amd", "hta/ns"]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_by_the_definitions_of_the_version_that_is_installed_no_value_differs(run, monkeypatch):
+    if HTA_0_6:  # the one definition that changed for these traces
+        monkeypatch.setattr(hta_launches, "_QUEUED", (*hta_launches._QUEUED, "cuLaunchKernelEx"))
+    found = analyze(DATA / run, with_hta=True, cache=False, jobs=1).hta_agreement
+    assert found.differing == 0 and found.tables == ()
+    assert found.values > 100 * found.ranks > 0
+    assert found.by.split()[0] in DISTRIBUTIONS and found.by.endswith(hta.__version__)
+
+
+def test_hta_0_6_counts_launches_in_queues_that_0_5_did_not():
+    found = analyze(DATA / "ddp4", with_hta=True, cache=False, jobs=1).hta_agreement
+    assert found.tables == (("queue_length",) if HTA_0_6 else ())
+
+
+def test_without_gpu_activity_there_is_nothing_to_compare():
+    report = analyze(DATA / "hta/cpu_only", with_hta=True, cache=False)
+    assert report.hta_agreement == HtaAgreement(installed_hta())
+    assert "no tables to compare" in hta_sentence(report.hta_agreement)
+
+
+def test_without_htas_own_code_there_is_no_agreement_to_speak_of():
+    assert analyze(DATA / "hta/pair", cache=False).hta_agreement is None
+    assert agreement_of_ranks([None, None]) is None
+
+
+def test_what_differs_is_counted_and_named():
+    ours = HtaTables(temporal={"a": [1.0, 2.0], "b": ["x", None]}, idle={"a": [1.0]})
+    rounded = HtaTables(temporal={"a": [1.0 + 1e-12, 2.0], "b": ["x", None]})
+    assert compare_tables(ours, rounded, "HTA 1") == HtaAgreement("HTA 1", ranks=1, values=4)
+    theirs = HtaTables(
+        temporal={"a": [1.0, 2.001], "b": ["y", None]}, idle={"a": [1.0, 3.0]}, overlap={"c": [1, 2, 3]}
+    )
+    one = compare_tables(ours, theirs, "HTA 1")
+    assert one == HtaAgreement("HTA 1", 1, values=9, differing=6, tables=("temporal", "overlap", "idle"))
+    both = agreement_of_ranks([one, compare_tables(ours, rounded, "HTA 1"), None])
+    assert both == HtaAgreement("HTA 1", 2, 13, 6, ("temporal", "overlap", "idle"))
+    said = hta_sentence(both)
+    assert said.startswith(
+        "HTA's own code (HTA 1) gives other tables: of 13 values of 2 ranks compared, 6 differ"
+    )
+    assert "temporal, overlap, idle" in said
+
+
+def test_the_line_says_how_many_values_are_the_same():
+    said = hta_sentence(HtaAgreement("HolisticTraceAnalysis 0.5.0", 4, 1234))
+    assert said == (
+        "HTA's own code (HolisticTraceAnalysis 0.5.0) gives the same tables: 1,234 values of 4 ranks compared, none "
+        "differs beyond rounding"
+    )
