@@ -1,12 +1,15 @@
 # make demo   set up, profile a small two-rank training on this machine, analyse it, have HTA's own code check the
 #             tables, say where the report is
 # make test   set up and run the tests
+# make check  before a commit, a minute: lint, types, and the quick tests of what changed since main
+# make format have ruff write the code as `make lint` wants it
+# make explore   properties on ten times as many examples, drawn at random: TIMES=10, SEED=, PYTEST_ARGS=tests/hangs
 #
-# Both set up .venv from constraints.txt the first time, and again when it, pyproject.toml or the C code changes.
+# All set up .venv from constraints.txt the first time, and again when it, pyproject.toml or the C code changes.
 #
 #   PYTHON=python3.12   another Python, 3.10 to 3.13; .venv is made anew for it
 #   VENV=.venv-3.12     another folder, to keep several
-#   TORCH=0             leave torch out: `make test TORCH=0` runs the tests of everything but training
+#   TORCH=0             leave torch out: `make test TORCH=0` runs the tests that are not marked as needing it
 #
 # On Linux, PyPI's torch carries CUDA: several GB. Without a GPU, the CPU build (200 MB) is chosen with
 #   PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make demo
@@ -16,6 +19,7 @@ VENV ?= .venv
 TORCH ?= 1
 WORKERS ?= 2
 PYTEST_ARGS ?=
+TIMES ?= 10
 
 BIN := $(VENV)/bin
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
@@ -23,12 +27,12 @@ INSTALLED := $(VENV)/.installed-$(VERSION)-
 NATIVE := $(wildcard traceops/traces/native/*)
 ifeq ($(TORCH),0)
 SETUP := $(INSTALLED)hta,test
-WITHOUT_TORCH := $(addprefix --ignore=tests/,capture doctor launch train cli/test_doctor_command.py)
+SELECT := -m "not torch"
 else
 SETUP := $(INSTALLED)run,hf,hta,test
 endif
 
-.PHONY: help demo test lint browser wheel constraints clean setup
+.PHONY: help demo test check explore format lint browser wheel constraints clean setup
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -49,7 +53,24 @@ demo: $(SETUP)
 	@printf '\nThe report: %s\n' '$(CURDIR)/reports/demo/summary.html'
 
 test: $(SETUP)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(WITHOUT_TORCH) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(SELECT) $(PYTEST_ARGS)
+
+# What hypothesis finds becomes a fixed case: an @example, or a parameter. SEED repeats a search.
+explore: SEED := $(or $(SEED),$(shell date +%s))
+explore: $(SETUP)
+	@echo 'SEED=$(SEED)'
+	TIMES=$(TIMES) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --hypothesis-profile=explore \
+	  --hypothesis-seed=$(SEED) -m hypothesis $(PYTEST_ARGS)
+
+check: $(SETUP) $(INSTALLED)run,lint
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --quiet --check .
+	$(BIN)/mypy --strict
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m $(if $(SELECT),"not torch and not slow","not slow") $$($(BIN)/python tests/of_what_changed.py)
+
+format: $(INSTALLED)run,lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 lint: $(INSTALLED)run,lint
 	$(BIN)/ruff check .

@@ -111,6 +111,7 @@ def test_with_a_compiler_the_wheel_has_the_compiled_scanner(unpacked):
     assert _native_columns(unpacked) != "None"
 
 
+@pytest.mark.slow
 def test_without_a_compiler_the_wheel_is_built_all_the_same(source, tmp_path):
     copy = tmp_path / "source"
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("build", "*.egg-info"))

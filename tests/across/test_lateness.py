@@ -29,6 +29,7 @@ def caused(lateness, rank, cause):
     return float(lateness.caused[rank][NAMES.index(cause)].sum())
 
 
+@pytest.mark.slow
 @FEW
 @given(
     st.sampled_from(BUILDERS),

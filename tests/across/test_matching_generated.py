@@ -82,6 +82,7 @@ def runs(draw, builders=BUILDERS):
     return simulate(program, ranks, faults, draw(st.integers(0, 1000)))
 
 
+@pytest.mark.slow
 @FEW
 @given(runs(), st.booleans(), st.none() | st.integers(0, 99))
 def test_every_collective_is_matched_with_its_own_members(run, seq, names):
@@ -94,6 +95,7 @@ def test_every_collective_is_matched_with_its_own_members(run, seq, names):
         assert matching.matched_pct == 100
 
 
+@pytest.mark.slow
 @FEW
 @given(runs(), st.booleans(), st.data())
 def test_windows_that_end_at_different_moments(run, seq, data):
@@ -107,6 +109,7 @@ def test_windows_that_end_at_different_moments(run, seq, data):
     assert found == truth(run, style)
 
 
+@pytest.mark.slow
 @FEW
 @given(runs(), st.data())
 def test_groups_without_a_missing_rank_are_matched(run, data):
@@ -118,6 +121,7 @@ def test_groups_without_a_missing_rank_are_matched(run, data):
     assert ("ranks of its group have no trace" in matching.unmatched) == broken
 
 
+@pytest.mark.slow
 @FEW
 @given(runs(builders=(ddp, fsdp2)))
 def test_one_group_is_matched_without_metadata(run):
@@ -127,6 +131,7 @@ def test_one_group_is_matched_without_metadata(run):
     assert {collective.group for collective in matching.collectives} == {tuple(range(run.world))}
 
 
+@pytest.mark.slow
 @FEW
 @given(st.sampled_from((ddp, fsdp2)), st.sampled_from([2, 4, 8]), st.integers(0, 99))
 def test_one_group_is_matched_without_a_gpu(builder, ranks, seed):

@@ -95,6 +95,7 @@ def check_reproduced(run):
     assert measured.what_if.measured_ns.mean() == pytest.approx(step, rel=0.01)
 
 
+@pytest.mark.slow
 @FEW
 @given(specs())
 def test_the_replay_without_a_change_gives_the_measured_steps(spec):
@@ -200,6 +201,7 @@ def test_no_change_makes_steps_negative_or_longer(spec):
         assert prediction.step_ns.mean() <= 1.02 * what_if.replayed_ns.mean(), prediction.change
 
 
+@pytest.mark.slow
 @FEW
 @given(
     st.sampled_from(BUILDERS),

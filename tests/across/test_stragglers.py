@@ -170,6 +170,7 @@ def test_ranks_that_take_turns_are_late_in_their_steps():
     }
 
 
+@pytest.mark.slow
 @FEW
 @given(
     st.sampled_from(BUILDERS),

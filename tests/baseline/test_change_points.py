@@ -14,6 +14,7 @@ def noisy(*levels: tuple[int, float], seed: int, noise: float = 1.0) -> np.ndarr
     return made + np.random.default_rng(seed).normal(0.0, noise, len(made))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "heavy tails", "outliers"])
 def test_noise_has_no_change_points(kind: str) -> None:
     rng = np.random.default_rng(5)

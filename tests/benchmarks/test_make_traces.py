@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -29,6 +30,7 @@ def text_of(path):
         return file.read()
 
 
+@pytest.mark.slow
 def test_many_ranks_are_one_group_whose_collectives_all_match_and_find_what_the_source_finds(tmp_path):
     world = 33  # more than an event lists, and no multiple of the source's
     make_ranks(SOURCE, tmp_path / "many", world)
@@ -39,6 +41,7 @@ def test_many_ranks_are_one_group_whose_collectives_all_match_and_find_what_the_
     assert set(many.findings[0].ranks) == {r for r in range(world) if r % 4 in few.findings[0].ranks}
 
 
+@pytest.mark.slow
 def test_a_made_rank_is_its_source_but_for_rank_group_and_clock(tmp_path):
     make_ranks(SOURCE, tmp_path, 33)
     source, made = SOURCE / "rank_1.pt.trace.json.gz", tmp_path / "rank_29.pt.trace.json.gz"

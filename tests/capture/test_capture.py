@@ -8,6 +8,8 @@ from traceops.capture import CaptureSettings, Schedule
 from traceops.capture.environment import environment_that_matters
 from traceops.core.errors import UsageError
 
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
 _TRAIN = """
 import sys, torch, traceops
 model = torch.nn.Linear(16, 16)

@@ -1,6 +1,8 @@
 import pytest
 from capture_reading import events, run_json, step_numbers
 
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
 _SCRIPT = """
 import os, sys
 os.environ["OMP_NUM_THREADS"] = "2"  # before torch is loaded, as scripts do

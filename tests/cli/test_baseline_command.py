@@ -29,6 +29,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
     return captured.out + captured.err
 
 
+@pytest.mark.slow
 def test_traces_and_their_report_are_saved_as_the_same(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

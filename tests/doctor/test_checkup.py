@@ -17,6 +17,8 @@ from traceops.fabric.model import Machine
 from traceops.fabric.reference import references_here
 from traceops.machine.look import Look
 
+pytestmark = pytest.mark.torch
+
 
 def said(checkup: Checkup, what: str) -> Look:
     [look] = [look for look in checkup.looks if what in look.what]

@@ -24,6 +24,8 @@ from traceops.fabric.model import Gpu
 from traceops.render.doctor.rows import attempts
 from traceops.render.doctor.text import doctor_verdict, fallback_lines
 
+pytestmark = pytest.mark.torch
+
 BUSY = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB"
 DIES = "exit code -11: killed by SIGSEGV"
 
@@ -313,6 +315,7 @@ def test_an_exception_of_one_call_is_raised():
         _at_once([lambda: 1, fails])
 
 
+@pytest.mark.slow
 def test_each_rank_alone_in_processes():
     """At the same time; one of them dies wherever it takes part."""
     pytest.importorskip("torch")

@@ -13,6 +13,8 @@ from traceops.doctor.model import Checkup
 from traceops.doctor.nodes import NodeIdentity, Nodes, meet
 from traceops.render.doctor.text import doctor_verdict
 
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
 pytest.importorskip("torch")
 BUSY = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB"
 DIES = "rank 3 was killed by SIGSEGV"

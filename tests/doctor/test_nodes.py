@@ -14,6 +14,8 @@ from traceops.core.errors import UsageError
 from traceops.doctor.nodes import NodeError, NodeIdentity, Nodes, expand_nodes, find_identity, meet
 from traceops.fabric.model import Machine, Path
 
+pytestmark = pytest.mark.torch
+
 TORCHRUN = {
     "RANK": "8", "LOCAL_RANK": "0", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "1",
     "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29400", "TORCHELASTIC_USE_AGENT_STORE": "True",

@@ -24,6 +24,8 @@ from traceops.doctor.model import Trial
 from traceops.doctor.reports import Reports
 from traceops.doctor.trials import run_job
 
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
 pytest.importorskip("torch")
 
 _ALL = ("start", "all_reduce", "pairs", "ddp_step", "sweep", "pair_bandwidth")

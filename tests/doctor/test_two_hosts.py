@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
 _MBITS = 100
 
 

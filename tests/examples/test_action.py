@@ -6,6 +6,8 @@ import sys
 import pytest
 from github_runner import MARKER, PullRequest, run_action
 
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
 pytest.importorskip("torch")
 
 _SCRIPT = """

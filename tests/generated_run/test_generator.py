@@ -57,6 +57,7 @@ def of(run, rank, label, step=3):
 # Laws
 
 
+@pytest.mark.slow
 @examples(40)
 @given(
     st.sampled_from(BUILDERS), st.sampled_from([2, 4, 8]), st.integers(0, 99), st.booleans(), st.booleans()
@@ -79,6 +80,7 @@ def test_streams_run_in_order_and_nothing_starts_before_its_launch(builder, rank
         assert (np.diff(rank.edges) > 0).all()
 
 
+@pytest.mark.slow
 @examples(40)
 @given(st.sampled_from(BUILDERS), st.sampled_from([2, 4, 8, 16]), st.integers(0, 99))
 def test_a_collective_ends_everywhere_a_transfer_after_its_last_member(builder, ranks, seed):

@@ -68,6 +68,7 @@ def messages_done(job: Job) -> bool:
     return any(now == "completed" and job.steps[index].p2p for (_, index), now in job.state.items())
 
 
+@pytest.mark.slow
 @examples(150)
 @given(
     seed=st.integers(0, 10**9),

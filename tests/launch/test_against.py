@@ -22,6 +22,8 @@ from traceops.cli import run as command
 from traceops.core.errors import UsageError
 from traceops.launch import against
 
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
 ROOT = Path(__file__).resolve().parents[2]
 _DEADLOCK_S = 240
 _SCHEDULE = ("--nproc", "1", "--skip-first", "0", "--unprofiled", "1", "--warmup", "1", "--active", "1")

@@ -7,6 +7,8 @@ from hang_run import finish, start
 
 from traceops.hangs.diagnose import diagnose
 
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
 
 @pytest.mark.parametrize(
     ("fault", "code", "reason"),

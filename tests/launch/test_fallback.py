@@ -15,6 +15,8 @@ from traceops.launch import checks
 from traceops.launch.fallback import alone, stands_for
 from traceops.train.options import TrainConfig
 
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
 _TRAINED = Path(__file__).with_name("trained.py")
 _SMALL = (
     "--layers", "1", "--dim", "32", "--heads", "2", "--vocab", "64", "--seq-len", "16", "--batch-size", "2",

@@ -11,6 +11,8 @@ from hang_run import DEADLOCK_S, finish, start
 
 from traceops.hangs.diagnose import diagnose
 
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
 
 def check_evidence(run, *, dumped, stacks):
     """The files are those of these ranks and can be read."""

@@ -20,7 +20,11 @@ from traceops.launch.checks import gpu_count
 ROOT = Path(__file__).resolve().parents[2]
 _DEADLOCK_S = 180
 
-pytestmark = pytest.mark.skipif(gpu_count() < 2, reason="needs two GPUs")
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.skipif(gpu_count() < 2, reason="needs two GPUs"),
+]
 
 _SCRIPT = """
 import os, sys

@@ -11,6 +11,8 @@ from traceops.launch import checks
 from traceops.launch.outcome import Failure, first_failure, reported_codes, with_exit_codes
 from traceops.launch.plan import Cluster, parse_assignments
 
+pytestmark = pytest.mark.torch
+
 
 def traceops_run(*argv):
     parser = argparse.ArgumentParser()

@@ -14,6 +14,8 @@ import pytest
 
 from traceops.pipeline.analyze import analyze
 
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
 ROOT = Path(__file__).resolve().parents[2]
 _DEADLOCK_S = 180
 

@@ -13,6 +13,8 @@ from git_project import git
 from traceops.cli import main
 from traceops.launch import checks
 
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
 ROOT = Path(__file__).resolve().parents[2]
 _SCRIPT = """
 import json, os, sys

@@ -25,7 +25,7 @@ from traceops.measure.steps import find_steps
 from traceops.pipeline.analyze import analyze
 from traceops.traces.kineto import load_trace
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/data"
 SHARED = ROOT.parent / "shared"
 DDP = DATA / "ddp4/rank_0.pt.trace.json.gz"

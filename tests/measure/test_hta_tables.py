@@ -98,6 +98,7 @@ def traces(draw):
     return random.sample(rows, len(rows)) if draw(st.booleans()) else sorted(rows, key=lambda row: row[2])
 
 
+@pytest.mark.slow
 @examples(60)
 @given(traces())
 def test_tables_of_generated_traces_are_those_of_htas_own_code(rows):

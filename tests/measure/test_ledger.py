@@ -46,6 +46,7 @@ def test_buckets_of_real_steps_add_up_exactly(path):
     assert ledger.duration.sum() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, rank", [("item_sync4", 0), ("slow_loader4", 1), ("hsdp4", 2)])
 def test_real_ledger_equals_one_painted_nanosecond_by_nanosecond(name, rank):
     events = load(name, rank)
@@ -103,6 +104,7 @@ def traces(draw):
     return build(draw(st.permutations(rows)))
 
 
+@pytest.mark.slow
 @examples(400)
 @given(traces())
 def test_any_ledger_adds_up_and_equals_the_painted_one(events):

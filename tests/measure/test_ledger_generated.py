@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from drawn import examples
 from generated_run import (
     ClockShift,
@@ -75,6 +76,7 @@ def check_adds_up(rank):
     assert all((ns >= 0).all() for ns in rank.buckets.values())
 
 
+@pytest.mark.slow
 @FEW
 @given(faulty(), st.booleans(), st.booleans())
 def test_steps_tile_and_buckets_add_up_exactly(run, metadata, seq):
@@ -100,6 +102,7 @@ def test_each_rank_alone_equals_the_ledger_painted_nanosecond_by_nanosecond(run)
     assert {name: ns.tolist() for name, ns in ledger.buckets.items()} == buckets
 
 
+@pytest.mark.slow
 @FEW
 @given(faulty(exact=True))
 def test_steps_and_waiting_are_the_true_ones_to_the_ns(run):
@@ -111,6 +114,7 @@ def test_steps_and_waiting_are_the_true_ones_to_the_ns(run):
         assert not rank.buckets["comm_unmatched"].any()
 
 
+@pytest.mark.slow
 @FEW
 @given(faulty())
 def test_waiting_is_the_true_one_within_the_spread_of_the_ends(run):
@@ -123,6 +127,7 @@ def test_waiting_is_the_true_one_within_the_spread_of_the_ends(run):
         assert abs(off).max() <= spread
 
 
+@pytest.mark.slow
 @FEW
 @given(faulty(exact=True, device="cpu"))
 def test_without_a_gpu_steps_and_waiting_are_the_true_ones(run):

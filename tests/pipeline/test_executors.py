@@ -295,12 +295,14 @@ def by_dask(address, output, *arguments):
     return (output / "report.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_gives_the_same_report(dask_cluster, tmp_path):
     address = dask_cluster()
     assert by_dask(address, tmp_path / "a") == report_text(DATA / "ddp4")
     assert by_dask(address, tmp_path / "b", "--jobs", "1") == report_text(DATA / "ddp4")
 
 
+@pytest.mark.slow
 def test_a_killed_dask_worker_costs_its_rank(dask_cluster, tmp_path):
     text = by_dask(dask_cluster("2"), tmp_path / "out")
     assert '"ranks_present": [\n   0,\n   1,\n   3\n  ]' in text

@@ -140,6 +140,7 @@ def counted(monkeypatch):
         yield parsed
 
 
+@pytest.mark.slow
 def test_a_remote_trace_is_cached_only_where_the_store_tells_a_checksum(ddp, serve, cache, monkeypatch):
     for etags, again in ((None, [0, 1, 2, 3]), (['W/"weak"'], [0, 1, 2, 3]), (['"one"'], [])):
         url, handler = serve(etags=etags)

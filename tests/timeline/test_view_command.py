@@ -113,6 +113,7 @@ def test_a_full_disk_leaves_the_old_file(
     assert Path("reports/mine/timeline.json.gz").read_text() == "old"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_an_interrupt_leaves_nothing(jobs: str, tmp_path: Path) -> None:
     # Enough events that it is surely writing when its folder appears.

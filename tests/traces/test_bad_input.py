@@ -92,6 +92,7 @@ def test_names_of_many_megabytes(load):
         assert len(trace.events.names[1]) == len(json.loads(f'"{name}"'))
 
 
+@pytest.mark.slow
 def test_a_huge_damaged_event_made_of_separators(load):
     junk = '{"ph": "X", "name": ' + "x" + '}, {"ph": ' * 300_000
     trace = load(document([event(), junk, event(), event()], ",\n  "))

@@ -241,6 +241,7 @@ def _spaced(value, gaps, escape):
     return json.dumps(value, ensure_ascii=escape)
 
 
+@pytest.mark.slow
 @examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=documents(), chunk=st.sampled_from([1, 3, 17, 1000]))
 def test_any_layout_gives_the_rows_of_json_loads(load, text, chunk):
@@ -249,6 +250,7 @@ def test_any_layout_gives_the_rows_of_json_loads(load, text, chunk):
     assert loaded_rows(trace.events) == reference_rows(text)[0]
 
 
+@pytest.mark.slow
 @examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=documents(latest_base=0), chunk=st.sampled_from([3, 1000]), data=st.data())
 def test_a_file_cut_anywhere_gives_the_rows_before_the_cut(load, text, chunk, data):

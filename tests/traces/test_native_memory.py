@@ -53,6 +53,7 @@ def sanitizers(tmp_path_factory):
     return SANITIZERS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", MACHINES)
 def test_corpus_failing_allocations_and_mutations_under_sanitizers(sanitizers, tmp_path, machine):
     sources = (ROOT / "fuzz/scan_events.c", ROOT / "fuzz/replay.c")

@@ -125,6 +125,7 @@ def events(draw):
     return "{" + draw(st.sampled_from([", ", ",", " ,\n"])).join(parts) + "}"
 
 
+@pytest.mark.slow
 @given(
     st.lists(events(), min_size=1, max_size=6),
     st.sampled_from([",\n  ", ",", " , ", " ", ",,"]),
@@ -137,6 +138,7 @@ def test_on_generated_events(load, texts, separator, absolute):
     assert_same(load, document([*first, *texts, event()], separator))
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from(NASTY) | st.binary(max_size=6), max_size=8),
     st.integers(0, 10**6),

@@ -15,6 +15,8 @@ from traceops.train.hf import CausalLM, load_tokens
 from traceops.train.model import make_model
 from traceops.train.options import TrainConfig, sizes_for
 
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
 TEXTS = ["the cat sat", "on the mat", "and the dog sat on the cat"]
 
 

@@ -10,6 +10,8 @@ from traceops.train.data import RandomTokens, TokenStream, make_dataset, make_lo
 from traceops.train.model import GPT, make_model
 from traceops.train.options import Sizes, TrainConfig
 
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
 SIZES = Sizes(layers=2, dim=16, heads=2, vocab=50, seq_len=8, batch_size=2, workers=0, bucket_mb=1.0)
 
 

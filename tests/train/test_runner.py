@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = str(ROOT / "runners" / "train.py")
 SMALL = ["--layers", "2", "--dim", "32", "--heads", "2", "--seq-len", "16", "--device", "cpu"]

@@ -66,6 +66,7 @@ def shown(children: list[Token], in_code: bool) -> str:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comparison", ALL)
 def test_every_comment_is_markdown_in_which_only_our_own_marks_take_effect(comparison: Comparison) -> None:
     text = render_markdown(comparison)
@@ -96,6 +97,7 @@ def test_every_comment_is_markdown_in_which_only_our_own_marks_take_effect(compa
     assert text.count("<details>") == text.count("</details>")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comparison", ALL)
 def test_every_comment_fits_into_what_github_takes(comparison: Comparison) -> None:
     size = len(render_markdown(comparison).encode())
@@ -103,6 +105,7 @@ def test_every_comment_fits_into_what_github_takes(comparison: Comparison) -> No
     assert len(render_markdown(comparison, limit=LIMIT // 2).encode()) <= LIMIT // 2
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_cut_by_importance_and_said() -> None:
     comparison = many_changes()
     text = render_markdown(comparison)

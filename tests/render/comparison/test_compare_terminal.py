@@ -58,6 +58,7 @@ def test_what_is_waived_or_forced_is_said() -> None:
     assert "▲ Compared although they differ: world size 2 against 4" in printed(forced)
 
 
+@pytest.mark.slow
 def test_nothing_steers_the_terminal_or_the_runner() -> None:
     for width in range(40, 120):  # wherever the line breaks
         change = Change(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 from collections.abc import Callable
@@ -281,7 +282,11 @@ def results_of(world_size: int) -> list[dict[Any, Any]] | str:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with TemporaryDirectory() as folder:
         try:
-            torch.multiprocessing.spawn(rank_main, (world_size, free_port(), folder), nprocs=world_size)
+            # From a server that has loaded torch once, not in every rank.
+            multiprocessing.set_forkserver_preload(["torch", "torch._dynamo"])
+            torch.multiprocessing.start_processes(
+                rank_main, (world_size, free_port(), folder), nprocs=world_size, start_method="forkserver"
+            )
         except (ProcessRaisedException, ProcessExitedException) as error:
             return str(error)  # kept, so that the group is not started again for every test
         return [pickle.loads(Path(folder, f"rank_{r}.pkl").read_bytes()) for r in range(world_size)]

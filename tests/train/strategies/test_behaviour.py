@@ -18,6 +18,8 @@ from traceops.train.strategies import strategy_class
 from traceops.train.strategies.base import Strategy, StrategyOptions
 from traceops.train.strategies.blocks import blocks_of, shared_between_blocks
 
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
 # What a rank holds of parameters, gradients and optimizer state (AdamW: two values a parameter).
 HOLDS = {
     "simple_ddp": ("all", "all", "all"),

@@ -15,6 +15,8 @@ from strategy_cases import (
     training_cases,
 )
 
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
 
 @pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize("case", training_cases(), ids=str)
