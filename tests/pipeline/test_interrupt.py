@@ -12,7 +12,7 @@ import pytest
 _COMMAND = """
 import os, pathlib, signal, sys, time
 from traceops.cli import main
-from traceops.mapping import ranks
+from traceops.pipeline.mapping import ranks
 
 folder, started = sys.argv[1], pathlib.Path(sys.argv[2])
 signal.signal(signal.SIGINT, signal.default_int_handler)  # of a test in the background it is ignored
