@@ -7,7 +7,7 @@ import pytest
 from comparison_reports import made
 
 from traceops.compare import Capture, CompareConfig, compare
-from traceops.compare.model import Comparison, MetricChange, Waiver
+from traceops.compare.model import Comparison, MetricChange, Samples, Waiver
 
 NOISE = np.random.default_rng(7).normal(0.0, 0.2, 64)
 QUIET = CompareConfig(launch_noise_pct=0.3)
@@ -237,7 +237,7 @@ def test_sides_that_were_not_taken_in_turn_get_no_tighter_than_launches_differ()
 def test_pairs_of_which_one_lacks_a_number_are_left_out_together() -> None:
     base = [made(steps(100.0), at=10 * k) for k in range(6)]
     head = [made(steps(106.0), at=10 * k + 5, samples_per_step=8 if k else None) for k in range(6)]
-    assert row(compare(base, head, QUIET), "throughput").samples == (72, 60)
+    assert row(compare(base, head, QUIET), "throughput").samples == Samples(72, 60)
     for known in (5, 4, 1):
         some = [made(steps(106.0) if k < known else [], at=10 * k + 5) for k in range(6)]
         assert compare(base, some, QUIET).verdict == "regression"
@@ -268,7 +268,7 @@ def test_three_captures_measure_the_noise_themselves() -> None:
     ]
     result = compare(*sides, CompareConfig(launch_noise_pct=50.0))
     assert result.verdict == "regression" and result.launch_noise_pct is None
-    assert row(result, "step_time").samples == (24, 24)
+    assert row(result, "step_time").samples == Samples(24, 24)
 
 
 def test_ledger_metrics_gate_where_asked() -> None:

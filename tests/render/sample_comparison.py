@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import date
 from typing import Any
+
+from msgspec.structs import replace
 
 from traceops.compare.model import (
     CaptureInfo,
     Change,
     Comparison,
+    ComparisonVerdict,
     Explanation,
     MetricChange,
     OutlierStep,
+    Samples,
     Side,
     StepPoint,
-    Verdict,
     Waiver,
 )
 from traceops.core.findings import Check, Evidence
@@ -34,16 +36,16 @@ STEP = MetricChange(
     "step_time", "step time", "ms", "time", "lower", 60.114, 63.24, "regression",
     "it grew by 5.2 %, at least 3.9 %, and the threshold is 5 %",
     change=3.126, change_pct=5.2, low_pct=3.9, high_pct=6.6, p=0.0004, mde_pct=1.6, threshold_pct=5.0,
-    samples=(60, 60),
+    samples=Samples(60, 60),
 )  # fmt: skip
 EXPOSED = MetricChange(
     "exposed_comm", "exposed communication", "ms", "communication", "lower", 4.0, 4.02, "unchanged",
     "within its threshold", change=0.02, change_pct=0.03, low_pct=-0.4, high_pct=0.5, p=0.9, mde_pct=0.8,
-    threshold_pct=2.0, of_step=True, samples=(60, 60),
+    threshold_pct=2.0, of_step=True, samples=Samples(60, 60),
 )  # fmt: skip
 KERNELS = MetricChange(
     "kernels", "kernels a step", "", "exact", "lower", 1204.0, 1206.0, "informative", "counted exactly",
-    change=2.0, change_pct=0.1661, samples=(3, 3),
+    change=2.0, change_pct=0.1661, samples=Samples(3, 3),
 )  # fmt: skip
 MEMORY = MetricChange(
     "peak_memory", "peak memory", "B", "exact", "lower", 33_603_584.0, 33_607_680.0, "informative",
@@ -55,7 +57,7 @@ UNKNOWN = MetricChange(
 )  # fmt: skip
 
 
-def sample_comparison(verdict: Verdict = "regression", hostile: str = HOSTILE) -> Comparison:
+def sample_comparison(verdict: ComparisonVerdict = "regression", hostile: str = HOSTILE) -> Comparison:
     """3 captures of 20 steps a side, in turn; 5.2 % slower by a new kernel and `.item()` calls."""
     return Comparison(
         verdict=verdict,
@@ -133,7 +135,7 @@ def waived() -> Comparison:
     return replace(sample, metrics=(metric, *sample.metrics[1:]), findings=())
 
 
-def _step(verdict: Verdict) -> MetricChange:
+def _step(verdict: ComparisonVerdict) -> MetricChange:
     if verdict == "regression":
         return STEP
     if verdict == "improvement":

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.compare.model import CaptureInfo
 from traceops.compare.report_shape import SCHEMA_VERSION, shape_of
@@ -20,8 +21,7 @@ from traceops.traces.source import is_remote, open_binary
 from traceops.traces.summary_header import SUFFIX
 
 
-@dataclass(frozen=True)
-class Capture:
+class Capture(Struct, frozen=True):
     """One capture: where it is from, and its report as the object that report.json holds."""
 
     info: CaptureInfo

@@ -67,7 +67,7 @@ def find_changes(base: Sequence[Capture], head: Sequence[Capture], step_ms: floa
         ),
         *_compare("operator", *_operators(base, head), step_ms),
     ]  # fmt: skip
-    return (*environment, *sorted(changes, key=lambda change: -abs(change.delta_ms)))
+    return (*environment, *sorted(changes, key=lambda change: -abs(change.more_ms)))
 
 
 def moved_kernels(changes: Sequence[Change], ms: float) -> list[Change]:
@@ -75,10 +75,10 @@ def moved_kernels(changes: Sequence[Change], ms: float) -> list[Change]:
     movers = [
         c
         for c in changes
-        if c.kind == "kernel" and c.delta_ms * ms > 0 and not c.name.startswith(COPIES)
-        and abs(c.delta_ms) >= 0.1 * abs(ms)
+        if c.kind == "kernel" and c.more_ms * ms > 0 and not c.name.startswith(COPIES)
+        and abs(c.more_ms) >= 0.1 * abs(ms)
     ]  # fmt: skip
-    return sorted(movers, key=lambda c: -abs(c.delta_ms))
+    return sorted(movers, key=lambda c: -abs(c.more_ms))
 
 
 def _compare(

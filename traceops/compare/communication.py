@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from traceops.compare.capture import Capture, has_inventory, inventory_rows
+from traceops.compare.ledger import Ledger
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Change, Explanation
 from traceops.core.findings import Evidence
 from traceops.core.units import count_text, ms_change_text, size_text
 from traceops.measure.ledger import COMM_BUCKETS
-
-if TYPE_CHECKING:
-    from traceops.compare.explain import Ledger
 
 _COUNT_PCT = 10.0  # more or fewer collectives than this are another pattern
 _BYTES_PCT = 5.0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec.structs import replace
 
 from traceops.compare.capture import Capture
 from traceops.compare.changes import COPIES, moved_kernels
@@ -17,7 +18,8 @@ from traceops.compare.explanation_text import (
     kernel_text,
     operator_text,
 )
-from traceops.compare.model import Change, Explanation, MetricChange
+from traceops.compare.ledger import Ledger
+from traceops.compare.model import Change, Explanation
 from traceops.compare.stragglers import straggler_explanation
 from traceops.core.findings import Evidence
 from traceops.core.units import ms_change_text
@@ -37,51 +39,8 @@ CAUSES = (
 )
 _SHARE = 0.2  # of the change: less is not its reason
 _ONE_CALL = 0.9  # a step: some windows begin or end with half a step
-_WORTH_PCT = 1.0  # of the step: less explains nothing
 _KERNELS = "kernels"
 _FEW = 3  # kernels or operators named in a sentence
-
-
-@dataclass(frozen=True)
-class Ledger:
-    """Change of each bucket in ms a step, what base and head had, and what a step of the base takes.
-
-    in_noise: buckets whose change was tested and could be noise. device: what computes, GPU or CPU.
-    """
-
-    change: dict[str, float]
-    base: dict[str, float]
-    head: dict[str, float]
-    step_ms: float
-    in_noise: frozenset[str] = frozenset()
-    device: str = "GPU"
-
-    @property
-    def worth_ms(self) -> float:
-        """What is worth a sentence."""
-        return _WORTH_PCT / 100.0 * self.step_ms
-
-
-def ledger_of(metrics: Sequence[MetricChange], buckets: Sequence[str], device: str = "GPU") -> Ledger | None:
-    """The ledger's change, None where a side has no profiled steps."""
-    rows = {row.metric: row for row in metrics}
-    known = [b for b in buckets if rows[b].base is not None and rows[b].head is not None]
-    step = rows["profiled_step_time"].base
-    if step is None or not known:
-        return None
-    return Ledger(
-        {b: rows[b].change or 0.0 for b in known},
-        {b: rows[b].base or 0.0 for b in known},
-        {b: rows[b].head or 0.0 for b in known},
-        step,
-        frozenset(b for b in known if _holds_zero(rows[b])),
-        device,
-    )
-
-
-def _holds_zero(row: MetricChange) -> bool:
-    """Whether the interval, of this metric by itself, reaches 0: a bucket that moved need not prove it to others."""
-    return row.low_pct is not None and row.high_pct is not None and row.low_pct <= 0.0 <= row.high_pct
 
 
 def explain(
@@ -190,14 +149,14 @@ def _more_kernels(changes: Sequence[Change]) -> Explanation | None:
     more.sort(key=lambda c: (c.base_count or 0.0) - (c.head_count or 0.0))
     names = joined([calls_more_text(c) for c in more[:_FEW]])
     return Explanation(
-        "compute", f"more is launched: {names}", sum(c.delta_ms for c in more), (), (), tuple(more)
+        "compute", f"more is launched: {names}", sum(c.more_ms for c in more), (), (), tuple(more)
     )
 
 
 def _is_counted(explanation: Explanation) -> bool:
     """Whether most of it is work that was not there before, or that is gone: counted, not only timed."""
     other = sum(
-        c.delta_ms
+        c.more_ms
         for c in explanation.changes
         if c.status in ("new", "vanished")
         or abs((c.head_count or 0.0) - (c.base_count or 0.0)) >= max(1.0, 0.1 * (c.base_count or 0.0))
@@ -229,7 +188,7 @@ def _of_bucket(
             text += f"; {count_change_text('kernel', *kernels)}"
     elif bucket == "memory":
         behind = [
-            c for c in changes if c.kind == "kernel" and c.name.startswith(COPIES) and c.delta_ms * ms > 0
+            c for c in changes if c.kind == "kernel" and c.name.startswith(COPIES) and c.more_ms * ms > 0
         ][:_FEW]
     if behind:
         texts = [operator_text(c) if c.kind == "operator" else kernel_text(c) for c in behind]
@@ -254,8 +213,8 @@ def _moved_operators(changes: Sequence[Change], ms: float) -> list[Change]:
                     head_ms=(same.head_ms or 0.0) + (change.head_ms or 0.0),
                 )
             )
-    movers = [c for c in by_name.values() if c.delta_ms * ms > 0 and abs(c.delta_ms) >= 0.1 * abs(ms)]
-    return sorted(movers, key=lambda c: -abs(c.delta_ms))
+    movers = [c for c in by_name.values() if c.more_ms * ms > 0 and abs(c.more_ms) >= 0.1 * abs(ms)]
+    return sorted(movers, key=lambda c: -abs(c.more_ms))
 
 
 def _kernel_count(base: Sequence[Capture], head: Sequence[Capture]) -> tuple[float, float] | None:

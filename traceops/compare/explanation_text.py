@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from traceops.compare.ledger import Ledger
 from traceops.compare.model import Change
+from traceops.core.kernel_names import short_name
 from traceops.core.units import count_text, ms_change_text
 from traceops.core.words import BUCKETS
-from traceops.render.cells import short_name
-
-if TYPE_CHECKING:
-    from traceops.compare.explain import Ledger
 
 _MOST_NAME = 60
 
@@ -35,14 +32,14 @@ def kernel_text(change: Change) -> str:
     """One kernel's change: new, gone, renamed, more often, or longer."""
     name = short_name(change.name, _MOST_NAME)
     if change.status == "new":
-        return f"new {name}, {count_text(change.head_count or 0)} a step, {ms_change_text(change.delta_ms)}"
+        return f"new {name}, {count_text(change.head_count or 0)} a step, {ms_change_text(change.more_ms)}"
     if change.status == "vanished":
-        return f"{name} is gone, {ms_change_text(change.delta_ms)}"
+        return f"{name} is gone, {ms_change_text(change.more_ms)}"
     if change.status == "renamed":
-        return f"{name} became {short_name(change.head_name, _MOST_NAME)}, {ms_change_text(change.delta_ms)}"
+        return f"{name} became {short_name(change.head_name, _MOST_NAME)}, {ms_change_text(change.more_ms)}"
     if abs((change.head_count or 0) - (change.base_count or 0)) >= 0.5:
         counts = f"{count_text(change.base_count or 0)} → {count_text(change.head_count or 0)} times a step"
-        return f"{name} {counts}, {ms_change_text(change.delta_ms)}"
+        return f"{name} {counts}, {ms_change_text(change.more_ms)}"
     return f"{name} takes {change.base_ms or 0:.2f} → {change.head_ms or 0:.2f} ms"
 
 

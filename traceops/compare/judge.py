@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import date
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceops.compare.capture import Capture
 from traceops.compare.config import CompareConfig
 from traceops.compare.metrics import MIN_STEPS, Metric
-from traceops.compare.model import MetricChange, Outcome, Verdict, metric_of
+from traceops.compare.model import ComparisonVerdict, MetricChange, Outcome, Samples, metric_of
 from traceops.compare.statistics import Estimate, estimate, holm
 
 # Standard deviation between launches of one configuration, percent of a step: assumed where a side is a single
 # capture, so that nothing measures it. On H200s 0.3 to 1.8 were measured [benchmarks/gate.py]. On shared CPUs it
 # was 5 to 7 at quiet times and whatever the neighbours made it at others: there nothing is assumed.
 LAUNCH_NOISE_PCT: dict[str, float | None] = {"cpu": None, "cuda": 1.5}
-WORSE_BELOW = "worse for certain, but by less than"
 _LEAST_CAPTURES = 2
 
 
@@ -85,7 +84,14 @@ def _deciding(rows: Sequence[MetricChange], config: CompareConfig) -> list[Metri
     ]  # fmt: skip
 
 
-def overall(metrics: Sequence[MetricChange]) -> Verdict:
+def worse_for_certain(row: MetricChange, confidence: float) -> bool:
+    """Whether a metric is worse beyond noise, though by less than its threshold."""
+    if row.outcome != "unchanged" or row.p is None or row.change_pct is None:
+        return False
+    return row.p < 1.0 - confidence and _worse(row, row.change_pct) > 0
+
+
+def overall(metrics: Sequence[MetricChange]) -> ComparisonVerdict:
     """A regression of any gated metric is one; without, what the step time leaves open stays open."""
     gated = [metric for metric in metrics if metric.threshold_pct is not None]
     if any(metric.outcome == "regression" for metric in gated):
@@ -125,7 +131,7 @@ def _timed(
     samples = tuple(sum(len(s) for s in side) for side in series)
     values = [float(np.mean([metric.location(s) for s in side if len(s)])) if any(map(len, side)) else None
               for side in series]  # fmt: skip
-    row = replace(_empty(metric, threshold, *values), samples=(samples[0], samples[1]))
+    row = replace(_empty(metric, threshold, *values), samples=Samples(*samples))
     if values[0] is None or values[1] is None:
         sides = [name for name, value in zip(("base", "head"), values, strict=True) if value is None]
         if len(sides) == 2:
@@ -206,7 +212,9 @@ def _judge(row: MetricChange, config: CompareConfig) -> MetricChange:
             row, outcome="inconclusive", reason=f"{sure}up to {most_pct:.1f} % worse cannot be ruled out"
         )
     if certain and worse_pct > 0:
-        return replace(row, outcome="unchanged", reason=f"{WORSE_BELOW} {threshold:g} %")
+        return replace(
+            row, outcome="unchanged", reason=f"worse for certain, but by less than {threshold:g} %"
+        )
     return replace(row, outcome="unchanged", reason=f"{threshold:g} % or more is ruled out")
 
 
@@ -225,7 +233,7 @@ def _exact(
         return replace(_empty(metric, None, old, new), reason=f"not known for {' and '.join(sides)}")
     row = replace(
         _empty(metric, threshold, old, new), change=new - old, change_pct=100.0 * (new - old) / old if old else None,
-        samples=(sum(map(len, values[0])), sum(map(len, values[1]))),
+        samples=Samples(*(sum(map(len, side)) for side in values)),
     )  # fmt: skip
     low, high = (np.sort(np.concatenate(side)) for side in values)
     if len(set(low.tolist()) | set(high.tolist())) == 1:
@@ -235,7 +243,7 @@ def _exact(
         return replace(
             row, outcome="unchanged", reason=f"less than {threshold:g} %" if new != old else "the same mean"
         )
-    if metric.per_capture and min(row.samples) < _LEAST_CAPTURES:
+    if metric.per_capture and min(row.samples.base, row.samples.head) < _LEAST_CAPTURES:
         return replace(row, outcome=_open(threshold),
                        reason="it can differ between launches of the same code; two captures a side tell")  # fmt: skip
     room = 0.5 * (threshold or 0.0) / 100.0 * abs(old) if metric.per_capture else 0.0

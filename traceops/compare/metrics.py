@@ -10,7 +10,7 @@ import numpy as np
 
 from traceops.across.links import bus_factor
 from traceops.compare.capture import Capture, step_series, unprofiled_series
-from traceops.compare.model import Family
+from traceops.compare.model import MetricFamily
 from traceops.compare.statistics import Float, Location, harmonic_mean
 from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.measure.ledger import BUCKETS, COMM_BUCKETS, IDLE_BUCKETS
@@ -34,7 +34,7 @@ class Metric:
     name: str
     label: str
     unit: str
-    family: Family
+    family: MetricFamily
     better: Literal["lower", "higher", "neither"]
     series: Series
     threshold_pct: float | None = None

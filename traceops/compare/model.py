@@ -1,17 +1,24 @@
-"""The nouns of a comparison: a side, a metric's change, what explains it, the whole with its verdict."""
+"""The nouns of a comparison, and what compare.json holds: a side, a metric's change, what explains it, the verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import date
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
 
 from traceops.core.findings import Check, Evidence, Finding
+from traceops.core.tool import Tool
+
+SCHEMA_VERSION = 1
 
 Outcome = Literal["regression", "improvement", "unchanged", "inconclusive", "waived", "informative"]
-Verdict = Literal["regression", "improvement", "no_regression", "inconclusive"]
-Family = Literal["time", "ledger", "communication", "exact"]
+ComparisonVerdict = Literal["regression", "improvement", "no_regression", "inconclusive"]
+MetricFamily = Literal["time", "ledger", "communication", "exact"]
+Better = Literal["lower", "higher", "neither"]
+SideName = Literal["base", "head"]
 ChangeKind = Literal["kernel", "operator", "collective", "blocking_call", "environment"]
 ChangeStatus = Literal["new", "vanished", "renamed", "changed"]
 
@@ -19,9 +26,11 @@ OUTCOMES: tuple[Outcome, ...] = (
     "regression", "inconclusive", "waived", "improvement", "unchanged", "informative",
 )  # fmt: skip
 
+_Count = Annotated[int, Meta(ge=0)]
+_Share = Annotated[float, Meta(gt=0, lt=1)]
 
-@dataclass(frozen=True)
-class Waiver:
+
+class Waiver(msgspec.Struct, frozen=True):
     """A regression that is accepted, for a reason and until a day; `limit_pct` bounds how much of it."""
 
     metric: str
@@ -30,60 +39,70 @@ class Waiver:
     limit_pct: float | None = None
 
 
-@dataclass(frozen=True)
-class CaptureInfo:
-    """One capture of a side. `commit` is None where the run does not say; `dirty` likewise."""
+class CaptureInfo(msgspec.Struct, frozen=True):
+    """One capture of a side. `commit` is null where the run does not say."""
 
     name: str
     path: str
-    started_ns: int | None
+    started_ns: Annotated[int | None, Meta(description="Unix nanoseconds.")]
     commit: str | None
-    dirty: bool | None
-    steps: int
-    unprofiled_steps: int
+    dirty: Annotated[
+        bool | None, Meta(description="Whether the working folder had changes that were not committed.")
+    ]
+    steps: Annotated[_Count, Meta(description="Profiled.")]
+    unprofiled_steps: _Count
 
 
-@dataclass(frozen=True)
-class Side:
-    """Base or head: its captures, and what its first one says of the run (the `run` object of report.json)."""
+class Side(msgspec.Struct, frozen=True):
+    """Base or head."""
 
     label: str
-    captures: tuple[CaptureInfo, ...]
-    run: dict[str, Any]
+    captures: Annotated[tuple[CaptureInfo, ...], Meta(min_length=1)]
+    run: Annotated[
+        dict[str, Any],
+        Meta(description="What the first capture says of the run: the `run` object of report.json."),
+    ]
 
 
-@dataclass(frozen=True)
-class MetricChange:
-    """One metric on both sides.
+class Samples(msgspec.Struct, frozen=True):
+    """Steps, or captures for a metric that has one value a capture, on each side."""
 
-    base, head: over all captures and steps, in `unit`; None where it is not known.
-    change: head - base in `unit`. change_pct: of the base's value, or of its step time where `of_step`.
-    low_pct, high_pct: its interval at the comparison's confidence; None for exact and untested metrics.
-    p: two-sided, Holm-corrected over the metrics tested with it; None where nothing was tested.
-    mde_pct: the smallest change that this much data finds with the comparison's power.
-    threshold_pct: None where the metric is shown and not gated. better: which direction is good.
-    samples: steps (captures, for a metric that has one value a capture) on each side.
-    reason: why the outcome is what it is, in words.
-    """
+    base: _Count = 0
+    head: _Count = 0
 
-    metric: str
-    label: str
+
+class MetricChange(msgspec.Struct, frozen=True):
+    """One metric on both sides, over all captures and steps; null where it is not known or was not tested."""
+
+    metric: Annotated[str, Meta(description="The name that thresholds and waivers use.")]
+    label: Annotated[str, Meta(description="For people.")]
     unit: str
-    family: Family
-    better: Literal["lower", "higher", "neither"]
+    family: MetricFamily
+    better: Better
     base: float | None
     head: float | None
     outcome: Outcome
-    reason: str
-    change: float | None = None
-    change_pct: float | None = None
-    low_pct: float | None = None
-    high_pct: float | None = None
-    p: float | None = None
-    mde_pct: float | None = None
-    threshold_pct: float | None = None
+    reason: Annotated[str, Meta(description="Why the outcome is what it is, in words.")]
+    change: Annotated[float | None, Meta(description="head - base, in `unit`.")] = None
+    change_pct: Annotated[
+        float | None, Meta(description="Of the base's value, or of its step time where `of_step`.")
+    ] = None
+    low_pct: Annotated[float | None, Meta(description="Lower end of the interval of change_pct.")] = None
+    high_pct: Annotated[float | None, Meta(description="Upper end.")] = None
+    p: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="Two-sided, Holm-corrected over the metrics tested with it."),
+    ] = None
+    mde_pct: Annotated[
+        float | None,
+        Meta(description="The smallest change that this much data finds with the comparison's power."),
+    ] = None
+    threshold_pct: Annotated[
+        float | None,
+        Meta(description="A change for the worse fails from here; null where the metric is only shown."),
+    ] = None
     of_step: bool = False
-    samples: tuple[int, int] = (0, 0)
+    samples: Samples = Samples()
     waiver: Waiver | None = None
 
 
@@ -92,106 +111,119 @@ def metric_of(metrics: Iterable[MetricChange], name: str) -> MetricChange | None
     return next((metric for metric in metrics if metric.metric == name), None)
 
 
-@dataclass(frozen=True)
-class Change:
-    """A kernel, operator, collective, blocking call or variable that is not what it was.
-
-    Counts and milliseconds are of one step, the mean over ranks. `head_name` differs from `name` where it was
-    renamed. `detail` holds what else tells it apart (shapes, bytes, group size, operator), for people.
-    For a variable `base_value` and `head_value` say what it was set to, None if it was not.
-    """
+class Change(msgspec.Struct, frozen=True):
+    """A kernel, operator, collective, blocking call or variable that is not what it was."""
 
     kind: ChangeKind
     status: ChangeStatus
     name: str
-    head_name: str
-    base_count: float | None = None
+    head_name: Annotated[str, Meta(description="Differs from `name` where it was renamed.")]
+    base_count: Annotated[float | None, Meta(description="A step, mean over ranks.")] = None
     head_count: float | None = None
-    base_ms: float | None = None
+    base_ms: Annotated[float | None, Meta(description="A step, mean over ranks.")] = None
     head_ms: float | None = None
-    detail: str = ""
-    base_value: str | None = None
+    detail: Annotated[str, Meta(description="What else tells it apart, for people.")] = ""
+    base_value: Annotated[str | None, Meta(description="Of a variable; null where it was not set.")] = None
     head_value: str | None = None
+    delta_ms: Annotated[float | None, Meta(description="head_ms - base_ms; null where neither is known.")] = (
+        None
+    )
+
+    def __post_init__(self) -> None:
+        known = self.base_ms is not None or self.head_ms is not None
+        msgspec.structs.force_setattr(self, "delta_ms", round(self.more_ms, 6) if known else None)
 
     @property
-    def delta_ms(self) -> float:
+    def more_ms(self) -> float:
         """Milliseconds a step it takes more than it did; 0 where times are not known."""
         return (self.head_ms or 0.0) - (self.base_ms or 0.0)
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """One reason for the change of the step: `ms` a step (positive: slower), most important first.
+class Explanation(msgspec.Struct, frozen=True):
+    """One reason for the change of the step; the most important comes first."""
 
-    cause: from `explain.CAUSES`. text: a sentence for people. changes: what it rests on.
-    """
-
-    cause: str
-    text: str
-    ms: float
+    cause: Annotated[
+        str, Meta(description="Of a fixed list: collectives, bandwidth, straggler, compute and others.")
+    ]
+    text: Annotated[str, Meta(description="A sentence for people.")]
+    ms: Annotated[float, Meta(description="A step; positive: slower.")]
     buckets: tuple[str, ...] = ()
     evidence: tuple[Evidence, ...] = ()
-    changes: tuple[Change, ...] = ()
+    changes: Annotated[tuple[Change, ...], Meta(description="What it rests on.")] = ()
 
 
-@dataclass(frozen=True)
-class OutlierStep:
+class OutlierStep(msgspec.Struct, frozen=True):
     """A step far from its capture's median: named, and left in what is compared."""
 
-    side: Literal["base", "head"]
+    side: SideName
     capture: str
     step: int
     profiled: bool
     ms: float
-    median_ms: float
+    median_ms: Annotated[float, Meta(description="Of its capture.")]
 
 
-@dataclass(frozen=True)
-class StepPoint:
-    """One step of a capture as it was compared: of all ranks one duration in ms. `index`: from 0, in time order."""
+class StepPoint(msgspec.Struct, frozen=True):
+    """One step of a capture as it was compared: of all ranks one duration."""
 
-    side: Literal["base", "head"]
+    side: SideName
     capture: str
-    index: int
+    index: Annotated[_Count, Meta(description="From 0, in time order.")]
     profiled: bool
     ms: float
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The verdict on head against base, and everything it rests on.
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on head against base, and everything it rests on: what compare.json holds."""
 
-    sentence: the verdict in one line, plain text. metrics: gated ones first, then time, ledger,
-    communication, exact. unchanged: what stayed as it was, in words. refusals: why the two should not be
-    compared (empty unless forced). warnings: what differs and may matter. new_findings, gone_findings: of
-    the two reports. findings: TO-R001, one a metric that regressed. paired: captures were taken in turn and
-    are compared pair by pair. confidence, power: of intervals and of `mde_pct`. launch_noise_pct: standard
-    deviation between captures that was assumed where a side has one capture only, None if it was measured.
-    steps: for the figure, every step of both sides, capture by capture.
-    """
-
-    verdict: Verdict
-    sentence: str
+    schema_version: Annotated[int, Meta(extra_json_schema={"const": SCHEMA_VERSION})] = SCHEMA_VERSION
+    tool: Tool = Tool()
+    verdict: ComparisonVerdict
+    sentence: Annotated[str, Meta(description="The verdict in one line.")]
     base: Side
     head: Side
-    metrics: tuple[MetricChange, ...]
-    explanations: tuple[Explanation, ...] = ()
+    metrics: Annotated[
+        tuple[MetricChange, ...],
+        Meta(description="Gated ones first, then time, ledger, communication, exact."),
+    ]
+    explanations: Annotated[tuple[Explanation, ...], Meta(description="Most important first.")] = ()
     changes: tuple[Change, ...] = ()
-    unchanged: tuple[str, ...] = ()
-    outliers: tuple[OutlierStep, ...] = ()
-    new_findings: tuple[Finding, ...] = ()
-    gone_findings: tuple[Finding, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    unchanged: Annotated[tuple[str, ...], Meta(description="What stayed as it was, in words.")] = ()
+    outliers: Annotated[
+        tuple[OutlierStep, ...],
+        Meta(description="Steps far from their capture's median, which are left in what is compared."),
+    ] = ()
+    new_findings: Annotated[
+        tuple[Finding, ...], Meta(description="Of head's report, that base's does not have.")
+    ] = ()
+    gone_findings: Annotated[
+        tuple[Finding, ...], Meta(description="Of base's report, that head's does not have.")
+    ] = ()
+    findings: Annotated[tuple[Finding, ...], Meta(description="TO-R001, one a metric that regressed.")] = ()
     checks: tuple[Check, ...] = ()
-    refusals: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    refusals: Annotated[
+        tuple[str, ...],
+        Meta(description="Why the two should not be compared; empty unless it was forced."),
+    ] = ()
+    warnings: Annotated[tuple[str, ...], Meta(description="What differs and may matter.")] = ()
     notes: tuple[str, ...] = ()
-    paired: bool = False
-    confidence: float = 0.95
-    power: float = 0.9
-    launch_noise_pct: float | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
-    steps: tuple[StepPoint, ...] = ()
+    paired: Annotated[
+        bool, Meta(description="Captures were taken in turn and are compared pair by pair.")
+    ] = False
+    confidence: Annotated[_Share, Meta(description="Of the intervals.")] = 0.95
+    power: Annotated[_Share, Meta(description="Of mde_pct: how often such a change is found.")] = 0.9
+    launch_noise_pct: Annotated[
+        float | None,
+        Meta(
+            description="Standard deviation between captures that was assumed, as a side has one only; null where it "
+            "was measured."
+        ),
+    ] = None
+    settings: Annotated[dict[str, Any], Meta(description="What the comparison was told.")] = {}
+    steps: Annotated[
+        tuple[StepPoint, ...],
+        Meta(description="Every step of both sides, capture by capture; of all ranks one duration."),
+    ] = ()
 
     @property
     def gated(self) -> tuple[MetricChange, ...]:

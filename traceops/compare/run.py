@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import date
 from pathlib import PurePath
 from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from traceops.compare.capture import Capture, findings_of_most, on_ranks, ranks_of, timed_series
 from traceops.compare.changes import find_changes
 from traceops.compare.comparable import damaged, differences, refusals
 from traceops.compare.config import CompareConfig
-from traceops.compare.explain import explain, ledger_of
+from traceops.compare.explain import explain
 from traceops.compare.judge import LAUNCH_NOISE_PCT, measure, overall
+from traceops.compare.ledger import ledger_of
 from traceops.compare.metrics import MIN_STEPS, enough_unprofiled, metrics_for
 from traceops.compare.model import Comparison, MetricChange, Side, StepPoint, metric_of
 from traceops.compare.outliers import odd_captures, outlier_steps

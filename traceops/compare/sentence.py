@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from traceops.compare.judge import WORSE_BELOW
+from traceops.compare.judge import worse_for_certain
 from traceops.compare.metrics import MIN_STEPS
 from traceops.compare.model import Comparison, MetricChange, metric_of
 from traceops.core.units import count_text, size_text
@@ -51,7 +51,7 @@ def _no_regression(comparison: Comparison, step: MetricChange, why: str) -> str:
         return f"No regression beyond what is waived.{accepted}{_open_text(comparison)}"
     if step.threshold_pct is None:
         return f"No regression of what is gated, which the step time is not: {values_text(step)}.{accepted}"
-    if step.reason.startswith(WORSE_BELOW):
+    if worse_for_certain(step, comparison.confidence):
         return (
             f"Slower for certain, but below the limit of {step.threshold_pct:g} %: step time {values_text(step)}."
             f"{why}{accepted}{_open_text(comparison)}"
@@ -98,7 +98,11 @@ def _wanted(comparison: Comparison, step: MetricChange) -> str:
     captures = min(len(comparison.base.captures), len(comparison.head.captures))
     if captures < 3:
         several = "Several captures a side settle it: traceops run --repeat 5 --against REF."
-        return f" {several}" if max(step.samples) >= MIN_STEPS else f" Capture more steps. {several}"
+        return (
+            f" {several}"
+            if max(step.samples.base, step.samples.head) >= MIN_STEPS
+            else f" Capture more steps. {several}"
+        )
     if step.low_pct is None or step.high_pct is None or not step.threshold_pct:
         return ""
     needed = math.ceil(captures * ((step.high_pct - step.low_pct) / step.threshold_pct) ** 2)

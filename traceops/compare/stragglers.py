@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from traceops.compare.capture import Capture, findings_of_most
 from traceops.compare.changes import moved_kernels
 from traceops.compare.explanation_text import joined, kernel_text
+from traceops.compare.ledger import Ledger
 from traceops.compare.model import Change, Explanation
 from traceops.core.findings import Evidence
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import ms_change_text
 from traceops.core.words import CAUSES
-
-if TYPE_CHECKING:
-    from traceops.compare.explain import Ledger
 
 _STRAGGLERS = ("TO-S001", "TO-S002")
 _FEW = 3  # kernels named, and numbers of evidence

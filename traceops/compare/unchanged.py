@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceops.compare.capture import Capture, inventory_rows
+from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Change, MetricChange
 from traceops.core.units import count_text, size_text
 
@@ -17,6 +18,7 @@ def unchanged(
 ) -> tuple[str, ...]:
     """Sentences without a full stop; nothing is said of what is not known on both sides."""
     rows = {row.metric: row for row in metrics}
+    same = {name for name in rows if _is_the_same(name, base, head)}
     said = []
     for metric, what in (
         ("kernels", "kernel"),
@@ -24,13 +26,13 @@ def unchanged(
         ("blocking_calls", "blocking call"),
     ):
         row = rows.get(metric)
-        if row is not None and row.reason == "the same" and row.base:
+        if row is not None and metric in same and row.base:
             said.append(f"{count_text(row.base)} {what}{'' if round(row.base) == 1 else 's'} a step")
     row = rows.get("collective_bytes")
-    if row is not None and row.reason == "the same" and row.base:
+    if row is not None and row.metric in same and row.base:
         said.append(f"{size_text(row.base)} communicated a step")
     row = rows.get("peak_memory")
-    if row is not None and row.reason == "the same" and row.base:
+    if row is not None and row.metric in same and row.base:
         said.append(f"peak memory {size_text(row.base)}")
     same_kernels = _names(base) & _names(head)
     if same_kernels and not any(c.kind == "kernel" and c.status != "changed" for c in changes):
@@ -40,6 +42,15 @@ def unchanged(
     ):
         said.append("the same environment variables")
     return tuple(said)
+
+
+def _is_the_same(name: str, base: Sequence[Capture], head: Sequence[Capture]) -> bool:
+    """Whether an exact metric has one value, on both sides, in all captures and steps."""
+    metric = BY_NAME.get(name)
+    if metric is None or not metric.exact:
+        return False
+    sides = [{float(value) for capture in side for value in metric.series(capture)} for side in (base, head)]
+    return len(sides[0]) == 1 and sides[0] == sides[1]
 
 
 def _names(side: Sequence[Capture]) -> set[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from traceops.core.kernel_names import short_name
 from traceops.core.units import UNKNOWN, number_text, size_text, three_digits
 
 GREW = "grew: "  # evidence of what took longer than on a rank's peers
@@ -101,19 +101,6 @@ def name(text: str, limit: int = 72) -> Cell:
     return Cell(short, text, "name", text if short != text else "")
 
 
-def short_name(text: str, limit: int = 72) -> str:
-    """A long name without return type, namespaces and parameters; the middle left out if still too long."""
-    if len(text) <= limit:
-        return text
-    short = re.sub(r"^(void|static|inline|__global__)\s+", "", " ".join(text.split()))
-    short = short.replace("(anonymous namespace)::", "")
-    short = _without_parameters(short)
-    short = re.sub(r"\b(?:\w+::)+(?=\w)", "", short) or text
-    if len(short) <= limit:
-        return short
-    return f"{short[: limit * 2 // 3]}…{short[-(limit // 3) :]}"
-
-
 def bar_fill(pct: Any, colour: str) -> str:
     """CSS background for a bar of so many percent behind a number."""
     if pct is None or not colour:
@@ -126,16 +113,6 @@ def rows_of(rows: Sequence[Mapping[str, Any]], shown: Sequence[int]) -> list[Map
     """The rows of these ranks, in their order."""
     wanted = set(shown)
     return [row for row in rows if row.get("rank") in wanted]
-
-
-def _without_parameters(text: str) -> str:
-    """Cut the last parenthesis that stands outside template brackets and what follows it."""
-    depth = 0
-    for at, char in enumerate(text):
-        depth += (char == "<") - (char == ">")
-        if char == "(" and depth <= 0 and at:
-            return text[:at]
-    return text
 
 
 def _column_cells(column: Column, rows: Sequence[Any]) -> list[Cell]:

@@ -14,6 +14,21 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from traceops.compare.model import (
+    CaptureInfo,
+    Change,
+    Comparison,
+    Explanation,
+    MetricChange,
+    OutlierStep,
+    Samples,
+    Side,
+    StepPoint,
+    Waiver,
+)
+from traceops.core.findings import Check, Evidence, Finding
+from traceops.core.tool import Tool
+
 FOLDER = Path(__file__).parent
 
 
@@ -27,7 +42,18 @@ class Document:
     closed: tuple[Any, ...] = ()
 
 
-DOCUMENTS: dict[str, Document] = {}
+DOCUMENTS: dict[str, Document] = {
+    "compare": Document(
+        Comparison,
+        "traceops compare.json",
+        "What `traceops compare` found. Null means not known, never zero. Keys may be added within a schema version; "
+        "none is removed or changes its meaning.",
+        closed=(
+            Comparison, Tool, Side, CaptureInfo, Samples, MetricChange, Waiver, Change, Explanation, OutlierStep,
+            StepPoint, Finding, Evidence, Check,
+        ),
+    ),
+}  # fmt: skip
 
 
 def schema_path(name: str) -> Path:

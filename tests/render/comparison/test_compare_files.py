@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -13,18 +13,19 @@ from xml.etree import ElementTree as ET
 import jsonschema
 import junitparser
 import pytest
+from msgspec.structs import replace
 from sample_comparison import HOSTILE, KERNELS, STEP, many_changes, sample_comparison, single_captures, waived
 
 from traceops.compare.model import Comparison
 from traceops.core.errors import InputError
 from traceops.render.comparison import FILES, FORMATS, write_comparison
 from traceops.render.comparison.csv import CHANGE_COLUMNS, METRIC_COLUMNS, render_comparison_csv
-from traceops.render.comparison.json import SCHEMA_PATH, render_comparison_json
+from traceops.render.comparison.json import render_comparison_json
 from traceops.render.comparison.junit import render_junit
 from traceops.render.comparison.sarif import FALLBACK_FILE, location, render_sarif
-from traceops.render.report.json import SCHEMA_PATH as REPORT_SCHEMA_PATH
+from traceops.schemas import schema_path
 
-SCHEMA = json.loads(SCHEMA_PATH.read_text())
+SCHEMA = json.loads(schema_path("compare").read_text())
 SARIF = json.loads((Path(__file__).parents[2] / "data/sarif/sarif-2.1.0-rtm.5.json").read_text())
 ALL = (
     *(
@@ -61,11 +62,12 @@ def test_json_schema_is_valid_and_refuses_a_wrong_comparison() -> None:
 
 
 def test_json_shares_its_checks_with_the_report() -> None:
-    report = json.loads(REPORT_SCHEMA_PATH.read_text())["properties"]
-    for key in ("tool", "checks"):
-        assert SCHEMA["properties"][key] == report[key]
-    own, theirs = SCHEMA["$defs"]["finding"], report["findings"]["items"]
-    assert own["required"] == theirs["required"] and set(own["properties"]) == set(theirs["properties"])
+    report = json.loads(schema_path("report").read_text())
+    theirs = {"Tool": report["properties"]["tool"], "Check": report["properties"]["checks"]["items"]}
+    for name, part in {**theirs, "Finding": report["properties"]["findings"]["items"]}.items():
+        own = SCHEMA["$defs"][name]
+        assert set(own["properties"]) == set(part["properties"]) and not own["additionalProperties"]
+        assert set(own["required"]) == set(part["required"])
 
 
 def test_json_holds_what_python_has_types_for() -> None:
@@ -141,7 +143,8 @@ def test_sarif_tells_alerts_apart_and_knows_them_on_the_next_commit() -> None:
     later = replace(
         sample,
         new_findings=tuple(
-            replace(f, message="other numbers", ranks=(5,), impact_ms=9.9) for f in sample.new_findings
+            dataclasses.replace(f, message="other numbers", ranks=(5,), impact_ms=9.9)
+            for f in sample.new_findings
         ),
     )
     assert len(set(first)) == 3 and prints(later) == first

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from sample_comparison import STEP, many_changes, sample_comparison, single_captures, waived
 
 from traceops.compare.model import Comparison

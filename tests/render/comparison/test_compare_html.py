@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from html_page import Page
+from msgspec.structs import replace
 from plotly_schema import drawn
 from sample_comparison import many_changes, sample_comparison, single_captures, waived
 

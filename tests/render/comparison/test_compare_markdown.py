@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from msgspec.structs import replace
 from sample_comparison import HOSTILE, STEP, many_changes, sample_comparison, single_captures, waived
 
-from traceops.compare.model import Comparison, Explanation, Verdict
+from traceops.compare.model import Comparison, ComparisonVerdict, Explanation
 from traceops.render.comparison.markdown import LIMIT, marker, render_markdown
 from traceops.render.comparison.markdown_text import code, prose, table
 
@@ -142,7 +142,7 @@ def test_the_verdict_stands_first_and_only_what_decides_is_not_folded() -> None:
     ("verdict", "mark"),
     [("regression", "❌"), ("inconclusive", "⚠️"), ("improvement", "✅"), ("no_regression", "✅")],
 )
-def test_each_verdict_has_its_mark(verdict: Verdict, mark: str) -> None:
+def test_each_verdict_has_its_mark(verdict: ComparisonVerdict, mark: str) -> None:
     assert render_markdown(sample_comparison(verdict)).splitlines()[1].startswith(f"**{mark} ")
 
 

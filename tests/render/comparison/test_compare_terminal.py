@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from sample_comparison import many_changes, sample_comparison, single_captures, waived
 
 from traceops.compare.model import Change, Comparison

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from sample_comparison import EXPOSED, KERNELS, MEMORY, STEP, sample_comparison, waived
 from sample_comparison import UNKNOWN as NOT_KNOWN
 

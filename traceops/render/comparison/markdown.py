@@ -6,7 +6,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from traceops.compare.model import OUTCOMES, Change, Comparison, Explanation, MetricChange, Outcome, Verdict
+from traceops.compare.model import (
+    OUTCOMES,
+    Change,
+    Comparison,
+    ComparisonVerdict,
+    Explanation,
+    MetricChange,
+    Outcome,
+)
 from traceops.core.findings import Finding
 from traceops.render.comparison import method_text, text
 from traceops.render.comparison.markdown_text import code, prose, table
@@ -16,7 +24,7 @@ LIMIT = 60_000  # bytes; GitHub takes 65,536 characters, and whoever posts it ma
 MARK: dict[Outcome, str] = {
     "regression": "❌", "inconclusive": "⚠️", "waived": "⚠️", "improvement": "✅", "unchanged": "✅", "informative": "",
 }  # fmt: skip
-VERDICT_MARK: dict[Verdict, str] = {
+VERDICT_MARK: dict[ComparisonVerdict, str] = {
     "regression": "❌", "inconclusive": "⚠️", "improvement": "✅", "no_regression": "✅",
 }  # fmt: skip
 _MOST_METRICS, _MOST_EXPLANATIONS, _MOST_REMARKS = 12, 3, 3

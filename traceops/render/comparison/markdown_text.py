@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from traceops.render.cells import short_name
+from traceops.core.kernel_names import short_name
 from traceops.render.comparison.text import one_line
 
 _BREAK = "\u200b"  # a space without width: GitHub looks for mentions and links in the finished text

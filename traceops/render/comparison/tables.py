@@ -113,7 +113,7 @@ def _metric_columns(power: float) -> list[Column]:
             "p", "p", lambda m: Cell("" if m.p is None else "<0.0001" if m.p < 1e-4 else f"{m.p:.2g}"),
             title="two-sided, corrected for the number of metrics tested together",
         ),
-        _column("samples", "Samples", lambda m: Cell(f"{m.samples[0]} / {m.samples[1]}"), title="base / head"),
+        _column("samples", "Samples", lambda m: Cell(f"{m.samples.base} / {m.samples.head}"), title="base / head"),
         _column("outcome", "Outcome", _outcome_cell, number=False),
         _column("why", "Why", lambda m: Cell(text.reason_text(m), css="word"), number=False),
     ]  # fmt: skip

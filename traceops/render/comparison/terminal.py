@@ -12,7 +12,7 @@ from rich.text import Text
 
 from traceops.compare.model import Change, Comparison, MetricChange
 from traceops.core.findings import Finding
-from traceops.render.cells import short_name
+from traceops.core.kernel_names import short_name
 from traceops.render.comparison import method_text, text
 from traceops.render.console import PlainConsole, ascii_ranges, plain, say
 from traceops.render.report.terminal import MARK, STYLE

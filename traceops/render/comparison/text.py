@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
-from traceops.compare.model import Change, ChangeKind, Comparison, Explanation, MetricChange, Outcome, Verdict
+from msgspec.structs import replace
+
+from traceops.compare.model import (
+    Change,
+    ChangeKind,
+    Comparison,
+    ComparisonVerdict,
+    Explanation,
+    MetricChange,
+    Outcome,
+)
 from traceops.core.units import UNKNOWN, mean_count_text, ms_change_text, percent_changes, size_text
 from traceops.measure.ledger import BUCKETS
 from traceops.render.cells import number
@@ -26,7 +35,7 @@ WORD: dict[Outcome, str] = {
     "regression": "regression", "inconclusive": "inconclusive", "waived": "waived", "improvement": "improvement",
     "unchanged": "unchanged", "informative": "not gated",
 }  # fmt: skip
-VERDICT_LEVEL: dict[Verdict, Level] = {
+VERDICT_LEVEL: dict[ComparisonVerdict, Level] = {
     "regression": "error", "inconclusive": "warning", "improvement": "clear", "no_regression": "clear",
 }  # fmt: skip
 KINDS: dict[ChangeKind, tuple[str, str]] = {  # title, one of them
@@ -178,7 +187,7 @@ def cost_text(reason: Explanation) -> str:
 
 def important_first(changes: Sequence[Change]) -> list[Change]:
     """By the milliseconds a step they cost or save, then by how many more there are."""
-    return sorted(changes, key=lambda c: (-abs(c.delta_ms), -abs((c.head_count or 0) - (c.base_count or 0))))
+    return sorted(changes, key=lambda c: (-abs(c.more_ms), -abs((c.head_count or 0) - (c.base_count or 0))))
 
 
 def milliseconds_title(kind: str) -> str:
@@ -200,15 +209,9 @@ def count_text(change: Change) -> str:
     return f"{mean_count_text(change.base_count)} → {mean_count_text(change.head_count)}"
 
 
-def delta_ms(change: Change) -> float | None:
-    """Milliseconds a step it takes more than it did; None where times are not known."""
-    return None if change.base_ms is None and change.head_ms is None else round(change.delta_ms, 6)
-
-
 def milliseconds_text(change: Change) -> str:
     """'+0.92' ms a step; empty where times are not known."""
-    more = delta_ms(change)
-    return "" if more is None else signed(more, "ms").removesuffix(" ms")
+    return "" if change.delta_ms is None else signed(change.delta_ms, "ms").removesuffix(" ms")
 
 
 def value_text(value: str | None) -> str:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TextIO
 
 from traceops.core.findings import Evidence, Finding
+from traceops.core.kernel_names import short_name
 from traceops.core.units import fixed_text, percent_text
 from traceops.measure.hta_agreement import HtaAgreement
 from traceops.measure.ledger import BUCKETS
 from traceops.pipeline.report import Report
-from traceops.render.cells import GREW, short_name
+from traceops.render.cells import GREW
 from traceops.render.evidence_text import quote_text
 from traceops.render.printer import Printer
 from traceops.render.report.verdict import verdict

@@ -1,0 +1,28 @@
+"""Names of kernels and operators, short enough to read."""
+
+from __future__ import annotations
+
+import re
+
+
+def short_name(text: str, limit: int = 72) -> str:
+    """A long name without return type, namespaces and parameters; the middle left out if still too long."""
+    if len(text) <= limit:
+        return text
+    short = re.sub(r"^(void|static|inline|__global__)\s+", "", " ".join(text.split()))
+    short = short.replace("(anonymous namespace)::", "")
+    short = _without_parameters(short)
+    short = re.sub(r"\b(?:\w+::)+(?=\w)", "", short) or text
+    if len(short) <= limit:
+        return short
+    return f"{short[: limit * 2 // 3]}…{short[-(limit // 3) :]}"
+
+
+def _without_parameters(text: str) -> str:
+    """Cut the last parenthesis that stands outside template brackets and what follows it."""
+    depth = 0
+    for at, char in enumerate(text):
+        depth += (char == "<") - (char == ">")
+        if char == "(" and depth <= 0 and at:
+            return text[:at]
+    return text
