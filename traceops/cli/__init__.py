@@ -14,7 +14,8 @@ from typing import TextIO
 from traceops.core.errors import TraceopsError
 from traceops.version import __version__
 
-# Each module has HELP, add_arguments(parser) and main(args) -> exit code, and imports heavy things in main only.
+# Each has a module in options/ with HELP and add_arguments(parser), which costs --help nothing, and one here, imported
+# only to run it, with main(args) -> exit code.
 COMMANDS = ("run", "analyze", "compare", "baseline", "diagnose", "doctor", "view")
 
 
@@ -25,7 +26,7 @@ def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"traceops {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in commands:
-        module = import_module(f"traceops.cli.{name}")
+        module = import_module(f"traceops.cli.options.{name}")
         sub = subparsers.add_parser(
             name,
             help=module.HELP,
@@ -33,7 +34,6 @@ def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(sub)
-        sub.set_defaults(main=module.main)
     return parser
 
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         gc.set_threshold(100_000)  # looking for cycles, of which we make few, takes a tenth of the imports
     try:
-        code: int = args.main(args)
+        code: int = import_module(f"traceops.cli.{args.command}").main(args)
     except TraceopsError as error:
         print(f"traceops {args.command}: {error}", file=sys.stderr)
         return error.exit_code

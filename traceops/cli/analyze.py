@@ -6,62 +6,20 @@ import argparse
 import sys
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
-from traceops.cli.arguments import fails, make_writable, positive, report_formats
+from traceops.cli.arguments import fails, make_writable, output_folder, report_formats
 from traceops.core.errors import InputError
-
-if TYPE_CHECKING:
-    from traceops.traces.discover import Discovery, Window
-
-HELP = "Explain where the step time went: a run folder, a folder of traces, one trace, or a remote path."
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("path", help="profile/NAME, any folder with traces or summaries of ranks, one such file, or s3://…")
-    add(
-        "-o",
-        "--output",
-        metavar="DIR",
-        help="report folder (reports/NAME: 'profile' in the path becomes 'reports')",
-    )
-    add("--select", choices=("latest", "all"), default="latest", help="which capture windows (%(default)s)")
-    add("--format", default="html,csv,json", metavar="LIST", help="of html, csv, json (%(default)s)")
-    add(
-        "--plotlyjs",
-        choices=("inline", "cdn"),
-        default="inline",
-        help="inline works offline, cdn makes a small page (%(default)s)",
-    )
-    add("--fail-on", choices=("info", "warning", "error"), help="exit 1 on a finding this severe")
-    add("--strict", action="store_true", help="exit 3 if any file could not be read whole")
-    add("--jobs", type=positive, metavar="N", help="ranks to read at a time (one a core)")
-    add("--executor", metavar="WHERE", help="dask://HOST:PORT or mpi reads them (processes of this machine)")
-    add(
-        "--no-cache",
-        dest="cache",
-        action="store_false",
-        help="read every trace anew, keep nothing of it in $TRACEOPS_CACHE (~/.cache/traceops)",
-    )
-    add(
-        "--evidence",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="of the machines, kept elsewhere: nvidia-smi topo -m, an NCCL log, doctor.json; repeatable",
-    )
-    add("--hta", action="store_true", help="compute HTA's tables with HTA itself: the same numbers, slower")
-    add("-q", "--quiet", action="store_true", help="print the report's path only")
+from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce
+from traceops.pipeline.mapping.progress import ProgressLine
+from traceops.pipeline.mapping.ranks import MapOptions
+from traceops.traces.discover import Discovery, Window
 
 
 def main(args: argparse.Namespace) -> int:
     formats = report_formats(args.format)
-    from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce
-    from traceops.pipeline.mapping.progress import ProgressLine
-    from traceops.pipeline.mapping.ranks import MapOptions
 
     def load_rest() -> None:
+        """What follows the map is imported while its processes work; they are forked without it and stay small."""
         load_reduce()
         import traceops.render  # noqa: F401
 
@@ -110,17 +68,6 @@ def main(args: argparse.Namespace) -> int:
         print("traceops analyze: --strict: not every file could be read whole", file=sys.stderr)
         return 3
     return fails(findings, args.fail_on)
-
-
-def output_folder(path: str, name: str) -> Path:
-    """Where a report goes: the last 'profile' in the path becomes 'reports', other paths go to reports/NAME."""
-    local = Path(path)
-    parts = list(local.parts)
-    if "://" not in path and "profile" in parts[:-1] and local.is_dir():
-        at = len(parts) - 1 - parts[::-1].index("profile")
-        parts[at] = "reports"
-        return Path(*parts)
-    return Path("reports", name if name not in ("", ".", "..") else "traces")
 
 
 def _window_folder(window: Window) -> str:

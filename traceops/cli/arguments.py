@@ -1,27 +1,15 @@
-"""What several commands take on the command line, and what it means."""
+"""What arguments of several commands mean: formats, folders for output, and the exit code."""
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from traceops.core.errors import InputError, UsageError
-
-if TYPE_CHECKING:
-    from traceops.core.findings import Finding, Severity
+from traceops.core.findings import SEVERITIES, Finding, Severity
 
 _FORMATS = ("html", "csv", "json")
-
-
-def positive(text: str) -> int:
-    """A whole number from 1. Raises ArgumentTypeError."""
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
 
 
 def report_formats(text: str) -> tuple[str, ...]:
@@ -39,8 +27,6 @@ def fails(findings: Iterable[Finding], fail_on: Severity | None) -> int:
 
 def reach(severities: Iterable[Severity], fail_on: Severity | None) -> int:
     """1 where one of them is at least as severe as --fail-on says."""
-    from traceops.core.findings import SEVERITIES
-
     if fail_on is None:
         return 0
     bound = SEVERITIES.index(fail_on)
@@ -55,3 +41,14 @@ def make_writable(folder: Path) -> None:
         raise InputError(f"{folder} cannot be made ({error.strerror}); choose another with -o DIR") from error
     if not os.access(folder, os.W_OK):
         raise InputError(f"{folder} is not writable; choose another with -o DIR")
+
+
+def output_folder(path: str, name: str) -> Path:
+    """Where a report goes: the last 'profile' in the path becomes 'reports', other paths go to reports/NAME."""
+    local = Path(path)
+    parts = list(local.parts)
+    if "://" not in path and "profile" in parts[:-1] and local.is_dir():
+        at = len(parts) - 1 - parts[::-1].index("profile")
+        parts[at] = "reports"
+        return Path(*parts)
+    return Path("reports", name if name not in ("", ".", "..") else "traces")

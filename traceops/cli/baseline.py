@@ -10,95 +10,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TextIO
 
-from traceops.cli.arguments import positive
+from traceops.baseline.entry import Entry
+from traceops.baseline.history import Sample, histories, label_of, samples_of
+from traceops.baseline.key import UNKNOWN
+from traceops.baseline.store import Problem, chosen_store, entries, remove, save, scan, to_prune
+from traceops.compare.capture import read_capture
 from traceops.core.errors import InputError, UsageError
+from traceops.core.plain_text import printable
 from traceops.core.units import minute_text, number_text
-
-if TYPE_CHECKING:
-    from traceops.baseline.entry import Entry
-    from traceops.baseline.history import Sample
-    from traceops.baseline.store import Problem
-
-HELP = "Keep captures as baselines in a folder or bucket, list them, and show how they developed."
+from traceops.render.history.files import entry_object, write_history
+from traceops.render.history.text import history_verdict
 
 _MOST_PROBLEMS = 10
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    save = _action(actions, "save", "Add captures to the store.")
-    save.add_argument(
-        "paths",
-        nargs="+",
-        metavar="PATH",
-        help="profile/NAME, a folder of traces, a report folder or report.json",
-    )
-    save.add_argument("--branch", help="branch it belongs to (what the run says)")
-    save.add_argument("--name", help="name in place of the model and its sizes in the key")
-    save.add_argument("--commit", help="commit of the trained code (what the run says)")
-    save.add_argument("-q", "--quiet", action="store_true", help="print where each entry lies only")
-
-    listing = _action(
-        actions, "list", "The keys in the store, with their number of entries and the latest one."
-    )
-    _add_key(listing)
-
-    show = _action(actions, "show", "The entries of a key.")
-    show.add_argument("key", metavar="KEY", help="model name, slug, other word of the key, or pattern")
-    show.add_argument("--json", action="store_true", help="as JSON, with the place of each entry")
-
-    prune = _action(actions, "prune", "Delete old entries; nothing else in the store is touched.")
-    prune.add_argument("--keep", type=positive, metavar="N", help="keep the newest N of each key")
-    prune.add_argument(
-        "--older-than", type=float, metavar="DAYS", help="delete only what was captured before"
-    )
-    _add_key(prune)
-    prune.add_argument("--dry-run", action="store_true", help="say what would be deleted")
-
-    history = _action(actions, "history", "A page with each key's trends and where they changed for good.")
-    _add_key(history)
-    history.add_argument(
-        "-o", "--output", metavar="DIR", default="reports/history", help="folder (%(default)s)"
-    )
-    history.add_argument(
-        "--plotlyjs",
-        choices=("inline", "cdn"),
-        default="inline",
-        help="inline works offline, cdn makes a small page (%(default)s)",
-    )
-
-
 def main(args: argparse.Namespace) -> int:
-    from traceops.baseline.store import chosen_store
-
     store = chosen_store(args.store)
     code: int = _ACTIONS[args.action](args, store)
     return code
 
 
-def _action(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text)
-    parser.add_argument(
-        "--store",
-        metavar="URL",
-        help="folder, or s3://…, gs://… ($TRACEOPS_BASELINES, else baselines in the settings, else baselines/)",
-    )
-    return parser
-
-
-def _add_key(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--key", metavar="PATTERN", help="only keys with this model name, slug, other word, or shell pattern"
-    )
-
-
 def _save(args: argparse.Namespace, store: str) -> int:
-    from traceops.baseline.store import save
-    from traceops.compare.capture import read_capture
-
     for path in args.paths:
         report = read_capture(path).report
         entry = save(store, report, branch=args.branch, name=args.name, commit=args.commit, source=path)
@@ -110,8 +44,6 @@ def _save(args: argparse.Namespace, store: str) -> int:
 
 
 def _say_saved(path: str, entry: Entry) -> None:
-    from traceops.baseline.key import UNKNOWN
-
     changed = ", and the code was changed since" if entry.dirty else ""
     _say(f"{path}: saved as {entry.url}")
     _say(f"  key     {entry.key.text}")
@@ -121,8 +53,6 @@ def _say_saved(path: str, entry: Entry) -> None:
 
 
 def _list(args: argparse.Namespace, store: str) -> int:
-    from traceops.baseline.history import label_of
-
     problems: list[Problem] = []
     empty = True
     for key, own in groupby(_samples(store, args.key, problems), key=lambda sample: sample.entry.key):
@@ -143,9 +73,6 @@ def _list(args: argparse.Namespace, store: str) -> int:
 
 
 def _show(args: argparse.Namespace, store: str) -> int:
-    from traceops.baseline.history import label_of
-    from traceops.render.history.files import entry_object
-
     problems: list[Problem] = []
     keys = []
     for key, own in groupby(_samples(store, args.key, problems), key=lambda sample: sample.entry.key):
@@ -169,8 +96,6 @@ def _show(args: argparse.Namespace, store: str) -> int:
 
 
 def _prune(args: argparse.Namespace, store: str) -> int:
-    from traceops.baseline.store import entries, remove, to_prune
-
     if args.older_than is not None and not args.older_than >= 0:
         raise UsageError(f"--older-than {args.older_than}: a number of days, 0 or more")
     problems: list[Problem] = []
@@ -190,10 +115,6 @@ def _prune(args: argparse.Namespace, store: str) -> int:
 
 
 def _history(args: argparse.Namespace, store: str) -> int:
-    from traceops.baseline.history import histories
-    from traceops.render.history.files import write_history
-    from traceops.render.history.text import history_verdict
-
     problems: list[Problem] = []
     found = histories(_samples(store, args.key, problems))
     if not found:
@@ -209,9 +130,6 @@ _ACTIONS = {"save": _save, "list": _list, "show": _show, "prune": _prune, "histo
 
 
 def _samples(store: str, pattern: str | None, problems: list[Problem]) -> Iterator[Sample]:
-    from traceops.baseline.history import samples_of
-    from traceops.baseline.store import scan
-
     return samples_of(scan(store, pattern, problems), problems)
 
 
@@ -230,8 +148,6 @@ def _name_problems(problems: Sequence[Problem]) -> None:
 
 def _say(text: str, file: TextIO | None = None) -> None:
     """Text that may come from the store: nothing in it steers the terminal."""
-    from traceops.render.printer import printable
-
     print(printable(text), file=file or sys.stdout)
 
 

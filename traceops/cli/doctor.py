@@ -3,55 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from traceops.cli.arguments import make_writable, positive, reach, report_formats
+from traceops.cli.arguments import make_writable, reach, report_formats
 from traceops.core.errors import UsageError
+from traceops.core.findings import Severity
+from traceops.core.torch_here import require_torch
+from traceops.doctor.checkup import BUDGET_S, Options, check_up, judge_saved
+from traceops.doctor.model import BAD, Checkup
+from traceops.doctor.nodes import NodeIdentity, find_identity, meet, nodes_of_job
+from traceops.doctor.saved import read_checkup
+from traceops.fabric.discover import named_fabric
+from traceops.render.doctor.files import write_doctor
+from traceops.render.doctor.json import doctor_document
+from traceops.render.doctor.terminal import print_doctor
+from traceops.rules.fabric import judge_fabric
 
-if TYPE_CHECKING:
-    from traceops.core.findings import Severity
-    from traceops.doctor.model import Checkup
-    from traceops.doctor.nodes import NodeIdentity
-
-HELP = "Look at this machine and test how its GPUs talk; find the settings that work."
-_FROM = "judge saved files only: nvidia-smi topo -m, NCCL_DEBUG=INFO logs, NCCL's XML, a doctor.json"
 _LOGS = "doctor_logs"
 _ANOTHER = (
     "doctor: nothing done: LOCAL_RANK or SLURM_LOCALID says that another process tests this node; unset it"
 )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--from", dest="saved", nargs="+", metavar="FILE", help=_FROM)
-    add("-o", "--output", default="reports/doctor", metavar="DIR", help="report folder (%(default)s)")
-    add("--format", default="html,csv,json", metavar="LIST", help="of html, csv, json (%(default)s)")
-    add("--json", action="store_true", help="print doctor.json, not the report")
-    add("--fail-on", choices=("info", "warning", "error"), help="exit 1 on anything this severe")
-    add("-v", "--verbose", action="store_true", help="show also what is all right")
-    add("-q", "--quiet", action="store_true", help="no progress; print the report's path only")
-    tests = parser.add_argument_group("tests")
-    add = tests.add_argument
-    add("--no-tests", dest="tests", action="store_false", help="look only, start no processes")
-    add("--quick", action="store_true", help="no pairs, two sizes")
-    add("--gpus", type=_numbers, metavar="LIST", help="of these GPUs only, as nvidia-smi counts: 0,1")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="cpu tests gloo (%(default)s)")
-    add("--nproc", type=positive, metavar="N", help="ranks on the CPU (2), or GPUs to test (all)")
-    add("--budget", type=positive, metavar="S", help="seconds for all tests (165); the first may take longer")
-    nodes = parser.add_argument_group(
-        "several nodes",
-        description="Under torchrun or srun --ntasks-per-node=1 all nodes are tested; by hand:",
-    )
-    add = nodes.add_argument
-    add("--nnodes", type=positive, metavar="N", help="nodes; start the same command on each")
-    add("--node-rank", type=int, metavar="N", help="of this node, 0 on the one at --master-addr")
-    add("--master-addr", metavar="HOST", help="node 0")
-    add("--master-port", type=positive, metavar="PORT", help="a free port there (29500)")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -60,8 +36,6 @@ def main(args: argparse.Namespace) -> int:
     if args.saved:
         _refuse_tests(args)
         return _judge_files(args, formats)
-    from traceops.doctor.nodes import find_identity
-
     identity = find_identity(os.environ, args.nnodes, args.node_rank, args.master_addr, args.master_port)
     if identity is None:
         # In a terminal it is a variable that a job left behind; in a job each process would say it.
@@ -72,12 +46,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _check_up(args: argparse.Namespace, formats: tuple[str, ...], identity: NodeIdentity) -> int:
-    from traceops.doctor.checkup import BUDGET_S, Options, check_up
-    from traceops.doctor.nodes import meet, nodes_of_job
-
     if identity.nodes > 1:
-        from traceops.launch.checks import require_torch
-
         require_torch()
     folder = Path(args.output)
     logs = folder / _LOGS
@@ -112,14 +81,8 @@ def _check_up(args: argparse.Namespace, formats: tuple[str, ...], identity: Node
 
 
 def _judge_files(args: argparse.Namespace, formats: tuple[str, ...]) -> int:
-    from traceops.doctor.saved import read_checkup
-
     checkup = read_checkup(args.saved[0]) if len(args.saved) == 1 else None
     if checkup is None:
-        from traceops.doctor.checkup import judge_saved
-        from traceops.fabric.discover import named_fabric
-        from traceops.rules.fabric import judge_fabric
-
         fabric = named_fabric(args.saved)
         checkup = judge_saved(fabric, judge_fabric(fabric))
     folder = Path(args.output)
@@ -129,27 +92,17 @@ def _judge_files(args: argparse.Namespace, formats: tuple[str, ...]) -> int:
 
 
 def _report(checkup: Checkup, folder: Path, formats: tuple[str, ...], args: argparse.Namespace) -> None:
-    from traceops.render.doctor.files import write_doctor
-
     written = write_doctor(checkup, folder, formats)
     if args.json:
-        import json
-
-        from traceops.render.doctor.json import doctor_document
-
         print(json.dumps(doctor_document(checkup), indent=1))
     elif args.quiet:
         print(written[0])
     else:
-        from traceops.render.doctor.terminal import print_doctor
-
         print_doctor(checkup, sys.stdout, written, verbose=args.verbose)
 
 
 def _exit_code(checkup: Checkup, fail_on: Severity | None) -> int:
     """1 where a finding, a line of the table or a test with the environment as it is reaches that severity."""
-    from traceops.doctor.model import BAD
-
     names: dict[str, Severity] = {"note": "info", "warning": "warning", "error": "error"}
     found = [finding.severity for finding in checkup.findings]
     found += [names[look.level] for look in checkup.looks if look.level in names]
@@ -165,11 +118,3 @@ def _refuse_tests(args: argparse.Namespace) -> None:
     wrong = [name for name, value in given.items() if value is not None]
     if wrong:
         raise UsageError(f"{wrong[0]}: --from reads files and tests nothing; leave one of the two out")
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """``0,1`` as numbers. Raises ArgumentTypeError."""
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError("must be numbers separated by commas: 0,1")
-    return tuple(int(part) for part in parts)

@@ -9,89 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from traceops.capture.schedule import Schedule
+from traceops.cli.options.run import RECORDING, STEPS
+from traceops.core.bundled import bundled
 from traceops.core.errors import UsageError
+from traceops.launch.against import DEFAULT_REPEAT, prepare, run_series
+from traceops.launch.checks import check_gpus, check_script, gpu_count, gpus_shown, require_torch
+from traceops.launch.display import Screen
+from traceops.launch.fallback import Fallback, alone, stands_for
+from traceops.launch.folder import free_folder, refuse_or_clear
 from traceops.launch.limits import Limits
-from traceops.train.options import TrainConfig, add_training_arguments, check, config_from, to_argv
-
-HELP = "Profile every rank of a training: --strategy NAME, or -- my_script.py ARGS."
-
-_RECORDING = {
-    "record_shapes": "input dimensions of every operator",
-    "with_stack": "Python stacks (slow)",
-    "profile_memory": "allocations",
-    "with_flops": "operator FLOPs",
-    "with_modules": "module hierarchy",
-}
-_STEPS = {
-    "skip_first": "steps left alone first",
-    "unprofiled": "steps timed before the profiler starts",
-    "warmup": "steps with the profiler on, not recorded",
-    "active": "steps recorded",
-    "repeat": "with --against trainings a side (5), else windows of unprofiled, warmup and active steps",
-}
-_AGAINST = """train GITREF and the working tree in turn, --repeat times each (5), for traceops compare:
-profile/NAME/base_1, head_1, head_2, base_2, …"""
-_SUMMARIZE = """afterwards, on each node, write a summary of a hundredth of its size beside each trace, which
-traceops analyze and compare take in place of the trace: only summaries need to travel"""
-_SETTINGS = """doctor.json of traceops doctor: start the ranks with the variables set and removed that it found to
-work; --env wins"""
-_FALLBACK = """one rank, on one GPU or the CPU, with as many samples a step as all ranks would have had: built-in
-strategies accumulate gradients; a script has to be told with its own option"""
-_HANGS = """A training hangs if no rank finishes a step for so long and nothing in it moves: what the ranks do
-is saved to evidence/ in the run folder, the cause is named, and the job ended with exit code 124. A slow
-step, in which something does move, may take ten times as long."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    launch = parser.add_argument_group("launch")
-    add = launch.add_argument
-    add("--nproc", type=int, metavar="N", help="ranks on this node (all GPUs, or 2 on the CPU)")
-    add(
-        "--nnodes",
-        type=int,
-        default=1,
-        metavar="N",
-        help="nodes; start the same command on each (%(default)s)",
-    )
-    add("--node-rank", type=int, metavar="N", help="of this node, with --master-addr")
-    add("--rdzv-backend", metavar="NAME", help="rendezvous of several nodes (c10d with --rdzv-endpoint)")
-    add("--rdzv-endpoint", metavar="HOST:PORT", help="where the nodes meet")
-    add("--rdzv-id", metavar="ID", help="name of the meeting (the run's name)")
-    add("--master-addr", metavar="HOST", help="first node, for a static rendezvous")
-    add("--master-port", type=int, metavar="PORT", help="its port")
-    add("--env", action="append", default=[], metavar="KEY=VALUE", help="set for all ranks; repeatable")
-    add("--settings", metavar="FILE", help=_SETTINGS)
-    add("--fallback", choices=("single",), help=_FALLBACK)
-    add("--name", help="of the run (strategy or script)")
-    add("--out", metavar="DIR", help="run folder (profile/NAME)")
-    add("--overwrite", action="store_true", help="replace the run in that folder")
-    add("--no-log-files", action="store_true", help="pass output on as it is: no logs/, no [rank N] marks")
-    add("--summarize", action="store_true", help=_SUMMARIZE)
-    add("--against", metavar="GITREF", help=_AGAINST)
-    add("--dry-run", action="store_true", help="print the command, or all of --against, and end")
-    hangs = parser.add_argument_group("hangs", description=_HANGS)
-    add = hangs.add_argument
-    add(
-        "--hang-timeout",
-        type=_seconds,
-        metavar="S",
-        help="seconds without a step (60, or 10 median steps if that is longer); 0: do not watch",
-    )
-    add(
-        "--init-timeout",
-        type=_seconds,
-        default=Limits().init_s,
-        metavar="S",
-        help="seconds before the first step (%(default)g); 0: wait for ever",
-    )
-    capture = parser.add_argument_group("capture")
-    for name, text in _STEPS.items():
-        flag, default = "--" + name.replace("_", "-"), getattr(Schedule(), name)
-        capture.add_argument(flag, type=int, metavar="N", help=f"{text} ({default})")
-    for name, text in _RECORDING.items():
-        capture.add_argument("--" + name.replace("_", "-"), action="store_true", help=f"record {text}")
-    add_training_arguments(parser)
-    parser.add_argument("script", nargs=argparse.REMAINDER, help="-- SCRIPT ARGS, or -- -m MODULE ARGS")
+from traceops.launch.plan import Cluster, Plan, parse_assignments
+from traceops.launch.session import launch
+from traceops.launch.settings import read_applied
+from traceops.train.options import TrainConfig, check, config_from, to_argv
 
 
 def main(args: argparse.Namespace) -> int:
@@ -99,16 +29,7 @@ def main(args: argparse.Namespace) -> int:
 
     Raises UsageError for everything that cannot work, before anything is started or written.
     """
-    from traceops.launch.against import DEFAULT_REPEAT, prepare, run_series
-    from traceops.launch.checks import check_gpus, check_script, gpu_count, gpus_shown, require_torch
-    from traceops.launch.display import Screen
-    from traceops.launch.fallback import Fallback, alone, stands_for
-    from traceops.launch.folder import free_folder, refuse_or_clear
-    from traceops.launch.plan import Cluster, Plan, parse_assignments
-    from traceops.launch.session import launch
-    from traceops.launch.settings import read_applied
-
-    schedule = {name: getattr(args, name) for name in _STEPS if getattr(args, name) is not None}
+    schedule = {name: getattr(args, name) for name in STEPS if getattr(args, name) is not None}
     repeat = None if args.against is None else schedule.pop("repeat", DEFAULT_REPEAT)
     decided = replace(Schedule(), **schedule)
     config = config_from(args)
@@ -146,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
         out = free_folder(name)
     else:
         out = Path("profile", name).absolute()
-    settings: dict[str, Any] = {option: True for option in _RECORDING if getattr(args, option)}
+    settings: dict[str, Any] = {option: True for option in RECORDING if getattr(args, option)}
     if schedule:
         settings["schedule"] = schedule
     if args.overwrite:
@@ -168,21 +89,8 @@ def main(args: argparse.Namespace) -> int:
     return launch(plan) if series is None else run_series(series)
 
 
-def _seconds(text: str) -> float:
-    """Seconds from 0. Raises ArgumentTypeError."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError("must be a number of seconds, 0 or more")
-    return value
-
-
 def _strategy(config: TrainConfig, schedule: Schedule, world_size: int, device: str) -> list[str]:
     """The bundled training script and its arguments, checked against the schedule and the world."""
-    from traceops.core.bundled import bundled
-
     if config.steps is None:
         config = replace(config, steps=schedule.total_steps)
     assert config.steps is not None

@@ -1,0 +1,1 @@
+"""What each command takes: a module a command, read for `--help` and so free of heavy imports."""

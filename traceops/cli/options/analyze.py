@@ -1,0 +1,47 @@
+"""The options of `traceops analyze`."""
+
+from __future__ import annotations
+
+import argparse
+
+from traceops.cli.options.types import positive
+
+HELP = "Explain where the step time went: a run folder, a folder of traces, one trace, or a remote path."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("path", help="profile/NAME, any folder with traces or summaries of ranks, one such file, or s3://…")
+    add(
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="report folder (reports/NAME: 'profile' in the path becomes 'reports')",
+    )
+    add("--select", choices=("latest", "all"), default="latest", help="which capture windows (%(default)s)")
+    add("--format", default="html,csv,json", metavar="LIST", help="of html, csv, json (%(default)s)")
+    add(
+        "--plotlyjs",
+        choices=("inline", "cdn"),
+        default="inline",
+        help="inline works offline, cdn makes a small page (%(default)s)",
+    )
+    add("--fail-on", choices=("info", "warning", "error"), help="exit 1 on a finding this severe")
+    add("--strict", action="store_true", help="exit 3 if any file could not be read whole")
+    add("--jobs", type=positive, metavar="N", help="ranks to read at a time (one a core)")
+    add("--executor", metavar="WHERE", help="dask://HOST:PORT or mpi reads them (processes of this machine)")
+    add(
+        "--no-cache",
+        dest="cache",
+        action="store_false",
+        help="read every trace anew, keep nothing of it in $TRACEOPS_CACHE (~/.cache/traceops)",
+    )
+    add(
+        "--evidence",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="of the machines, kept elsewhere: nvidia-smi topo -m, an NCCL log, doctor.json; repeatable",
+    )
+    add("--hta", action="store_true", help="compute HTA's tables with HTA itself: the same numbers, slower")
+    add("-q", "--quiet", action="store_true", help="print the report's path only")
