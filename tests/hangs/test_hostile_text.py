@@ -8,9 +8,9 @@ from importlib import import_module
 import pytest
 
 from traceops.core.errors import InputError
-from traceops.core.text_lines import LONGEST_LINE, lines, text_lines
 from traceops.hangs.readers.hang_log import read_log
 from traceops.hangs.readers.stacks import read_stacks, sniff
+from traceops.traces.text_lines import LONGEST_LINE, lines, text_lines
 
 try:
     from re import _constants as constants

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from traceops.core.errors import InputError
+from traceops.core.torch_here import gpu_count
 from traceops.hangs.discover import find_evidence
-from traceops.launch.checks import gpu_count
 
 ROOT = Path(__file__).resolve().parents[2]
 _DEADLOCK_S = 180

@@ -7,8 +7,9 @@ import pytest
 from traceops.capture.manifest import RankManifest
 from traceops.cli import run as command
 from traceops.core.errors import UsageError
+from traceops.core.exit_codes import reported_codes
 from traceops.launch import checks
-from traceops.launch.outcome import Failure, first_failure, reported_codes, with_exit_codes
+from traceops.launch.outcome import Failure, first_failure, with_exit_codes
 from traceops.launch.plan import Cluster, parse_assignments
 
 pytestmark = pytest.mark.torch

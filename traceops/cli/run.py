@@ -12,8 +12,9 @@ from traceops.capture.schedule import Schedule
 from traceops.cli.options.run import RECORDING, STEPS
 from traceops.core.bundled import bundled
 from traceops.core.errors import UsageError
+from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
 from traceops.launch.against import DEFAULT_REPEAT, prepare, run_series
-from traceops.launch.checks import check_gpus, check_script, gpu_count, gpus_shown, require_torch
+from traceops.launch.checks import check_gpus, check_script
 from traceops.launch.display import Screen
 from traceops.launch.fallback import Fallback, alone, stands_for
 from traceops.launch.folder import free_folder, refuse_or_clear

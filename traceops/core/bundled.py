@@ -6,12 +6,12 @@ from pathlib import Path
 
 from traceops.core.errors import InputError
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[1]  # the folder of traceops itself
 
 
 def bundled(*parts: str) -> Path:
     """Path of a bundled file such as ``bundled("runners", "train.py")``."""
-    for root in (_PACKAGE / "_bundled", _PACKAGE.parent):
+    for root in (PACKAGE / "_bundled", PACKAGE.parent):
         path = root.joinpath(*parts)
         if path.exists():
             return path

@@ -116,9 +116,9 @@ def judge_saved(fabric: Fabric, verdicts: Sequence[Verdict]) -> Checkup:
 
 def usual_tools() -> Tools:
     """The tools that look at this machine and start processes on it."""
+    from traceops.core.torch_here import gpu_count
     from traceops.doctor.trials import run_job
     from traceops.fabric.discover import named_fabric
-    from traceops.launch.checks import gpu_count
     from traceops.rules.fabric import judge_fabric
     from traceops.rules.machine_host import look_around
 

@@ -17,7 +17,7 @@ from traceops.doctor.node_context import hidden_but
 from traceops.doctor.runs import JobRequest, Runner, stages_of
 from traceops.doctor.situation import Situation
 from traceops.doctor.try_changes import NoTime, SearchResult, TriedChange, try_changes
-from traceops.launch import fallback
+from traceops.fabric import lone_rank
 
 _T = TypeVar("_T")
 
@@ -72,7 +72,7 @@ class Isolation:
             return
         self.tell("trying each GPU alone" if self.runner.gpus else "trying each rank alone")
         # As it trains when it stands in for all: what is wrong with the network is no fault of its own.
-        change = Change(fallback.SET, tuple(name for name in fallback.UNSET if name in self.runner.environ))
+        change = Change(lone_rank.SET, tuple(name for name in lone_rank.UNSET if name in self.runner.environ))
         request = JobRequest(stages_of("start", "ddp_step"), change, within(SHORT_S, self.left()))
         jobs = [replace(self.runner, devices=(device,)) for device in self.runner.devices]
         own = _at_once([partial(job.own, request) for job in jobs])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from traceops.capture.environment import host
 from traceops.core.whole_file import write_whole
+from traceops.fabric.reference import references_here
 from traceops.machine.programs import output
 
 _PROGRAM_S = 20.0  # 1 to 3 s with eight GPUs whose driver has to wake up
@@ -43,8 +44,6 @@ class FabricEvidence:
 
     def _references(self, name: str) -> bytes | None:
         """Those of this machine for what the run uses, all its topologies: which it has now is for the reader."""
-        from traceops.fabric.reference import references_here
-
         sources = [
             reference.source
             for reference in references_here()

@@ -9,10 +9,6 @@ from traceops.train.options import TrainConfig
 
 # DistributedDataParallel works with one rank, where it has nothing to send.
 STRATEGY = "pytorch_ddp"
-# A lone rank has nobody to talk to, but NCCL and gloo look for a network all the same: what is wrong with that
-# need not concern it.
-SET = {"NCCL_NET_PLUGIN": "none", "NCCL_IB_DISABLE": "1"}
-UNSET = ("NCCL_SOCKET_IFNAME", "NCCL_NET", "GLOO_SOCKET_IFNAME")
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import traceops
 from traceops.capture.settings import ENV
+from traceops.core.bundled import PACKAGE
 from traceops.core.errors import UsageError
-from traceops.launch import fallback
+from traceops.fabric import lone_rank
 from traceops.launch.fallback import Fallback
 from traceops.launch.limits import Limits
 from traceops.launch.settings import Applied
@@ -126,7 +126,7 @@ class Plan:
     @property
     def removed(self) -> tuple[str, ...]:
         """Variables that the ranks do not inherit."""
-        names = [*(self.settings.unset if self.settings else ()), *(fallback.UNSET if self.fallback else ())]
+        names = [*(self.settings.unset if self.settings else ()), *(lone_rank.UNSET if self.fallback else ())]
         return tuple(dict.fromkeys(names))
 
     def environment(self, environ: Mapping[str, str], **capture: Any) -> dict[str, str]:
@@ -145,7 +145,7 @@ class Plan:
         if path is not None:
             values["PYTHONPATH"] = path
         if self.fallback is not None:
-            values |= fallback.SET
+            values |= lone_rank.SET
         if self.settings is not None:
             values |= self.settings.set
         return {**values, **self.extra_env}
@@ -159,7 +159,7 @@ class Plan:
 
 def python_path(environ: Mapping[str, str]) -> str | None:
     """PYTHONPATH with which the ranks find this traceops, or None if it is installed where Python looks."""
-    root = Path(traceops.__file__).resolve().parent.parent
+    root = PACKAGE.parent
     if root.name in ("site-packages", "dist-packages"):
         return None
     before = [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part]

@@ -13,6 +13,7 @@ from typing import Any
 
 from traceops.capture.environment import environment_that_matters, git_state, host, software_versions
 from traceops.capture.manifest import RankManifest, merge, read_ranks, write_json, write_rank
+from traceops.core.exit_codes import reported_codes, shell_code
 from traceops.launch.display import Screen
 from traceops.launch.evidence import tidy
 from traceops.launch.fabric_evidence import FabricEvidence
@@ -22,8 +23,6 @@ from traceops.launch.outcome import (
     Failure,
     first_failure,
     left_early,
-    reported_codes,
-    shell_code,
     with_exit_codes,
 )
 from traceops.launch.plan import Plan
@@ -91,7 +90,7 @@ def launch(plan: Plan, *, advise: bool = True) -> int:
 
 
 def _summarize(plan: Plan, here: list[RankManifest], screen: Screen) -> None:
-    from traceops.launch.summarize import summarize_traces
+    from traceops.launch.summarize import summarize_traces  # NumPy and the pipeline, which few runs need
 
     count, problems = summarize_traces(plan.out, {rank.rank for rank in here if rank.traces})
     for problem in problems:

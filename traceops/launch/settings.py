@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from traceops.core.errors import UsageError
+from traceops.doctor.settings import read_settings
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,6 @@ def read_applied(
     Raises InputError for a file that is not the doctor's, UsageError where it holds no setting that works and
     the user does not ask for the fallback.
     """
-    from traceops.doctor.settings import read_settings
-
     told = read_settings(path)
     if told.fallback is not None and fallback is None:
         raise UsageError(

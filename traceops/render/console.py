@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from traceops.render.printer import printable
+from traceops.core.plain_text import printable
 
 
 class PlainConsole(Console):

@@ -6,6 +6,8 @@ import os
 from collections.abc import Collection, Sequence
 from typing import TextIO
 
+from traceops.core.plain_text import printable
+
 _GAP = "  "  # between columns
 _WIDTH = 80  # of what is no terminal, as rich takes it
 
@@ -66,8 +68,3 @@ class Printer:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def printable(text: str) -> str:
-    """Text from a trace or a path without the control characters that would steer the terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from traceops.core.errors import UsageError
+from traceops.train.hf import load_tokens
 from traceops.train.options import Sizes, TrainConfig
 
 Sample = tuple[Tensor, Tensor]
@@ -56,8 +57,6 @@ def make_dataset(config: TrainConfig, sizes: Sizes, vocab: int, samples: int) ->
     """
     if config.data == "random":
         return RandomTokens(samples, sizes.seq_len, vocab, config.seed)
-    from traceops.train.hf import load_tokens
-
     tokenizer = None if config.model == "gpt" else config.model.removeprefix("hf:")
     tokens = load_tokens(config.data.removeprefix("hf:"), tokenizer, samples * sizes.seq_len + 1)
     return TokenStream(tokens, samples, sizes.seq_len)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from traceops.core.errors import UsageError
-from traceops.train.model import LanguageModel, loss_or_logits
+from traceops.train.gpt import LanguageModel, loss_or_logits
 
 _READERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}  # text for the rest
 _WEIGHTS = ("*.safetensors", "*.bin")

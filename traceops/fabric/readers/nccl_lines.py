@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from traceops.core.text_lines import blocks, holds_any
+from traceops.traces.text_lines import blocks, holds_any
 
 QUOTED_CHARACTERS = 300
 # A file that holds none of these holds no NCCL line; the second pair is printed without a host and a process.

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from traceops.core.errors import InputError
-from traceops.core.text_lines import lines as text_of
-from traceops.core.text_lines import text_lines
 from traceops.fabric.bus_ids import normal_bus_id
 from traceops.fabric.model import Gpu, Machine, Path, PathKind, Quote
+from traceops.traces.text_lines import lines as text_of
+from traceops.traces.text_lines import text_lines
 
 _KINDS: dict[str, PathKind] = {"XGMI": "XGMI", "PCIE": "PCIE"}
 # ``=== Link Type between two GPUs ===`` of rocm-smi, ``LINK TYPE TABLE:`` of amd-smi, and the other tables' titles.

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 
 from traceops.core.errors import InputError
-from traceops.core.text_lines import lines as text_of
-from traceops.core.text_lines import text_lines
 from traceops.fabric.model import Gpu, Machine, Nic, Path, Quote
 from traceops.fabric.nics import is_bonded, nic_kind, with_numa
 from traceops.fabric.readers.topo_lines import CORES, GPU, KINDS, NVLINKS, Matrix, Row, matrices_in
+from traceops.traces.text_lines import lines as text_of
+from traceops.traces.text_lines import text_lines
 
 _NO_NIC = re.compile(r"(?:GPU|CPU|MIG|NVSW|NVS)\d|NVSwitch", re.IGNORECASE)
 

@@ -7,7 +7,6 @@ import signal
 from collections import defaultdict
 from typing import Any
 
-from traceops.core.text_lines import blocks, holds_any, lines
 from traceops.hangs.evidence import Frame, LogEvent
 from traceops.hangs.readers.log_events import EventList, OpenEvent, shortened
 from traceops.hangs.readers.log_exits import Exit, Exits
@@ -15,6 +14,7 @@ from traceops.hangs.readers.log_records import records_from_log
 from traceops.hangs.readers.log_rules import GROUP, NEEDLES, RANK_IN_GROUP, RESTARTS, told_by
 from traceops.hangs.readers.log_speaker import Speakers
 from traceops.hangs.readers.log_tracebacks import SURVIVED, Raised, Tracebacks, fatal_frame, operation_in
+from traceops.traces.text_lines import blocks, holds_any, lines
 
 __all__ = ["read_log", "records_from_log"]
 

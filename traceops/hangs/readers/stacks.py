@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from traceops.core.errors import InputError
-from traceops.core.text_lines import text_lines
 from traceops.hangs.evidence import Frame, RankStacks, ThreadStack
 from traceops.hangs.readers.stack_dump import Dump, Thread, is_native_file
 from traceops.traces.source import open_binary
+from traceops.traces.text_lines import text_lines
 
 _HEAD = 1 << 16
 _MOST_FRAMES = 2000  # a thread; recursion is no reason to run out of memory

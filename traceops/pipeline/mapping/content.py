@@ -6,12 +6,11 @@ import functools
 import hashlib
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import traceops
+from traceops.core.bundled import PACKAGE
 from traceops.core.errors import InputError
 from traceops.traces.source import filesystem, is_remote, open_binary, store_errors
 
@@ -90,12 +89,11 @@ def code_fingerprint(with_hta: bool = False) -> str:
         from traceops.measure.hta_bridge import installed_hta
 
         return f"{code_fingerprint()} {installed_hta()} pandas {metadata.version('pandas')}"
-    package = Path(traceops.__file__).parent
     digest = hashlib.sha256(np.__version__.encode())
     files = [
         file
         for part in MAP_CODE
-        for file in ([package / part] if part.endswith(".py") else sorted((package / part).iterdir()))
+        for file in ([PACKAGE / part] if part.endswith(".py") else sorted((PACKAGE / part).iterdir()))
         if file.suffix in (".py", ".so", ".pyd")
     ]
     try:
