@@ -76,6 +76,7 @@ lint: $(INSTALLED)run,lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
+	$(BIN)/lint-imports --no-cache
 
 # The tests drive a Chromium that is already on the machine.
 browser: $(INSTALLED)browser

@@ -1,15 +1,13 @@
 import pytest
 from git_project import PROJECT, SCRIPT, git
 
-from traceops.launch import checks
-
 
 @pytest.fixture
 def repo(tmp_path, monkeypatch):
     """A project whose package and data differ between main and the working tree; the test starts in its app/."""
     for name in ("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_COMMIT_REF_NAME", "PYTHONPATH"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(checks, "gpu_count", lambda: 0)
+    monkeypatch.setattr("traceops.cli.run.gpu_count", lambda: 0)
     root = tmp_path / "project"
     for folder in ("app", "pkg"):
         (root / folder).mkdir(parents=True)

@@ -11,7 +11,6 @@ import pytest
 
 from traceops.cli import main
 from traceops.core.errors import UsageError
-from traceops.launch import checks
 from traceops.launch.fallback import alone, stands_for
 from traceops.train.options import TrainConfig
 
@@ -28,7 +27,7 @@ _SMALL = (
 @pytest.fixture(autouse=True)
 def on_the_cpu(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checks, "gpu_count", lambda: 0)
+    monkeypatch.setattr("traceops.cli.run.gpu_count", lambda: 0)
 
 
 def train(capsys, folder, *options):

@@ -8,7 +8,6 @@ from traceops.capture.manifest import RankManifest
 from traceops.cli import run as command
 from traceops.core.errors import UsageError
 from traceops.core.exit_codes import reported_codes
-from traceops.launch import checks
 from traceops.launch.outcome import Failure, first_failure, with_exit_codes
 from traceops.launch.plan import Cluster, parse_assignments
 
@@ -24,7 +23,7 @@ def traceops_run(*argv):
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checks, "gpu_count", lambda: 0)
+    monkeypatch.setattr("traceops.cli.run.gpu_count", lambda: 0)
     (tmp_path / "train.py").write_text("")
     return tmp_path
 
@@ -54,7 +53,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(argv, reason, em
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
-    monkeypatch.setattr(checks, "gpu_count", lambda: 2)
+    monkeypatch.setattr("traceops.cli.run.gpu_count", lambda: 2)
     with pytest.raises(UsageError, match="--nproc 4: this machine has 2 GPUs"):
         traceops_run("--nproc", "4", "--", "train.py")
     assert traceops_run("--nproc", "4", "--device", "cpu", "--dry-run", "--", "train.py") == 0

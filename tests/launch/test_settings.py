@@ -11,7 +11,6 @@ import pytest
 from git_project import git
 
 from traceops.cli import main
-from traceops.launch import checks
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -111,7 +110,7 @@ def test_no_setting_worked(folder, capsys):
 )
 def test_a_rank_for_each_gpu_that_the_doctor_left(env, nproc, folder, capsys, monkeypatch):
     """Without any GPU, two ranks on the CPU."""
-    monkeypatch.setattr(checks, "gpu_count", lambda: 4)
+    monkeypatch.setattr("traceops.cli.run.gpu_count", lambda: 4)
     doctor(folder, settings={"set": {"CUDA_VISIBLE_DEVICES": "0,1,3"}})
     assert main(["run", "--settings", "doctor.json", *env, "--dry-run", "--", "mine.py"]) == 0
     assert f"--nproc-per-node={nproc} " in capsys.readouterr().out
