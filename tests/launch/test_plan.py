@@ -6,6 +6,8 @@ import pytest
 
 from traceops.capture.manifest import RankManifest
 from traceops.cli import run as command
+from traceops.cli.options import run as options
+from traceops.core import torch_here
 from traceops.core.errors import UsageError
 from traceops.core.exit_codes import reported_codes
 from traceops.launch.outcome import Failure, first_failure, with_exit_codes
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.torch
 
 def traceops_run(*argv):
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
+    options.add_arguments(parser)
     return command.main(parser.parse_args(argv))
 
 
@@ -60,7 +62,7 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
 
 
 def test_without_torch_the_message_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(checks, "find_spec", lambda name: None)
+    monkeypatch.setattr(torch_here, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="pip install torch"):
         traceops_run("--", "train.py")
 
