@@ -20,7 +20,7 @@ except ImportError:  # Python 3.10
     import sre_parse as parser
 
 MODULES = (
-    "core.text_lines",
+    "traces.text_lines",
     "hangs.readers.stacks",
     "hangs.readers.hang_log",
     "hangs.readers.log_events",
