@@ -11,6 +11,9 @@ settings.register_profile(
 )
 settings.load_profile("same")  # make explore: --hypothesis-profile=explore
 
+# Many tests start processes: where ours is compiled anew in each of them, that is half of the time they take.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 def pytest_configure(config):
     if config.getoption("--hypothesis-profile", None) in (None, "same"):
