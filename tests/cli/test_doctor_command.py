@@ -16,7 +16,7 @@ import pytest
 from traceops.cli import main
 from traceops.doctor.settings import Settings, read_settings
 from traceops.fabric.reference import references_here
-from traceops.render.doctor.json import SCHEMA_PATH
+from traceops.schemas import schema_path
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -52,7 +52,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told() -> dict[str, Any]:
     document: dict[str, Any] = json.loads(Path("reports/doctor/doctor.json").read_text())
-    jsonschema.validate(document, json.loads(SCHEMA_PATH.read_text()))
+    jsonschema.validate(document, json.loads(schema_path("doctor").read_text()))
     return document
 
 

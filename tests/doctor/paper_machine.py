@@ -9,6 +9,7 @@ from typing import Any
 
 from traceops.core.rule import Verdict
 from traceops.doctor.checkup import Options, Tools, check_up
+from traceops.doctor.failure_cause import foreign_cause
 from traceops.doctor.job import Job
 from traceops.doctor.model import Checkup, Outcome, PairState, Trial
 from traceops.doctor.nodes import NodeIdentity, Nodes
@@ -122,8 +123,9 @@ class PaperMachine:
     def _not_run(self, job: Job, stage: str, why: str) -> Trial:
         outcome: Outcome = "failed" if why and stage == "start" else "not_evaluated"
         return Trial(
-            stage, outcome, job.devices, 45.0, job.deadline_s(stage), why, set=job.set, unset=job.unset
-        )
+            stage, outcome, job.devices, 45.0, job.deadline_s(stage), why, set=job.set, unset=job.unset,
+            cause=("no_gpu" if "finds no GPU" in why else foreign_cause(why)) if outcome == "failed" else None,
+        )  # fmt: skip
 
     def check_up(
         self, environ: Mapping[str, str] | None = None, nodes: Nodes | None = None, **options: Any

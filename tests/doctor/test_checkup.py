@@ -207,7 +207,7 @@ def test_slow_without_a_reason_is_said_and_no_reference():
 def test_slower_than_it_once_was_where_nobody_knows_the_link():
     assert PaperMachine(nvlink=False, way=lambda environ: ("P2P", 20.0)).check_up().settings is None
     checkup = PaperMachine(nvlink=False, way=lambda environ: ("P2P", 5.0)).check_up()
-    assert {f.rule: f.severity for f in checkup.findings} == {"TO-C001": "warning"}
+    assert {f.rule: f.severity for f in checkup.findings} == {"TO-C001": "warning", "TO-D606": "error"}
     [reference] = references_here()
     assert {row.busbw_gbs for row in reference.measured if row.op == "all_reduce"} == {20.0}
 

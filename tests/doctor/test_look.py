@@ -114,7 +114,7 @@ def test_a_machine_without_gpus_has_no_errors_and_says_what_was_not_looked_at(tm
 
 def test_a_driver_that_does_not_answer_is_an_error_and_nothing_else_suffers(tmp_path: Path) -> None:
     def mute(command: Sequence[str], timeout_s: float) -> Output:
-        return Output("", f"no answer within {timeout_s:.0f} s")
+        return Output("", f"no answer within {timeout_s:.0f} s", timed_out=True)
 
     looks = look_around({}, machine(tmp_path), mute)[1]
     driver = one(looks, "NVIDIA driver")

@@ -10,7 +10,8 @@ from traceops.machine.nvlink import parse_nvlink_status, parse_p2p
 from traceops.machine.smi import Smi, parse_smi
 from traceops.machine.xids import parse_xids
 from traceops.rules.machine_gpus import look_at_gpus
-from traceops.rules.machine_links import look_at_lanes, look_at_nvlink, look_at_p2p
+from traceops.rules.machine_nvlink import look_at_nvlink
+from traceops.rules.machine_pcie import look_at_lanes, look_at_p2p
 from traceops.rules.machine_xids import look_at_xids
 
 # Pieces of influxdata/telegraf, plugins/inputs/nvidia_smi/testdata, MIT.

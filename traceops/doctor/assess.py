@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from statistics import median
 
 from traceops.across.links import Reference as Link
 from traceops.across.links import link_by_name
+from traceops.doctor.failure_cause import OF_ONE_DEVICE, FailureCause
 from traceops.doctor.job import Backend
 from traceops.doctor.model import BAD, Trial
 from traceops.fabric.model import Machine, Measured
@@ -25,17 +25,6 @@ _OF_THE_NETWORK = {
 _SLOWEST_NETWORK_GBS = 0.05  # half of what 1 Gbit/s gives: slow wherever nobody knows the network's speed
 _LEAST_SIBLINGS = 3
 _MOST_SHARED = 3
-# Messages of trials that no variable of NCCL or gloo can change. A full disk as Python says it: NCCL means /dev/shm.
-_OF_THE_MACHINE = re.compile(
-    r"finds no GPU|no GPU \d+: torch sees|was built without|had not imported torch|No module named"
-    r"|driver version is insufficient|system not yet initialized|unsupported display driver"
-    r"|OSError: \[Errno \d+\] (No space left|Disk quota exceeded|Too many open files)"
-)
-# These may be true of one of several devices only: another process has it, or it is of another make, or broken.
-_OF_A_DEVICE = re.compile(
-    r"CUDA out of memory|busy or unavailable|no kernel image|[Uu]ncorrectable ECC|uncorrectable NVLink"
-    r"|GPU is lost|fallen off the bus|device not ready for use"
-)
 
 Pair = tuple[int, int]
 
@@ -46,7 +35,7 @@ class Assessment:
 
     bad_pairs: where some are right and others not. slow_pairs: less than half of what pairs with the same kind of path
     reach. hopeless: why no setting can help.
-    one_device: whether that may be true of one device only. named: the up to three devices that failed of themselves
+    cause: the kind of it. named: the up to three devices that failed of themselves
     while most did not.
     """
 
@@ -56,8 +45,13 @@ class Assessment:
     bad_pairs: tuple[Pair, ...] = ()
     slow_pairs: tuple[Pair, ...] = ()
     hopeless: str = ""
-    one_device: bool = False
+    cause: FailureCause | None = None
     named: tuple[int, ...] = ()
+
+    @property
+    def one_device(self) -> bool:
+        """Whether what no setting can help against may be true of one device only."""
+        return self.cause in OF_ONE_DEVICE
 
     @property
     def gbs(self) -> float | None:
@@ -83,14 +77,9 @@ def assess(trials: Sequence[Trial], machine: Machine | None = None) -> Assessmen
     )
 
 
-def _hopeless(bad: Sequence[Trial]) -> tuple[str, bool]:
-    """What the first trial says that no setting can help against, and whether that may be one device's own."""
-    for trial in bad:
-        text = " ".join((trial.message, *trial.said))
-        of_a_device = _OF_A_DEVICE.search(text) is not None
-        if of_a_device or _OF_THE_MACHINE.search(text):
-            return trial.message, of_a_device
-    return "", False
+def _hopeless(bad: Sequence[Trial]) -> tuple[str, FailureCause | None]:
+    """What the first trial says that no setting can help against, and what kind of cause that is."""
+    return next(((trial.message, trial.cause) for trial in bad if trial.cause), ("", None))
 
 
 def _are_few(trial: Trial) -> bool:
@@ -113,7 +102,7 @@ def assess_each(trials: Sequence[Trial], hosts: Sequence[str], machines: Sequenc
         tuple(pair for one in each for pair in one.bad_pairs),
         tuple(pair for one in each for pair in one.slow_pairs),
         hopeless=next((one.hopeless for one in each if one.hopeless), ""),
-        one_device=next((one.one_device for one in each if one.hopeless), False),
+        cause=next((one.cause for one in each if one.hopeless), None),
     )
 
 

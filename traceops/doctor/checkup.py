@@ -17,6 +17,7 @@ from traceops.doctor.checkup_plan import CheckupPlan
 from traceops.doctor.conclusions import conclusions
 from traceops.doctor.job import Backend
 from traceops.doctor.judge_measured import judge_measured
+from traceops.doctor.judge_tests import judge_tests
 from traceops.doctor.model import Change, Checkup, Remedy, Trial
 from traceops.doctor.node_context import NodeContext, costly_variables, node_context_of, visible_gpus
 from traceops.doctor.nodes import NodeError, NodeIdentity, Nodes
@@ -29,6 +30,8 @@ from traceops.fabric.model import Machine, Reference
 from traceops.fabric.reference import kept_reference, make_reference, save_reference
 from traceops.machine.look import Look
 from traceops.machine.nccl_files import nccl_files
+from traceops.rules.machine import judge_looks
+from traceops.rules.machine_tests import NODES
 from traceops.rules.results import judged_checks, most_important_first
 
 BUDGET_S = 165.0  # for tests: with looking and the last job's end within three minutes
@@ -92,7 +95,18 @@ def check_up(
             plan.go()
         except NodeError as error:
             advice = "see whether it was ended or ran out of memory; what is told here was found before that"
-            looks += (Look(nodes.hosts[0], "tests", "nodes", "one was lost", "error", str(error), advice),)
+            looks += (
+                Look(
+                    nodes.hosts[0],
+                    "tests",
+                    "nodes",
+                    "one was lost",
+                    "error",
+                    str(error),
+                    advice,
+                    rule=NODES.id,
+                ),
+            )
         looks += conclusions(plan)
     elif why_not:
         looks += (Look(nodes.hosts[0], "tests", "communication", "not tested", "not_evaluated", why_not),)
@@ -108,6 +122,7 @@ def check_up(
 def judge_saved(fabric: Fabric, verdicts: Sequence[Verdict]) -> Checkup:
     """The checkup of files that others saved: nothing was looked at or tested."""
     hosts = dict.fromkeys(machine.host for machine in fabric.machines if machine.host)
+    verdicts = [*verdicts, *judge_looks((), (), tested=False), judge_tests((), ())]
     return Checkup(
         tuple(hosts), "nccl", time.time(), 0.0, fabric.machines, (), (), _findings(verdicts),
         tuple(judged_checks(verdicts)), references=fabric.references, problems=fabric.problems, log=fabric.log,
@@ -274,6 +289,8 @@ def _judged(checkup: Checkup, plan: CheckupPlan | None, tools: Tools, logs: Path
     verdicts = [
         *tools.judge(fabric, Circumstances(slow="error" if slow else None, hung=hung, measured=rows)),
         *judge_measured(rows, checkup.machines, plan.before if plan else None),
+        *judge_looks(checkup.looks, checkup.hosts, bool(checkup.trials)),
+        judge_tests(checkup.trials, checkup.hosts),
     ]
     return replace(
         checkup, findings=_findings(verdicts), checks=tuple(judged_checks(verdicts)), log=fabric.log

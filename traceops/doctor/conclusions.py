@@ -6,17 +6,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from traceops.core.rule import Rule
 from traceops.doctor.assess import Pair, assess, shared_by, shared_text
 from traceops.doctor.candidates import words
 from traceops.doctor.checkup_plan import CheckupPlan
+from traceops.doctor.failure_cause import FailureCause
 from traceops.doctor.isolate import names_of
 from traceops.doctor.model import BAD, Trial
 from traceops.doctor.runs import Scope, nodes_that_work
 from traceops.doctor.try_changes import WORTH_IT, TriedChange
 from traceops.machine.look import Level, Look
+from traceops.rules.machine_tests import (
+    AREA,
+    COMES_AND_GOES,
+    DEVICE,
+    NODES,
+    PAIRS,
+    SLOW_ALL_REDUCE,
+    SLOW_VARIABLE,
+)
 
-_AREA = "tests"
-_OTHER_MAKE = "no kernel image"  # of CUDA: torch was not built for such a GPU
 _SLOW: dict[Scope, tuple[str, str, str]] = {
     "node": (
         "all-reduce inside the host",
@@ -49,9 +58,17 @@ def conclusions(plan: CheckupPlan) -> tuple[Look, ...]:
 
 
 def _look(
-    plan: CheckupPlan, what: str, found: str, level: Level, why: str, advice: str, **facts: Any
+    plan: CheckupPlan,
+    rule: Rule | None,
+    what: str,
+    found: str,
+    level: Level,
+    why: str,
+    advice: str,
+    **facts: Any,
 ) -> Look:
-    return Look(plan.runner.nodes.hosts[0], _AREA, what, found, level, why, advice, facts)
+    rule_id = "" if rule is None else rule.id
+    return Look(plan.runner.nodes.hosts[0], AREA, what, found, level, why, advice, facts, rule_id)
 
 
 def _of_each_host(plan: CheckupPlan, trials: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:
@@ -83,7 +100,9 @@ def _costs_of_settings(plan: CheckupPlan) -> list[Look]:
 def _needed(plan: CheckupPlan, one: TriedChange, named: str, trial: Trial) -> Look:
     found = f"needed: without it {trial.name} {'gave wrong results' if trial.outcome == 'wrong' else trial.outcome}"
     advice = "leave it set; what it works around is to be mended first"
-    return _look(plan, named, found, "note", trial.message, advice, variables=list(one.change.unset))
+    return _look(
+        plan, SLOW_VARIABLE, named, found, "note", trial.message, advice, variables=list(one.change.unset)
+    )
 
 
 def _loss(plan: CheckupPlan, one: TriedChange, named: str, with_gbs: float, without_gbs: float) -> Look:
@@ -96,10 +115,12 @@ def _loss(plan: CheckupPlan, one: TriedChange, named: str, with_gbs: float, with
     }
     found = f"all-reduce {with_gbs:.3g} GB/s with it, {without_gbs:.3g} without"
     if without_gbs < WORTH_IT * with_gbs:
-        return _look(plan, named, found, "ok", "no more than measurements differ", "", **facts)
+        return _look(plan, SLOW_VARIABLE, named, found, "ok", "no more than measurements differ", "", **facts)
     level: Level = "error" if without_gbs > 2 * with_gbs else "warning"
     why = f"costs {lost:.3g} of {without_gbs:.3g} GB/s ({lost / without_gbs:.0%})"
-    return _look(plan, named, found, level, why, f"unset {' '.join(one.change.unset)}", **facts)
+    return _look(
+        plan, SLOW_VARIABLE, named, found, level, why, f"unset {' '.join(one.change.unset)}", **facts
+    )
 
 
 def _value(plan: CheckupPlan, name: str) -> str | None:
@@ -127,7 +148,7 @@ def _pairs_of(plan: CheckupPlan, host: str, pairs: Sequence[Pair]) -> list[Look]
     )
     facts = {"pairs": [list(pair) for pair in pairs], "gpus": list(culprits)}
     found = "fail or give wrong values"
-    look = _look(plan, f"pairs {_pairs_text(pairs)}", found, "error", why, advice, **facts)
+    look = _look(plan, PAIRS, f"pairs {_pairs_text(pairs)}", found, "error", why, advice, **facts)
     return [replace(look, host=host)]
 
 
@@ -143,7 +164,7 @@ def _nodes(plan: CheckupPlan) -> list[Look]:
         f"start jobs without {others}" if others else "see the network between them; one node alone can train"
     )
     found = "do not all work together"
-    return [_look(plan, "nodes", found, "error", f"{why} by itself, with all its GPUs", advice)]
+    return [_look(plan, NODES, "nodes", found, "error", f"{why} by itself, with all its GPUs", advice)]
 
 
 def _left_out(plan: CheckupPlan) -> str:
@@ -168,7 +189,9 @@ def _slow(plan: CheckupPlan) -> list[Look]:
         if plan.best is not None and plan.is_slow(plan.best, scope):
             gbs = plan.best.of(scope).gbs
             why = f"below {plan.enough_gbs[scope]:.3g} GB/s it is far from what {gives} can do"
-            looks.append(_look(plan, what, f"{gbs:.3g} GB/s", "error", why, advice, busbw_gbs=gbs))
+            looks.append(
+                _look(plan, SLOW_ALL_REDUCE, what, f"{gbs:.3g} GB/s", "error", why, advice, busbw_gbs=gbs)
+            )
     return looks
 
 
@@ -177,15 +200,19 @@ def _hopeless(plan: CheckupPlan) -> list[Look]:
     why = plan.first.node.hopeless
     if not why or plan.search.chosen is not None:
         return []
-    if "OSError" in why:
+    if plan.first.node.cause == "no_room":
         advice = "make room where TMPDIR and -o point to, and see ulimit -n"
-    elif plan.first.node.one_device and _OTHER_MAKE not in why:
+    elif plan.first.node.one_device and plan.first.node.cause != "other_model":
         advice = (
             "see what uses the GPUs (nvidia-smi) and their health (nvidia-smi -q), or test others with --gpus"
         )
     else:
         advice = "install a torch that fits this machine, or test the CPU with --device cpu"
-    return [_look(plan, "alternatives", "none tried", "not_evaluated", f"no setting can help: {why}", advice)]
+    return [
+        _look(
+            plan, None, "alternatives", "none tried", "not_evaluated", f"no setting can help: {why}", advice
+        )
+    ]
 
 
 def _alone(plan: CheckupPlan) -> list[Look]:
@@ -196,11 +223,17 @@ def _alone(plan: CheckupPlan) -> list[Look]:
         why = "the time for tests was used up"
         return [
             _look(
-                plan, f"one {one} alone", "not tested", "not_evaluated", why, "give more time: --budget 600"
+                plan,
+                DEVICE,
+                f"one {one} alone",
+                "not tested",
+                "not_evaluated",
+                why,
+                "give more time: --budget 600",
             )
         ]
     if plan.fallback is not None and not bad:
-        return [_look(plan, f"one {one} alone", "works", "ok", "it can stand in for the others", "")]
+        return [_look(plan, DEVICE, f"one {one} alone", "works", "ok", "it can stand in for the others", "")]
     if plan.search.chosen is not None and not plan.apart.sound:
         return []  # what kept all of them from working alone is mended
     return [look for host, own in _of_each_host(plan, bad) for look in _alone_on(plan, host, own)]
@@ -208,16 +241,19 @@ def _alone(plan: CheckupPlan) -> list[Look]:
 
 def _alone_on(plan: CheckupPlan, host: str, bad: Sequence[Trial]) -> list[Look]:
     one = "GPU" if plan.runner.gpus else "rank"
-    said: dict[str, list[int]] = {}
+    said: dict[tuple[str, FailureCause | None], list[int]] = {}
     for trial in bad:
-        said.setdefault(f"{trial.name} {trial.outcome}: {trial.message}", []).append(trial.gpus[0])
+        text = f"{trial.name} {trial.outcome}: {trial.message}"
+        said.setdefault((text, trial.cause), []).append(trial.gpus[0])
     looks = []
-    for why, devices in said.items():
+    for (why, cause), devices in said.items():
         names = dict.fromkeys(devices)
         what = f"{names_of(names, one)} alone"
         found = f"{'does' if len(names) == 1 else 'do'} not work either"
         why = "; ".join(filter(None, (why, _left_out(plan))))
-        look = _look(plan, what, found, "error", why, _advice_alone(plan, why), gpus=list(names))
+        look = _look(
+            plan, DEVICE, what, found, "error", why, _advice_alone(plan, cause), gpus=list(names), alone=True
+        )
         looks.append(replace(look, host=host))
     return looks
 
@@ -235,13 +271,13 @@ def _named(plan: CheckupPlan) -> list[Look]:
     advice = (
         "see what uses the GPU (nvidia-smi), its health (nvidia-smi -q) and its links (nvidia-smi nvlink -s)"
     )
-    return [_look(plan, names_of(named), found, "error", why, advice, gpus=list(named))]
+    return [_look(plan, DEVICE, names_of(named), found, "error", why, advice, gpus=list(named), alone=False)]
 
 
-def _advice_alone(plan: CheckupPlan, why: str) -> str:
+def _advice_alone(plan: CheckupPlan, cause: FailureCause | None) -> str:
     if not plan.runner.gpus:
         return "the trouble is not between the ranks: see the message"
-    if _OTHER_MAKE in why:
+    if cause == "other_model":
         return "install a torch that is built for this make of GPU"
     return "the trouble is not between the GPUs: see what uses the GPU (nvidia-smi) and its health (nvidia-smi -q)"
 
@@ -255,7 +291,9 @@ def _passed(plan: CheckupPlan) -> list[Look]:
         "run traceops doctor again; if it fails now and then, see the kernel's log (dmesg), Xids and who else uses "
         "the machine"
     )
-    return [_look(plan, "the same again", "worked, with nothing changed", "warning", why, advice)]
+    return [
+        _look(plan, COMES_AND_GOES, "the same again", "worked, with nothing changed", "warning", why, advice)
+    ]
 
 
 def _not_tried(plan: CheckupPlan) -> list[Look]:
@@ -264,5 +302,7 @@ def _not_tried(plan: CheckupPlan) -> list[Look]:
     tried = ", ".join(words(one.change) for one in plan.search.tried)
     found = f"tried: {tried}" if tried else "none tried"
     return [
-        _look(plan, "alternatives", found, "not_evaluated", plan.untested, "give more time: --budget 600")
+        _look(
+            plan, None, "alternatives", found, "not_evaluated", plan.untested, "give more time: --budget 600"
+        )
     ]

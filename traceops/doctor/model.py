@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from traceops.core.findings import Check, Finding
+from traceops.doctor.failure_cause import FailureCause
 from traceops.fabric.model import Machine, Measured, Reference
 from traceops.fabric.nccl import NcclLog
 from traceops.machine.look import Look
@@ -31,7 +34,8 @@ class Trial:
     was ended. deadline_s: what it was allowed. said: what it said of its failure, from its output. measured: bandwidths
     it gave. transports: ways NCCL says it took (``P2P/CUMEM``, ``SHM``, ``NET/Socket``). pairs: of a test of pairs,
     what became of each two of `gpus`. hosts: where it ran, of a checkup of several nodes; `gpus` of a trial over
-    several are ranks. failed: those of `gpus` that failed of themselves, and not because another one was gone.
+    several are ranks. cause: where no setting can help.
+    failed: those of `gpus` that failed of themselves, and not because another one was gone.
     """
 
     name: str
@@ -40,14 +44,17 @@ class Trial:
     seconds: float
     deadline_s: float
     message: str = ""
-    said: tuple[str, ...] = ()
+    said: Annotated[tuple[str, ...], Meta(description="Its output about the failure.")] = ()
     set: dict[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     measured: tuple[Measured, ...] = ()
-    transports: tuple[str, ...] = ()
-    pairs: tuple[PairState, ...] = ()
+    transports: Annotated[tuple[str, ...], Meta(description="Ways NCCL says it took.")] = ()
+    pairs: Annotated[tuple[PairState, ...], Meta(description="Of a test of pairs: what became of each.")] = ()
     hosts: tuple[str, ...] = ()
-    failed: tuple[int, ...] = ()
+    failed: Annotated[tuple[int, ...], Meta(description="Of gpus those that failed of themselves.")] = ()
+    cause: Annotated[
+        FailureCause | None, Meta(description="Why it failed, where no setting can help against it.")
+    ] = None
 
     @property
     def as_it_is(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from traceops.capture.peer_loss import lost_a_peer
 from traceops.core.rank_text import ranks_text, who
+from traceops.doctor.failure_cause import FailureCause, foreign_cause
 from traceops.doctor.job import LAUNCH, Job
 from traceops.doctor.model import Outcome, PairState, Trial
 from traceops.doctor.pairs import Pair, pair_order
@@ -73,7 +74,16 @@ def _trial(job: Job, workers: Workers, ended: Ended, undead: Sequence[WorkerProc
     pairs = _pairs(job, ranks, stage, ended.how) if stage == "pairs" else ()
     failed = [_gpu(job, child.rank) for child in _causes(ranks)] if outcome == "failed" else []
     measured = _measured(job, ranks, stage)
-    return replace(trial, said=said, measured=measured, pairs=pairs, failed=tuple(failed))
+    cause = _cause(ranks, ended.how, (message, *said)) if ended.how != "done" else None
+    return replace(trial, said=said, measured=measured, pairs=pairs, failed=tuple(failed), cause=cause)
+
+
+def _cause(ranks: Sequence[WorkerProcess], how: How, texts: Sequence[str]) -> FailureCause | None:
+    """Why it failed, where no setting can help: found by the ranks themselves, else named in what they said."""
+    if how == "hung" and any(not child.has(LAUNCH, "end") for child in ranks):
+        return "torch_not_imported"
+    own = next((child.cause for child in ranks if child.cause), None)
+    return own or foreign_cause(" ".join(texts))
 
 
 def _bare(job: Job, stage: str, outcome: Outcome, seconds: float, message: str) -> Trial:

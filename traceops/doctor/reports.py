@@ -16,7 +16,8 @@ class Reporter:
     """Writes events; each is on its way before `say` returns, so that a rank that is killed has said it.
 
     Events: ``launched``; of a stage: ``begin``, ``end``, ``at`` (what), ``wrong`` (text), ``note`` (text),
-    ``skipped`` (text), ``measured`` (row), ``pair`` (ranks, state); and at last ``left``, or ``error`` (text).
+    ``skipped`` (text), ``measured`` (row), ``pair`` (ranks, state); and at last ``left``, or ``error`` (text, cause).
+    A cause is a FailureCause, or null.
     """
 
     def __init__(self, path: Path) -> None:

@@ -146,6 +146,7 @@ def merged(told: Sequence[tuple[Trial, ...]], hosts: Sequence[str]) -> tuple[Tri
                 transports=tuple(dict.fromkeys(way for trial in same for way in trial.transports)),
                 pairs=_worst_pairs(same),
                 failed=tuple(rank for trial in same for rank in trial.failed),
+                cause=next((trial.cause for _, trial in blamed if bad and trial.cause), None),
             )
         )
     return tuple(result)

@@ -40,7 +40,7 @@ class _Variables(msgspec.Struct):
 
 class _Doctor(msgspec.Struct):
     settings: _Variables | None
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 1
     fallback: int | None = None
 
 

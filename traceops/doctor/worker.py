@@ -13,6 +13,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from traceops.doctor.failure_cause import WorkerProblem
 from traceops.doctor.job import LAUNCH, SIZES, WorkerTask
 from traceops.doctor.reports import Reporter
 
@@ -59,7 +60,9 @@ class _Last:
         self._reporter = reporter
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        self._reporter.say("error", text="".join(traceback.format_exception_only(kind, error)).strip())
+        text = "".join(traceback.format_exception_only(kind, error)).strip()
+        cause = error.cause if isinstance(error, WorkerProblem) else None
+        self._reporter.say("error", text=text, cause=cause)
         traceback.print_exception(kind, error, trace)
         sys.stderr.flush()
         os._exit(1)
@@ -80,7 +83,9 @@ def _join(task: WorkerTask, reporter: Reporter) -> WorkerContext:
     if on_gpu:
         _take_gpu(device)
     if not dist.is_available() or not dist.is_backend_available(task.job.backend):
-        raise RuntimeError(f"this torch ({torch.__version__}) was built without {task.job.backend}")
+        raise WorkerProblem(
+            "no_backend", f"this torch ({torch.__version__}) was built without {task.job.backend}"
+        )
     context.at("meeting at the store")
     context.store = _store(task)
     context.at(f"starting {task.job.backend}")
@@ -98,11 +103,13 @@ def _take_gpu(device: torch.device) -> None:
 
     if not torch.cuda.is_available():
         built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for the CPU only"
-        raise RuntimeError(f"torch {torch.__version__} ({built}) finds no GPU")
+        raise WorkerProblem("no_gpu", f"torch {torch.__version__} ({built}) finds no GPU")
     if device.index >= torch.cuda.device_count():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         limited = f" (CUDA_VISIBLE_DEVICES={visible})" if visible is not None else ""
-        raise RuntimeError(f"no GPU {device.index}: torch sees {torch.cuda.device_count()}{limited}")
+        raise WorkerProblem(
+            "no_gpu", f"no GPU {device.index}: torch sees {torch.cuda.device_count()}{limited}"
+        )
     torch.cuda.set_device(device)
     torch.zeros(1, device=device)  # makes the context, so that its errors are not taken for NCCL's
 

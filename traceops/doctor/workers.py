@@ -16,6 +16,7 @@ from pathlib import Path
 
 import traceops
 from traceops.core.errors import InputError
+from traceops.doctor.failure_cause import FailureCause
 from traceops.doctor.job import Job, WorkerTask, child_environment
 from traceops.doctor.reports import Reports
 
@@ -57,6 +58,11 @@ class WorkerProcess:
     def error(self) -> str | None:
         """The exception it ended with."""
         return next((found["text"] for found in self.reports.events if found["event"] == "error"), None)
+
+    @property
+    def cause(self) -> FailureCause | None:
+        """Why it cannot test anything, where it found that itself."""
+        return next((found["cause"] for found in self.reports.events if found.get("cause")), None)
 
     @property
     def failed(self) -> bool:

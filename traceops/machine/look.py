@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 Level = Literal["ok", "note", "warning", "error", "not_evaluated"]
 
@@ -15,6 +17,7 @@ class Look:
     area: ``GPU``, ``driver``, ``NVLink``, ``PCIe``, ``NUMA``, ``memory``, ``limits``, ``network``, ``container``,
     ``environment``, ``software``. what: short (``/dev/shm``). found: as shown (``64 MB``). level: not ``ok`` wants
     `advice`. why: what the level rests on, or why it was not evaluated. facts: numbers behind it, for the JSON.
+    rule: the id of the rule that judged it; empty where none did.
     """
 
     host: str
@@ -25,3 +28,4 @@ class Look:
     why: str = ""
     advice: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
+    rule: Annotated[str, Meta(description="The rule that judged it; empty where none did.")] = ""

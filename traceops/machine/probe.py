@@ -18,7 +18,7 @@ from traceops.machine.interfaces import Interface, read_interfaces
 from traceops.machine.limits import Limits, read_limits
 from traceops.machine.nccl_files import nccl_files
 from traceops.machine.platform import PlatformFacts, read_platform
-from traceops.machine.programs import Output, output
+from traceops.machine.programs import NO_ANSWER, Output, output
 from traceops.machine.rdma import Rdma, can_open, read_rdma
 from traceops.machine.smi import Smi, parse_smi
 from traceops.machine.software import Software, read_software
@@ -92,7 +92,7 @@ def probe(environ: Mapping[str, str], root: Path = Path("/"), run: Run = output)
     }
     done = _within({**programs, **{name: (read, _FILES_S) for name, read in files.items()}})
     for name, (_, limit) in _PROGRAMS.items():
-        done.setdefault(name, Output("", f"no answer within {limit:.0f} s"))
+        done.setdefault(name, Output("", f"{NO_ANSWER} within {limit:.0f} s", timed_out=True))
     smi = parse_smi(done["smi"].text)
     ids = [gpu.bus_id for gpu in smi.gpus if gpu.bus_id] if smi else []
     done.update(_within({"near": (lambda: {bus_id: read_near(root, bus_id) for bus_id in ids}, _FILES_S)}))

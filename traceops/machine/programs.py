@@ -12,10 +12,14 @@ NO_ANSWER = "no answer"
 
 @dataclass(frozen=True)
 class Output:
-    """What a program printed; `problem` says why there is nothing, None where there is."""
+    """What a program printed; `problem` says why there is nothing, None where there is.
+
+    timed_out: it gave no answer in time.
+    """
 
     text: str
     problem: str | None = None
+    timed_out: bool = False
 
 
 def output(command: Sequence[str], timeout_s: float) -> Output:
@@ -30,7 +34,7 @@ def output(command: Sequence[str], timeout_s: float) -> Output:
         process.kill()
         with suppress(subprocess.TimeoutExpired):  # inside a driver that hangs it does not even die
             process.communicate(timeout=0.5)
-        return Output("", f"{NO_ANSWER} within {timeout_s:.0f} s")
+        return Output("", f"{NO_ANSWER} within {timeout_s:.0f} s", timed_out=True)
     if process.returncode:
         # nvidia-smi tells of its failure on stdout, in its first line
         told = err.decode(errors="replace").split("\n")[::-1] + out.decode(errors="replace").split("\n")

@@ -4,10 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.cpus import Cpus, Near
 from traceops.machine.files import listed
 from traceops.machine.look import Look
 
+CORES = Rule(
+    id="TO-D305",
+    title="Fewer CPU cores than GPUs",
+    fires="Warning where this process may use fewer cores, or less time of them, than there are GPUs.",
+    advice=(
+        "Ask for more cores: docker --cpus or --cpuset-cpus, Slurm --cpus-per-task, the pod's cpu limit."
+    ),
+    judged_by=JudgedBy.DOCTOR,
+)
+NUMA = Rule(
+    id="TO-D306",
+    title="Processes may not run near their GPUs",
+    fires=(
+        "Warning where this process may use none of the cores near a GPU; info where the NUMA nodes of the "
+        "GPUs are not known, or the kernel moves memory between nodes."
+    ),
+    advice="Widen the cpuset, or bind each rank near its GPU: numactl --cpunodebind=NODE --membind=NODE.",
+    judged_by=JudgedBy.DOCTOR,
+)
+GOVERNOR = Rule(
+    id="TO-D307",
+    title="The CPU stays at its lowest clock",
+    fires="Warning where there are GPUs and the governor is powersave of a driver that takes it literally.",
+    advice="sudo cpupower frequency-set -g performance",
+    judged_by=JudgedBy.DOCTOR,
+)
+RULES = (
+    CORES,
+    NUMA,
+    GOVERNOR,
+)
 _OWN_GOVERNORS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")  # their "powersave" is quick
 
 
@@ -20,7 +52,15 @@ def look_at_cpus(
     """
     if not cpus.allowed:
         return (
-            Look(host, "NUMA", "cores", "not known", "not_evaluated", "this system has no /proc/self/status"),
+            Look(
+                host,
+                "NUMA",
+                "cores",
+                "not known",
+                "not_evaluated",
+                "this system has no /proc/self/status",
+                rule=CORES.id,
+            ),
         )
     total = sum(len(one) for one in cpus.nodes.values())
     found = f"{len(cpus.allowed)}{f' of {total}' if total > len(cpus.allowed) else ''} cores"
@@ -32,29 +72,32 @@ def look_at_cpus(
         looks = [
             Look(host, "NUMA", "cores", f"{granted:g} for {len(gpus)} GPUs", "warning",
                  "every rank keeps a core busy, and NCCL's network and the loader need more",
-                 "ask for more cores: docker --cpus/--cpuset-cpus, Slurm --cpus-per-task, the pod's cpu limit", facts)
+                 "ask for more cores: docker --cpus/--cpuset-cpus, Slurm --cpus-per-task, the pod's cpu limit", facts,
+                 rule=CORES.id)
         ]  # fmt: skip
     else:
-        looks = [Look(host, "NUMA", "cores", found, facts=facts)]
+        looks = [Look(host, "NUMA", "cores", found, facts=facts, rule=CORES.id)]
     far = [(label, near) for label, near in gpus if near.cpus and not near.cpus & cpus.allowed]
     if far:
         shown = "; ".join(f"{label} is near {listed(near.cpus)}" for label, near in far)
         looks.append(
             Look(host, "NUMA", "cores near GPUs", f"none allowed for {', '.join(label for label, _ in far)}", "warning",
                  f"this process may use {listed(cpus.allowed)}; {shown}: all they copy crosses between NUMA nodes",
-                 "widen the cpuset, or bind each rank near its GPU: numactl --cpunodebind=NODE --membind=NODE", facts)
+                 "widen the cpuset, or bind each rank near its GPU: numactl --cpunodebind=NODE --membind=NODE", facts,
+                 rule=NUMA.id)
         )  # fmt: skip
     elif gpus and len(cpus.nodes) > 1 and all(near.numa is None for _, near in gpus):
         looks.append(
             Look(host, "NUMA", "GPUs' NUMA nodes", "not known", "note",
                  "there are several nodes and the firmware does not say where the GPUs are: binding is guesswork",
-                 "on bare metal update the BIOS; in a virtual machine ask for its NUMA layout", facts)
+                 "on bare metal update the BIOS; in a virtual machine ask for its NUMA layout", facts,
+                 rule=NUMA.id)
         )  # fmt: skip
     if gpus and len(cpus.nodes) > 1 and cpus.balancing:
         looks.append(
             Look(host, "NUMA", "automatic NUMA balancing", "on", "note",
                  "the kernel moves memory between nodes: it may disturb NCCL's buffers",
-                 "sudo sysctl kernel.numa_balancing=0")
+                 "sudo sysctl kernel.numa_balancing=0", rule=NUMA.id)
         )  # fmt: skip
     slow = {
         governor
@@ -65,6 +108,6 @@ def look_at_cpus(
         looks.append(
             Look(host, "NUMA", "CPU governor", "powersave", "warning",
                  "cores stay at their lowest clock: launching kernels takes longer",
-                 "sudo cpupower frequency-set -g performance")
+                 "sudo cpupower frequency-set -g performance", rule=GOVERNOR.id)
         )  # fmt: skip
     return tuple(looks)

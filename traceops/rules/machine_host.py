@@ -13,14 +13,16 @@ from traceops.machine.host_context import HostContext
 from traceops.machine.look import Look
 from traceops.machine.nvlink import parse_nvlink_status, parse_p2p
 from traceops.machine.probe import HostFacts, Run, probe
-from traceops.machine.programs import NO_ANSWER, output
+from traceops.machine.programs import output
 from traceops.rules.machine_cpus import look_at_cpus
 from traceops.rules.machine_efa import look_at_efa
 from traceops.rules.machine_gpus import look_at_gpus
 from traceops.rules.machine_interfaces import look_at_interfaces
 from traceops.rules.machine_limits import look_at_limits
-from traceops.rules.machine_links import look_at_lanes, look_at_nvlink, look_at_p2p
+from traceops.rules.machine_nvlink import look_at_nvlink
+from traceops.rules.machine_pcie import DIRECT_ACCESS, look_at_lanes, look_at_p2p
 from traceops.rules.machine_platform import (
+    DRIVER,
     look_at_container,
     look_at_fabric_manager,
     look_at_gdr,
@@ -29,7 +31,7 @@ from traceops.rules.machine_platform import (
 from traceops.rules.machine_rdma import look_at_rdma
 from traceops.rules.machine_software import look_at_software
 from traceops.rules.machine_variables import check_variables
-from traceops.rules.machine_xids import look_at_xids
+from traceops.rules.machine_xids import XID, look_at_xids
 
 
 def look_around(
@@ -62,12 +64,12 @@ def _gpus(facts: HostFacts, machine: Machine) -> list[Look]:
         areas = (("GPU", "GPUs"), ("NVLink", "NVLink"), ("PCIe", "GPU link"), ("PCIe", "direct access (P2P)"))
         unseen = [Look(host, area, what, "none", "not_evaluated", why) for area, what in areas]
         if facts.platform is None or not facts.platform.has_gpus:
-            if NO_ANSWER in (facts.smi.problem or ""):  # without a GPU it says so at once
+            if facts.smi.timed_out:  # without a GPU it says so at once
                 advice = (
                     "look for a driver that hangs: sudo dmesg | grep -i -e nvrm -e xid; it may take a reboot"
                 )
-                unseen[0] = replace(unseen[0], level="warning", advice=advice)
-            return [*unseen, Look(host, "GPU", "Xid errors", "none", "not_evaluated", why)]
+                unseen[0] = replace(unseen[0], level="warning", advice=advice, rule=DRIVER.id)
+            return [*unseen, Look(host, "GPU", "Xid errors", "none", "not_evaluated", why, rule=XID.id)]
         return [*unseen, *look_at_xids(facts.log.text, facts.log.problem, {}, host)]
     gpus = driver.gpus
     labels = {gpu.bus_id: gpu.label for gpu in gpus if gpu.bus_id}
@@ -82,7 +84,15 @@ def _gpus(facts: HostFacts, machine: Machine) -> list[Look]:
         looks += look_at_p2p(parse_p2p(facts.p2p.text), machine.paths, bool(virtual), host)
     else:
         looks.append(
-            Look(host, "PCIe", "direct access (P2P)", "one GPU", "not_evaluated", "there is no pair of GPUs")
+            Look(
+                host,
+                "PCIe",
+                "direct access (P2P)",
+                "one GPU",
+                "not_evaluated",
+                "there is no pair of GPUs",
+                rule=DIRECT_ACCESS.id,
+            )
         )
     if facts.platform is not None:
         told = any(gpu.fabric_state is not None for gpu in gpus)
@@ -111,7 +121,9 @@ def _host(facts: HostFacts, environ: Mapping[str, str], machine: Machine) -> lis
         look_at_limits(facts.limits, count, rdma, host) if facts.limits else [_late(host, "limits", "limits")]
     )
     if facts.platform is not None:
-        looks += look_at_container(facts.platform, environ, count, facts.smi.problem, host)
+        looks += look_at_container(
+            facts.platform, environ, count, facts.smi.problem, host, timed_out=facts.smi.timed_out
+        )
     else:
         looks.append(_late(host, "container", "container"))
     return looks

@@ -5,9 +5,34 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.interfaces import Interface, taken_by_nccl
 from traceops.machine.look import Look
 
+INTERFACES = Rule(
+    id="TO-D201",
+    title="NCCL would not take the best network interface",
+    fires=(
+        "Error where no interface is up with an address; warning where NCCL would begin with one that does "
+        "not leave the host; info where it would also take such a one, or where another one is four times "
+        "as fast."
+    ),
+    advice=(
+        "export NCCL_SOCKET_IFNAME==NAME GLOO_SOCKET_IFNAME=NAME with the interface that reaches all hosts."
+    ),
+    judged_by=JudgedBy.DOCTOR,
+)
+BOND = Rule(
+    id="TO-D202",
+    title="A bond has ports that are down",
+    fires="Warning for each bond of which a port is down.",
+    advice="Check cable and switch port: cat /proc/net/bonding/BOND.",
+    judged_by=JudgedBy.DOCTOR,
+)
+RULES = (
+    INTERFACES,
+    BOND,
+)
 _BRIDGES = re.compile(
     r"(docker|br-|virbr|veth|cni|flannel|cali|cilium|podman|lxc|lxd|kube|tap|tun|wg|tailscale|zt|dummy|nerdctl)"
 )
@@ -28,6 +53,7 @@ def look_at_interfaces(interfaces: Sequence[Interface], rdma: bool, host: str) -
                 "not known",
                 "not_evaluated",
                 "this system has no /sys/class/net",
+                rule=INTERFACES.id,
             ),
         )
     looks = [_choice(interfaces, rdma, host)]
@@ -38,7 +64,7 @@ def look_at_interfaces(interfaces: Sequence[Interface], rdma: bool, host: str) -
                 host, "network", f"bond {bond.name}", f"{down} down", "warning",
                 f"{len(bond.ports) - len(bond.ports_down)} of its {len(bond.ports)} ports carry all traffic",
                 f"check the cable and switch port of {down}: cat /proc/net/bonding/{bond.name}",
-                {"ports": list(bond.ports), "down": list(bond.ports_down)},
+                {"ports": list(bond.ports), "down": list(bond.ports_down)}, rule=BOND.id,
             )
         )  # fmt: skip
     return tuple(looks)
@@ -58,7 +84,7 @@ def _choice(interfaces: Sequence[Interface], rdma: bool, host: str) -> Look:
     if not taken:
         return Look(
             host, "network", what, "none is up with an address", "error", "NCCL cannot even make first contact",
-            "bring up an interface, at least the loopback: ip link set lo up", facts,
+            "bring up an interface, at least the loopback: ip link set lo up", facts, rule=INTERFACES.id,
         )  # fmt: skip
     found = ", ".join(_words(one) for one in taken)
     default = next((one for one in interfaces if one.default and one.usable), None)
@@ -68,6 +94,7 @@ def _choice(interfaces: Sequence[Interface], rdma: bool, host: str) -> Look:
             host, "network", what, found, "warning",
             f"NCCL would begin with {first.name}, which does not leave this host; the default route is {default.name}",
             f"export NCCL_SOCKET_IFNAME=={default.name} GLOO_SOCKET_IFNAME={default.name}", facts,
+            rule=INTERFACES.id,
         )  # fmt: skip
     virtual = [
         one.name for one in taken if one is not default and not one.physical and _BRIDGES.match(one.name)
@@ -76,7 +103,7 @@ def _choice(interfaces: Sequence[Interface], rdma: bool, host: str) -> Look:
         return Look(
             host, "network", what, found, "note",
             f"NCCL would also use {', '.join(virtual)}, which other hosts may not reach",
-            f"with several hosts: export NCCL_SOCKET_IFNAME=={default.name}", facts,
+            f"with several hosts: export NCCL_SOCKET_IFNAME=={default.name}", facts, rule=INTERFACES.id,
         )  # fmt: skip
     faster = max(
         (one for one in interfaces if one.usable and one.mbits), key=lambda one: one.mbits or 0, default=None
@@ -85,8 +112,9 @@ def _choice(interfaces: Sequence[Interface], rdma: bool, host: str) -> Look:
         return Look(
             host, "network", what, found, "note", f"{faster.name} is faster: {_speed(faster)}",
             f"with several hosts: export NCCL_SOCKET_IFNAME=={faster.name} GLOO_SOCKET_IFNAME={faster.name}", facts,
+            rule=INTERFACES.id,
         )  # fmt: skip
-    return Look(host, "network", what, found, facts=facts)
+    return Look(host, "network", what, found, facts=facts, rule=INTERFACES.id)
 
 
 def _words(interface: Interface) -> str:

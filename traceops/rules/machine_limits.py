@@ -2,10 +2,49 @@
 
 from __future__ import annotations
 
+from traceops.core.rule import JudgedBy, Rule
 from traceops.core.units import memory_text
 from traceops.machine.limits import Limits
 from traceops.machine.look import Look
 
+SHARED_MEMORY = Rule(
+    id="TO-D301",
+    title="Shared memory (/dev/shm) is small or nearly full",
+    fires=(
+        "Error with several GPUs, warning with one, where /dev/shm has 64 MB (the default of containers) or "
+        "less left; warning with several GPUs where less than 1 GB is left."
+    ),
+    advice=(
+        "docker run --shm-size=16g or --ipc=host; in Kubernetes mount an emptyDir with medium: Memory at "
+        "/dev/shm."
+    ),
+    judged_by=JudgedBy.DOCTOR,
+)
+LOCKED_MEMORY = Rule(
+    id="TO-D302",
+    title="Too little memory may be locked for RDMA",
+    fires="Error where there is RDMA and the limit on locked memory is below 1 GB.",
+    advice="ulimit -l unlimited; docker run --ulimit memlock=-1; LimitMEMLOCK=infinity for slurmd.",
+    judged_by=JudgedBy.DOCTOR,
+)
+FEW_FILES_OR_TASKS = Rule(
+    id="TO-D303",
+    title="Few open files, processes or threads are allowed",
+    fires=(
+        "Warning where fewer than 256 files may be open or fewer than 1,024 processes and threads may run; "
+        "info where fewer than 4,096 files may be open."
+    ),
+    advice="ulimit -n 65536, ulimit -u 65536; docker run --ulimit nofile=65536 --pids-limit -1.",
+    judged_by=JudgedBy.DOCTOR,
+)
+CGROUP_MEMORY = Rule(
+    id="TO-D304",
+    title="The cgroup grants too little memory",
+    fires="Warning where it grants less than 4 GB for each GPU; info where there is no GPU.",
+    advice="Raise docker run --memory, the pod's memory limit, or Slurm --mem.",
+    judged_by=JudgedBy.DOCTOR,
+)
+RULES = (LOCKED_MEMORY, FEW_FILES_OR_TASKS, CGROUP_MEMORY)
 _GIB = 1 << 30
 _DOCKER_SHM = 64 << 20
 _SMALL_SHM = 1 << 30
@@ -26,7 +65,15 @@ def look_at_limits(limits: Limits, gpus: int, rdma: bool, host: str) -> tuple[Lo
 
 def _shared_memory(limits: Limits, gpus: int, host: str) -> Look:
     if limits.shm is None:
-        return Look(host, "memory", "/dev/shm", "not known", "not_evaluated", "there is no /dev/shm")
+        return Look(
+            host,
+            "memory",
+            "/dev/shm",
+            "not known",
+            "not_evaluated",
+            "there is no /dev/shm",
+            rule=SHARED_MEMORY.id,
+        )
     free = limits.shm_free if limits.shm_free is not None else limits.shm
     found = memory_text(limits.shm) + (f", {memory_text(free)} free" if free < 0.9 * limits.shm else "")
     facts = {"bytes": limits.shm, "free_bytes": free, "nccl_segments": limits.leftovers}
@@ -36,18 +83,28 @@ def _shared_memory(limits: Limits, gpus: int, host: str) -> Look:
     )
     if limits.shm <= _DOCKER_SHM and gpus > 1:
         why = "a container's default: NCCL's shared memory and loaders with workers fail ('No space left', bus error)"
-        return Look(host, "memory", "/dev/shm", found, "error", why, advice, facts)
+        return Look(host, "memory", "/dev/shm", found, "error", why, advice, facts, rule=SHARED_MEMORY.id)
     if limits.shm <= _DOCKER_SHM:
         why = "a container's default: loaders with workers die of a bus error"
-        return Look(host, "memory", "/dev/shm", found, "warning", why, advice, facts)
+        return Look(host, "memory", "/dev/shm", found, "warning", why, advice, facts, rule=SHARED_MEMORY.id)
     if free < _DOCKER_SHM:
         why = "nearly full: NCCL and loaders with workers fail"
         what = "see what holds it: ls -la /dev/shm; remove segments of jobs that ended: rm /dev/shm/nccl-*"
-        return Look(host, "memory", "/dev/shm", found, "error" if gpus > 1 else "warning", why, what, facts)
+        return Look(
+            host,
+            "memory",
+            "/dev/shm",
+            found,
+            "error" if gpus > 1 else "warning",
+            why,
+            what,
+            facts,
+            rule=SHARED_MEMORY.id,
+        )
     if free < _SMALL_SHM and gpus > 1:
         why = "NCCL takes some 10 MB for each pair that has no direct access, loaders a batch for each worker"
-        return Look(host, "memory", "/dev/shm", found, "warning", why, advice, facts)
-    return Look(host, "memory", "/dev/shm", found, facts=facts)
+        return Look(host, "memory", "/dev/shm", found, "warning", why, advice, facts, rule=SHARED_MEMORY.id)
+    return Look(host, "memory", "/dev/shm", found, facts=facts, rule=SHARED_MEMORY.id)
 
 
 def _of_ulimits(limits: Limits, rdma: bool, host: str) -> list[Look]:
@@ -63,7 +120,7 @@ def _of_ulimits(limits: Limits, rdma: bool, host: str) -> list[Look]:
             Look(host, "limits", "locked memory", memory_text(limits.memlock), "error",
                  "RDMA registers GBs: it fails with 'Cannot allocate memory', or NCCL falls back to sockets",
                  "ulimit -l unlimited; docker run --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK "
-                 "and LimitMEMLOCK=infinity in slurmd's unit", facts)
+                 "and LimitMEMLOCK=infinity in slurmd's unit", facts, rule=LOCKED_MEMORY.id)
         )  # fmt: skip
     if limits.files is not None and limits.files < _FEW_FILES:
         very = limits.files < _VERY_FEW_FILES
@@ -71,14 +128,14 @@ def _of_ulimits(limits: Limits, rdma: bool, host: str) -> list[Look]:
             Look(host, "limits", "open files", str(limits.files), "warning" if very else "note",
                  "each connection of NCCL and each tensor of a loader's worker takes one"
                  + ("" if very else "; enough for one host"),
-                 "ulimit -n 65536; docker run --ulimit nofile=65536", facts)
+                 "ulimit -n 65536; docker run --ulimit nofile=65536", facts, rule=FEW_FILES_OR_TASKS.id)
         )  # fmt: skip
     fewest = min((one for one in (limits.processes, limits.tasks) if one is not None), default=None)
     if fewest is not None and fewest < _FEW_PROCESSES:
         looks.append(
             Look(host, "limits", "processes and threads", str(fewest), "warning",
                  "a rank has a hundred threads and more: starting them fails ('Resource temporarily unavailable')",
-                 "ulimit -u 65536; docker run --pids-limit -1", facts)
+                 "ulimit -u 65536; docker run --pids-limit -1", facts, rule=FEW_FILES_OR_TASKS.id)
         )  # fmt: skip
     if not looks:
         lock = "unlimited" if limits.memlock is None or limits.may_lock else memory_text(limits.memlock)
@@ -100,6 +157,6 @@ def _of_cgroups(limits: Limits, gpus: int, host: str) -> list[Look]:
         return [
             Look(host, "limits", "cgroup limits", found, "warning" if gpus else "note",
                  "every rank takes 2 to 4 GB of the host's memory before it trains: the kernel may kill one",
-                 "docker run --memory, the pod's memory limit, or Slurm --mem", facts)
+                 "docker run --memory, the pod's memory limit, or Slurm --mem", facts, rule=CGROUP_MEMORY.id)
         ]  # fmt: skip
-    return [Look(host, "limits", "cgroup limits", found, facts=facts)]
+    return [Look(host, "limits", "cgroup limits", found, facts=facts, rule=CGROUP_MEMORY.id)]

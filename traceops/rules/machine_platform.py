@@ -4,14 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.look import Level, Look
 from traceops.machine.platform import PlatformFacts
+from traceops.rules.machine_nvlink import NVSWITCH
+
+IOMMU_ACS = Rule(
+    id="TO-D105",
+    title="IOMMU or ACS leads traffic between devices through the CPU",
+    fires="On bare metal with several GPUs: warning, or info where NVLink joins all of them.",
+    advice="Boot with iommu=pt, and turn ACS off in the BIOS or on each bridge with setpci.",
+    judged_by=JudgedBy.DOCTOR,
+)
+GPUDIRECT = Rule(
+    id="TO-D207",
+    title="Network cards cannot reach the memory of GPUs (GPUDirect RDMA)",
+    fires="Warning where there are GPUs and RDMA devices, and neither nvidia-peermem nor dma-buf.",
+    advice=(
+        "On the host: sudo modprobe nvidia-peermem, or the driver's open kernel modules on Linux 5.12 and "
+        "newer."
+    ),
+    judged_by=JudgedBy.DOCTOR,
+)
+CONTAINER_GPUS = Rule(
+    id="TO-D308",
+    title="The container has not all GPUs of the host",
+    fires=(
+        "Info where the container has some of them; warning where NVIDIA_VISIBLE_DEVICES keeps all of them "
+        "out."
+    ),
+    advice="Give one container all GPUs of the job: docker run --gpus all --ipc=host.",
+    judged_by=JudgedBy.DOCTOR,
+)
+DRIVER = Rule(
+    id="TO-D501",
+    title="The NVIDIA driver does not answer",
+    fires=(
+        "Error where files or the PCI bus show GPUs and nvidia-smi shows none; warning where nvidia-smi "
+        "hangs and nothing shows a GPU."
+    ),
+    advice="Look for the driver in sudo dmesg | grep -i -e nvrm -e xid; load it, or reboot the host.",
+    judged_by=JudgedBy.DOCTOR,
+)
 
 
 def look_at_container(
-    platform: PlatformFacts, environ: Mapping[str, str], gpus: int, smi_problem: str | None, host: str
+    platform: PlatformFacts,
+    environ: Mapping[str, str],
+    gpus: int,
+    smi_problem: str | None,
+    host: str,
+    *,
+    timed_out: bool = False,
 ) -> tuple[Look, ...]:
-    """The container, and GPUs that are here and cannot be used. gpus: as nvidia-smi counts; smi_problem: its error."""
+    """The container, and GPUs that are here and cannot be used. gpus: as nvidia-smi counts; smi_problem: its error.
+
+    timed_out: it gave no answer.
+    """
     facts = {
         "kind": platform.kind,
         "gpu_files": platform.gpu_files,
@@ -19,23 +68,26 @@ def look_at_container(
         "of_driver": platform.of_driver,
     }
     looks = [Look(host, "container", "container", platform.kind or "none", facts=facts)]
-    looks += _driver_trouble(platform, gpus, smi_problem, host)
+    looks += _driver_trouble(platform, gpus, smi_problem, timed_out, host)
     visible = environ.get("NVIDIA_VISIBLE_DEVICES")
     if platform.kind and 0 < gpus < platform.of_driver:
         looks.append(
             Look(host, "container", "GPUs of this container", f"{gpus} of the host's {platform.of_driver}", "note",
                  "ranks in other containers of this host cannot be reached by NVLink or shared memory as it is",
-                 "give one container all GPUs of the job (--gpus all --ipc=host)", {"visible": visible})
+                 "give one container all GPUs of the job (--gpus all --ipc=host)", {"visible": visible},
+                 rule=CONTAINER_GPUS.id)
         )  # fmt: skip
     elif gpus == 0 and visible in ("none", "void") and platform.on_bus:
         looks.append(
             Look(host, "container", "NVIDIA_VISIBLE_DEVICES", visible, "warning", "it keeps GPUs out",
-                 "docker run --gpus all, or -e NVIDIA_VISIBLE_DEVICES=all")
+                 "docker run --gpus all, or -e NVIDIA_VISIBLE_DEVICES=all", rule=CONTAINER_GPUS.id)
         )  # fmt: skip
     return tuple(looks)
 
 
-def _driver_trouble(platform: PlatformFacts, gpus: int, problem: str | None, host: str) -> list[Look]:
+def _driver_trouble(
+    platform: PlatformFacts, gpus: int, problem: str | None, timed_out: bool, host: str
+) -> list[Look]:
     if gpus or not platform.has_gpus:
         return []
     said = problem or "it shows none"
@@ -43,7 +95,7 @@ def _driver_trouble(platform: PlatformFacts, gpus: int, problem: str | None, hos
         advice = "the driver was updated under it: reboot, or unload and load the nvidia modules"
     elif "device handle" in said or "is lost" in said:
         advice = "a GPU fell off the bus: sudo dmesg | grep -iE 'xid|nvrm'; power the host off and on"
-    elif "no answer" in said:
+    elif timed_out:
         advice = "the driver hangs: sudo dmesg | grep -iE 'xid|nvrm'; reboot the host"
     elif "Unknown Error" in said and platform.kind:
         advice = "the container lost its devices (after systemctl daemon-reload): start it again"
@@ -53,7 +105,7 @@ def _driver_trouble(platform: PlatformFacts, gpus: int, problem: str | None, hos
         advice = "install the NVIDIA driver, or load it: sudo modprobe nvidia; see dmesg | grep NVRM"
     return [
         Look(host, "driver", "NVIDIA driver", "does not answer", "error",
-             f"GPUs are there and nvidia-smi does not show them: {said}", advice)
+             f"GPUs are there and nvidia-smi does not show them: {said}", advice, rule=DRIVER.id)
     ]  # fmt: skip
 
 
@@ -68,7 +120,8 @@ def look_at_pcie_ways(
         return ()
     if virtual:
         return (
-            Look(host, "PCIe", "IOMMU and ACS", "virtual machine", "not_evaluated", "the host decides them"),
+            Look(host, "PCIe", "IOMMU and ACS", "virtual machine", "not_evaluated", "the host decides them",
+                 rule=IOMMU_ACS.id),
         )  # fmt: skip
     looks = []
     level: Level = "note" if nvlinked else "warning"
@@ -76,18 +129,19 @@ def look_at_pcie_ways(
         looks.append(
             Look(host, "PCIe", "IOMMU", f"translates for {len(platform.translated)} GPUs", level,
                  "direct access between GPUs over PCIe is slow or hangs, GPUDirect RDMA is slow",
-                 "boot with iommu=pt (or off in the BIOS: VT-d, AMD-Vi)", {"gpus": list(platform.translated)})
+                 "boot with iommu=pt (or off in the BIOS: VT-d, AMD-Vi)", {"gpus": list(platform.translated)},
+                 rule=IOMMU_ACS.id)
         )  # fmt: skip
     if platform.redirecting and gpus > 1:
         looks.append(
             Look(host, "PCIe", "ACS", f"on at {len(platform.redirecting)} bridges", level,
                  "PCIe switches send all that GPUs and NICs exchange up to the CPU",
                  "turn it off in the BIOS, or for each bridge: sudo setpci -s BRIDGE ECAP_ACS+0x6.w=0000",
-                 {"bridges": list(platform.redirecting)})
+                 {"bridges": list(platform.redirecting)}, rule=IOMMU_ACS.id)
         )  # fmt: skip
     if not looks:
         acs = "ACS not readable without root" if platform.redirecting is None else "ACS off"
-        looks = [Look(host, "PCIe", "IOMMU and ACS", f"IOMMU does not translate, {acs}")]
+        looks = [Look(host, "PCIe", "IOMMU and ACS", f"IOMMU does not translate, {acs}", rule=IOMMU_ACS.id)]
     return tuple(looks)
 
 
@@ -97,13 +151,24 @@ def look_at_fabric_manager(platform: PlatformFacts, told: bool, gpus: int, host:
     if told or not platform.switches or not gpus:
         return ()
     if platform.fabric_manager:
-        return (Look(host, "NVLink", what, "fabric manager runs"),)
+        return (Look(host, "NVLink", what, "fabric manager runs", rule=NVSWITCH.id),)
     if platform.kind:
         why = "whether the fabric manager runs is not seen from inside a container"
-        return (Look(host, "NVLink", what, "not known", "not_evaluated", why),)
+        return (Look(host, "NVLink", what, "not known", "not_evaluated", why, rule=NVSWITCH.id),)
     why = "the fabric manager does not run: CUDA programs end with 'system not yet initialized'"
     advice = "sudo systemctl start nvidia-fabricmanager (its version must be the driver's)"
-    return (Look(host, "NVLink", what, f"{platform.switches} switches, no manager", "error", why, advice),)
+    return (
+        Look(
+            host,
+            "NVLink",
+            what,
+            f"{platform.switches} switches, no manager",
+            "error",
+            why,
+            advice,
+            rule=NVSWITCH.id,
+        ),
+    )
 
 
 def look_at_gdr(platform: PlatformFacts, rdma: bool, efa: bool, gpus: int, host: str) -> Look:
@@ -117,12 +182,14 @@ def look_at_gdr(platform: PlatformFacts, rdma: bool, efa: bool, gpus: int, host:
             "not known",
             "not_evaluated",
             f"there is no {'GPU' if rdma else 'RDMA device'}",
+            rule=GPUDIRECT.id,
         )
     if platform.peermem:
-        return Look(host, "network", what, "nvidia-peermem is loaded")
+        return Look(host, "network", what, "nvidia-peermem is loaded", rule=GPUDIRECT.id)
     if platform.dmabuf or efa:
-        return Look(host, "network", what, "through dma-buf")
+        return Look(host, "network", what, "through dma-buf", rule=GPUDIRECT.id)
     return Look(
         host, "network", what, "no", "warning", "neither nvidia-peermem nor dma-buf: data go through the host's memory",
         "on the host: sudo modprobe nvidia-peermem (or the driver's open kernel modules on Linux 5.12 and newer)",
+        rule=GPUDIRECT.id,
     )  # fmt: skip

@@ -5,9 +5,43 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from traceops.core.rule import JudgedBy, Rule
 from traceops.fabric.model import Pcie
 from traceops.machine.look import Look
 from traceops.machine.rdma import Port, Rdma, v2_index
+from traceops.rules.machine_pcie import PCIE_LINK
+
+RDMA_PORTS = Rule(
+    id="TO-D203",
+    title="RDMA ports are down or slower than their siblings",
+    fires=(
+        "Warning where no RDMA port is up, an InfiniBand card is not in use, or an InfiniBand port is "
+        "slower than others of its model; info for such ports of other networks."
+    ),
+    advice="Check cables and switch ports: ibstat, rdma link, mlxlink -d DEVICE.",
+    judged_by=JudgedBy.DOCTOR,
+)
+RDMA_ACCESS = Rule(
+    id="TO-D204",
+    title="Programs cannot open the RDMA devices",
+    fires="Warning where there are RDMA devices and no /dev/infiniband/uverbs*.",
+    advice=(
+        "In a container: docker run --device=/dev/infiniband --ulimit memlock=-1; else modprobe ib_uverbs."
+    ),
+    judged_by=JudgedBy.DOCTOR,
+)
+ROCE_ADDRESS = Rule(
+    id="TO-D205",
+    title="A RoCE port has no RoCE v2 address",
+    fires="Warning where a port that is up has none.",
+    advice="Give the interface behind it an IP address; see show_gids.",
+    judged_by=JudgedBy.DOCTOR,
+)
+RULES = (
+    RDMA_PORTS,
+    RDMA_ACCESS,
+    ROCE_ADDRESS,
+)
 
 
 def look_at_rdma(devices: Sequence[Rdma], openable: bool, host: str) -> tuple[Look, ...]:
@@ -17,7 +51,14 @@ def look_at_rdma(devices: Sequence[Rdma], openable: bool, host: str) -> tuple[Lo
     """
     if not devices:
         return (
-            Look(host, "network", "RDMA devices", "none", why="sockets are what carries data between hosts"),
+            Look(
+                host,
+                "network",
+                "RDMA devices",
+                "none",
+                why="sockets are what carries data between hosts",
+                rule=RDMA_PORTS.id,
+            ),
         )
     looks = [_all(devices, host)]
     looks += _ports(devices, host)
@@ -29,6 +70,7 @@ def look_at_rdma(devices: Sequence[Rdma], openable: bool, host: str) -> tuple[Lo
                 host, "network", "/dev/infiniband", "no uverbs device", "warning",
                 "RDMA devices are there but programs cannot open them: NCCL falls back to sockets between hosts",
                 "in a container: docker run --device=/dev/infiniband --ulimit memlock=-1; else: modprobe ib_uverbs",
+                rule=RDMA_ACCESS.id,
             )
         )  # fmt: skip
     return tuple(looks)
@@ -47,12 +89,12 @@ def _all(devices: Sequence[Rdma], host: str) -> Look:
     shown = ", ".join(f"{one.name} {one.family} {_rate(one)}".strip() for one in (active or devices)[:8])
     found = f"{len(active)} of {len(devices)} up: {shown}"
     if active:
-        return Look(host, "network", "RDMA devices", found, facts=facts)
+        return Look(host, "network", "RDMA devices", found, facts=facts, rule=RDMA_PORTS.id)
     waiting = any(port.state == "INIT" for one in devices for port in one.ports)
     return Look(
         host, "network", "RDMA devices", found, "warning", "no port is up: NCCL falls back to sockets between hosts",
         "the ports wait for a subnet manager: start opensm or ask who runs the InfiniBand switch" if waiting
-        else "check cables and switch ports: ibstat, or rdma link", facts,
+        else "check cables and switch ports: ibstat, or rdma link", facts, rule=RDMA_PORTS.id,
     )  # fmt: skip
 
 
@@ -82,6 +124,7 @@ def _ports(devices: Sequence[Rdma], host: str) -> list[Look]:
                     host, "network", "ports down", ", ".join(f"{one.name}:{port.number}" for one, port in down),
                     "warning" if unused else "note", f"{len(up)} ports of the same model are up",
                     f"if they are meant to be used, check cable and switch port: ibstat {down[0][0].name}",
+                    rule=RDMA_PORTS.id,
                 )
             )  # fmt: skip
         best = max((port.gbits or 0 for _, port in up), default=0)
@@ -92,7 +135,7 @@ def _ports(devices: Sequence[Rdma], host: str) -> list[Look]:
                     host, "network", "port speed", f"{', '.join(slow)} Gbit/s",
                     "warning" if layer == "InfiniBand" else "note",
                     f"ports of the same model run at {best:g} Gbit/s; the slowest one sets the pace of a ring",
-                    "check cable and switch port: ibstat, mlxlink -d DEVICE",
+                    "check cable and switch port: ibstat, mlxlink -d DEVICE", rule=RDMA_PORTS.id,
                 )
             )  # fmt: skip
     return looks
@@ -120,10 +163,10 @@ def _addresses(devices: Sequence[Rdma], host: str) -> list[Look]:
             Look(
                 host, "network", "RoCE v2 address", f"none on {', '.join(without)}", "warning",
                 "NCCL needs an address that routers understand; without one connections fail",
-                "give the interface behind it an IP address, then: show_gids", facts,
+                "give the interface behind it an IP address, then: show_gids", facts, rule=ROCE_ADDRESS.id,
             )
         ]  # fmt: skip
-    return [Look(host, "network", "RoCE v2 address", found, facts=facts)]
+    return [Look(host, "network", "RoCE v2 address", found, facts=facts, rule=ROCE_ADDRESS.id)]
 
 
 def _narrow(devices: Sequence[Rdma], host: str) -> list[Look]:
@@ -145,7 +188,7 @@ def _narrow(devices: Sequence[Rdma], host: str) -> list[Look]:
                     host, "PCIe", "NIC link", shown, "warning",
                     f"NICs of the same model have gen {best[0]} x{best[1]}",
                     "reseat the card, check the slot and riser: lspci -vv -s "
-                    f"{low[0].bus_id or 'BUS'} | grep -i lnksta",
+                    f"{low[0].bus_id or 'BUS'} | grep -i lnksta", rule=PCIE_LINK.id,
                 )
             )  # fmt: skip
     return looks

@@ -4,9 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.look import Level, Look
 from traceops.machine.software import Software
 from traceops.machine.variable import version_of
+
+TORCH = Rule(
+    id="TO-D502",
+    title="torch does not fit this machine",
+    fires=(
+        "Error where torch is not installed, is built for the CPU only or for a newer major CUDA than the "
+        "driver runs, and there are GPUs; warning where it is not installed and there are none; info where "
+        "its CUDA is newer by a minor version."
+    ),
+    advice=(
+        "Install a torch built for the driver's CUDA or older (pytorch.org, 'Get started'), or update the "
+        "driver."
+    ),
+    judged_by=JudgedBy.DOCTOR,
+)
+NCCL = Rule(
+    id="TO-D503",
+    title="NCCL is not the one that torch was built with",
+    fires=(
+        "Warning where several wheels of NCCL are installed or LD_PRELOAD loads another version; info where "
+        "the version differs from what torch asks for, or LD_LIBRARY_PATH holds another one."
+    ),
+    advice=(
+        "Install the version that torch asks for, and leave others out of LD_PRELOAD and LD_LIBRARY_PATH."
+    ),
+    judged_by=JudgedBy.DOCTOR,
+)
+RULES = (
+    TORCH,
+    NCCL,
+)
 
 
 def look_at_software(software: Software, driver_cuda: str | None, gpus: int, host: str) -> tuple[Look, ...]:
@@ -25,7 +57,7 @@ def _torch(
     if software.torch is None:
         return Look(host, "software", what, "not installed", "error" if gpus else "warning",
                     "this Python cannot train, nor test a process group", "pip install 'torch>=2.6'",
-                    facts)  # fmt: skip
+                    facts, rule=TORCH.id)  # fmt: skip
     built = (
         f"CUDA {software.cuda}"
         if software.cuda
@@ -36,17 +68,27 @@ def _torch(
     found = f"{software.torch}, built for {built}"
     fitting = f"install torch built for CUDA {driver_cuda} or older: see 'Get started' of pytorch.org"
     if gpus and not software.cuda and not software.hip:
-        return Look(host, "software", what, found, "error", f"it cannot use the {gpus} GPUs", fitting, facts)
+        return Look(
+            host,
+            "software",
+            what,
+            found,
+            "error",
+            f"it cannot use the {gpus} GPUs",
+            fitting,
+            facts,
+            rule=TORCH.id,
+        )
     own, can = version_of(software.cuda or ""), version_of(driver_cuda or "")
     if own and can and own[:1] > can[:1] and not software.compat:
         return Look(host, "software", what, found, "error",
                     f"the driver runs CUDA up to {driver_cuda}: torch sees no GPU",
-                    f"update the driver, or {fitting}", facts)  # fmt: skip
+                    f"update the driver, or {fitting}", facts, rule=TORCH.id)  # fmt: skip
     if own and can and own[:2] > can[:2]:
         return Look(host, "software", what, found, "note",
                     f"newer than the driver's CUDA {driver_cuda}: it runs, but kernels cannot be compiled when needed",
-                    f"update the driver, or {fitting}", facts)  # fmt: skip
-    return Look(host, "software", what, found, facts=facts)
+                    f"update the driver, or {fitting}", facts, rule=TORCH.id)  # fmt: skip
+    return Look(host, "software", what, found, facts=facts, rule=TORCH.id)
 
 
 def _nccl(software: Software, host: str) -> list[Look]:
@@ -60,13 +102,13 @@ def _nccl(software: Software, host: str) -> list[Look]:
             Look(host, "software", "NCCL", shown, "warning",
                  "several wheels write the same libnccl.so.2: the last one wins",
                  f"pip uninstall -y {names}; install torch again",
-                 facts)
+                 facts, rule=NCCL.id)
         )  # fmt: skip
     elif software.wheels and software.needs and software.wheels[0][1] != software.needs:
         looks.append(
             Look(host, "software", "NCCL", f"{software.wheels[0][1]}, torch asks for {software.needs}", "note",
                  "torch was tested with the other version",
-                 f"pip install nvidia-nccl-{software.wheels[0][0]}=={software.needs}", facts)
+                 f"pip install nvidia-nccl-{software.wheels[0][0]}=={software.needs}", facts, rule=NCCL.id)
         )  # fmt: skip
     elif software.nccl:
         looks.append(
@@ -77,6 +119,7 @@ def _nccl(software: Software, host: str) -> list[Look]:
                 software.nccl,
                 why="the version of torch's wheel" if software.wheels else "",
                 facts=facts,
+                rule=NCCL.id,
             )
         )
     expected = software.wheels[0][1] if software.wheels else software.needs
@@ -97,6 +140,7 @@ def _others(
         looks.append(
             Look(host, "software", f"NCCL by {variable}", f"{path} ({version or 'unknown'})", level,
                  f"it {may} torch's {expected}; see which with NCCL_DEBUG=VERSION",
-                 f"leave it out of {variable}, if it is not there on purpose", {"path": path, "version": version})
+                 f"leave it out of {variable}, if it is not there on purpose", {"path": path, "version": version},
+                 rule=NCCL.id)
         )  # fmt: skip
     return looks

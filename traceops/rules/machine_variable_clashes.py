@@ -5,13 +5,50 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.host_context import HostContext
-from traceops.machine.interfaces import Choice, Interface, parse_choice
+from traceops.machine.interfaces import Choice, parse_choice
 from traceops.machine.look import Look
 from traceops.machine.rdma import Rdma, v2_index
 from traceops.machine.variable import as_number, version_of
+from traceops.rules.machine_interface_variables import (
+    gloo_interfaces,
+    missing,
+    nccl_interfaces,
+    two_interfaces,
+)
 from traceops.rules.machine_variable_costs import is_on, setting
 
+RDMA_VARIABLE = Rule(
+    id="TO-D406",
+    title="A variable names RDMA devices or addresses that do not serve",
+    fires=(
+        "Error where NCCL_IB_GID_INDEX is an address that a port does not have; warning where NCCL_IB_HCA "
+        "takes no device that is up, or others than it names, the address is no RoCE v2 one, or FI_PROVIDER "
+        "is not efa beside EFA; info where there is no RDMA device."
+    ),
+    advice="Unset it: NCCL finds devices and addresses itself.",
+    judged_by=JudgedBy.DOCTOR,
+)
+VISIBLE_DEVICES = Rule(
+    id="TO-D407",
+    title="CUDA_VISIBLE_DEVICES names GPUs that are not there",
+    fires="Error where it names a GPU that is not there, or one twice; warning where it hides all GPUs.",
+    advice="Name each GPU once, or unset CUDA_VISIBLE_DEVICES.",
+    judged_by=JudgedBy.DOCTOR,
+)
+CONTRADICTION = Rule(
+    id="TO-D408",
+    title="Variables contradict each other or the machine",
+    fires=(
+        "Error where NCCL_NET demands InfiniBand that is off or not there; error, or warning beside RDMA, "
+        "where P2P and shared memory are both off; warning where one variable keeps another from being "
+        "read."
+    ),
+    advice="Unset one of the two.",
+    judged_by=JudgedBy.DOCTOR,
+)
+RULES = (RDMA_VARIABLE, VISIBLE_DEVICES, CONTRADICTION)
 _PICKS_ADDRESS = (2, 21)  # NCCL that finds the right RoCE address itself
 
 
@@ -19,10 +56,10 @@ def clashes(set_: Mapping[str, str], context: HostContext, host: str) -> list[Lo
     """Everything that cannot work as set."""
     looks: list[Look] = []
     if set_.get("NCCL_SOCKET_IFNAME", "").strip():
-        looks += _nccl_interfaces(set_["NCCL_SOCKET_IFNAME"], context, host)
+        looks += nccl_interfaces(set_["NCCL_SOCKET_IFNAME"], context, host)
     if set_.get("GLOO_SOCKET_IFNAME", "").strip():
-        looks += _gloo_interfaces(set_["GLOO_SOCKET_IFNAME"], context, host)
-    looks += _two_interfaces(set_, context, host)
+        looks += gloo_interfaces(set_["GLOO_SOCKET_IFNAME"], context, host)
+    looks += two_interfaces(set_, context, host)
     if set_.get("NCCL_IB_HCA", "").strip():
         looks += _hca(set_["NCCL_IB_HCA"], set_, context, host)
     if set_.get("NCCL_IB_GID_INDEX", "").strip():
@@ -35,94 +72,43 @@ def clashes(set_: Mapping[str, str], context: HostContext, host: str) -> list[Lo
     provider = set_.get("FI_PROVIDER", "").strip()
     if provider and provider != "efa" and any(one.family == "EFA" for one in context.rdma or ()):
         why = "the EFA devices of this machine are not used: NCCL falls back to sockets"
-        looks.append(setting(host, "FI_PROVIDER", provider, "warning", why, "export FI_PROVIDER=efa"))
-    return looks
-
-
-def _nccl_interfaces(value: str, context: HostContext, host: str) -> list[Look]:
-    if context.interfaces is None:
-        return []
-    choice = parse_choice(value)
-    taken = [one for one in context.interfaces if choice.takes(one.name)]
-    best = _best(context.interfaces)
-    advice = f"export NCCL_SOCKET_IFNAME=={best}" if best else "unset NCCL_SOCKET_IFNAME"
-    name = "NCCL_SOCKET_IFNAME"
-    if not any(one.usable for one in taken):
-        if taken:
-            shown = ", ".join(f"{one.name} ({'has no address' if one.up else 'down'})" for one in taken)
-            why = f"of what it takes none works: {shown}. NCCL ends with 'no socket interface found'"
-        else:
-            there = ", ".join(one.name for one in context.interfaces)
-            why = f"no interface here is called so ({there}). NCCL ends with 'no socket interface found'"
-        return [setting(host, name, value, "error", why, advice)]
-    looks = []
-    missing = [] if choice.leaves_out else _missing(choice, [one.name for one in context.interfaces])
-    if any(part != part.strip() for part in value.split(",")):
-        why = "NCCL takes blanks for part of a name"
-        looks.append(setting(host, name, value, "warning", why, f"export {name}={''.join(value.split())}"))
-    elif missing:
-        why = f"there is no {', '.join(missing)} here"
-        looks.append(setting(host, name, value, "note", why, advice))
-    if all(one.name == "lo" for one in taken if one.usable) and best not in (None, "lo"):
-        why = "the loopback reaches this host only: with several hosts they wait for each other for ever"
-        looks.append(setting(host, name, value, "note", why, advice))
-    return looks
-
-
-def _gloo_interfaces(value: str, context: HostContext, host: str) -> list[Look]:
-    if context.interfaces is None:
-        return []
-    by_name = {one.name: one for one in context.interfaces}
-    wrong = [name for name in value.split(",") if name not in by_name or not by_name[name].usable]
-    if not wrong:
-        return []
-    best = _best(context.interfaces)
-    why = (
-        f"{', '.join(wrong)}: not an interface that is up here. Gloo takes exact names only, without ^ and ="
-    )
-    advice = f"export GLOO_SOCKET_IFNAME={best}" if best else "unset GLOO_SOCKET_IFNAME"
-    return [setting(host, "GLOO_SOCKET_IFNAME", value, "error", why, advice)]
-
-
-def _two_interfaces(set_: Mapping[str, str], context: HostContext, host: str) -> list[Look]:
-    """NCCL and Gloo told to take different interfaces: one of the two is mostly a mistake."""
-    nccl, gloo = set_.get("NCCL_SOCKET_IFNAME", "").strip(), set_.get("GLOO_SOCKET_IFNAME", "").strip()
-    if not nccl or not gloo or any(parse_choice(nccl).takes(name) for name in gloo.split(",")):
-        return []
-    why = f"NCCL is told {nccl}, Gloo {gloo}: where only one of them reaches the other hosts, a job hangs at its start"
-    return [
-        setting(
-            host, "GLOO_SOCKET_IFNAME", gloo, "note", why, "set both to the interface that reaches all hosts"
+        looks.append(
+            setting(
+                host, "FI_PROVIDER", provider, "warning", why, "export FI_PROVIDER=efa", rule=RDMA_VARIABLE
+            )
         )
-    ]
-
-
-def _best(interfaces: tuple[Interface, ...]) -> str | None:
-    """The interface to name: the default route's, else the first that is up, the loopback last."""
-    usable = sorted(
-        (one for one in interfaces if one.usable), key=lambda one: (not one.default, one.name == "lo")
-    )
-    return usable[0].name if usable else None
-
-
-def _missing(choice: Choice, names: list[str]) -> list[str]:
-    """Names of a list that fit nothing."""
-    return [
-        wanted
-        for wanted, _ in choice.names
-        if not any(name == wanted if choice.exact else name.startswith(wanted) for name in names)
-    ]
+    return looks
 
 
 def _hca(value: str, set_: Mapping[str, str], context: HostContext, host: str) -> list[Look]:
     name = "NCCL_IB_HCA"
     if is_on(set_.get("NCCL_IB_DISABLE", "")):
         why = "NCCL_IB_DISABLE is set too: the list is not even read"
-        return [setting(host, name, value, "warning", why, "unset NCCL_IB_DISABLE, or unset NCCL_IB_HCA")]
+        return [
+            setting(
+                host,
+                name,
+                value,
+                "warning",
+                why,
+                "unset NCCL_IB_DISABLE, or unset NCCL_IB_HCA",
+                rule=CONTRADICTION,
+            )
+        ]
     if context.rdma is None:
         return []
     if not context.rdma:
-        return [setting(host, name, value, "note", "this machine has no RDMA device", "unset NCCL_IB_HCA")]
+        return [
+            setting(
+                host,
+                name,
+                value,
+                "note",
+                "this machine has no RDMA device",
+                "unset NCCL_IB_HCA",
+                rule=RDMA_VARIABLE,
+            )
+        ]
     choice = parse_choice(value)
     there = ", ".join(one.name for one in context.rdma)
     taken = [one for one in context.rdma if any(choice.takes(one.name, port.number) for port in one.ports)]
@@ -133,16 +119,30 @@ def _hca(value: str, set_: Mapping[str, str], context: HostContext, host: str) -
     if not up:
         why = "all it takes are down" if taken else f"nothing here is called so ({there})"
         why += ": NCCL falls back to sockets"
-        return [setting(host, name, value, "warning", why, "unset NCCL_IB_HCA, or name devices that are up")]
+        return [
+            setting(
+                host,
+                name,
+                value,
+                "warning",
+                why,
+                "unset NCCL_IB_HCA, or name devices that are up",
+                rule=RDMA_VARIABLE,
+            )
+        ]
     looks = []
-    missing = [] if choice.leaves_out else _missing(choice, [one.name for one in context.rdma])
-    if missing:
-        why = f"there is no {', '.join(missing)} here ({there})"
-        looks.append(setting(host, name, value, "warning", why, f"leave {', '.join(missing)} out"))
+    absent = [] if choice.leaves_out else missing(choice, [one.name for one in context.rdma])
+    if absent:
+        why = f"there is no {', '.join(absent)} here ({there})"
+        looks.append(
+            setting(host, name, value, "warning", why, f"leave {', '.join(absent)} out", rule=RDMA_VARIABLE)
+        )
     more = [] if choice.exact or choice.leaves_out else _more_than_named(choice, context.rdma)
     if more:
         why = f"without = it takes everything that begins so: {', '.join(more)} too"
-        looks.append(setting(host, name, value, "warning", why, f"export NCCL_IB_HCA=={value}"))
+        looks.append(
+            setting(host, name, value, "warning", why, f"export NCCL_IB_HCA=={value}", rule=RDMA_VARIABLE)
+        )
     return looks
 
 
@@ -171,10 +171,10 @@ def _address(value: str, context: HostContext, host: str) -> list[Look]:
     kinds = {{at: kind for at, kind, _ in port.gids}.get(index) for port in ports}
     if None in kinds:
         why = "a RoCE port has no address of this number: connections over it fail"
-        return [setting(host, "NCCL_IB_GID_INDEX", value, "error", why, advice)]
+        return [setting(host, "NCCL_IB_GID_INDEX", value, "error", why, advice, rule=RDMA_VARIABLE)]
     if any("v2" not in (kind or "") for kind in kinds):
         why = "that is not a RoCE v2 address: it does not pass routers"
-        return [setting(host, "NCCL_IB_GID_INDEX", value, "warning", why, advice)]
+        return [setting(host, "NCCL_IB_GID_INDEX", value, "warning", why, advice, rule=RDMA_VARIABLE)]
     return []
 
 
@@ -185,7 +185,7 @@ def _visible(value: str, context: HostContext, host: str) -> list[Look]:
         return []
     if parts in ([""], ["-1"], ["NoDevFiles"]):
         why = f"CUDA shows none of the {context.gpus} GPUs"
-        return [setting(host, name, value or "''", "warning", why, f"unset {name}")]
+        return [setting(host, name, value or "''", "warning", why, f"unset {name}", rule=VISIBLE_DEVICES)]
     beyond = [part for part in parts if re.fullmatch(r"-?\d+", part) and not 0 <= int(part) < context.gpus]
     beyond += [
         part for part in parts
@@ -194,10 +194,16 @@ def _visible(value: str, context: HostContext, host: str) -> list[Look]:
     if beyond:
         why = f"there is no GPU {', '.join(beyond)}: CUDA leaves out this and all that follows it"
         right = ",".join(str(index) for index in range(context.gpus))
-        return [setting(host, name, value, "error", why, f"export {name}={right}, or unset it")]
+        return [
+            setting(
+                host, name, value, "error", why, f"export {name}={right}, or unset it", rule=VISIBLE_DEVICES
+            )
+        ]
     if len(set(parts)) < len(parts):
         why = "a GPU is named twice: CUDA then shows none"
-        return [setting(host, name, value, "error", why, f"name each GPU once in {name}")]
+        return [
+            setting(host, name, value, "error", why, f"name each GPU once in {name}", rule=VISIBLE_DEVICES)
+        ]
     return []
 
 
@@ -213,7 +219,7 @@ def _network(set_: Mapping[str, str], context: HostContext, host: str) -> list[L
         why, advice = f"this machine has no RDMA device{end}", "unset NCCL_NET"
     else:
         return []
-    return [setting(host, "NCCL_NET", value, "error", why, advice)]
+    return [setting(host, "NCCL_NET", value, "error", why, advice, rule=CONTRADICTION)]
 
 
 def _level(set_: Mapping[str, str], host: str) -> list[Look]:
@@ -223,7 +229,7 @@ def _level(set_: Mapping[str, str], host: str) -> list[Look]:
         return []
     why = "NCCL_P2P_DISABLE is set too: the level is not even read"
     advice = "unset NCCL_P2P_DISABLE, or unset NCCL_P2P_LEVEL"
-    return [setting(host, "NCCL_P2P_LEVEL", value, "warning", why, advice)]
+    return [setting(host, "NCCL_P2P_LEVEL", value, "warning", why, advice, rule=CONTRADICTION)]
 
 
 def _nothing_left(set_: Mapping[str, str], context: HostContext, host: str) -> list[Look]:
@@ -238,5 +244,5 @@ def _nothing_left(set_: Mapping[str, str], context: HostContext, host: str) -> l
     why = "neither direct access nor shared memory is left: the GPUs of one host talk over the network"
     return [
         Look(host, "environment", "P2P and SHM", "both off", "warning" if context.rdma else "error", why,
-             "unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_SHM_DISABLE")
+             "unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_SHM_DISABLE", rule=CONTRADICTION.id)
     ]  # fmt: skip

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.host_context import HostContext
 from traceops.machine.look import Level, Look
 from traceops.machine.variable import as_number
 
+COSTLY_VARIABLE = Rule(
+    id="TO-D404",
+    title="A variable costs speed or hides errors",
+    fires=(
+        "Fires for each variable whose value is known to cost speed: warning where that is much, info where "
+        "it is little or may be wanted."
+    ),
+    advice="Unset it, unless it is there for a reason.",
+    judged_by=JudgedBy.DOCTOR,
+)
+RULES = (COSTLY_VARIABLE,)
 _SHOWN = 80
 
 
@@ -100,10 +112,12 @@ def costs(set_: Mapping[str, str], context: HostContext, host: str) -> list[Look
         if cost.needs == "gpus" and context.gpus is not None and context.gpus < 2:
             level = "note"
         advice = f"unset {cost.name}" + (", unless it is there for a reason" if level == "note" else "")
-        looks.append(setting(host, cost.name, value, level, cost.why, advice))
+        looks.append(setting(host, cost.name, value, level, cost.why, advice, rule=COSTLY_VARIABLE))
     return looks
 
 
-def setting(host: str, name: str, value: str, level: Level, why: str, advice: str) -> Look:
+def setting(host: str, name: str, value: str, level: Level, why: str, advice: str, *, rule: Rule) -> Look:
     """A Look on a variable whose value may be shown."""
-    return Look(host, "environment", name, value[:_SHOWN], level, why, advice, {"value": value[:_SHOWN]})
+    return Look(
+        host, "environment", name, value[:_SHOWN], level, why, advice, {"value": value[:_SHOWN]}, rule=rule.id
+    )

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.host_context import HostContext
 from traceops.machine.look import Level, Look
 from traceops.machine.variable import SWITCH, Variable, as_number, version_of
@@ -14,6 +15,49 @@ from traceops.machine.variable_names import FAMILIES, OF_NO_CONCERN, READ_BY_NOT
 from traceops.rules.machine_variable_clashes import clashes
 from traceops.rules.machine_variable_costs import costs, setting
 
+UNKNOWN_NAME = Rule(
+    id="TO-D401",
+    title="A variable is set that nothing reads",
+    fires=(
+        "Warning where its name is close to one that NCCL, torch or Gloo reads, or is known to be read by "
+        "none; info for other names of these families."
+    ),
+    advice="Unset it, and set the variable that is meant.",
+    judged_by=JudgedBy.DOCTOR,
+)
+WRONG_VALUE = Rule(
+    id="TO-D402",
+    title="A variable has a value that is not allowed",
+    fires=(
+        "Error where NCCL or torch ends with an error at it, warning where the value is taken for another "
+        "one, info where a number is out of range."
+    ),
+    advice="Unset it, or set it to a value that is allowed.",
+    judged_by=JudgedBy.DOCTOR,
+)
+NOT_READ = Rule(
+    id="TO-D403",
+    title="The installed version does not read a variable",
+    fires=(
+        "Warning where the variable was renamed and the old name is gone; info where the old name still "
+        "works, or the variable is newer than the library."
+    ),
+    advice="Unset it; set the variable that the installed version reads.",
+    judged_by=JudgedBy.DOCTOR,
+)
+NCCL_FILE = Rule(
+    id="TO-D409",
+    title="A file sets variables of NCCL unseen",
+    fires="Info where ~/.nccl.conf, NCCL_CONF_FILE or /etc/nccl.conf sets any.",
+    advice="Leave out of the file what is not wanted, or set the variable in the environment, which wins.",
+    judged_by=JudgedBy.DOCTOR,
+)
+RULES = (
+    UNKNOWN_NAME,
+    WRONG_VALUE,
+    NOT_READ,
+    NCCL_FILE,
+)
 _CLOSE = 0.84  # of difflib: NCCL_P2P_DISABLED is 0.97 like NCCL_P2P_DISABLE, NCCL_FOO_BAR 0.6 like anything
 _ALMOST_A_FAMILY = re.compile(r"(NCLL|NCCCL|NCL|NNCL|NCC|TROCH|TOCH|GLO)_", re.IGNORECASE)
 _WORD_OF_A_LIST = re.compile(r"[^,;:^]+")
@@ -67,7 +111,7 @@ def _of_file(path: str, settings: Mapping[str, str], environ: Mapping[str, str],
         "NCCL reads this file: it sets these though the environment does not show them"
         + (f"; the environment beats its {', '.join(beaten)}" if beaten else ""),
         f"leave out what is not wanted: edit {path}, or set the variable in the environment, which wins",
-        {"set": {name: value for name, value in settings.items() if name in VARIABLES}},
+        {"set": {name: value for name, value in settings.items() if name in VARIABLES}}, rule=NCCL_FILE.id,
     )  # fmt: skip
 
 
@@ -89,12 +133,13 @@ def _of_known(variable: Variable, value: str, context: HostContext, host: str) -
         looks.append(
             setting(
                 host, name, value, "note", f"{library} {version} does not know it: new in {library} {variable.since}",
-                f"unset {name}, or use a newer {library}",
+                f"unset {name}, or use a newer {library}", rule=NOT_READ,
             )
         )  # fmt: skip
     elif installed and variable.until and installed > version_of(variable.until):
         looks.append(
-            setting(host, name, value, "note", f"not read any more after {library} {variable.until}", f"unset {name}")
+            setting(host, name, value, "note", f"not read any more after {library} {variable.until}", f"unset {name}",
+                    rule=NOT_READ)
         )  # fmt: skip
     return looks
 
@@ -113,7 +158,7 @@ def _renamed(name: str, value: str, context: HostContext, host: str) -> Look | N
     advice = (
         f"unset {name}; export {new}={value}" if same else f"unset {name}; see {new}: {VARIABLES[new].does}"
     )
-    return setting(host, name, value, "warning" if gone else "note", why, advice)
+    return setting(host, name, value, "warning" if gone else "note", why, advice, rule=NOT_READ)
 
 
 def _wrong_value(variable: Variable, value: str, context: HostContext, host: str) -> Look | None:
@@ -128,7 +173,7 @@ def _wrong_value(variable: Variable, value: str, context: HostContext, host: str
             host, name, value, "error" if strict else "warning",
             f"{', '.join(unknown)} is none of {', '.join(words)}: NCCL "
             + ("ends with 'invalid usage'" if strict else "leaves it out without a word"),
-            f"unset {name}",
+            f"unset {name}", rule=WRONG_VALUE,
         )  # fmt: skip
     if variable.takes(value):
         return None
@@ -139,14 +184,14 @@ def _wrong_value(variable: Variable, value: str, context: HostContext, host: str
             why = f"not a number: NCCL reads it as 0. It takes {variable.allowed()}"
             if variable.values == SWITCH and value.strip().casefold() in _MEANS_ON:
                 advice = f"export {name}=1"
-            return setting(host, name, value, "warning", why, advice)
-        return setting(host, name, value, "note", f"it takes {variable.allowed()}", advice)
+            return setting(host, name, value, "warning", why, advice, rule=WRONG_VALUE)
+        return setting(host, name, value, "note", f"it takes {variable.allowed()}", advice, rule=WRONG_VALUE)
     near = difflib.get_close_matches(value.upper(), variable.values or (), 1, 0.6)
     if near:
         advice = f"export {name}={near[0]}"
     # torch refuses to start at such a value, NCCL goes on as if nothing were set
     level: Level = "error" if name.startswith("TORCH_") else "warning"
-    return setting(host, name, value, level, f"it takes {variable.allowed()}", advice)
+    return setting(host, name, value, level, f"it takes {variable.allowed()}", advice, rule=WRONG_VALUE)
 
 
 def _unknown_words(value: str, words: Sequence[str]) -> list[str]:
@@ -162,12 +207,13 @@ def _of_unknown(name: str, set_: Mapping[str, str], host: str) -> list[Look]:
         new, since = RENAMED[name]
         return [
             Look(host, "environment", name, "set", "note", f"an old name: {new} since {since}",
-                 f"unset {name}; export {new}={_quoted(set_[name], new)}")
+                 f"unset {name}; export {new}={_quoted(set_[name], new)}", rule=NOT_READ.id)
         ]  # fmt: skip
     if name in READ_BY_NOTHING:
         return [
             Look(host, "environment", name, "set, read by nothing", "warning",
-                 "neither NCCL nor torch knows this name", f"unset {name}; {READ_BY_NOTHING[name]}")
+                 "neither NCCL nor torch knows this name", f"unset {name}; {READ_BY_NOTHING[name]}",
+                 rule=UNKNOWN_NAME.id)
         ]  # fmt: skip
     family = name.upper().startswith(FAMILIES)
     if not family and not _ALMOST_A_FAMILY.match(name):
@@ -180,14 +226,14 @@ def _of_unknown(name: str, set_: Mapping[str, str], host: str) -> list[Look]:
                 f"there is no such variable; is {right} meant? ({VARIABLES[right].does})",
                 f"unset {name}"
                 + ("" if right in set_ else f"; if {right} is meant: export {right}={_quoted(set_[name], right)}"),
-                {"right": right},
+                {"right": right}, rule=UNKNOWN_NAME.id,
             )
         ]  # fmt: skip
     if not family:
         return []
     return [
         Look(host, "environment", name, "set", "note", "neither NCCL, torch nor Gloo is known to read it",
-             f"if it is meant for a plugin, leave it; else unset {name}")
+             f"if it is meant for a plugin, leave it; else unset {name}", rule=UNKNOWN_NAME.id)
     ]  # fmt: skip
 
 

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import re
 
+from traceops.core.rule import JudgedBy, Rule
 from traceops.machine.look import Level, Look
 from traceops.machine.xids import Xid, parse_xids
 
+XID = Rule(
+    id="TO-D002",
+    title="The NVIDIA driver logged an error of a GPU (Xid)",
+    fires=(
+        "Fires for each kind of Xid in the kernel's log since boot: error where the GPU or its memory is "
+        "broken, warning where it needs a reset, info where a program is the likely cause."
+    ),
+    advice=(
+        "Reset the GPU or reboot the host; have a GPU replaced that shows memory errors again. See "
+        "docs.nvidia.com/deploy/xid-errors."
+    ),
+    judged_by=JudgedBy.DOCTOR,
+)
+RULES = (XID,)
 _REPLACE = (
     "take this GPU out of the job; if a reset (sudo nvidia-smi -r) or reboot does not help, have it replaced"
 )
@@ -53,11 +68,11 @@ def look_at_xids(log: str | None, problem: str | None, labels: dict[str, str], h
     if log is None or problem:
         return (
             Look(host, "GPU", "Xid errors", "not known", "not_evaluated", f"the kernel's log cannot be read: {problem}",
-                 "sudo dmesg | grep -i xid"),
+                 "sudo dmesg | grep -i xid", rule=XID.id),
         )  # fmt: skip
     xids = parse_xids(log)
     if not xids:
-        return (Look(host, "GPU", "Xid errors", "none since boot"),)
+        return (Look(host, "GPU", "Xid errors", "none since boot", rule=XID.id),)
     return tuple(_look(xid, labels, host) for xid in xids)
 
 
@@ -75,5 +90,5 @@ def _look(xid: Xid, labels: dict[str, str], host: str) -> Look:
     return Look(
         host, "GPU", f"Xid {xid.code}", f"{where}: {meaning}{times}", level, f"the kernel's log says: {xid.text}"
         if xid.text else "the kernel's log says so", advice,
-        {"xid": xid.code, "count": xid.count, "bus_id": xid.bus_id, "text": xid.text},
+        {"xid": xid.code, "count": xid.count, "bus_id": xid.bus_id, "text": xid.text}, rule=XID.id,
     )  # fmt: skip

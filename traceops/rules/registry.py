@@ -11,6 +11,7 @@ from traceops.rules import (
     fabric,
     hangs,
     idle,
+    machine,
     memory,
     overlap,
     regression,
@@ -41,6 +42,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-C", "bandwidth", bandwidth.RULES, bandwidth.judge),
     Family("TO-P", "topology", fabric.RULES, fabric.judge),
     Family("TO-H", "hangs", hangs.RULES, hangs.judge),
+    Family("TO-D", "the machine", machine.RULES),
     Family("TO-M", "memory", memory.RULES),
     Family("TO-R", "regressions", regression.RULES),
 )

@@ -28,6 +28,7 @@ from traceops.compare.model import (
 )
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.core.tool import Tool
+from traceops.doctor.document import DoctorDocument
 
 FOLDER = Path(__file__).parent
 
@@ -42,16 +43,23 @@ class Document:
     closed: tuple[Any, ...] = ()
 
 
+_KEYS = "Keys may be added within a schema version; none is removed or changes its meaning."
 DOCUMENTS: dict[str, Document] = {
     "compare": Document(
         Comparison,
         "traceops compare.json",
-        "What `traceops compare` found. Null means not known, never zero. Keys may be added within a schema version; "
-        "none is removed or changes its meaning.",
+        f"What `traceops compare` found. Null means not known, never zero. {_KEYS}",
         closed=(
             Comparison, Tool, Side, CaptureInfo, Samples, MetricChange, Waiver, Change, Explanation, OutlierStep,
             StepPoint, Finding, Evidence, Check,
         ),
+    ),
+    "doctor": Document(
+        DoctorDocument,
+        "traceops doctor.json",
+        "What `traceops doctor` found, and the settings that `traceops run --settings` takes. Null means not known, "
+        f"never zero. {_KEYS}",
+        closed=(DoctorDocument, Tool, Finding, Evidence, Check),
     ),
 }  # fmt: skip
 

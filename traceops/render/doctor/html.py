@@ -7,6 +7,7 @@ from typing import Any
 
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import message_text, rate_text
+from traceops.doctor.judge_tests import trial_text
 from traceops.doctor.model import BAD, Checkup
 from traceops.doctor.settings import shell_lines
 from traceops.fabric.alike import alike_machines
@@ -27,8 +28,8 @@ from traceops.render.doctor.text import (
     heading,
     largest,
     looks_not_ok,
+    other_findings,
     read_text,
-    trial_text,
     with_text,
 )
 from traceops.render.report import detail_tables
@@ -70,7 +71,7 @@ def _content(checkup: Checkup) -> dict[str, Any]:
         "facts": _facts(checkup),
         "wrong": [f"{trial_text(trial, checkup.hosts)}." for trial in broken_trials(checkup)],
         "looks": [look for look in looks_not_ok(checkup) if look.level in ("warning", "error")],
-        "findings": [(finding, detail_tables.evidence_table(finding)) for finding in checkup.findings],
+        "findings": [(finding, detail_tables.evidence_table(finding)) for finding in other_findings(checkup)],
         "export": [] if settings is None else shell_lines(settings.change.set, settings.change.unset),
         "change": "" if settings is None else change_text(settings.change),
         "before": "" if settings is None or settings.before_gbs is None else rate_text(settings.before_gbs),
@@ -118,7 +119,7 @@ def _faults(checkup: Checkup, machine: Machine) -> dict[str, str]:
     if checkup.backend != "nccl":
         return {}
     return {
-        f"GPU{gpu}": "fails alone" if look.what.endswith("alone") else "fails with others"
+        f"GPU{gpu}": "fails alone" if look.facts.get("alone") else "fails with others"
         for look in checkup.looks
         if look.area == "tests" and look.level == "error"
         if len(checkup.machines) == 1 or same_host(look.host, machine.host)

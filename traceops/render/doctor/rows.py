@@ -14,7 +14,7 @@ from traceops.render.report.csv import csv_text, findings_csv
 from traceops.render.topology.shape import SLOW_PAIR
 
 DOCTOR_CSV_FILES = ("looks.csv", "trials.csv", "bandwidth.csv", "findings.csv")
-_LOOK_COLUMNS = ("host", "area", "what", "found", "level", "why", "advice")
+_LOOK_COLUMNS = ("host", "area", "what", "found", "level", "why", "advice", "rule")
 _TRIAL_COLUMNS = (
     "name", "outcome", "gpus", "seconds", "deadline_s", "set", "unset", "transports", "message", "said",
     "hosts",

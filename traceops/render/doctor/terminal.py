@@ -25,6 +25,7 @@ from traceops.render.doctor.text import (
     machine_lines,
     measured_devices,
     nccl_warnings,
+    other_findings,
     read_text,
     trial_devices,
     with_text,
@@ -52,8 +53,9 @@ def print_doctor(
     """The verdict first, then the rest; verbose: also what is all right. `written`: the files, the page first."""
     console = PlainConsole(file=file, highlight=False)
     console.width = min(max(console.width if console.is_terminal else _WIDTHS[1], _WIDTHS[0]), _WIDTHS[1])
-    for line in machine_lines(checkup.machines)[: 2 * _MOST_HOSTS]:
-        say(console, line, "bold" if not line.endswith(".") else "", hanging=2)
+    for what, joined in machine_lines(checkup.machines)[:_MOST_HOSTS]:
+        say(console, what, "bold", hanging=2)
+        say(console, joined, hanging=2)
     if checkup.log is not None and not checkup.trials:
         say(console, log_text(checkup.log), hanging=2)
     verdict = doctor_verdict(checkup)
@@ -65,7 +67,7 @@ def print_doctor(
         warned = [one for one in nccl_warnings(checkup.log) if (one.path, one.line) not in quoted]
         for quote in warned[:_MOST_WARNINGS]:
             say(console, f"{PurePath(quote.path).name}:{quote.line}: {quote.text}", "dim", hanging=4)
-    for finding in checkup.findings:
+    for finding in other_findings(checkup):
         style = STYLE[finding.severity]
         text = f"{MARK[finding.severity]} {finding.rule} {finding.title}. {finding.message}"
         say(console, text, style, hanging=2)
@@ -106,7 +108,10 @@ def _looks(console: PlainConsole, checkup: Checkup, verbose: bool) -> None:
         )
         level = _STATE.get(look.level, look.level)
         mark = MARK.get(level, "·")
-        text = f"{mark} {look.area}, {look.what}{where}: {look.found}{'; ' + look.why if look.why else ''}"
+        rule = f"{look.rule} " if look.rule and look.level != "ok" else ""
+        text = (
+            f"{mark} {rule}{look.area}, {look.what}{where}: {look.found}{'; ' + look.why if look.why else ''}"
+        )
         say(console, text, STYLE.get(level, level), hanging=2)
         if look.advice:
             say(console, f"    → {look.advice}", hanging=6)

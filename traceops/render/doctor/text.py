@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import get_args
 
+from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import message_text, rate_text
+from traceops.doctor.judge_tests import trial_text
 from traceops.doctor.model import BAD, Change, Checkup, Remedy, Trial
 from traceops.fabric.alike import alike_connections, alike_machines
 from traceops.fabric.model import Machine, Measured, Quote
@@ -20,10 +22,12 @@ from traceops.render.report.fabric_html import nccl_sentence
 from traceops.render.report.verdict import Verdict
 from traceops.render.topology.figure import count, description
 from traceops.render.topology.shape import shape_of
+from traceops.rules.machine import RULES, wrong_looks
 
 _WORST_FIRST: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "not_evaluated": 3, "ok": 4}
 if set(_WORST_FIRST) != set(get_args(Level)):
     raise RuntimeError("report/doctor_text.py and the doctor disagree on the levels")
+_OF_THE_MACHINE = {rule.id for rule in RULES}
 _MOST_NAMES = 6
 _NUMBERED = re.compile(r"\w*\d[\w.:-]*")  # numbers, addresses, hosts, names of files
 
@@ -48,7 +52,7 @@ def doctor_verdict(checkup: Checkup) -> Verdict:
         )
     if checkup.settings is not None:
         return _with_settings(checkup, checkup.settings)
-    findings = [found for found in checkup.findings if found.severity != "info"]
+    findings = [found for found in other_findings(checkup) if found.severity != "info"]
     broken = broken_trials(checkup)
     looks = [look for look in looks_not_ok(checkup) if look.level in ("error", "warning")]
     if not findings and not broken and not looks:
@@ -87,30 +91,17 @@ def looks_not_ok(checkup: Checkup) -> list[Look]:
 
     Of a variable whose cost was measured, what is usually said of it is left out.
     """
-    measured = {
-        name for look in checkup.looks for name in look.facts.get("variables", ()) if look.level != "ok"
-    }
-    found = [
-        look
-        for look in checkup.looks
-        if look.level != "ok" and not (look.area == "environment" and look.what in measured)
-    ]
-    return sorted(found, key=lambda look: _WORST_FIRST[look.level])
+    return sorted(wrong_looks(checkup.looks), key=lambda look: _WORST_FIRST[look.level])
+
+
+def other_findings(checkup: Checkup) -> list[Finding]:
+    """Findings that no look and no test shows already."""
+    return [found for found in checkup.findings if found.rule not in _OF_THE_MACHINE]
 
 
 def broken_trials(checkup: Checkup) -> list[Trial]:
     """Trials with the environment as it is that came out wrong, failed or hung."""
     return [trial for trial in checkup.trials if trial.as_it_is and trial.outcome in BAD]
-
-
-def trial_text(trial: Trial, hosts: Sequence[str] = ()) -> str:
-    """'all_reduce hung after 30 s: rank 1 never came to it'; of several hosts with the one that it ran on."""
-    how = {"wrong": "gave wrong results", "failed": "failed", "hung": "hung"}.get(
-        trial.outcome, trial.outcome
-    )
-    after = f" after {trial.seconds:.0f} s" if trial.outcome == "hung" else ""
-    on = f" on {trial.hosts[0]}" if len(trial.hosts) == 1 < len(hosts) else ""
-    return f"{trial.name} {how}{on}{after}" + (f": {trial.message.rstrip('.')}" if trial.message else "")
 
 
 def look_text(look: Look) -> str:
@@ -119,15 +110,16 @@ def look_text(look: Look) -> str:
     return f"{look.what}: {look.found}{why}"
 
 
-def machine_lines(machines: Sequence[Machine]) -> list[str]:
-    """Two lines for each make of machine: what it is, and what joins its GPUs."""
+def machine_lines(machines: Sequence[Machine]) -> list[tuple[str, str]]:
+    """For each make of machine what it is, and what joins its GPUs."""
     lines = []
     for machine, alike in alike_machines(machines):
         names = sorted({gpu.name for gpu in machine.gpus if gpu.name})
         source = ", ".join(PurePath(source).name for source in machine.sources[:2])
         hosts = f"{machine.host or source or 'this machine'}{f' and {len(alike)} more' if alike else ''}"
         gpus = f"{len(machine.gpus)} × {', '.join(names)}" if names else count(machine.gpus, "GPU")
-        lines += [f"{hosts}: {gpus if machine.gpus else 'no GPU'}", description(machine, shape_of(machine))]
+        what = f"{hosts}: {gpus if machine.gpus else 'no GPU'}"
+        lines.append((what, description(machine, shape_of(machine))))
     return lines
 
 
@@ -276,7 +268,7 @@ def _healthy(checkup: Checkup) -> Verdict:
         if warned:
             more = f" (and {len(warned) - 1} more)" if len(warned) > 1 else ""
             said = warning_text(warned[0]).rstrip(".")
-            unexplained = "" if checkup.findings else "No rule says what is wrong, but "
+            unexplained = "" if other_findings(checkup) else "No rule says what is wrong, but "
             return Verdict("info", f"{unexplained}NCCL itself warned: {said}{more}.")
         return Verdict("info", "Nothing wrong was seen, but communication was not tested.")
     on = "" if checkup.backend == "nccl" else f" on {checkup.backend}, without GPUs"

@@ -1,0 +1,127 @@
+"""What doctor.json holds: the document's type, from which its schema is made, and the way from a checkup and back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from traceops.core.file_problem import FileProblem, file_problems
+from traceops.core.findings import Check, Finding
+from traceops.core.tool import Tool
+from traceops.doctor.model import Change, Checkup, Remedy, Trial
+from traceops.fabric.json_types import MachineJson, NcclJson, ReferenceJson
+from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
+from traceops.fabric.to_json import machine_json, nccl_json, reference_json
+from traceops.machine.look import Look
+
+SCHEMA_VERSION: Literal[1] = 1
+
+
+class RemedyJson(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that was tried and worked."""
+
+    set: dict[str, str] = {}
+    unset: tuple[str, ...] = ()
+    does: str = ""
+    costs: str = ""
+    busbw_gbs: Annotated[float | None, Meta(description="Of the largest all-reduce with it.")] = None
+    before_gbs: Annotated[float | None, Meta(description="Without it; null where nothing worked.")] = None
+
+
+class DoctorDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a checkup found."""
+
+    schema_version: Literal[1, 2] = SCHEMA_VERSION
+    tool: Tool = Tool()
+    hosts: tuple[str, ...]
+    backend: str
+    started_at: Annotated[float | None, Meta(description="Unix time, s.")]
+    seconds: float | None
+    machines: tuple[MachineJson, ...]
+    looks: tuple[Look, ...]
+    trials: tuple[Trial, ...]
+    measured: tuple[Measured, ...]
+    remedies: Annotated[tuple[RemedyJson, ...], Meta(description="Changes that were tried and worked.")]
+    settings: Annotated[
+        RemedyJson | None, Meta(description="The change to use; null where none is needed or none worked.")
+    ]
+    fallback: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(
+            description="Ranks that one GPU stands in for by gradient accumulation, where no setting lets several "
+            "work together."
+        ),
+    ]
+    findings: tuple[Finding, ...]
+    checks: tuple[Check, ...]
+    references: tuple[ReferenceJson, ...] = ()
+    nccl: NcclJson | None = None
+    problems: tuple[FileProblem, ...] = ()
+
+
+def document_of(checkup: Checkup) -> DoctorDocument:
+    """The checkup as doctor.json holds it."""
+    return DoctorDocument(
+        hosts=checkup.hosts,
+        backend=checkup.backend,
+        started_at=checkup.started_at,
+        seconds=checkup.seconds,
+        machines=tuple(map(machine_json, checkup.machines)),
+        looks=checkup.looks,
+        trials=checkup.trials,
+        measured=checkup.measured,
+        remedies=tuple(map(_remedy_json, checkup.remedies)),
+        settings=None if checkup.settings is None else _remedy_json(checkup.settings),
+        fallback=checkup.fallback,
+        findings=checkup.findings,
+        checks=checkup.checks,
+        references=tuple(map(reference_json, checkup.references)),
+        nccl=None if checkup.log is None else nccl_json(checkup.log),
+        problems=file_problems(checkup.problems),
+    )
+
+
+def checkup_of(document: DoctorDocument) -> Checkup:
+    """The checkup that a document was made of, without NCCL's log and the serial numbers of GPUs."""
+    return Checkup(
+        hosts=document.hosts,
+        backend=document.backend,
+        started_at=document.started_at or 0.0,
+        seconds=document.seconds or 0.0,
+        machines=tuple(map(_machine, document.machines)),
+        looks=document.looks,
+        trials=document.trials,
+        findings=document.findings,
+        checks=document.checks,
+        measured=document.measured,
+        remedies=tuple(map(_remedy, document.remedies)),
+        settings=None if document.settings is None else _remedy(document.settings),
+        fallback=document.fallback,
+        references=tuple(Reference(**msgspec.structs.asdict(one)) for one in document.references),
+        problems=tuple((one.file, one.problem) for one in document.problems),
+    )
+
+
+def _remedy_json(remedy: Remedy) -> RemedyJson:
+    change = remedy.change
+    return RemedyJson(
+        set=change.set,
+        unset=change.unset,
+        does=change.does,
+        costs=change.costs,
+        busbw_gbs=remedy.after_gbs,
+        before_gbs=remedy.before_gbs,
+    )
+
+
+def _remedy(found: RemedyJson) -> Remedy:
+    change = Change(found.set, found.unset, found.does, found.costs)
+    return Remedy(change, found.busbw_gbs, found.before_gbs)
+
+
+def _machine(found: MachineJson) -> Machine:
+    gpus = tuple(Gpu(**msgspec.structs.asdict(gpu)) for gpu in found.gpus)
+    paths = {one.devices: Path(one.kind, one.count, one.gbs) for one in found.paths}
+    return Machine(found.host, gpus, found.nics, paths, found.sources)

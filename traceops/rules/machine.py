@@ -1,0 +1,146 @@
+"""TO-D001 to TO-D607: what is wrong with a machine, as findings and checks made of what was looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traceops.core.findings import Evidence, Finding, Severity
+from traceops.core.rule import Rule, Verdict
+from traceops.machine.look import Level, Look
+from traceops.rules import (
+    machine_cpus,
+    machine_efa,
+    machine_gpu_health,
+    machine_gpus,
+    machine_interface_variables,
+    machine_interfaces,
+    machine_limits,
+    machine_nvlink,
+    machine_pcie,
+    machine_platform,
+    machine_rdma,
+    machine_software,
+    machine_tests,
+    machine_variable_clashes,
+    machine_variable_costs,
+    machine_variables,
+    machine_xids,
+)
+
+_VARIABLES = (
+    *machine_variables.RULES,
+    *machine_variable_costs.RULES,
+    *machine_interface_variables.RULES,
+    *machine_variable_clashes.RULES,
+)
+
+# Area of the looks that tell of it -> its rules.
+AREAS: tuple[tuple[str, tuple[Rule, ...]], ...] = (
+    ("GPU", (*machine_gpus.RULES, *machine_gpu_health.RULES, *machine_xids.RULES)),
+    ("NVLink", machine_nvlink.RULES),
+    ("PCIe", (*machine_pcie.RULES, machine_platform.IOMMU_ACS)),
+    (
+        "network",
+        (
+            *machine_interfaces.RULES,
+            *machine_rdma.RULES,
+            *machine_efa.RULES,
+            machine_platform.GPUDIRECT,
+        ),
+    ),
+    ("memory", (machine_limits.SHARED_MEMORY,)),
+    ("limits", machine_limits.RULES),
+    ("NUMA", machine_cpus.RULES),
+    ("container", (machine_platform.CONTAINER_GPUS,)),
+    ("environment", _VARIABLES),
+    ("driver", (machine_platform.DRIVER,)),
+    ("software", machine_software.RULES),
+    ("tests", machine_tests.RULES),
+)
+RULES: tuple[Rule, ...] = tuple(
+    sorted((rule for _, rules in AREAS for rule in rules), key=lambda rule: rule.id)
+)
+_BY_ID = {rule.id: rule for rule in RULES}
+_SEVERITIES: dict[Level, Severity] = {"note": "info", "warning": "warning", "error": "error"}
+_NOT_LOOKED_AT = "this machine was not looked at"
+_MOST_HOSTS = 8
+
+
+def wrong_looks(looks: Sequence[Look]) -> list[Look]:
+    """Looks that are not all right, also those that could not be made.
+
+    Of a variable whose cost was measured, what is usually said of it is left out.
+    """
+    measured = {name for look in looks if look.level != "ok" for name in look.facts.get("variables", ())}
+    return [
+        look
+        for look in looks
+        if look.level != "ok" and not (look.area == "environment" and look.what in measured)
+    ]
+
+
+def judge_looks(looks: Sequence[Look], hosts: Sequence[str], tested: bool) -> list[Verdict]:
+    """A verdict for each rule of a machine. hosts: all that were looked at; tested: communication was, too."""
+    findings: dict[str, list[Finding]] = {}
+    for same in _same_on_all_hosts(wrong_looks(looks)):
+        if (rule := _BY_ID.get(same[0].rule)) is not None and same[0].level in _SEVERITIES:
+            findings.setdefault(rule.id, []).append(_finding(rule, same, hosts))
+    return [
+        rule.verdict(*findings[rule.id])
+        if rule.id in findings
+        else _without_findings(rule, area, looks, tested)
+        for area, rules in AREAS
+        for rule in rules
+        if rule is not machine_tests.TEST_FAILED
+    ]
+
+
+def _same_on_all_hosts(looks: Sequence[Look]) -> list[list[Look]]:
+    """Looks that say the same of several hosts together."""
+    merged: dict[tuple[str, ...], list[Look]] = {}
+    for look in looks:
+        key = (look.area, look.what, look.found, look.level, look.why, look.advice, look.rule)
+        merged.setdefault(key, []).append(look)
+    return list(merged.values())
+
+
+def _finding(rule: Rule, same: Sequence[Look], hosts: Sequence[str]) -> Finding:
+    look = same[0]
+    on = list(dict.fromkeys(one.host for one in same))
+    where = f" on {_listed(on)}" if len(hosts) > 1 and len(on) < len(hosts) else ""
+    why = f"; {look.why.rstrip('.')}" if look.why else ""
+    numbers = [
+        Evidence(name.replace("_", " "), value)
+        for name, value in look.facts.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]
+    return Finding(
+        rule.id,
+        _SEVERITIES[look.level],
+        "high",
+        rule.title,
+        f"{look.what}{where}: {look.found}{why}.",
+        (Evidence(look.what, look.found), *numbers),
+        advice=look.advice or rule.advice,
+    )
+
+
+def _listed(hosts: Sequence[str]) -> str:
+    more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
+    return ", ".join(hosts[:_MOST_HOSTS]) + more
+
+
+def _without_findings(rule: Rule, area: str, looks: Sequence[Look], tested: bool) -> Verdict:
+    """Clear where the rule, or at least its area, was judged on some host."""
+    own = [look for look in looks if look.rule == rule.id]
+    ran = tested and area == machine_tests.AREA
+    told = own or [look for look in looks if look.area == area and not ran]
+    fine = [look for look in told if look.level != "not_evaluated"]
+    if fine:
+        return rule.clear(fine[0].found if own else "")
+    if told:
+        return rule.not_evaluated(told[0].why)
+    if ran:
+        return rule.clear("")
+    unseen = next((look.why for look in looks if look.level == "not_evaluated" and look.area == "GPU"), "")
+    return rule.not_evaluated(unseen or _NOT_LOOKED_AT)
