@@ -227,7 +227,9 @@ def test_the_page_has_the_lines_to_paste() -> None:
 
 
 def test_the_figure_marks_a_gpu_that_fails_by_itself() -> None:
-    bad = Look("vm", "tests", "GPU 2 alone", "does not work either", "error", facts={"gpus": [2]})
+    bad = Look(
+        "vm", "tests", "GPU 2 alone", "does not work either", "error", facts={"gpus": [2], "alone": True}
+    )
     shown = page(replace(healthy(), looks=(*healthy().looks, bad))).text()
     assert "fails alone" in shown.partition("GPU2")[2].partition("GPU3")[0]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from traceops.core.rank_text import ranks_text
 from traceops.core.units import message_text, rate_text
 from traceops.doctor.judge_tests import trial_text
 from traceops.doctor.model import BAD, Checkup
@@ -16,32 +15,55 @@ from traceops.fabric.host_names import same_host
 from traceops.fabric.model import Machine
 from traceops.fabric.talks import talks
 from traceops.render import page
-from traceops.render.cells import Cell, number
+from traceops.render.cells import Cell
 from traceops.render.doctor import tables as doctor_tables
 from traceops.render.doctor.figures import sweep_figure
 from traceops.render.doctor.rows import measured_with, pair_matrices
 from traceops.render.doctor.text import (
     broken_trials,
-    change_text,
     doctor_verdict,
     fallback_lines,
     heading,
     largest,
+    look_finding,
     looks_not_ok,
     other_findings,
     read_text,
     with_text,
 )
-from traceops.render.report import detail_tables
+from traceops.render.document import (
+    Block,
+    Chart,
+    Code,
+    Document,
+    Drawing,
+    Facts,
+    Heading,
+    Section,
+    Span,
+    TableBlock,
+    bold,
+    code,
+    not_used,
+    soft,
+    spans,
+    text,
+)
+from traceops.render.finding_blocks import checks_block, finding_block
 from traceops.render.report.fabric_html import connections_table, nccl_sentence
-from traceops.render.report.terms import COLUMNS
 from traceops.render.topology.figure import Figure, topology_figure
 from traceops.render.topology.shape import tried_ways, ways_on
-from traceops.rules.registry import RULES
+from traceops.render.writers.html import write_html
 
 _MOST_FIGURES = 8  # of machines
 _MOST_MATRIX = 32  # devices
-_STYLES = ("summary.css", "topology.css", "doctor.css")
+_MOST_PROBLEMS = 200
+_MOST_TITLE = 80
+_COLOURS = (
+    "Green: GPUs and NVLink. Blue: network devices. Amber: between NUMA nodes. Red: something is wrong there."
+)
+_LATENCY = "Small messages are bound by latency: the curve should rise and level off at what the links give."
+_SWEEP = "Lines: bus bandwidth in GB/s over bytes of a message, one for each operation; bandwidth.csv has the numbers"
 
 
 def render_doctor_html(checkup: Checkup, *, plotlyjs: str = "inline") -> bytes:
@@ -50,52 +72,134 @@ def render_doctor_html(checkup: Checkup, *, plotlyjs: str = "inline") -> bytes:
     Without a sweep there is no chart, and the page has no script. Everything that came from the machine is escaped.
     Raises ValueError for another `plotlyjs`.
     """
+    return write_html(describe(checkup), plotlyjs=plotlyjs)
+
+
+def describe(checkup: Checkup) -> Document:
+    """A checkup as a document."""
+    title, read = heading(checkup), read_text(checkup)
+    sections = [
+        Section("settings", "What to set", _settings(checkup)),
+        Section("wrong", "What is wrong", _wrong(checkup)),
+        Section("machine", "Machine", _machine(checkup)),
+        Section("bandwidth", "Bandwidth", _bandwidth(checkup)),
+        Section("trials", "Tests", _trials(checkup)),
+        Section("looks", "Looks", _looks(checkup)),
+        Section(
+            "checks", "Checks", (checks_block(checkup.checks, "What each rule says about this machine"),)
+        ),
+    ]
+    return Document(
+        title=f"{title if len(title) <= _MOST_TITLE else title[: _MOST_TITLE - 3] + '...'}: doctor",
+        heading=spans(title),
+        command="traceops doctor",
+        verdict=doctor_verdict(checkup),
+        intro=(*([soft(read)] if read else []), Facts(tuple(_facts(checkup)))),
+        sections=tuple(section for section in sections if section.blocks),
+        footer="the same is in doctor.json, looks.csv, trials.csv, bandwidth.csv and findings.csv beside this page",
+        styles=("summary.css", "topology.css", "doctor.css"),
+    )
+
+
+def _settings(checkup: Checkup) -> tuple[Block, ...]:
+    """The change to use with its lines for a shell, and what to do where none helps."""
+    blocks: list[Block] = []
+    settings, fallback = checkup.settings, fallback_lines(checkup)
+    lines = () if settings is None else shell_lines(settings.change.set, settings.change.unset)
+    if settings is not None and lines:
+        blocks += [text(settings.change.does)] if settings.change.does else []
+        blocks += [text(bold("It costs:"), f" {settings.change.costs}")] if settings.change.costs else []
+        if settings.after_gbs is not None:
+            after = f"{rate_text(settings.after_gbs)} GB/s"
+            blocks.append(
+                text("All-reduce: ", bold(after), " with it; before, it did not work.")
+                if settings.before_gbs is None
+                else text(
+                    f"All-reduce: {rate_text(settings.before_gbs)} GB/s before, ", bold(after), " with it."
+                )
+            )
+        same = () if fallback else (" ", code("traceops run --settings doctor.json"), " does the same.")
+        blocks += [soft("A click selects the whole block.", *same), Code(lines, "Lines for a shell")]
+    if fallback:
+        said, command = fallback
+        blocks += [text(said), Code((command,), "Command")]
+    return tuple(blocks)
+
+
+def _wrong(checkup: Checkup) -> tuple[Block, ...]:
+    """Tests, looks and findings that say what is wrong, each once."""
+    several = len(checkup.hosts) > 1
+    blocks: list[Block] = [
+        text(f"{trial_text(trial, checkup.hosts)}.", look="fired-line") for trial in broken_trials(checkup)
+    ]
+    blocks += [
+        finding_block(look_finding(look, look.level, several))
+        for look in looks_not_ok(checkup)
+        if look.level == "warning" or look.level == "error"
+    ]
+    blocks += map(finding_block, other_findings(checkup))
+    if blocks:
+        return tuple(blocks)
+    counts = Counter(check.status for check in checkup.checks)
+    said = f"Nothing. {counts['clear']} rules are clear and {counts['not_evaluated']} were not evaluated; "
+    return (text(said, Span("Checks", href="#checks"), " says why."),)
+
+
+def _machine(checkup: Checkup) -> tuple[Block, ...]:
+    """A figure for each make of machine, and what NCCL's log says."""
+    figures, blocks = _figures(checkup), list[Block]()
+    if figures:
+        measured = " Bandwidth is as measured here, on links one way." if _bandwidth(checkup) else ""
+        blocks.append(soft(f"{_COLOURS}{measured}"))
+        blocks += [
+            Drawing("topology", (figure, f"machine-{number}")) for number, figure in enumerate(figures, 1)
+        ]
+        if more := max(len(alike_machines(checkup.machines)) - _MOST_FIGURES, 0):
+            blocks.append(soft(f"{more} more makes of machine are in doctor.json."))
+    else:
+        blocks.append(text("Nothing is known of its devices."))
+    if checkup.log is not None:
+        if said := nccl_sentence(checkup.log):
+            blocks += [Heading("NCCL"), text(said)]
+        if connections := connections_table(checkup.log):
+            blocks.append(TableBlock(connections))
+    return tuple(blocks)
+
+
+def _bandwidth(checkup: Checkup) -> tuple[Block, ...]:
+    """The largest message of each operation, the sweep, and the matrices of pairs."""
+    table = doctor_tables.bandwidth_table(checkup)
+    matrices = [matrix for matrix in pair_matrices(checkup) if 1 < len(matrix.gpus) <= _MOST_MATRIX]
+    blocks: list[Block] = [] if table is None else [TableBlock(table, "narrow")]
     figure = sweep_figure(checkup.measured, checkup.references)
-    content = {**_content(checkup), "dashed": figure is not None and _has_dashes(figure)}
-    if figure is not None:
-        return page.chart_page("doctor.html.j2", _STYLES, {"sweep": figure}, plotlyjs, content)
-    return page.plain_page("doctor.html.j2", _STYLES, content)
+    if figure is not None and (blocks or matrices):
+        dashed = " Dashed: measured before." if _has_dashes(figure) else ""
+        blocks += [Heading("Over message size"), soft(f"{_LATENCY}{dashed}"), Chart("sweep", _SWEEP, figure)]
+    for matrix in matrices:
+        blocks += [
+            Heading("Between every two GPUs"),
+            TableBlock(doctor_tables.matrix_table(matrix), "narrow matrix"),
+        ]
+    return tuple(blocks)
 
 
 def _has_dashes(figure: dict[str, Any]) -> bool:
     return any(trace["line"]["dash"] == "dash" for trace in figure["data"])
 
 
-def _content(checkup: Checkup) -> dict[str, Any]:
-    settings = checkup.settings
-    return {
-        "checkup": checkup,
-        "heading": heading(checkup),
-        "verdict": doctor_verdict(checkup),
-        "read": read_text(checkup),
-        "facts": _facts(checkup),
-        "wrong": [f"{trial_text(trial, checkup.hosts)}." for trial in broken_trials(checkup)],
-        "looks": [look for look in looks_not_ok(checkup) if look.level in ("warning", "error")],
-        "findings": [(finding, detail_tables.evidence_table(finding)) for finding in other_findings(checkup)],
-        "export": [] if settings is None else shell_lines(settings.change.set, settings.change.unset),
-        "change": "" if settings is None else change_text(settings.change),
-        "before": "" if settings is None or settings.before_gbs is None else rate_text(settings.before_gbs),
-        "after": "" if settings is None or settings.after_gbs is None else rate_text(settings.after_gbs),
-        "fallback": fallback_lines(checkup),
-        "figures": _figures(checkup),
-        "nccl": "" if checkup.log is None else nccl_sentence(checkup.log),
-        "connections": None if checkup.log is None else connections_table(checkup.log),
-        "more_machines": max(len(alike_machines(checkup.machines)) - _MOST_FIGURES, 0),
-        "matrices": [
-            doctor_tables.matrix_table(matrix)
-            for matrix in pair_matrices(checkup)
-            if 1 < len(matrix.gpus) <= _MOST_MATRIX
-        ],
-        "looks_table": doctor_tables.looks_table(checkup),
-        "trials_table": doctor_tables.trials_table(checkup),
-        "attempts_table": doctor_tables.attempts_table(checkup),
-        "bandwidth_table": doctor_tables.bandwidth_table(checkup),
-        "checks": Counter(check.status for check in checkup.checks),
-        "rule_titles": {rule.id: rule.title for rule in RULES},
-        "definitions": COLUMNS,
-        "number": number,
-        "ranks_text": ranks_text,
-    }
+def _trials(checkup: Checkup) -> tuple[Block, ...]:
+    tables = (doctor_tables.attempts_table(checkup), doctor_tables.trials_table(checkup))
+    blocks = tuple(TableBlock(table) for table in tables if table is not None and table.rows)
+    return blocks if checkup.trials else (*blocks, text("Nothing was tested."))
+
+
+def _looks(checkup: Checkup) -> tuple[Block, ...]:
+    table = doctor_tables.looks_table(checkup)
+    problems = checkup.problems[:_MOST_PROBLEMS]
+    return (
+        TableBlock(table) if table.rows else text("Nothing was looked at."),
+        *([not_used(problems)] if problems else []),
+    )
 
 
 def _figures(checkup: Checkup) -> list[Figure]:

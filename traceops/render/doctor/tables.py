@@ -51,6 +51,8 @@ def looks_table(checkup: Checkup) -> Table:
         Column("found", "Found", number=False, make=lambda row: _text(row["look"].found)),
         Column("why", "Why, and what to do", number=False, make=_why),
     ]
+    if any(look.rule for look in order if look.level != "ok"):
+        columns.insert(1, Column("rule", "Rule", number=False, make=lambda row: _rule(row["look"])))
     if len(checkup.hosts) > 1:
         columns.insert(1, Column("hosts", "Host", number=False, make=_hosts))
     return build_table("What was looked at", columns, rows)
@@ -179,6 +181,10 @@ def _message(row: Mapping[str, Any]) -> Cell:
     if not trial.said:
         return _text(trial.message)
     return Cell(trial.message or trial.said[0][:_WORD], "what it said", "said", "\n".join(trial.said))
+
+
+def _rule(look: Look) -> Cell:
+    return Cell("" if look.level == "ok" else look.rule, css="nowrap")
 
 
 def _why(row: Mapping[str, Any]) -> Cell:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import get_args
 
-from traceops.core.findings import Finding
+from traceops.core.findings import Finding, Severity
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import message_text, rate_text
 from traceops.doctor.judge_tests import trial_text
@@ -18,8 +18,8 @@ from traceops.fabric.model import Machine, Measured, Quote
 from traceops.fabric.nccl import NcclLog
 from traceops.fabric.talks import way_text
 from traceops.machine.look import Level, Look
+from traceops.render.document import Verdict
 from traceops.render.report.fabric_html import nccl_sentence
-from traceops.render.report.verdict import Verdict
 from traceops.render.topology.figure import count, description
 from traceops.render.topology.shape import shape_of
 from traceops.rules.machine import RULES, wrong_looks
@@ -108,6 +108,21 @@ def look_text(look: Look) -> str:
     """'/dev/shm: 64 MB; too small for NCCL' without its advice."""
     why = f"; {look.why.rstrip('.')}" if look.why else ""
     return f"{look.what}: {look.found}{why}"
+
+
+def look_finding(look: Look, severity: Severity, several: bool) -> Finding:
+    """A look as findings are shown; several: with its host."""
+    on = f" ({look.host})" if several else ""
+    why = f"; {look.why}" if look.why else ""
+    return Finding(
+        look.rule,
+        severity,
+        "high",
+        f"{look.area}: {look.what}{on}",
+        f"{look.found}{why}",
+        (),
+        advice=look.advice,
+    )
 
 
 def machine_lines(machines: Sequence[Machine]) -> list[tuple[str, str]]:
