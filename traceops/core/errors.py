@@ -19,3 +19,16 @@ class InputError(TraceopsError):
     """Input that cannot be read: missing, damaged, or not what it should be."""
 
     exit_code = 3
+
+
+class FileError(InputError):
+    """A file that cannot be used. problem: what is wrong with it, which the message says after its path."""
+
+    def __init__(self, path: object, problem: str, separator: str = " ") -> None:
+        super().__init__(f"{path}{separator}{problem}")
+        self.problem = problem
+
+
+def problem_of(error: InputError) -> str:
+    """What is wrong, without the path where the file is named beside it."""
+    return error.problem if isinstance(error, FileError) else str(error)

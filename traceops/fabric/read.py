@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from traceops.core.errors import InputError
+from traceops.core.errors import FileError, InputError, problem_of
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.merge import merge_machines
 from traceops.fabric.model import Machine, Reference
@@ -39,16 +39,15 @@ def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
         try:
             _read(path, found)
         except InputError as error:
-            found.problems.append((str(path), str(error).removeprefix(f"{path}").lstrip(": ")))
+            found.problems.append((str(path), problem_of(error)))
     for path in named:
         if not path.is_file():
-            raise InputError(
-                f"{path} is no file; give a topology matrix, an NCCL log, an XML or a doctor.json"
-            )
+            raise FileError(path, "is no file; give a topology matrix, an NCCL log, an XML or a doctor.json")
         if not _read(path, found):
-            raise InputError(
-                f"{path} holds no topology matrix, no NCCL lines (NCCL_DEBUG=INFO), no topology XML and nothing of "
-                "traceops doctor"
+            raise FileError(
+                path,
+                "holds no topology matrix, no NCCL lines (NCCL_DEBUG=INFO), no topology XML and nothing of "
+                "traceops doctor",
             )
     log = read_nccl_log(found.logs) if found.logs else None
     machines = [*found.machines, *(log.machines if log is not None else ())]
@@ -66,14 +65,14 @@ def _read(path: Path, found: _Found) -> bool:
         with path.open("rb") as file:
             begin = file.read(_HEAD)
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
+        raise FileError(path, f"cannot be read ({error.strerror or error})") from error
     if begin.startswith(_UTF_16):
-        raise InputError(
-            f"{path} is UTF-16, as PowerShell's > writes it; save it as UTF-8 (Out-File -Encoding utf8)"
+        raise FileError(
+            path, "is UTF-16, as PowerShell's > writes it; save it as UTF-8 (Out-File -Encoding utf8)"
         )
     head = begin.decode(errors="replace")
     if path.name.endswith(_ARCHIVES):
-        raise InputError(f"{path} is an archive; unpack it, and give the files in it that are of one job")
+        raise FileError(path, "is an archive; unpack it, and give the files in it that are of one job")
     # A log may begin like JSON too, with what a trainer prints.
     if path.suffix == ".json" or (head.lstrip().startswith("{") and _is_of_doctor(head)):
         return _read_json(path, head, found)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from traceops.core.cache_folder import cache_folder
-from traceops.core.errors import InputError
+from traceops.core.errors import FileError, InputError
 from traceops.core.whole_file import write_whole
 from traceops.fabric.fingerprint import fingerprint
 from traceops.fabric.model import Machine, Measured, Reference
@@ -78,7 +78,7 @@ def read_reference(path: str | Path) -> Reference:
     """A reference that `save_reference` wrote. Raises InputError, which names the file, for anything else."""
     found = _content(Path(path))
     if not isinstance(found, dict) or "measured" not in found or "topology" not in found:
-        raise InputError(f"{path} is no reference as traceops doctor writes it")
+        raise FileError(path, "is no reference as traceops doctor writes it")
     return _reference(found, str(path))
 
 
@@ -136,28 +136,29 @@ def _what(row: Measured) -> tuple[str, str, tuple[int, ...], int]:
 def _content(path: Path) -> Any:
     try:
         if path.stat().st_size > _LARGEST_BYTES:
-            raise InputError(f"{path} is too large for a reference; traceops doctor writes one")
+            raise FileError(path, "is too large for a reference; traceops doctor writes one")
         return msgspec.json.decode(path.read_bytes())
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); traceops doctor writes one") from error
+        raise FileError(path, f"cannot be read ({error.strerror}); traceops doctor writes one") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
+        raise FileError(path, f"is not JSON: {error}") from error
 
 
 def _reference(content: Any, path: str) -> Reference:
     try:
         found = msgspec.convert(content, _File)
     except msgspec.ValidationError as error:
-        raise InputError(f"{path} is no reference as traceops doctor writes it: {error}") from error
+        raise FileError(path, f"is no reference as traceops doctor writes it: {error}") from error
     if found.schema_version != SCHEMA_VERSION:
-        raise InputError(
-            f"{path} is a reference of version {found.schema_version}, this traceops reads {SCHEMA_VERSION}; "
-            "measure again with traceops doctor"
+        raise FileError(
+            path,
+            f"is a reference of version {found.schema_version}, this traceops reads {SCHEMA_VERSION}; "
+            "measure again with traceops doctor",
         )
     for row in found.measured:
         sane = math.isfinite(row.time_us) and row.time_us > 0 and 0 < row.busbw_gbs < _MOST_GBS
         if row.bytes < 1 or not sane:
-            raise InputError(f"{path}: a bandwidth of {row.busbw_gbs} GB/s over {row.bytes} bytes is none")
+            raise FileError(path, f"a bandwidth of {row.busbw_gbs} GB/s over {row.bytes} bytes is none", ": ")
     return Reference(
         found.host, found.gpu, found.topology, found.measured_at, found.measured, found.settings, path
     )

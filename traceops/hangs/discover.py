@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from traceops.core.errors import InputError
+from traceops.core.errors import FileError, InputError, problem_of
 from traceops.hangs.dump_files import read_dumps
 from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, RecordedGroup
 from traceops.hangs.jobs import one_job
@@ -139,14 +139,14 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
     except InputError as error:
         if alone:
             raise
-        found.problems.append((str(path), str(error).removeprefix(f"{path} ")))
+        found.problems.append((str(path), problem_of(error)))
 
 
 def _read_dump(path: Path, found: Found) -> None:
     """Note the dump and its rank: all are read together."""
     rank = rank_in_name(path)
     if rank is None:
-        raise InputError(f"{path} does not say of which rank it is; name it …_rank_<number>")
+        raise FileError(path, "does not say of which rank it is; name it …_rank_<number>")
     found.dump_files.append((path, rank))
 
 
@@ -155,9 +155,9 @@ def _read_all_dumps(found: Found, jobs: int | None, *, alone: bool) -> None:
         found.dump_files, read_dumps(found.dump_files, jobs), strict=True
     ):
         if record is None and alone:
-            raise InputError(problem)
+            raise FileError(path, problem)
         if problem:
-            found.problems.append((str(path), problem.removeprefix(f"{path} ")))
+            found.problems.append((str(path), problem))
         if record is not None:
             found.dumps.append(record)
             found.files.append(str(path))
@@ -167,7 +167,7 @@ def _read_text(path: Path, found: Found) -> None:
     kind, rank = sniff(str(path)), _rank_of_text(path, found.one_node)
     if kind == "stacks":
         if rank is None:
-            raise InputError(f"{path} does not say of which rank it is; name it …_rank_<number>")
+            raise FileError(path, "does not say of which rank it is; name it …_rank_<number>")
         found.stacks.setdefault(rank, []).append(read_stacks(str(path), rank))
         found.files.append(str(path))
     elif kind == "log":

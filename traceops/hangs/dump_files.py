@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from traceops.core.errors import InputError
+from traceops.core.errors import InputError, problem_of
 from traceops.hangs.evidence import RankRecord
 from traceops.hangs.readers.flight_recorder import read_dump
 
@@ -42,4 +42,4 @@ def _read(dump: Dump) -> Read:
     try:
         return read_dump(*dump)
     except InputError as error:
-        return None, str(error)
+        return None, problem_of(error)

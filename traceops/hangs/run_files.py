@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from traceops.core.errors import InputError
+from traceops.core.errors import FileError
 from traceops.hangs.evidence import LogEvent, RankProcess, RankRecord, RankStacks, RecordedGroup, Stall
 from traceops.traces.run_manifest import read_run_manifest
 
@@ -38,9 +38,9 @@ def read_run_file(path: Path, found: Found) -> bool:
     try:
         document = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not whole JSON ({error})") from error
+        raise FileError(path, f"is not whole JSON ({error})") from error
     if not isinstance(document, dict):
-        raise InputError(f"{path} is not a JSON object")
+        raise FileError(path, "is not a JSON object")
     return _read_stall(document, found) if is_hang else _read_groups(document, found)
 
 

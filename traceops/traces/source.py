@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from isal import isal_zlib
 
-from traceops.core.errors import InputError
+from traceops.core.errors import FileError, InputError
 
 CHUNK_BYTES = 1 << 18
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -47,7 +47,7 @@ def filesystem(path: str) -> tuple[Any, str]:
     try:
         file_system, within = fsspec.core.url_to_fs(path)
     except (ImportError, ValueError) as error:
-        raise InputError(f"{path}: {error}") from error
+        raise FileError(path, str(error), ": ") from error
     return file_system, within
 
 
@@ -73,9 +73,8 @@ def open_binary(path: str, head_bytes: int | None = None) -> Iterator[IO[bytes]]
             with Path(path).open("rb") as local:
                 yield local
     except store_errors() as error:
-        raise InputError(
-            f"{path}: {getattr(error, 'strerror', None) or error or type(error).__name__}"
-        ) from error
+        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise FileError(path, said, ": ") from error
 
 
 def chunks(file: IO[bytes]) -> Iterator[bytes]:

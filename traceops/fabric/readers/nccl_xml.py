@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from traceops.core.errors import InputError
+from traceops.core.errors import FileError
 from traceops.fabric.bus_ids import normal_bus_id
 from traceops.fabric.model import Gpu, Machine, Nic, Pcie
 from traceops.fabric.nccl import GraphBandwidth
@@ -46,9 +46,10 @@ def read_topology_xml(path: str) -> tuple[Machine, ...]:
     machines = [_machine(path, host if len(hosts) > 1 else None, cpus) for host, cpus in hosts.items()]
     machines = [machine for machine in machines if machine.gpus]
     if not machines:
-        raise InputError(
-            f"{path} names no GPU; it is no dump but a file for NCCL_TOPO_FILE, or of a run without GPUs: "
-            "run once with NCCL_TOPO_DUMP_FILE set"
+        raise FileError(
+            path,
+            "names no GPU; it is no dump but a file for NCCL_TOPO_FILE, or of a run without GPUs: "
+            "run once with NCCL_TOPO_DUMP_FILE set",
         )
     return tuple(machines)
 
@@ -77,8 +78,8 @@ def read_graph_xml(path: str) -> tuple[GraphBandwidth, ...]:
 def _root(path: str, tag: str, variable: str) -> Element:
     root = read_xml(path)
     if root.tag != tag:
-        raise InputError(
-            f"{path} begins with <{root.tag[:40]}>, not <{tag}>; give a file that {variable} wrote"
+        raise FileError(
+            path, f"begins with <{root.tag[:40]}>, not <{tag}>; give a file that {variable} wrote"
         )
     return root
 

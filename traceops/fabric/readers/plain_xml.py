@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 from xml.parsers import expat
 
-from traceops.core.errors import InputError
+from traceops.core.errors import FileError
 from traceops.fabric.model import Quote
 from traceops.traces.source import Damaged, chunks, open_binary
 
@@ -94,11 +94,12 @@ def read_xml(path: str) -> Element:
     try:
         parser.Parse(_bytes(path), True)  # at once: older expats take quadratic time for long words in pieces
     except expat.ExpatError as error:
-        raise InputError(
-            f"{path} is not whole XML (line {error.lineno}: {expat.ErrorString(error.code)}); have NCCL write it again"
+        raise FileError(
+            path,
+            f"is not whole XML (line {error.lineno}: {expat.ErrorString(error.code)}); have NCCL write it again",
         ) from error
     except _Refused as error:
-        raise InputError(f"{path} {error}; give a file that NCCL wrote itself") from error
+        raise FileError(path, f"{error}; give a file that NCCL wrote itself") from error
     return roots[0]
 
 
@@ -110,9 +111,10 @@ def _bytes(path: str) -> bytes:
                 parts.append(chunk)
                 size += len(chunk)
                 if size > _MOST_BYTES:
-                    raise InputError(
-                        f"{path} has more than {_MOST_BYTES >> 20} MiB; NCCL's files have some kB: give one of them"
+                    raise FileError(
+                        path,
+                        f"has more than {_MOST_BYTES >> 20} MiB; NCCL's files have some kB: give one of them",
                     )
         except Damaged as error:
-            raise InputError(f"{path}: {error}; give the file that NCCL wrote") from error
+            raise FileError(path, f"{error}; give the file that NCCL wrote", ": ") from error
     return b"".join(parts)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from traceops.core.errors import InputError
+from traceops.core.errors import FileError
 from traceops.fabric.bus_ids import normal_bus_id
 from traceops.fabric.model import Gpu, Machine, Path, PathKind, Quote
 from traceops.traces.text_lines import lines as text_of
@@ -42,9 +42,10 @@ def read_rocm_topo(path: str, text: str | None = None) -> tuple[Machine, ...]:
         path, text_lines(path) if text is None else text_of(text.encode(errors="surrogateescape"), 1)
     )
     if not _tells(told):
-        raise InputError(
-            f"{path} holds no table of link types; save the whole output of `rocm-smi --showtopo` or of "
-            "`amd-smi topology`"
+        raise FileError(
+            path,
+            "holds no table of link types; save the whole output of `rocm-smi --showtopo` or of "
+            "`amd-smi topology`",
         )
     gpus = [
         Gpu(told.indices[label], bus_id=normal_bus_id(label), numa=told.nodes.get(told.indices[label]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from traceops.core.errors import InputError
+from traceops.core.errors import FileError
 from traceops.fabric.model import Gpu, Machine, Nic, Path, Quote
 from traceops.fabric.nics import is_bonded, nic_kind, with_numa
 from traceops.fabric.readers.topo_lines import CORES, GPU, KINDS, NVLINKS, Matrix, Row, matrices_in
@@ -29,8 +29,8 @@ def read_topo_matrices(path: str, text: str | None = None) -> tuple[Machine, ...
         if machine is not None and not any(_is_told(machine, by) for by in machines):
             machines = [by for by in machines if not _is_told(by, machine)] + [machine]
     if not machines:
-        raise InputError(
-            f"{path} holds no matrix that could be read; save the whole output of `nvidia-smi topo -m`"
+        raise FileError(
+            path, "holds no matrix that could be read; save the whole output of `nvidia-smi topo -m`"
         )
     return tuple(machines)
 

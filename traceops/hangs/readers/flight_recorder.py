@@ -11,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from traceops.core.errors import InputError
+from traceops.core.errors import FileError
 from traceops.hangs.evidence import GroupStatus, RankRecord, RecordedGroup
 from traceops.hangs.readers.plain_pickle import ForbiddenPickle, load_plain, salvage_plain
 from traceops.hangs.readers.recorder_entries import (
@@ -44,16 +44,16 @@ def read_dump(path: Path, rank: int) -> tuple[RankRecord, str]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
+        raise FileError(path, f"cannot be read ({error.strerror or error})") from error
     document, damage = _document(path, data)
     if isinstance(document, list):  # torch 2.2: the entries alone
         document = {"entries": document}
     if not isinstance(document, dict) or not isinstance(document.get("entries", []), list):
-        raise InputError(f"{path} is not a flight-recorder dump: it holds no list of entries")
+        raise FileError(path, "is not a flight-recorder dump: it holds no list of entries")
     entries = [entry for entry in document.get("entries", []) if is_entry(entry)]
     groups = _groups(document.get("pg_config"))
     if not entries and not groups and not document.get("pg_status"):
-        raise InputError(f"{path} is not a flight-recorder dump: neither entries nor process groups")
+        raise FileError(path, "is not a flight-recorder dump: neither entries nor process groups")
     if len(entries) < len(document.get("entries", [])):
         damage = damage or f"{len(document['entries']) - len(entries)} of its entries make no sense"
     operations = operations_of(entries, groups)
@@ -82,22 +82,22 @@ def _document(path: Path, data: bytes) -> tuple[Any, str]:
         try:
             return json.loads(data), ""
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{path} is neither a pickle nor whole JSON ({error}); dump it again") from error
+            raise FileError(path, f"is neither a pickle nor whole JSON ({error}); dump it again") from error
     try:
         return load_plain(data), ""
     except ForbiddenPickle as error:
-        raise InputError(f"{path} is not a flight-recorder dump and was not opened: {error}") from error
+        raise FileError(path, f"is not a flight-recorder dump and was not opened: {error}") from error
     except pickle.UnpicklingError as error:
         try:
             parts = salvage_plain(data)
         except ForbiddenPickle as forbidden:
-            raise InputError(
-                f"{path} is not a flight-recorder dump and was not opened: {forbidden}"
+            raise FileError(
+                path, f"is not a flight-recorder dump and was not opened: {forbidden}"
             ) from forbidden
         document = _assembled(parts)
         if not document:
-            raise InputError(
-                f"{path} is cut off or damaged ({error}); nothing could be read from it"
+            raise FileError(
+                path, f"is cut off or damaged ({error}); nothing could be read from it"
             ) from error
         entries = len(document.get("entries", []))
         return document, f"it is cut off or damaged ({error}); its first {entries} entries are used"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from traceops.core.errors import InputError
+from traceops.core.errors import FileError
 from traceops.hangs.evidence import Frame, RankStacks, ThreadStack
 from traceops.hangs.readers.stack_dump import Dump, Thread, is_native_file
 from traceops.traces.source import open_binary
@@ -80,7 +80,7 @@ def read_stacks(path: str, rank: int) -> RankStacks:
     if threads is None:
         threads = _last_dump(path)
     if not threads:
-        raise InputError(f"{path} holds no stacks; dump them with py-spy dump --pid PID, or faulthandler")
+        raise FileError(path, "holds no stacks; dump them with py-spy dump --pid PID, or faulthandler")
     return RankStacks(rank, path, tuple(threads))
 
 
@@ -184,7 +184,7 @@ def _json_threads(path: str) -> list[ThreadStack] | None:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not whole JSON ({error}); dump the stacks again") from error
+        raise FileError(path, f"is not whole JSON ({error}); dump the stacks again") from error
     if not isinstance(document, list):
         return []
     dump = Dump([thread for row in document[:_MOST_THREADS] if (thread := _json_thread(row)) is not None])

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from traceops.core.rank_text import ranks_text
+from traceops.core.rank_text import is_cut, ranks_text
 from traceops.hangs.model import Diagnosis
 from traceops.hangs.words import WAIT_REASONS
 from traceops.render.hang.rows import RankGroup, merged_ranks, shown_waits
@@ -121,7 +121,7 @@ def _who(group: RankGroup) -> str:
     count, text = len(group.ranks), ranks_text(group.ranks, 2)
     if count == 1:
         return f"Rank {text}"
-    return f"Ranks {text}" if "in all" in text else f"Ranks {text} ({count})"
+    return f"Ranks {text}" if is_cut(group.ranks, 2) else f"Ranks {text} ({count})"
 
 
 def _cut(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceops.core.findings import Check, Finding
+from traceops.core.rank_text import who
 from traceops.hangs.model import Diagnosis
 from traceops.render import page
 from traceops.render.cells import Cell
@@ -12,7 +13,7 @@ from traceops.render.document import Document, Facts, Section, Verdict, soft, sp
 from traceops.render.finding_blocks import checks_block, findings_section
 from traceops.render.hang.blocks import other_roots, ranks_block, sources_blocks, stacks_blocks, waits_blocks
 from traceops.render.hang.rows import shown_waits
-from traceops.render.hang.text import hang_level, hang_sentence, subject, unknown_ranks
+from traceops.render.hang.text import hang_level, hang_sentence, unknown_ranks
 from traceops.render.writers.html import write_html
 
 
@@ -60,7 +61,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, Cell]]:
     return [
         ("Ranks", page.word(evidence.world_size)),
         ("Evidence of", _ranks(known)),
-        ("No evidence of", Cell(subject(unknown).lower(), css="bad") if unknown else Cell("no rank")),
+        ("No evidence of", Cell(who(unknown), css="bad") if unknown else Cell("no rank")),
         ("Waiting", _ranks(len(waiting))),
         ("Stalled for", Cell(f"{stall.stalled_s:.0f} s") if stall else page.word(None)),
         ("Hosts", page.word(len(hosts) or None)),

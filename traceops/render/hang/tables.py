@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceops.core.rank_text import ranks_text
+from traceops.core.rank_text import is_cut, ranks_text
 from traceops.hangs.model import Diagnosis
 from traceops.hangs.words import WAIT_REASONS
 from traceops.render.cells import Cell, Column, Table, build_table, name
@@ -104,5 +104,5 @@ def _text(text: str, limit: int = _WORD) -> Cell:
 
 def _ranks_cell(ranks: Sequence[int]) -> Cell:
     text = ranks_text(ranks, 6)
-    count = f" ({len(ranks)})" if len(ranks) > 2 and "in all" not in text else ""
+    count = f" ({len(ranks)})" if len(ranks) > 2 and not is_cut(ranks, 6) else ""
     return Cell(text + count, ranks_text(ranks, 60), "nowrap" if len(text) < 16 else "")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from traceops.core.findings import Severity
-from traceops.core.rank_text import ranks_text
+from traceops.core.rank_text import who, who_first
 from traceops.core.units import size_range_text
 from traceops.hangs.model import Diagnosis, Root
 from traceops.render.hang.rows import RankGroup
 from traceops.rules.hangs import BY_ID
-
-MOST_SPANS = 8  # of ranks in a sentence
 
 
 def hang_level(diagnosis: Diagnosis) -> Severity:
@@ -32,7 +29,7 @@ def hang_sentence(diagnosis: Diagnosis) -> str:
     waiting = _waiting(diagnosis)
     if waiting:
         verb = "waits" if len(waiting) == 1 else "wait"
-        return f"{stall}{subject(waiting)} {verb}, but what was read does not tell for whom."
+        return f"{stall}{who_first(waiting)} {verb}, but what was read does not tell for whom."
     return stall + _nobody(diagnosis)
 
 
@@ -40,7 +37,7 @@ def root_sentence(root: Root) -> str:
     """The message of a cause, with who waits and what the ranks do instead where it leaves that out."""
     said = root.statement
     if root.waiting and not root.tells_waiting:
-        said += f"; {subject(root.waiting).lower()} wait{'s' if len(root.waiting) == 1 else ''} for it"
+        said += f"; {who(root.waiting)} wait{'s' if len(root.waiting) == 1 else ''} for it"
     if root.doing:
         said += f". {'It is' if len(root.ranks) == 1 else 'They are'} {root.doing}"
     return f"{said}."
@@ -54,11 +51,6 @@ def root_label(root: Root) -> str:
 def root_advice(root: Root) -> str:
     """What to do about a cause."""
     return BY_ID[root.rule].advice_for(root.cause) if root.rule in BY_ID else ""
-
-
-def subject(ranks: Sequence[int]) -> str:
-    """'Rank 3' or 'Ranks 0–2, 7'."""
-    return f"Rank{'' if len(set(ranks)) == 1 else 's'} {ranks_text(ranks, MOST_SPANS)}"
 
 
 def operation_text(op: str | None, sequence: int | None = None, group: str | None = None) -> str:
@@ -116,7 +108,7 @@ def read_text(diagnosis: Diagnosis) -> str:
         ("process state", list(evidence.processes)),
     ):
         if ranks:
-            parts.append(f"{what} of {subject(ranks).lower()}{world.format(len(ranks))}")
+            parts.append(f"{what} of {who(ranks)}{world.format(len(ranks))}")
     logs = {event.path for event in evidence.log}
     if logs:
         parts.append(f"{len(logs)} log{'s' if len(logs) > 1 else ''} with errors or progress")
@@ -161,6 +153,6 @@ def _nobody(diagnosis: Diagnosis) -> str:
     if not any(record.source == "flight recorder" for record in diagnosis.evidence.records.values()):
         text += " There is no flight-recorder dump, so what ranks wait in cannot be seen."
     if unknown:
-        who = "it" if len(unknown) == 1 else "one of them"
-        text += f" Nothing is known of {subject(unknown).lower()}: {who} may be what the others wait for."
+        which = "it" if len(unknown) == 1 else "one of them"
+        text += f" Nothing is known of {who(unknown)}: {which} may be what the others wait for."
     return text

@@ -142,8 +142,8 @@ def connections_table(log: NcclLog) -> Table | None:
 
 def nccl_sentence(log: NcclLog) -> str:
     """Version, communicators, the ways they take and the network, as far as the log tells."""
-    version = f"NCCL {', '.join(log.nccl_versions)}" if log.nccl_versions else "NCCL"
-    version = version.removeprefix("NCCL ") if version.startswith("NCCL RCCL") else version
+    versions = ", ".join(log.nccl_versions)  # RCCL's begin with its name
+    version = versions if versions.startswith("RCCL") else f"NCCL {versions}".rstrip()
     sizes = Counter(f"{'at least ' if one.at_least else ''}{one.size} ranks" for one in log.communicators)
     groups = ", ".join(f"{count} of {ranks}" for ranks, count in sizes.most_common(4))
     parts = [
