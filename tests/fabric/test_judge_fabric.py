@@ -7,7 +7,15 @@ import pytest
 from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Measured, Nic, Path, Pcie, Quote
-from traceops.fabric.nccl import Communicator, Connection, NcclLog, NcclSetting, Network, NetworkEvent, Place
+from traceops.fabric.nccl import (
+    Communicator,
+    Connection,
+    NcclLog,
+    NcclSetting,
+    Network,
+    NetworkEvent,
+    RankPlace,
+)
 from traceops.rules.fabric import RULES, judge_fabric
 
 
@@ -37,7 +45,7 @@ def log(connections, places=("a", "a"), **fields):
         for number, (s, d, transport, detail, device) in enumerate(connections, 1)
     )
     ranks = {
-        rank: Place(rank, host, 100 + rank, nvml_device=places[:rank].count(host))
+        rank: RankPlace(rank, host, 100 + rank, nvml_device=places[:rank].count(host))
         for rank, host in enumerate(places)
     }
     return NcclLog(("nccl.log",), communicators=(Communicator("c", len(places), ranks, made),), **fields)

@@ -10,7 +10,7 @@ import pytest
 from traceops.capture.environment import host
 from traceops.core.errors import InputError
 from traceops.hangs.discover import find_evidence
-from traceops.hangs.included import included_diagnosis
+from traceops.hangs.in_report import diagnosis_of_run
 from traceops.launch import fabric_evidence
 from traceops.launch.evidence import tidy
 from traceops.launch.fabric_evidence import FabricEvidence
@@ -123,7 +123,7 @@ def test_a_healthy_run_with_such_files_is_not_taken_for_a_hang(tmp_path):
     with pytest.raises(InputError, match="no evidence of a hang") as told:
         find_evidence(tmp_path / "run")
     assert "\n" not in str(told.value), "and none of the files is a problem"
-    diagnosis, why_not = included_diagnosis(str(tmp_path / "run"))
+    diagnosis, why_not = diagnosis_of_run(str(tmp_path / "run"))
     assert diagnosis is None and why_not
 
 

@@ -15,7 +15,7 @@ from traceops.fabric.nccl import (
     NcclLog,
     NcclSetting,
     Network,
-    Place,
+    RankPlace,
 )
 
 MB = 1 << 20
@@ -144,7 +144,7 @@ def sweep(
 def shm_log(host: str = "node-1", transport: str = "SHM", detail: str = "direct/direct") -> NcclLog:
     """A ring of four ranks that shared memory connects, on a host where all pairs have NVLink."""
     places = {
-        rank: Place(rank, host, 2225 + rank, rank, rank, f"0000:00:{rank + 6:02x}.0") for rank in range(4)
+        rank: RankPlace(rank, host, 2225 + rank, rank, rank, f"0000:00:{rank + 6:02x}.0") for rank in range(4)
     }
     connections = tuple(
         Connection(

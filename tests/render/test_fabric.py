@@ -19,7 +19,7 @@ from traceops.core.findings import Evidence, Finding
 from traceops.fabric.alike import MOST_CONNECTIONS, alike_connections, alike_machines
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Quote
-from traceops.fabric.nccl import Communicator, Connection, NcclLog, Place
+from traceops.fabric.nccl import Communicator, Connection, NcclLog, RankPlace
 from traceops.fabric.to_json import fabric_json
 from traceops.pipeline.report import Report
 from traceops.render.document import Drawing
@@ -105,7 +105,7 @@ def test_hosts_of_one_make_are_one_machine() -> None:
 def large(ranks: int, gpus: int = 8) -> NcclLog:
     """A communicator in which each rank sends to 100 others."""
     quote = Quote("log", 1, "x" * 300)
-    places = {rank: Place(rank, f"node-{rank // gpus}", nvml_device=rank % gpus) for rank in range(ranks)}
+    places = {rank: RankPlace(rank, f"node-{rank // gpus}", nvml_device=rank % gpus) for rank in range(ranks)}
     connections = tuple(
         Connection(rank, (rank + step) % ranks, "NET" if step >= gpus else "P2P", "IB", 2, quote)
         for rank in range(ranks)

@@ -10,7 +10,7 @@ from msgspec import structs
 from sample_hang import dead_with_log, many, mismatch, nobody_waits, skipped, two_roots
 
 from traceops.hangs.model import Diagnosis, Wait
-from traceops.render.hang.graph import MOST_NODES, WIDTH, Graph, wait_graphs
+from traceops.render.hang.graph import MOST_NODES, WIDTH, WaitGraph, wait_graphs
 from traceops.render.hang.rows import merged_ranks, merged_waits
 
 DRAWN = (skipped(), two_roots(), mismatch(), many(), skipped(2, 1), many(64, 2))
@@ -58,7 +58,7 @@ def test_boxes_lie_apart_and_inside(diagnosis: Diagnosis, which: int) -> None:
         assert graph.width <= 400
 
 
-def arrows(graph: Graph) -> set[tuple[str, str]]:
+def arrows(graph: WaitGraph) -> set[tuple[str, str]]:
     return {(graph.nodes[edge.start].lines[0], graph.nodes[edge.end].lines[0]) for edge in graph.edges}
 
 

@@ -22,7 +22,7 @@ from sample_report import HOSTILE
 
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Measured, Nic, Path, Quote
-from traceops.fabric.nccl import Communicator, Connection, NcclLog, Network, Place
+from traceops.fabric.nccl import Communicator, Connection, NcclLog, Network, RankPlace
 from traceops.fabric.talks import talks
 from traceops.render import page
 from traceops.render.topology.drawing import Box, Drawing
@@ -162,7 +162,7 @@ def test_narrow_and_missing_links_are_marked() -> None:
 
 def test_ways_to_other_hosts_and_the_card_they_use() -> None:
     machine = nvswitch(2, "a", nics=2)
-    places = {0: Place(0, "a", nvml_device=1), 1: Place(1, "b", nvml_device=0), 2: Place(2)}
+    places = {0: RankPlace(0, "a", nvml_device=1), 1: RankPlace(1, "b", nvml_device=0), 2: RankPlace(2)}
     quote = Quote("log", 1, "")
     connections = tuple(Connection(0, end, "NET", "IB", 2, quote, device=1) for end in (1, 2))
     log = NcclLog(("log",), communicators=(Communicator("x", 3, places, connections),))

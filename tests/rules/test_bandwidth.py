@@ -20,7 +20,7 @@ from traceops.across.replay.what_if import REFERENCE
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Measured, Quote
 from traceops.fabric.model import Reference as MachineReference
-from traceops.fabric.nccl import Communicator, Connection, GraphBandwidth, NcclLog, Place
+from traceops.fabric.nccl import Communicator, Connection, GraphBandwidth, NcclLog, RankPlace
 from traceops.rules.bandwidth import judge_low, judge_siblings
 
 # As fast as NVLink 4 gives, so that a healthy group is well above the bound; messages of 64 MB.
@@ -72,7 +72,7 @@ def measured_at(gbs, host="a", gpu="NVIDIA H200", size=1 << 28):
 def expected_by_nccl(gbs, *, intra="NVL", inter="PIX", inter_gbs=None, hosts="aaaa", pattern=4):
     quote = Quote("nccl.log", 1, "Pattern")
     graph = GraphBandwidth(pattern, 12, gbs, gbs if inter_gbs is None else inter_gbs, intra, inter, quote)
-    places = {rank: Place(rank, host) for rank, host in enumerate(hosts)}
+    places = {rank: RankPlace(rank, host) for rank, host in enumerate(hosts)}
     return NcclLog(("nccl.log",), communicators=(Communicator("c", len(hosts), places, graphs=(graph,)),))
 
 
@@ -141,7 +141,7 @@ def test_ranks_that_cannot_share_a_host_are_not_held_to_its_links():
 
 def test_ranks_on_equal_devices_are_on_several_hosts_whatever_those_are_called():
     def log(buses):
-        places = {rank: Place(rank, "vm", 100 + rank, bus_id=bus) for rank, bus in enumerate(buses)}
+        places = {rank: RankPlace(rank, "vm", 100 + rank, bus_id=bus) for rank, bus in enumerate(buses)}
         return NcclLog(("nccl.log",), communicators=(Communicator("c", len(places), places),))
 
     assert known(log=log("1212")) is None

@@ -9,7 +9,7 @@ import numpy as np
 
 from traceops.across.clocks import Clocks, align_clocks
 from traceops.across.lateness import Lateness, measure_lateness
-from traceops.across.links import Reference, reference_of, reference_transfers
+from traceops.across.links import LinkReference, reference_of, reference_transfers
 from traceops.across.match import Matching, match_collectives, waits_by_rank
 from traceops.across.replay.graph import Graph, build_graph
 from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if
@@ -59,7 +59,7 @@ class CrossRank:
     fabric: Fabric | None = None
     devices: int | None = None
 
-    def reference(self, group: Sequence[int]) -> Reference | None:
+    def reference(self, group: Sequence[int]) -> LinkReference | None:
         """What the link between these ranks should give."""
         return reference_of(group, self.device, self.hosts, self.world, self.fabric, self.devices)
 

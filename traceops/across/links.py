@@ -44,7 +44,7 @@ _TRUSTED_SHARE = 0.3
 
 
 @dataclass(frozen=True)
-class Reference:
+class LinkReference:
     """What a link should give, GB/s of bus bandwidth, and where that is known from.
 
     link: what gives it. source: ``doctor``, ``graph`` (NCCL's own search), ``table`` (the GPU's name),
@@ -89,7 +89,7 @@ def reference_of(
     world: int,
     fabric: Fabric | None = None,
     devices: int | None = None,
-) -> Reference | None:
+) -> LinkReference | None:
     """What the link between these ranks should give; None where nothing tells.
 
     In order: measured on this host by the doctor, NCCL's own expectation in its log, the GPU's name. Between hosts
@@ -133,14 +133,14 @@ def _is_of_more_hosts(fabric: Fabric | None, world: int, names: int) -> bool:
     return False
 
 
-def link_by_name(device: str | None, size: int = 2) -> Reference | None:
+def link_by_name(device: str | None, size: int = 2) -> LinkReference | None:
     """What NVLink gives to `size` GPUs of this name inside one host; None for those without, or not known."""
     if device is None or _PART.search(device) or (_MESH.search(device) and size not in _MESH_SIZES):
         return None
-    return next((Reference(link, gbs) for name, link, gbs in LINKS if re.search(name, device)), None)
+    return next((LinkReference(link, gbs) for name, link, gbs in LINKS if re.search(name, device)), None)
 
 
-def _measured(fabric: Fabric, host: str | None, device: str | None, size: int) -> Reference | None:
+def _measured(fabric: Fabric, host: str | None, device: str | None, size: int) -> LinkReference | None:
     """The best large all-reduce that the doctor measured on this host, if its GPUs are still the same.
 
     Among at least as many GPUs as the group has: two may have a link that four do not. Of several states of the
@@ -161,12 +161,12 @@ def _measured(fabric: Fabric, host: str | None, device: str | None, size: int) -
     if not found:
         return None
     _, gbs, name = max(found)
-    return Reference(f"traceops doctor on {name}", gbs, "doctor")
+    return LinkReference(f"traceops doctor on {name}", gbs, "doctor")
 
 
 def _expected(
-    fabric: Fabric, size: int, one_host: bool, listed: Reference | None, whole: bool
-) -> Reference | None:
+    fabric: Fabric, size: int, one_host: bool, listed: LinkReference | None, whole: bool
+) -> LinkReference | None:
     """The ring that NCCL found for a communicator of this size, GB/s one way, which is its bus bandwidth.
 
     Rings over host memory between GPUs that have NVLink are what is wrong, not what to expect. Between hosts, groups
@@ -195,7 +195,7 @@ def _expected(
             continue
         gbs = graph.intra_gbs if one_host else min(graph.intra_gbs, graph.inter_gbs / sharing)
         if gbs > 0 and (best is None or gbs > best.busbw_gbs):
-            best = Reference(f"NCCL's ring over {_types(graph, one_host)}", gbs, "graph")
+            best = LinkReference(f"NCCL's ring over {_types(graph, one_host)}", gbs, "graph")
     return best
 
 
@@ -218,7 +218,7 @@ def _types(graph: GraphBandwidth, one_host: bool) -> str:
     return "/".join(kind for kind in (graph.intra_type, None if one_host else graph.inter_type) if kind)
 
 
-def reference_transfer_ns(collective: Collective, reference: Reference | None) -> float:
+def reference_transfer_ns(collective: Collective, reference: LinkReference | None) -> float:
     """How long a collective would take at the reference, ns; as measured where that is not known."""
     size = collective_bytes(collective)
     if reference is None or size is None:

@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.links import LARGE_BYTES, Reference, busbw_gbs, collective_bytes, reference_transfer_ns
+from traceops.across.links import (
+    LARGE_BYTES,
+    LinkReference,
+    busbw_gbs,
+    collective_bytes,
+    reference_transfer_ns,
+)
 from traceops.across.match import Collective
 
 
@@ -54,7 +60,7 @@ def reference_rows(run: CrossRank) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-(row["lost_ms"] or 0.0), row["group"], row["op"], row["ranks"]))
 
 
-def _best_sibling(kind: tuple[Any, ...], medians: dict[tuple[Any, ...], float]) -> Reference | None:
+def _best_sibling(kind: tuple[Any, ...], medians: dict[tuple[Any, ...], float]) -> LinkReference | None:
     """The best of the groups of the same description and size, for large messages and where there are others."""
     description, op, large, group = kind
     others = [
@@ -62,4 +68,8 @@ def _best_sibling(kind: tuple[Any, ...], medians: dict[tuple[Any, ...], float]) 
         for (d, o, big, g), value in medians.items()
         if (d, o, big) == (description, op, True) and len(g) == len(group)
     ]
-    return Reference("the best group like it", max(others), "siblings") if large and len(others) > 1 else None
+    return (
+        LinkReference("the best group like it", max(others), "siblings")
+        if large and len(others) > 1
+        else None
+    )

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from traceops.core.file_problem import FileProblem
 from traceops.fabric.model import Measured, Nic, PathKind, Pcie, Quote
-from traceops.fabric.nccl import Choice, GraphBandwidth
+from traceops.fabric.nccl import GraphBandwidth, TunerChoice
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -138,7 +138,7 @@ class NcclJson(msgspec.Struct, frozen=True, kw_only=True):
     settings: tuple[NcclSettingJson, ...]
     plugin_failures: tuple[Quote, ...]
     tuners: Annotated[tuple[str, ...], Meta(description="External tuner plugins in use.")]
-    choices: Annotated[tuple[Choice, ...], Meta(description="Of NCCL's tuner.")]
+    choices: Annotated[tuple[TunerChoice, ...], Meta(description="Of NCCL's tuner.")]
     warnings: tuple[Quote, ...]
 
 

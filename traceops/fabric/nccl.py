@@ -26,7 +26,7 @@ NETWORK_FAILURES: tuple[NetworkEventKind, ...] = (
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """Where a rank of a communicator runs. cuda_device: as the process counts. nvml_device: as nvidia-smi counts."""
 
     rank: int
@@ -92,7 +92,7 @@ class Communicator:
 
     id: str
     size: int
-    places: dict[int, Place] = field(default_factory=dict)
+    places: dict[int, RankPlace] = field(default_factory=dict)
     connections: tuple[Connection, ...] = ()
     graphs: tuple[GraphBandwidth, ...] = ()
     nodes: int | None = None
@@ -137,7 +137,7 @@ class NetworkEvent:
 
 
 @dataclass(frozen=True)
-class Choice:
+class TunerChoice:
     """What NCCL's tuner chose for an operation; calls: how often, bytes: smallest and largest. quote: the first.
 
     op: ``AllReduce``, …, None before NCCL 2.23. algorithm: ``RING``, ``TREE``, ``NVLS``, …. protocol: ``LL``,
@@ -183,7 +183,7 @@ class NcclLog:
     warnings: tuple[Quote, ...] = ()
     machines: tuple[Machine, ...] = ()
     network_events: tuple[NetworkEvent, ...] = ()
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[TunerChoice, ...] = ()
     tuners: tuple[str, ...] = ()
     p2p_disabled: tuple[Quote, ...] = ()
     connections_left_out: int = 0

@@ -25,7 +25,7 @@ _LARGEST_BYTES = 8_000_000  # of a file that could be one of ours
 
 
 @dataclass(frozen=True)
-class _File:
+class _ReferenceFile:
     host: str
     topology: str
     measured_at: float
@@ -146,7 +146,7 @@ def _content(path: Path) -> Any:
 
 def _reference(content: Any, path: str) -> Reference:
     try:
-        found = msgspec.convert(content, _File)
+        found = msgspec.convert(content, _ReferenceFile)
     except msgspec.ValidationError as error:
         raise FileError(path, f"is no reference as traceops doctor writes it: {error}") from error
     if found.schema_version != SCHEMA_VERSION:

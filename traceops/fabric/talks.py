@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.host_names import short_host
 from traceops.fabric.model import PATH_KINDS, Gpu, Machine, Nic, Path
-from traceops.fabric.nccl import Communicator, Connection, Place
+from traceops.fabric.nccl import Communicator, Connection, RankPlace
 from traceops.fabric.nics import is_rdma
 
 
@@ -24,8 +24,8 @@ class Talk:
 
     communicator: Communicator
     connection: Connection
-    source: Place | None
-    destination: Place | None
+    source: RankPlace | None
+    destination: RankPlace | None
     inside: bool
     machine: Machine | None
     gpus: tuple[Gpu | None, Gpu | None]
@@ -128,7 +128,7 @@ def ranks_in(job: Mapping[Hashable, int], ends: Iterable[Hashable]) -> list[int]
     return [] if None in ranks else sorted(rank for rank in ranks if rank is not None)
 
 
-def _member(communicator: Communicator, rank: int, place: Place | None) -> Hashable:
+def _member(communicator: Communicator, rank: int, place: RankPlace | None) -> Hashable:
     return (communicator.id, rank) if place is None else (place.host, place.pid, place.bus_id or rank)
 
 
@@ -147,7 +147,7 @@ def names_are_of_several(communicator: Communicator) -> bool:
 
 
 def is_inside(
-    source: Place | None, destination: Place | None, connection: Connection, of_several: bool
+    source: RankPlace | None, destination: RankPlace | None, connection: Connection, of_several: bool
 ) -> bool | None:
     """Whether a connection stays on one host; None where nothing tells.
 
@@ -165,7 +165,7 @@ def is_inside(
     return source.host == destination.host and not leaves
 
 
-def gpu_of(machine: Machine | None, place: Place | None) -> Gpu | None:
+def gpu_of(machine: Machine | None, place: RankPlace | None) -> Gpu | None:
     """The GPU of a rank: by bus id, else by its number as nvidia-smi counts."""
     if machine is None or place is None:
         return None

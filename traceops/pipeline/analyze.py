@@ -43,7 +43,7 @@ def find_traces(path: str) -> Discovery:
     try:
         return discover(path)
     except InputError as error:
-        from traceops.hangs.included import evidence_hint
+        from traceops.hangs.in_report import evidence_hint
 
         if hint := evidence_hint(path):
             raise InputError(f"{error}{hint}") from error

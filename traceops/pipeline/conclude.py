@@ -8,7 +8,7 @@ from dataclasses import replace
 from traceops.across.cross_rank import measure_across
 from traceops.core.errors import InputError
 from traceops.fabric.discover import run_fabric
-from traceops.hangs.included import evidence_hint, included_diagnosis
+from traceops.hangs.in_report import diagnosis_of_run, evidence_hint
 from traceops.measure.summary import RankSummary
 from traceops.pipeline.assemble import assemble
 from traceops.pipeline.report import Report
@@ -40,6 +40,6 @@ def conclude(
     found = replace(found, problems=tuple(problems))
     fabric = run_fabric(found.root, evidence)
     run = measure_across(usable, world_size(found, usable), rank_hosts(found, usable), fabric)
-    hang, no_hang = included_diagnosis(found.root)
+    hang, no_hang = diagnosis_of_run(found.root)
     verdicts = judge(Inputs(found, run, hang, no_hang))
     return assemble(found, run, run_block(found, usable), verdicts, hang)

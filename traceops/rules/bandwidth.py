@@ -7,7 +7,13 @@ from collections import defaultdict
 import numpy as np
 
 from traceops.across.cross_rank import CrossRank, mean_ms
-from traceops.across.links import LARGE_BYTES, Reference, busbw_gbs, collective_bytes, reference_transfer_ns
+from traceops.across.links import (
+    LARGE_BYTES,
+    LinkReference,
+    busbw_gbs,
+    collective_bytes,
+    reference_transfer_ns,
+)
 from traceops.across.match import Collective, Matching
 from traceops.across.replay.what_if import REFERENCE
 from traceops.core.findings import Evidence, severity_of
@@ -175,7 +181,7 @@ def judge_siblings(run: CrossRank) -> Verdict:
     )
 
 
-def _known_from(reference: Reference, device: str | None) -> str:
+def _known_from(reference: LinkReference, device: str | None) -> str:
     """Who says what the link should give, as it stands before `of one host`."""
     return {
         "doctor": f"{reference.link} measured between GPUs"

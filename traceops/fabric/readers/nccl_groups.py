@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from traceops.fabric.model import Quote
-from traceops.fabric.nccl import Communicator, Connection, GraphBandwidth, Place
+from traceops.fabric.nccl import Communicator, Connection, GraphBandwidth, RankPlace
 from traceops.fabric.readers.nccl_lines import quoted
 from traceops.fabric.readers.nccl_links import InitLine, Link, bus_id
 
@@ -157,13 +157,13 @@ def _connection(link: Link, seen: Seen, received: dict[Link, Seen] | None) -> Co
 
 
 def communicator_of(name: str, members: list[Member], connections: tuple[Connection, ...]) -> Communicator:
-    places: dict[int, Place] = {}
+    places: dict[int, RankPlace] = {}
     graphs: dict[int, GraphBandwidth] = {}
     rings: dict[tuple[int, ...], None] = {}
     size = members[0].init.size
     for member in members:
         init = member.init
-        place = Place(
+        place = RankPlace(
             init.rank, member.host, member.pid, init.cuda_device, init.nvml_device, init.bus_id or None
         )
         places.setdefault(init.rank, place)

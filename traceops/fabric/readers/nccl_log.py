@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from traceops.fabric.model import Quote
-from traceops.fabric.nccl import Choice, NcclLog, NcclSetting
+from traceops.fabric.nccl import NcclLog, NcclSetting, TunerChoice
 from traceops.fabric.readers.nccl_comms import Communicators
 from traceops.fabric.readers.nccl_lines import NOBODY, LineReader, NcclLine, holds_nccl_lines, quoted
 from traceops.fabric.readers.nccl_links import (
@@ -226,7 +226,7 @@ class _Reader:
             machines=self._systems.machines(self._comms.devices(), self._networks.names()),
             network_events=events,
             choices=tuple(
-                Choice(*key, chosen.calls, chosen.least, chosen.most, chosen.quote)
+                TunerChoice(*key, chosen.calls, chosen.least, chosen.most, chosen.quote)
                 for key, chosen in self._chosen.items()
             ),
             tuners=tuple(self._tuners),

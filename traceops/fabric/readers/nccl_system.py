@@ -55,7 +55,7 @@ class _GpuSeen:
 
 
 @dataclass
-class Section:
+class SystemSection:
     """One process's System section while it is read. size: ranks of the communicator it is for, 0: not known.
 
     gpus: by PCI bus id. nics: by NCCL's number, with bus id, NUMA node and GB/s. The rest is where the tree is.
@@ -140,8 +140,8 @@ class Systems:
     """The sections of all processes. Of each host those count that are for the most ranks."""
 
     def __init__(self) -> None:
-        self._open: dict[Speaker, Section] = {}
-        self._of_host: dict[str, list[Section]] = {}
+        self._open: dict[Speaker, SystemSection] = {}
+        self._of_host: dict[str, list[SystemSection]] = {}
 
     def begin(self, speaker: Speaker, path: str, size: int) -> None:
         """A section begins; it is passed over where its host has enough of them."""
@@ -152,11 +152,11 @@ class Systems:
         if len(sections) >= _MOST_SECTIONS and all(section.size < size for section in sections):
             sections.clear()
         if len(sections) < _MOST_SECTIONS:
-            section = Section(speaker.host, speaker.pid, path, size)
+            section = SystemSection(speaker.host, speaker.pid, path, size)
             sections.append(section)
             self._open[speaker] = section
 
-    def of(self, speaker: Speaker) -> Section | None:
+    def of(self, speaker: Speaker) -> SystemSection | None:
         """The section that a process's lines now belong to."""
         return self._open.get(speaker)
 
@@ -181,7 +181,7 @@ class Systems:
 
 
 def _machine(
-    host: str, sections: list[Section], nvml: dict[tuple[str, str], int], names: dict[int, str]
+    host: str, sections: list[SystemSection], nvml: dict[tuple[str, str], int], names: dict[int, str]
 ) -> Machine:
     """sections: the first tells, the others add the GPUs that it does not have."""
     gpus: dict[str, _GpuSeen] = {}

@@ -13,18 +13,17 @@ from traceops.traces.source import is_remote
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
 
-NO_EVIDENCE = "the run folder holds no evidence of a hang"  # which is not the same as no hang
 _OURS = ("hang.*.json", "flight_recorder_*", "stacks_*")
 # As torch names its flight recorder's dumps by default, and as people call them.
 _DUMPS = (*_OURS, "nccl_trace_rank_*", "comm_lib_trace_rank_*", "fr_*")
 
 
-def included_diagnosis(root: str) -> tuple[Diagnosis | None, str]:
+def diagnosis_of_run(root: str) -> tuple[Diagnosis | None, str]:
     """The diagnosis of a run folder; None and why not where there is none."""
     if is_remote(root):
         return None, "evidence of a hang is read from local folders only"
     if not _has_evidence(root):
-        return None, NO_EVIDENCE
+        return None, "the run folder holds no evidence of a hang"  # which is not the same as no hang
     from traceops.hangs.diagnose import diagnose  # half of what analyze imports, and most runs do not hang
 
     try:
