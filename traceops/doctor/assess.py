@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
-from traceops.across.links import Reference as Link
+from traceops.across.links import LinkReference as Link
 from traceops.across.links import link_by_name
 from traceops.doctor.failure_cause import OF_ONE_DEVICE, FailureCause
 from traceops.doctor.job import Backend
