@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from traceops.compare.ledger import Ledger
 from traceops.compare.model import Change
-from traceops.core.kernel_names import short_name
+from traceops.core.short_text import short_name
 from traceops.core.units import count_text, ms_change_text
 from traceops.core.words import BUCKETS
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from traceops.core.kernel_names import short_name
+from traceops.core.short_text import short_name
 from traceops.core.units import UNKNOWN, number_text, size_text, three_digits
 
 GREW = "grew: "  # evidence of what took longer than on a rank's peers

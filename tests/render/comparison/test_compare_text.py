@@ -8,6 +8,7 @@ from sample_comparison import EXPOSED, KERNELS, MEMORY, STEP, sample_comparison,
 from sample_comparison import UNKNOWN as NOT_KNOWN
 
 from traceops.compare.model import MetricChange
+from traceops.core.short_text import one_line
 from traceops.render.comparison import method_text, text
 
 
@@ -74,9 +75,9 @@ def test_changes_that_cost_most_come_first_and_a_renamed_one_has_both_names() ->
 
 
 def test_one_line_holds_no_character_that_steers() -> None:
-    said = text.one_line("a\x1b[31m\nb\u202e\x00\u2028c", 100)
+    said = one_line("a\x1b[31m\nb\u202e\x00\u2028c", 100)
     assert said == "a\ufffd[31m b\ufffd\ufffd c"
-    assert len(text.one_line("x" * 999, 20)) == 20
+    assert len(one_line("x" * 999, 20)) == 20
 
 
 def test_a_cost_that_the_words_name_is_not_said_twice() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from traceops.compare.model import Comparison
+from traceops.core.short_text import one_line
 from traceops.render.comparison import text
 from traceops.render.comparison.markdown import render_markdown
 
@@ -65,8 +66,8 @@ def _append(path: Path, summary: str) -> str:
 
 
 def _command(kind: Literal["error", "warning", "notice"], title: str, message: str) -> str:
-    said = text.one_line(message, _MESSAGE) or title
-    return f"::{kind} title={_property(text.one_line(title, 200))}::{_data(said)}"
+    said = one_line(message, _MESSAGE) or title
+    return f"::{kind} title={_property(one_line(title, 200))}::{_data(said)}"
 
 
 def _data(said: str) -> str:

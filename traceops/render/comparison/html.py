@@ -1,20 +1,52 @@
-"""compare.html: one self-contained page that works offline, from a Comparison."""
+"""compare.html: a Comparison as a document, and that as one self-contained page that works offline."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from traceops.compare.model import Comparison, Explanation
-from traceops.core.rank_text import ranks_text
-from traceops.render import page
-from traceops.render.cells import Cell, number
+from traceops.core.findings import Finding
+from traceops.render.cells import Cell
 from traceops.render.comparison import figures, method_text, tables, text
+from traceops.render.document import (
+    Block,
+    Chart,
+    Document,
+    Facts,
+    Heading,
+    Section,
+    Span,
+    TableBlock,
+    Term,
+    Terms,
+    Verdict,
+    bold,
+    code,
+    fold,
+    items,
+    soft,
+    spans,
+)
+from traceops.render.document import text as paragraph
+from traceops.render.finding_blocks import checks_block, finding_block
 from traceops.render.page import word
-from traceops.render.report import detail_tables
-from traceops.render.report.terms import COLUMNS
-from traceops.rules.registry import RULES
+from traceops.render.writers.html import write_html
 
 _MOST_FINDINGS = 50  # of new ones, and of those that are gone
+_MOST_NAME = 500  # characters of a change that an explanation rests on
+_INTERVALS = (
+    "A bar is the interval of one metric by itself; whether noise could do it is judged over all of them together. A "
+    "red tick is where a change for the worse fails. Parts of the step are in percent of the step."
+)
+_WATERFALL = (
+    "Where a profiled step goes: from base to head, one part of the step at a time. "
+    "The axis does not begin at 0."
+)
+_CHANGES = (
+    "Counts and milliseconds of one step, mean over ranks. Times of kernels on several streams add up to more than "
+    "the step."
+)
 
 
 def render_comparison_html(comparison: Comparison, *, plotlyjs: str = "inline") -> bytes:
@@ -23,59 +55,132 @@ def render_comparison_html(comparison: Comparison, *, plotlyjs: str = "inline") 
     Everything that came from a trace is escaped, and a content security policy admits the page's own
     scripts only. Raises ValueError for another `plotlyjs`.
     """
-    styles = ("summary.css", "compare.css")
-    return page.chart_page("compare.html.j2", styles, _charts(comparison), plotlyjs, _content(comparison))
+    return write_html(describe(comparison), plotlyjs=plotlyjs)
 
 
-def _charts(comparison: Comparison) -> dict[str, Any]:
-    """Plotly figures by the id of the element they are drawn into; empty charts are left out."""
-    made = {
-        "intervals": figures.interval_figure(comparison),
-        "waterfall": figures.waterfall_figure(comparison),
-        "steps": figures.steps_figure(comparison),
-    }
-    return {key: figure for key, figure in made.items() if figure is not None}
+def describe(comparison: Comparison) -> Document:
+    """A comparison as a document: the verdict, facts, and a section for each thing there is to say."""
+    base, head = comparison.base.label, comparison.head.label
+    made = (
+        _metrics(comparison),
+        _why(comparison),
+        _changes(comparison),
+        _findings(comparison),
+        _steps(comparison),
+        _method(comparison),
+    )
+    return Document(
+        title=f"{base} against {head}",
+        heading=spans(Span(base, "name"), " → ", Span(head, "name")),
+        command="traceops compare",
+        verdict=Verdict(text.VERDICT_LEVEL[comparison.verdict], comparison.sentence),
+        intro=tuple(_intro(comparison)),
+        sections=tuple(section for section in made if section is not None),
+        footer="all numbers are in compare.json, compare_metrics.csv and compare_changes.csv beside this page",
+        styles=("summary.css", "compare.css"),
+    )
 
 
-def _content(comparison: Comparison) -> dict[str, Any]:
+def _intro(comparison: Comparison) -> list[Block]:
+    blocks: list[Block] = []
+    if comparison.refusals:
+        lines = [paragraph(bold("Compared although they differ:"), f" {why}") for why in comparison.refusals]
+        blocks.append(items(lines, "refusals"))
+    blocks.append(Facts(tuple(_facts(comparison))))
+    if comparison.warnings:
+        blocks.append(items(comparison.warnings, "notes"))
+    return blocks
+
+
+def _metrics(comparison: Comparison) -> Section:
+    blocks: list[Block] = []
+    if (figure := figures.interval_figure(comparison)) is not None:
+        label = (
+            "Dots with bars: each metric's change in percent and its interval, with the limit marked; the table below "
+            "has the numbers"
+        )
+        blocks += [soft(_INTERVALS), Chart("intervals", label, figure)]
+    return Section("metrics", "Metrics", (*blocks, TableBlock(tables.metrics_table(comparison))))
+
+
+def _why(comparison: Comparison) -> Section | None:
+    """The explanations, then the ledger of both sides; None without either."""
+    blocks: list[Block] = []
+    if comparison.explanations:
+        blocks.append(items([_explanation(e) for e in comparison.explanations], "reasons", ordered=True))
+    ledger = tables.ledger_table(comparison)
+    if ledger is not None:
+        if (figure := figures.waterfall_figure(comparison)) is not None:
+            label = (
+                "Waterfall: what each part of the step adds or takes from base to head, ms; the table below has the "
+                "numbers"
+            )
+            blocks += [soft(_WATERFALL), Chart("waterfall", label, figure)]
+        blocks.append(TableBlock(ledger))
+    return Section("why", "Why", tuple(blocks)) if blocks else None
+
+
+def _explanation(reason: Explanation) -> list[Block]:
+    """What it costs, the sentence, and folded what it rests on."""
+    cost = Span(text.cost_text(reason), "cost slower" if reason.ms > 0 else "cost faster")
+    blocks: list[Block] = [paragraph(cost, " " if cost.text else "", reason.text)]
+    evidence = tables.evidence_table(reason.evidence)
+    changes = [
+        code(f"{change.status}: {text.change_name(change)}"[:_MOST_NAME])
+        for change in reason.changes[: tables.MOST_EVIDENCE]
+    ]
+    rests_on: list[Block] = [items(changes)] if changes else []
+    if evidence is not None:
+        rests_on.append(TableBlock(evidence, "narrow"))
+    return [*blocks, fold("What this rests on", *rests_on)] if rests_on else blocks
+
+
+def _changes(comparison: Comparison) -> Section | None:
+    made = [tables.changes_table(comparison, kind) for kind in text.KINDS]
+    known = [TableBlock(table) for table in made if table is not None]
+    return Section("changes", "What changed", (soft(_CHANGES), *known)) if known else None
+
+
+def _findings(comparison: Comparison) -> Section:
     new = [*comparison.findings, *comparison.new_findings]
-    return {
-        "comparison": comparison,
-        "level": text.VERDICT_LEVEL[comparison.verdict],
-        "facts": _facts(comparison),
-        "metrics_table": tables.metrics_table(comparison),
-        "ledger_table": tables.ledger_table(comparison),
-        "explanations": [_explanation(reason) for reason in comparison.explanations],
-        "changes": [
-            table for kind in text.KINDS if (table := tables.changes_table(comparison, kind)) is not None
-        ],
-        "findings": [(f, detail_tables.evidence_table(f)) for f in new[:_MOST_FINDINGS]],
-        "more_findings": max(len(new) - _MOST_FINDINGS, 0),
-        "gone": [(f, detail_tables.evidence_table(f)) for f in comparison.gone_findings[:_MOST_FINDINGS]],
-        "outliers_table": tables.outliers_table(comparison),
-        "method": method_text.method(comparison),
-        "captures": [
-            tables.captures_table(comparison.base, "base"),
-            tables.captures_table(comparison.head, "head"),
-        ],
-        "rule_titles": {rule.id: rule.title for rule in RULES},
-        "definitions": COLUMNS,
-        "number": number,
-        "ranks_text": ranks_text,
-    }
+    blocks = _finding_blocks(new)
+    if len(new) > _MOST_FINDINGS:
+        blocks.append(soft(f"{len(new) - _MOST_FINDINGS} more in compare.json."))
+    if not new:
+        blocks.append(paragraph("Nothing regressed, and head's report finds nothing that base's does not."))
+    if comparison.gone_findings:
+        blocks += [Heading("Gone since base"), *_finding_blocks(comparison.gone_findings)]
+    return Section("findings", "Findings", tuple(blocks))
 
 
-def _explanation(reason: Explanation) -> dict[str, Any]:
-    return {
-        "text": reason.text,
-        "ms": text.cost_text(reason),
-        "slower": reason.ms > 0,
-        "evidence": tables.evidence_table(reason.evidence),
-        "changes": [
-            f"{change.status}: {text.change_name(change)}"[:500]
-            for change in reason.changes[: tables.MOST_EVIDENCE]
-        ],
-    }
+def _finding_blocks(findings: Sequence[Finding]) -> list[Block]:
+    return [finding_block(finding) for finding in findings[:_MOST_FINDINGS]]
+
+
+def _steps(comparison: Comparison) -> Section | None:
+    blocks: list[Block] = []
+    if (figure := figures.steps_figure(comparison)) is not None:
+        label = "Dots: duration of every step of every capture, ms, base and head in their colours"
+        blocks.append(soft("A dot a step, a column a capture, from left to right as they were taken."))
+        blocks.append(Chart("steps", label, figure))
+    if (outliers := tables.outliers_table(comparison)) is not None:
+        blocks.append(TableBlock(outliers, "narrow"))
+    return Section("steps", "Steps", tuple(blocks)) if blocks else None
+
+
+def _method(comparison: Comparison) -> Section:
+    terms = tuple(Term(label, value) for label, value in method_text.method(comparison))
+    blocks: list[Block] = [Terms(terms)]
+    for heading, lines in (("Unchanged", comparison.unchanged), ("Notes", comparison.notes)):
+        if lines:
+            blocks += [Heading(heading), items(lines, "notes")]
+    blocks += [
+        TableBlock(tables.captures_table(side, name))
+        for side, name in ((comparison.base, "base"), (comparison.head, "head"))
+    ]
+    if comparison.checks:
+        blocks.append(checks_block(comparison.checks, "What each rule says"))
+    return Section("method", "How it was compared", tuple(blocks))
 
 
 def _facts(comparison: Comparison) -> list[tuple[str, Cell]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from traceops.compare.model import (
     OUTCOMES,
@@ -17,7 +16,8 @@ from traceops.compare.model import (
 )
 from traceops.core.findings import Finding
 from traceops.render.comparison import method_text, text
-from traceops.render.comparison.markdown_text import code, prose, table
+from traceops.render.markdown_text import code, prose, table
+from traceops.render.writers.markdown import Part, fitting, folded, size
 from traceops.version import __version__
 
 LIMIT = 60_000  # bytes; GitHub takes 65,536 characters, and whoever posts it may add a line
@@ -29,18 +29,6 @@ VERDICT_MARK: dict[ComparisonVerdict, str] = {
 }  # fmt: skip
 _MOST_METRICS, _MOST_EXPLANATIONS, _MOST_REMARKS = 12, 3, 3
 _MOST_OVERVIEW = 20_000  # bytes of what is not folded
-_CLOSE = "</details>"
-
-
-@dataclass(frozen=True)
-class _Section:
-    """A folded part: lines that always stand, then rows, most important first, of which `most` are shown."""
-
-    title: str
-    opening: tuple[str, ...]
-    rows: tuple[str, ...]
-    most: int
-    more: str
 
 
 def marker(name: str = "") -> str:
@@ -60,11 +48,11 @@ def render_markdown(comparison: Comparison, *, name: str = "", limit: int = LIMI
     lines = [marker(name), *_overview(comparison)]
     sides = [prose(method_text.side_text(side), 200) for side in (comparison.base, comparison.head)]
     end = f"<sub>Base: {sides[0]} · head: {sides[1]} · traceops {__version__}</sub>"
-    left = limit - _size([*lines, "", end, ""])
+    left = limit - size([*lines, "", end, ""])
     for section in _sections(comparison):
-        folded = _folded(section, left // 3)  # so that no part of it crowds out the rest
-        left -= _size(folded)
-        lines += folded
+        part = folded(section, left // 3)  # so that no part of it crowds out the rest
+        left -= size(part)
+        lines += part
     return "\n".join([*lines, "", end, ""])
 
 
@@ -83,7 +71,7 @@ def _overview(comparison: Comparison) -> list[str]:
     ][:_MOST_REMARKS]
     items += [_reason(reason) for reason in comparison.explanations[:_MOST_EXPLANATIONS]]
     items += [f"- ⚠️ {prose(warning, 300)}" for warning in comparison.warnings[:_MOST_REMARKS]]
-    return [*lines, *_fitting(items, _MOST_OVERVIEW)]
+    return [*lines, *fitting(items, _MOST_OVERVIEW)]
 
 
 def _most_telling(comparison: Comparison) -> list[MetricChange]:
@@ -107,7 +95,7 @@ def _overview_row(metric: MetricChange) -> list[str]:
     ]
 
 
-def _sections(comparison: Comparison) -> list[_Section]:
+def _sections(comparison: Comparison) -> list[Part]:
     """What is folded, most important first; parts with nothing in them are left out."""
     metrics = [metric for metric in text.known(comparison.metrics) if metric.family != "ledger"]
     outliers = [f"- {prose(method_text.outlier_text(step), 300)}" for step in comparison.outliers]
@@ -128,7 +116,7 @@ def _sections(comparison: Comparison) -> list[_Section]:
     ]  # fmt: skip
 
 
-def _explanations(comparison: Comparison) -> _Section:
+def _explanations(comparison: Comparison) -> Part:
     rest = comparison.explanations[_MOST_EXPLANATIONS:]
     return _list("More reasons", [_reason(reason) for reason in rest], 20)
 
@@ -138,7 +126,7 @@ def _reason(reason: Explanation) -> str:
     return f"- {f'**{cost}** ' if cost else ''}{prose(reason.text, 300)}"
 
 
-def _metrics(title: str, metrics: Sequence[MetricChange], power: float) -> _Section:
+def _metrics(title: str, metrics: Sequence[MetricChange], power: float) -> Part:
     rows = [
         [
             prose(metric.label, 80),
@@ -155,7 +143,7 @@ def _metrics(title: str, metrics: Sequence[MetricChange], power: float) -> _Sect
     return _table(title, header, rows, 60, "compare_metrics.csv", right=(1, 2, 3, 4))
 
 
-def _changes(comparison: Comparison, kind: str) -> _Section:
+def _changes(comparison: Comparison, kind: str) -> Part:
     changes = text.important_first([change for change in comparison.changes if change.kind == kind])
     if kind == "environment":
         values = [
@@ -186,7 +174,7 @@ def _value(value: str | None) -> str:
     return code(value, 120) if value else text.value_text(value)
 
 
-def _findings(title: str, findings: Sequence[Finding]) -> _Section:
+def _findings(title: str, findings: Sequence[Finding]) -> Part:
     return _list(
         title,
         [
@@ -211,8 +199,8 @@ def _method(comparison: Comparison) -> list[str]:
     return lines + [f"- {prose(note, 400)}" for note in comparison.notes]
 
 
-def _list(title: str, items: Sequence[str], most: int) -> _Section:
-    return _Section(f"{title} ({len(items)})", (), tuple(items), most, "compare.json")
+def _list(title: str, items: Sequence[str], most: int) -> Part:
+    return Part(f"{title} ({len(items)})", (), tuple(items), most, "compare.json")
 
 
 def _table(
@@ -222,33 +210,6 @@ def _table(
     most: int,
     file: str,
     right: tuple[int, ...] = (),
-) -> _Section:
+) -> Part:
     lines = table(header, rows, right)
-    return _Section(f"{title} ({len(rows)})", tuple(lines[:2]), tuple(lines[2:]), most, file)
-
-
-def _folded(section: _Section, limit: int) -> list[str]:
-    """The part as lines of at most `limit` bytes, and how many of its rows were left out; nothing if too small."""
-    start = ["", f"<details><summary>{section.title}</summary>", "", *section.opening]
-    left_out = f"{len(section.rows)} more in {section.more}."
-    room = limit - _size([*start, "", left_out, "", _CLOSE])
-    rows = _fitting(section.rows[: section.most], room)
-    if room < 0 or (not rows and section.opening):
-        return []
-    rest = len(section.rows) - len(rows)
-    return [*start, *rows, "", *([f"{rest} more in {section.more}.", ""] if rest else []), _CLOSE]
-
-
-def _fitting(rows: Sequence[str], limit: int) -> list[str]:
-    """The first rows that together take no more than `limit` bytes."""
-    kept = []
-    for row in rows:
-        limit -= _size([row])
-        if limit < 0:
-            break
-        kept.append(row)
-    return kept
-
-
-def _size(lines: Sequence[str]) -> int:
-    return sum(len(line.encode("utf-8", "replace")) + 1 for line in lines)
+    return Part(f"{title} ({len(rows)})", tuple(lines[:2]), tuple(lines[2:]), most, file)

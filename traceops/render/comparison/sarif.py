@@ -11,7 +11,8 @@ from urllib.parse import quote
 
 from traceops.compare.model import Comparison
 from traceops.core.findings import CONFIDENCES, SEVERITIES, Finding, Severity
-from traceops.render.comparison import method_text, text
+from traceops.core.short_text import one_line
+from traceops.render.comparison import method_text
 from traceops.render.report.json import json_text, plain_json
 from traceops.rules.registry import BY_ID
 from traceops.version import __version__
@@ -144,4 +145,4 @@ def _notification(level: str, said: str) -> dict[str, Any]:
 
 def _message(said: str) -> str:
     """One line in which nothing reads as a link ([text](target) is one in SARIF, 3.11.6)."""
-    return text.one_line(said, _MESSAGE).replace("](", "] (") or "-"
+    return one_line(said, _MESSAGE).replace("](", "] (") or "-"

@@ -7,6 +7,7 @@ from typing import Any
 
 from traceops.compare.model import Change, ChangeKind, Comparison, MetricChange, Side
 from traceops.core.findings import Evidence
+from traceops.core.short_text import one_line
 from traceops.core.units import UNKNOWN
 from traceops.render.cells import Cell, Column, Table, build_table, name
 from traceops.render.comparison import method_text, text
@@ -100,7 +101,7 @@ def evidence_table(evidence: Sequence[Evidence]) -> Table | None:
 
 def _metric_columns(power: float) -> list[Column]:
     return [
-        _metric_column("metric", "Metric", lambda m: text.one_line(m.label, 120), number=False),
+        _metric_column("metric", "Metric", lambda m: one_line(m.label, 120), number=False),
         _metric_column("base", "Base", text.base_text),
         _metric_column("head", "Head", text.head_text),
         _metric_column("change", "Change", text.effect_text),

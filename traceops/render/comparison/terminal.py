@@ -12,7 +12,7 @@ from rich.text import Text
 
 from traceops.compare.model import Change, Comparison, MetricChange
 from traceops.core.findings import Finding
-from traceops.core.kernel_names import short_name
+from traceops.core.short_text import one_line, short_name
 from traceops.render.comparison import method_text, text
 from traceops.render.console import PlainConsole, ascii_ranges, plain, say
 from traceops.render.report.terminal import MARK, STYLE
@@ -130,9 +130,9 @@ def _change_cells(change: Change) -> tuple[str, ...]:
     if change.kind == "environment":
         return (change.status, change.name, text.value_text(change.base_value),
                 f"→ {text.value_text(change.head_value)}")  # fmt: skip
-    name = short_name(text.one_line(change.name or change.head_name, 8192), _NAME)
+    name = short_name(one_line(change.name or change.head_name, 8192), _NAME)
     if change.status == "renamed":
-        name = f"{short_name(name, _NAME // 2)} → {short_name(text.one_line(change.head_name, 8192), _NAME // 2)}"
+        name = f"{short_name(name, _NAME // 2)} → {short_name(one_line(change.head_name, 8192), _NAME // 2)}"
     return (
         change.status,
         name,
@@ -185,5 +185,5 @@ def _say(
 
 def _harmless(said: str, limit: int) -> str:
     """One line that a CI runner does not take for a command to it, wherever it is broken."""
-    one = text.one_line(said, limit).replace("##[", "## [")
+    one = one_line(said, limit).replace("##[", "## [")
     return _RUNNER_COMMAND.sub(": :", one)

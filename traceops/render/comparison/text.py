@@ -48,13 +48,6 @@ KINDS: dict[ChangeKind, tuple[str, str]] = {  # title, one of them
 WORTH_PCT = 1.0  # of the step: a part of it that moved less is not named beside the gated metrics
 
 
-def one_line(text: str, limit: int = 1000) -> str:
-    """Text from a trace on one line: white space joined, control characters made visible, not longer than `limit`."""
-    joined = " ".join(text.split())
-    clean = "".join(char if char.isprintable() else "\ufffd" for char in joined)
-    return clean if len(clean) <= limit else f"{clean[: limit - 2].rstrip()} …"
-
-
 def amount(value: float | None, unit: str, beside: float | None = None) -> str:
     """'60.1 ms', '33.6 MB', '1204': about three digits, as many decimals as `beside` has; a dash if not known."""
     if value is None or not math.isfinite(value):

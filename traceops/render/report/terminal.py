@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TextIO
 
 from traceops.core.findings import Evidence, Finding
-from traceops.core.kernel_names import short_name
+from traceops.core.short_text import short_name
 from traceops.core.units import fixed_text, percent_text
 from traceops.measure.hta_agreement import HtaAgreement
 from traceops.measure.ledger import BUCKETS

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from traceops.render.comparison.markdown_text import code, prose, table
 from traceops.render.document import (
     Block,
     Checks,
@@ -21,6 +20,7 @@ from traceops.render.document import (
     Terms,
     Text,
 )
+from traceops.render.markdown_text import code, prose, table
 
 MOST_ROWS = 60  # of a part that is folded
 _MOST = 600  # characters of a paragraph

@@ -1,4 +1,4 @@
-"""Names of kernels and operators, short enough to read."""
+"""Names and text from traces, short enough to read."""
 
 from __future__ import annotations
 
@@ -26,3 +26,10 @@ def _without_parameters(text: str) -> str:
         if char == "(" and depth <= 0 and at:
             return text[:at]
     return text
+
+
+def one_line(text: str, limit: int = 1000) -> str:
+    """Text from a trace on one line: white space joined, control characters made visible, not longer than `limit`."""
+    joined = " ".join(text.split())
+    clean = "".join(char if char.isprintable() else "\ufffd" for char in joined)
+    return clean if len(clean) <= limit else f"{clean[: limit - 2].rstrip()} …"

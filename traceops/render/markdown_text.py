@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from traceops.core.kernel_names import short_name
-from traceops.render.comparison.text import one_line
+from traceops.core.short_text import one_line, short_name
 
 _BREAK = "\u200b"  # a space without width: GitHub looks for mentions and links in the finished text
 _ENTITIES = {
