@@ -15,8 +15,9 @@ from traceops.hangs import without_record, words
 from traceops.hangs.calls import code_place, message_bytes
 from traceops.hangs.discover import find_evidence
 from traceops.hangs.evidence import HangEvidence, LogEvent
+from traceops.hangs.json_types import RankState, RankStatus
 from traceops.hangs.mismatch import mismatches, noticed_mismatch
-from traceops.hangs.model import Diagnosis, RankState, RankStatus, Root
+from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.positions import RankPosition, rank_positions
 from traceops.hangs.processes import Death, deaths, stopped
 from traceops.hangs.stack_activity import StackActivity, stack_activity

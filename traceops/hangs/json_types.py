@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -11,10 +11,10 @@ from traceops.core.file_problem import FileProblem
 from traceops.core.findings import Check, Confidence, Finding, Severity
 from traceops.core.tool import Tool
 from traceops.hangs.evidence import Stall
-from traceops.hangs.model import RankStatus
 
 SCHEMA_VERSION = 1
 
+RankState = Literal["waiting", "root", "idle", "dead", "stopped", "absent"]
 SomeRanks = Annotated[tuple[int, ...], Meta(min_length=1)]
 
 
@@ -44,6 +44,27 @@ class RootJson(msgspec.Struct, frozen=True, kw_only=True):
     where: Annotated[str | None, Meta(description="Line of code of the operation.")]
     doing: Annotated[str | None, Meta(description="What the root ranks did instead.")]
     evidence: tuple[RootEvidence, ...]
+
+
+class RankStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one rank is. group to where: of its first operation that has not completed."""
+
+    rank: int
+    host: str | None = None
+    state: RankState
+    step: Annotated[int | None, Meta(description="Steps finished.")] = None
+    group: str | None = None
+    group_ranks: tuple[int, ...] | None = None
+    op: str | None = None
+    sequence: int | None = None
+    op_state: str | None = None
+    bytes: int | None = None
+    where: Annotated[str | None, Meta(description="Line of code of the pending operation.")] = None
+    doing: Annotated[str | None, Meta(description="The main thread's stack in short.")] = None
+    waits_for: tuple[int, ...] = ()
+    pending: Annotated[int | None, Meta(description="Operations not completed.")] = None
+    exit_code: Annotated[int | None, Meta(description="As a shell has it: 128 + n for signal n.")] = None
+    sources: tuple[str, ...] = ()
 
 
 class WaitJson(msgspec.Struct, frozen=True, kw_only=True):

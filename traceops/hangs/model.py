@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
-
-import msgspec
-from msgspec import Meta
+from typing import Literal
 
 from traceops.core.findings import Confidence
 from traceops.hangs.evidence import HangEvidence
+from traceops.hangs.json_types import RankStatus
 
 # not_called: the other has not called what the rank is in; not_recorded: it has not, as far as its record tells;
 # earlier: it has, and is still in an earlier operation; batch: it has, in one batch with others that do not end;
 # no_record: it left no record; cause: only a root explains the waiting.
 WaitReason = Literal["not_called", "not_recorded", "earlier", "batch", "no_record", "cause"]
-RankState = Literal["waiting", "root", "idle", "dead", "stopped", "absent"]
 
 
 @dataclass(frozen=True)
@@ -60,27 +57,6 @@ class Root:
     def message(self) -> str:
         """The statement as a sentence."""
         return f"{self.statement}."
-
-
-class RankStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one rank is. group to where: of its first operation that has not completed."""
-
-    rank: int
-    host: str | None = None
-    state: RankState
-    step: Annotated[int | None, Meta(description="Steps finished.")] = None
-    group: str | None = None
-    group_ranks: tuple[int, ...] | None = None
-    op: str | None = None
-    sequence: int | None = None
-    op_state: str | None = None
-    bytes: int | None = None
-    where: Annotated[str | None, Meta(description="Line of code of the pending operation.")] = None
-    doing: Annotated[str | None, Meta(description="The main thread's stack in short.")] = None
-    waits_for: tuple[int, ...] = ()
-    pending: Annotated[int | None, Meta(description="Operations not completed.")] = None
-    exit_code: Annotated[int | None, Meta(description="As a shell has it: 128 + n for signal n.")] = None
-    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from traceops.hangs.model import Diagnosis, RankState, RankStatus, Root, Wait, WaitReason
+from traceops.hangs.json_types import RankState, RankStatus
+from traceops.hangs.model import Diagnosis, Root, Wait, WaitReason
 
 # What ranks have to share to be one line, given up from the right as long as there are too many lines.
 _ALIKE = (
