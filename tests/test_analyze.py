@@ -42,8 +42,8 @@ def test_every_step_adds_up(name):
     report = analyze(DATA / name)
     assert report.steps
     for row in report.steps:
-        assert sum(row[bucket] for bucket in BUCKETS) == pytest.approx(row["duration_ms"], abs=1e-9)
-        assert all(row[bucket] >= 0 for bucket in BUCKETS)
+        assert sum(getattr(row, bucket) for bucket in BUCKETS) == pytest.approx(row.duration_ms, abs=1e-9)
+        assert all(getattr(row, bucket) >= 0 for bucket in BUCKETS)
 
 
 def test_slow_loader_is_the_first_thing_to_fix():
@@ -54,7 +54,7 @@ def test_slow_loader_is_the_first_thing_to_fix():
     [merged] = found(report, "TO-I002")
     assert (merged.severity, merged.ranks) == ("info", (1,))
     assert merged.message.endswith("TO-S001 (rank 1) explains it.")
-    assert report.ranks[1]["late_share"] > 0.9
+    assert report.ranks[1].late_share > 0.9
 
 
 def test_item_calls_are_counted_where_they_cost():
@@ -73,7 +73,7 @@ def test_healthy_run_is_not_accused_of_what_it_does_not_do(name):
     assert {f.rule for f in report.findings if f.severity != "info"} <= {"TO-I001"}
     for rule in ("TO-V001", "TO-V002", "TO-V003", "TO-V004", "TO-I002", "TO-I003"):
         assert status(report, rule).status == "clear", rule
-    assert report.summary["matching"]["matched_pct"] > 95
+    assert report.summary.matching.matched_pct > 95
 
 
 def test_a_slow_gpu_is_named_with_the_kernel_that_grew():
@@ -81,30 +81,30 @@ def test_a_slow_gpu_is_named_with_the_kernel_that_grew():
     first = report.findings[0]
     assert (first.rule, first.severity, first.ranks, first.cause) == ("TO-S001", "error", (2,), "gpu_compute")
     assert any(e.metric.startswith("grew: nvjet") for e in first.evidence)
-    assert max(report.ranks, key=lambda row: row["late_share"])["rank"] == 2
-    assert report.ranks[2]["late_share"] > 0.9
+    assert max(report.ranks, key=lambda row: row.late_share).rank == 2
+    assert report.ranks[2].late_share > 0.9
     for row in report.ranks:
-        assert (row["comm_wait_ms"] > 20) == (row["rank"] != 2)
+        assert (row.comm_wait_ms > 20) == (row.rank != 2)
 
 
 def test_waiting_and_transfer_are_the_kernels_own_time():
     report = analyze(DATA / "ddp4")
     for row in report.ranks:
-        exposed = row["comm_transfer_ms"] + row["comm_wait_ms"] + row["comm_unmatched_ms"]
-        assert exposed == pytest.approx(row["exposed_comm_ms"], abs=2e-6)
-    all_reduce = [row for row in report.collectives if "reduce" in row["op"]]
-    assert all(row["ranks"] == [0, 1, 2, 3] for row in all_reduce)
-    assert max(row["busbw_gbs"] for row in all_reduce if row["busbw_gbs"]) < 900  # NVLink's limit
+        exposed = row.comm_transfer_ms + row.comm_wait_ms + row.comm_unmatched_ms
+        assert exposed == pytest.approx(row.exposed_comm_ms, abs=2e-6)
+    all_reduce = [row for row in report.collectives if "reduce" in row.op]
+    assert all(row.ranks == (0, 1, 2, 3) for row in all_reduce)
+    assert max(row.busbw_gbs for row in all_reduce if row.busbw_gbs) < 900  # NVLink's limit
 
 
 def test_one_rank_alone_says_what_it_cannot_know():
     report = analyze(rank_file(DATA / "ddp4", 2))
     [missing] = found(report, "TO-V001")
     assert (missing.severity, missing.ranks) == ("info", (0, 1, 3))
-    assert report.ranks[0]["comm_wait_ms"] is None
-    assert report.ranks[0]["wait_ms"] is None
+    assert report.ranks[0].comm_wait_ms is None
+    assert report.ranks[0].wait_ms is None
     assert "cannot be told apart" in status(report, "TO-O001").reason
-    assert report.summary["ledger_ms"]["comm_transfer"] is None
+    assert report.summary.ledger_ms.comm_transfer is None
 
 
 def test_missing_rank_is_named(ddp):
@@ -112,7 +112,7 @@ def test_missing_rank_is_named(ddp):
     report = analyze(ddp)
     [finding] = found(report, "TO-V001")
     assert (finding.severity, finding.ranks) == ("warning", (1,))
-    assert report.run["ranks_missing"] == [1]
+    assert report.run.ranks_missing == (1,)
 
 
 def test_cut_off_trace_is_used_as_far_as_it_goes(ddp):
@@ -124,7 +124,7 @@ def test_cut_off_trace_is_used_as_far_as_it_goes(ddp):
     assert finding.ranks == (3,)
     assert "cut off" in finding.message
     assert str(path) in finding.message
-    assert 0 < report.ranks[3]["events"] < whole.ranks[3]["events"]
+    assert 0 < report.ranks[3].events < whole.ranks[3].events
     assert len(report.ranks) == 4
 
 
@@ -134,7 +134,7 @@ def test_useless_trace_costs_its_rank_only(ddp, keep):
     text = gzip.decompress(path.read_bytes())
     path.write_bytes(gzip.compress(text[: text.index(b'"traceEvents"') + keep]) if keep else b"")
     report = analyze(ddp)
-    assert report.run["ranks_present"] == [1, 2, 3]
+    assert report.run.ranks_present == (1, 2, 3)
     assert str(path) in found(report, "TO-V002")[0].message
 
 
@@ -186,8 +186,8 @@ def test_without_unprofiled_steps_nobody_claims_the_profiler_is_cheap():
 def test_cpu_run_has_numbers_where_hta_has_none():
     report = analyze(DATA / "hta/cpu_only")
     [row] = report.ranks
-    assert row["breakdown_source"] == "traceops"
-    assert row["idle_pct"] == pytest.approx(14.9, abs=0.1)
+    assert row.breakdown_source == "traceops"
+    assert row.idle_pct == pytest.approx(14.9, abs=0.1)
     assert status(report, "TO-I001").reason == "the traces hold no GPU activity"
 
 
@@ -208,7 +208,9 @@ def test_clock_skew_does_not_touch_waiting_and_transfer(ddp):
     )
     after = analyze(ddp)
     for key in ("comm_wait_ms", "comm_transfer_ms", "late_share"):
-        assert np.allclose([row[key] for row in before.ranks], [row[key] for row in after.ranks]), key
+        assert np.allclose(
+            [getattr(row, key) for row in before.ranks], [getattr(row, key) for row in after.ranks]
+        ), key
 
 
 def test_in_a_mesh_the_root_is_named_not_the_rank_that_came_last():
@@ -222,25 +224,25 @@ def test_in_a_mesh_the_root_is_named_not_the_rank_that_came_last():
         "high",
     )
     # Of the replicas (0, 2) rank 0 comes last every time, because it waits for rank 1 in its shard group.
-    replicas = [row for row in report.tables["arrivals"] if row["ranks"] == [0, 2]]
-    assert {(row["last_rank"], row["last_rank_pct"]) for row in replicas} == {(0, 100.0)}
-    assert report.ranks[1]["late_share"] > 0.95
-    assert report.ranks[0]["late_share"] < 0.05
+    replicas = [row for row in report.tables.arrivals if row.ranks == (0, 2)]
+    assert {(row.last_rank, row.last_rank_pct) for row in replicas} == {(0, 100.0)}
+    assert report.ranks[1].late_share > 0.95
+    assert report.ranks[0].late_share < 0.05
 
 
 def test_what_if_of_a_slow_rank_comes_near_the_healthy_run():
     # The same model on the same machine took 61.2 ms a step without the fault.
-    rows = {row["change"]: row for row in analyze(DATA / "slow_hsdp4").what_if}
-    assert rows["rank 1 as its peers"]["predicted_step_time_ms"] == pytest.approx(61.16, rel=0.1)
-    assert rows["input free"]["saved_pct"] == pytest.approx(0, abs=0.1)
+    rows = {row.change: row for row in analyze(DATA / "slow_hsdp4").what_if}
+    assert rows["rank 1 as its peers"].predicted_step_time_ms == pytest.approx(61.16, rel=0.1)
+    assert rows["input free"].saved_pct == pytest.approx(0, abs=0.1)
 
 
 def test_stages_of_a_pipeline_are_matched_by_their_two_ends():
     report = analyze(DATA / "pipeline4")
-    sends = [row for row in report.collectives if row["op"] == "send_recv"]
-    assert sorted(tuple(row["ranks"]) for row in sends) == [(0, 1), (1, 2), (2, 3)]
-    assert all(row["count"] == 12 for row in sends)
-    assert report.summary["matching"]["unmatched"].keys() <= {NO_METADATA, BEFORE_WINDOW}
+    sends = [row for row in report.collectives if row.op == "send_recv"]
+    assert sorted(tuple(row.ranks) for row in sends) == [(0, 1), (1, 2), (2, 3)]
+    assert all(row.count == 12 for row in sends)
+    assert report.summary.matching.unmatched.keys() <= {NO_METADATA, BEFORE_WINDOW}
 
 
 @pytest.mark.parametrize("name", ["slow_gpu4", "slow_hsdp4", "fsdp2_4"])
@@ -260,9 +262,9 @@ def test_shifted_and_drifting_clocks_change_nothing(name, tmp_path):
     for one, other in zip(plain.findings, shifted.findings, strict=True):
         assert one.impact_ms == pytest.approx(other.impact_ms, rel=0.02, abs=0.05)
     # Ends of collectives that agreed before agree again: the shift was found to within 50 µs.
-    spread = shifted.summary["clocks"]["residual_p95_us"]
-    assert spread <= plain.summary["clocks"]["residual_p95_us"] + 50
-    assert abs(shifted.summary["clocks"]["offset_us"]["1"]) > 7_000_000
+    spread = shifted.summary.clocks.residual_p95_us
+    assert spread <= plain.summary.clocks.residual_p95_us + 50
+    assert abs(shifted.summary.clocks.offset_us["1"]) > 7_000_000
 
 
 @pytest.mark.parametrize(

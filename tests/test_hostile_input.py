@@ -66,7 +66,7 @@ def write_rank(folder, rank, steps, durations, world=2, **options):
 
 
 def waits(report):
-    return {(row["rank"], row["step"]): round(row["comm_wait"] * 1000, 3) for row in report.steps}
+    return {(row.rank, row.step): round(row.comm_wait * 1000, 3) for row in report.steps}
 
 
 @pytest.mark.parametrize("seq", [True, False], ids=["sequence", "no-sequence"])
@@ -80,13 +80,13 @@ def test_a_rank_that_ends_early_is_not_paired_with_other_steps(tmp_path, seq):
 def test_the_order_of_ranks_in_a_group_does_not_matter(tmp_path):
     write_rank(tmp_path, 0, [1, 2], [50, 80], ranks="[0, 1]")
     write_rank(tmp_path, 1, [1, 2], [90, 40], ranks="[1, 0, 0]")
-    assert analyze(tmp_path).summary["matching"]["matched_pct"] == 100
+    assert analyze(tmp_path).summary.matching.matched_pct == 100
 
 
 def test_a_broadcast_charges_nobody(tmp_path):
     write_rank(tmp_path, 0, [1, 2], [10, 10], op="broadcast")
     write_rank(tmp_path, 1, [1, 2], [400, 400], op="broadcast")
-    assert [row["late_share"] for row in analyze(tmp_path).ranks] == [None, None]
+    assert [row.late_share for row in analyze(tmp_path).ranks] == [None, None]
 
 
 def test_nothing_is_claimed_of_transfer_where_most_was_not_matched(tmp_path):
@@ -109,20 +109,20 @@ def test_a_cut_trace_is_not_blamed_for_what_it_lost(tmp_path):
 @pytest.mark.parametrize("world", [10**9, 10**30, -1, "4", 2.5])
 def test_absurd_world_size_is_not_believed(tmp_path, world):
     write_rank(tmp_path, 0, [1, 2], [50, 50], world=world)
-    assert analyze(tmp_path).run["world_size"] == 1
+    assert analyze(tmp_path).run.world_size == 1
 
 
 @pytest.mark.parametrize("name", ["rank_123456789.json", "rank_99999999999999999999999.json"])
 def test_absurd_rank_in_a_name_is_not_believed(tmp_path, name):
     write_rank(tmp_path, 0, [1, 2], [50, 50])
     (tmp_path / "rank_0.json").rename(tmp_path / name)
-    assert analyze(tmp_path).run["ranks_present"] == [0]
+    assert analyze(tmp_path).run.ranks_present == (0,)
 
 
 def test_absurd_step_number_is_no_step(tmp_path):
     write_rank(tmp_path, 0, [1, 2], [50, 50])
     write_rank(tmp_path, 1, [1, 10**23], [50, 50])
-    assert analyze(tmp_path).run["ranks_present"] == [0, 1]
+    assert analyze(tmp_path).run.ranks_present == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_links_and_loops_and_pipes(tmp_path):
     (run / "rank_2.json").symlink_to(run / "gone.json")
     os.mkfifo(run / "rank_3.trace.json")
     report = analyze(run)
-    assert report.run["ranks_present"] == [0, 1]
+    assert report.run.ranks_present == (0, 1)
     assert {Path(f.message.split(":")[0]).name for f in report.findings if f.rule == "TO-V002"} == {
         "rank_2.json",
         "rank_3.trace.json",
@@ -176,7 +176,7 @@ def test_linked_folder_is_entered(tmp_path):
     write_rank(tmp_path / "real", 0, [1, 2], [50, 50])
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "latest").symlink_to(tmp_path / "real")
-    assert analyze(tmp_path / "run").run["ranks_present"] == [0]
+    assert analyze(tmp_path / "run").run.ranks_present == (0,)
 
 
 def test_a_killed_worker_costs_its_rank_only(tmp_path, monkeypatch):
@@ -192,7 +192,7 @@ def test_a_killed_worker_costs_its_rank_only(tmp_path, monkeypatch):
     monkeypatch.setattr(ranks, "_POOL_WORTH_BYTES", 0)
     monkeypatch.setattr(ranks, "summarize", die_on_rank_2)
     report = analyze(tmp_path, jobs=2)
-    assert report.run["ranks_present"] == [0, 1, 3]
+    assert report.run.ranks_present == (0, 1, 3)
     [finding] = [finding for finding in report.findings if finding.rule == "TO-V002"]
     assert "rank_2.json" in finding.message
     assert "killed" in finding.message

@@ -157,7 +157,7 @@ def test_hta_finds_no_stragglers_where_the_kernels_are_called_nccldevkernel():
     with pytest.raises(Exception, match=r".") as error:
         analysis.get_potential_stragglers()
     assert isinstance(error.value, (KeyError, ValueError, IndexError))
-    late = {row["rank"]: row["late_share"] for row in analyze(DATA / "slow_loader4").ranks}
+    late = {row.rank: row.late_share for row in analyze(DATA / "slow_loader4").ranks}
     assert max(late, key=late.get) == 1
 
 

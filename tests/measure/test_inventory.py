@@ -76,10 +76,10 @@ def test_nothing_is_lost_or_counted_twice_on_real_traces(run):
 
 def test_bytes_and_collectives_of_a_real_run_are_those_that_were_matched():
     report = analyze(DATA / "ddp4")
-    rows = report.inventory["collectives"]
-    per_step = sum(row["count_per_step"] for row in rows)
-    assert per_step == pytest.approx(np.mean([row["collectives"] for row in report.steps]))
-    moved = sum(row["bytes"] * row["count_per_step"] for row in rows)
-    assert moved == pytest.approx(np.mean([row["collective_bytes"] for row in report.steps]), rel=1e-3)
-    assert all(0 <= row["place"] <= 1 for row in report.inventory["kernels"])
-    assert any(row["shapes"].startswith("[[") for row in report.inventory["operators"])
+    rows = report.inventory.collectives
+    per_step = sum(row.count_per_step for row in rows)
+    assert per_step == pytest.approx(np.mean([row.collectives for row in report.steps]))
+    moved = sum(row.bytes * row.count_per_step for row in rows)
+    assert moved == pytest.approx(np.mean([row.collective_bytes for row in report.steps]), rel=1e-3)
+    assert all(0 <= row.place <= 1 for row in report.inventory.kernels)
+    assert any(row.shapes.startswith("[[") for row in report.inventory.operators)

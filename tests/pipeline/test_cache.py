@@ -103,7 +103,7 @@ def test_a_changed_byte_is_another_trace_even_if_size_and_time_are_not(ddp, cach
     os.utime(plain, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert plain.stat().st_size == before.st_size
     parsed.clear()
-    assert 9 in analyze(ddp).run["steps"]
+    assert 9 in analyze(ddp).run.steps
     assert parsed == [1]
 
 
@@ -118,7 +118,7 @@ def test_other_code_another_version_and_other_steps_are_other_summaries(ddp, cac
     windows = [{"trace": trace(ddp, 0).name, "complete": False, "steps": [3]}]
     (ddp / "run.json").write_text(json.dumps({"ranks": [{"rank": 0, "windows": windows}]}))
     parsed.clear()
-    assert analyze(ddp).ranks[0]["steps"] == 1
+    assert analyze(ddp).ranks[0].steps == 1
     assert parsed == [0]
 
 

@@ -72,7 +72,7 @@ def test_traces_and_summaries_together_in_processes(ddp, processes_pay):
 def test_killed_workers_cost_their_ranks(ddp, processes_pay, monkeypatch, bad):
     kill_on(monkeypatch, *bad)
     report = analyze(ddp, jobs=2, cache=False)
-    assert set(report.run["ranks_present"]) == {0, 1, 2, 3} - set(bad)
+    assert set(report.run.ranks_present) == {0, 1, 2, 3} - set(bad)
     assert len(damaged(report)) == len(bad)
     for rank, message in zip(bad, damaged(report), strict=True):
         assert f"rank_{rank}.pt" in message
@@ -97,7 +97,7 @@ def test_a_worker_that_is_killed_while_it_writes_its_result_costs_its_rank(ddp, 
         ranks, "summarize", lambda file, *rest: half_a_result() if file.rank == 1 else summarize(file, *rest)
     )
     report = analyze(ddp, jobs=2, cache=False)  # would wait for the other half, for ever
-    assert report.run["ranks_present"] == [0, 2, 3]
+    assert report.run.ranks_present == (0, 2, 3)
     [message] = damaged(report)
     assert "rank_1.pt" in message
 
@@ -123,7 +123,7 @@ def test_a_given_pool_that_breaks_costs_the_rank_that_broke_it(ddp, monkeypatch)
     kill_on(monkeypatch, 1)
     with ProcessPoolExecutor(2, get_context("fork")) as given:
         report = analyze(ddp, executor=given, cache=False)
-    assert report.run["ranks_present"] == [0, 2, 3]
+    assert report.run.ranks_present == (0, 2, 3)
     [message] = damaged(report)
     assert "rank_1.pt" in message
 
@@ -147,7 +147,7 @@ def test_a_rank_that_fails_is_named_with_why(ddp, processes_pay, monkeypatch, er
 
     monkeypatch.setattr(ranks, "summarize", fail)
     report = analyze(ddp, jobs=jobs, cache=False)
-    assert report.run["ranks_present"] == [0, 1, 3]
+    assert report.run.ranks_present == (0, 1, 3)
     [message] = damaged(report)
     assert "rank_2.pt" in message
     assert said in message

@@ -56,7 +56,7 @@ def test_one_summary_is_one_rank(ddp):
     path = to_summaries(ddp)[2]
     found = discover(str(path))
     assert [(file.rank, file.summarized) for file in found.windows[0].files] == [(2, True)]
-    assert analyze(path).run["ranks_present"] == [2]
+    assert analyze(path).run.ranks_present == (2,)
 
 
 def test_a_summary_beside_its_trace_is_used_as_long_as_it_is_of_those_bytes(ddp, monkeypatch):
@@ -99,7 +99,7 @@ def test_a_bad_summary_costs_its_rank_where_there_is_no_trace_and_nothing_else(d
     assert report_text(ddp).count("TO-V002") == 1  # the check, clear
     trace(ddp, 1).unlink()
     report = analyze(ddp)
-    assert report.run["ranks_present"] == [0, 2, 3]
+    assert report.run.ranks_present == (0, 2, 3)
     [finding] = [f for f in report.findings if f.rule == "TO-V002"]
     assert str(path) in finding.message
     assert "make it anew" in finding.message
@@ -109,7 +109,7 @@ def test_a_bad_trace_is_named_and_its_summary_used(ddp):
     write_summaries(ddp)
     trace(ddp, 1).write_bytes(b"")
     report = analyze(ddp)
-    assert report.run["ranks_present"] == [0, 1, 2, 3]
+    assert report.run.ranks_present == (0, 1, 2, 3)
     [finding] = [f for f in report.findings if f.rule == "TO-V002"]
     assert str(trace(ddp, 1)) in finding.message
 

@@ -94,7 +94,7 @@ def test_traces_and_summaries_in_nested_folders_of_a_web_server(tmp_path, serve)
 def test_one_file_of_a_web_server(ddp, serve):
     url, handler = serve()
     report = analyze(f"{url}/ddp4/rank_2.pt.trace.json.gz")
-    assert report.run["ranks_present"] == [2]
+    assert report.run.ranks_present == (2,)
     assert {path for path in handler.asked if "json" in path} == {"/ddp4/rank_2.pt.trace.json.gz"}
 
 
@@ -108,7 +108,7 @@ def test_a_server_that_breaks_off_costs_that_rank(ddp, serve, plain):
     url, _ = serve(broken="rank_1")
     assert (len(discover(f"{url}/ddp4").windows[0].files) == 4) == plain
     report = analyze(f"{url}/ddp4", cache=False)
-    assert report.run["ranks_present"] == [0, 2, 3]
+    assert report.run.ranks_present == (0, 2, 3)
     [finding] = [f for f in report.findings if f.rule == "TO-V002"]
     assert f"{url}/ddp4/{name}" in finding.message
 
@@ -117,7 +117,7 @@ def test_a_server_that_breaks_off_in_a_summary_costs_that_rank(ddp, serve):
     to_summaries(ddp)
     url, _ = serve(broken="rank_3")
     report = analyze(f"{url}/ddp4", cache=False)
-    assert report.run["ranks_present"] == [0, 1, 2]
+    assert report.run.ranks_present == (0, 1, 2)
     [finding] = [f for f in report.findings if f.rule == "TO-V002"]
     assert "rank_3.summary.msgpack.gz" in finding.message
 

@@ -127,7 +127,7 @@ def test_another_format_is_named_and_never_read(ddp):
     other = dataclasses.replace(read_header(str(path)), format=FORMAT + 1, version="9.9")
     path.write_bytes(zipped(with_header(other, bytes(split(read_packed(str(path)))[1]))))
     report = analyze(ddp)
-    assert report.run["ranks_present"] == [1, 2, 3]
+    assert report.run.ranks_present == (1, 2, 3)
     [finding] = [f for f in report.findings if f.rule == "TO-V002"]
     assert str(path) in finding.message
     assert f"format {FORMAT + 1}, by traceops 9.9" in finding.message

@@ -75,5 +75,5 @@ def _runs(late: bool) -> list[tuple[str, float, float]]:
 def _piece(rank: int, kind: str, what: str, start: float, ms: float, **buckets: float) -> dict[str, Any]:
     return {
         "step": 4, "rank": rank, "kind": kind, "what": what, "stream": 7, "start_ms": start, "duration_ms": ms,
-        **buckets,
+        "spent_ms": {name.removesuffix("_ms"): ms for name, ms in buckets.items()},
     }  # fmt: skip

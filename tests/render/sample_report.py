@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+from msgspec import structs
 from sample_cross import cross_tables
 
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.measure.ledger import BUCKETS
-from traceops.pipeline.report import Report
+from traceops.report.model import Report
+from traceops.report.rows import CollectiveRow, RankRow, StepRow, WhatIfRow
+from traceops.report.run import Run, Summary
+from traceops.report.tables import Tables
 from traceops.rules.registry import RULES
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028'\"&<b>"
@@ -20,7 +26,7 @@ def sample_report(ranks: int = 4, steps: int = 3, hostile: str = HOSTILE) -> Rep
     rank_rows = [_rank_row(rank, ranks, hostile) for rank in range(ranks)]
     ledger = {bucket: rank_rows[0][f"{bucket}_ms"] for bucket in BUCKETS}
     late = min(LATE, ranks - 1)
-    return Report(
+    return typed_report(
         run={
             "name": hostile,
             "world_size": ranks + 1,
@@ -101,6 +107,39 @@ def sample_report(ranks: int = 4, steps: int = 3, hostile: str = HOSTILE) -> Rep
                 for s in range(4)
             ],
         },
+    )
+
+
+def with_tables(report: Report, **tables: Any) -> Report:
+    """The report with other rows in these tables."""
+    return structs.replace(report, tables=structs.replace(report.tables, **tables))
+
+
+def typed_report(
+    *,
+    run: dict[str, Any],
+    summary: dict[str, Any],
+    ranks: Sequence[dict[str, Any]],
+    steps: Sequence[dict[str, Any]],
+    findings: Sequence[Finding],
+    checks: Sequence[Check],
+    collectives: Sequence[dict[str, Any]] = (),
+    what_if: Sequence[dict[str, Any]] = (),
+    tables: dict[str, Any] | None = None,
+) -> Report:
+    """A Report from plain objects as report.json holds them, and tables as their CSV files do."""
+    named = {key: rows for key, rows in (tables or {}).items() if not key.startswith("hta_")}
+    hta = {key: tuple(rows) for key, rows in (tables or {}).items() if key.startswith("hta_")}
+    return Report(
+        run=msgspec.convert(run, Run),
+        summary=msgspec.convert(summary, Summary),
+        ranks=msgspec.convert(ranks, tuple[RankRow, ...]),
+        steps=msgspec.convert(steps, tuple[StepRow, ...]),
+        collectives=msgspec.convert(collectives, tuple[CollectiveRow, ...]),
+        findings=tuple(findings),
+        checks=tuple(checks),
+        what_if=msgspec.convert(what_if, tuple[WhatIfRow, ...]),
+        tables=structs.replace(msgspec.convert(named, Tables), hta=hta),
     )
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import plotly.graph_objects as go
 import pytest
+from msgspec.structs import replace
 from plotly_schema import drawn
-from sample_report import HOSTILE, LATE, sample_report
+from sample_report import HOSTILE, LATE, sample_report, with_tables
 
 from traceops.core.findings import Evidence, Finding
-from traceops.pipeline.report import Report
 from traceops.render.report.cross_figures import (
     MOST_KINDS,
     arrivals_figure,
@@ -23,6 +22,9 @@ from traceops.render.report.figures import MOST_STEPS
 from traceops.render.report.path_figures import MOST_RUNS, critical_path_figure, thinned, timeline_figure
 from traceops.render.report.terms import TERMS
 from traceops.render.report.worst import WORST_RANKS
+from traceops.report.model import Report
+from traceops.report.run import Summary
+from traceops.report.tables import Tables, TimelineRow
 
 FIGURES = (
     lateness_figure,
@@ -47,8 +49,8 @@ def test_lateness_is_ranks_by_steps_and_says_why_and_what_the_rank_waited_itself
 
 def test_waiting_of_less_than_a_tenth_of_the_step_stays_pale() -> None:
     report = sample_report(2)
-    for row in report.tables["lateness"]:
-        row["caused_wait_ms"] = 0.01
+    rows = tuple(replace(row, caused_wait_ms=0.01) for row in report.tables.lateness)
+    report = with_tables(report, lateness=rows)
     assert drawn(lateness_figure(report)).data[0].zmax == 5.0
 
 
@@ -61,7 +63,7 @@ def test_many_ranks_and_steps_are_thinned() -> None:
 
 def test_arrivals_reach_from_p50_to_p95_and_name_who_comes_last() -> None:
     report = sample_report()
-    report.tables["arrivals"] *= MOST_KINDS
+    report = with_tables(report, arrivals=report.tables.arrivals * MOST_KINDS)
     bar, medians = drawn(arrivals_figure(report)).data
     assert (bar.base[0], bar.x[0], medians.x[0]) == (20.0, 5.0, 20.0)
     assert bar.text[0].strip() == f"rank {LATE} last in 100 %"
@@ -81,8 +83,9 @@ def test_bandwidth_is_over_size_on_a_log_axis_with_a_colour_a_kind() -> None:
 
 def test_bandwidth_leaves_out_unknown_sizes_and_joins_rare_kinds() -> None:
     report = sample_report()
-    row = report.tables["bandwidth"][0]
-    report.tables["bandwidth"] = [{**row, "op": f"op{n}"} for n in range(20)] + [{**row, "bytes": None}]
+    row = report.tables.bandwidth[0]
+    rows = (*(replace(row, op=f"op{n}") for n in range(20)), replace(row, bytes=None))
+    report = with_tables(report, bandwidth=rows)
     figure = drawn(bandwidth_figure(report))
     assert figure.data[-1].name == "12 other kinds"
     assert sum(len(points.x) for points in figure.data) == 20
@@ -93,18 +96,19 @@ def test_reference_bandwidth_is_a_line_where_it_was_missed() -> None:
     assert not drawn(bandwidth_figure(report)).layout.shapes
     evidence = (Evidence("reference", 350.0, "GB/s"),)
     slow = Finding("TO-C001", "error", "high", "Title", "Message", evidence)
-    figure = drawn(bandwidth_figure(dataclasses.replace(report, findings=[slow])))
+    figure = drawn(bandwidth_figure(replace(report, findings=(slow,))))
     assert figure.layout.shapes[0].y0 == 350.0
 
 
 def test_what_if_is_sorted_by_saving_beside_the_measured_step() -> None:
     report = sample_report()
     row = report.what_if[0]
-    report.what_if[:] = [
-        {**row, "change": "a", "predicted_step_time_ms": 49.9, "saved_pct": 0.2},
-        {**row, "change": "b", "predicted_step_time_ms": 20.0, "saved_pct": 60.0},
-        {**row, "change": "c", "predicted_step_time_ms": 55.0, "saved_pct": -10.0},
-    ]
+    rows = (
+        replace(row, change="a", predicted_step_time_ms=49.9, saved_pct=0.2),
+        replace(row, change="b", predicted_step_time_ms=20.0, saved_pct=60.0),
+        replace(row, change="c", predicted_step_time_ms=55.0, saved_pct=-10.0),
+    )
+    report = replace(report, what_if=rows)
     figure = drawn(what_if_figure(report))
     assert list(figure.layout.yaxis.ticktext) == ["b", "a", "c"]
     assert list(figure.data[0].x) == [20.0, 49.9, 55.0]
@@ -145,16 +149,16 @@ def test_timeline_of_many_ranks_shows_the_worst() -> None:
 def test_very_many_runs_are_thinned_and_cover_the_same_time() -> None:
     kinds = ("compute", "compute", "idle_gap", "comm_wait")
     runs = [
-        {"rank": 0, "kind": kinds[n % 4], "start_ms": 0.01 * n, "duration_ms": 0.01}
+        TimelineRow(step=3, rank=0, kind=kinds[n % 4], start_ms=0.01 * n, duration_ms=0.01)
         for n in range(2 * MOST_RUNS)
     ]
     few = thinned(runs, 100)
     assert len(few) <= 100
-    assert sum(row["duration_ms"] for row in few) == pytest.approx(0.01 * 2 * MOST_RUNS)
-    assert {row["kind"] for row in few} == {"compute"}
+    assert sum(row.duration_ms for row in few) == pytest.approx(0.01 * 2 * MOST_RUNS)
+    assert {row.kind for row in few} == {"compute"}
     assert thinned(runs[:5], 100) == runs[:5]
     report = sample_report(1)
-    report.tables["timeline"] = runs
+    report = with_tables(report, timeline=tuple(runs))
     assert sum(len(bar.x) for bar in drawn(timeline_figure(report)).data) <= MOST_RUNS
 
 
@@ -168,5 +172,5 @@ def test_names_from_a_trace_are_no_markup(figure: Any) -> None:
 @pytest.mark.parametrize("figure", FIGURES)
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_nothing_to_show_is_no_crash(figure: Any, ranks: int) -> None:
-    report: Report = dataclasses.replace(sample_report(ranks), tables={}, what_if=[], summary={})
+    report: Report = replace(sample_report(ranks), tables=Tables(), what_if=(), summary=Summary())
     assert drawn(figure(report)).layout.height >= 150

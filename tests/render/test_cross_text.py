@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
-from sample_report import sample_report
+from msgspec.structs import replace
+from sample_report import sample_report, with_tables
 
 from traceops.core.findings import Check
 from traceops.render.report.cross_tables import arrivals_table, lateness_table, path_table, timeline_table
@@ -15,10 +16,12 @@ from traceops.render.report.cross_text import (
     replay_sentence,
     waiting_sentence,
 )
+from traceops.report.run import Clocks, Replay
+from traceops.report.tables import PathRow, Tables
 
 
 def with_checks(*checks: Check):
-    return replace(sample_report(), checks=list(checks))
+    return replace(sample_report(), checks=tuple(checks))
 
 
 def test_path_names_the_rank_whose_work_it_runs_through() -> None:
@@ -30,15 +33,18 @@ def test_path_names_the_rank_whose_work_it_runs_through() -> None:
 
 def test_path_over_many_ranks_names_none() -> None:
     report = sample_report(50)
-    piece = report.tables["critical_path"][0]
-    report.tables["critical_path"] = [{**piece, "rank": rank} for rank in range(50)]
+    piece = report.tables.critical_path[0]
+    report = with_tables(report, critical_path=tuple(replace(piece, rank=rank) for rank in range(50)))
     assert path_sentence(report).startswith("95 % of the path runs through computation on 50 ranks")
 
 
 def test_own_work_that_no_bucket_holds_is_the_hosts() -> None:
     report = sample_report()
-    piece = {"rank": 3, "kind": "idle_host", "duration_ms": 10.0, "compute_ms": 2.0, "idle_host_ms": 5.0}
-    report.tables["critical_path"] = [piece]
+    piece = PathRow(
+        step=3, rank=3, kind="idle_host", what="idle_host", stream=7, start_ms=0.0, duration_ms=10.0,
+        spent_ms={"compute": 2.0, "idle_host": 5.0},
+    )  # fmt: skip
+    report = with_tables(report, critical_path=(piece,))
     assert path_sentence(report).startswith("80 % of the path runs through rank 3's host")
 
 
@@ -46,18 +52,20 @@ def test_replay_says_its_error_and_the_slowdown() -> None:
     report = sample_report()
     assert "steps 3–5 is within 0.27 %" in replay_sentence(report)
     assert "S = 1.67" in replay_sentence(report)
-    report.summary["replay"] = {"error_pct": 7.0, "straggler_slowdown": 1.004, "steps": [3]}
+    doubtful = Replay(error_pct=7.0, straggler_slowdown=1.004, steps=(3,))
+    report = replace(report, summary=replace(report.summary, replay=doubtful))
     assert "with care" in replay_sentence(report) and "next to nothing" in replay_sentence(report)
-    late = replace(report.findings[0], rule="TO-S001")
-    assert "S =" not in replay_sentence(replace(report, findings=[late]))  # half of the ranks are late
-    report.summary["replay"] = None
+    late = dataclasses.replace(report.findings[0], rule="TO-S001")
+    assert "S =" not in replay_sentence(replace(report, findings=(late,)))  # half of the ranks are late
+    report = replace(report, summary=replace(report.summary, replay=None))
     assert replay_sentence(report) == ""
 
 
 def test_clocks_say_their_residual_or_that_nothing_aligns_them() -> None:
     report = sample_report()
     assert clocks_sentence(report) == "Clocks agree within 9.33 µs (p95 over 42 collectives)."
-    report.summary["clocks"] = {"anchors": 0, "residual_p95_us": None, "unaligned": []}
+    none = Clocks(anchors=0, residual_p50_us=None, residual_p95_us=None)
+    report = replace(report, summary=replace(report.summary, clocks=none))
     assert "as the traces have them" in clocks_sentence(report)
     assert clocks_sentence(sample_report(1)) == ""
 
@@ -97,7 +105,7 @@ def test_path_and_timeline_tables_keep_unknown_cells_empty() -> None:
 
 
 def test_no_tables_without_rows() -> None:
-    bare = replace(sample_report(), tables={})
+    bare = replace(sample_report(), tables=Tables())
     assert (
         lateness_table(bare) is arrivals_table(bare) is path_table(bare) is timeline_table(bare, []) is None
     )

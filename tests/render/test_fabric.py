@@ -12,8 +12,9 @@ import jsonschema
 import msgspec
 import pytest
 from html_page import Page
+from msgspec import structs
 from sample_fabric import fabric, nvswitch, shm_log
-from sample_report import HOSTILE, sample_report
+from sample_report import HOSTILE, sample_report, with_tables
 
 from traceops.core.findings import Evidence, Finding
 from traceops.fabric.alike import MOST_CONNECTIONS, alike_connections, alike_machines
@@ -21,7 +22,6 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Quote
 from traceops.fabric.nccl import Communicator, Connection, NcclLog, RankPlace
 from traceops.fabric.to_json import fabric_json
-from traceops.pipeline.report import Report
 from traceops.render.document import Drawing
 from traceops.render.report.csv import CSV_FILES, render_csv_files
 from traceops.render.report.fabric_html import (
@@ -33,6 +33,9 @@ from traceops.render.report.fabric_html import (
 from traceops.render.report.html import render_html
 from traceops.render.report.json import SCHEMA_PATH, to_json_object
 from traceops.render.report.terminal import print_report
+from traceops.report.model import Report
+from traceops.report.rows import ReferenceRow
+from traceops.report.tables import Tables
 
 SCHEMA = json.loads(SCHEMA_PATH.read_text())
 LINE = "vm:2225:2225 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
@@ -48,8 +51,11 @@ FOUND = Finding(
 )
 
 
-def row(**values: object) -> dict[str, object]:
+def row(**values: object) -> ReferenceRow:
     usual: dict[str, object] = {
+        "bytes_min": None,
+        "bytes_max": None,
+        "reference_link": None,
         "group": "default_pg",
         "ranks": [0, 1, 2, 3],
         "op": "allreduce",
@@ -61,18 +67,18 @@ def row(**values: object) -> dict[str, object]:
         "reference_pct": 7.03,
         "lost_ms": 26.3,
     }
-    return {**usual, **values}
+    return msgspec.convert({**usual, **values}, ReferenceRow)
 
 
 def with_fabric(hosts: int = 1) -> Report:
     report = sample_report()
     unknown = row(op="send", reference_gbs=None, reference_source=None, reference_pct=None, lost_ms=None)
-    tables = {**report.tables, "reference": [row(), unknown]}
-    return replace(report, fabric=fabric(hosts), tables=tables, findings=[FOUND])
+    report = with_tables(report, reference=(row(), unknown))
+    return structs.replace(report, fabric=fabric(hosts), findings=(FOUND,))
 
 
 def fabric_of_schema(found: Fabric) -> None:
-    wanted = {"$ref": "#/$defs/fabric", "$defs": SCHEMA["$defs"]}
+    wanted = {"$ref": "#/$defs/FabricJson", "$defs": SCHEMA["$defs"]}
     jsonschema.validate(json.loads(msgspec.json.encode(fabric_json(found))), wanted)
 
 
@@ -163,7 +169,7 @@ def test_reference_rows_say_where_they_are_from_and_nothing_unknown_as_zero() ->
 
 
 def test_references_without_evidence_have_a_section_and_nothing_has_none() -> None:
-    report = replace(with_fabric(), fabric=None)
+    report = structs.replace(with_fabric(), fabric=None)
     kinds = [block.kind for block in fabric_blocks(report)]
     assert kinds == ["text", "table"]
     assert 'id="fabric"' in render_html(report, plotlyjs="cdn").decode()
@@ -174,7 +180,7 @@ def test_references_without_evidence_have_a_section_and_nothing_has_none() -> No
 def test_gpus_without_a_name_have_that_of_the_traces() -> None:
     machine = nvswitch()
     nameless = replace(machine, gpus=tuple(replace(gpu, name=None) for gpu in machine.gpus))
-    blocks = fabric_blocks(replace(sample_report(), fabric=Fabric((nameless,))))
+    blocks = fabric_blocks(structs.replace(sample_report(), fabric=Fabric((nameless,))))
     (drawn,) = [block for block in blocks if isinstance(block, Drawing)]
     assert drawn.data[0].title == "node-1 · 4 × NVIDIA H200"
 
@@ -209,7 +215,7 @@ def test_a_quoted_line_is_a_quotation_in_the_page_and_on_the_terminal() -> None:
 def test_the_terminal_quotes_few_lines_and_says_how_many_more(count: int) -> None:
     quotes = tuple(Evidence("log", f"line {n} {'x' * 400}", file="f", line=n + 1) for n in range(count))
     out = io.StringIO()
-    print_report(replace(with_fabric(), findings=[replace(FOUND, evidence=quotes)]), out, Path("x"))
+    print_report(structs.replace(with_fabric(), findings=(replace(FOUND, evidence=quotes),)), out, Path("x"))
     lines = [line for line in out.getvalue().splitlines() if "f:" in line and "xxx" in line]
     assert len(lines) == 4 and all(len(line) < 170 for line in lines)
     assert (f"    … and {count - 4} more lines in the report" in out.getvalue()) == (count > 4)
@@ -222,8 +228,10 @@ def test_what_came_from_a_log_stays_text() -> None:
     )
     found = replace(FOUND, evidence=(Evidence(HOSTILE, HOSTILE, file=HOSTILE, line=1),))
     hostile = Fabric((nvswitch(4, HOSTILE),), log, problems=((HOSTILE, HOSTILE),))
-    tables = {"reference": [row(group=HOSTILE, op=HOSTILE, reference_source=HOSTILE)]}
-    report = replace(sample_report(), fabric=hostile, findings=[found], tables=tables)
+    odd = structs.replace(row(group=HOSTILE, op=HOSTILE), reference_source=HOSTILE)
+    report = structs.replace(
+        sample_report(), fabric=hostile, findings=(found,), tables=Tables(reference=(odd,))
+    )
     shown = Page(render_html(report, plotlyjs="cdn"))
     assert shown.mismatched == []
     assert not any("onerror" in attributes for _, attributes in shown.elements)

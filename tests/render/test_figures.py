@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from plotly_schema import drawn
 from sample_report import LATE, sample_report
 
@@ -34,7 +35,7 @@ def test_legend_names_only_what_some_rank_spends_time_in() -> None:
 
 def test_unknown_stays_unknown() -> None:
     report = sample_report(1)
-    report.ranks[0]["comm_wait_ms"] = None
+    report = replace(report, ranks=(replace(report.ranks[0], comm_wait_ms=None),))
     waiting = next(bar for bar in drawn(ledger_figure(report)).data if bar.meta == "comm_wait")
     assert list(waiting.x) == [None]
 
@@ -48,9 +49,9 @@ def test_steps_grid_is_ranks_by_steps_and_even_steps_look_even() -> None:
     heat = drawn(steps_figure(report)).data[0]
     assert [list(line) for line in heat.z] == [[53.0, 54.0, 55.0]] * 2
     assert heat.zmin <= 0.8 * 54 and heat.zmax >= 1.2 * 54
-    missing = report.steps.pop()
-    heat = drawn(steps_figure(report)).data[0]
-    assert heat.z[missing["rank"]][-1] is None
+    *steps, missing = report.steps
+    heat = drawn(steps_figure(replace(report, steps=tuple(steps)))).data[0]
+    assert heat.z[missing.rank][-1] is None
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 64])

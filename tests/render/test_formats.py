@@ -1,13 +1,13 @@
 """report.json against its published schema, the CSV files, and files written whole or not at all."""
 
 import csv
-import dataclasses
 import io
 import json
 from pathlib import Path
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from traceops.core.errors import InputError
 from traceops.core.rule import JudgedBy
@@ -15,6 +15,8 @@ from traceops.pipeline.analyze import analyze
 from traceops.render import write_report
 from traceops.render.report.csv import CSV_FILES, render_csv_files
 from traceops.render.report.json import SCHEMA_PATH, render_json, to_json_object
+from traceops.report.rows import RankRow
+from traceops.report.tables import Tables
 from traceops.rules.docs import rules_markdown
 from traceops.rules.registry import RULES
 from traceops.rules.validity import MISSING_RANKS
@@ -49,7 +51,7 @@ def test_schema_refuses_a_wrong_report(report):
 
 
 def test_not_a_number_becomes_null(report):
-    odd = dataclasses.replace(report, summary={**report.summary, "overlap_pct": float("nan")})
+    odd = replace(report, summary=replace(report.summary, overlap_pct=float("nan")))
     assert json.loads(render_json(odd))["summary"]["overlap_pct"] is None
 
 
@@ -58,19 +60,19 @@ def test_csv_files_hold_what_the_report_holds(report):
     assert set(files) <= set(CSV_FILES)
     summary = rows(files["summary.csv"])
     assert [int(row["rank"]) for row in summary] == [0, 1, 2, 3]
-    assert float(summary[1]["idle_input_ms"]) == report.ranks[1]["idle_input_ms"]
+    assert float(summary[1]["idle_input_ms"]) == report.ranks[1].idle_input_ms
     assert [row["rule"] for row in rows(files["findings.csv"])] == [f.rule for f in report.findings]
     assert len(rows(files["steps.csv"])) == len(report.steps)
 
 
 def test_unknown_is_an_empty_cell_and_formulas_are_quoted(report):
-    odd = dataclasses.replace(report, ranks=[{"rank": 0, "wait_ms": None, "host": "=cmd()"}])
+    odd = replace(report, ranks=(RankRow(rank=0, wait_ms=None, host="=cmd()"),))
     [row] = rows(render_csv_files(odd)["summary.csv"])
-    assert row == {"rank": "0", "wait_ms": "", "host": "'=cmd()"}
+    assert (row["rank"], row["wait_ms"], row["host"]) == ("0", "", "'=cmd()")
 
 
 def test_no_findings_still_write_the_columns(report):
-    text = render_csv_files(dataclasses.replace(report, findings=[]))["findings.csv"]
+    text = render_csv_files(replace(report, findings=()))["findings.csv"]
     assert text.startswith("rule,severity,confidence")
 
 
@@ -78,7 +80,7 @@ def test_writing_replaces_whole_files_and_leaves_others_alone(report, tmp_path):
     (tmp_path / "mine.csv").write_text("keep")
     (tmp_path / "blocking_calls.csv").write_text("of an earlier report")
     (tmp_path / "report.json").write_text("old")
-    bare = dataclasses.replace(report, tables={})
+    bare = replace(report, tables=Tables())
     write_report(bare, tmp_path, ("csv", "json"))
     assert (tmp_path / "mine.csv").read_text() == "keep"
     assert not (tmp_path / "blocking_calls.csv").exists()

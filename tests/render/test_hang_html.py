@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from html_page import Page
+from msgspec import structs
 from sample_hang import HOSTILE, dead_with_log, many, mismatch, nobody_waits, skipped, two_roots
 from sample_report import sample_report
 
@@ -108,7 +108,7 @@ def test_ranks_of_which_nothing_is_known_are_named() -> None:
 
 
 def test_summary_leads_with_the_hang_and_keeps_the_rest() -> None:
-    report = replace(sample_report(), hang=two_roots())
+    report = structs.replace(sample_report(), hang=two_roots())
     said = verdict(report)
     assert said.level == "error" and said.sentence.startswith("Rank 14 died")
     assert said.sentence.endswith("2 more findings below.")
@@ -121,7 +121,7 @@ def test_summary_leads_with_the_hang_and_keeps_the_rest() -> None:
 
 
 def test_summary_with_evidence_but_no_cause_keeps_its_own_verdict() -> None:
-    report = replace(sample_report(), hang=nobody_waits())
+    report = structs.replace(sample_report(), hang=nobody_waits())
     assert verdict(report) == verdict(sample_report())
     assert "Nobody is seen to wait for another rank." in Page(render_html(report, plotlyjs="cdn")).text()
 

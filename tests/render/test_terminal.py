@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from sample_report import sample_report
 
 from traceops.core.findings import Evidence, Finding
-from traceops.pipeline.report import Report
 from traceops.render.report.terminal import print_report
+from traceops.report.model import Report
 
 KERNEL = (
     "void at::native::reduce_kernel<128, 4, at::native::ReduceOp<c10::BFloat16, at::native::func_wrapper_t<"
@@ -27,7 +27,7 @@ def printed(report: Report) -> list[str]:
 def with_what_if(*saved: float) -> Report:
     row = sample_report().what_if[0]
     return replace(
-        sample_report(), what_if=[{**row, "change": f"change {pct:g}", "saved_pct": pct} for pct in saved]
+        sample_report(), what_if=tuple(replace(row, change=f"change {pct:g}", saved_pct=pct) for pct in saved)
     )
 
 
@@ -47,7 +47,7 @@ def test_changes_that_save_next_to_nothing_are_not_printed() -> None:
 
 def test_a_report_without_replay_prints() -> None:
     report = with_what_if(60.0)
-    report.summary["replay"] = None
+    report = replace(report, summary=replace(report.summary, replay=None))
     assert any("change 60" in line for line in printed(report))
 
 
@@ -57,7 +57,7 @@ def test_long_names_in_evidence_are_short_and_say_what_the_peers_need() -> None:
         Evidence("seen as", "x" * 300),
     )
     found = Finding("TO-S001", "error", "high", "Title", "Message.", evidence, ranks=(2,))
-    (line,) = [line for line in printed(replace(sample_report(), findings=[found])) if "grew: " in line]
+    (line,) = [line for line in printed(replace(sample_report(), findings=(found,))) if "grew: " in line]
     assert "0.598 ms/step, peers 0.512" in line
     assert "reduce_kernel" in line and "at::native" not in line
     assert len(line) < 240

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from sample_report import typed_report
 
 from traceops.core.findings import Check, Confidence, Evidence, Finding, Severity
-from traceops.pipeline.report import Report
 from traceops.render.report.verdict import not_evaluated, verdict, who_text
+from traceops.report.model import Report
+from traceops.report.rows import WhatIfRow
 
 
 def make_report(
@@ -27,7 +30,7 @@ def make_report(
     ]
     durations = [{"rank": r, "step": 3, "duration_ms": 50.0} for r in late] if steps else []
     wait_ms = None if wait_pct is None else wait_pct / 2
-    return Report(
+    return typed_report(
         run={},
         summary={
             "step_time_ms": {"median": 50.0 if steps else None},
@@ -166,7 +169,7 @@ def test_a_stragglers_cause_is_named(cause: str, start: str) -> None:
 
 def test_the_replayed_step_is_what_savings_are_taken_from() -> None:
     report = make_report([straggler(saved=20.957)], late=FOUR, checks=[FIRED])
-    report.what_if.append(what_if((2,), 45.66, 24.703))
+    report = replace(report, what_if=(what_if((2,), 45.66, 24.703),))
     assert "of each 45.7 ms step" in verdict(report).sentence
     assert "take 24.7 ms (46 % less)" in verdict(report).sentence
 
@@ -184,7 +187,7 @@ def test_stragglers_that_only_help_together_are_one_clause() -> None:
     both = [straggler(0, waits=13.4), straggler(2, cause="input", waits=0.0)]
     extra = make_finding("TO-I002", "info")
     report = make_report([*both, extra], late=FOUR, checks=[FIRED])
-    report.what_if.append(what_if((0, 2), 91.8, 71.3))
+    report = replace(report, what_if=(what_if((0, 2), 91.8, 71.3),))
     assert verdict(report).sentence == (
         "Ranks 0 (its GPU computes longer) and 2 (its input comes late) are late: the other 2 ranks wait 20.1 ms of "
         "each 91.8 ms step for them; at their peers' pace a step would take 71.3 ms (22 % less) (TO-S001, error). "
@@ -237,8 +240,10 @@ def test_waiting_is_still_named_where_stragglers_could_not_be_judged() -> None:
     assert said.level == "warning" and "rank 2 causes 100 % of that" in said.sentence
 
 
-def what_if(ranks: tuple[int, ...], step: float, predicted: float) -> dict[str, Any]:
-    return {"change": "c", "ranks": list(ranks), "step_time_ms": step, "predicted_step_time_ms": predicted}
+def what_if(ranks: tuple[int, ...], step: float, predicted: float) -> WhatIfRow:
+    return WhatIfRow(
+        change="c", ranks=ranks, step_time_ms=step, predicted_step_time_ms=predicted, saved_pct=None
+    )
 
 
 @pytest.mark.parametrize(

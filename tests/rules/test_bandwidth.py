@@ -15,12 +15,12 @@ from traceops.across.links import (
     reference_transfers,
 )
 from traceops.across.match import Collective
-from traceops.across.reference import reference_rows
 from traceops.across.replay.what_if import REFERENCE
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Measured, Quote
 from traceops.fabric.model import Reference as MachineReference
 from traceops.fabric.nccl import Communicator, Connection, GraphBandwidth, NcclLog, RankPlace
+from traceops.pipeline.assemble_collectives import reference_rows
 from traceops.rules.bandwidth import judge_low, judge_siblings
 
 # As fast as NVLink 4 gives, so that a healthy group is well above the bound; messages of 64 MB.
@@ -203,17 +203,17 @@ def test_a_dump_of_the_graph_tells_of_the_whole_job_where_no_log_does():
 def test_rows_against_the_reference_add_up_what_is_lost():
     measured = across(simulate(program(ddp, replace(FAST, bandwidth_gbs=100.0)), 4))
     rows = reference_rows(measured)
-    assert sum(row["count"] for row in rows) == len(measured.matching.collectives)
+    assert sum(row.count for row in rows) == len(measured.matching.collectives)
     large = rows[0]
-    assert large["bytes_min"] >= 8_000_000
-    if large["reference_gbs"] is None:
-        assert large["lost_ms"] is None
+    assert large.bytes_min >= 8_000_000
+    if large.reference_gbs is None:
+        assert large.lost_ms is None
     fast = replace(measured, device="NVIDIA H200")
     large = reference_rows(fast)[0]
-    assert (large["reference_source"], large["reference_gbs"]) == ("table", 350.0)
-    assert large["reference_pct"] == pytest.approx(100 * large["busbw_gbs"] / 350.0, abs=0.01)
-    assert large["lost_ms"] > 0
-    assert {row["reference_pct"] for row in reference_rows(fast) if row["bytes_max"] < 8_000_000} <= {None}
+    assert (large.reference_source, large.reference_gbs) == ("table", 350.0)
+    assert large.reference_pct == pytest.approx(100 * large.busbw_gbs / 350.0, abs=0.01)
+    assert large.lost_ms > 0
+    assert {row.reference_pct for row in reference_rows(fast) if row.bytes_max < 8_000_000} <= {None}
 
 
 def test_between_hosts_and_where_hosts_are_not_known_nothing_is_expected():

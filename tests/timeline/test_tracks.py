@@ -86,7 +86,7 @@ def test_tracks_of_real_runs_add_up_to_the_report(name: str, tmp_path: Path) -> 
     timeline, _ = timeline_of(DATA / name, tmp_path / "t.json.gz")  # checks the nesting
     report = analyze(DATA / name)
     for row in report.ranks:
-        title = f"rank {row['rank']} · overview"
+        title = f"rank {row.rank} · overview"
         steps = timeline.added_slices(title, "steps")
         first, last = ns(steps[0]["ts"]), ns(steps[-1]["ts"]) + ns(steps[-1]["dur"])
         drawn = defaultdict(float)
@@ -96,8 +96,8 @@ def test_tracks_of_real_runs_add_up_to_the_report(name: str, tmp_path: Path) -> 
             )
             if first <= begin < last:
                 drawn[event["name"].split()[0]] += float(event["dur"]) / 1e3
-        assert drawn["wait"] / len(steps) == pytest.approx(row["wait_ms"], abs=1e-5)
-        assert drawn["transfer"] / len(steps) == pytest.approx(row["transfer_ms"], abs=1e-5)
+        assert drawn["wait"] / len(steps) == pytest.approx(row.wait_ms, abs=1e-5)
+        assert drawn["transfer"] / len(steps) == pytest.approx(row.transfer_ms, abs=1e-5)
     found = timeline.added_slices("traceops findings", "findings")
     assert sorted(event["args"]["message"] for event in found) == sorted(f.message for f in report.findings)
 

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 from traceops.cli.arguments import output_folder
+from traceops.pipeline.analyze import find_traces
 from traceops.pipeline.mapping.progress import ProgressLine
 from traceops.timeline.write import FILE_NAME, write_timeline
-from traceops.traces.discover import discover
 
 
 def main(args: argparse.Namespace) -> int:
-    found = discover(args.path)
+    found = find_traces(args.path)
     output = Path(args.output) if args.output else output_folder(args.path, found.name) / FILE_NAME
     with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
         timeline = write_timeline(

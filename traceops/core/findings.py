@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 Severity = Literal["error", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]
@@ -26,24 +28,28 @@ class Evidence:
     threshold: float | None = None
     rank: int | None = None
     step: int | None = None
-    peers: float | None = None
-    file: str | None = None
-    line: int | None = None
+    peers: Annotated[
+        float | None, Meta(description="The median peer's value, where a rank is compared with others.")
+    ] = None
+    file: Annotated[
+        str | None, Meta(description="Of a quoted line, whose text is the value: the file it stands in.")
+    ] = None
+    line: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Its number in the file.")] = None
 
 
 @dataclass(frozen=True)
 class Finding:
     """Something wrong, the proof of it, what it costs a step and what to do."""
 
-    rule: str
+    rule: Annotated[str, Meta(pattern=r"^TO-[A-Z]\d{3}$")]
     severity: Severity
     confidence: Confidence
     title: str
     message: str
-    evidence: tuple[Evidence, ...]
+    evidence: Annotated[tuple[Evidence, ...], Meta(min_length=1)]
     ranks: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
-    impact_ms: float | None = None
+    impact_ms: Annotated[float | None, Meta(description="Up to this much of each step.")] = None
     cause: str | None = None
     advice: str = ""
 

@@ -80,7 +80,7 @@ class CommunicatorJson(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     hosts: int | None
     graphs: tuple[GraphBandwidth, ...]
-    channels: ChannelsJson
+    channels: ChannelsJson = ChannelsJson()
 
 
 class ConnectionJson(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +137,7 @@ class NcclJson(msgspec.Struct, frozen=True, kw_only=True):
     networks: tuple[NetworkJson, ...]
     settings: tuple[NcclSettingJson, ...]
     plugin_failures: tuple[Quote, ...]
-    tuners: Annotated[tuple[str, ...], Meta(description="External tuner plugins in use.")]
+    tuners: Annotated[tuple[str, ...], Meta(description="External tuner plugins in use.")] = ()
     choices: Annotated[tuple[TunerChoice, ...], Meta(description="Of NCCL's tuner.")]
     warnings: tuple[Quote, ...]
 
@@ -148,6 +148,6 @@ class FabricJson(msgspec.Struct, frozen=True, kw_only=True):
     machines: Annotated[tuple[MachineOfRunJson, ...], Meta(description="Each make once.")]
     machines_left_out: Count
     nccl: NcclJson | None
-    graphs: Annotated[tuple[GraphBandwidth, ...], Meta(description="From NCCL_GRAPH_DUMP_FILE.")]
+    graphs: Annotated[tuple[GraphBandwidth, ...], Meta(description="From NCCL_GRAPH_DUMP_FILE.")] = ()
     references: tuple[ReferenceJson, ...]
     problems: tuple[FileProblem, ...]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from typing import TYPE_CHECKING
 
 from traceops.core.errors import InputError
 from traceops.pipeline.mapping.ranks import MapOptions, Progress, summarize_all
-from traceops.pipeline.report import Report
+from traceops.report.model import Report
 from traceops.traces.discover import Discovery, Window, discover
+
+if TYPE_CHECKING:
+    from traceops.pipeline.conclude import Analysis
 
 
 def analyze(
@@ -54,6 +58,16 @@ def analyze_window(
     found: Discovery, window: Window, options: MapOptions | None = None, evidence: Sequence[str] = ()
 ) -> Report:
     """Analyse one capture window of what `discover` found; `evidence` as in `analyze`."""
+    return run_pipeline(found, window, options, evidence).report
+
+
+def run_pipeline(
+    found: Discovery, window: Window, options: MapOptions | None = None, evidence: Sequence[str] = ()
+) -> Analysis:
+    """The pipeline, whoever asks: summarize the ranks of a window, compare them, judge, assemble.
+
+    Raises NoEventsError where no rank has an event, and InputError as `analyze` does.
+    """
     ranks, failed = summarize_all(window.files, options or MapOptions())
     from traceops.pipeline.conclude import conclude
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
-from traceops.across.communication import collective_rows
 from traceops.across.cross_rank import CrossRank, RankTimes, mean_ms
 from traceops.core.rule import Verdict
 from traceops.measure.hta_agreement import agreement_of_ranks
@@ -16,10 +16,14 @@ from traceops.measure.hta_breakdown import Columns
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.profiler_cost import profiler_slowdown
 from traceops.measure.steps import NO_STEP
-from traceops.pipeline.assemble_cross import clocks_block, cross_rank_tables, replay_block, what_if_rows
+from traceops.pipeline.assemble_collectives import collective_rows
+from traceops.pipeline.assemble_cross import clocks_of, cross_rank_tables, replay_of, what_if_rows
 from traceops.pipeline.assemble_inventory import inventory, peak_memory, step_counts, unprofiled_steps
-from traceops.pipeline.report import Report
 from traceops.pipeline.run_info import rank_hosts
+from traceops.report.model import Report
+from traceops.report.rows import RankRow, StepRow
+from traceops.report.run import Ledger, Matching, Run, StepTime, Summary, WorstRank
+from traceops.report.tables import BlockingCall, KernelRow
 from traceops.rules import hangs
 from traceops.rules.explained import merge_overlapping
 from traceops.rules.results import checks, most_important_first
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
 def assemble(
     found: Discovery,
     run: CrossRank,
-    run_info: dict[str, Any],
+    run_info: Run,
     verdicts: Sequence[Verdict],
     hang: Diagnosis | None = None,
 ) -> Report:
@@ -44,17 +48,17 @@ def assemble(
         run=run_info,
         summary=_summary(found, run, rank_rows),
         ranks=rank_rows,
-        steps=[row for times in run.ranks for row in _step_rows(run, times)],
+        steps=tuple(row for times in run.ranks for row in _step_rows(times)),
         collectives=collective_rows(run),
-        findings=[*of_hang, *most_important_first(merge_overlapping(others))],
-        checks=checks(verdicts),
+        findings=(*of_hang, *most_important_first(merge_overlapping(others))),
+        checks=tuple(checks(verdicts)),
         what_if=what_if_rows(run),
-        tables={
-            **cross_rank_tables(run),
-            "kernels": _kernel_rows(run),
-            "blocking_calls": _blocking_rows(run),
-            **_hta_rows(run),
-        },
+        tables=msgspec.structs.replace(
+            cross_rank_tables(run),
+            kernels=_kernel_rows(run),
+            blocking_calls=_blocking_rows(run),
+            hta=_hta_rows(run),
+        ),
         inventory=inventory(run),
         unprofiled_steps=unprofiled_steps(found),
         hang=hang,
@@ -63,65 +67,66 @@ def assemble(
     )
 
 
-def _rank_rows(found: Discovery, run: CrossRank) -> list[dict[str, Any]]:
+def _rank_rows(found: Discovery, run: CrossRank) -> tuple[RankRow, ...]:
     hosts = rank_hosts(found, [times.summary for times in run.ranks])
     peaks, caused = peak_memory(found), sum(times.caused_wait_ns or 0 for times in run.ranks)
-    return [
-        {
-            "rank": times.summary.rank,
-            "host": hosts[times.summary.rank],
-            **_rank_row(run, times, caused, peaks.get(times.summary.rank, (None, None))),
-        }
+    return tuple(
+        _rank_row(run, times, hosts[times.summary.rank], caused, peaks.get(times.summary.rank, (None, None)))
         for times in run.ranks
-    ]
+    )
 
 
 def _rank_row(
-    run: CrossRank, times: RankTimes, caused: int, peak: tuple[int | None, int | None]
-) -> dict[str, Any]:
+    run: CrossRank, times: RankTimes, host: str | None, caused: int, peak: tuple[int | None, int | None]
+) -> RankRow:
     """Of one rank; `caused` is what all ranks waited for each other, ns, `peak` the rank's memory, bytes."""
     summary, breakdown = times.summary, times.summary.breakdown
     steps = max(len(times.duration), 1)
-    return {
-        "steps": len(times.duration),
-        "step_time_ms": _round(float(np.median(times.duration)) / 1e6) if len(times.duration) else None,
-        "idle_pct": breakdown.idle_pct,
-        "compute_pct": breakdown.compute_pct,
-        "non_compute_pct": breakdown.non_compute_pct,
-        "overlap_pct": breakdown.overlap_pct,
-        "breakdown_source": breakdown.source,
-        "breakdown_note": breakdown.why_not_hta,
-        "exposed_comm_ms": _round(mean_ms(summary.ledger.buckets["comm"])),
-        "wait_ms": _per_step(times.wait_ns, steps),
-        "transfer_ms": _per_step(times.transfer_ns, steps),
-        "caused_wait_ms": _per_step(times.caused_wait_ns, steps),
-        "late_share": None
+    return RankRow(
+        rank=summary.rank,
+        host=host,
+        steps=len(times.duration),
+        step_time_ms=_round(float(np.median(times.duration)) / 1e6) if len(times.duration) else None,
+        idle_pct=breakdown.idle_pct,
+        compute_pct=breakdown.compute_pct,
+        non_compute_pct=breakdown.non_compute_pct,
+        overlap_pct=breakdown.overlap_pct,
+        breakdown_source="hta" if breakdown.source == "hta" else "traceops",
+        breakdown_note=breakdown.why_not_hta,
+        exposed_comm_ms=_round(mean_ms(summary.ledger.buckets["comm"])),
+        wait_ms=_per_step(times.wait_ns, steps),
+        transfer_ms=_per_step(times.transfer_ns, steps),
+        caused_wait_ms=_per_step(times.caused_wait_ns, steps),
+        late_share=None
         if times.caused_wait_ns is None or not caused
         else _round(times.caused_wait_ns / caused, 4),
         **{f"{bucket}_ms": _bucket_ms(run, times, bucket) for bucket in BUCKETS},
-        "input_ms": _round(summary.host.input_ms / steps),
-        "peak_memory_bytes": peak[0],
-        "peak_reserved_bytes": peak[1],
-        "events": summary.event_count,
-        "trace": summary.path,
-        "damage": "; ".join(summary.damage),
-    }
+        input_ms=_round(summary.host.input_ms / steps),
+        peak_memory_bytes=peak[0],
+        peak_reserved_bytes=peak[1],
+        events=summary.event_count,
+        trace=summary.path,
+        damage="; ".join(summary.damage),
+    )
 
 
-def _step_rows(run: CrossRank, times: RankTimes) -> list[dict[str, Any]]:
-    return [
-        {
-            "rank": times.summary.rank,
-            "step": None if number < 0 else int(number),
-            "duration_ms": int(times.duration[i]) / 1e6,
-            **{bucket: int(times.buckets[bucket][i]) / 1e6 for bucket in BUCKETS},
-            **step_counts(times, i),
-        }
-        for i, number in enumerate(times.summary.step_numbers)
-    ]
+def _step_rows(times: RankTimes) -> Iterator[StepRow]:
+    counts = step_counts(times)
+    durations = times.duration.tolist()
+    buckets = [[ns / 1e6 for ns in times.buckets[bucket].tolist()] for bucket in BUCKETS]
+    for number, duration, ms, own in zip(
+        times.summary.step_numbers.tolist(), durations, zip(*buckets, strict=True), counts, strict=True
+    ):
+        yield StepRow(
+            rank=times.summary.rank,
+            step=None if number < 0 else number,
+            duration_ms=duration / 1e6,
+            **dict(zip(BUCKETS, ms, strict=True)),
+            **own,
+        )
 
 
-def _summary(found: Discovery, run: CrossRank, rank_rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(found: Discovery, run: CrossRank, rank_rows: Sequence[RankRow]) -> Summary:
     by_step: dict[int, list[int]] = defaultdict(list)
     for times in run.ranks:
         for number, duration in zip(times.summary.step_numbers, times.duration, strict=True):
@@ -129,43 +134,45 @@ def _summary(found: Discovery, run: CrossRank, rank_rows: list[dict[str, Any]]) 
     if len(by_step) > 1:
         by_step.pop(NO_STEP, None)  # the whole window of a rank that marks no steps is no step
     durations = [float(np.median(own)) / 1e6 for own in by_step.values()]
-    ledger = {bucket: _median([row[f"{bucket}_ms"] for row in rank_rows]) for bucket in BUCKETS}
+    ledger = {bucket: _median([row.bucket_ms(bucket) for row in rank_rows]) for bucket in BUCKETS}
     step = _median([mean_ms(times.duration) for times in run.ranks]) or 0.0
     worst = {}
     for bucket in BUCKETS:
-        known = [(row[f"{bucket}_ms"], row["rank"]) for row in rank_rows if row[f"{bucket}_ms"] is not None]
+        known = [(ms, row.rank) for row in rank_rows if (ms := row.bucket_ms(bucket)) is not None]
         if known and max(known)[0] > 0:
-            worst[bucket] = {"rank": max(known)[1], "ms": max(known)[0]}
-    return {
-        "step_time_ms": {
-            "median": _median(durations),
-            "p5": _round(float(np.percentile(durations, 5))) if durations else None,
-            "p95": _round(float(np.percentile(durations, 95))) if durations else None,
-            "n": len(durations),
-        },
-        "ledger_ms": ledger,
-        "ledger_pct": {
-            bucket: None if ms is None or not step else _round(100.0 * ms / step, 2)
-            for bucket, ms in ledger.items()
-        },
-        "ledger_worst_rank": worst,
-        "overlap_pct": _median([row["overlap_pct"] for row in rank_rows], 2),
-        "exposed_comm_ms": _median([row["exposed_comm_ms"] for row in rank_rows]),
-        "idle_pct": _median([row["idle_pct"] for row in rank_rows], 2),
-        "compute_pct": _median([row["compute_pct"] for row in rank_rows], 2),
-        "non_compute_pct": _median([row["non_compute_pct"] for row in rank_rows], 2),
-        "unprofiled_step_time_ms": found.manifest.get("unprofiled_step_ms"),
-        "profiler_slowdown": _round(profiler_slowdown(found.manifest), 4),
-        "matching": {
-            "events": run.matching.events,
-            "matched_pct": run.matching.matched_pct,
-            "unmatched": run.matching.unmatched,
-        },
-        "clocks": clocks_block(run),
-        "replay": replay_block(run),
-        "hta_failed": _hta_failures(run),
-        "notes": [*found.notes, *_empty_steps(run)],
-    }
+            worst[bucket] = WorstRank(rank=max(known)[1], ms=max(known)[0])
+    return Summary(
+        step_time_ms=StepTime(
+            median=_median(durations),
+            p5=_round(float(np.percentile(durations, 5))) if durations else None,
+            p95=_round(float(np.percentile(durations, 95))) if durations else None,
+            n=len(durations),
+        ),
+        ledger_ms=Ledger(**ledger),
+        ledger_pct=Ledger(
+            **{
+                bucket: None if ms is None or not step else _round(100.0 * ms / step, 2)
+                for bucket, ms in ledger.items()
+            }
+        ),
+        ledger_worst_rank=worst,
+        overlap_pct=_median([row.overlap_pct for row in rank_rows], 2),
+        exposed_comm_ms=_median([row.exposed_comm_ms for row in rank_rows]),
+        idle_pct=_median([row.idle_pct for row in rank_rows], 2),
+        compute_pct=_median([row.compute_pct for row in rank_rows], 2),
+        non_compute_pct=_median([row.non_compute_pct for row in rank_rows], 2),
+        unprofiled_step_time_ms=found.manifest.get("unprofiled_step_ms"),
+        profiler_slowdown=_round(profiler_slowdown(found.manifest), 4),
+        matching=Matching(
+            events=run.matching.events,
+            matched_pct=run.matching.matched_pct,
+            unmatched=run.matching.unmatched,
+        ),
+        clocks=clocks_of(run),
+        replay=replay_of(run),
+        hta_failed=_hta_failures(run),
+        notes=(*found.notes, *_empty_steps(run)),
+    )
 
 
 def _hta_failures(run: CrossRank) -> dict[str, str]:
@@ -185,7 +192,7 @@ def _empty_steps(run: CrossRank) -> list[str]:
     ]
 
 
-def _kernel_rows(run: CrossRank) -> list[dict[str, Any]]:
+def _kernel_rows(run: CrossRank) -> tuple[KernelRow, ...]:
     """Kernels over all ranks, most time first, with the rank that spends most on each."""
     merged: dict[tuple[str, str], list[tuple[int, Any]]] = defaultdict(list)
     for times in run.ranks:
@@ -199,40 +206,40 @@ def _kernel_rows(run: CrossRank) -> list[dict[str, Any]]:
         count = sum(kernel.count for _, kernel in same)
         worst_rank, worst = max(same, key=lambda pair: pair[1].total_us)
         rows.append(
-            {
-                "name": name,
-                "kind": kind,
-                "count": count,
-                "share_pct": _round(100.0 * spent / total, 3),
-                "ms_per_step": _round(spent / 1000.0 / steps),
-                "mean_us": _round(spent / count),
-                "min_us": min(kernel.min_us for _, kernel in same),
-                "max_us": max(kernel.max_us for _, kernel in same),
-                "ranks": len(same),
-                "worst_rank": worst_rank,
-                "worst_rank_total_ms": _round(worst.total_us / 1000.0),
-            }
+            KernelRow(
+                name=name,
+                kind=kind,
+                count=count,
+                share_pct=round(100.0 * spent / total, 3),
+                ms_per_step=round(spent / 1000.0 / steps, 6),
+                mean_us=round(spent / count, 6),
+                min_us=min(kernel.min_us for _, kernel in same),
+                max_us=max(kernel.max_us for _, kernel in same),
+                ranks=len(same),
+                worst_rank=worst_rank,
+                worst_rank_total_ms=round(worst.total_us / 1000.0, 6),
+            )
         )
-    return sorted(rows, key=lambda row: -row["share_pct"])
+    return tuple(sorted(rows, key=lambda row: -row.share_pct))
 
 
-def _blocking_rows(run: CrossRank) -> list[dict[str, Any]]:
-    return [
-        {
-            "rank": times.summary.rank,
-            "call": call.call,
-            "operator": call.operator,
-            "count": call.count,
-            "total_ms": _round(call.total_ms),
-        }
+def _blocking_rows(run: CrossRank) -> tuple[BlockingCall, ...]:
+    return tuple(
+        BlockingCall(
+            rank=times.summary.rank,
+            call=call.call,
+            operator=call.operator,
+            count=call.count,
+            total_ms=_round(call.total_ms),
+        )
         for times in run.ranks
         for call in times.summary.host.blocking
-    ]
+    )
 
 
-def _hta_rows(run: CrossRank) -> dict[str, list[dict[str, Any]]]:
+def _hta_rows(run: CrossRank) -> dict[str, tuple[dict[str, Any], ...]]:
     """HTA's own tables, each rank's under each other, in HTA's columns."""
-    tables: dict[str, list[dict[str, Any]]] = {}
+    tables: dict[str, tuple[dict[str, Any], ...]] = {}
     for attribute, name in (
         ("temporal", "hta_temporal_breakdown"),
         ("overlap", "hta_overlap"),
@@ -246,7 +253,7 @@ def _hta_rows(run: CrossRank) -> dict[str, list[dict[str, Any]]]:
         for times in run.ranks:
             rows += _hta_records(times.summary.rank, getattr(times.summary.hta, attribute))
         if rows:
-            tables[name] = rows
+            tables[name] = tuple(rows)
     return tables
 
 

@@ -11,96 +11,98 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.lateness import CAUSES
 from traceops.across.links import busbw_gbs, collective_bytes
 from traceops.across.match import Collective, waits_by_rank
-from traceops.across.reference import reference_rows
 from traceops.across.replay.critical_path import critical_path
 from traceops.across.replay.simulate import measured_step_ns
 from traceops.core.intervals import subtract, union
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.program import EXPOSED, PAINTED
+from traceops.pipeline.assemble_collectives import reference_rows
+from traceops.report.rows import WhatIfRow
+from traceops.report.run import Clocks, Replay
+from traceops.report.tables import ArrivalRow, BandwidthRow, LatenessRow, PathRow, Tables, TimelineRow
 
 _MOST_POINTS = 2000  # of the bandwidth figure
 _PATH_PIECES = 400
 
 
-def what_if_rows(run: CrossRank) -> list[dict[str, Any]]:
+def what_if_rows(run: CrossRank) -> tuple[WhatIfRow, ...]:
     """report.json's what_if: mean step over the window as replayed, and under each change, ms.
 
     Empty where the replay does not reproduce the measured steps.
     """
     if run.what_if is None or not run.what_if.holds:
-        return []
+        return ()
     step = float(run.what_if.replayed_ns.mean())
     rows = []
     for prediction in run.what_if.predictions:
         predicted = float(prediction.step_ns.mean())
         rows.append(
-            {
-                "change": prediction.change,
-                "ranks": list(prediction.ranks),
-                "step_time_ms": round(step / 1e6, 6),
-                "predicted_step_time_ms": round(predicted / 1e6, 6),
-                "saved_pct": round(100.0 * (step - predicted) / step, 3) if step else None,
-            }
+            WhatIfRow(
+                change=prediction.change,
+                ranks=tuple(prediction.ranks),
+                step_time_ms=round(step / 1e6, 6),
+                predicted_step_time_ms=round(predicted / 1e6, 6),
+                saved_pct=round(100.0 * (step - predicted) / step, 3) if step else None,
+            )
         )
-    return rows
+    return tuple(rows)
 
 
-def replay_block(run: CrossRank) -> dict[str, Any] | None:
+def replay_of(run: CrossRank) -> Replay | None:
     """How good the replay is, and the whole job's slowdown S by its stragglers."""
     if run.what_if is None:
         return None
     slowdown = run.what_if.slowdown
-    return {
-        "error_pct": round(run.what_if.error_pct, 4),
-        "straggler_slowdown": None if slowdown is None else round(slowdown, 4),
-        "steps": list(run.graph.steps) if run.graph is not None else [],
-    }
+    return Replay(
+        error_pct=round(run.what_if.error_pct, 4),
+        straggler_slowdown=None if slowdown is None else round(slowdown, 4),
+        steps=tuple(run.graph.steps) if run.graph is not None else (),
+    )
 
 
-def clocks_block(run: CrossRank) -> dict[str, Any]:
+def clocks_of(run: CrossRank) -> Clocks:
     """How the ranks' clocks were brought together; µs."""
     clocks = run.clocks
-    return {
-        "anchors": clocks.anchors,
-        "residual_p50_us": _us(clocks.residual_p50_ns),
-        "residual_p95_us": _us(clocks.residual_p95_ns),
-        "offset_us": {str(rank): _us(fit.offset_ns) for rank, fit in clocks.fits.items()},
-        "drift_ppm": {str(rank): round(1e6 * fit.drift, 3) for rank, fit in clocks.fits.items()},
-        "unaligned": list(clocks.unaligned),
-    }
+    return Clocks(
+        anchors=clocks.anchors,
+        residual_p50_us=_us(clocks.residual_p50_ns),
+        residual_p95_us=_us(clocks.residual_p95_ns),
+        offset_us={str(rank): _us(fit.offset_ns) for rank, fit in clocks.fits.items()},
+        drift_ppm={str(rank): round(1e6 * fit.drift, 3) for rank, fit in clocks.fits.items()},
+        unaligned=tuple(clocks.unaligned),
+    )
 
 
-def cross_rank_tables(run: CrossRank) -> dict[str, list[dict[str, Any]]]:
-    """The tables behind the figures that compare ranks, each left out where it would be empty."""
-    tables = {
-        "lateness": _lateness_rows(run),
-        "arrivals": _arrival_rows(run),
-        "bandwidth": _bandwidth_rows(run),
-        "reference": reference_rows(run),
-        "critical_path": _critical_path_rows(run),
-        "timeline": _timeline_rows(run),
-    }
-    return {name: rows for name, rows in tables.items() if rows}
+def cross_rank_tables(run: CrossRank) -> Tables:
+    """The tables behind the figures that compare ranks."""
+    return Tables(
+        lateness=_lateness_rows(run),
+        arrivals=_arrival_rows(run),
+        bandwidth=_bandwidth_rows(run),
+        reference=reference_rows(run),
+        critical_path=_critical_path_rows(run),
+        timeline=_timeline_rows(run),
+    )
 
 
-def _lateness_rows(run: CrossRank) -> list[dict[str, Any]]:
+def _lateness_rows(run: CrossRank) -> tuple[LatenessRow, ...]:
     """A row a rank and step: waiting it caused by cause, and what it waited itself, ms."""
     if run.lateness is None:
-        return []
-    return [
-        {
-            "rank": rank,
-            "step": _step(step),
-            "caused_wait_ms": _ms(caused[:, i].sum()),
-            "waited_ms": _ms(run.lateness.waited[rank][i]),
+        return ()
+    return tuple(
+        LatenessRow(
+            rank=rank,
+            step=_step(step),
+            caused_wait_ms=_ms(caused[:, i].sum()),
+            waited_ms=_ms(run.lateness.waited[rank][i]),
             **{f"{cause}_ms": _ms(caused[row, i]) for row, cause in enumerate(CAUSES)},
-        }
+        )
         for rank, caused in run.lateness.caused.items()
         for i, step in enumerate(run.lateness.steps)
-    ]
+    )
 
 
-def _arrival_rows(run: CrossRank) -> list[dict[str, Any]]:
+def _arrival_rows(run: CrossRank) -> tuple[ArrivalRow, ...]:
     """A row a group, operation and size: first to last arrival, and who comes last how often."""
     kinds: dict[tuple[Any, ...], list[Collective]] = defaultdict(list)
     for collective in run.matching.collectives:
@@ -114,48 +116,48 @@ def _arrival_rows(run: CrossRank) -> list[dict[str, Any]]:
         last = [c.last_rank for c in same if c.last_rank is not None]
         most = max(set(last), key=last.count)
         rows.append(
-            {
-                "group": description or f"{len(group)} ranks",
-                "ranks": list(group),
-                "op": op,
-                "bytes": collective_bytes(same[0]),
-                "count": len(same),
-                "spread_p50_ms": _ms(np.percentile(spread, 50)),
-                "spread_p95_ms": _ms(np.percentile(spread, 95)),
-                "spread_max_ms": _ms(max(spread)),
-                "last_rank": most,
-                "last_rank_pct": round(100.0 * last.count(most) / len(last), 2),
-            }
+            ArrivalRow(
+                group=description or f"{len(group)} ranks",
+                ranks=tuple(group),
+                op=op,
+                bytes=collective_bytes(same[0]),
+                count=len(same),
+                spread_p50_ms=_ms(np.percentile(spread, 50)),
+                spread_p95_ms=_ms(np.percentile(spread, 95)),
+                spread_max_ms=_ms(max(spread)),
+                last_rank=most,
+                last_rank_pct=round(100.0 * last.count(most) / len(last), 2),
+            )
         )
-    return sorted(rows, key=lambda row: -float(row["spread_p50_ms"]) * int(row["count"]))
+    return tuple(sorted(rows, key=lambda row: -row.spread_p50_ms * row.count))
 
 
-def _bandwidth_rows(run: CrossRank) -> list[dict[str, Any]]:
+def _bandwidth_rows(run: CrossRank) -> tuple[BandwidthRow, ...]:
     """A row a collective of known size, evenly thinned out beyond 2000: bytes, transfer and bus bandwidth."""
     known = [c for c in run.matching.collectives if busbw_gbs(c) is not None]
     step = max(len(known) // _MOST_POINTS, 1)
-    return [
-        {
-            "group": c.description or f"{len(c.group)} ranks",
-            "ranks": list(c.group),
-            "op": c.op,
-            "bytes": collective_bytes(c),
-            "transfer_ms": _ms(c.transfer_ns),
-            "busbw_gbs": round(busbw_gbs(c) or 0.0, 4),
-        }
+    return tuple(
+        BandwidthRow(
+            group=c.description or f"{len(c.group)} ranks",
+            ranks=tuple(c.group),
+            op=c.op,
+            bytes=collective_bytes(c),
+            transfer_ms=_ms(c.transfer_ns),
+            busbw_gbs=round(busbw_gbs(c) or 0.0, 4),
+        )
         for c in known[::step]
-    ]
+    )
 
 
-def _critical_path_rows(run: CrossRank) -> list[dict[str, Any]]:
+def _critical_path_rows(run: CrossRank) -> tuple[PathRow, ...]:
     """The pieces of the critical path of the median step, in time order; ms since the step began."""
     if run.graph is None:
-        return []
+        return ()
     durations = measured_step_ns(run.graph)
     median = int(np.argsort(durations, kind="stable")[len(durations) // 2])
     pieces = critical_path(run.graph, median)
     if not pieces:
-        return []
+        return ()
     zero = pieces[0].start
     rows = []
     streams = {times.summary.rank: times.summary for times in run.ranks}
@@ -169,27 +171,27 @@ def _critical_path_rows(run: CrossRank) -> list[dict[str, Any]]:
             position = dict(collective.members)[piece.rank]
             stream = int(streams[piece.rank].comm.stream[position])
         rows.append(
-            {
-                "step": _step(run.graph.steps[median]),
-                "rank": piece.rank,
-                "kind": piece.kind,
-                "what": what,
-                "stream": stream,
-                "start_ms": _ms(piece.start - zero),
-                "duration_ms": _ms(piece.duration),
-                **{f"{bucket}_ms": _ms(ns) for bucket, ns in piece.spent.items() if bucket != "masked"},
-            }
+            PathRow(
+                step=_step(run.graph.steps[median]),
+                rank=piece.rank,
+                kind=piece.kind,
+                what=what,
+                stream=stream,
+                start_ms=_ms(piece.start - zero),
+                duration_ms=_ms(piece.duration),
+                spent_ms={bucket: _ms(ns) for bucket, ns in piece.spent.items() if bucket != "masked"},
+            )
         )
-    return rows
+    return tuple(rows)
 
 
-def _timeline_rows(run: CrossRank) -> list[dict[str, Any]]:
+def _timeline_rows(run: CrossRank) -> tuple[TimelineRow, ...]:
     """The longest step on all ranks side by side: runs of equal cells, ms since its first beginning."""
     if not run.ranks:
-        return []
+        return ()
     chosen = _longest_step(run)
     waits = waits_by_rank(run.matching, [times.summary for times in run.ranks])
-    rows: list[tuple[int, dict[str, Any]]] = []
+    runs: list[tuple[int, int, int, str]] = []  # rank, from, to, kind
     begins: list[int] = []
     for times in run.ranks:
         summary, fit = times.summary, run.clocks.fits[times.summary.rank]
@@ -212,16 +214,18 @@ def _timeline_rows(run: CrossRank) -> list[dict[str, Any]]:
         moments = fit.correct(cells)
         begins.append(int(moments[0]))
         for first, stop in zip(breaks, [*breaks[1:], PAINTED], strict=True):
-            piece = {
-                "step": _step(chosen),
-                "rank": summary.rank,
-                "kind": str(kinds[first]),
-                "start_ms": 0.0,
-                "duration_ms": _ms(int(moments[stop] - moments[first])),
-            }
-            rows.append((int(moments[first]), piece))
+            runs.append((summary.rank, int(moments[first]), int(moments[stop]), str(kinds[first])))
     zero = min(begins, default=0)
-    return [{**row, "start_ms": _ms(start - zero)} for start, row in rows]
+    return tuple(
+        TimelineRow(
+            step=_step(chosen),
+            rank=rank,
+            kind=kind,
+            start_ms=_ms(start - zero),
+            duration_ms=_ms(end - start),
+        )
+        for rank, start, end, kind in runs
+    )
 
 
 def _longest_step(run: CrossRank) -> int:

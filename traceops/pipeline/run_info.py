@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from traceops.measure.summary import RankSummary
+from traceops.report.run import Git, Run
 from traceops.traces.discover import Discovery
 from traceops.traces.model import TraceMeta
 
 _FIRST_EPOCH_NS = 10**18  # 2001: before it, times are no Unix times
 
 
-def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> dict[str, Any]:
+def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> Run:
     """The `run` object of report.json; null where neither manifest nor traces say."""
     manifest = discovery.manifest
     metas = [summary.meta for summary in ranks]
@@ -20,31 +21,41 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> dict[str, A
     world = world_size(discovery, ranks)
     hosts = manifest.get("hosts") or sorted({meta.host for meta in metas if meta.host})
     steps = sorted({int(n) for summary in ranks for n in summary.step_numbers if n >= 0})
-    return {
-        "name": manifest.get("name") or discovery.name,
-        "world_size": world,
-        "ranks_present": present,
-        "ranks_missing": sorted(set(range(world)) - set(present)),
-        "hosts": hosts,
-        "device": _first(metas, "device")
-        or _device_name(manifest)
-        or ("cpu" if not _on_gpu(ranks) else None),
-        "device_type": "cuda" if _on_gpu(ranks) else "cpu",
-        "backend": manifest.get("backend") or _first(metas, "backend"),
-        "torch_version": manifest.get("torch_version") or _first(metas, "torch_version"),
-        "nccl_version": manifest.get("nccl_version") or _first(metas, "nccl_version"),
-        "strategy": manifest.get("strategy"),
-        "steps": steps,
-        "training": manifest.get("training") or {},
-        "samples_per_step": _samples_per_step(manifest),
-        "environment": _dict(manifest, "environment"),
-        "git": _dict(manifest, "git") or None,
-        "cuda_version": _text(manifest, "cuda_version"),
-        "driver_version": _text(manifest, "driver_version"),
-        "command": _command(manifest),
-        "options": _dict(manifest, "options"),
-        "started_ns": _started_ns(discovery),
-    }
+    return Run(
+        name=manifest.get("name") or discovery.name,
+        world_size=world,
+        ranks_present=tuple(present),
+        ranks_missing=tuple(sorted(set(range(world)) - set(present))),
+        hosts=tuple(hosts),
+        device=_first(metas, "device") or _device_name(manifest) or ("cpu" if not _on_gpu(ranks) else None),
+        device_type="cuda" if _on_gpu(ranks) else "cpu",
+        backend=manifest.get("backend") or _first(metas, "backend"),
+        torch_version=manifest.get("torch_version") or _first(metas, "torch_version"),
+        nccl_version=manifest.get("nccl_version") or _first(metas, "nccl_version"),
+        strategy=manifest.get("strategy"),
+        steps=tuple(steps),
+        training=manifest.get("training") or {},
+        samples_per_step=_samples_per_step(manifest),
+        environment=_dict(manifest, "environment"),
+        git=_git(manifest),
+        cuda_version=_text(manifest, "cuda_version"),
+        driver_version=_text(manifest, "driver_version"),
+        command=tuple(_command(manifest)),
+        options=_dict(manifest, "options"),
+        started_ns=_started_ns(discovery),
+    )
+
+
+def _git(manifest: dict[str, Any]) -> Git | None:
+    told = _dict(manifest, "git")
+    commit, branch, dirty = (told.get(key) for key in ("commit", "branch", "dirty"))
+    if not told:
+        return None
+    return Git(
+        commit=commit if isinstance(commit, str) else None,
+        branch=branch if isinstance(branch, str) else None,
+        dirty=dirty if isinstance(dirty, bool) else None,
+    )
 
 
 def _samples_per_step(manifest: dict[str, Any]) -> float | None:

@@ -11,9 +11,9 @@ from msgspec import to_builtins
 from traceops.core.errors import InputError
 from traceops.core.rule import Verdict
 from traceops.core.whole_file import write_whole
-from traceops.pipeline.report import Report
 from traceops.render.report.csv import CSV_FILES, render_csv_files
 from traceops.render.report.json import json_text, plain_json, render_json
+from traceops.report.model import Report
 from traceops.rules.hangs import in_order_of_roots
 from traceops.rules.results import judged_checks
 

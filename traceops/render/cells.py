@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from traceops.core.short_text import short_name
 from traceops.core.units import UNKNOWN, number_text, size_text, three_digits
+
+Row = TypeVar("Row")
 
 GREW = "grew: "  # evidence of what took longer than on a rank's peers
 _CLOSE = 0.01  # values within 1 % of each other have no worst one
@@ -27,7 +29,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """How a key of the rows is shown.
+    """How a field of the rows is shown: an attribute of theirs, or a key where they are mappings.
 
     `worst` marks the highest or lowest value over the rows, if they lie more than `apart` apart;
     `make` replaces the number by a cell of its own.
@@ -63,7 +65,7 @@ def build_table(
     rows: Sequence[Any],
     *,
     note: str = "",
-    summarize: Sequence[Mapping[str, Any]] = (),
+    summarize: Sequence[Any] = (),
 ) -> Table:
     """Cells for `rows`; the same number of decimals down a column.
 
@@ -109,17 +111,22 @@ def bar_fill(pct: Any, colour: str) -> str:
     return f"linear-gradient(to right, {colour}55 {at:.1f}%, transparent {at:.1f}%)"
 
 
-def rows_of(rows: Sequence[Mapping[str, Any]], shown: Sequence[int]) -> list[Mapping[str, Any]]:
+def rows_of(rows: Sequence[Row], shown: Sequence[int]) -> list[Row]:
     """The rows of these ranks, in their order."""
     wanted = set(shown)
-    return [row for row in rows if row.get("rank") in wanted]
+    return [row for row in rows if value_of(row, "rank") in wanted]
+
+
+def value_of(row: Any, key: str) -> Any:
+    """What a row has under a name; None if nothing."""
+    return row.get(key) if isinstance(row, Mapping) else getattr(row, key, None)
 
 
 def _column_cells(column: Column, rows: Sequence[Any]) -> list[Cell]:
     if column.make is not None:
         return [column.make(row) for row in rows]
     if not column.number:
-        return [_word(row.get(column.key)) for row in rows]
+        return [_word(value_of(row, column.key)) for row in rows]
     values = [_scaled(column, row) for row in rows]
     known = [value for value in values if value is not None]
     decimals = three_digits(known) if column.decimals is None else column.decimals
@@ -136,9 +143,7 @@ def _column_cells(column: Column, rows: Sequence[Any]) -> list[Cell]:
     ]
 
 
-def _summary_cell(
-    column: Column, rows: Sequence[Mapping[str, Any]], pick: Callable[[list[float]], float]
-) -> Cell:
+def _summary_cell(column: Column, rows: Sequence[Any], pick: Callable[[list[float]], float]) -> Cell:
     if not column.number or column.make is not None:
         return Cell("")
     known = [value for row in rows if (value := _scaled(column, row)) is not None]
@@ -156,8 +161,8 @@ def _worst(column: Column, known: Sequence[float]) -> float | None:
     return worst if list(known).count(worst) <= max(1, len(known) // 4) else None  # many are no exception
 
 
-def _scaled(column: Column, row: Mapping[str, Any]) -> float | None:
-    value = _float(row.get(column.key))
+def _scaled(column: Column, row: Any) -> float | None:
+    value = _float(value_of(row, column.key))
     return None if value is None else value * column.scale
 
 

@@ -29,6 +29,8 @@ from traceops.compare.model import (
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.core.tool import Tool
 from traceops.doctor.document import DoctorDocument
+from traceops.report.model import ReportDocument
+from traceops.report.run import Clocks, Ledger, Matching, Replay, StepTime, WorstRank
 
 FOLDER = Path(__file__).parent
 
@@ -60,6 +62,15 @@ DOCUMENTS: dict[str, Document] = {
         "What `traceops doctor` found, and the settings that `traceops run --settings` takes. Null means not known, "
         f"never zero. {_KEYS}",
         closed=(DoctorDocument, Tool, Finding, Evidence, Check),
+    ),
+    "report": Document(
+        ReportDocument,
+        "traceops report.json",
+        "What `traceops analyze` found. Times in the unit of the key's ending; null means not known, never zero. "
+        f"{_KEYS}",
+        closed=(
+            ReportDocument, Tool, StepTime, Ledger, WorstRank, Matching, Clocks, Replay, Finding, Evidence, Check,
+        ),
     ),
 }  # fmt: skip
 
@@ -99,6 +110,8 @@ def _say(part: dict[str, Any], cls: Any, *, closed: bool) -> None:
         part["description"] = " ".join(part["description"].split())
     if "properties" not in part:
         return
+    for said in part["properties"].values():
+        said.pop("default", None)  # of a document that is read, not of one that is written
     info: Any = inspect.type_info(cls)
     sparse = getattr(getattr(cls, "__struct_config__", None), "omit_defaults", False)
     part["required"] = [

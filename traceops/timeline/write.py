@@ -7,20 +7,20 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from traceops.across.cross_rank import CrossRank, measure_across
+from traceops.across.cross_rank import CrossRank
 from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Finding
 from traceops.measure.summary import RankSummary
-from traceops.pipeline.conclude import judge
+from traceops.pipeline.analyze import run_pipeline
+from traceops.pipeline.conclude import Analysis, NoEventsError
 from traceops.pipeline.mapping.executors import cores, map_in_processes
-from traceops.pipeline.mapping.ranks import MapOptions, Progress, summarize_all
-from traceops.pipeline.run_info import rank_host, world_size
-from traceops.rules.results import most_important_first
+from traceops.pipeline.mapping.ranks import MapOptions, Progress
+from traceops.pipeline.run_info import rank_host
 from traceops.timeline.choose import choose_ranks, choose_steps, listed, windows_of
 from traceops.timeline.findings_track import findings_track
 from traceops.timeline.lanes import well_formed
@@ -72,10 +72,10 @@ def write_timeline(
     """
     _check_target(output, window)
     chosen = choose_ranks(window, ranks)
-    summaries, failed = summarize_all(window.files, MapOptions(jobs, progress=progress))
-    usable = {summary.rank: summary for summary in summaries if summary.event_count}
+    analysis = _analysis(found, window, MapOptions(jobs, progress=progress))
+    run = None if analysis is None else analysis.run
+    usable = {times.summary.rank: times.summary for times in run.ranks} if run is not None else {}
     wanted = choose_steps([usable[rank] for rank in chosen if rank in usable], steps)
-    run, findings = _analyse(found, list(usable.values()), failed)
     jobs = _worth(window.files, jobs)
     headers = dict(zip(chosen, map_in_processes(_header, list(chosen.values()), jobs), strict=True))
     placements, borrowed = place_files(headers, run.clocks.fits if run is not None else {})
@@ -100,6 +100,7 @@ def write_timeline(
         ]
         parts = list(map_in_processes(write_part, tasks, jobs))
         span = _span(found, parts)
+        findings = () if analysis is None else analysis.report.findings
         added, last = _write_added(folder / "added", found.root, tasks, run, findings, shown, span)
         pieces = [_head(folder / "head", tasks[0].gzipped), *(p.piece for p in parts if p.piece), last]
         join(pieces, folder / output.name)
@@ -117,17 +118,12 @@ def write_timeline(
     )
 
 
-def _analyse(
-    found: Discovery, usable: Sequence[RankSummary], failed: Sequence[tuple[str, str]]
-) -> tuple[CrossRank | None, list[Finding]]:
-    """What `traceops analyze` finds; nothing where no rank can be analysed."""
-    if not usable:
-        return None, []
-    found = replace(found, problems=(*found.problems, *failed))
-    hosts = {summary.rank: rank_host(found, summary) for summary in usable}
-    run = measure_across(usable, world_size(found, usable), hosts)
-    verdicts = judge(found, usable, run)
-    return run, most_important_first([finding for verdict in verdicts for finding in verdict.findings])
+def _analysis(found: Discovery, window: Window, options: MapOptions) -> Analysis | None:
+    """What `traceops analyze` finds; nothing where no rank can be analysed, whose events may be shown all the same."""
+    try:
+        return run_pipeline(found, window, options)
+    except NoEventsError:
+        return None
 
 
 def _span(found: Discovery, parts: Sequence[Part]) -> tuple[int, int]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import html
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import size_text
 from traceops.core.words import CAUSES
-from traceops.pipeline.report import Report
 from traceops.render.cells import size
 from traceops.render.report.figures import (
     MOST_STEPS,
@@ -24,6 +23,8 @@ from traceops.render.report.figures import (
 )
 from traceops.render.report.terms import TERMS
 from traceops.render.report.worst import shown_ranks
+from traceops.report.model import Report
+from traceops.report.tables import ArrivalRow, BandwidthRow, LatenessRow
 
 MOST_KINDS = 24  # of collectives, a bar each
 MOST_CHANGES = 16
@@ -41,13 +42,13 @@ def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> Figur
     worst of more than 64; the last 400 steps where there are more. The colours span at least 10 % of the
     median step, so that small change stays pale.
     """
-    cells = {(row["rank"], row["step"]): row for row in report.tables.get("lateness") or []}
+    cells = {(row.rank, row.step): row for row in report.tables.lateness}
     judged = {rank for rank, _ in cells}
     chosen = [rank for rank in (shown_ranks(report) if ranks is None else ranks) if rank in judged]
     steps = sorted({step for _, step in cells}, key=lambda step: -1 if step is None else step)[-MOST_STEPS:]
     grid = [[_caused(cells.get((rank, step))) for step in steps] for rank in chosen]
     known = [value for line in grid for value in line if value is not None] or [0.0]
-    median = (report.summary.get("step_time_ms") or {}).get("median") or 0.0
+    median = report.summary.step_time_ms.median or 0.0
     heat = {
         "z": grid,
         "zmin": 0.0,
@@ -65,14 +66,14 @@ def arrivals_figure(report: Report) -> Figure:
 
     Beside each bar stands who comes last most often, and how often. The 24 kinds that wait most.
     """
-    rows = (report.tables.get("arrivals") or [])[:MOST_KINDS]
+    rows = (report.tables.arrivals)[:MOST_KINDS]
     places = list(range(len(rows)))
-    low = [rounded(row["spread_p50_ms"]) or 0.0 for row in rows]
-    high = [max(rounded(row["spread_p95_ms"]) or 0.0, p50) for row, p50 in zip(rows, low, strict=True)]
+    low = [rounded(row.spread_p50_ms) or 0.0 for row in rows]
+    high = [max(rounded(row.spread_p95_ms) or 0.0, p50) for row, p50 in zip(rows, low, strict=True)]
     about = [
-        f"{_safe(row['op'])} of ranks {ranks_text(row['ranks'], 8)}, {row['count']} collectives<br>"
-        f"spread p50 {p50:.3f}, p95 {p95:.3f}, most {row['spread_max_ms']:.3f} ms<br>"
-        f"rank {row['last_rank']} comes last in {row['last_rank_pct']:.0f} %"
+        f"{_safe(row.op)} of ranks {ranks_text(row.ranks, 8)}, {row.count} collectives<br>"
+        f"spread p50 {p50:.3f}, p95 {p95:.3f}, most {row.spread_max_ms:.3f} ms<br>"
+        f"rank {row.last_rank} comes last in {row.last_rank_pct:.0f} %"
         for row, p50, p95 in zip(rows, low, high, strict=True)
     ]
     spread = {
@@ -84,7 +85,7 @@ def arrivals_figure(report: Report) -> Figure:
         "width": 0.55,
         "marker": {"color": TERMS["comm_wait"].colour, "opacity": 0.55},
         "name": "p50 to p95",
-        "text": [f" rank {row['last_rank']} last in {row['last_rank_pct']:.0f} %" for row in rows],
+        "text": [f" rank {row.last_rank} last in {row.last_rank_pct:.0f} %" for row in rows],
         "textposition": "outside",
         "cliponaxis": False,
         "hovertext": about,
@@ -122,10 +123,10 @@ def bandwidth_figure(report: Report) -> Figure:
 
     Where TO-C001 fired, a line shows what the link should give.
     """
-    kinds: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in report.tables.get("bandwidth") or []:
-        if row.get("bytes") and row.get("busbw_gbs") is not None:
-            kinds[f"{row['op']} · {row['group']}"].append(row)
+    kinds: dict[str, list[BandwidthRow]] = defaultdict(list)
+    for row in report.tables.bandwidth:
+        if row.bytes and row.busbw_gbs is not None:
+            kinds[f"{row.op} · {row.group}"].append(row)
     ordered = sorted(kinds, key=lambda kind: -len(kinds[kind]))
     series = [(_safe(kind, 60), kinds[kind]) for kind in ordered[:_MOST_COLOURS]]
     if rest := [row for kind in ordered[_MOST_COLOURS:] for row in kinds[kind]]:
@@ -133,22 +134,22 @@ def bandwidth_figure(report: Report) -> Figure:
     points = [
         {
             "type": "scatter",
-            "x": [row["bytes"] for row in rows],
-            "y": [rounded(row["busbw_gbs"]) for row in rows],
+            "x": [row.bytes for row in rows],
+            "y": [rounded(row.busbw_gbs) for row in rows],
             "mode": "markers",
             "name": label,
             "showlegend": True,
             "marker": {"size": 7, "opacity": 0.6, "color": _SERIES[place] if place < len(_SERIES) else _GREY},
             "customdata": [
-                f"{_safe(row['op'])} of {_safe(row['group'])}, ranks {ranks_text(row['ranks'], 6)}<br>"
-                f"{size(row['bytes']).text} in {row['transfer_ms']:.3f} ms"
+                f"{_safe(row.op)} of {_safe(row.group)}, ranks {ranks_text(row.ranks, 6)}<br>"
+                f"{size(row.bytes).text} in {row.transfer_ms:.3f} ms"
                 for row in rows
             ],
             "hovertemplate": "%{customdata}: %{y:.1f} GB/s<extra></extra>",
         }
         for place, (label, rows) in enumerate(series)
     ]
-    sizes = [math.log10(row["bytes"]) for rows in kinds.values() for row in rows] or [6.0]
+    sizes = [math.log10(row.bytes) for rows in kinds.values() for row in rows if row.bytes] or [6.0]
     beside = max(0.6 - (max(sizes) - min(sizes)) / 2, 0.1)  # a decade or more: near sizes are no spectrum
     least, most = min(sizes) - beside, max(sizes) + beside
     return laid_out(
@@ -170,9 +171,9 @@ def bandwidth_figure(report: Report) -> Figure:
 
 def what_if_figure(report: Report) -> Figure:
     """Predicted step time for one change at a time, ms, most saved first; a line marks the step as it is."""
-    rows = sorted(report.what_if, key=lambda row: -(row.get("saved_pct") or 0.0))[:MOST_CHANGES]
-    predicted = [rounded(row.get("predicted_step_time_ms")) for row in rows]
-    saved = [row.get("saved_pct") for row in rows]
+    rows = sorted(report.what_if, key=lambda row: -(row.saved_pct or 0.0))[:MOST_CHANGES]
+    predicted = [rounded(row.predicted_step_time_ms) for row in rows]
+    saved = [row.saved_pct for row in rows]
     bars = {
         "type": "bar",
         "x": predicted,
@@ -187,12 +188,12 @@ def what_if_figure(report: Report) -> Figure:
         "insidetextanchor": "start",
         "insidetextfont": {"color": "#ffffff", "size": 12},
         "constraintext": "none",
-        "customdata": [_safe(row["change"], 120) for row in rows],
+        "customdata": [_safe(row.change, 120) for row in rows],
         "hovertemplate": "%{customdata}: %{x:.3f} ms, %{text}<extra></extra>",
         "showlegend": False,
     }
     now: dict[str, Any] = {}
-    measured = next((row["step_time_ms"] for row in rows if row.get("step_time_ms") is not None), None)
+    measured = next((row.step_time_ms for row in rows if row.step_time_ms is not None), None)
     if measured is not None:
         note = {"text": f"now {measured:.4g} ms", "x": measured, "xref": "x", "xanchor": "right"}
         note |= {"y": 1, "yref": "y domain", "yanchor": "bottom", "showarrow": False}
@@ -204,7 +205,7 @@ def what_if_figure(report: Report) -> Figure:
         pixels=28,
         margin={"t": 26},
         xaxis={"title": {"text": "step ms"}, "rangemode": "tozero"},
-        yaxis=places_axis([_safe(row["change"], 44) for row in rows]),
+        yaxis=places_axis([_safe(row.change, 44) for row in rows]),
         **now,
     )
 
@@ -253,30 +254,29 @@ def _size_ticks(low: float, high: float) -> dict[str, list[Any]]:
     return {"tickvals": values, "ticktext": [size_text(value).replace(".0 ", " ") for value in values]}
 
 
-def _caused(row: Mapping[str, Any] | None) -> float | None:
-    return None if row is None else rounded(row["caused_wait_ms"])
+def _caused(row: LatenessRow | None) -> float | None:
+    return None if row is None else rounded(row.caused_wait_ms)
 
 
-def _split_text(row: Mapping[str, Any] | None) -> str:
+def _split_text(row: LatenessRow | None) -> str:
     """'GPU 29.1, host 0.4 ms; it waited 0.2 ms itself'."""
     if row is None:
         return ""
     parts = [
-        f"{words.label} {row[f'{cause}_ms']:.3f}"
+        f"{words.label} {row.cause_ms(cause):.3f}"
         for cause, words in CAUSES.items()
-        if (row.get(f"{cause}_ms") or 0.0) >= 0.0005
+        if row.cause_ms(cause) >= 0.0005
     ]
-    waited = row.get("waited_ms")
-    itself = "" if waited is None else f"it waited {waited:.3f} ms itself"
+    itself = f"it waited {row.waited_ms:.3f} ms itself"
     return f"{', '.join(parts)} ms; {itself}" if parts else itself
 
 
-def _kind_label(row: Mapping[str, Any]) -> str:
-    named = str(row["group"])
-    members = ranks_text(row["ranks"], 2)
-    group = f"ranks {members}" if named == f"{len(row['ranks'])} ranks" else f"{named[:20]} {members}"
-    each = "" if row.get("bytes") is None else f" {size(row['bytes']).text}"
-    return _safe(f"{str(row['op'])[:20]}{each} ×{row['count']} · {group}", 64)
+def _kind_label(row: ArrivalRow) -> str:
+    named = str(row.group)
+    members = ranks_text(row.ranks, 2)
+    group = f"ranks {members}" if named == f"{len(row.ranks)} ranks" else f"{named[:20]} {members}"
+    each = "" if row.bytes is None else f" {size(row.bytes).text}"
+    return _safe(f"{str(row.op)[:20]}{each} ×{row.count} · {group}", 64)
 
 
 def _saved_text(pct: float | None) -> str:

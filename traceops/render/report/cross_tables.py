@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from traceops.core.rank_text import ranks_text
 from traceops.core.words import CAUSES
 from traceops.measure.ledger import BUCKETS
-from traceops.pipeline.report import Report
 from traceops.render.cells import Cell, Column, Table, build_table, number, rows_of, size
 from traceops.render.report.terms import TERMS, term_of
+from traceops.report.model import Report
+from traceops.report.tables import ArrivalRow, LatenessRow, PathRow
 
 MOST_LATE = 8
 MOST_ARRIVALS = 40
@@ -26,17 +27,17 @@ def lateness_table(report: Report) -> Table | None:
     causes = [
         Column(f"{cause}_ms", f"{words.label} ms", f"of it because {words.clause}")
         for cause, words in CAUSES.items()
-        if any(row[f"{cause}_ms"] for row in rows)
+        if any(row.cause_ms(cause) for row in rows)
     ]
     columns = [
         Column("rank", "Rank", decimals=0),
         Column("caused_wait_ms", "Others wait ms", "for this rank, a step, summed over the ranks that wait"),
         *causes,
         Column("worst_ms", "Worst step ms", "what the others waited for it in the worst step"),
-        Column("worst_step", "In step", make=lambda row: _step_cell(row["worst_step"])),
+        Column("worst_step", "In step", make=lambda row: _step_cell(row.worst_step)),
         Column("waited_ms", "Waits itself ms", "a step, for other ranks"),
     ]
-    shown = sorted(rows, key=lambda row: (-row["caused_wait_ms"], row["rank"]))[:MOST_LATE]
+    shown = sorted(rows, key=lambda row: (-row.caused_wait_ms, row.rank))[:MOST_LATE]
     note = (
         f"The {MOST_LATE} worst of {len(rows)} ranks; all are in lateness.csv."
         if len(rows) > MOST_LATE
@@ -47,13 +48,13 @@ def lateness_table(report: Report) -> Table | None:
 
 def arrivals_table(report: Report) -> Table | None:
     """Each kind of collective: how far apart its members arrive, and who comes last."""
-    rows = report.tables.get("arrivals") or []
+    rows = report.tables.arrivals
     if not rows:
         return None
     columns = [
         Column("op", "Operation", number=False),
         Column("group", "Group", number=False, make=_group_cell),
-        Column("bytes", "Size", make=lambda row: size(row.get("bytes"))),
+        Column("bytes", "Size", make=lambda row: size(row.bytes)),
         Column("count", "Count", "matched collectives in the window", decimals=0),
         Column("spread_p50_ms", "p50 ms", "first to last arrival, median", decimals=3),
         Column("spread_p95_ms", "p95 ms", decimals=3),
@@ -70,17 +71,17 @@ def arrivals_table(report: Report) -> Table | None:
 
 def path_table(report: Report) -> Table | None:
     """The longest pieces of the critical path in time order; None without a path."""
-    rows = report.tables.get("critical_path") or []
+    rows = report.tables.critical_path
     if not rows:
         return None
-    kept = sorted(range(len(rows)), key=lambda i: -rows[i]["duration_ms"])[:MOST_PIECES]
+    kept = sorted(range(len(rows)), key=lambda i: -rows[i].duration_ms)[:MOST_PIECES]
     shown = [rows[i] for i in sorted(kept)]
-    buckets = [bucket for bucket in BUCKETS if any(row.get(f"{bucket}_ms") for row in shown)]
+    buckets = [bucket for bucket in BUCKETS if any(row.spent_ms.get(bucket) for row in shown)]
     columns = [
         Column("start_ms", "Start ms", "since the path began", decimals=3),
         Column("duration_ms", "ms", decimals=3, worst="max"),
         Column("rank", "Rank", decimals=0),
-        Column("kind", "Kind", number=False, make=lambda row: _kind_cell(row["kind"])),
+        Column("kind", "Kind", number=False, make=lambda row: _kind_cell(row.kind)),
         Column("what", "What", number=False, make=_what_cell),
         Column("stream", "Stream", decimals=0),
         *(
@@ -98,9 +99,9 @@ def timeline_table(report: Report, shown: Sequence[int]) -> Table | None:
     """What the longest step consists of on each shown rank, ms; None without a timeline."""
     sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     begins: dict[int, float] = {}
-    for row in report.tables.get("timeline") or []:
-        sums[row["rank"]][str(row["kind"])] += row["duration_ms"]
-        begins[row["rank"]] = min(begins.get(row["rank"], row["start_ms"]), row["start_ms"])
+    for row in report.tables.timeline:
+        sums[row.rank][str(row.kind)] += row.duration_ms
+        begins[row.rank] = min(begins.get(row.rank, row.start_ms), row.start_ms)
     if not sums:
         return None
     rows = [
@@ -121,23 +122,30 @@ def timeline_table(report: Report, shown: Sequence[int]) -> Table | None:
     )
 
 
-def _lateness_means(report: Report) -> list[dict[str, Any]]:
-    """A row a rank: means over its steps, and its worst step."""
-    by_rank: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in report.tables.get("lateness") or []:
-        by_rank[int(row["rank"])].append(row)
-    keys = ("caused_wait_ms", "waited_ms", *(f"{cause}_ms" for cause in CAUSES))
-    means: list[dict[str, Any]] = []
+class _Lateness(LatenessRow, frozen=True, kw_only=True):
+    """A rank's means over its steps, and its worst step; that is null where nobody waited for it."""
+
+    worst_ms: float
+    worst_step: int | None
+
+
+def _lateness_means(report: Report) -> list[_Lateness]:
+    by_rank: dict[int, list[LatenessRow]] = defaultdict(list)
+    for row in report.tables.lateness:
+        by_rank[row.rank].append(row)
+    means = []
     for rank, rows in by_rank.items():
-        worst = max(rows, key=lambda row: float(row["caused_wait_ms"]))
-        caused = worst["caused_wait_ms"] > 0
+        worst = max(rows, key=lambda row: row.caused_wait_ms)
         means.append(
-            {
-                "rank": rank,
-                **{key: sum(float(row.get(key) or 0.0) for row in rows) / len(rows) for key in keys},
-                "worst_ms": worst["caused_wait_ms"],
-                "worst_step": worst["step"] if caused else None,
-            }
+            _Lateness(
+                rank=rank,
+                step=None,
+                caused_wait_ms=sum(row.caused_wait_ms for row in rows) / len(rows),
+                waited_ms=sum(row.waited_ms for row in rows) / len(rows),
+                **{f"{cause}_ms": sum(row.cause_ms(cause) for row in rows) / len(rows) for cause in CAUSES},
+                worst_ms=worst.caused_wait_ms,
+                worst_step=worst.step if worst.caused_wait_ms > 0 else None,
+            )
         )
     return means
 
@@ -150,19 +158,19 @@ def _kind_cell(kind: Any) -> Cell:
     return Cell(term_of(kind).label, str(kind), "swatch", colour=term_of(kind).colour)
 
 
-def _what_cell(row: Mapping[str, Any]) -> Cell:
+def _what_cell(row: PathRow) -> Cell:
     """The collective; of own work the kind already says it."""
-    return Cell("") if row["what"] == row["kind"] else Cell(str(row["what"])[:60], str(row["what"]))
+    return Cell("") if row.what == row.kind else Cell(str(row.what)[:60], str(row.what))
 
 
 def _blank_or_ms(bucket: str) -> Any:
-    def cell(row: Mapping[str, Any]) -> Cell:
-        value = row.get(f"{bucket}_ms")
+    def cell(row: PathRow) -> Cell:
+        value = row.spent_ms.get(bucket)
         return Cell("") if not value else number(value, 3)
 
     return cell
 
 
-def _group_cell(row: Mapping[str, Any]) -> Cell:
-    members = ranks_text(row.get("ranks") or ())
-    return Cell(f"{str(row.get('group'))[:40]}: {members[:40]}", f"{row.get('group')}: ranks {members}")
+def _group_cell(row: ArrivalRow) -> Cell:
+    members = ranks_text(row.ranks)
+    return Cell(f"{row.group[:40]}: {members[:40]}", f"{row.group}: ranks {members}")

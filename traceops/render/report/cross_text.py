@@ -10,7 +10,7 @@ from traceops.core.rank_text import ranks_text
 from traceops.core.units import percent_text
 from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.measure.ledger import BUCKETS
-from traceops.pipeline.report import Report
+from traceops.report.model import Report
 
 _LEAST_PART_PCT = 4.0  # of the critical path, to be named
 _MOST_PARTS = 4
@@ -26,19 +26,19 @@ def check_of(report: Report, rule: str) -> Check | None:
 
 def replay_sentence(report: Report) -> str:
     """How far the replay is from the measured steps, and what the stragglers cost the whole job."""
-    replay = report.summary.get("replay")
-    if not replay:
+    replay = report.summary.replay
+    if replay is None:
         return ""
     said = ""
-    error = replay.get("error_pct")
+    error = replay.error_pct
     if error is not None:
         doubt = ", so take the predictions with care" if error > _DOUBTFUL_PCT else ""
-        steps = replay.get("steps") or []
+        steps = replay.steps
         which = f"steps {ranks_text(steps, 4)}" if len(steps) > 1 else "step"
         said = (
             f"Unchanged, the replay of {which} is within {percent_text(error)} of what was measured{doubt}."
         )
-    slowdown = replay.get("straggler_slowdown")
+    slowdown = replay.straggler_slowdown
     late = any(found.rule.startswith("TO-S") and found.severity != "info" for found in report.findings)
     if slowdown is not None and slowdown < _NO_SLOWDOWN and late:
         slowdown = None  # with half of the ranks late their median is no measure
@@ -54,15 +54,15 @@ def replay_sentence(report: Report) -> str:
 
 def clocks_sentence(report: Report) -> str:
     """How well the ranks' clocks fit together; empty for one rank."""
-    clocks = report.summary.get("clocks") or {}
-    if len(report.ranks) < 2 or not clocks:
+    clocks = report.summary.clocks
+    if len(report.ranks) < 2 or clocks is None:
         return ""
-    residual = clocks.get("residual_p95_us")
+    residual = clocks.residual_p95_us
     if residual is None:
         return "No collective synchronises the ranks, so the clocks are as the traces have them."
-    said = f"Clocks agree within {residual:.3g} µs (p95 over {clocks.get('anchors')} collectives)."
-    if clocks.get("unaligned"):
-        said += f" Not aligned: ranks {ranks_text(clocks['unaligned'], 8)}."
+    said = f"Clocks agree within {residual:.3g} µs (p95 over {clocks.anchors} collectives)."
+    if clocks.unaligned:
+        said += f" Not aligned: ranks {ranks_text(clocks.unaligned, 8)}."
     return said
 
 
@@ -99,13 +99,13 @@ def _path_parts(report: Report) -> tuple[dict[str, dict[int, float]], float]:
     """ms of the path by bucket ('transfer' among them) and rank, and all of it."""
     spent: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     total = 0.0
-    for row in report.tables.get("critical_path") or []:
-        rank, whole = int(row["rank"]), float(row["duration_ms"])
-        told = {b: float(row[f"{b}_ms"]) for b in BUCKETS if row.get(f"{b}_ms")}
+    for row in report.tables.critical_path:
+        rank, whole = row.rank, row.duration_ms
+        told = {b: ms for b in BUCKETS if (ms := row.spent_ms.get(b))}
         for bucket, ms in told.items():
             spent[bucket][rank] += ms
         # What no bucket holds is own work that communication masked: the host's, as the kind says.
-        spent[str(row["kind"]) if not told else "idle_host"][rank] += max(whole - sum(told.values()), 0.0)
+        spent[row.kind if not told else "idle_host"][rank] += max(whole - sum(told.values()), 0.0)
         total += whole
     return spent, total
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from traceops.core.findings import Finding
-from traceops.pipeline.report import Report
 from traceops.render.evidence_text import quote_text
+from traceops.report.model import Report
+from traceops.report.tables import PathRow
 
 CSV_FILES = (
     "summary.csv",
@@ -51,14 +54,30 @@ _FINDING_COLUMNS = (
 
 def render_csv_files(report: Report) -> dict[str, str]:
     """File name -> text. A value that is not known is an empty cell, never 0."""
+    tables = report.tables
     files = {
-        "summary.csv": csv_text(report.ranks),
+        "summary.csv": struct_csv(report.ranks),
         "findings.csv": findings_csv(report.findings),
-        "steps.csv": csv_text(report.steps),
-        "collectives.csv": csv_text(report.collectives),
+        "steps.csv": struct_csv(report.steps),
+        "collectives.csv": struct_csv(report.collectives),
+        "lateness.csv": struct_csv(tables.lateness),
+        "arrivals.csv": struct_csv(tables.arrivals),
+        "bandwidth.csv": struct_csv(tables.bandwidth),
+        "reference.csv": struct_csv(tables.reference),
+        "critical_path.csv": csv_text([_path_row(row) for row in tables.critical_path]),
+        "timeline.csv": struct_csv(tables.timeline),
+        "kernels.csv": struct_csv(tables.kernels),
+        "blocking_calls.csv": struct_csv(tables.blocking_calls),
+        **{f"{name}.csv": csv_text(rows) for name, rows in tables.hta.items()},
     }
-    files |= {f"{name}.csv": csv_text(rows) for name, rows in report.tables.items()}
     return {name: text for name, text in files.items() if text}
+
+
+def _path_row(row: PathRow) -> dict[str, Any]:
+    """A piece of the critical path, a column a bucket of its time."""
+    own = msgspec.structs.asdict(row)
+    del own["spent_ms"]
+    return {**own, **{f"{bucket}_ms": ms for bucket, ms in row.spent_ms.items()}}
 
 
 def findings_csv(findings: Sequence[Finding]) -> str:
@@ -78,16 +97,27 @@ def _finding_row(finding: Finding) -> dict[str, Any]:
     return {**values, "evidence": evidence}
 
 
+def struct_csv(rows: Sequence[msgspec.Struct]) -> str:
+    """Rows of one type as CSV, a column a field; empty without rows."""
+    if not rows:
+        return ""
+    return _csv(type(rows[0]).__struct_fields__, map(msgspec.structs.astuple, rows))
+
+
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...] = ()) -> str:
     """Rows as CSV, with these columns or else with every key there is; empty where there is neither."""
     columns = columns or tuple(dict.fromkeys(key for keys in dict.fromkeys(map(tuple, rows)) for key in keys))
     if not columns:
         return ""
+    return _csv(columns, ([row.get(column) for column in columns] for row in rows))
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
-        writer.writerow([_cell(row.get(column)) for column in columns])
+        writer.writerow([_cell(value) for value in row])
     return text.getvalue()
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
-from traceops.pipeline.report import Report
 from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, name, number, rows_of, size
 from traceops.render.report.terms import COLUMNS, KINDS
+from traceops.report.model import Report
+from traceops.report.rows import CollectiveRow, ReferenceRow
+from traceops.report.tables import BlockingCall, KernelRow
 
 MOST_KERNELS = 25
 MOST_COLLECTIVES = 40
@@ -20,10 +21,10 @@ MOST_HTA_ROWS = 200
 
 def kernels_table(report: Report) -> Table:
     """The kernels that take most time over all ranks."""
-    rows = report.tables.get("kernels") or []
+    rows = report.tables.kernels
     columns = [
-        Column("name", "Kernel", number=False, make=lambda row: name(str(row["name"]))),
-        Column("kind", "Kind", number=False, make=lambda row: _kind_cell(row.get("kind"))),
+        Column("name", "Kernel", number=False, make=lambda row: name(str(row.name))),
+        Column("kind", "Kind", number=False, make=lambda row: _kind_cell(row.kind)),
         Column("share_pct", "Share %", "of all device activity, summed over ranks", make=_kernel_share),
         Column("ms_per_step", "ms/step", "mean over ranks and steps; over all streams, so it can exceed the step"),
         Column("count", "Count", "over all ranks and steps", decimals=0),
@@ -47,7 +48,7 @@ def collectives_table(report: Report) -> Table:
             "bytes",
             "Size",
             "the larger of input and output, one collective",
-            make=lambda r: size(r.get("bytes")),
+            make=lambda r: size(r.bytes),
         ),
         Column("count", "Count", "matched collectives in the window", decimals=0),
         Column("median_ms", "Transfer ms", "median of one collective, all members there", decimals=3),
@@ -64,7 +65,7 @@ def collectives_table(report: Report) -> Table:
 
 def blocking_table(report: Report) -> Table | None:
     """Calls in which the host waited for the device; None without any."""
-    rows = sorted(report.tables.get("blocking_calls") or [], key=lambda row: -(row.get("total_ms") or 0.0))
+    rows = sorted(report.tables.blocking_calls, key=lambda row: -(row.total_ms or 0.0))
     if not rows:
         return None
     columns = [
@@ -89,7 +90,7 @@ def hta_tables(report: Report, shown: Sequence[int]) -> list[Table]:
         ("hta_idle_time_breakdown", "Idle time breakdown"),
         ("hta_kernel_types", "Kernel types"),
     ):
-        rows = rows_of(report.tables.get(key) or [], shown)
+        rows = rows_of(report.tables.hta.get(key, ()), shown)
         if not rows:
             continue
         columns = [
@@ -98,7 +99,7 @@ def hta_tables(report: Report, shown: Sequence[int]) -> list[Table]:
             )
             for k in rows[0]
         ]
-        left_out = len(report.tables[key]) - len(rows[:MOST_HTA_ROWS])
+        left_out = len(report.tables.hta[key]) - len(rows[:MOST_HTA_ROWS])
         note = f"{left_out} more rows in {key}.csv." if left_out else ""
         tables.append(build_table(caption, columns, rows[:MOST_HTA_ROWS], note=note))
     return tables
@@ -110,9 +111,7 @@ def what_if_table(report: Report) -> Table | None:
         return None
     columns = [
         Column("change", "If", number=False),
-        Column(
-            "ranks", "Ranks", number=False, make=lambda row: Cell(ranks_text(row.get("ranks") or ()) or "all")
-        ),
+        Column("ranks", "Ranks", number=False, make=lambda row: Cell(ranks_text(row.ranks) or "all")),
         Column("step_time_ms", "Step ms"),
         Column("predicted_step_time_ms", "Would be ms"),
         Column("saved_pct", "Saved %", decimals=1),
@@ -123,21 +122,19 @@ def what_if_table(report: Report) -> Table | None:
 def evidence_table(finding: Finding) -> Table:
     """The numbers behind a finding, without lines it quotes; columns that none of them fills are left out."""
     numbers = [e for e in finding.evidence if e.file is None]
-    rows = [{"metric": e.metric, "evidence": e, "rank": e.rank, "step": e.step} for e in numbers]
     columns = [
-        Column("metric", "Metric", number=False, make=lambda row: name(str(row["metric"]), 90)),
-        Column("value", "Value", make=lambda row: _evidence_value(row["evidence"])),
+        Column("metric", "Metric", number=False, make=lambda e: name(e.metric, 90)),
+        Column("value", "Value", make=_evidence_value),
     ]
     if any(e.threshold is not None for e in numbers):
-        columns.append(
-            Column("threshold", "Fires from", make=lambda row: _beside(row["evidence"], "threshold"))
-        )
+        columns.append(Column("threshold", "Fires from", make=lambda e: _beside(e, e.threshold)))
     if any(e.peers is not None for e in numbers):
-        columns.append(Column("peers", "Its peers", make=lambda row: _beside(row["evidence"], "peers")))
-    for key in ("rank", "step"):
-        if any(row[key] is not None for row in rows):
-            columns.append(Column(key, key.capitalize(), make=partial(_number_or_blank, key)))
-    return build_table(f"Evidence for {finding.rule}", columns, rows)
+        columns.append(Column("peers", "Its peers", make=lambda e: _beside(e, e.peers)))
+    if any(e.rank is not None for e in numbers):
+        columns.append(Column("rank", "Rank", make=lambda e: _number_or_blank(e.rank)))
+    if any(e.step is not None for e in numbers):
+        columns.append(Column("step", "Step", make=lambda e: _number_or_blank(e.step)))
+    return build_table(f"Evidence for {finding.rule}", columns, numbers)
 
 
 def _evidence_value(evidence: Evidence) -> Cell:
@@ -149,8 +146,8 @@ def _evidence_value(evidence: Evidence) -> Cell:
     return Cell(cell.text + (unit if cell.css != "unknown" else ""), cell.title, cell.css, cell.full)
 
 
-def _number_or_blank(key: str, row: Mapping[str, Any]) -> Cell:
-    return Cell("") if row[key] is None else number(row[key], 0)
+def _number_or_blank(value: int | None) -> Cell:
+    return Cell("") if value is None else number(value, 0)
 
 
 def _as_measured(value: float | None) -> Cell:
@@ -159,20 +156,19 @@ def _as_measured(value: float | None) -> Cell:
     return known if known.css or value is None else Cell(f"{value:,}".replace(",", "\u202f"))
 
 
-def _beside(evidence: Evidence, field: str) -> Cell:
+def _beside(evidence: Evidence, value: float | None) -> Cell:
     """The threshold or the peers' value, in the evidence's unit; empty where there is none."""
-    value = getattr(evidence, field)
     return Cell("" if value is None else f"{value:g}{' ' + evidence.unit if evidence.unit else ''}")
 
 
-def _kernel_share(row: Mapping[str, Any]) -> Cell:
-    cell = number(row.get("share_pct"), 1)
-    kind = KINDS.get(str(row.get("kind")))
+def _kernel_share(row: KernelRow) -> Cell:
+    cell = number(row.share_pct, 1)
+    kind = KINDS.get(str(row.kind))
     return Cell(
         cell.text,
         cell.title,
         cell.css or "bar",
-        colour=bar_fill(row.get("share_pct"), kind.colour if kind else ""),
+        colour=bar_fill(row.share_pct, kind.colour if kind else ""),
     )
 
 
@@ -181,12 +177,12 @@ def _kind_cell(kind: Any) -> Cell:
     return Cell(str(kind), "", "swatch", colour=term.colour if term else "#7A7A7A")
 
 
-def group_cell(row: Mapping[str, Any]) -> Cell:
+def group_cell(row: CollectiveRow | ReferenceRow) -> Cell:
     """A process group by name and number of ranks; hovering names them."""
-    ranks = row.get("ranks") or []
-    group, count = str(row.get("group")), f"{len(ranks)} ranks"
+    ranks = row.ranks
+    group, count = str(row.group), f"{len(ranks)} ranks"
     return Cell(count if group == count else f"{group[:40]} · {count}", f"{group}: ranks {ranks_text(ranks)}")
 
 
-def _operator_cell(row: Mapping[str, Any]) -> Cell:
-    return name(str(row["operator"])) if row.get("operator") else Cell("none", "called outside any operator")
+def _operator_cell(row: BlockingCall) -> Cell:
+    return name(str(row.operator)) if row.operator else Cell("none", "called outside any operator")

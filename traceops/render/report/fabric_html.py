@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,6 @@ from traceops.fabric.host_names import same_host
 from traceops.fabric.json_types import ConnectionJson
 from traceops.fabric.nccl import NcclLog
 from traceops.fabric.talks import talks, way_text
-from traceops.pipeline.report import Report
 from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, name, number, size
 from traceops.render.document import (
     Block,
@@ -33,6 +31,8 @@ from traceops.render.report.detail_tables import group_cell
 from traceops.render.report.terms import COLUMNS, TERMS
 from traceops.render.topology.figure import Figure, topology_figure
 from traceops.render.topology.shape import ways_on
+from traceops.report.model import Report
+from traceops.report.rows import ReferenceRow
 
 MOST_REFERENCES = 40
 _MOST_FIGURES = 4  # of makes of machine
@@ -61,7 +61,7 @@ def fabric_blocks(report: Report) -> tuple[Block, ...]:
         ]
     if fabric is None:
         return tuple(blocks)
-    blocks += _machine_blocks(fabric, report.run.get("device"))
+    blocks += _machine_blocks(fabric, report.run.device)
     if fabric.log is not None:
         blocks += [Heading("NCCL"), text(nccl_sentence(fabric.log))]
         if connections := connections_table(fabric.log):
@@ -102,7 +102,7 @@ def machine_legend(measured: bool, by: str) -> str:
 
 def reference_table(report: Report) -> Table | None:
     """What collectives achieved against what their links can do, most time lost first; None without rows."""
-    rows = report.tables.get("reference") or []
+    rows = report.tables.reference
     if not rows:
         return None
     columns = [
@@ -110,8 +110,18 @@ def reference_table(report: Report) -> Table | None:
         Column("op", "Operation", number=False),
         Column("bytes_p50", "Size", "median; hover has the range", make=_size),
         Column("count", "Count", "in the window", decimals=0),
-        Column("busbw_gbs", "Bus GB/s", f"median. {COLUMNS['Bus bandwidth']}", make=_number("busbw_gbs")),
-        Column("reference_gbs", "Reference GB/s", "what the links can do", make=_number("reference_gbs")),
+        Column(
+            "busbw_gbs",
+            "Bus GB/s",
+            f"median. {COLUMNS['Bus bandwidth']}",
+            make=lambda row: number(row.busbw_gbs),
+        ),
+        Column(
+            "reference_gbs",
+            "Reference GB/s",
+            "what the links can do",
+            make=lambda row: number(row.reference_gbs),
+        ),
         Column("reference_source", "Known from", number=False, make=_source),
         Column("reference_pct", "Of it %", "not for small messages, whose latency counts too", make=_percent),
         Column("lost_ms", "Lost ms/step", "beyond the time at the reference, hidden or not", worst="max"),
@@ -185,29 +195,25 @@ def _settings(log: NcclLog | None) -> list[Text]:
     return list(found.values())[:_MOST_SETTINGS]
 
 
-def _size(row: Mapping[str, Any]) -> Cell:
-    middle = size(row.get("bytes_p50"))
-    least, most = row.get("bytes_min"), row.get("bytes_max")
+def _size(row: ReferenceRow) -> Cell:
+    middle = size(row.bytes_p50)
+    least, most = row.bytes_min, row.bytes_max
     if least is None or most is None or least == most:
         return middle
     return Cell(middle.text, f"{size_text(least)} to {size_text(most)}")
 
 
-def _number(key: str) -> Any:
-    return lambda row: number(row.get(key))
-
-
-def _source(row: Mapping[str, Any]) -> Cell:
-    source = row.get("reference_source")
+def _source(row: ReferenceRow) -> Cell:
+    source = row.reference_source
     if source is None:
         return Cell("–", "nothing says what these links can do", "unknown")
     label, title = SOURCES.get(str(source), (str(source), ""))
-    link = row.get("reference_link")
+    link = row.reference_link
     return Cell(label, f"{title}: {link}" if link else title)
 
 
-def _percent(row: Mapping[str, Any]) -> Cell:
-    pct = row.get("reference_pct")
+def _percent(row: ReferenceRow) -> Cell:
+    pct = row.reference_pct
     if pct is None:
         return Cell("–", "not known, or messages too small for it", "unknown")
     return Cell(number(pct, 1).text, css="bar", colour=bar_fill(pct, TERMS["comm_transfer"].colour))

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
-from traceops.pipeline.report import Report
 from traceops.render.report.terms import TERMS
 from traceops.render.report.worst import shown_ranks
+from traceops.report.model import Report
+from traceops.report.rows import RankRow
 
 # "data" (a list of traces) and "layout": what plotly.js draws, and what plotly.graph_objects.Figure(figure) takes.
 # Made without plotly's own classes: importing and filling them takes longer than the rest of the page.
@@ -44,9 +45,9 @@ def steps_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
     chosen = shown_ranks(report) if ranks is None else list(ranks)
     wanted = set(chosen)
     duration = {
-        (row["rank"], row["step"]): float(row["duration_ms"])
+        (row.rank, row.step): float(row.duration_ms)
         for row in report.steps
-        if row["step"] is not None and row["rank"] in wanted
+        if row.step is not None and row.rank in wanted
     }
     steps = sorted({step for _, step in duration})[-MOST_STEPS:]
     grid = [[rounded(duration.get((rank, step))) for step in steps] for rank in chosen]
@@ -124,13 +125,13 @@ def distribution_figure(report: Report) -> Figure:
 
 
 def _stacked(report: Report, buckets: Sequence[str], ranks: Sequence[int] | None, title: str) -> Figure:
-    by_rank = {int(row["rank"]): row for row in report.ranks}
+    by_rank = {int(row.rank): row for row in report.ranks}
     chosen = [r for r in (shown_ranks(report) if ranks is None else ranks) if r in by_rank]
     labels = [f"rank {rank}" for rank in chosen]
     where = [_where(by_rank[rank]) for rank in chosen]
     bars = []
     for bucket in buckets:
-        values = [rounded(by_rank[rank].get(f"{bucket}_ms")) for rank in chosen]
+        values = [rounded(by_rank[rank].bucket_ms(bucket)) for rank in chosen]
         term = TERMS[bucket]
         bars.append(
             {
@@ -208,12 +209,12 @@ def upright_line(x: float, line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bucket(report: Report, bucket: str) -> list[float]:
-    return [float(row[f"{bucket}_ms"]) for row in report.ranks if row.get(f"{bucket}_ms") is not None]
+    return [ms for row in report.ranks if (ms := row.bucket_ms(bucket)) is not None]
 
 
-def _where(row: dict[str, Any]) -> str:
+def _where(row: RankRow) -> str:
     """The host for the hover text; plotly reads tags there, so it is escaped."""
-    return f" on {html.escape(str(row['host'])[:80])}" if row.get("host") else ""
+    return f" on {html.escape(row.host[:80])}" if row.host else ""
 
 
 def rounded(value: float | None) -> float | None:

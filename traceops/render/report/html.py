@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from traceops.core.rank_text import ranks_text
-from traceops.pipeline.report import Report
 from traceops.render.cells import Cell, number
 from traceops.render.document import Block, Document, Facts, Section, Verdict, items, spans
 from traceops.render.finding_blocks import findings_section
@@ -12,6 +11,7 @@ from traceops.render.report import sections
 from traceops.render.report.verdict import verdict
 from traceops.render.report.worst import shown_ranks
 from traceops.render.writers.html import write_html
+from traceops.report.model import Report
 
 # The sections in reading order; one that has nothing to say of a report gives None.
 SECTIONS = (
@@ -45,8 +45,8 @@ def render_html(report: Report, *, plotlyjs: str = "inline") -> bytes:
 
 def describe(report: Report) -> Document:
     """A report as a document: the verdict, facts, and a section for each thing there is to say."""
-    shown, said, name = shown_ranks(report), verdict(report), str(report.run.get("name"))
-    notes = [*(report.summary.get("notes") or []), *_damage(report)]
+    shown, said, name = shown_ranks(report), verdict(report), str(report.run.name)
+    notes = [*report.summary.notes, *_damage(report)]
     intro: list[Block] = [Facts(tuple(_facts(report)))]
     if notes:
         intro.append(items(notes, "notes"))
@@ -67,24 +67,24 @@ def describe(report: Report) -> Document:
 
 def _facts(report: Report) -> list[tuple[str, Cell]]:
     """The strip of facts under the verdict."""
-    run, step = report.run, report.summary.get("step_time_ms") or {}
-    missing, steps = run.get("ranks_missing") or [], run.get("steps") or []
-    median = number(step.get("median"))
+    run, step = report.run, report.summary.step_time_ms
+    missing, steps = run.ranks_missing, run.steps
+    median = number(step.median)
     facts = [
-        ("Ranks", Cell(f"{len(run.get('ranks_present') or [])} of {run.get('world_size')}")),
+        ("Ranks", Cell(f"{len(run.ranks_present)} of {run.world_size}")),
         ("Ranks missing", Cell(ranks_text(missing), css="bad") if missing else Cell("none")),
-        ("Hosts", word(len(run["hosts"])) if run.get("hosts") else word(None)),
-        ("Device", word(run.get("device"))),
-        ("Backend", word(run.get("backend"))),
-        ("Strategy", word(run.get("strategy"))),
-        ("torch", word(run.get("torch_version"))),
-        ("NCCL", word(run.get("nccl_version"))),
+        ("Hosts", word(len(run.hosts)) if run.hosts else word(None)),
+        ("Device", word(run.device)),
+        ("Backend", word(run.backend)),
+        ("Strategy", word(run.strategy)),
+        ("torch", word(run.torch_version)),
+        ("NCCL", word(run.nccl_version)),
         ("Steps", Cell(f"{len(steps)} ({ranks_text(steps, 4)})") if steps else word(None)),
         ("Step, median", _unit(median)),
-        ("p5 – p95", _unit(number(step.get("p5")), number(step.get("p95")))),
-        ("Without profiler", _unit(number(report.summary.get("unprofiled_step_time_ms")))),
+        ("p5 – p95", _unit(number(step.p5), number(step.p95))),
+        ("Without profiler", _unit(number(report.summary.unprofiled_step_time_ms))),
     ]
-    slowdown = report.summary.get("profiler_slowdown")
+    slowdown = report.summary.profiler_slowdown
     if slowdown is not None:
         facts.append(("Profiler's cost", Cell(f"×{slowdown:.2f}", "profiled ÷ unprofiled step")))
     return facts
@@ -97,4 +97,4 @@ def _unit(*cells: Cell) -> Cell:
 
 
 def _damage(report: Report) -> list[str]:
-    return [f"Rank {row['rank']}: {row['damage']}" for row in report.ranks if row.get("damage")]
+    return [f"Rank {row.rank}: {row.damage}" for row in report.ranks if row.damage]

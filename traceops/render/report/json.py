@@ -4,57 +4,45 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
-from msgspec import to_builtins
 
-from traceops.pipeline.report import Report
-from traceops.version import __version__
+from traceops.fabric.json_types import FabricJson
+from traceops.hangs.json_types import HangJson
+from traceops.report import write
+from traceops.report.model import Report, ReportBase, ReportDocument
 
-SCHEMA_VERSION = 1
 SCHEMA_PATH = Path(__file__).parents[2] / "schemas" / "report.schema.json"
+
+
+def document_of(report: Report) -> ReportDocument:
+    """What report.json holds of a report."""
+    hang: HangJson | None = None
+    if report.hang is not None:
+        from traceops.render.hang.json import hang_json
+
+        hang = hang_json(report.hang)
+    fabric: FabricJson | None = None
+    if report.fabric is not None:
+        from traceops.fabric.to_json import fabric_json
+
+        fabric = fabric_json(report.fabric)
+    shared = {name: getattr(report, name) for name in ReportBase.__struct_fields__}
+    return ReportDocument(**shared, hang=hang, fabric=fabric, reference=report.tables.reference)
 
 
 def to_json_object(report: Report) -> dict[str, Any]:
     """The object report.json holds: JSON types only, null where a number is not known."""
-    hang: dict[str, Any] | None = None
-    if report.hang is not None:
-        from traceops.render.hang.json import hang_json
-
-        hang = to_builtins(hang_json(report.hang))
-    fabric: dict[str, Any] | None = None
-    if report.fabric is not None:
-        from traceops.fabric.to_json import fabric_json
-
-        fabric = to_builtins(fabric_json(report.fabric))
-    result: dict[str, Any] = plain_json(
-        {
-            "schema_version": SCHEMA_VERSION,
-            "tool": {"name": "traceops", "version": __version__},
-            "run": report.run,
-            "summary": report.summary,
-            "ranks": report.ranks,
-            "steps": report.steps,
-            "unprofiled_steps": report.unprofiled_steps,
-            "collectives": report.collectives,
-            "inventory": report.inventory,
-            "what_if": report.what_if,
-            "findings": [asdict(finding) for finding in report.findings],
-            "checks": [asdict(check) for check in report.checks],
-            "hang": hang,
-            "fabric": fabric,
-            "reference": report.tables.get("reference") or [],
-        }
-    )
-    return result
+    value: dict[str, Any] = msgspec.json.decode(write.json_bytes(document_of(report)))
+    return value
 
 
 def render_json(report: Report) -> str:
     """The text of report.json."""
-    return json_text(to_json_object(report))
+    return write.json_text(document_of(report))
 
 
 def json_text(value: Any) -> str:

@@ -11,11 +11,12 @@ import numpy as np
 
 from traceops.core.rank_text import ranks_text
 from traceops.measure.ledger import BUCKETS
-from traceops.pipeline.report import Report
 from traceops.render.report.cross_figures import places_axis
 from traceops.render.report.figures import Figure, laid_out, rounded
 from traceops.render.report.terms import TERMS, TRANSFER, term_of
 from traceops.render.report.worst import MOST_RANKS, WORST_RANKS, shown_ranks
+from traceops.report.model import Report
+from traceops.report.tables import PathRow, TimelineRow
 
 MOST_RUNS = 12_000  # of equal cells in the timeline, over all ranks; a browser draws each as a shape
 
@@ -25,20 +26,18 @@ def critical_path_figure(report: Report) -> Figure:
 
     Dotted lines lead from rank to rank. The 32 ranks with most of it where there are more.
     """
-    rows = report.tables.get("critical_path") or []
+    rows = report.tables.critical_path
     on_path: dict[int, float] = defaultdict(float)
     for row in rows:
-        on_path[int(row["rank"])] += float(row["duration_ms"])
+        on_path[int(row.rank)] += float(row.duration_ms)
     lanes = sorted(sorted(on_path, key=lambda rank: -on_path[rank])[:WORST_RANKS])
     place = {rank: lane for lane, rank in enumerate(lanes)}
-    shown = [row for row in rows if row["rank"] in place]
-    jumps = [pair for pair in pairwise(shown) if pair[0]["rank"] != pair[1]["rank"]]
+    shown = [row for row in rows if row.rank in place]
+    jumps = [pair for pair in pairwise(shown) if pair[0].rank != pair[1].rank]
     lines = {
         "type": "scatter",
-        "x": [
-            x for one, next_ in jumps for x in (one["start_ms"] + one["duration_ms"], next_["start_ms"], None)
-        ],
-        "y": [y for one, next_ in jumps for y in (place[one["rank"]], place[next_["rank"]], None)],
+        "x": [x for one, next_ in jumps for x in (one.start_ms + one.duration_ms, next_.start_ms, None)],
+        "y": [y for one, next_ in jumps for y in (place[one.rank], place[next_.rank], None)],
         "mode": "lines",
         "line": {"color": "rgba(128,128,128,0.9)", "dash": "dot", "width": 1},
         "hoverinfo": "skip",
@@ -46,7 +45,7 @@ def critical_path_figure(report: Report) -> Figure:
     }
     pieces = []
     for kind in _kinds(shown):
-        same = [row for row in shown if row["kind"] == kind]
+        same = [row for row in shown if row.kind == kind]
         pieces.append(_pieces(kind, same, place, [_split(row) for row in same]))
     return _lanes([lines, *pieces], lanes, "ms since the path began", _end(shown), pixels=30)
 
@@ -58,9 +57,9 @@ def timeline_figure(report: Report, ranks: Sequence[int] | None = None) -> Figur
     neighbour that takes most of the moment where there are very many.
     """
     chosen = shown_ranks(report) if ranks is None else list(ranks)
-    by_rank: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in report.tables.get("timeline") or []:
-        by_rank[int(row["rank"])].append(row)
+    by_rank: dict[int, list[TimelineRow]] = defaultdict(list)
+    for row in report.tables.timeline:
+        by_rank[int(row.rank)].append(row)
     lanes = [rank for rank in chosen if rank in by_rank]
     if ranks is None and not report.ranks:
         lanes = sorted(by_rank)[:MOST_RANKS]
@@ -68,57 +67,58 @@ def timeline_figure(report: Report, ranks: Sequence[int] | None = None) -> Figur
     if len(runs) > MOST_RUNS:
         runs = [row for rank in lanes for row in thinned(by_rank[rank], MOST_RUNS // len(lanes))]
     place = {rank: lane for lane, rank in enumerate(lanes)}
-    pieces = [_pieces(kind, [row for row in runs if row["kind"] == kind], place) for kind in _kinds(runs)]
+    pieces = [_pieces(kind, [row for row in runs if row.kind == kind], place) for kind in _kinds(runs)]
     return _lanes(pieces, lanes, "ms since the first rank began the step", _end(runs), pixels=24)
 
 
-def thinned(runs: Sequence[Mapping[str, Any]], most: int) -> list[dict[str, Any]]:
+def thinned(runs: Sequence[TimelineRow], most: int) -> list[TimelineRow]:
     """At most `most` runs of one rank: its step cut into equal cells, each of the kind that takes most of it."""
     if len(runs) <= most:
-        return [dict(row) for row in runs]
-    start = np.array([row["start_ms"] for row in runs], dtype=float)
-    end = start + np.array([row["duration_ms"] for row in runs], dtype=float)
+        return list(runs)
+    start = np.array([row.start_ms for row in runs], dtype=float)
+    end = start + np.array([row.duration_ms for row in runs], dtype=float)
     cells = np.linspace(start.min(), end.max(), most + 1)
-    kinds = list(dict.fromkeys(str(row["kind"]) for row in runs))
+    kinds = list(dict.fromkeys(str(row.kind) for row in runs))
     filled = np.zeros((len(kinds), most))
     for row, begins, ends in zip(runs, start, end, strict=True):
         inside = np.minimum(cells[1:], ends) - np.maximum(cells[:-1], begins)
-        filled[kinds.index(str(row["kind"]))] += np.maximum(inside, 0.0)
+        filled[kinds.index(str(row.kind))] += np.maximum(inside, 0.0)
     code = filled.argmax(axis=0)
     breaks = [0, *(np.flatnonzero(code[1:] != code[:-1]) + 1).tolist(), most]
     return [
-        {
-            "rank": runs[0]["rank"],
-            "kind": kinds[code[first]],
-            "start_ms": float(cells[first]),
-            "duration_ms": float(cells[stop] - cells[first]),
-        }
+        TimelineRow(
+            step=runs[0].step,
+            rank=runs[0].rank,
+            kind=kinds[code[first]],
+            start_ms=float(cells[first]),
+            duration_ms=float(cells[stop] - cells[first]),
+        )
         for first, stop in pairwise(breaks)
     ]
 
 
-def _end(rows: Sequence[Mapping[str, Any]]) -> float:
-    return max((float(row["start_ms"] + row["duration_ms"]) for row in rows), default=1.0)
+def _end(rows: Sequence[PathRow | TimelineRow]) -> float:
+    return max((float(row.start_ms + row.duration_ms) for row in rows), default=1.0)
 
 
-def _kinds(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+def _kinds(rows: Sequence[PathRow | TimelineRow]) -> list[str]:
     """The kinds that occur, in the ledger's order."""
     order = {bucket: place for place, bucket in enumerate(BUCKETS)} | {TRANSFER: 1}
-    return sorted({row["kind"] for row in rows}, key=lambda kind: (order.get(kind, len(order)), str(kind)))
+    return sorted({row.kind for row in rows}, key=lambda kind: (order.get(kind, len(order)), str(kind)))
 
 
 def _pieces(
-    kind: Any, rows: Sequence[Mapping[str, Any]], place: Mapping[int, int], more: Sequence[str] = ()
+    kind: str, rows: Sequence[PathRow | TimelineRow], place: Mapping[int, int], more: Sequence[str] = ()
 ) -> dict[str, Any]:
     """A trace of bars, one a row; `more` stands below a piece's time in the hover text."""
     term = term_of(kind)
-    duration = [rounded(row["duration_ms"]) for row in rows]
+    duration = [rounded(row.duration_ms) for row in rows]
     said = f"{term.label}: %{{customdata:.3f}} ms from %{{base:.3f}} ms"
     return {
         "type": "bar",
-        "base": [rounded(row["start_ms"]) for row in rows],
+        "base": [rounded(row.start_ms) for row in rows],
         "x": duration,
-        "y": [place[row["rank"]] for row in rows],
+        "y": [place[row.rank] for row in rows],
         "width": 0.8,
         "orientation": "h",
         "name": term.label,
@@ -131,13 +131,13 @@ def _pieces(
     }
 
 
-def _split(row: Mapping[str, Any]) -> str:
+def _split(row: PathRow) -> str:
     """The rank, and what a piece of own work consists of; a transfer only says that it is one."""
-    rank = f"rank {ranks_text([int(row['rank'])])}"
+    rank = f"rank {ranks_text([int(row.rank)])}"
     parts = [
-        f"{TERMS[bucket].label} {row[f'{bucket}_ms']:.3f}"
+        f"{TERMS[bucket].label} {row.spent_ms[bucket]:.3f}"
         for bucket in BUCKETS
-        if (row.get(f"{bucket}_ms") or 0.0) >= 0.0005
+        if row.spent_ms.get(bucket, 0.0) >= 0.0005
     ]
     return f"{rank}: {', '.join(parts)} ms" if parts else rank
 

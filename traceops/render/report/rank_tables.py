@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import msgspec
+
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
-from traceops.pipeline.report import Report
 from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, number, rows_of
 from traceops.render.report.terms import COLUMNS, TERMS
 from traceops.render.report.worst import MOST_RANKS, idle_ms
+from traceops.report.model import Report
+from traceops.report.rows import RankRow
+from traceops.report.run import WorstRank
 
 MOST_STEPS = 100
 
@@ -19,19 +24,39 @@ _APART_PCT = 1.0  # percentage points
 _APART_OF_STEP = 0.005
 
 
+@dataclass(frozen=True)
+class _BucketRow:
+    """A bucket of the run's ledger, and the rank that spends most on it."""
+
+    bucket: str
+    ms: float | None
+    pct: float | None
+    worst: WorstRank | None
+
+
+class _IdleRow(RankRow, frozen=True, kw_only=True):
+    """A rank with its idle time of all causes together, ms a step."""
+
+    idle_ms: float
+
+
+@dataclass(frozen=True)
+class _StepRow:
+    """A step over all ranks, ms."""
+
+    step: int
+    least: float
+    median: float
+    most: float
+    slowest: int
+
+
 def buckets_table(report: Report) -> Table:
     """The ledger of the run: a row a bucket with its meaning."""
-    ms, pct = report.summary.get("ledger_ms") or {}, report.summary.get("ledger_pct") or {}
-    worst = report.summary.get("ledger_worst_rank") or {}
-    rows = [
-        {"bucket": b, "ms": ms.get(b), "pct": pct.get(b), "worst": at.get("ms"), "worst_rank": at.get("rank")}
-        for b in BUCKETS
-        for at in [worst.get(b) or {}]
-    ]
+    ms, pct = report.summary.ledger_ms, report.summary.ledger_pct
+    rows = [_BucketRow(b, ms.of(b), pct.of(b), report.summary.ledger_worst_rank.get(b)) for b in BUCKETS]
     columns = [
-        Column(
-            "bucket", "Where a step goes", number=False, make=lambda row: _bucket_cell(str(row["bucket"]))
-        ),
+        Column("bucket", "Where a step goes", number=False, make=lambda row: _bucket_cell(row.bucket)),
         Column("ms", "ms/step", "median over ranks of the mean over steps"),
         Column("pct", "% of step", decimals=1, make=_share_bar),
     ]
@@ -41,9 +66,9 @@ def buckets_table(report: Report) -> Table:
                 "worst",
                 "Most ms",
                 "on the rank that spends most",
-                make=lambda row: _blank_or(row["worst"], 2),
+                make=lambda row: _blank_or(row.worst and row.worst.ms, 2),
             ),
-            Column("worst_rank", "On rank", make=lambda row: _blank_or(row["worst_rank"], 0)),
+            Column("worst_rank", "On rank", make=lambda row: _blank_or(row.worst and row.worst.rank, 0)),
         ]
     columns.append(Column("meaning", "Meaning", number=False, css="meaning", make=_meaning))
     return build_table("Step ledger of the run", columns, rows)
@@ -56,7 +81,7 @@ def ranks_table(report: Report, shown: Sequence[int]) -> Table:
     breakdown = COLUMNS["Idle, compute, non-compute"]
     columns = [
         Column("rank", "Rank", decimals=0),
-        *([Column("host", "Host", number=False, make=_host)] if any(row.get("host") for row in rows) else []),
+        *([Column("host", "Host", number=False, make=_host)] if any(row.host for row in rows) else []),
         Column("step_time_ms", "Step ms", COLUMNS["Step"], worst="max", apart=apart),
         Column("idle_pct", "Idle %", breakdown, worst="max", decimals=1, apart=_APART_PCT),
         Column("compute_pct", "Compute %", breakdown, worst="min", decimals=1, apart=_APART_PCT),
@@ -84,16 +109,10 @@ def steps_table(report: Report) -> Table:
     """How long each step took over all ranks, and on which rank longest."""
     by_step: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for row in report.steps:
-        if row["step"] is not None:
-            by_step[row["step"]].append((float(row["duration_ms"]), int(row["rank"])))
+        if row.step is not None:
+            by_step[row.step].append((float(row.duration_ms), int(row.rank)))
     rows = [
-        {
-            "step": step,
-            "least": min(took)[0],
-            "median": median(ms for ms, _ in took),
-            "most": max(took)[0],
-            "slowest": max(took)[1],
-        }
+        _StepRow(step, min(took)[0], median(ms for ms, _ in took), *max(took))
         for step, took in sorted(by_step.items())[-MOST_STEPS:]
     ]
     columns = [
@@ -113,7 +132,7 @@ def steps_table(report: Report) -> Table:
 
 def idle_table(report: Report, shown: Sequence[int]) -> Table:
     """Idle time of each shown rank by cause, ms a step."""
-    rows = [{**row, "idle_ms": idle_ms(row)} for row in report.ranks]
+    rows = [_IdleRow(**msgspec.structs.asdict(row), idle_ms=idle_ms(row)) for row in report.ranks]
     apart = _apart(report)
     causes = [
         (f"{b}_ms", TERMS[b].label.removeprefix("Idle: ").capitalize(), TERMS[b].definition)
@@ -135,24 +154,22 @@ def idle_table(report: Report, shown: Sequence[int]) -> Table:
     )
 
 
-def _host(row: Mapping[str, Any]) -> Cell:
-    host = str(row.get("host") or "")
+def _host(row: RankRow) -> Cell:
+    host = row.host or ""
     return Cell(host if len(host) <= 24 else f"{host[:23]}…", host, "host") if host else number(None)
 
 
-def _meaning(row: Mapping[str, Any]) -> Cell:
-    return Cell(TERMS[row["bucket"]].definition, css="meaning")
+def _meaning(row: _BucketRow) -> Cell:
+    return Cell(TERMS[row.bucket].definition, css="meaning")
 
 
 def _bucket_cell(bucket: str) -> Cell:
     return Cell(TERMS[bucket].label, bucket, "swatch", colour=TERMS[bucket].colour)
 
 
-def _share_bar(row: Mapping[str, Any]) -> Cell:
-    cell = number(row.get("pct"), 1)
-    return Cell(
-        cell.text, cell.title, cell.css or "bar", colour=bar_fill(row.get("pct"), TERMS[row["bucket"]].colour)
-    )
+def _share_bar(row: _BucketRow) -> Cell:
+    cell = number(row.pct, 1)
+    return Cell(cell.text, cell.title, cell.css or "bar", colour=bar_fill(row.pct, TERMS[row.bucket].colour))
 
 
 def _blank_or(value: Any, decimals: int) -> Cell:
@@ -162,7 +179,7 @@ def _blank_or(value: Any, decimals: int) -> Cell:
 
 def _apart(report: Report) -> float:
     """Differences between ranks smaller than this, in ms, mark no worst one."""
-    return _APART_OF_STEP * float((report.summary.get("step_time_ms") or {}).get("median") or 0.0)
+    return _APART_OF_STEP * float(report.summary.step_time_ms.median or 0.0)
 
 
 def _cut(report: Report, shown: Sequence[int]) -> str:

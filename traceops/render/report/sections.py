@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from traceops.core.rank_text import who
 from traceops.measure.ledger import IDLE_BUCKETS
-from traceops.pipeline.report import Report
 from traceops.render.cells import number
 from traceops.render.document import (
     Block,
@@ -39,6 +38,7 @@ from traceops.render.report import (
 )
 from traceops.render.report.terms import COLUMNS, TERMS
 from traceops.render.report.worst import MOST_RANKS
+from traceops.report.model import Report
 
 _OWN_BREAKDOWN = (
     "the breakdown above is traceops' own, by HTA's definitions: HTA has no answer for a trace without GPU activity, "
@@ -108,7 +108,7 @@ def ledger(report: Report, shown: Sequence[int]) -> Section:
     """Where a step goes."""
     blocks: list[Block] = []
     if report.steps:
-        split = any(row.get("comm_wait_ms") is not None for row in report.ranks)
+        split = any(row.comm_wait_ms is not None for row in report.ranks)
         apart = (
             ""
             if split
@@ -138,7 +138,7 @@ def critical_path(report: Report, shown: Sequence[int]) -> Section | None:
     table = cross_tables.path_table(report)
     if table is None:
         return None
-    step, sentence = report.tables["critical_path"][0]["step"], cross_text.path_sentence(report)
+    step, sentence = report.tables.critical_path[0].step, cross_text.path_sentence(report)
     return Section(
         "path",
         f"Critical path of the median step{_of_step(step)}",
@@ -169,7 +169,7 @@ def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
     cut = f" The {len(shown)} worst of {len(report.ranks)} ranks." if len(shown) < len(report.ranks) else ""
     return Section(
         "timeline",
-        f"The longest step{_of_step(report.tables['timeline'][0]['step'])}{' on all ranks' if several else ''}",
+        f"The longest step{_of_step(report.tables.timeline[0].step)}{' on all ranks' if several else ''}",
         (
             soft(
                 f"What the device did at each moment{', all ranks on one time axis' if several else ''}."
@@ -189,7 +189,7 @@ def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
 
 def steps(report: Report, shown: Sequence[int]) -> Section | None:
     """How long each step took."""
-    if len({row["step"] for row in report.steps if row["step"] is not None}) < 2 or not report.ranks:
+    if len({row.step for row in report.steps if row.step is not None}) < 2 or not report.ranks:
         return None
     return Section(
         "steps",
@@ -211,7 +211,7 @@ def steps(report: Report, shown: Sequence[int]) -> Section | None:
 
 def idle(report: Report, shown: Sequence[int]) -> Section:
     """Why the devices were idle."""
-    idles = any(row.get(f"{bucket}_ms") for row in report.ranks for bucket in IDLE_BUCKETS)
+    idles = any(row.bucket_ms(bucket) for row in report.ranks for bucket in IDLE_BUCKETS)
     drawn: Block = text("No idle time was found in a step.")
     if report.steps and idles:
         drawn = Chart(
@@ -241,7 +241,7 @@ def collectives(report: Report, shown: Sequence[int]) -> Section:
             ),
             fold("Arrivals as a table", TableBlock(arrivals)),
         ]
-    if any(row.get("bytes") for row in report.tables.get("bandwidth") or []):
+    if any(row.bytes for row in report.tables.bandwidth):
         blocks += [
             Heading("Bandwidth against size"),
             soft(
@@ -260,7 +260,7 @@ def collectives(report: Report, shown: Sequence[int]) -> Section:
 
 def fabric(report: Report, shown: Sequence[int]) -> Section | None:
     """Machines, how NCCL connected them, and collectives against what their links can do."""
-    if report.fabric is None and not report.tables.get("reference"):
+    if report.fabric is None and not report.tables.reference:
         return None
     from traceops.render.report.fabric_html import fabric_blocks  # most reports have none
 
@@ -370,22 +370,22 @@ def _ledger_charts(report: Report, shown: Sequence[int]) -> list[Block]:
 
 
 def _matching_sentence(report: Report) -> str:
-    matching = report.summary.get("matching") or {}
-    if not matching.get("events"):
+    matching = report.summary.matching
+    if matching is None or not matching.events:
         return "The traces hold no communication."
-    pct = matching.get("matched_pct")
+    pct = matching.matched_pct
     told = (
         "none of them belongs to the window."
         if pct is None
         else f"{number(pct, 1).text} % of those that belong to the window were matched across ranks."
     )
-    left_out = ", ".join(f"{count} ({reason})" for reason, count in (matching.get("unmatched") or {}).items())
-    return f"{matching['events']} communication events; {told}{f' Left out: {left_out}.' if left_out else ''}"
+    left_out = ", ".join(f"{count} ({reason})" for reason, count in matching.unmatched.items())
+    return f"{matching.events} communication events; {told}{f' Left out: {left_out}.' if left_out else ''}"
 
 
 def _own_breakdown(report: Report) -> list[int]:
     """Ranks whose idle, compute and overlap are not HTA's."""
-    return [row["rank"] for row in report.ranks if row.get("breakdown_source") == "traceops"]
+    return [row.rank for row in report.ranks if row.breakdown_source == "traceops"]
 
 
 def _of_step(step: int | None) -> str:

@@ -10,8 +10,8 @@ from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import ms_text
 from traceops.core.words import CAUSES, CauseWords
-from traceops.pipeline.report import Report
 from traceops.render.report.cross_text import check_of
+from traceops.report.model import Report
 
 STRAGGLERS = ("TO-S001", "TO-S002")
 
@@ -38,8 +38,8 @@ def straggler_clause(report: Report, finding: Finding) -> tuple[str, int]:
     together = sorted(rank for f in same for rank in f.ranks)
     if finding in same and len(same) > 1:
         for row in report.what_if:
-            step, predicted = row.get("step_time_ms"), row.get("predicted_step_time_ms")
-            if sorted(row.get("ranks") or ()) == together and step and predicted is not None:
+            step, predicted = row.step_time_ms, row.predicted_step_time_ms
+            if sorted(row.ranks) == together and step and predicted is not None:
                 return _joint_clause(report, same, step, predicted), len(same)
     return _single_clause(report, finding), 1
 
@@ -104,7 +104,7 @@ def _of(step: float | None, part: float) -> str:
 
 def _step_ms(report: Report) -> float | None:
     """The step that savings are taken from, ms: as the replay has it, else the mean over steps."""
-    known = [float(row["step_time_ms"]) for row in report.what_if if row.get("step_time_ms")]
+    known = [float(row.step_time_ms) for row in report.what_if if row.step_time_ms]
     return known[0] if known else mean_of_ranks(report)
 
 
@@ -123,5 +123,5 @@ def mean_of_ranks(report: Report) -> float | None:
     """The step that per-step costs are shares of: median over ranks of the mean over their steps, ms."""
     durations: dict[int, list[float]] = defaultdict(list)
     for row in report.steps:
-        durations[row["rank"]].append(float(row["duration_ms"]))
+        durations[row.rank].append(row.duration_ms)
     return statistics.median(map(statistics.fmean, durations.values())) if durations else None

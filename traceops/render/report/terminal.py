@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -10,11 +11,12 @@ from traceops.core.short_text import short_name
 from traceops.core.units import fixed_text, percent_text
 from traceops.measure.hta_agreement import HtaAgreement
 from traceops.measure.ledger import BUCKETS
-from traceops.pipeline.report import Report
 from traceops.render.cells import GREW
 from traceops.render.evidence_text import quote_text
 from traceops.render.printer import Printer
 from traceops.render.report.verdict import verdict
+from traceops.report.model import Report
+from traceops.report.rows import RankRow
 
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "clear": "bold green"}
 MARK = {"error": "✖", "warning": "▲", "info": "●", "clear": "✔"}
@@ -66,26 +68,24 @@ def hta_sentence(found: HtaAgreement) -> str:
 
 
 def _heading(report: Report) -> str:
-    run, step = report.run, report.summary["step_time_ms"]
-    present = len(run["ranks_present"])
-    parts = [f"{present} of {run['world_size']} ranks" if run["ranks_missing"] else f"{present} ranks"]
-    parts += [str(run[key]) for key in ("device", "strategy") if run.get(key)]
-    if step["median"] is not None:
-        parts.append(
-            f"step {step['median']:.2f} ms (median of {step['n']}, p5–p95 {step['p5']:.2f}–{step['p95']:.2f})"
-        )
-    return f"{run['name']}: {' · '.join(parts)}"
+    run, step = report.run, report.summary.step_time_ms
+    present = len(run.ranks_present)
+    parts = [f"{present} of {run.world_size} ranks" if run.ranks_missing else f"{present} ranks"]
+    parts += [str(value) for value in (run.device, run.strategy) if value]
+    if step.median is not None:
+        parts.append(f"step {step.median:.2f} ms (median of {step.n}, p5–p95 {step.p5:.2f}–{step.p95:.2f})")
+    return f"{run.name}: {' · '.join(parts)}"
 
 
 def _print_ledger(printer: Printer, report: Report) -> None:
-    worst = report.summary["ledger_worst_rank"]
+    worst = report.summary.ledger_worst_rank
     rows = [("where a step goes", "ms", "%", "", "worst rank")]
     for bucket in BUCKETS:
-        ms, pct = report.summary["ledger_ms"][bucket], report.summary["ledger_pct"][bucket]
+        ms, pct = report.summary.ledger_ms.of(bucket), report.summary.ledger_pct.of(bucket)
         if not ms and bucket not in worst:
             continue
         bar = "█" * round((pct or 0) / 100 * _BAR_WIDTH)
-        who = f"{worst[bucket]['ms']:.2f} ms on rank {worst[bucket]['rank']}" if bucket in worst else ""
+        who = f"{worst[bucket].ms:.2f} ms on rank {worst[bucket].rank}" if bucket in worst else ""
         rows.append(
             (bucket, fixed_text(ms, 2), fixed_text(pct, 1), bar, who if len(report.ranks) > 1 else "")
         )
@@ -94,19 +94,19 @@ def _print_ledger(printer: Printer, report: Report) -> None:
 
 def _print_what_if(printer: Printer, report: Report) -> None:
     """The changes that save most, and how good the replay is; nothing where none saves 1 %."""
-    rows = sorted(report.what_if, key=lambda row: -(row["saved_pct"] or 0.0))
-    rows = [row for row in rows if (row["saved_pct"] or 0.0) >= _WORTH_PCT][:_MOST_CHANGES]
+    rows = sorted(report.what_if, key=lambda row: -(row.saved_pct or 0.0))
+    rows = [row for row in rows if (row.saved_pct or 0.0) >= _WORTH_PCT][:_MOST_CHANGES]
     if not rows:
         return
     cells = [
         (
-            row["change"],
-            f"{fixed_text(row['step_time_ms'], 2)} → {fixed_text(row['predicted_step_time_ms'], 2)}",
-            fixed_text(row["saved_pct"], 1),
+            row.change,
+            f"{fixed_text(row.step_time_ms, 2)} → {fixed_text(row.predicted_step_time_ms, 2)}",
+            fixed_text(row.saved_pct, 1),
         )
         for row in rows
     ]
-    error = (report.summary.get("replay") or {}).get("error_pct")
+    error = report.summary.replay.error_pct if report.summary.replay is not None else None
     within = (
         ""
         if error is None
@@ -116,30 +116,27 @@ def _print_what_if(printer: Printer, report: Report) -> None:
 
 
 def _print_ranks(printer: Printer, report: Report) -> None:
-    columns: tuple[tuple[str, str, int], ...] = (
-        ("idle %", "idle_pct", 1),
-        ("compute %", "compute_pct", 1),
-        ("overlap %", "overlap_pct", 1),
-        ("wait ms", "comm_wait_ms", 2),
-        ("transfer ms", "comm_transfer_ms", 2),
-        ("caused wait", "late_share", 2),
-    )
-    rows = report.ranks
+    rows: Sequence[RankRow] = report.ranks
     if len(rows) > _MOST_RANKS:  # keep the ranks the others wait for, then the idlest
-        rows = sorted(rows, key=lambda row: (-(row["late_share"] or 0), -(row["idle_pct"] or 0)))[
-            :_MOST_RANKS
-        ]
-    table = []
-    for row in rows:
-        cells = [fixed_text(row[key], digits) for _, key, digits in columns]
-        if row["late_share"] is not None:
-            cells[-1] = f"{100 * row['late_share']:.0f} %"
-        table.append((str(row["rank"]), *cells))
+        rows = sorted(rows, key=lambda row: (-(row.late_share or 0), -(row.idle_pct or 0)))[:_MOST_RANKS]
+    table = [
+        (
+            str(row.rank),
+            fixed_text(row.idle_pct, 1),
+            fixed_text(row.compute_pct, 1),
+            fixed_text(row.overlap_pct, 1),
+            fixed_text(row.comm_wait_ms, 2),
+            fixed_text(row.comm_transfer_ms, 2),
+            fixed_text(None, 0) if row.late_share is None else f"{100 * row.late_share:.0f} %",
+        )
+        for row in rows
+    ]
     all_ranks = len(report.ranks)
     rest = (
         f"the {len(rows)} worst of {all_ranks} ranks; all are in summary.csv" if all_ranks > len(rows) else ""
     )
-    printer.table(("rank", *(title for title, _, _ in columns)), table, left=(), caption=rest)
+    header = ("rank", "idle %", "compute %", "overlap %", "wait ms", "transfer ms", "caused wait")
+    printer.table(header, table, left=(), caption=rest)
 
 
 def _print_finding(printer: Printer, finding: Finding) -> None:

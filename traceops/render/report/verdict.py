@@ -6,13 +6,12 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import ms_text
 from traceops.measure.ledger import BUCKETS
-from traceops.pipeline.report import Report
 from traceops.render.report.stragglers import (
     STRAGGLERS,
     mean_of_ranks,
@@ -20,6 +19,8 @@ from traceops.render.report.stragglers import (
     stragglers_judged,
     who_text,
 )
+from traceops.report.model import Report
+from traceops.report.rows import StepRow
 from traceops.rules import hangs
 from traceops.rules.overlap import EXPOSED
 from traceops.rules.registry import BY_ID, Family, family_of
@@ -84,7 +85,7 @@ def _label(finding: Finding) -> str:
 
 def _others_wait(report: Report, blamed: Sequence[int]) -> str:
     """What the ranks that are not to blame wait, median over them."""
-    waits = {row["rank"]: row["comm_wait_ms"] for row in report.ranks if row["rank"] not in blamed}
+    waits = {row.rank: row.comm_wait_ms for row in report.ranks if row.rank not in blamed}
     known = [ms for ms in waits.values() if ms is not None]
     if not known:
         return ""
@@ -111,15 +112,15 @@ class _Waiting:
 
 
 def _waiting(report: Report) -> _Waiting | None:
-    ms = (report.summary.get("ledger_ms") or {}).get("comm_wait")
-    pct = (report.summary.get("ledger_pct") or {}).get("comm_wait")
+    ms = report.summary.ledger_ms.comm_wait
+    pct = report.summary.ledger_pct.comm_wait
     if ms is None or pct is None:
         return None
-    blamed = [row for row in report.ranks if row.get("late_share") is not None]
-    worst = max(blamed, key=lambda row: float(row["late_share"]), default=None)
-    if worst is None or not worst["late_share"]:
+    blamed = [row for row in report.ranks if row.late_share is not None]
+    worst = max(blamed, key=lambda row: row.late_share or 0.0, default=None)
+    if worst is None or not worst.late_share:
         return _Waiting(ms, pct, None, None, mean_of_ranks(report))
-    return _Waiting(ms, pct, int(worst["rank"]), float(worst["late_share"]), mean_of_ranks(report))
+    return _Waiting(ms, pct, worst.rank, worst.late_share, mean_of_ranks(report))
 
 
 def _lead(report: Report, finding: Finding) -> tuple[str, int]:
@@ -129,9 +130,9 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
     """
     if finding.rule in STRAGGLERS:
         return straggler_clause(report, finding)
-    missing = report.run.get("ranks_missing")
+    missing = report.run.ranks_missing
     if finding.rule == MISSING_RANKS.id and missing:
-        world = report.run.get("world_size")
+        world = report.run.world_size
         verb = "ranks has" if len(missing) == 1 else "ranks have"
         return (
             f"{len(missing)} of {world} {verb} no trace ({ranks_text(missing, 4)}), so nothing is known of them",
@@ -166,11 +167,11 @@ def _clean_bill(report: Report) -> Verdict:
             "info",
             f"The traces hold no complete step, so where its time went cannot be said. {_nothing_else(report)}",
         )
-    step, compute = _median_step(report), (report.summary.get("ledger_pct") or {}).get("compute")
+    step, compute = _median_step(report), report.summary.ledger_pct.compute
     parts = [] if step is None else [f"a step takes {ms_text(step)} ms"]
     if compute is not None:
         parts.append(f"{compute:.0f} % of it compute")
-    waiting = (report.summary.get("ledger_pct") or {}).get("comm_wait") or 0.0
+    waiting = report.summary.ledger_pct.comm_wait or 0.0
     if waiting >= WAIT_WARNING_PCT:
         parts.append(f"{waiting:.0f} % waiting for each other")
     about = f": {', '.join(parts)}" if parts else ""
@@ -213,12 +214,12 @@ def _of_step(finding: Finding, step_ms: float | None) -> str:
     return f" of each {ms_text(step_ms)} ms step"
 
 
-def _mean_step(steps: Sequence[dict[str, Any]], rank: int) -> float | None:
+def _mean_step(steps: Sequence[StepRow], rank: int) -> float | None:
     """Mean step of a rank, ms: impacts are means over its steps, so a share needs the mean too."""
-    own = [float(row["duration_ms"]) for row in steps if row["rank"] == rank]
+    own = [row.duration_ms for row in steps if row.rank == rank]
     return sum(own) / len(own) if own else None
 
 
 def _median_step(report: Report) -> float | None:
-    median = (report.summary.get("step_time_ms") or {}).get("median")
+    median = report.summary.step_time_ms.median
     return None if median is None else float(median)

@@ -1,0 +1,82 @@
+"""The report: what every renderer draws from, and what report.json holds of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+from traceops.core.findings import Check, Finding
+from traceops.core.tool import Tool
+from traceops.fabric.json_types import FabricJson
+from traceops.hangs.json_types import HangJson
+from traceops.report.rows import (
+    CollectiveRow,
+    Inventory,
+    RankRow,
+    ReferenceRow,
+    StepRow,
+    UnprofiledStep,
+    WhatIfRow,
+)
+from traceops.report.run import Run, Summary
+from traceops.report.tables import Tables
+
+if TYPE_CHECKING:
+    from traceops.fabric.fabric import Fabric
+    from traceops.hangs.model import Diagnosis
+    from traceops.measure.hta_agreement import HtaAgreement
+
+SCHEMA_VERSION = 1
+READABLE_VERSIONS = (1,)
+
+
+class ReportBase(msgspec.Struct, frozen=True, kw_only=True):
+    """What a Report and its report.json both hold. Reports of an early traceops lack what has a default."""
+
+    schema_version: Annotated[int, Meta(extra_json_schema={"const": SCHEMA_VERSION})] = SCHEMA_VERSION
+    tool: Tool = Tool()
+    run: Run
+    summary: Summary = Summary()
+    ranks: tuple[RankRow, ...]
+    steps: tuple[StepRow, ...]
+    unprofiled_steps: Annotated[
+        tuple[UnprofiledStep, ...], Meta(description="Steps timed before the profiler started.")
+    ] = ()
+    collectives: tuple[CollectiveRow, ...]
+    inventory: Inventory | None = None
+    what_if: tuple[WhatIfRow, ...] = ()
+    findings: tuple[Finding, ...]
+    checks: tuple[Check, ...] = ()
+
+
+class Report(ReportBase, frozen=True, kw_only=True):
+    """Everything an analysis found: what every renderer draws from.
+
+    `hang` is the diagnosis of a hang, None where the run folder holds no evidence of one.
+    `fabric` is the evidence of machines and NCCL, None likewise.
+    `hta_agreement` is what came of asking HTA's own code (`--hta`), None without; report.json, which is the same with
+    `--hta` and without, does not hold it.
+    """
+
+    hang: Diagnosis | None = None
+    fabric: Fabric | None = None
+    tables: Tables = Tables()
+    hta_agreement: HtaAgreement | None = None
+
+
+class ReportDocument(ReportBase, frozen=True, kw_only=True):
+    """What report.json holds."""
+
+    hang: Annotated[
+        HangJson | None,
+        Meta(description="Null without evidence of a hang. Reports of earlier versions have no such key."),
+    ] = None
+    fabric: Annotated[
+        FabricJson | None,
+        Meta(description="Null where the run holds no evidence of its machines."),
+    ] = None
+    reference: Annotated[
+        tuple[ReferenceRow, ...], Meta(description="Collectives against what their links can do.")
+    ] = ()

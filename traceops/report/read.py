@@ -1,0 +1,63 @@
+"""Reading report.json back, of this schema version and of earlier ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from traceops.core.errors import InputError
+from traceops.fabric.json_types import FabricJson
+from traceops.hangs.json_types import HangJson
+from traceops.report.model import READABLE_VERSIONS, ReportDocument
+from traceops.traces.source import open_binary
+
+
+def load_report(path: str) -> ReportDocument:
+    """The report of a report.json, local or remote, gzipped or not. Raises InputError saying what is wrong with it."""
+    with open_binary(path) as file:
+        text = file.read()
+    try:
+        value = msgspec.json.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path} is not valid JSON ({error}); write it again with traceops analyze"
+        ) from error
+    return report_of(value, path)
+
+
+def report_of(value: Any, path: str) -> ReportDocument:
+    """The report of a decoded report.json, which came from `path`. Raises InputError saying what is wrong with it.
+
+    Keys that this version does not know are left out, those that it misses are at their defaults.
+    """
+    version = value.get("schema_version") if isinstance(value, dict) else None
+    if isinstance(version, int) and version not in READABLE_VERSIONS:
+        raise InputError(
+            f"{path} has schema version {version}, this traceops reads {_listed(READABLE_VERSIONS)}: "
+            "analyse its traces again, or install the version that wrote it"
+        )
+    try:
+        return msgspec.convert(_known(value), ReportDocument)
+    except msgspec.ValidationError as error:
+        said = str(error).encode("ascii", "backslashreplace").decode()
+    except (OverflowError, RecursionError, UnicodeError) as error:
+        said = f"a value in it cannot be used ({error})"
+    raise InputError(f"{path} is no report.json of traceops: {said}")
+
+
+def _known(value: Any) -> Any:
+    """Without a hang or fabric that lacks what this version says of one: an earlier traceops found less."""
+    if not isinstance(value, dict):
+        return value
+    known = dict(value)
+    for key, kind in (("hang", HangJson), ("fabric", FabricJson)):
+        try:
+            msgspec.convert(value.get(key), kind | None)
+        except (msgspec.ValidationError, OverflowError, RecursionError, UnicodeError):
+            known[key] = None
+    return known
+
+
+def _listed(versions: tuple[int, ...]) -> str:
+    return " and ".join(map(str, versions))

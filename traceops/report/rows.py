@@ -1,0 +1,199 @@
+"""Rows of a report: one a rank, step, kind of collective, change that was replayed, and use of the hardware."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from traceops.report.numbers import Count, NotNegative, Number, Whole
+
+LinkSource = Literal["doctor", "graph", "table", "siblings"]
+
+
+class RankRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank, its times in ms a step; null where it is not known."""
+
+    rank: Whole
+    host: str | None = None
+    steps: int = 0
+    step_time_ms: Annotated[Number | None, Meta(description="Median over its steps.")] = None
+    idle_pct: Number | None = None
+    compute_pct: Number | None = None
+    non_compute_pct: Number | None = None
+    overlap_pct: Number | None = None
+    breakdown_source: Literal["hta", "traceops"] = "traceops"
+    breakdown_note: Annotated[str, Meta(description="Why the breakdown is not HTA's.")] = ""
+    exposed_comm_ms: Number | None = None
+    wait_ms: Annotated[
+        Number | None, Meta(description="Waiting in all collectives a step, hidden or not.")
+    ] = None
+    transfer_ms: Number | None = None
+    caused_wait_ms: Annotated[
+        Number | None,
+        Meta(description="What the other ranks waited in collectives this rank entered last, a step."),
+    ] = None
+    late_share: Annotated[Number | None, Meta(description="Share of all such waiting, 0 to 1.")] = None
+    compute_ms: Number | None = None
+    comm_transfer_ms: Number | None = None
+    comm_wait_ms: Number | None = None
+    comm_unmatched_ms: Number | None = None
+    memory_ms: Number | None = None
+    idle_input_ms: Number | None = None
+    idle_sync_ms: Number | None = None
+    idle_host_ms: Number | None = None
+    idle_dependency_ms: Number | None = None
+    idle_gap_ms: Number | None = None
+    input_ms: Annotated[
+        Number | None, Meta(description="The host in data loading, the device busy or not.")
+    ] = None
+    peak_memory_bytes: Annotated[Count | None, Meta(description="Most that its tensors held.")] = None
+    peak_reserved_bytes: Annotated[
+        Count | None, Meta(description="Most that the allocator held of the device.")
+    ] = None
+    events: int = 0
+    trace: str = ""
+    damage: Annotated[str, Meta(description="What is wrong with its trace.")] = ""
+
+    def bucket_ms(self, bucket: str) -> float | None:
+        """The time in one of `ledger.BUCKETS`."""
+        value: float | None = getattr(self, f"{bucket}_ms")
+        return value
+
+
+class StepRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a rank, ms. The buckets add up to duration_ms exactly (in ns).
+
+    What the rank launched in the step is null in reports of an early traceops, bytes also where a collective's size
+    is not known.
+    """
+
+    rank: Whole
+    step: Whole | None = None
+    duration_ms: Annotated[float, Meta(ge=0, le=1e15)]
+    compute: NotNegative | None = None
+    comm_transfer: NotNegative | None = None
+    comm_wait: NotNegative | None = None
+    comm_unmatched: NotNegative | None = None
+    memory: NotNegative | None = None
+    idle_input: NotNegative | None = None
+    idle_sync: NotNegative | None = None
+    idle_host: NotNegative | None = None
+    idle_dependency: NotNegative | None = None
+    idle_gap: NotNegative | None = None
+    kernels: Count | None = None
+    collectives: Count | None = None
+    collective_bytes: Count | None = None
+    blocking_calls: Count | None = None
+
+
+class UnprofiledStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a rank timed before the profiler started."""
+
+    rank: Whole
+    index: Count
+    duration_ms: Annotated[float, Meta(gt=0, le=1e15)]
+
+
+class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Collectives of one group, operation and size. Bandwidth in 1e9 bytes a second, by nccl-tests' rules."""
+
+    group: str = ""
+    ranks: tuple[Whole, ...]
+    op: str
+    bytes: Count | None = None
+    count: Count
+    median_ms: Annotated[Number | None, Meta(description="Transfer, all members there.")] = None
+    total_ms: NotNegative | None = None
+    median_wait_ms: Annotated[Number | None, Meta(description="Of the member that waits longest.")] = None
+    busbw_gbs: Number | None = None
+
+
+class WhatIfRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The mean step of the window as replayed, and under one change."""
+
+    change: str
+    ranks: tuple[int, ...]
+    step_time_ms: float | None
+    predicted_step_time_ms: float | None
+    saved_pct: float | None
+
+
+class ReferenceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Collectives of one group, operation and class of size against what their links can do."""
+
+    group: str
+    ranks: tuple[int, ...]
+    op: str
+    bytes_min: Count | None
+    bytes_p50: Count | None
+    bytes_max: Count | None
+    count: Count
+    busbw_gbs: Annotated[float | None, Meta(description="Median.")]
+    reference_gbs: float | None
+    reference_source: Annotated[
+        LinkSource | None,
+        Meta(
+            description="Measured by traceops doctor, NCCL's own search, known of the link, or the best group like it."
+        ),
+    ]
+    reference_link: str | None
+    reference_pct: Annotated[
+        float | None, Meta(description="Null for messages below 8 MB, where latency counts too.")
+    ]
+    lost_ms: Annotated[float | None, Meta(description="A step, against the reference.")]
+
+
+class KernelUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel by name, kind and the operator that launches it, a step of the average rank."""
+
+    name: str
+    kind: Literal["compute", "comm", "memory"] | None = None
+    operator: str | None = None
+    count_per_step: NotNegative
+    ms_per_step: NotNegative
+    place: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="Where in the step it is launched on average, 0 first, 1 last."),
+    ] = None
+
+
+class OperatorUse(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator by name and shapes, a step of the average rank."""
+
+    name: str
+    shapes: str | None = None
+    count_per_step: NotNegative
+    host_ms_per_step: NotNegative
+    device_ms_per_step: NotNegative = 0.0
+
+
+class CollectiveUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of collective, a step of the average rank."""
+
+    op: str
+    group_size: Count | None = None
+    dtype: str | None = None
+    elements: Count | None = None
+    bytes: Count | None = None
+    count_per_step: NotNegative
+    kernel_ms_per_step: NotNegative
+
+
+class CallUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A call in which the host waits for the device, a step of the average rank."""
+
+    call: str
+    operator: str | None = None
+    count_per_step: NotNegative
+    ms_per_step: NotNegative
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """What the average rank runs in a step, most time first."""
+
+    kernels: tuple[KernelUse, ...] = ()
+    operators: tuple[OperatorUse, ...] = ()
+    collectives: tuple[CollectiveUse, ...] = ()
+    blocking_calls: tuple[CallUse, ...] = ()

@@ -1,0 +1,140 @@
+"""What is known about the run as a whole, and its numbers in short."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from traceops.report.numbers import NotNegative, Number, Whole
+
+
+class Git(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the code that ran; branch is null where HEAD is detached and no CI names it."""
+
+    commit: str | None = None
+    branch: str | None = None
+    dirty: bool | None = None
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """The run: from its manifest, or else from what its traces say; null where neither does."""
+
+    name: str | None = None
+    world_size: Annotated[int, Meta(ge=1, le=2**62)] | None = None
+    ranks_present: tuple[Whole, ...] = ()
+    ranks_missing: tuple[Whole, ...] = ()
+    hosts: tuple[str, ...] = ()
+    device: str | None = None
+    device_type: Literal["cuda", "cpu"] | None = None
+    backend: str | None = None
+    torch_version: str | None = None
+    nccl_version: str | None = None
+    strategy: str | None = None
+    steps: tuple[Whole, ...] = ()
+    training: Annotated[
+        dict[str, Any] | None,
+        Meta(description="What the training says of itself; empty for traces without run.json."),
+    ] = None
+    samples_per_step: Annotated[NotNegative | None, Meta(description="Samples of all ranks together.")] = None
+    environment: dict[str, str] | None = None
+    git: Git | None = None
+    cuda_version: str | None = None
+    driver_version: str | None = None
+    command: tuple[str, ...] | None = None
+    options: dict[str, Any] | None = None
+    started_ns: Annotated[Whole | None, Meta(description="Unix time.")] = None
+
+
+class StepTime(msgspec.Struct, frozen=True, kw_only=True):
+    """How long steps take, each the median over ranks, ms."""
+
+    median: Number | None = None
+    p5: Number | None = None
+    p95: Number | None = None
+    n: int = 0
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """A number for each bucket of the step ledger, null where it is not known."""
+
+    compute: Number | None = None
+    comm_transfer: Number | None = None
+    comm_wait: Number | None = None
+    comm_unmatched: Number | None = None
+    memory: Number | None = None
+    idle_input: Number | None = None
+    idle_sync: Number | None = None
+    idle_host: Number | None = None
+    idle_dependency: Number | None = None
+    idle_gap: Number | None = None
+
+    def of(self, bucket: str) -> float | None:
+        """The number of one of `ledger.BUCKETS`."""
+        value: float | None = getattr(self, bucket)
+        return value
+
+
+class WorstRank(msgspec.Struct, frozen=True):
+    """The rank that spends most on a bucket, and how much, ms a step."""
+
+    rank: int
+    ms: float
+
+
+class Matching(msgspec.Struct, frozen=True, kw_only=True):
+    """How many communication events of the ranks belong together; reasons for the others with their counts."""
+
+    events: int
+    matched_pct: float | None
+    unmatched: dict[str, int]
+
+
+class Clocks(msgspec.Struct, frozen=True, kw_only=True):
+    """How the ranks' clocks were brought together; offset and drift by rank."""
+
+    anchors: int
+    residual_p50_us: float | None
+    residual_p95_us: float | None
+    offset_us: dict[str, float | None] = {}
+    drift_ppm: dict[str, float | None] = {}
+    unaligned: tuple[int, ...] = ()
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """How good the replay is, and the whole job's slowdown by its stragglers."""
+
+    error_pct: float | None
+    straggler_slowdown: float | None
+    steps: tuple[int, ...] = ()
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The run in short: medians over ranks of means over steps, unless said otherwise."""
+
+    step_time_ms: StepTime = StepTime()
+    ledger_ms: Annotated[
+        Ledger, Meta(description="Per bucket the median over ranks of the mean over steps.")
+    ] = Ledger()
+    ledger_pct: Annotated[Ledger, Meta(description="The same in percent of the step.")] = Ledger()
+    ledger_worst_rank: dict[str, WorstRank] = {}
+    overlap_pct: Annotated[
+        float | None,
+        Meta(description="Communication time with computation beside it, over all communication time."),
+    ] = None
+    exposed_comm_ms: Annotated[
+        float | None, Meta(description="Communication with no computation beside it, waiting included.")
+    ] = None
+    idle_pct: float | None = None
+    compute_pct: float | None = None
+    non_compute_pct: float | None = None
+    unprofiled_step_time_ms: float | None = None
+    profiler_slowdown: float | None = None
+    matching: Matching | None = None
+    clocks: Clocks | None = None
+    replay: Replay | None = None
+    hta_failed: Annotated[
+        dict[str, str], Meta(description="HTA's analyses that failed: the error, and on which ranks.")
+    ] = {}
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,121 @@
+"""The tables behind the figures, one CSV file each: report.json does not hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from traceops.report.rows import ReferenceRow
+
+
+class LatenessRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank in a step, ms: waiting it caused, what it waited itself, and the first by its cause."""
+
+    rank: int
+    step: int | None
+    caused_wait_ms: float
+    waited_ms: float
+    gpu_compute_ms: float
+    host_ms: float
+    input_ms: float
+    copy_ms: float
+    unknown_ms: float
+
+    def cause_ms(self, cause: str) -> float:
+        """The waiting that one of `lateness.CAUSES` is the reason of."""
+        value: float = getattr(self, f"{cause}_ms")
+        return value
+
+
+class ArrivalRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Collectives of one group, operation and size: first to last arrival, and who comes last how often."""
+
+    group: str
+    ranks: tuple[int, ...]
+    op: str
+    bytes: int | None
+    count: int
+    spread_p50_ms: float
+    spread_p95_ms: float
+    spread_max_ms: float
+    last_rank: int
+    last_rank_pct: float
+
+
+class BandwidthRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One collective of known size. Bandwidth in 1e9 bytes a second, by nccl-tests' rules."""
+
+    group: str
+    ranks: tuple[int, ...]
+    op: str
+    bytes: int | None
+    transfer_ms: float
+    busbw_gbs: float
+
+
+class PathRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of the critical path of the median step, ms since the path began.
+
+    `spent_ms`: its time by bucket of the ledger, a column BUCKET_ms each; empty for a transfer.
+    """
+
+    step: int | None
+    rank: int
+    kind: str
+    what: str
+    stream: int | None
+    start_ms: float
+    duration_ms: float
+    spent_ms: dict[str, float] = {}
+
+
+class TimelineRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of equal cells of a rank's longest step, ms since the first rank began it."""
+
+    step: int | None
+    rank: int
+    kind: str
+    start_ms: float
+    duration_ms: float
+
+
+class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel over all ranks, with the rank that spends most on it."""
+
+    name: str
+    kind: str
+    count: int
+    share_pct: float
+    ms_per_step: float
+    mean_us: float
+    min_us: float
+    max_us: float
+    ranks: int
+    worst_rank: int
+    worst_rank_total_ms: float
+
+
+class BlockingCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one kind on a rank in which the host waited for the device, over the window."""
+
+    rank: int
+    call: str
+    operator: str
+    count: int
+    total_ms: float | None
+
+
+class Tables(msgspec.Struct, frozen=True, kw_only=True):
+    """Every table; empty where nothing is known. `hta`: HTA's own tables by name, in HTA's columns."""
+
+    lateness: tuple[LatenessRow, ...] = ()
+    arrivals: tuple[ArrivalRow, ...] = ()
+    bandwidth: tuple[BandwidthRow, ...] = ()
+    reference: tuple[ReferenceRow, ...] = ()
+    critical_path: tuple[PathRow, ...] = ()
+    timeline: tuple[TimelineRow, ...] = ()
+    kernels: tuple[KernelRow, ...] = ()
+    blocking_calls: tuple[BlockingCall, ...] = ()
+    hta: Mapping[str, tuple[Mapping[str, Any], ...]] = {}

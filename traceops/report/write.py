@@ -1,0 +1,38 @@
+"""JSON as our files hold it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+
+def json_text(document: Any) -> str:
+    """A struct, dataclass or plain objects as indented JSON; null for what is no finite number."""
+    return msgspec.json.format(json_bytes(document), indent=1).decode() + "\n"
+
+
+def json_bytes(document: Any) -> bytes:
+    """The same in one line."""
+    try:
+        return msgspec.json.encode(document, enc_hook=_plain)
+    except UnicodeEncodeError:  # halves of a surrogate pair, from a name in a trace
+        return msgspec.json.encode(_encodable(msgspec.to_builtins(document, enc_hook=_plain)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")
+
+
+def _encodable(value: Any) -> Any:
+    """With question marks for what UTF-8 cannot hold."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encodable(item) for item in value]
+    return value
