@@ -58,7 +58,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Change:
+class LevelChange:
     """A lasting change of a metric.
 
     position: of the first commit at the new level among the key's commits; since, last: that commit, and the
@@ -85,7 +85,7 @@ class Trend:
     unit: str
     better: Literal["lower", "higher", "neither"]
     values: tuple[float | None, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[LevelChange, ...]
 
 
 @dataclass(frozen=True)
@@ -171,11 +171,11 @@ def _trend(name: str, commits: tuple[Commit, ...], max_p: float) -> Trend:
     )
 
 
-def _change(better: str, point: ChangePoint, known: list[int], commits: tuple[Commit, ...]) -> Change:
+def _change(better: str, point: ChangePoint, known: list[int], commits: tuple[Commit, ...]) -> LevelChange:
     verdict: Literal["worse", "better", "neither"] = "neither"
     if better != "neither":
         verdict = "better" if (point.after > point.before) == (better == "higher") else "worse"
-    return Change(
+    return LevelChange(
         position=known[point.index],
         since=commits[known[point.index]],
         last=commits[known[point.index - 1]],

@@ -12,6 +12,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TextIO
 
+from msgspec import to_builtins
+
 from traceops.baseline.entry import Entry
 from traceops.baseline.history import Sample, histories, label_of, samples_of
 from traceops.baseline.key import UNKNOWN
@@ -20,7 +22,7 @@ from traceops.compare.capture import read_capture
 from traceops.core.errors import InputError, UsageError
 from traceops.core.plain_text import printable
 from traceops.core.units import minute_text, number_text
-from traceops.render.history.files import entry_object, write_history
+from traceops.render.history.files import capture_json, write_history
 from traceops.render.history.text import history_verdict
 
 _MOST_PROBLEMS = 10
@@ -77,7 +79,7 @@ def _show(args: argparse.Namespace, store: str) -> int:
     keys = []
     for key, own in groupby(_samples(store, args.key, problems), key=lambda sample: sample.entry.key):
         samples = list(own)
-        entries = [{**entry_object(sample), "values": sample.values} for sample in samples]
+        entries = [to_builtins(capture_json(sample)) for sample in samples]
         keys.append({"slug": key.slug, "key": asdict(key), "entries": entries})
         if args.json:
             continue

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from traceops.compare.capture import Capture
 from traceops.compare.config import CompareConfig
 from traceops.compare.metrics import MIN_STEPS, Metric
-from traceops.compare.model import ComparisonVerdict, MetricChange, Outcome, Samples, metric_of
+from traceops.compare.model import ComparisonVerdict, MetricChange, MetricOutcome, Samples, metric_of
 from traceops.compare.statistics import Estimate, estimate, holm
 
 # Standard deviation between launches of one configuration, percent of a step: assumed where a side is a single
@@ -182,7 +182,7 @@ def _steps_text(samples: tuple[int, ...]) -> str:
     return f"{least} a side" if samples[0] == samples[1] else f"{least} on one side"
 
 
-def _open(threshold: float | None) -> Outcome:
+def _open(threshold: float | None) -> MetricOutcome:
     return "informative" if threshold is None else "inconclusive"
 
 
@@ -199,7 +199,7 @@ def _judge(row: MetricChange, config: CompareConfig) -> MetricChange:
             return replace(row, outcome="informative", reason="within noise")
         return replace(row, outcome="informative", reason="worse" if worse_pct > 0 else "better")
     if certain and abs(worse_pct) >= threshold and worse_pct:
-        outcome: Outcome = "regression" if worse_pct > 0 else "improvement"
+        outcome: MetricOutcome = "regression" if worse_pct > 0 else "improvement"
         return replace(row, outcome=outcome, reason=f"beyond {threshold:g} % and beyond noise")
     if worse_pct >= threshold:
         reason = "beyond the threshold, but so is noise"

@@ -14,7 +14,7 @@ from traceops.core.tool import Tool
 
 SCHEMA_VERSION = 1
 
-Outcome = Literal["regression", "improvement", "unchanged", "inconclusive", "waived", "informative"]
+MetricOutcome = Literal["regression", "improvement", "unchanged", "inconclusive", "waived", "informative"]
 ComparisonVerdict = Literal["regression", "improvement", "no_regression", "inconclusive"]
 MetricFamily = Literal["time", "ledger", "communication", "exact"]
 Better = Literal["lower", "higher", "neither"]
@@ -22,7 +22,7 @@ SideName = Literal["base", "head"]
 ChangeKind = Literal["kernel", "operator", "collective", "blocking_call", "environment"]
 ChangeStatus = Literal["new", "vanished", "renamed", "changed"]
 
-OUTCOMES: tuple[Outcome, ...] = (
+OUTCOMES: tuple[MetricOutcome, ...] = (
     "regression", "inconclusive", "waived", "improvement", "unchanged", "informative",
 )  # fmt: skip
 
@@ -81,7 +81,7 @@ class MetricChange(msgspec.Struct, frozen=True):
     better: Better
     base: float | None
     head: float | None
-    outcome: Outcome
+    outcome: MetricOutcome
     reason: Annotated[str, Meta(description="Why the outcome is what it is, in words.")]
     change: Annotated[float | None, Meta(description="head - base, in `unit`.")] = None
     change_pct: Annotated[

@@ -27,7 +27,7 @@ RULES = (REGRESSED,)
 _SURE = 0.01  # p below which a change is certain
 
 
-class Metric(Protocol):
+class ComparedMetric(Protocol):
     """What the rule reads of a metric that was compared [traceops.compare.model.MetricChange]."""
 
     @property
@@ -52,7 +52,7 @@ class Metric(Protocol):
     def threshold_pct(self) -> float | None: ...
 
 
-def regression(row: Metric, values: str, because: str) -> Finding:
+def regression(row: ComparedMetric, values: str, because: str) -> Finding:
     """TO-R001 for one metric. values: both sides' in words; because: what explains it best, empty if nothing does."""
     pct = row.change_pct
     sure = row.p is None or (row.p < _SURE and row.low_pct is not None)
@@ -70,7 +70,7 @@ def regression(row: Metric, values: str, because: str) -> Finding:
     )
 
 
-def check_regressions(regressed: Sequence[Metric], undecided: str | None) -> Check:
+def check_regressions(regressed: Sequence[ComparedMetric], undecided: str | None) -> Check:
     """Whether TO-R001 fired. undecided: why the comparison could not tell, None where it could."""
     if regressed:
         return Check(REGRESSED.id, "fired", ", ".join(row.label for row in regressed))

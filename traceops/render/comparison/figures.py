@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from traceops.compare.model import Comparison, MetricChange, Outcome, StepPoint
+from traceops.compare.model import Comparison, MetricChange, MetricOutcome, StepPoint
 from traceops.render.comparison import text
 from traceops.render.report.figures import Y_LABELS, Figure, laid_out, rounded, upright_line
 from traceops.render.report.terms import TERMS
 
 COLOUR = {"base": "#0072B2", "head": "#D55E00"}
-_OUTCOME: dict[Outcome, str] = {
+_OUTCOME: dict[MetricOutcome, str] = {
     "regression": "#D55E00", "inconclusive": "#E69F00", "waived": "#E69F00", "improvement": "#009E73",
     "unchanged": "#0072B2", "informative": "#7A7A7A",
 }  # fmt: skip

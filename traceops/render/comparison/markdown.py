@@ -12,7 +12,7 @@ from traceops.compare.model import (
     ComparisonVerdict,
     Explanation,
     MetricChange,
-    Outcome,
+    MetricOutcome,
 )
 from traceops.core.findings import Finding
 from traceops.render.comparison import method_text, text
@@ -21,7 +21,7 @@ from traceops.render.writers.markdown import Part, fitting, folded, size
 from traceops.version import __version__
 
 LIMIT = 60_000  # bytes; GitHub takes 65,536 characters, and whoever posts it may add a line
-MARK: dict[Outcome, str] = {
+MARK: dict[MetricOutcome, str] = {
     "regression": "❌", "inconclusive": "⚠️", "waived": "⚠️", "improvement": "✅", "unchanged": "✅", "informative": "",
 }  # fmt: skip
 VERDICT_MARK: dict[ComparisonVerdict, str] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -15,23 +15,22 @@ from traceops.compare.model import (
     ComparisonVerdict,
     Explanation,
     MetricChange,
-    Outcome,
+    MetricOutcome,
 )
 from traceops.core.units import UNKNOWN, mean_count_text, ms_change_text, percent_changes, size_text
 from traceops.measure.ledger import BUCKETS
 from traceops.render.cells import number
+from traceops.render.document import Level
 
-Level = Literal["error", "warning", "info", "clear"]
-
-MARK: dict[Outcome, str] = {
+MARK: dict[MetricOutcome, str] = {
     "regression": "✖", "inconclusive": "▲", "waived": "▲", "improvement": "✔", "unchanged": "✔",
     "informative": "●",
 }  # fmt: skip
-LEVEL: dict[Outcome, Level] = {
+LEVEL: dict[MetricOutcome, Level] = {
     "regression": "error", "inconclusive": "warning", "waived": "warning", "improvement": "clear",
     "unchanged": "clear", "informative": "info",
 }  # fmt: skip
-WORD: dict[Outcome, str] = {
+WORD: dict[MetricOutcome, str] = {
     "regression": "regression", "inconclusive": "inconclusive", "waived": "waived", "improvement": "improvement",
     "unchanged": "unchanged", "informative": "not gated",
 }  # fmt: skip

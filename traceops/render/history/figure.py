@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from traceops.baseline.history import Change, KeyHistory, Sample, Trend
+from traceops.baseline.history import KeyHistory, LevelChange, Sample, Trend
 from traceops.core.units import minute_text
 from traceops.render.history.text import step_text, value_text
 from traceops.render.report.figures import Figure, laid_out, rounded, upright_line
@@ -95,13 +95,13 @@ def _levels(trend: Trend, commits: int) -> list[tuple[tuple[int, int], float]]:
     return found
 
 
-def _line(change: Change) -> dict[str, Any]:
+def _line(change: LevelChange) -> dict[str, Any]:
     return upright_line(
         change.position - 0.5, {"color": _COLOURS[change.verdict], "width": 1.5, "dash": "dash"}
     )
 
 
-def _note(trend: Trend, change: Change) -> dict[str, Any]:
+def _note(trend: Trend, change: LevelChange) -> dict[str, Any]:
     return {
         "text": f"{step_text(trend, change)} since {_safe(change.since.label)}",
         "font": {"color": _COLOURS[change.verdict], "size": 12},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traceops.baseline.history import MOST_COMMITS, Change, KeyHistory, Sample, Trend
+from traceops.baseline.history import MOST_COMMITS, KeyHistory, LevelChange, Sample, Trend
 from traceops.baseline.key import UNKNOWN
 from traceops.baseline.store import Problem
 from traceops.core.units import minute_text
@@ -182,7 +182,7 @@ def _overview(histories: Sequence[KeyHistory]) -> Table:
     )
 
 
-def _changes_table(changes: Sequence[tuple[Trend, Change]]) -> Table:
+def _changes_table(changes: Sequence[tuple[Trend, LevelChange]]) -> Table:
     rows = [
         {
             "metric": trend.label,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceops.baseline.history import Change, KeyHistory, Trend, too_few
+from traceops.baseline.history import KeyHistory, LevelChange, Trend, too_few
 from traceops.core.units import size_text
 from traceops.render.cells import number
 from traceops.render.report.verdict import Verdict
@@ -19,12 +19,12 @@ def value_text(value: float | None, unit: str) -> str:
     return size_text(value) if unit == "B" else f"{number(value).text} {unit}".rstrip()
 
 
-def change_text(trend: Trend, change: Change) -> str:
+def change_text(trend: Trend, change: LevelChange) -> str:
     """As "step time +7.2 % since commit abc1234 (2026-11-20)"."""
     return f"{trend.label} {step_text(trend, change)} since commit {change.since.label} ({change.since.date})"
 
 
-def step_text(trend: Trend, change: Change) -> str:
+def step_text(trend: Trend, change: LevelChange) -> str:
     """The change in percent of the level before; both levels where that was 0."""
     if change.change_pct is None:
         return f"from {value_text(change.before, trend.unit)} to {value_text(change.after, trend.unit)}"
@@ -32,7 +32,7 @@ def step_text(trend: Trend, change: Change) -> str:
     return f"{change.change_pct:+.{decimals}f} %"
 
 
-def changes_of(history: KeyHistory) -> list[tuple[Trend, Change]]:
+def changes_of(history: KeyHistory) -> list[tuple[Trend, LevelChange]]:
     """All changes of a key, the latest first; of one commit in the order of the metrics."""
     found = [(trend, change) for trend in history.trends for change in trend.changes]
     return sorted(found, key=lambda pair: -pair[1].position)
