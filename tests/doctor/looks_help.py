@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from traceops.machine.look import Look
+from traceops.rules.machine import RULES
 
+_RULES = {rule.id for rule in RULES}
 DATA = Path(__file__).parent.parent / "data" / "doctor"
 HEALTHY = (DATA / "h200x4_smi.xml").read_text()
 
@@ -34,10 +36,11 @@ def smi(*changes: tuple[str, str], gpu: int = 1) -> str:
 
 
 def wrong(looks: Iterable[Look]) -> dict[str, str]:
-    """Level by what, of everything that is not ok; each of them has advice."""
+    """Level by what, of everything that is not ok; each of them has advice and names its rule."""
     looks = tuple(looks)
     found = {look.what: look.level for look in looks if look.level not in ("ok", "not_evaluated")}
     assert all(look.advice for look in looks if look.level in ("note", "warning", "error"))
+    assert all(look.rule in _RULES for look in looks if look.level in ("note", "warning", "error"))
     assert all(look.why for look in looks if look.level == "not_evaluated")
     assert json.loads(json.dumps([look.facts for look in looks])) is not None
     return found

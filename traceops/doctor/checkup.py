@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Literal
 
 from traceops.capture.environment import printable
-from traceops.core.errors import UsageError
+from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Finding
 from traceops.core.rule import Verdict
+from traceops.core.torch_here import gpu_count
 from traceops.doctor.checkup_plan import CheckupPlan
 from traceops.doctor.conclusions import conclusions
 from traceops.doctor.job import Backend
@@ -22,15 +23,19 @@ from traceops.doctor.model import Change, Checkup, Remedy, Trial
 from traceops.doctor.node_context import NodeContext, costly_variables, node_context_of, visible_gpus
 from traceops.doctor.nodes import NodeError, NodeIdentity, Nodes
 from traceops.doctor.runs import Runner
+from traceops.doctor.trials import run_job
 from traceops.doctor.try_changes import WORTH_IT
 from traceops.fabric.circumstances import Circumstances
+from traceops.fabric.discover import named_fabric
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.fingerprint import fingerprint
 from traceops.fabric.model import Machine, Reference
 from traceops.fabric.reference import kept_reference, make_reference, save_reference
 from traceops.machine.look import Look
 from traceops.machine.nccl_files import nccl_files
+from traceops.rules.fabric import judge_fabric
 from traceops.rules.machine import judge_looks
+from traceops.rules.machine_host import look_around
 from traceops.rules.machine_tests import NODES
 from traceops.rules.results import judged_checks, most_important_first
 
@@ -131,21 +136,14 @@ def judge_saved(fabric: Fabric, verdicts: Sequence[Verdict]) -> Checkup:
 
 def usual_tools() -> Tools:
     """The tools that look at this machine and start processes on it."""
-    from traceops.core.torch_here import gpu_count
-    from traceops.doctor.trials import run_job
-    from traceops.fabric.discover import named_fabric
-    from traceops.rules.fabric import judge_fabric
-    from traceops.rules.machine_host import look_around
+    return Tools(look_around, run_job, judge_fabric, _read_logs, gpu_count)
 
-    def read_logs(folder: Path) -> Fabric | None:
-        from traceops.core.errors import InputError
 
-        try:
-            return named_fabric([folder])
-        except InputError:  # gloo writes none, and NCCL may have failed before it said anything
-            return None
-
-    return Tools(look_around, run_job, judge_fabric, read_logs, gpu_count)
+def _read_logs(folder: Path) -> Fabric | None:
+    try:
+        return named_fabric([folder])
+    except InputError:  # gloo writes none, and NCCL may have failed before it said anything
+        return None
 
 
 def _prepare(
@@ -178,9 +176,8 @@ def _prepare(
     counts = nodes.gather(len(devices), int)
     runner = Runner(nodes, tools.run_job, environ, backend, gpus, devices, counts)
     contexts = nodes.gather(node_context_of(machine, environ), NodeContext)
-    past = (
-        kept_reference(machine.host or "unknown", fingerprint(machine)) if gpus else None
-    )  # a CPU has moods
+    # On the CPU bandwidth depends on what else runs: an earlier measurement tells nothing.
+    past = kept_reference(machine.host or "unknown", fingerprint(machine)) if gpus else None
     costly = nodes.gather(costly_variables(environ, machine, backend, len(devices)), tuple[str, ...])
     plan = CheckupPlan(
         runner, machines, contexts, tuple(dict.fromkeys(name for names in costly for name in names)), past, until,

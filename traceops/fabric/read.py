@@ -14,6 +14,7 @@ from traceops.fabric.nccl import GraphBandwidth
 from traceops.fabric.readers.nccl_log import holds_nccl_lines, read_nccl_log
 from traceops.fabric.readers.rocm_topo import looks_like_rocm_topo, read_rocm_topo
 from traceops.fabric.readers.topo_matrix import looks_like_topo_matrix, read_topo_matrices
+from traceops.fabric.reference import references_in
 
 _HEAD = 1 << 16
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
@@ -107,8 +108,6 @@ def _read_json(path: Path, head: str, found: _Found) -> bool:
     """What the doctor wrote: doctor.json, or the reference that a run took along."""
     if not _is_of_doctor(head) and path.name != "doctor.json":
         return False
-    from traceops.fabric.reference import references_in  # most runs have none
-
     references = references_in(path)
     found.references += references
     return bool(references)

@@ -19,7 +19,7 @@ from traceops.fabric.fingerprint import fingerprint
 from traceops.fabric.model import Machine, Measured, Reference
 
 SCHEMA_VERSION = 1
-MUCH_BETTER = 1.2  # from here two measurements differ by more than a machine's mood
+MUCH_BETTER = 1.2  # from here two measurements differ by more than repetitions do
 _MOST_GBS = 1e5  # no link gives that
 _LARGEST_BYTES = 8_000_000  # of a file that could be one of ours
 

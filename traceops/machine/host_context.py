@@ -1,4 +1,4 @@
-"""What of a host decides whether a setting makes sense on it."""
+"""The facts about a host that decide whether a setting makes sense there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from traceops.machine.rdma import Rdma
 
 @dataclass(frozen=True)
 class HostContext:
-    """A host, as far as its settings depend on it; None where something is not known.
+    """What settings depend on; None for what is not known.
 
     gpus: how many there are. uuids: theirs. nccl and torch: versions in use (``2.28.9``, ``2.11.0+cu130``).
     """
