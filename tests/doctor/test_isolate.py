@@ -322,12 +322,12 @@ def test_each_rank_alone_in_processes():
     environ = {**os.environ, "TRACEOPS_DOCTOR_FAULT": "start:1:die"}
     runner = Runner(Nodes(NodeIdentity()), run_job, environ, "gloo", (), (0, 1, 2), (3,))
     kept: list[Trial] = []
-    apart = Isolation(runner, lambda: 600.0, lambda text: None, kept.extend)
-    apart.test_alone()
-    assert (apart.broken, apart.sound) == ((1,), (0, 2))
+    isolation = Isolation(runner, lambda: 600.0, lambda text: None, kept.extend)
+    isolation.test_alone()
+    assert (isolation.broken, isolation.sound) == ((1,), (0, 2))
     assert [(trial.name, trial.gpus, trial.outcome) for trial in kept] == [
         ("start", (0,), "ok"), ("ddp_step", (0,), "ok"), ("start", (1,), "failed"),
         ("ddp_step", (1,), "not_evaluated"), ("start", (2,), "ok"), ("ddp_step", (2,), "ok"),
     ]  # fmt: skip
     assert kept[2].message.startswith("rank 1 was killed")
-    assert apart.without((1,)) is None  # ranks on the CPU cannot be hidden
+    assert isolation.without((1,)) is None  # ranks on the CPU cannot be hidden

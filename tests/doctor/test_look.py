@@ -13,7 +13,7 @@ from looks_help import HEALTHY, one, put, wrong
 from traceops.machine.probe import HostFacts, _within, probe
 from traceops.machine.programs import Output
 from traceops.machine.software import Software
-from traceops.rules.machine_host import judge, look_around
+from traceops.rules.machine_host import inspect_host, judge
 
 # From a virtual machine with 4 H200, as it was.
 MATRIX = """\
@@ -116,7 +116,7 @@ def test_a_driver_that_does_not_answer_is_an_error_and_nothing_else_suffers(tmp_
     def mute(command: Sequence[str], timeout_s: float) -> Output:
         return Output("", f"no answer within {timeout_s:.0f} s", timed_out=True)
 
-    looks = look_around({}, machine(tmp_path), mute)[1]
+    looks = inspect_host({}, machine(tmp_path), mute)[1]
     driver = one(looks, "NVIDIA driver")
     assert driver.level == "error" and "no answer" in driver.why and "reboot" in driver.advice
     assert one(looks, "interfaces").level == "ok"
@@ -134,7 +134,7 @@ def test_the_driver_s_own_words_tell_what_to_do(tmp_path: Path) -> None:
         "#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n"
     )
     program.chmod(0o755)
-    looks = look_around({"PATH": str(programs)}, machine(tmp_path / "root"))[1]
+    looks = inspect_host({"PATH": str(programs)}, machine(tmp_path / "root"))[1]
     driver = one(looks, "NVIDIA driver")
     assert (
         driver.level == "error" and "version mismatch" in driver.why and "updated under it" in driver.advice

@@ -9,10 +9,10 @@ from traceops.fabric.model import Path as Way
 from traceops.machine.nvlink import parse_nvlink_status, parse_p2p
 from traceops.machine.smi import Smi, parse_smi
 from traceops.machine.xids import parse_xids
-from traceops.rules.machine_gpus import look_at_gpus
-from traceops.rules.machine_nvlink import look_at_nvlink
-from traceops.rules.machine_pcie import look_at_lanes, look_at_p2p
-from traceops.rules.machine_xids import look_at_xids
+from traceops.rules.machine_gpus import judge_gpus
+from traceops.rules.machine_nvlink import judge_nvlink
+from traceops.rules.machine_pcie import judge_lanes, judge_p2p
+from traceops.rules.machine_xids import judge_xids
 
 # Pieces of influxdata/telegraf, plugins/inputs/nvidia_smi/testdata, MIT.
 T4 = """<?xml version="1.0" ?><nvidia_smi_log><driver_version>515.105.01</driver_version>
@@ -40,7 +40,7 @@ def read(xml: str) -> Smi:
 
 def test_healthy_gpus() -> None:
     parsed = read(HEALTHY)
-    looks = look_at_gpus(parsed, "h")
+    looks = judge_gpus(parsed, "h")
     assert wrong(looks) == {}
     assert one(looks, "GPUs").found == "4 × NVIDIA H200, 140 GiB"
     assert one(looks, "memory errors").found == "none; ECC is on"
@@ -49,11 +49,11 @@ def test_healthy_gpus() -> None:
 
 
 def test_what_nvidia_smi_does_not_tell_of_memory_and_clocks_is_not_called_well() -> None:
-    untold = {look.what for look in look_at_gpus(read(MIG), "h") if look.level == "not_evaluated"}
+    untold = {look.what for look in judge_gpus(read(MIG), "h") if look.level == "not_evaluated"}
     assert untold == {"memory errors", "clocks"}
-    slow = look_at_gpus(read(smi(("hw_slowdown>Not Active", "hw_slowdown>Active"))), "h")
+    slow = judge_gpus(read(smi(("hw_slowdown>Not Active", "hw_slowdown>Active"))), "h")
     assert {look.what for look in slow if look.level == "ok"}.isdisjoint({"clocks"})
-    worn = look_at_gpus(read(smi(("<remapped_row_unc>0", "<remapped_row_unc>4"))), "h")
+    worn = judge_gpus(read(smi(("<remapped_row_unc>0", "<remapped_row_unc>4"))), "h")
     assert "memory errors" not in {look.what for look in worn}
 
 
@@ -76,7 +76,7 @@ def test_what_nvidia_smi_does_not_tell_of_memory_and_clocks_is_not_called_well()
     ],
 )
 def test_one_gpu_that_is_not_well(change: tuple[str, str], what: str, level: str) -> None:
-    looks = look_at_gpus(read(smi(change, gpu=1)), "h")
+    looks = judge_gpus(read(smi(change, gpu=1)), "h")
     assert wrong(looks) == {what: level}
     look = one(looks, what)
     assert look.found.startswith("GPU1: ") and look.facts == {"gpus": [1]}
@@ -87,7 +87,7 @@ def test_a_busy_gpu_at_its_power_limit_is_as_it_should_be() -> None:
     busy = smi(
         ("gpu_idle>Active", "gpu_idle>Not Active"), ("sw_power_cap>Not Active", "sw_power_cap>Active"), gpu=2
     )
-    assert wrong(look_at_gpus(read(busy), "h")) == {}
+    assert wrong(judge_gpus(read(busy), "h")) == {}
 
 
 def test_the_number_a_program_of_others_is_named_by() -> None:
@@ -96,33 +96,33 @@ def test_the_number_a_program_of_others_is_named_by() -> None:
         "<used_memory>30000 MiB</used_memory></process_info></processes>"
     )
     busy = smi(("<used>0 MiB", "<used>30000 MiB"), ("<fabric>", f"{process}<fabric>"), gpu=0)
-    look = one(look_at_gpus(read(busy), "h"), "in use by others")
+    look = one(judge_gpus(read(busy), "h"), "in use by others")
     assert "python (pid 812)" in look.found and look.level == "warning"
 
 
 def test_xorg_on_a_t4_is_nobody_else_and_its_eight_lanes_are_the_cloud_s() -> None:
     t4 = read(T4)
-    assert wrong(look_at_gpus(t4, "h")) == {"persistence mode": "note", "in use by others": "note"}
-    assert wrong(look_at_lanes(t4.gpus, "h")) == {"GPU link": "note"}
+    assert wrong(judge_gpus(t4, "h")) == {"persistence mode": "note", "in use by others": "note"}
+    assert wrong(judge_lanes(t4.gpus, "h")) == {"GPU link": "note"}
 
 
 def test_mig_keeps_ranks_apart() -> None:
-    assert wrong(look_at_gpus(read(MIG), "h")) == {"MIG": "warning"}
+    assert wrong(judge_gpus(read(MIG), "h")) == {"MIG": "warning"}
 
 
 def test_a_gpu_with_half_its_lanes() -> None:
     narrow = read(smi(("<current_link_width>16x", "<current_link_width>8x"), gpu=2))
-    assert wrong(look_at_lanes(narrow.gpus, "h")) == {"link of GPU2": "warning"}
-    assert one(look_at_lanes(narrow.gpus, "h"), "link of GPU2").found == "x8 of x16"
+    assert wrong(judge_lanes(narrow.gpus, "h")) == {"link of GPU2": "warning"}
+    assert one(judge_lanes(narrow.gpus, "h"), "link of GPU2").found == "x8 of x16"
 
 
 def test_an_idle_gpu_may_lower_its_generation_a_slot_may_not() -> None:
     idle = read(smi(("<current_link_gen>5", "<current_link_gen>1"), gpu=2))
-    assert wrong(look_at_lanes(idle.gpus, "h")) == {}
+    assert wrong(judge_lanes(idle.gpus, "h")) == {}
     slot = read(
         smi(("<max_link_gen>5", "<max_link_gen>3"), ("<current_link_gen>5", "<current_link_gen>3"), gpu=2)
     )
-    assert wrong(look_at_lanes(slot.gpus, "h")) == {"link of GPU2": "warning"}
+    assert wrong(judge_lanes(slot.gpus, "h")) == {"link of GPU2": "warning"}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_an_idle_gpu_may_lower_its_generation_a_slot_may_not() -> None:
     ],
 )
 def test_the_fabric_of_nvswitch(change: tuple[str, str], level: str) -> None:
-    look = one(look_at_nvlink(read(smi(change)).gpus, None, {}, "h"), "NVSwitch fabric")
+    look = one(judge_nvlink(read(smi(change)).gpus, None, {}, "h"), "NVSwitch fabric")
     assert look.level == level
     assert level == "ok" or "GPU1" in look.found
 
@@ -153,14 +153,14 @@ def links(*counts: int) -> str:
 
 def test_nvlink_of_one_gpu_against_its_siblings() -> None:
     gpus = read(HEALTHY).gpus
-    assert wrong(look_at_nvlink(gpus, parse_nvlink_status(links(18, 18, 18, 18)), {}, "h")) == {}
-    fewer = look_at_nvlink(gpus, parse_nvlink_status(links(18, 17, 18, 18)), {}, "h")
+    assert wrong(judge_nvlink(gpus, parse_nvlink_status(links(18, 18, 18, 18)), {}, "h")) == {}
+    fewer = judge_nvlink(gpus, parse_nvlink_status(links(18, 17, 18, 18)), {}, "h")
     assert wrong(fewer) == {"NVLink of GPU1": "warning"}
     assert one(fewer, "NVLink of GPU1").found == "17 of 18 links up"
-    none = look_at_nvlink(gpus, parse_nvlink_status(links(18, 18, 0, 18)), {}, "h")
+    none = judge_nvlink(gpus, parse_nvlink_status(links(18, 18, 0, 18)), {}, "h")
     assert wrong(none) == {"NVLink of GPU2": "error"}
     assert "CUDA_VISIBLE_DEVICES=0,1,3" in one(none, "NVLink of GPU2").advice
-    assert wrong(look_at_nvlink(gpus, parse_nvlink_status(links(0, 0, 0, 0)), {}, "h")) == {"NVLink": "error"}
+    assert wrong(judge_nvlink(gpus, parse_nvlink_status(links(0, 0, 0, 0)), {}, "h")) == {"NVLink": "error"}
 
 
 def test_links_that_are_inactive_count_as_down() -> None:
@@ -179,9 +179,9 @@ def test_links_that_are_inactive_count_as_down() -> None:
 def test_cards_without_a_bridge_are_as_they_were_bought() -> None:
     cards = HEALTHY.replace("NVIDIA H200<", "NVIDIA RTX A6000<").replace("<state>Completed", "<state>N/A")
     gpus = read(cards).gpus
-    assert wrong(look_at_nvlink(gpus, parse_nvlink_status(links(0, 0, 0, 0)), {}, "h")) == {}
+    assert wrong(judge_nvlink(gpus, parse_nvlink_status(links(0, 0, 0, 0)), {}, "h")) == {}
     paths = {("GPU0", "GPU1"): Way("NV", 4), ("GPU0", "GPU2"): Way("NODE"), ("GPU1", "GPU2"): Way("NODE")}
-    bridged = look_at_nvlink(gpus, parse_nvlink_status(links(4, 4, 0, 0)), paths, "h")
+    bridged = judge_nvlink(gpus, parse_nvlink_status(links(4, 4, 0, 0)), paths, "h")
     assert wrong(bridged) == {"NVLink of GPU2": "note", "NVLink of GPU3": "note"}
 
 
@@ -195,16 +195,16 @@ def matrix(*rows: str) -> str:
 def test_direct_access() -> None:
     ok = parse_p2p(matrix("X\tOK", "OK\tX") + "\nLegend:\n\n  X    = Self\n  GNS  = GPU not supported\n")
     assert ok == {(0, 1): "OK", (1, 0): "OK"}
-    assert wrong(look_at_p2p(ok, {}, False, "h")) == {}
+    assert wrong(judge_p2p(ok, {}, False, "h")) == {}
     geforce = parse_p2p(matrix("X\tGNS", "GNS\tX"))
-    assert wrong(look_at_p2p(geforce, {}, False, "h")) == {"direct access (P2P)": "note"}
+    assert wrong(judge_p2p(geforce, {}, False, "h")) == {"direct access (P2P)": "note"}
     chipset = parse_p2p(matrix("X\tCNS\tOK", "CNS\tX\tOK", "OK\tOK\tX"))
-    assert wrong(look_at_p2p(chipset, {}, True, "h")) == {"direct access (P2P)": "warning"}
-    assert "0-1 CNS" in look_at_p2p(chipset, {}, True, "h")[0].found
+    assert wrong(judge_p2p(chipset, {}, True, "h")) == {"direct access (P2P)": "warning"}
+    assert "0-1 CNS" in judge_p2p(chipset, {}, True, "h")[0].found
     cloud = parse_p2p(matrix("X\tCNS", "CNS\tX"))
-    assert wrong(look_at_p2p(cloud, {}, True, "h")) == {"direct access (P2P)": "note"}
-    assert wrong(look_at_p2p(cloud, {}, False, "h")) == {"direct access (P2P)": "warning"}
-    refused = look_at_p2p(parse_p2p(matrix("X\tNS", "NS\tX")), {("GPU0", "GPU1"): Way("NV", 18)}, False, "h")
+    assert wrong(judge_p2p(cloud, {}, True, "h")) == {"direct access (P2P)": "note"}
+    assert wrong(judge_p2p(cloud, {}, False, "h")) == {"direct access (P2P)": "warning"}
+    refused = judge_p2p(parse_p2p(matrix("X\tNS", "NS\tX")), {("GPU0", "GPU1"): Way("NV", 18)}, False, "h")
     assert wrong(refused) == {"direct access (P2P)": "error"}
 
 
@@ -222,7 +222,7 @@ NVRM: Xid (PCI:0000:cb:00): 154, GPU recovery action changed from 0x0 (None) to 
 
 
 def test_xids_tell_broken_hardware_from_a_program_s_mistake() -> None:
-    looks = look_at_xids(LOG, None, {"0000:44:00.0": "GPU5"}, "h")
+    looks = judge_xids(LOG, None, {"0000:44:00.0": "GPU5"}, "h")
     assert wrong(looks) == {
         "Xid 13": "note", "Xid 63": "warning", "Xid 79": "error", "Xid 145": "warning", "Xid 149": "error",
         "Xid 94": "warning", "Xid 154": "error",
@@ -237,10 +237,10 @@ def test_a_gpu_that_is_lost_without_an_xid() -> None:
                NVRM: fallen off the bus and is not responding to commands.
 """
     assert [xid.code for xid in parse_xids(lost)] == [79]
-    assert wrong(look_at_xids(lost, None, {}, "h")) == {"Xid 79": "error"}
+    assert wrong(judge_xids(lost, None, {}, "h")) == {"Xid 79": "error"}
 
 
 def test_a_log_that_may_not_be_read_is_no_clean_log() -> None:
     refused = "dmesg: read kernel buffer failed: Operation not permitted"
-    (look,) = look_at_xids("", refused, {}, "h")
+    (look,) = judge_xids("", refused, {}, "h")
     assert look.level == "not_evaluated" and "Operation not permitted" in look.why

@@ -16,18 +16,18 @@ from traceops.machine.limits import Limits, read_limits
 from traceops.machine.platform import PlatformFacts, acs_redirects, read_platform
 from traceops.machine.rdma import Port, Rdma, read_rdma
 from traceops.machine.software import Software, library_version, parse_torch_version
-from traceops.rules.machine_cpus import look_at_cpus
-from traceops.rules.machine_efa import look_at_efa
-from traceops.rules.machine_interfaces import look_at_interfaces
-from traceops.rules.machine_limits import look_at_limits
+from traceops.rules.machine_cpus import judge_cpus
+from traceops.rules.machine_efa import judge_efa
+from traceops.rules.machine_interfaces import judge_interfaces
+from traceops.rules.machine_limits import judge_limits
 from traceops.rules.machine_platform import (
-    look_at_container,
-    look_at_fabric_manager,
-    look_at_gdr,
-    look_at_pcie_ways,
+    judge_container,
+    judge_fabric_manager,
+    judge_gdr,
+    judge_pcie_ways,
 )
-from traceops.rules.machine_rdma import look_at_rdma
-from traceops.rules.machine_software import look_at_software
+from traceops.rules.machine_rdma import judge_rdma
+from traceops.rules.machine_software import judge_software
 
 MB, GB = 1 << 20, 1 << 30
 ROOMY = Limits(shm=500 * GB, shm_free=490 * GB, files=65536)
@@ -54,7 +54,7 @@ ROOMY = Limits(shm=500 * GB, shm_free=490 * GB, files=65536)
     ],
 )
 def test_limits(limits: Limits, gpus: int, rdma: bool, found: dict[str, str]) -> None:
-    assert wrong(look_at_limits(limits, gpus, rdma, "h")) == found
+    assert wrong(judge_limits(limits, gpus, rdma, "h")) == found
 
 
 def test_limits_of_cgroups_version_2_count_from_every_level(tmp_path: Path) -> None:
@@ -102,19 +102,19 @@ def test_lists_of_cores() -> None:
 def test_cores_near_gpus() -> None:
     nodes = {0: cores("0-31"), 1: cores("32-63")}
     gpus = [("GPU0", Near(0, nodes[0])), ("GPU1", Near(1, nodes[1]))]
-    assert wrong(look_at_cpus(Cpus(cores("0-63"), nodes), gpus, None, "h")) == {}
-    bound = look_at_cpus(Cpus(cores("0-31"), nodes), gpus, None, "h")
+    assert wrong(judge_cpus(Cpus(cores("0-63"), nodes), gpus, None, "h")) == {}
+    bound = judge_cpus(Cpus(cores("0-31"), nodes), gpus, None, "h")
     assert wrong(bound) == {"cores near GPUs": "warning"}
     assert one(bound, "cores near GPUs").found == "none allowed for GPU1"
-    assert wrong(look_at_cpus(Cpus(cores("0-63"), nodes), gpus, 1.5, "h")) == {"cores": "warning"}
+    assert wrong(judge_cpus(Cpus(cores("0-63"), nodes), gpus, 1.5, "h")) == {"cores": "warning"}
     hidden = [("GPU0", Near(None, frozenset()))]
-    assert wrong(look_at_cpus(Cpus(cores("0-63"), nodes), hidden, None, "h")) == {"GPUs' NUMA nodes": "note"}
+    assert wrong(judge_cpus(Cpus(cores("0-63"), nodes), hidden, None, "h")) == {"GPUs' NUMA nodes": "note"}
 
 
 def test_powersave_is_slow_only_where_the_kernel_means_it() -> None:
     def governed(driver: str) -> dict[str, str]:
         cpus = Cpus(cores("0-7"), {0: cores("0-7")}, frozenset({("powersave", driver)}))
-        return wrong(look_at_cpus(cpus, [("GPU0", Near(0, cores("0-7")))], None, "h"))
+        return wrong(judge_cpus(cpus, [("GPU0", Near(0, cores("0-7")))], None, "h"))
 
     assert governed("intel_pstate") == {}
     assert governed("acpi-cpufreq") == {"CPU governor": "warning"}
@@ -149,15 +149,15 @@ HERE = PlatformFacts("docker", gpu_files=8, on_bus=8, of_driver=8)
     ],
 )
 def test_gpus_that_are_there_and_cannot_be_used(problem: str, advice: str) -> None:
-    look = one(look_at_container(HERE, {}, 0, problem, "h"), "NVIDIA driver")
+    look = one(judge_container(HERE, {}, 0, problem, "h"), "NVIDIA driver")
     assert look.level == "error" and advice in look.advice and problem in look.why
 
 
 def test_a_container_with_some_of_the_gpus() -> None:
-    assert wrong(look_at_container(HERE, {}, 8, None, "h")) == {}
-    assert wrong(look_at_container(HERE, {}, 2, None, "h")) == {"GPUs of this container": "note"}
+    assert wrong(judge_container(HERE, {}, 8, None, "h")) == {}
+    assert wrong(judge_container(HERE, {}, 2, None, "h")) == {"GPUs of this container": "note"}
     bare = PlatformFacts(None, gpu_files=0, on_bus=0, of_driver=0)
-    assert wrong(look_at_container(bare, {}, 0, "nvidia-smi is not installed", "h")) == {}
+    assert wrong(judge_container(bare, {}, 0, "nvidia-smi is not installed", "h")) == {}
 
 
 def acs(control: int) -> bytes:
@@ -178,11 +178,11 @@ def test_acs() -> None:
 
 def test_iommu_and_acs_matter_on_bare_metal_without_nvlink() -> None:
     translated = replace(HERE, translated=("0000:3b:00.0", "0000:af:00.0"), redirecting=("0000:3a:00.0",))
-    looks = look_at_pcie_ways(translated, False, False, 2, "h")
+    looks = judge_pcie_ways(translated, False, False, 2, "h")
     assert wrong(looks) == {"IOMMU": "warning", "ACS": "warning"}
-    assert wrong(look_at_pcie_ways(translated, False, True, 2, "h")) == {"IOMMU": "note", "ACS": "note"}
-    assert wrong(look_at_pcie_ways(translated, True, False, 2, "h")) == {}
-    assert wrong(look_at_pcie_ways(HERE, False, False, 2, "h")) == {}
+    assert wrong(judge_pcie_ways(translated, False, True, 2, "h")) == {"IOMMU": "note", "ACS": "note"}
+    assert wrong(judge_pcie_ways(translated, True, False, 2, "h")) == {}
+    assert wrong(judge_pcie_ways(HERE, False, False, 2, "h")) == {}
 
 
 def test_nvswitch_without_its_manager(tmp_path: Path) -> None:
@@ -193,19 +193,19 @@ def test_nvswitch_without_its_manager(tmp_path: Path) -> None:
         "proc/1/comm": "systemd",
     }
     bare = read_platform({}, put(tmp_path, files))
-    assert wrong(look_at_fabric_manager(bare, False, 8, "h")) == {"NVSwitch fabric": "error"}
-    assert look_at_fabric_manager(bare, True, 8, "h") == ()
+    assert wrong(judge_fabric_manager(bare, False, 8, "h")) == {"NVSwitch fabric": "error"}
+    assert judge_fabric_manager(bare, True, 8, "h") == ()
     inside = replace(bare, kind="docker")
-    assert look_at_fabric_manager(inside, False, 8, "h")[0].level == "not_evaluated"
+    assert judge_fabric_manager(inside, False, 8, "h")[0].level == "not_evaluated"
     running = read_platform({}, put(tmp_path, {"proc/812/comm": "nv-fabricmanage\n"}))
-    assert wrong(look_at_fabric_manager(running, False, 8, "h")) == {}
+    assert wrong(judge_fabric_manager(running, False, 8, "h")) == {}
 
 
 def test_gpudirect_rdma() -> None:
-    assert look_at_gdr(HERE, True, False, 8, "h").level == "warning"
-    assert look_at_gdr(replace(HERE, peermem=True), True, False, 8, "h").level == "ok"
-    assert look_at_gdr(replace(HERE, dmabuf=True), True, False, 8, "h").level == "ok"
-    assert look_at_gdr(HERE, False, False, 8, "h").level == "not_evaluated"
+    assert judge_gdr(HERE, True, False, 8, "h").level == "warning"
+    assert judge_gdr(replace(HERE, peermem=True), True, False, 8, "h").level == "ok"
+    assert judge_gdr(replace(HERE, dmabuf=True), True, False, 8, "h").level == "ok"
+    assert judge_gdr(HERE, False, False, 8, "h").level == "not_evaluated"
 
 
 # Network
@@ -224,14 +224,12 @@ def test_what_nccl_takes_by_itself() -> None:
 
 
 def test_a_bridge_that_comes_first() -> None:
-    assert wrong(look_at_interfaces([LO, ETH0, DOCKER], False, "h")) == {}
-    first = look_at_interfaces([LO, BRIDGE, ETH0], False, "h")
+    assert wrong(judge_interfaces([LO, ETH0, DOCKER], False, "h")) == {}
+    first = judge_interfaces([LO, BRIDGE, ETH0], False, "h")
     assert wrong(first) == {"interfaces": "warning"}
     assert "NCCL_SOCKET_IFNAME==eth0" in first[0].advice
-    assert wrong(look_at_interfaces([LO, ETH0, replace(BRIDGE, index=9)], False, "h")) == {
-        "interfaces": "note"
-    }
-    assert wrong(look_at_interfaces([], False, "h")) == {}
+    assert wrong(judge_interfaces([LO, ETH0, replace(BRIDGE, index=9)], False, "h")) == {"interfaces": "note"}
+    assert wrong(judge_interfaces([], False, "h")) == {}
 
 
 def test_interfaces_as_the_kernel_shows_them(tmp_path: Path) -> None:
@@ -256,7 +254,7 @@ def test_interfaces_as_the_kernel_shows_them(tmp_path: Path) -> None:
         True,
     )
     assert not found[0].address
-    assert wrong(look_at_interfaces(found, False, "h")) == {"bond bond0": "warning"}
+    assert wrong(judge_interfaces(found, False, "h")) == {"bond bond0": "warning"}
 
 
 def port(folder: str, state: str, rate: str, layer: str) -> dict[str, str]:
@@ -279,7 +277,7 @@ def test_roce_as_the_kernel_shows_it(tmp_path: Path) -> None:
     (device,) = read_rdma(put(tmp_path, files))
     assert (device.family, device.active, device.ports[0].gbits) == ("RoCE", True, 400.0)
     assert device.ports[0].interface == "ens1" and len(device.ports[0].gids) == 4
-    looks = look_at_rdma((device,), True, "h")
+    looks = judge_rdma((device,), True, "h")
     assert wrong(looks) == {}
     assert one(looks, "RoCE v2 address").found == "mlx5_0:1 index 3"
 
@@ -289,33 +287,33 @@ def hca(index: int, state: str = "ACTIVE", gbits: float = 400.0, layer: str = "I
 
 
 def test_rdma_ports() -> None:
-    assert wrong(look_at_rdma([hca(0), hca(1)], True, "h")) == {}
-    assert wrong(look_at_rdma([hca(0), hca(1)], False, "h")) == {"/dev/infiniband": "warning"}
-    assert wrong(look_at_rdma([hca(0), hca(1, "DOWN")], True, "h")) == {"ports down": "warning"}
-    assert wrong(look_at_rdma([hca(0), hca(1, gbits=200.0)], True, "h")) == {"port speed": "warning"}
-    waiting = look_at_rdma([hca(0, "INIT")], True, "h")
+    assert wrong(judge_rdma([hca(0), hca(1)], True, "h")) == {}
+    assert wrong(judge_rdma([hca(0), hca(1)], False, "h")) == {"/dev/infiniband": "warning"}
+    assert wrong(judge_rdma([hca(0), hca(1, "DOWN")], True, "h")) == {"ports down": "warning"}
+    assert wrong(judge_rdma([hca(0), hca(1, gbits=200.0)], True, "h")) == {"port speed": "warning"}
+    waiting = judge_rdma([hca(0, "INIT")], True, "h")
     assert wrong(waiting) == {"RDMA devices": "warning"} and "opensm" in waiting[0].advice
     efa = Rdma("rdmap0s6", (Port(1, "ACTIVE", 100.0, "Unspecified"),), None, "efa")
-    assert wrong(look_at_rdma([efa], True, "h")) == {}
+    assert wrong(judge_rdma([efa], True, "h")) == {}
 
 
 def test_a_card_s_second_port_is_often_without_a_cable() -> None:
     first = replace(hca(0), bus_id="0000:1a:00.0")
     second = replace(hca(1, "DOWN"), bus_id="0000:1a:00.1")
-    assert wrong(look_at_rdma([first, second], True, "h")) == {"ports down": "note"}
+    assert wrong(judge_rdma([first, second], True, "h")) == {"ports down": "note"}
     other = replace(second, bus_id="0000:3c:00.0")
-    assert wrong(look_at_rdma([first, other], True, "h")) == {"ports down": "warning"}
+    assert wrong(judge_rdma([first, other], True, "h")) == {"ports down": "warning"}
 
 
 def test_efa_needs_its_plugin(tmp_path: Path) -> None:
     efa = Rdma("rdmap0s6", (Port(1, "ACTIVE", 100.0, "Unspecified"),), None, "efa")
-    assert wrong(look_at_efa([efa], read_plugin({}, tmp_path), 8, "h")) == {"NCCL's EFA plugin": "warning"}
+    assert wrong(judge_efa([efa], read_plugin({}, tmp_path), 8, "h")) == {"NCCL's EFA plugin": "warning"}
     put(tmp_path, {"opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so": ""})
-    (look,) = look_at_efa([efa], read_plugin({}, tmp_path), 8, "h")
+    (look,) = judge_efa([efa], read_plugin({}, tmp_path), 8, "h")
     assert look.advice == "export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:$LD_LIBRARY_PATH"
     loaded = read_plugin({"LD_LIBRARY_PATH": "/usr/lib:/opt/amazon/ofi-nccl/lib"}, tmp_path)
-    assert wrong(look_at_efa([efa], loaded, 8, "h")) == {}
-    assert look_at_efa([hca(0)], read_plugin({}, tmp_path), 8, "h") == ()
+    assert wrong(judge_efa([efa], loaded, 8, "h")) == {}
+    assert judge_efa([hca(0)], read_plugin({}, tmp_path), 8, "h") == ()
 
 
 # Software
@@ -358,7 +356,7 @@ CU130 = Software("3.12", "2.11.0+cu130", "13.0", wheels=(("cu13", "2.28.9"),), n
     ],
 )
 def test_versions(software: Software, driver: str | None, gpus: int, found: dict[str, str]) -> None:
-    assert wrong(look_at_software(software, driver, gpus, "h")) == found
+    assert wrong(judge_software(software, driver, gpus, "h")) == found
 
 
 def test_nccl_of_the_system_counts_where_torch_brings_none() -> None:

@@ -120,7 +120,10 @@ def test_the_schema_is_valid_shares_with_the_reports_and_refuses_what_is_wrong()
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     shared = json.loads(REPORT_SCHEMA_PATH.read_text())
     both = SCHEMA["$defs"].keys() & shared["$defs"].keys()
+    assert {"Finding", "Check", "Tool", "Measured", "NcclJson", "ReferenceJson"} <= both
     assert all(SCHEMA["$defs"][name] == shared["$defs"][name] for name in both)
+    for key in ("findings", "checks", "tool"):
+        assert SCHEMA["properties"][key] == shared["properties"][key]
     wrong = doctor_document(healthy())
     wrong["trials"][0]["outcome"] = "fine"
     with pytest.raises(jsonschema.ValidationError, match="fine"):

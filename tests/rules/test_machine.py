@@ -13,7 +13,7 @@ from traceops.machine.limits import Limits
 from traceops.machine.look import Level, Look
 from traceops.rules import registry
 from traceops.rules.machine import RULES, judge_looks
-from traceops.rules.machine_limits import look_at_limits
+from traceops.rules.machine_limits import judge_limits
 from traceops.rules.machine_variables import check_variables
 from traceops.rules.results import checks
 
@@ -96,7 +96,7 @@ def test_what_is_not_all_right_names_its_rule() -> None:
         "NCCL_P2P_DISABLED": "1", "NCCL_ALGO": "Bush", "NCCL_P2P_LEVEL": "LOC", "NCCL_P2P_DISABLE": "true",
         "NCCL_SHM_DISABLE": "1", "TORCH_NCCL_TRACE_BUFFER_SIZE": "1", "CUDA_LAUNCH_BLOCKING": "1",
     }  # fmt: skip
-    looks = [*look_at_limits(limits, 8, True, "a"), *check_variables(environ, "a")]
+    looks = [*judge_limits(limits, 8, True, "a"), *check_variables(environ, "a")]
     assert {look.rule for look in looks if look.level != "ok"} <= known
     assert {"TO-D301", "TO-D302", "TO-D303", "TO-D304", "TO-D401", "TO-D402", "TO-D404"} <= {
         look.rule for look in looks

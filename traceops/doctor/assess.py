@@ -1,4 +1,4 @@
-"""What a set of trials means: what failed, how fast it was, which pairs stand out and which GPU they share."""
+"""Reads a set of trials: what failed, how fast it was, which pairs are slow, and which GPU they share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which changes to try in a situation, and in what order."""
+"""Chooses which changes to try, and in what order."""
 
 from __future__ import annotations
 

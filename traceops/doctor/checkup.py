@@ -1,4 +1,4 @@
-"""A whole checkup: look at every node, test communication, try what may help, judge, and keep what was measured."""
+"""A whole checkup: look at every node, test communication, try changes, judge, and keep what was measured."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from traceops.machine.look import Look
 from traceops.machine.nccl_files import nccl_files
 from traceops.rules.fabric import judge_fabric
 from traceops.rules.machine import judge_looks
-from traceops.rules.machine_host import look_around
+from traceops.rules.machine_host import inspect_host
 from traceops.rules.machine_tests import NODES
 from traceops.rules.results import judged_checks, most_important_first
 
@@ -97,7 +97,7 @@ def check_up(
     plan, why_not = _prepare(options, environ, nodes, tools, machines, until, tell, logs)
     if plan is not None:
         try:
-            plan.go()
+            plan.run()
         except NodeError as error:
             advice = "see whether it was ended or ran out of memory; what is told here was found before that"
             looks += (
@@ -136,7 +136,7 @@ def judge_saved(fabric: Fabric, verdicts: Sequence[Verdict]) -> Checkup:
 
 def usual_tools() -> Tools:
     """The tools that look at this machine and start processes on it."""
-    return Tools(look_around, run_job, judge_fabric, _read_logs, gpu_count)
+    return Tools(inspect_host, run_job, judge_fabric, _read_logs, gpu_count)
 
 
 def _read_logs(folder: Path) -> Fabric | None:
@@ -214,9 +214,9 @@ def _with_search(checkup: Checkup, plan: CheckupPlan) -> Checkup:
         settings = Remedy(chosen.change, best if best is not None else chosen.gbs, before)
         remedies = (settings, *remedies[1:])  # with the number of the full test
     elif plan.stand_in is not None:
-        which = "the first that works by itself" if plan.apart.alone else "the first of those to test"
+        which = "the first that works by itself" if plan.isolation.alone else "the first of those to test"
         does = f"shows GPU {plan.stand_in} only, {which}"
-        settings = Remedy(Change(plan.apart.shown((plan.stand_in,)), does=does), None, None)
+        settings = Remedy(Change(plan.isolation.shown((plan.stand_in,)), does=does), None, None)
     references = _references(checkup, plan)
     return replace(
         checkup, measured=plan.best.measured, remedies=remedies, settings=settings,

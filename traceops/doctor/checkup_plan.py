@@ -1,4 +1,4 @@
-"""The tests of a checkup: what is run, in what order and within what time, and what is tried when it fails."""
+"""The plan of a checkup: which tests run, in what order and time, and what is tried when they fail."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CheckupPlan:
 
     machines, around: of all nodes. past: what this machine gave before. until: by this process's monotonic clock.
     costly: variables of the environment that cost speed. enough_gbs: from here a large all-reduce is not slow.
-    apart: tests of some devices without the others. stand_in: the device for the fallback, where it is not the first.
+    isolation: tests of some devices without the others. stand_in: device for the fallback, where it is not the first.
     """
 
     runner: Runner
@@ -71,9 +71,9 @@ class CheckupPlan:
 
     def __post_init__(self) -> None:
         names = {gpu.name for gpu in self.machines[self.runner.nodes.identity.node].gpus}
-        self.apart = Isolation(self.runner, self._left, self.tell, self._keep, len(names) <= 1)
+        self.isolation = Isolation(self.runner, self._left, self.tell, self._keep, len(names) <= 1)
 
-    def go(self) -> None:
+    def run(self) -> None:
         """Test everything; where that fails or is slow, try what may help, and test everything with it."""
         self.enough_gbs = self._enough()
         self.first = self.best = first = self._everything(Change())
@@ -83,8 +83,8 @@ class CheckupPlan:
         if not (situation.broken or situation.slow or situation.costly):
             return
         self._isolate(first)
-        without = self.apart.without(shared_by(self.apart.bad_pairs))
-        if not first.node.hopeless and not self.apart.tells:
+        without = self.isolation.without(shared_by(self.isolation.bad_pairs))
+        if not first.node.hopeless and not self.isolation.tells:
             attempt = self._attempt(situation)
             self.search = try_changes(situation, attempt, self.state.gbs, self.enough_gbs.get(self.scope))
         if without is not None:
@@ -100,32 +100,34 @@ class CheckupPlan:
     def _isolate(self, first: Configuration) -> None:
         """Looks for what is one device's own, where what failed does not tell or no setting can help."""
         state = first.node
-        self.apart.bad_pairs, self.apart.named = state.bad_pairs, state.named
+        self.isolation.bad_pairs, self.isolation.named = state.bad_pairs, state.named
         if state.one_device and sum(self.runner.counts) > 1:
-            self.apart.test_alone()
+            self.isolation.test_alone()
         elif any(trial.name == "all_reduce" and trial.outcome == "wrong" for trial in first.trials):
-            self.apart.bad_pairs = state.bad_pairs or self._pairs_that_fail(first)
+            self.isolation.bad_pairs = state.bad_pairs or self._pairs_that_fail(first)
 
     def _with_fewer(self, first: Configuration, situation: Situation) -> None:
         """Where nothing lets all devices work together: as many as do, or one in the place of all."""
-        if first.node.hopeless and not self.apart.alone:
+        if first.node.hopeless and not self.isolation.alone:
             return
-        self.apart.test_alone()
-        self.apart.bad_pairs = self.apart.bad_pairs or self._pairs_that_fail(first)
-        fewer = self.apart.fewer(situation, self.enough_gbs.get(self.scope))
+        self.isolation.test_alone()
+        self.isolation.bad_pairs = self.isolation.bad_pairs or self._pairs_that_fail(first)
+        fewer = self.isolation.fewer(situation, self.enough_gbs.get(self.scope))
         new = tuple(one for one in fewer.tried if one not in self.search.tried)
         self.search = SearchResult((*self.search.tried, *new), fewer.chosen)
         if fewer.chosen is not None:
             self.best = self._with(fewer.chosen)
-        elif not nodes_that_work(self.runner, first.trials) and (self.apart.sound or not self.apart.alone):
+        elif not nodes_that_work(self.runner, first.trials) and (
+            self.isolation.sound or not self.isolation.alone
+        ):
             self.fallback = sum(self.runner.counts)
-            device = (self.apart.sound or self.runner.tested)[0]
+            device = (self.isolation.sound or self.runner.tested)[0]
             self.stand_in = device if self.runner.gpus and device != self.runner.gpus[0] else None
 
     def _pairs_that_fail(self, first: Configuration) -> tuple[Pair, ...]:
         """Those of a test by themselves, where none came to them."""
         tested = any(trial.name == "pairs" and trial.outcome != "not_evaluated" for trial in first.trials)
-        return () if tested or "start" in first.node.failed else self.apart.test_pairs()
+        return () if tested or "start" in first.node.failed else self.isolation.test_pairs()
 
     @property
     def state(self) -> Assessment:
@@ -243,17 +245,17 @@ class CheckupPlan:
     def _stop_for_a_device(self, situation: Situation) -> None:
         """Raises NoTime where ranks do not start because of a device that fails alone: no setting cures that."""
         if "start" in situation.failed and situation.world > 1 and self.scope == "node":
-            self.apart.test_alone()
-            if self.apart.tells:
+            self.isolation.test_alone()
+            if self.isolation.tells:
                 raise NoTime
 
     def _for_later(self, situation: Situation, works: bool) -> float:
         """Seconds to keep: to test in full what works, else each device alone, and some without the others."""
         if works:
             return FULL_S + (SHORT_S["start"] if situation.hung else 0.0)  # as the next one may hang, too
-        alone = situation.broken and situation.world > 1 and not self.apart.alone
+        alone = situation.broken and situation.world > 1 and not self.isolation.alone
         met = "start" in situation.failed and situation.inside_only
-        return LEAST_S * (alone + bool(met or self.apart.bad_pairs or self.apart.named))
+        return LEAST_S * (alone + bool(met or self.isolation.bad_pairs or self.isolation.named))
 
     def _short(self, situation: Situation, change: Change, left: float) -> JobRequest:
         """A start, a sum, a large message, and again what failed or was not come to."""

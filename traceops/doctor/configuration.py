@@ -1,4 +1,4 @@
-"""What was tested under one set of variables, and what it showed."""
+"""The tests under one set of variables, and what they showed."""
 
 from __future__ import annotations
 

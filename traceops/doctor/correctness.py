@@ -1,4 +1,4 @@
-"""Whether communication between the ranks gives the right values."""
+"""Tests whether communication between ranks gives the right values."""
 
 from __future__ import annotations
 

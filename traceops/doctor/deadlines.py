@@ -1,4 +1,4 @@
-"""How long the tests of a checkup may take, so that all of them together keep its time."""
+"""Deadlines of tests, so that all of them together keep the time of the checkup."""
 
 from __future__ import annotations
 

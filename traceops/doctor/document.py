@@ -1,8 +1,8 @@
-"""What doctor.json holds: the document's type, from which its schema is made, and the way from a checkup and back."""
+"""The type of doctor.json. Its schema is made from it; a checkup is written by it and read back by it."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -16,7 +16,7 @@ from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
 from traceops.fabric.to_json import machine_json, nccl_json, reference_json
 from traceops.machine.look import Look
 
-SCHEMA_VERSION: Literal[1] = 1
+SCHEMA_VERSION = 1
 
 
 class RemedyJson(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class RemedyJson(msgspec.Struct, frozen=True, kw_only=True):
 class DoctorDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a checkup found."""
 
-    schema_version: Literal[1, 2] = SCHEMA_VERSION
+    schema_version: Annotated[int, Meta(extra_json_schema={"const": SCHEMA_VERSION})] = SCHEMA_VERSION
     tool: Tool = Tool()
     hosts: tuple[str, ...]
     backend: str

@@ -1,4 +1,4 @@
-"""Tests of some devices of one node apart from the others: each alone, and those that are left without some."""
+"""Tests devices of one node apart from the others: each alone, or the rest without some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor has child processes test, and the environment it gives them."""
+"""A job: what worker processes test, and the environment they get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a node matters for its tests: the GPUs that a job would see, network interfaces, and variables."""
+"""What tests need to know of a node: the GPUs that a job would see, network interfaces, and variables."""
 
 from __future__ import annotations
 

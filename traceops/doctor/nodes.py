@@ -1,4 +1,4 @@
-"""The nodes that a checkup runs on: one process a node, which all take every decision from the same facts."""
+"""The nodes of a checkup: one process a node. All of them decide alike, from the same facts."""
 
 from __future__ import annotations
 

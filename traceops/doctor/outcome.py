@@ -1,4 +1,4 @@
-"""What became of each stage of a job, in words, from what the ranks reported and how they ended."""
+"""Makes a Trial of each stage of a job, from what the ranks reported and how they ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pairs of ranks are tested, and in what order."""
+"""Pairs of ranks to test, and their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker reports to the doctor while it runs: a line of JSON an event, in a file of its own."""
+"""Events that a worker reports while it runs: a line of JSON each, in a file of its own."""
 
 from __future__ import annotations
 

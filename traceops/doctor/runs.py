@@ -1,4 +1,4 @@
-"""Runs jobs on every node, alone or over all of them, and makes one set of trials of what came of them."""
+"""Runs jobs on every node, alone or over all of them, and joins their trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known when the doctor chooses what to try."""
+"""What the doctor knows when it chooses what to try."""
 
 from __future__ import annotations
 

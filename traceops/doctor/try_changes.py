@@ -81,7 +81,7 @@ def try_changes(
     complete = True
     try:
         if situation.broken:
-            _mend(situation, once, enough_gbs)
+            _repair(situation, once, enough_gbs)
         else:
             _speed_up(situation, once, before_gbs, enough_gbs)
     except NoTime:
@@ -116,7 +116,7 @@ def is_better(fewer: TriedChange, every: TriedChange | None, enough_gbs: float |
     return most and not _is_enough(every.gbs, enough_gbs) and _is_enough(fewer.gbs, enough_gbs)
 
 
-def _mend(situation: Situation, once: _Log, enough_gbs: float | None) -> None:
+def _repair(situation: Situation, once: _Log, enough_gbs: float | None) -> None:
     """Until a change works and is not slow; one that works but is slow only ends the search among the larger."""
     names = suspicious(situation)
     listed = list(changes(situation))
@@ -128,7 +128,7 @@ def _mend(situation: Situation, once: _Log, enough_gbs: float | None) -> None:
         everything = once(removal(names, situation.environ))
         enough = _is_enough(everything.gbs, enough_gbs)
         if everything.works and (enough or not slowly):
-            _take_back(names, situation, once, enough_gbs if enough else None)
+            _keep_harmless(names, situation, once, enough_gbs if enough else None)
             return
     if situation.hung:
         others = _without_p2p_first(others, once)
@@ -156,7 +156,9 @@ def _until_good(listed: Iterable[Change], once: _Log, enough_gbs: float | None) 
     return False
 
 
-def _take_back(names: tuple[str, ...], situation: Situation, once: _Log, enough_gbs: float | None) -> None:
+def _keep_harmless(
+    names: tuple[str, ...], situation: Situation, once: _Log, enough_gbs: float | None
+) -> None:
     """All of them removed works: keep those that may stay. Each alone was tried before."""
     for name in names:
         rest = tuple(other for other in names if other != name)
@@ -176,7 +178,7 @@ def _speed_up(situation: Situation, once: _Log, before_gbs: float | None, enough
         alone = max((one.gbs or 0.0 for one in once.tried if one.works), default=0.0)
         everything = once(removal(tuple(costly), situation.environ))
         if everything.works and (everything.gbs or 0.0) >= WORTH_IT * alone:
-            _take_back(tuple(costly), situation, once, (everything.gbs or 0.0) / WORTH_IT)
+            _keep_harmless(tuple(costly), situation, once, (everything.gbs or 0.0) / WORTH_IT)
     for change in listed[len(costly) :]:
         if _done(once, before_gbs, enough_gbs):
             return

@@ -1,4 +1,4 @@
-"""One rank of the doctor's tests inside its process group: what the tests share."""
+"""One rank of a job inside its process group: its device, its reports, and what the tests share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The child processes of one job: started, watched and ended, whatever state they are in."""
+"""The worker processes of one job: start, watch and end them, whatever state they are in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cores, NUMA nodes and what of them this process may use."""
+"""Reads cores and NUMA nodes, and which of them this process may use."""
 
 from __future__ import annotations
 

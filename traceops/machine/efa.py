@@ -1,4 +1,4 @@
-"""Whether NCCL can use EFA: it needs aws-ofi-nccl where the loader finds it."""
+"""Looks for NCCL's plugin for EFA (aws-ofi-nccl) where the loader finds it."""
 
 from __future__ import annotations
 

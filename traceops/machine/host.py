@@ -1,4 +1,4 @@
-"""Makes one machine of what was read of a host: GPUs, network devices, and the paths between them."""
+"""Makes one Machine of what was read of a host: GPUs, network devices, and the paths between them."""
 
 from __future__ import annotations
 

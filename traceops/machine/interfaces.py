@@ -1,4 +1,4 @@
-"""The network interfaces of a host, and which of them NCCL and Gloo would take."""
+"""Reads the network interfaces of a host, and tells which of them NCCL takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits that the system sets this process: cgroups of both versions, ulimits, shared memory."""
+"""Reads the limits of this process: cgroups of both versions, ulimits, shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of one thing that was looked at on a host."""
+"""A look: one thing that was looked at on a host, what was found, and how bad that is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How GPUs of one host reach each other: NVLink, NVSwitch and its fabric, direct access, PCIe lanes."""
+"""Reads what nvidia-smi says of NVLinks and of direct access between GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this is a container, what it keeps from the job, and what stands between devices on PCIe."""
+"""Reads whether this is a container, and what the PCI bus shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads all of a host that the doctor looks at: programs and files side by side, each with a deadline."""
+"""Reads everything of a host: programs and files side by side, each with a deadline."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NOTHING = Output("", "not asked")
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What a look around read, before anything of it is judged; None for what was not read in time.
+    """What was read of a host, before anything of it is judged; None for what was not read in time.
 
     smi to log: what the programs printed. near: where each GPU sits, by bus id. openable: programs may use the RDMA
     devices. plugin: of NCCL, for EFA. files: NCCL's own, see `nccl_files`.

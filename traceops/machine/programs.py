@@ -1,4 +1,4 @@
-"""Runs programs that look at a machine in trouble, where they may themselves never come back."""
+"""Runs programs on a machine in trouble, where they may never come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RDMA devices (InfiniBand, RoCE, EFA) as /sys shows them, and what is wrong with them."""
+"""Reads RDMA devices (InfiniBand, RoCE, EFA) from /sys."""
 
 from __future__ import annotations
 

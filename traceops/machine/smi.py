@@ -1,4 +1,4 @@
-"""GPUs as ``nvidia-smi -q -x`` tells of them, of drivers from 450 on."""
+"""Reads GPUs from ``nvidia-smi -q -x``, of drivers from 450 on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions of torch, CUDA and NCCL, told from files without loading any of them, and what does not fit."""
+"""Reads the versions of torch, CUDA and NCCL from files, without loading any of them."""
 
 from __future__ import annotations
 

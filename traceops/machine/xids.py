@@ -1,4 +1,4 @@
-"""Errors the NVIDIA driver wrote into the kernel's log: Xids, and GPUs that fell off the bus."""
+"""Reads errors that the NVIDIA driver wrote into the kernel's log: Xids, and GPUs that fell off the bus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TO-D001 to TO-D607: what is wrong with a machine, as findings and checks made of what was looked at."""
+"""TO-D001 to TO-D607: makes findings and checks of what was looked at on a machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cores, NUMA nodes and clocks of the CPU."""
+"""TO-D305 to TO-D307: cores, NUMA nodes and clocks of the CPU."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RULES = (
 _OWN_GOVERNORS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")  # their "powersave" is quick
 
 
-def look_at_cpus(
+def judge_cpus(
     cpus: Cpus, gpus: Sequence[tuple[str, Near]], quota: float | None, host: str
 ) -> tuple[Look, ...]:
     """Nodes, cores that are allowed, whether those near each GPU are, and the governor.

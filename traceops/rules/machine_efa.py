@@ -1,4 +1,4 @@
-"""Whether NCCL can use EFA."""
+"""TO-D206: whether NCCL can use EFA."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EFA = Rule(
 RULES = (EFA,)
 
 
-def look_at_efa(devices: Sequence[Rdma], plugin: Plugin, gpus: int, host: str) -> tuple[Look, ...]:
+def judge_efa(devices: Sequence[Rdma], plugin: Plugin, gpus: int, host: str) -> tuple[Look, ...]:
     """One Look where there are EFA devices and GPUs."""
     if not gpus or not any(one.family == "EFA" for one in devices):
         return ()

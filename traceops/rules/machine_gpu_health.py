@@ -1,4 +1,4 @@
-"""The health of GPUs: memory, clocks and power."""
+"""TO-D001, TO-D003 and TO-D004: memory, clocks and power of GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with GPUs: broken memory, lowered clocks, modes that keep ranks out, programs of others."""
+"""TO-D005 to TO-D010: modes of GPUs, unlike GPUs, programs of others."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _BUSY_PCT = 50
 _GIB = 1024
 
 
-def look_at_gpus(smi: Smi, host: str) -> tuple[Look, ...]:
+def judge_gpus(smi: Smi, host: str) -> tuple[Look, ...]:
     """One Look each on all GPUs, the driver, memory and clocks, and one for each thing that is wrong with some GPUs."""
     if not smi.gpus:
         return (Look(host, "GPU", "GPUs", "none", "not_evaluated", "nvidia-smi shows no GPU"),)

@@ -1,4 +1,4 @@
-"""Looks around on this host: what it is, what it has, and what of it hurts a job over several GPUs."""
+"""Inspects this host: reads it, and judges what was read by all rules of a machine."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from traceops.machine.look import Look
 from traceops.machine.nvlink import parse_nvlink_status, parse_p2p
 from traceops.machine.probe import HostFacts, Run, probe
 from traceops.machine.programs import output
-from traceops.rules.machine_cpus import look_at_cpus
-from traceops.rules.machine_efa import look_at_efa
-from traceops.rules.machine_gpus import look_at_gpus
-from traceops.rules.machine_interfaces import look_at_interfaces
-from traceops.rules.machine_limits import look_at_limits
-from traceops.rules.machine_nvlink import look_at_nvlink
-from traceops.rules.machine_pcie import DIRECT_ACCESS, look_at_lanes, look_at_p2p
+from traceops.rules.machine_cpus import judge_cpus
+from traceops.rules.machine_efa import judge_efa
+from traceops.rules.machine_gpus import judge_gpus
+from traceops.rules.machine_interfaces import judge_interfaces
+from traceops.rules.machine_limits import judge_limits
+from traceops.rules.machine_nvlink import judge_nvlink
+from traceops.rules.machine_pcie import DIRECT_ACCESS, judge_lanes, judge_p2p
 from traceops.rules.machine_platform import (
     DRIVER,
-    look_at_container,
-    look_at_fabric_manager,
-    look_at_gdr,
-    look_at_pcie_ways,
+    judge_container,
+    judge_fabric_manager,
+    judge_gdr,
+    judge_pcie_ways,
 )
-from traceops.rules.machine_rdma import look_at_rdma
-from traceops.rules.machine_software import look_at_software
+from traceops.rules.machine_rdma import judge_rdma
+from traceops.rules.machine_software import judge_software
 from traceops.rules.machine_variables import check_variables
-from traceops.rules.machine_xids import XID, look_at_xids
+from traceops.rules.machine_xids import XID, judge_xids
 
 
-def look_around(
+def inspect_host(
     environ: Mapping[str, str], root: Path = Path("/"), run: Run = output
 ) -> tuple[Machine, tuple[Look, ...]]:
     """What this machine is and has, and everything that was looked at, in the order of the doctor's table.
@@ -70,18 +70,18 @@ def _gpus(facts: HostFacts, machine: Machine) -> list[Look]:
                 )
                 unseen[0] = replace(unseen[0], level="warning", advice=advice, rule=DRIVER.id)
             return [*unseen, Look(host, "GPU", "Xid errors", "none", "not_evaluated", why, rule=XID.id)]
-        return [*unseen, *look_at_xids(facts.log.text, facts.log.problem, {}, host)]
+        return [*unseen, *judge_xids(facts.log.text, facts.log.problem, {}, host)]
     gpus = driver.gpus
     labels = {gpu.bus_id: gpu.label for gpu in gpus if gpu.bus_id}
     links = parse_nvlink_status(facts.nvlink.text) if facts.nvlink.problem is None else None
     if not links and facts.nvlink.text.strip():  # words of another driver: no proof that there are none
         links = None
-    looks = [*look_at_gpus(driver, host), *look_at_xids(facts.log.text, facts.log.problem, labels, host)]
-    looks += look_at_nvlink(gpus, links, machine.paths, host)
-    looks += look_at_lanes(gpus, host)
+    looks = [*judge_gpus(driver, host), *judge_xids(facts.log.text, facts.log.problem, labels, host)]
+    looks += judge_nvlink(gpus, links, machine.paths, host)
+    looks += judge_lanes(gpus, host)
     virtual = facts.cpus.virtual if facts.cpus else None
     if len(gpus) > 1:
-        looks += look_at_p2p(parse_p2p(facts.p2p.text), machine.paths, bool(virtual), host)
+        looks += judge_p2p(parse_p2p(facts.p2p.text), machine.paths, bool(virtual), host)
     else:
         looks.append(
             Look(
@@ -96,8 +96,8 @@ def _gpus(facts: HostFacts, machine: Machine) -> list[Look]:
         )
     if facts.platform is not None:
         told = any(gpu.fabric_state is not None for gpu in gpus)
-        looks += look_at_fabric_manager(facts.platform, told, len(gpus), host)
-        looks += look_at_pcie_ways(facts.platform, virtual, _all_linked(machine), len(gpus), host)
+        looks += judge_fabric_manager(facts.platform, told, len(gpus), host)
+        looks += judge_pcie_ways(facts.platform, virtual, _all_linked(machine), len(gpus), host)
     return looks
 
 
@@ -114,14 +114,14 @@ def _host(facts: HostFacts, environ: Mapping[str, str], machine: Machine) -> lis
     if facts.cpus is not None:
         near = [(gpu.label, place) for gpu in machine.gpus if (place := facts.near.get(gpu.bus_id or ""))]
         quota = facts.limits.processors if facts.limits else None
-        looks += look_at_cpus(facts.cpus, near, quota, host)
+        looks += judge_cpus(facts.cpus, near, quota, host)
     else:
         looks.append(_late(host, "NUMA", "cores"))
     looks += (
-        look_at_limits(facts.limits, count, rdma, host) if facts.limits else [_late(host, "limits", "limits")]
+        judge_limits(facts.limits, count, rdma, host) if facts.limits else [_late(host, "limits", "limits")]
     )
     if facts.platform is not None:
-        looks += look_at_container(
+        looks += judge_container(
             facts.platform, environ, count, facts.smi.problem, host, timed_out=facts.smi.timed_out
         )
     else:
@@ -135,15 +135,15 @@ def _network(facts: HostFacts) -> list[Look]:
         return [_late(host, "network", "interfaces and RDMA devices")]
     active = [one for one in facts.rdma if one.active]
     looks = [
-        *look_at_interfaces(facts.interfaces, bool(active), host),
-        *look_at_rdma(facts.rdma, facts.openable, host),
+        *judge_interfaces(facts.interfaces, bool(active), host),
+        *judge_rdma(facts.rdma, facts.openable, host),
     ]
     gpus = len(facts.driver.gpus) if facts.driver else 0
     if facts.plugin is not None:
-        looks += look_at_efa(facts.rdma, facts.plugin, gpus, host)
+        looks += judge_efa(facts.rdma, facts.plugin, gpus, host)
     if facts.platform is not None:
         efa = any(one.family == "EFA" for one in active)
-        looks.append(look_at_gdr(facts.platform, bool(active), efa, gpus, host))
+        looks.append(judge_gdr(facts.platform, bool(active), efa, gpus, host))
     return looks
 
 
@@ -152,7 +152,7 @@ def _software(facts: HostFacts, environ: Mapping[str, str]) -> list[Look]:
     gpus = driver.gpus if driver else ()
     looks: list[Look] = []
     if software is not None:
-        looks += look_at_software(software, driver.cuda if driver else None, len(gpus), host)
+        looks += judge_software(software, driver.cuda if driver else None, len(gpus), host)
     else:
         looks.append(_late(host, "software", "torch"))
     context = HostContext(

@@ -1,4 +1,4 @@
-"""Variables that name network interfaces."""
+"""TO-D405: variables that name network interfaces."""
 
 from __future__ import annotations
 

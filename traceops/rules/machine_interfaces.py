@@ -1,4 +1,4 @@
-"""Network interfaces that NCCL and Gloo would take, and bonds."""
+"""TO-D201 and TO-D202: the network interfaces that NCCL would take, and bonds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BRIDGES = re.compile(
 _FAR_SLOWER = 4.0
 
 
-def look_at_interfaces(interfaces: Sequence[Interface], rdma: bool, host: str) -> tuple[Look, ...]:
+def judge_interfaces(interfaces: Sequence[Interface], rdma: bool, host: str) -> tuple[Look, ...]:
     """Which interfaces there are, whether NCCL's own choice is a good one, and bonds with a port down.
 
     rdma: whether an RDMA port is up: then sockets carry first contact only.

@@ -1,4 +1,4 @@
-"""Limits that make ranks fail: /dev/shm, ulimits, cgroups."""
+"""TO-D301 to TO-D304: /dev/shm, ulimits and cgroups."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _LITTLE_LOCKED = _GIB
 _SMALL_MEMORY = 4 * _GIB
 
 
-def look_at_limits(limits: Limits, gpus: int, rdma: bool, host: str) -> tuple[Look, ...]:
+def judge_limits(limits: Limits, gpus: int, rdma: bool, host: str) -> tuple[Look, ...]:
     """Shared memory, ulimits and cgroup limits, as far as they matter for as many GPUs and RDMA."""
     return (
         _shared_memory(limits, gpus, host),

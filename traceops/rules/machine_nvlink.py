@@ -1,4 +1,4 @@
-"""NVLink and NVSwitch."""
+"""TO-D101 and TO-D102: NVLink and NVSwitch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _FABRIC_ADVICE = (
 )
 
 
-def look_at_nvlink(
+def judge_nvlink(
     gpus: Sequence[SmiGpu],
     links: Mapping[int, Links] | None,
     paths: Mapping[tuple[str, str], Path],

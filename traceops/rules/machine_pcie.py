@@ -1,4 +1,4 @@
-"""Direct access between GPUs, and PCIe lanes."""
+"""TO-D103 and TO-D104: direct access between GPUs, and PCIe lanes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def siblings_of(gpu: SmiGpu, gpus: Sequence[SmiGpu]) -> list[SmiGpu]:
     return [other for other in gpus if other.name == gpu.name and other is not gpu]
 
 
-def look_at_p2p(
+def judge_p2p(
     pairs: Mapping[tuple[int, int], str],
     paths: Mapping[tuple[str, str], Path],
     virtual: bool,
@@ -97,7 +97,7 @@ def _path(paths: Mapping[tuple[str, str], Path], pair: tuple[int, int]) -> Path 
     return paths.get((one, other)) or paths.get((other, one))
 
 
-def look_at_lanes(gpus: Sequence[SmiGpu], host: str) -> tuple[Look, ...]:
+def judge_lanes(gpus: Sequence[SmiGpu], host: str) -> tuple[Look, ...]:
     """PCIe lanes and generation of GPUs against siblings; an idle GPU lowers its generation by itself, never width."""
     known = [gpu for gpu in gpus if gpu.pcie is not None and gpu.pcie.width]
     if not known:

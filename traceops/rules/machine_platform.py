@@ -1,4 +1,4 @@
-"""The container, a driver that does not answer, and what stands between devices on PCIe."""
+"""TO-D105, TO-D207, TO-D308 and TO-D501: PCIe on the host, the container, and the driver."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ DRIVER = Rule(
 )
 
 
-def look_at_container(
+def judge_container(
     platform: PlatformFacts,
     environ: Mapping[str, str],
     gpus: int,
@@ -109,7 +109,7 @@ def _driver_trouble(
     ]  # fmt: skip
 
 
-def look_at_pcie_ways(
+def judge_pcie_ways(
     platform: PlatformFacts, virtual: bool | None, nvlinked: bool, gpus: int, host: str
 ) -> tuple[Look, ...]:
     """IOMMU and ACS on bare metal, where they lead what GPUs exchange over PCIe through the host, or break it.
@@ -145,7 +145,7 @@ def look_at_pcie_ways(
     return tuple(looks)
 
 
-def look_at_fabric_manager(platform: PlatformFacts, told: bool, gpus: int, host: str) -> tuple[Look, ...]:
+def judge_fabric_manager(platform: PlatformFacts, told: bool, gpus: int, host: str) -> tuple[Look, ...]:
     """Whether NVSwitch has its manager, where the driver does not tell (before Hopper). told: it does."""
     what = "NVSwitch fabric"
     if told or not platform.switches or not gpus:
@@ -171,7 +171,7 @@ def look_at_fabric_manager(platform: PlatformFacts, told: bool, gpus: int, host:
     )
 
 
-def look_at_gdr(platform: PlatformFacts, rdma: bool, efa: bool, gpus: int, host: str) -> Look:
+def judge_gdr(platform: PlatformFacts, rdma: bool, efa: bool, gpus: int, host: str) -> Look:
     """Whether NICs can reach GPU memory (GPUDirect RDMA)."""
     what = "GPUDirect RDMA"
     if not rdma or not gpus:

@@ -1,4 +1,4 @@
-"""RDMA ports, addresses and links."""
+"""TO-D203 to TO-D205: RDMA ports, access to them, and their addresses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RULES = (
 )
 
 
-def look_at_rdma(devices: Sequence[Rdma], openable: bool, host: str) -> tuple[Look, ...]:
+def judge_rdma(devices: Sequence[Rdma], openable: bool, host: str) -> tuple[Look, ...]:
     """The devices, ports that are down or slower than their siblings', RoCE addresses, PCIe, and access to them.
 
     openable: what `can_open` says.

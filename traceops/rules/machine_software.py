@@ -1,4 +1,4 @@
-"""Versions of torch, CUDA, the driver and NCCL that do not fit."""
+"""TO-D502 and TO-D503: versions of torch and NCCL that do not fit the machine or each other."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RULES = (
 )
 
 
-def look_at_software(software: Software, driver_cuda: str | None, gpus: int, host: str) -> tuple[Look, ...]:
+def judge_software(software: Software, driver_cuda: str | None, gpus: int, host: str) -> tuple[Look, ...]:
     """torch against the driver, and NCCL against what torch was built with."""
     facts: dict[str, object] = {
         "python": software.python, "torch": software.torch, "cuda": software.cuda, "hip": software.hip,

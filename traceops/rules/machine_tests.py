@@ -1,4 +1,4 @@
-"""What the tests of communication showed."""
+"""TO-D601 to TO-D607: what tests of communication show; traceops/doctor/ runs and judges them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings that contradict each other or what this machine has."""
+"""TO-D406 to TO-D408: variables that contradict each other, or what this machine has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings that are allowed and cost speed: what each takes away."""
+"""TO-D404: settings that are allowed and cost speed."""
 
 from __future__ import annotations
 

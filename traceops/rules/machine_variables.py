@@ -1,4 +1,4 @@
-"""Judges the variables that are set: names nothing reads, values that are none, what costs speed, contradictions."""
+"""TO-D401 to TO-D403 and TO-D409: names that nothing reads, values that are not allowed, and NCCL's files."""
 
 from __future__ import annotations
 

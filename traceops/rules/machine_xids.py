@@ -1,4 +1,4 @@
-"""Errors that the NVIDIA driver wrote into the log of the kernel."""
+"""TO-D002: errors that the NVIDIA driver wrote into the kernel's log."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _CODES: dict[int, tuple[Level, str, str]] = {
 _ACTION = 154  # says what the driver wants done: its text decides
 
 
-def look_at_xids(log: str | None, problem: str | None, labels: dict[str, str], host: str) -> tuple[Look, ...]:
+def judge_xids(log: str | None, problem: str | None, labels: dict[str, str], host: str) -> tuple[Look, ...]:
     """What the kernel's log says of GPUs since boot. labels: ``GPU0`` by bus id. problem: why there is no log."""
     if log is None or problem:
         return (
