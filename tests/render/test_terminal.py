@@ -53,7 +53,7 @@ def test_a_report_without_replay_prints() -> None:
 
 def test_long_names_in_evidence_are_short_and_say_what_the_peers_need() -> None:
     evidence = (
-        Evidence(f"grew: {KERNEL}", 0.598, "ms/step", rank=2, peers=0.512),
+        Evidence(f"grew: {KERNEL}", 0.598, "ms/step", rank=2, peers=0.512, grown=KERNEL),
         Evidence("seen as", "x" * 300),
     )
     found = Finding("TO-S001", "error", "high", "Title", "Message.", evidence, ranks=(2,))

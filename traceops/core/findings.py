@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 Severity = Literal["error", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]
 Status = Literal["fired", "clear", "not_evaluated"]
+Unjudged = Literal["planned", "elsewhere"]
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 CONFIDENCES: tuple[Confidence, ...] = ("low", "medium", "high")
@@ -20,6 +21,7 @@ class Evidence:
     """One number behind a finding; `peers` is the median peer's, where a rank is compared with others.
 
     A line quoted from a file instead has its text as `value`, and `file` and `line` (from 1) say where it stands.
+    `grown` is the kernel or region whose time this is, where it took longer than on the median peer.
     """
 
     metric: str
@@ -35,6 +37,10 @@ class Evidence:
         str | None, Meta(description="Of a quoted line, whose text is the value: the file it stands in.")
     ] = None
     line: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Its number in the file.")] = None
+    grown: Annotated[
+        str | UnsetType,
+        Meta(description="The kernel or region, by name, that took longer than on the median peer."),
+    ] = UNSET
 
 
 @dataclass(frozen=True)
@@ -56,11 +62,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """Whether a rule could be judged, and how it came out."""
+    """Whether a rule could be judged, and how it came out.
+
+    `unjudged` is set where no data of this run could decide: the rule is only planned, or another command judges it.
+    """
 
     rule: str
     status: Status
     reason: str = ""
+    unjudged: Annotated[
+        Unjudged | UnsetType,
+        Meta(description="Why no data could decide: the rule is only planned, or another command judges it."),
+    ] = UNSET
 
 
 def severity_of(value: float, info: float, warning: float, error: float = float("inf")) -> Severity | None:

@@ -11,8 +11,6 @@ from traceops.core.short_text import short_name
 from traceops.core.units import UNKNOWN, number_text, size_text, three_digits
 
 Row = TypeVar("Row")
-
-GREW = "grew: "  # evidence of what took longer than on a rank's peers
 _CLOSE = 0.01  # values within 1 % of each other have no worst one
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceops.core.findings import SEVERITIES, Check, Finding
-from traceops.core.rule import JudgedBy, Verdict
+from traceops.core.findings import SEVERITIES, Check, Finding, Unjudged
+from traceops.core.rule import JudgedBy, Rule, Verdict
 from traceops.rules import fabric
 from traceops.rules.registry import RULES
 
 _FABRIC = {rule.id for rule in fabric.RULES}
-_NOT_JUDGED = {
-    JudgedBy.ANALYZE: "not judged by this version of traceops",
-    JudgedBy.NOBODY: "not judged by this version of traceops",
-    JudgedBy.COMPARE: "not judged of one run alone; traceops compare judges it",
+_UNJUDGED: dict[Unjudged, str] = {
+    "planned": "not judged by this version of traceops",
+    "elsewhere": "not judged of one run alone; traceops compare judges it",
 }
 
 
@@ -34,9 +33,7 @@ def checks(verdicts: Sequence[Verdict]) -> list[Check]:
     """One line for each rule that a report could tell of, also for those that nobody judged."""
     by_rule = {verdict.rule: verdict for verdict in verdicts}
     return [
-        _check(by_rule[rule.id])
-        if rule.id in by_rule
-        else Check(rule.id, "not_evaluated", _NOT_JUDGED[rule.judged_by])
+        _check(by_rule[rule.id]) if rule.id in by_rule else _unjudged(rule)
         for rule in RULES
         if rule.id in by_rule or rule.judged_by is not JudgedBy.DOCTOR
     ]
@@ -46,6 +43,11 @@ def judged_checks(verdicts: Sequence[Verdict]) -> list[Check]:
     """One line for each rule that has a verdict."""
     judged = {verdict.rule for verdict in verdicts}
     return [check for check in checks(verdicts) if check.rule in judged]
+
+
+def _unjudged(rule: Rule) -> Check:
+    why: Unjudged = "elsewhere" if rule.judged_by is JudgedBy.COMPARE else "planned"
+    return Check(rule.id, "not_evaluated", _UNJUDGED[why], why)
 
 
 def _check(verdict: Verdict) -> Check:

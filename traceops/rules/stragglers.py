@@ -268,7 +268,12 @@ def _evidence(run: CrossRank, straggler: Straggler, step: float, saved: float) -
         Evidence("chance", round(straggler.chance, 4), "probability", _CHANCE, rank),
         *(
             Evidence(
-                f"grew: {one.name}", round(one.ms, 3), "ms/step", rank=rank, peers=round(one.peers_ms, 3)
+                f"grew: {one.name}",
+                round(one.ms, 3),
+                "ms/step",
+                rank=rank,
+                peers=round(one.peers_ms, 3),
+                grown=one.name,
             )
             for one in grown(run, rank, straggler.cause)
         ),

@@ -51,9 +51,9 @@ def json_text(value: Any) -> str:
 
 
 def plain_json(value: Any) -> Any:
-    """JSON types only: numpy's numbers as Python's, null for what is no finite number."""
+    """JSON types only: numpy's numbers as Python's, null for what is no finite number, nothing for UNSET."""
     if isinstance(value, dict):
-        return {str(key): plain_json(item) for key, item in value.items()}
+        return {str(key): plain_json(item) for key, item in value.items() if item is not msgspec.UNSET}
     if isinstance(value, (list, tuple)):
         return [plain_json(item) for item in value]
     if isinstance(value, np.generic):

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from msgspec import UNSET
+
 from traceops.core.findings import Evidence, Finding
 from traceops.core.short_text import short_name
 from traceops.core.units import fixed_text, percent_text
 from traceops.measure.hta_agreement import HtaAgreement
 from traceops.measure.ledger import BUCKETS
-from traceops.render.cells import GREW
 from traceops.render.evidence_text import quote_text
 from traceops.render.printer import Printer
 from traceops.render.report.verdict import verdict
@@ -41,10 +42,7 @@ def print_report(report: Report, file: TextIO, written: Path) -> None:
     _print_ranks(printer, report)
     for finding in report.findings:
         _print_finding(printer, finding)
-    skipped = sum(
-        check.status == "not_evaluated" and not check.reason.startswith("not judged")
-        for check in report.checks
-    )
+    skipped = sum(check.status == "not_evaluated" and check.unjudged is UNSET for check in report.checks)
     if skipped:
         rules = f"{skipped} rule{'s' if skipped > 1 else ''}"
         printer.line((f"{rules} could not be evaluated on these traces; the report says why.", "dim"))
@@ -166,10 +164,9 @@ def evidence_lines(finding: Finding) -> list[str]:
 
 def _evidence(evidence: Evidence) -> str:
     """Metric, value and unit; a long name of a kernel or region shortened, the page has all of it."""
-    what, colon, grown = evidence.metric.partition(GREW)
-    if colon and not what:
+    if isinstance(evidence.grown, str):
         usual = "" if evidence.peers is None else f", peers {evidence.peers:g}"
-        return f"{GREW}{_short(grown)} {evidence.value} {evidence.unit}{usual}"
+        return f"grew: {_short(evidence.grown)} {evidence.value} {evidence.unit}{usual}"
     value = evidence.value
     if isinstance(value, str) and len(value) > _MOST_VALUE:
         value = f"{value[:_MOST_VALUE]}…"
