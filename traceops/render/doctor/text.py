@@ -26,7 +26,7 @@ from traceops.rules.machine import RULES, wrong_looks
 
 _WORST_FIRST: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "not_evaluated": 3, "ok": 4}
 if set(_WORST_FIRST) != set(get_args(Level)):
-    raise RuntimeError("report/doctor_text.py and the doctor disagree on the levels")
+    raise RuntimeError("render/doctor/text.py and the doctor disagree on the levels")
 _OF_THE_MACHINE = {rule.id for rule in RULES}
 _MOST_NAMES = 6
 _NUMBERED = re.compile(r"\w*\d[\w.:-]*")  # numbers, addresses, hosts, names of files
