@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import dataclass
 
 from traceops.core.units import message_text, rate_text
 from traceops.doctor.model import Change, Checkup, Outcome, Trial
@@ -36,6 +34,14 @@ _MOST_WHY = 2000
 _HEAT = "0, 114, 178"
 
 
+@dataclass(frozen=True)
+class _LookRow:
+    """A look, and all hosts of which it is true."""
+
+    look: Look
+    hosts: tuple[str, ...]
+
+
 def looks_table(checkup: Checkup) -> Table:
     """Everything that was looked at, the worst first; equal looks of several hosts in one row."""
     order = [*looks_not_ok(checkup), *(look for look in checkup.looks if look.level == "ok")]
@@ -43,16 +49,16 @@ def looks_table(checkup: Checkup) -> Table:
     for look in order:
         key = (look.area, look.what, look.found, look.level, look.why, look.advice)
         merged.setdefault(key, (look, []))[1].append(look.host)
-    rows = [{"look": look, "hosts": hosts} for look, hosts in merged.values()]
+    rows = [_LookRow(look, tuple(hosts)) for look, hosts in merged.values()]
     columns = [
-        Column("level", "Level", number=False, make=lambda row: _state(row["look"].level)),
-        Column("area", "Area", number=False, make=lambda row: Cell(row["look"].area)),
-        Column("what", "What", number=False, make=lambda row: _text(row["look"].what)),
-        Column("found", "Found", number=False, make=lambda row: _text(row["look"].found)),
+        Column("level", "Level", number=False, make=lambda row: _state(row.look.level)),
+        Column("area", "Area", number=False, make=lambda row: Cell(row.look.area)),
+        Column("what", "What", number=False, make=lambda row: _text(row.look.what)),
+        Column("found", "Found", number=False, make=lambda row: _text(row.look.found)),
         Column("why", "Why, and what to do", number=False, make=_why),
     ]
     if any(look.rule for look in order if look.level != "ok"):
-        columns.insert(1, Column("rule", "Rule", number=False, make=lambda row: _rule(row["look"])))
+        columns.insert(1, Column("rule", "Rule", number=False, make=lambda row: _rule(row.look)))
     if len(checkup.hosts) > 1:
         columns.insert(1, Column("hosts", "Host", number=False, make=_hosts))
     return build_table("What was looked at", columns, rows)
@@ -61,46 +67,45 @@ def looks_table(checkup: Checkup) -> Table:
 def trials_table(checkup: Checkup) -> Table:
     """Every test in child processes, as it ran."""
     columns = [
-        Column("trial", "Test", number=False, make=lambda row: Cell(_trial(row).name)),
-        Column("outcome", "Outcome", number=False, make=lambda row: _state(_trial(row).outcome)),
+        Column("trial", "Test", number=False, make=lambda row: Cell(row.name)),
+        Column("outcome", "Outcome", number=False, make=lambda row: _state(row.outcome)),
         Column(
             "gpus",
             "On",
             number=False,
-            make=lambda row: Cell(trial_devices(checkup, _trial(row)), css="nowrap"),
+            make=lambda row: Cell(trial_devices(checkup, row), css="nowrap"),
         ),
-        Column("seconds", "Took s", make=lambda row: number(_trial(row).seconds, 1)),
-        Column("deadline", "Allowed s", make=lambda row: number(_trial(row).deadline_s, 0)),
+        Column("seconds", "Took s", make=lambda row: number(row.seconds, 1)),
+        Column("deadline", "Allowed s", make=lambda row: number(row.deadline_s, 0)),
         Column(
             "changed", "Changed", "variables against the environment as it is", number=False, make=_changed
         ),
-        Column("ways", "NCCL took", number=False, make=lambda row: Cell(", ".join(_trial(row).transports))),
+        Column("ways", "NCCL took", number=False, make=lambda row: Cell(", ".join(row.transports))),
         Column("message", "What it said", number=False, make=_message),
     ]
     empty = set() if any(trial.transports for trial in checkup.trials) else {"ways"}
     empty |= {"changed"} if all(trial.as_it_is for trial in checkup.trials) else set()
-    rows = [{"trial": trial} for trial in checkup.trials]
     shown = [column for column in columns if column.key not in empty]
-    return build_table("Tests, each in processes of its own with a deadline", shown, rows)
+    return build_table("Tests, each in processes of its own with a deadline", shown, checkup.trials)
 
 
 def attempts_table(checkup: Checkup) -> Table | None:
     """What was tried where something failed or was slow; None where nothing else was tried."""
-    rows = [{"one": one} for one in attempts(checkup)]
+    rows = attempts(checkup)
     if not rows:
         return None
     columns = [
-        Column("change", "With", number=False, make=lambda row: _text(row["one"].change)),
+        Column("change", "With", number=False, make=lambda row: _text(row.change)),
         Column("works", "Works", number=False, make=_works),
-        Column("gbs", "All-reduce GB/s", "bus bandwidth", make=lambda row: number(row["one"].gbs)),
-        Column("said", "What it said", number=False, make=lambda row: _text(row["one"].said)),
+        Column("gbs", "All-reduce GB/s", "bus bandwidth", make=lambda row: number(row.gbs)),
+        Column("said", "What it said", number=False, make=lambda row: _text(row.said)),
     ]
     return build_table("Changes tried one at a time", columns, rows)
 
 
 def bandwidth_table(checkup: Checkup) -> Table | None:
     """The largest message of each operation; None where nothing was measured."""
-    rows = [{**asdict(one), "on": measured_devices(checkup, one)} for one in largest(checkup.measured)]
+    rows = largest(checkup.measured)
     if not rows:
         return None
     columns = [
@@ -109,15 +114,13 @@ def bandwidth_table(checkup: Checkup) -> Table | None:
             "gpus",
             "On",
             number=False,
-            make=lambda row: Cell(row["on"], css="nowrap"),
+            make=lambda row: Cell(measured_devices(checkup, row), css="nowrap"),
         ),
-        Column(
-            "bytes", "Message", make=lambda row: Cell(message_text(row["bytes"]), f"{row['bytes']:,} bytes")
-        ),
-        Column("time_us", "Time µs", "median of one operation", make=lambda row: number(row["time_us"], 1)),
-        Column("busbw_gbs", "Bus GB/s", COLUMNS["Bus bandwidth"], make=lambda row: number(row["busbw_gbs"])),
+        Column("bytes", "Message", make=lambda row: Cell(message_text(row.bytes), f"{row.bytes:,} bytes")),
+        Column("time_us", "Time µs", "median of one operation", make=lambda row: number(row.time_us, 1)),
+        Column("busbw_gbs", "Bus GB/s", COLUMNS["Bus bandwidth"], make=lambda row: number(row.busbw_gbs)),
     ]
-    if len({row["host"] for row in rows}) > 1:
+    if len({row.host for row in rows}) > 1:
         columns.insert(1, Column("host", "Host", number=False))
     change = measured_with(checkup)
     with_ = f" {with_text(change)}" if change.size else ""
@@ -129,15 +132,13 @@ def bandwidth_table(checkup: Checkup) -> Table | None:
 def matrix_table(matrix: PairMatrix) -> Table:
     """Send and receive between every two devices, GB/s: the darker the faster; far below the others is marked."""
     most = max(matrix.gbs.values(), default=0.0)
-    columns = [Column("gpu", "From \\ to", make=lambda row: Cell(matrix.name(row["gpu"])))]
+    columns = [Column("gpu", "From \\ to", make=lambda row: Cell(matrix.name(row)))]
     for gpu in matrix.gpus:
         columns.append(
-            Column(str(gpu), matrix.name(gpu), make=lambda row, gpu=gpu: _pair(matrix, row["gpu"], gpu, most))  # type: ignore[misc]
+            Column(str(gpu), matrix.name(gpu), make=lambda row, gpu=gpu: _pair(matrix, row, gpu, most))  # type: ignore[misc]
         )
     host = f" on {matrix.host}" if matrix.host else ""
-    return build_table(
-        f"Send and receive{host}, GB/s one way", columns, [{"gpu": gpu} for gpu in matrix.gpus]
-    )
+    return build_table(f"Send and receive{host}, GB/s one way", columns, matrix.gpus)
 
 
 def _pair(matrix: PairMatrix, one: int, other: int, most: float) -> Cell:
@@ -159,25 +160,17 @@ def _pair(matrix: PairMatrix, one: int, other: int, most: float) -> Cell:
     return Cell(rate_text(gbs), title, "heat", colour=f"rgba({_HEAT}, {0.06 + 0.44 * gbs / most:.3f})")
 
 
-def _works(row: Mapping[str, Any]) -> Cell:
-    one: Attempt = row["one"]
+def _works(one: Attempt) -> Cell:
     said = "yes, advised" if one.chosen and one.works else "yes" if one.works else "no"
     return Cell(said, css="status clear" if one.works else "status fired")
 
 
-def _trial(row: Mapping[str, Any]) -> Trial:
-    trial: Trial = row["trial"]
-    return trial
-
-
-def _changed(row: Mapping[str, Any]) -> Cell:
-    trial = _trial(row)
+def _changed(trial: Trial) -> Cell:
     return Cell("" if trial.as_it_is else change_text(Change(trial.set, trial.unset)))
 
 
-def _message(row: Mapping[str, Any]) -> Cell:
+def _message(trial: Trial) -> Cell:
     """Its message; what it said of it unfolds."""
-    trial = _trial(row)
     if not trial.said:
         return _text(trial.message)
     return Cell(trial.message or trial.said[0][:_WORD], "what it said", "said", "\n".join(trial.said))
@@ -187,16 +180,16 @@ def _rule(look: Look) -> Cell:
     return Cell("" if look.level == "ok" else look.rule, css="nowrap")
 
 
-def _why(row: Mapping[str, Any]) -> Cell:
-    look: Look = row["look"]
+def _why(row: _LookRow) -> Cell:
+    look = row.look
     why = f"{look.why}." if look.why and look.why[-1] not in ".:!?" else look.why
     return Cell(
         f"{why} {look.advice}".strip()[:_MOST_WHY], css="why"
     )  # advice may be a command: nothing behind it
 
 
-def _hosts(row: Mapping[str, Any]) -> Cell:
-    hosts: Sequence[str] = list(dict.fromkeys(row["hosts"]))
+def _hosts(row: _LookRow) -> Cell:
+    hosts = list(dict.fromkeys(row.hosts))
     return Cell(hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts", ", ".join(hosts[:60]))
 
 
