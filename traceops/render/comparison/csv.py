@@ -6,7 +6,7 @@ from msgspec.structs import asdict
 
 from traceops.compare.model import Change, Comparison, MetricChange
 from traceops.render.comparison import text
-from traceops.render.report.csv import csv_text
+from traceops.render.writers.csv import csv_text
 
 CSV_FILES = ("compare_metrics.csv", "compare_changes.csv")
 METRIC_COLUMNS = (

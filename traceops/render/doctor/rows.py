@@ -10,8 +10,9 @@ from typing import Any
 from traceops.doctor.model import BAD, Change, Checkup, Outcome, Trial
 from traceops.fabric.model import Measured
 from traceops.render.doctor.text import change_text
-from traceops.render.report.csv import csv_text, findings_csv
+from traceops.render.report.csv import findings_csv
 from traceops.render.topology.shape import SLOW_PAIR
+from traceops.render.writers.csv import csv_text
 
 DOCTOR_CSV_FILES = ("looks.csv", "trials.csv", "bandwidth.csv", "findings.csv")
 _LOOK_COLUMNS = ("host", "area", "what", "found", "level", "why", "advice", "rule")

@@ -6,7 +6,7 @@ import msgspec
 
 from traceops.hangs.model import Diagnosis
 from traceops.hangs.words import WAIT_REASONS
-from traceops.render.report.csv import csv_text
+from traceops.render.writers.csv import csv_text
 
 HANG_CSV_FILES = ("hang_ranks.csv", "hang_waits.csv")
 _WAIT_COLUMNS = ("rank", "on", "group", "op", "sequence", "why")

@@ -22,8 +22,8 @@ from traceops.baseline.store import Problem
 from traceops.core.units import minute_text
 from traceops.render import write_files
 from traceops.render.history.text import change_text
-from traceops.render.report.csv import csv_text
 from traceops.render.report.json import json_text, plain_json
+from traceops.render.writers.csv import csv_text
 
 FILES = ("history.html", "history.json", "history.csv")
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from traceops.core.findings import Finding
 from traceops.render.evidence_text import quote_text
+from traceops.render.writers.csv import csv_text, struct_csv
 from traceops.report.model import Report
 from traceops.report.tables import PathRow
 
@@ -95,43 +93,3 @@ def _finding_row(finding: Finding) -> dict[str, Any]:
     )
     values = {name: getattr(finding, name) for name in _FINDING_COLUMNS if name != "evidence"}
     return {**values, "evidence": evidence}
-
-
-def struct_csv(rows: Sequence[msgspec.Struct]) -> str:
-    """Rows of one type as CSV, a column a field; empty without rows."""
-    if not rows:
-        return ""
-    return _csv(type(rows[0]).__struct_fields__, map(msgspec.structs.astuple, rows))
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...] = ()) -> str:
-    """Rows as CSV, with these columns or else with every key there is; empty where there is neither."""
-    columns = columns or tuple(dict.fromkeys(key for keys in dict.fromkeys(map(tuple, rows)) for key in keys))
-    if not columns:
-        return ""
-    return _csv(columns, ([row.get(column) for column in columns] for row in rows))
-
-
-def _csv(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow([_cell(value) for value in row])
-    return text.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    if type(value) is int:  # most cells are numbers, and a job has millions
-        return value
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return ""
-    if type(value) is float:
-        return value
-    if isinstance(value, (list, tuple)):
-        return " ".join(map(str, value))
-    if isinstance(value, str):
-        value = value.replace("\0", "\ufffd")  # which ends a file for some readers of CSV
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@"):
-        return "'" + value  # a name from a trace is no spreadsheet formula
-    return value
