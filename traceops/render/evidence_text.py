@@ -1,8 +1,14 @@
-"""Lines of files that findings quote, in words."""
+"""The evidence of a finding in lines: its numbers, and the lines of files that it quotes."""
 
 from __future__ import annotations
 
-from traceops.core.findings import Evidence
+from traceops.core.findings import Evidence, Finding
+from traceops.core.short_text import short_name
+
+_MOST_NAME = 40
+_MOST_VALUE = 100
+_MOST_QUOTES = 4
+_MOST_QUOTE = 160
 
 
 def place_text(evidence: Evidence) -> str:
@@ -16,3 +22,33 @@ def quote_text(evidence: Evidence) -> str:
     """'log.txt:132  NCCL INFO …', without the tabs of a matrix."""
     value = "" if evidence.value is None else " ".join(str(evidence.value).split())
     return f"{place_text(evidence)}  {value}".rstrip()
+
+
+def evidence_lines(finding: Finding) -> list[str]:
+    """The numbers in one line, then the lines of files that the finding quotes, each cut to what a line holds."""
+    shown = [_evidence(e) for e in finding.evidence if e.value is not None and e.file is None]
+    quotes = [quote_text(e) for e in finding.evidence if e.file is not None]
+    lines = ["; ".join(shown)] if shown else []
+    lines += [f"{q[:_MOST_QUOTE]}{'…' if len(q) > _MOST_QUOTE else ''}" for q in quotes[:_MOST_QUOTES]]
+    if len(quotes) > _MOST_QUOTES:
+        more = len(quotes) - _MOST_QUOTES
+        lines.append(f"… and {more} more line{'' if more == 1 else 's'} in the report")
+    return lines
+
+
+def _evidence(evidence: Evidence) -> str:
+    """Metric, value and unit; a long name of a kernel or region shortened, the page has all of it."""
+    if isinstance(evidence.grown, str):
+        usual = "" if evidence.peers is None else f", peers {evidence.peers:g}"
+        return f"grew: {_short(evidence.grown)} {evidence.value} {evidence.unit}{usual}"
+    value = evidence.value
+    if isinstance(value, str) and len(value) > _MOST_VALUE:
+        value = f"{value[:_MOST_VALUE]}…"
+    return f"{evidence.metric} {value}{' ' + evidence.unit if evidence.unit else ''}"
+
+
+def _short(name: str) -> str:
+    """A kernel without return type and parameters; of other names the beginning and the end."""
+    if "<" in name or len(name) <= _MOST_NAME:
+        return short_name(name, _MOST_NAME)
+    return f"{name[: _MOST_NAME * 2 // 3]}…{name[-(_MOST_NAME // 3) :]}"

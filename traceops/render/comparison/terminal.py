@@ -15,7 +15,7 @@ from traceops.core.findings import Finding
 from traceops.core.short_text import one_line, short_name
 from traceops.render.comparison import method_text, text
 from traceops.render.console import PlainConsole, ascii_ranges, plain, say
-from traceops.render.report.terminal import MARK, STYLE
+from traceops.render.writers.terminal import MARK, STYLE
 
 _WIDTHS = (60, 110)  # lines longer than that are hard to read in a log
 _MOST_EXPLANATIONS, _MOST_CHANGES, _MOST_REMARKS = 8, 6, 5

@@ -30,7 +30,8 @@ from traceops.render.doctor.text import (
     trial_devices,
     with_text,
 )
-from traceops.render.report.terminal import MARK, STYLE, evidence_lines
+from traceops.render.evidence_text import evidence_lines
+from traceops.render.writers.terminal import MARK, STYLE
 
 _WIDTHS = (60, 110)  # lines longer than that are hard to read in a log
 _MOST_HOSTS = 8  # lines of machines

@@ -26,7 +26,7 @@ from traceops.render.hang.text import (
     state_text,
     unknown_ranks,
 )
-from traceops.render.report.terminal import MARK, STYLE
+from traceops.render.writers.terminal import MARK, STYLE
 
 _WIDTHS = (60, 100)  # lines longer than that are hard to read in a log
 _MOST_LINES = 16

@@ -8,47 +8,46 @@ from typing import TextIO
 
 from msgspec import UNSET
 
-from traceops.core.findings import Evidence, Finding
-from traceops.core.short_text import short_name
 from traceops.core.units import fixed_text, percent_text
 from traceops.measure.hta_agreement import HtaAgreement
 from traceops.measure.ledger import BUCKETS
-from traceops.render.evidence_text import quote_text
-from traceops.render.printer import Printer
+from traceops.render.cells import Cell, Column, Table
+from traceops.render.document import Block, TableBlock, soft, text
+from traceops.render.finding_blocks import finding_block
 from traceops.render.report.verdict import verdict
+from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
 
-STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "clear": "bold green"}
-MARK = {"error": "✖", "warning": "▲", "info": "●", "clear": "✔"}
 _MOST_RANKS = 8
 _BAR_WIDTH = 30
 _MOST_CHANGES = 3
 _WORTH_PCT = 1.0  # of the step: a change that saves less is not worth a line
-_MOST_NAME = 40
-_MOST_VALUE = 100
-_MOST_QUOTES = 4
-_MOST_QUOTE = 160
 
 
 def print_report(report: Report, file: TextIO, written: Path) -> None:
     """Verdict, where the step goes, findings, the worst ranks, and where the report lies."""
-    printer = Printer(file)
-    printer.line((_heading(report), "bold"))
+    write_terminal(describe_summary(report, written), file)
+
+
+def describe_summary(report: Report, written: Path) -> list[Block]:
+    """What the terminal says of a report; `written` is where all of it lies."""
     said = verdict(report)
-    printer.line((f"{MARK.get(said.level, '●')} {said.sentence}", STYLE.get(said.level, "")))
-    _print_ledger(printer, report)
-    _print_what_if(printer, report)
-    _print_ranks(printer, report)
-    for finding in report.findings:
-        _print_finding(printer, finding)
+    blocks: list[Block] = [
+        text(_heading(report), look="bold"),
+        text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}"),
+        _ledger(report),
+        *_what_if(report),
+        _ranks(report),
+        *(finding_block(finding) for finding in report.findings),
+    ]
     skipped = sum(check.status == "not_evaluated" and check.unjudged is UNSET for check in report.checks)
     if skipped:
         rules = f"{skipped} rule{'s' if skipped > 1 else ''}"
-        printer.line((f"{rules} could not be evaluated on these traces; the report says why.", "dim"))
+        blocks.append(soft(f"{rules} could not be evaluated on these traces; the report says why."))
     if report.hta_agreement is not None:
-        printer.line((hta_sentence(report.hta_agreement), ""))
-    printer.line((f"Report: {written}", ""))
+        blocks.append(text(hta_sentence(report.hta_agreement)))
+    return [*blocks, text(f"Report: {written}")]
 
 
 def hta_sentence(found: HtaAgreement) -> str:
@@ -75,9 +74,9 @@ def _heading(report: Report) -> str:
     return f"{run.name}: {' · '.join(parts)}"
 
 
-def _print_ledger(printer: Printer, report: Report) -> None:
+def _ledger(report: Report) -> TableBlock:
     worst = report.summary.ledger_worst_rank
-    rows = [("where a step goes", "ms", "%", "", "worst rank")]
+    rows = []
     for bucket in BUCKETS:
         ms, pct = report.summary.ledger_ms.of(bucket), report.summary.ledger_pct.of(bucket)
         if not ms and bucket not in worst:
@@ -87,15 +86,22 @@ def _print_ledger(printer: Printer, report: Report) -> None:
         rows.append(
             (bucket, fixed_text(ms, 2), fixed_text(pct, 1), bar, who if len(report.ranks) > 1 else "")
         )
-    printer.table(rows[0], rows[1:], left=(0, 3, 4), bars=3)
+    columns = (
+        Column("bucket", "where a step goes", number=False),
+        Column("ms", "ms"),
+        Column("pct", "%"),
+        Column("bar", "", number=False, css="bar"),
+        Column("worst", "worst rank", number=False),
+    )
+    return _table(columns, rows)
 
 
-def _print_what_if(printer: Printer, report: Report) -> None:
+def _what_if(report: Report) -> list[TableBlock]:
     """The changes that save most, and how good the replay is; nothing where none saves 1 %."""
     rows = sorted(report.what_if, key=lambda row: -(row.saved_pct or 0.0))
     rows = [row for row in rows if (row.saved_pct or 0.0) >= _WORTH_PCT][:_MOST_CHANGES]
     if not rows:
-        return
+        return []
     cells = [
         (
             row.change,
@@ -110,14 +116,19 @@ def _print_what_if(printer: Printer, report: Report) -> None:
         if error is None
         else f"unchanged, the replay is within {percent_text(error)} of the measured steps"
     )
-    printer.table(("what if", "step ms", "saved %"), cells, left=(0,), caption=within)
+    columns = (
+        Column("change", "what if", number=False),
+        Column("step", "step ms"),
+        Column("saved", "saved %"),
+    )
+    return [_table(columns, cells, within)]
 
 
-def _print_ranks(printer: Printer, report: Report) -> None:
+def _ranks(report: Report) -> TableBlock:
     rows: Sequence[RankRow] = report.ranks
     if len(rows) > _MOST_RANKS:  # keep the ranks the others wait for, then the idlest
         rows = sorted(rows, key=lambda row: (-(row.late_share or 0), -(row.idle_pct or 0)))[:_MOST_RANKS]
-    table = [
+    cells = [
         (
             str(row.rank),
             fixed_text(row.idle_pct, 1),
@@ -134,47 +145,9 @@ def _print_ranks(printer: Printer, report: Report) -> None:
         f"the {len(rows)} worst of {all_ranks} ranks; all are in summary.csv" if all_ranks > len(rows) else ""
     )
     header = ("rank", "idle %", "compute %", "overlap %", "wait ms", "transfer ms", "caused wait")
-    printer.table(header, table, left=(), caption=rest)
+    return _table(tuple(Column(title, title) for title in header), cells, rest)
 
 
-def _print_finding(printer: Printer, finding: Finding) -> None:
-    style = STYLE[finding.severity]
-    printer.line(
-        (f"{MARK[finding.severity]} {finding.rule} ", style),
-        (f"{finding.title}. ", f"{style} bold"),
-        (finding.message, style),
-    )
-    for line in evidence_lines(finding):
-        printer.line((f"    {line}", "dim"))
-    if finding.severity != "info":
-        printer.line(("    → " + finding.advice, ""))
-
-
-def evidence_lines(finding: Finding) -> list[str]:
-    """The numbers in one line, then the lines of files that the finding quotes, each cut to what a line holds."""
-    shown = [_evidence(e) for e in finding.evidence if e.value is not None and e.file is None]
-    quotes = [quote_text(e) for e in finding.evidence if e.file is not None]
-    lines = ["; ".join(shown)] if shown else []
-    lines += [f"{q[:_MOST_QUOTE]}{'…' if len(q) > _MOST_QUOTE else ''}" for q in quotes[:_MOST_QUOTES]]
-    if len(quotes) > _MOST_QUOTES:
-        more = len(quotes) - _MOST_QUOTES
-        lines.append(f"… and {more} more line{'' if more == 1 else 's'} in the report")
-    return lines
-
-
-def _evidence(evidence: Evidence) -> str:
-    """Metric, value and unit; a long name of a kernel or region shortened, the page has all of it."""
-    if isinstance(evidence.grown, str):
-        usual = "" if evidence.peers is None else f", peers {evidence.peers:g}"
-        return f"grew: {_short(evidence.grown)} {evidence.value} {evidence.unit}{usual}"
-    value = evidence.value
-    if isinstance(value, str) and len(value) > _MOST_VALUE:
-        value = f"{value[:_MOST_VALUE]}…"
-    return f"{evidence.metric} {value}{' ' + evidence.unit if evidence.unit else ''}"
-
-
-def _short(name: str) -> str:
-    """A kernel without return type and parameters; of other names the beginning and the end."""
-    if "<" in name or len(name) <= _MOST_NAME:
-        return short_name(name, _MOST_NAME)
-    return f"{name[: _MOST_NAME * 2 // 3]}…{name[-(_MOST_NAME // 3) :]}"
+def _table(columns: tuple[Column, ...], rows: Sequence[Sequence[str]], note: str = "") -> TableBlock:
+    cells = tuple(tuple(Cell(said) for said in row) for row in rows)
+    return TableBlock(Table("", columns, cells, note=note))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from traceops.render.document import Block, Code, Facts, FindingBlock, Fold, Heading, Items, TableBlock, Text
+from traceops.render.evidence_text import evidence_lines
 from traceops.render.printer import Printer
 
 MARK = {"error": "✖", "warning": "▲", "info": "●", "clear": "✔"}
@@ -17,7 +18,8 @@ _LOOK = {"soft": "dim", "bold": "bold", **{f"level-{level}": style for level, st
 def write_terminal(blocks: Sequence[Block], file: TextIO, *, indent: str = "") -> None:
     """Print the blocks in order. Charts and drawings have no lines; what is folded on a page is printed.
 
-    A table's columns of numbers stand to the right, the others to the left, its note below it.
+    A table's columns of numbers stand to the right, the others to the left, its note below it; a column of the look
+    'bar' is cut where space is short.
     """
     printer = Printer(file)
     for block in blocks:
@@ -38,8 +40,10 @@ def _write(printer: Printer, block: Block, indent: str) -> None:
     elif isinstance(block, TableBlock):
         table = block.table
         left = [place for place, column in enumerate(table.columns) if not column.number]
+        bars = next((place for place, column in enumerate(table.columns) if column.css == "bar"), None)
         header = [column.label for column in table.columns]
-        printer.table(header, [[cell.text for cell in row] for row in table.rows], left, table.note)
+        rows = [[cell.text for cell in row] for row in table.rows]
+        printer.table(header, rows, left, table.note, bars)
     elif isinstance(block, Facts):
         for label, cell in block.facts:
             printer.line((f"{indent}{label}: ", "dim"), (cell.text, ""))
@@ -54,7 +58,9 @@ def _write(printer: Printer, block: Block, indent: str) -> None:
             (f"{found.title}. ", f"{style} bold"),
             (found.message, style),
         )
-        if found.advice:
+        for line in evidence_lines(found):
+            printer.line((f"{indent}    {line}", "dim"))
+        if found.severity != "info":
             printer.line((f"{indent}    → {found.advice}", ""))
     elif isinstance(block, Fold):
         for inner in block.blocks:
