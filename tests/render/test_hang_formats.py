@@ -19,20 +19,19 @@ from traceops.hangs.model import Diagnosis
 from traceops.render.hang.csv import HANG_CSV_FILES, render_hang_csv_files
 from traceops.render.hang.json import SCHEMA_PATH, hang_document, hang_json
 from traceops.render.report.json import SCHEMA_PATH as REPORT_SCHEMA_PATH
-from traceops.render.report.json import json_text, plain_json, render_json
+from traceops.render.report.json import render_json
+from traceops.report.write import json_text
 from traceops.rules.results import checks
 
 SCHEMA = json.loads(SCHEMA_PATH.read_text())
 REPORT_SCHEMA = json.loads(REPORT_SCHEMA_PATH.read_text())
-HANG_ONLY = {"$schema": SCHEMA["$schema"], "$ref": "#/$defs/hang", "$defs": SCHEMA["$defs"]}
+HANG_ONLY = {"$schema": SCHEMA["$schema"], "$ref": "#/$defs/HangJson", "$defs": SCHEMA["$defs"]}
 ALL = (skipped(), two_roots(), mismatch(), dead_with_log(), nobody_waits(), nobody_waits(4, 0), many())
 
 
 def document(diagnosis: Diagnosis) -> dict[str, Any]:
     checked = checks([Verdict(root.rule, not_evaluated="as a test") for root in diagnosis.roots])
-    text = json_text(
-        plain_json(msgspec.to_builtins(hang_document(diagnosis, sample_report().findings, checked)))
-    )
+    text = json_text(hang_document(diagnosis, sample_report().findings, checked))
     result: dict[str, Any] = json.loads(text)
     return result
 
@@ -41,6 +40,7 @@ def test_schemas_are_valid_and_share_what_a_hang_is() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     shared = SCHEMA["$defs"].keys() & REPORT_SCHEMA["$defs"].keys()
     assert all(SCHEMA["$defs"][name] == REPORT_SCHEMA["$defs"][name] for name in shared)
+    assert SCHEMA["$defs"].keys() - shared == {"HangRun"}
 
 
 @pytest.mark.parametrize("diagnosis", [*ALL, skipped(text=HOSTILE)])

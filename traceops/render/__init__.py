@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import to_builtins
-
 from traceops.core.errors import InputError
 from traceops.core.rule import Verdict
 from traceops.core.whole_file import write_whole
 from traceops.render.report.csv import CSV_FILES, render_csv_files
-from traceops.render.report.json import json_text, plain_json, render_json
+from traceops.render.report.json import render_json
 from traceops.report.model import Report
+from traceops.report.write import json_text
 from traceops.rules.hangs import in_order_of_roots
 from traceops.rules.results import judged_checks
 
@@ -62,7 +61,7 @@ def write_diagnosis(
     if "json" in formats:
         from traceops.render.hang.json import hang_document
 
-        contents["hang.json"] = json_text(plain_json(to_builtins(hang_document(diagnosis, found, checked))))
+        contents["hang.json"] = json_text(hang_document(diagnosis, found, checked))
     if "csv" in formats:
         contents |= render_hang_csv_files(diagnosis)
     return write_files(contents, {"hang.html", "hang.json", *HANG_CSV_FILES}, folder)

@@ -26,9 +26,11 @@ from traceops.compare.model import (
     StepPoint,
     Waiver,
 )
+from traceops.core.file_problem import FileProblem
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.core.tool import Tool
 from traceops.doctor.document import DoctorDocument
+from traceops.hangs.json_types import HangDocument, RootEvidence
 from traceops.report.model import ReportDocument
 from traceops.report.run import Clocks, Ledger, Matching, Replay, StepTime, WorstRank
 
@@ -61,7 +63,13 @@ DOCUMENTS: dict[str, Document] = {
         "traceops doctor.json",
         "What `traceops doctor` found, and the settings that `traceops run --settings` takes. Null means not known, "
         f"never zero. {_KEYS}",
-        closed=(DoctorDocument, Tool, Finding, Evidence, Check),
+        closed=(DoctorDocument, Tool, FileProblem, Finding, Evidence, Check),
+    ),
+    "hang": Document(
+        HangDocument,
+        "traceops hang.json",
+        f"What `traceops diagnose` found. Null means not known, never zero. {_KEYS}",
+        closed=(HangDocument, Tool, RootEvidence, FileProblem, Finding, Evidence, Check),
     ),
     "report": Document(
         ReportDocument,
@@ -69,7 +77,8 @@ DOCUMENTS: dict[str, Document] = {
         "What `traceops analyze` found. Times in the unit of the key's ending; null means not known, never zero. "
         f"{_KEYS}",
         closed=(
-            ReportDocument, Tool, StepTime, Ledger, WorstRank, Matching, Clocks, Replay, Finding, Evidence, Check,
+            ReportDocument, Tool, StepTime, Ledger, WorstRank, Matching, Clocks, Replay, RootEvidence, FileProblem,
+            Finding, Evidence, Check,
         ),
     ),
 }  # fmt: skip
