@@ -106,9 +106,9 @@ def test_unreadable_input_is_named(content: str, said: str, capsys: pytest.Captu
 
 def test_a_report_of_a_later_schema_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(report("ddp"))
-    path.write_text(path.read_text().replace('"schema_version":1', '"schema_version":2'))
+    path.write_text(path.read_text().replace('"schema_version":1', '"schema_version":3'))
     assert main(["compare", str(path), report("socket")]) == 3
-    assert "schema version 2" in capsys.readouterr().err
+    assert "schema version 3" in capsys.readouterr().err
 
 
 def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ def test_a_healthy_machine_needs_none(tmp_path):
         ({"settings": {"set": {"A": "1"}, "unset": ["A"]}}, "one of the two"),
         ({"settings": None, "fallback": 0}, "fallback is 0"),
         ({"settings": None, "fallback": True}, "does not hold settings"),
-        ({"settings": None, "schema_version": 2}, "does not hold settings"),
+        ({"settings": None, "schema_version": 3}, "does not hold settings"),
         (b"\xff".decode("latin-1"), "does not hold settings"),
     ],
 )

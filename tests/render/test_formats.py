@@ -84,7 +84,7 @@ def test_writing_replaces_whole_files_and_leaves_others_alone(report, tmp_path):
     write_report(bare, tmp_path, ("csv", "json"))
     assert (tmp_path / "mine.csv").read_text() == "keep"
     assert not (tmp_path / "blocking_calls.csv").exists()
-    assert json.loads((tmp_path / "report.json").read_text())["schema_version"] == 1
+    assert json.loads((tmp_path / "report.json").read_text())["schema_version"] == 2
     assert not list(tmp_path.glob(".*"))
 
 

@@ -13,9 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.compare.model import CaptureInfo
-from traceops.compare.report_shape import SCHEMA_VERSION, shape_of
+from traceops.compare.report_shape import shape_of
 from traceops.compare.statistics import Float
 from traceops.core.errors import InputError
+from traceops.core.tool import READABLE_VERSIONS
 from traceops.traces.discover import PAIRS
 from traceops.traces.source import is_remote, open_binary
 from traceops.traces.summary_header import SUFFIX
@@ -53,9 +54,9 @@ def read_capture(path: str, *, jobs: int | None = None) -> Capture:
 def capture_of(report: Any, path: str) -> Capture:
     """A capture from the object that a report.json holds. Raises InputError where it is none."""
     version = report.get("schema_version") if isinstance(report, dict) else None
-    if isinstance(version, int) and version != SCHEMA_VERSION:
+    if isinstance(version, int) and version not in READABLE_VERSIONS:
         raise InputError(
-            f"{path} has schema version {version}, this traceops reads {SCHEMA_VERSION}: "
+            f"{path} has schema version {version}, this traceops reads {' and '.join(map(str, READABLE_VERSIONS))}: "
             "analyse its traces again, or install the version that wrote it"
         )
     try:

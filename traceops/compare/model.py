@@ -10,9 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from traceops.core.findings import Check, Evidence, Finding
-from traceops.core.tool import Tool
-
-SCHEMA_VERSION = 1
+from traceops.core.tool import SCHEMA_VERSION, SchemaVersion, Tool
 
 MetricOutcome = Literal["regression", "improvement", "unchanged", "inconclusive", "waived", "informative"]
 ComparisonVerdict = Literal["regression", "improvement", "no_regression", "inconclusive"]
@@ -176,7 +174,7 @@ class StepPoint(msgspec.Struct, frozen=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on head against base, and everything it rests on: what compare.json holds."""
 
-    schema_version: Annotated[int, Meta(extra_json_schema={"const": SCHEMA_VERSION})] = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     tool: Tool = Tool()
     verdict: ComparisonVerdict
     sentence: Annotated[str, Meta(description="The verdict in one line.")]

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-SCHEMA_VERSION = 1
 _Duration = Annotated[float, msgspec.Meta(gt=0, le=1e15)]
 _Number = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
 _Time = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
@@ -133,7 +132,7 @@ class ReportShape(msgspec.Struct):
     steps: list[_Step]
     findings: list[_Finding]
     collectives: list[_Collective]
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = 1
     unprofiled_steps: list[_Unprofiled] = []
     inventory: _Inventory | None = None
 

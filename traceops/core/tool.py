@@ -1,4 +1,4 @@
-"""Who wrote a document, as every JSON document of ours says."""
+"""Who wrote a document and in which version of its schema, as every JSON document of ours says."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import msgspec
 from msgspec import Meta
 
 from traceops.version import __version__
+
+# Of report.json, hang.json, compare.json and doctor.json: what version 2 changed is in docs/formats.md.
+SCHEMA_VERSION = 2
+READABLE_VERSIONS = (1, 2)
+SchemaVersion = Annotated[int, Meta(extra_json_schema={"const": SCHEMA_VERSION})]
 
 
 class Tool(msgspec.Struct, frozen=True):

@@ -9,14 +9,12 @@ from msgspec import Meta
 
 from traceops.core.file_problem import FileProblem, file_problems
 from traceops.core.findings import Check, Finding
-from traceops.core.tool import Tool
+from traceops.core.tool import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.doctor.model import Change, Checkup, Remedy, Trial
 from traceops.fabric.json_types import MachineJson, NcclJson, ReferenceJson
 from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
 from traceops.fabric.to_json import machine_json, nccl_json, reference_json
 from traceops.machine.look import Look
-
-SCHEMA_VERSION = 1
 
 
 class RemedyJson(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +31,7 @@ class RemedyJson(msgspec.Struct, frozen=True, kw_only=True):
 class DoctorDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a checkup found."""
 
-    schema_version: Annotated[int, Meta(extra_json_schema={"const": SCHEMA_VERSION})] = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     tool: Tool = Tool()
     hosts: tuple[str, ...]
     backend: str

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 
 from traceops.core.errors import InputError
+from traceops.core.tool import READABLE_VERSIONS
 from traceops.doctor.document import DoctorDocument, checkup_of
 from traceops.doctor.model import Checkup
 
-READ_VERSIONS = (1, 2)
-_LISTED = " and ".join(map(str, READ_VERSIONS))
+_LISTED = " and ".join(map(str, READABLE_VERSIONS))
 _LARGEST_BYTES = 256_000_000
 _OWN = (b'"looks"', b'"trials"', b'"remedies"')
 
@@ -35,7 +35,7 @@ def read_checkup(path: str | Path) -> Checkup | None:
         return None
     try:
         version = msgspec.json.decode(content, type=_Version).schema_version
-        found = msgspec.json.decode(content, type=DoctorDocument) if version in READ_VERSIONS else None
+        found = msgspec.json.decode(content, type=DoctorDocument) if version in READABLE_VERSIONS else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path} is no doctor.json as traceops doctor writes it: {error}") from error
     if found is None:

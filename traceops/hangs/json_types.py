@@ -9,10 +9,8 @@ from msgspec import Meta
 
 from traceops.core.file_problem import FileProblem
 from traceops.core.findings import Check, Confidence, Finding, Severity
-from traceops.core.tool import Tool
+from traceops.core.tool import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.hangs.evidence import Stall
-
-SCHEMA_VERSION = 1
 
 RankState = Literal["waiting", "root", "idle", "dead", "stopped", "absent"]
 SomeRanks = Annotated[tuple[int, ...], Meta(min_length=1)]
@@ -107,7 +105,7 @@ class HangRun(msgspec.Struct, frozen=True, kw_only=True):
 class HangDocument(msgspec.Struct, frozen=True, kw_only=True):
     """What hang.json holds."""
 
-    schema_version: Annotated[int, Meta(extra_json_schema={"const": SCHEMA_VERSION})] = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     tool: Tool = Tool()
     run: HangRun
     hang: HangJson

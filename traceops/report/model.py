@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from traceops.core.findings import Check, Finding
-from traceops.core.tool import Tool
+from traceops.core.tool import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
 from traceops.report.rows import (
@@ -28,14 +28,11 @@ if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
     from traceops.measure.hta_agreement import HtaAgreement
 
-SCHEMA_VERSION = 1
-READABLE_VERSIONS = (1,)
-
 
 class ReportBase(msgspec.Struct, frozen=True, kw_only=True):
     """What a Report and its report.json both hold. Reports of an early traceops lack what has a default."""
 
-    schema_version: Annotated[int, Meta(extra_json_schema={"const": SCHEMA_VERSION})] = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     tool: Tool = Tool()
     run: Run
     summary: Summary = Summary()

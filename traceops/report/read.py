@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from traceops.core.errors import InputError
+from traceops.core.tool import READABLE_VERSIONS
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
-from traceops.report.model import READABLE_VERSIONS, ReportDocument
+from traceops.report.model import ReportDocument
 from traceops.traces.source import open_binary
 
 
