@@ -35,6 +35,48 @@ DOCUMENTS = re.compile(r"(report|hang|compare|doctor)\.schema\.json")
 SIZE_UNITS = {"B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"}
 TIME_UNITS = {"ns", "us", "µs", "ms", "s", "min", "h"}
 
+LATE: dict[str, str] = {
+    "traceops.baseline.store": "the comparison's settings, where none are given",
+    "traceops.capture": "`traceops.capture` is a function too, and needs no torch before it is called",
+    "traceops.capture.abort": "torch, which a rank that uses no GPU may lack",
+    "traceops.capture.recorder": "torch, once the profiler starts; isal may be missing",
+    "traceops.capture.steps": "torch, once the script has imported it",
+    "traceops.capture.timing": "torch, once a GPU is used",
+    "traceops.cli": "what only a mistake of ours or a closed stream needs",
+    "traceops.cli.analyze": "renderers: while workers read, which are forked without them",
+    "traceops.compare.capture": "the pipeline, where traces are given and not a report.json",
+    "traceops.core.torch_here": "torch, where there may be a GPU",
+    "traceops.doctor.checkup": "what starts processes, which judging saved files needs not",
+    "traceops.doctor.nodes": "torch, where there are several nodes",
+    "traceops.doctor.worker": "torch, under a deadline that the worker has to announce first",
+    "traceops.fabric.discover": "readers: most folders of traces hold nothing for them",
+    "traceops.fabric.read": "readers of files that few runs have",
+    "traceops.hangs.in_report": "the diagnosis: most runs do not hang",
+    "traceops.launch.hangs": "the diagnosis: most runs do not hang",
+    "traceops.launch.session": "NumPy and the pipeline, for --summarize only",
+    "traceops.machine.probe": "psutil may be missing",
+    "traceops.measure.hta_bridge": "pandas and HTA, the extra `hta`",
+    "traceops.measure.summary": "pandas and HTA, the extra `hta`",
+    "traceops.pipeline.analyze": "the reduce: while workers read, which are forked without it",
+    "traceops.pipeline.mapping.content": "the extra `hta`",
+    "traceops.pipeline.mapping.executors": "dask and mpi4py, extras; processes, which one file needs not",
+    "traceops.pipeline.mapping.ranks": "the extra `hta`",
+    "traceops.render": "each format when it is asked for: Jinja2 is for pages",
+    "traceops.render.comparison": "each format when it is asked for",
+    "traceops.render.doctor.files": "each format when it is asked for",
+    "traceops.render.history.files": "each format when it is asked for",
+    "traceops.render.printer": "rich is for terminals",
+    "traceops.render.report.html": "hangs and fabrics, which few runs have",
+    "traceops.render.report.json": "hangs and fabrics, which few runs have",
+    "traceops.render.report.sections": "hangs and fabrics, which few runs have",
+    "traceops.render.report.verdict": "hangs, which few runs have",
+    "traceops.render.writers.html": "Jinja2, once a page is written",
+    "traceops.traces.columns": "the compiled scanner may not have been built",
+    "traceops.traces.discover": "threads, for remote folders only",
+    "traceops.traces.source": "fsspec, an extra",
+}
+"""Modules that import inside functions, and what that spares: a test holds that there are no others."""
+
 
 @dataclass(frozen=True)
 class Import:

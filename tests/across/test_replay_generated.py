@@ -33,7 +33,7 @@ from measured_runs import (
     true_step,
 )
 
-from traceops.across.replay.simulate import Change
+from traceops.across.replay.simulate import Scenario
 from traceops.across.replay.simulate import simulate as replay
 from traceops.across.replay.what_if import (
     ALL_EQUAL,
@@ -184,7 +184,7 @@ def test_transfers_at_twice_the_bandwidth():
     made = program(ddp, replace(GPU_BOUND, bandwidth_gbs=20.0))
     graph = across(simulate(made, 4)).graph
     twice = replace(made, groups=tuple(replace(g, bandwidth_gbs=40.0, latency_us=6.0) for g in made.groups))
-    halved = replay(graph, Change(transfer=graph.transfer // 2)).step_ns().mean()
+    halved = replay(graph, Scenario(transfer=graph.transfer // 2)).step_ns().mean()
     assert halved == pytest.approx(true_step(simulate(twice, 4)), rel=0.03)
 
 

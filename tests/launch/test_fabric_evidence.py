@@ -12,9 +12,9 @@ from traceops.core.errors import InputError
 from traceops.hangs.discover import find_evidence
 from traceops.hangs.in_report import diagnosis_of_run
 from traceops.launch import fabric_evidence
+from traceops.launch.debug_variables import nccl_log_variables
 from traceops.launch.evidence import tidy
 from traceops.launch.fabric_evidence import FabricEvidence
-from traceops.launch.variables import nccl_log_variables
 
 _MATRIX = (
     "\t\x1b[4mGPU0\tGPU1\tCPU Affinity\x1b[0m\nGPU0\t X \tNV18\t0-7\nGPU1\tNV18\t X \t0-7\n"

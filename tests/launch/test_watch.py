@@ -5,10 +5,10 @@ import os
 import pytest
 
 from traceops.capture.progress import Progress
-from traceops.launch.limits import Limits
-from traceops.launch.nodes import Nodes
-from traceops.launch.sight import Sight
-from traceops.launch.variables import hang_variables
+from traceops.launch.debug_variables import hang_variables
+from traceops.launch.hang_timeouts import HangTimeouts
+from traceops.launch.node_status import NodeStatus
+from traceops.launch.process_activity import ProcessSample
 from traceops.launch.watch import Watch
 
 GONE = 2**22 + 1  # beyond the largest pid
@@ -17,7 +17,7 @@ GONE = 2**22 + 1  # beyond the largest pid
 class Scene:
     """Two ranks, a clock that runs when told to, and what a look at them shows."""
 
-    def __init__(self, tmp_path, limits=Limits(60, 1800), all_still=bool):  # noqa: B008
+    def __init__(self, tmp_path, limits=HangTimeouts(60, 1800), all_still=bool):  # noqa: B008
         self.now = 1000.0
         self.said = []
         self.ranks = {
@@ -38,7 +38,8 @@ class Scene:
             "gpu_allocations": None,
         }
         return {
-            record.rank: Sight(record.rank, self.now, pulse if record.rank == 0 else {}) for record in alive
+            record.rank: ProcessSample(record.rank, self.now, pulse if record.rank == 0 else {})
+            for record in alive
         }
 
     def tell(self, **changed):
@@ -128,13 +129,13 @@ def test_before_the_first_step_there_is_more_time(tmp_path):
 
 
 def test_without_a_limit_the_first_step_may_take_for_ever(tmp_path):
-    scene = Scene(tmp_path, Limits(60, 0))
+    scene = Scene(tmp_path, HangTimeouts(60, 0))
     scene.tell(step=0, phase="starting")
     assert scene.wait(5000) is None and scene.looks == 0
 
 
 def test_long_steps_have_a_longer_limit(tmp_path):
-    scene = Scene(tmp_path, Limits())
+    scene = Scene(tmp_path, HangTimeouts())
     for step in range(21, 26):
         scene.wait(20)
         scene.tell(step=step)
@@ -154,7 +155,7 @@ def test_ranks_that_are_all_gone_wait_for_other_machines(scene):
 
 
 def test_ranks_that_wait_for_a_slow_one_on_another_machine_do_not_hang(tmp_path):
-    here, there = Nodes(tmp_path, 2), Nodes(tmp_path, 2)
+    here, there = NodeStatus(tmp_path, 2), NodeStatus(tmp_path, 2)
     there._own = tmp_path / ".still.another"
     scene = Scene(tmp_path, all_still=here.all_still)
     assert scene.wait(200) is None
@@ -165,30 +166,34 @@ def test_ranks_that_wait_for_a_slow_one_on_another_machine_do_not_hang(tmp_path)
 
 
 def test_machines_that_cannot_see_each_other_wait_ten_times_as_long(tmp_path):
-    scene = Scene(tmp_path, all_still=Nodes(tmp_path, 2).all_still)
+    scene = Scene(tmp_path, all_still=NodeStatus(tmp_path, 2).all_still)
     assert scene.wait(599) is None
     assert "another machine" in scene.wait(3).notes[0]
 
 
 def test_a_loop_that_waits_in_one_place_wakes_up_and_one_that_waits_for_good_does_not():
-    first = Sight(0, 0.0, wakeups=100)
-    assert Sight(0, 15.0, wakeups=130).woken_since(first)  # two batches a second
-    assert not Sight(0, 15.0, wakeups=109).woken_since(first)  # a loader that is asked every 5 s
-    assert not Sight(0, 1.0, wakeups=102).woken_since(first)
+    first = ProcessSample(0, 0.0, wakeups=100)
+    assert ProcessSample(0, 15.0, wakeups=130).woken_since(first)  # two batches a second
+    assert not ProcessSample(0, 15.0, wakeups=109).woken_since(first)  # a loader that is asked every 5 s
+    assert not ProcessSample(0, 1.0, wakeups=102).woken_since(first)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "moved"),
     [
-        (Sight(0, 0.0), Sight(0, 1.0), False),
-        (Sight(0, 0.0), Sight(0, 1.0, storage_bytes=2_000_000), True),
-        (Sight(0, 0.0), Sight(0, 1.0, storage_bytes=500_000), False),
-        (Sight(0, 0.0), Sight(0, 1.0, cpu_s=0.9), True),
-        (Sight(0, 0.0), Sight(0, 1.0, cpu_s=0.01), False),
-        (Sight(0, 0.0), Sight(0, 1.0, spinning_s=2.0), False),  # it may wait for its GPU
-        (Sight(0, 0.0), Sight(0, 1.0, spinning_s=12.0), True),
-        (Sight(0, 0.0, {"main": [1]}), Sight(0, 1.0, {"main": [2]}), True),
-        (Sight(0, 0.0, {"main": [1]}), Sight(0, 1.0), False),  # did not answer: not a sign of anything
+        (ProcessSample(0, 0.0), ProcessSample(0, 1.0), False),
+        (ProcessSample(0, 0.0), ProcessSample(0, 1.0, storage_bytes=2_000_000), True),
+        (ProcessSample(0, 0.0), ProcessSample(0, 1.0, storage_bytes=500_000), False),
+        (ProcessSample(0, 0.0), ProcessSample(0, 1.0, cpu_s=0.9), True),
+        (ProcessSample(0, 0.0), ProcessSample(0, 1.0, cpu_s=0.01), False),
+        (ProcessSample(0, 0.0), ProcessSample(0, 1.0, spinning_s=2.0), False),  # it may wait for its GPU
+        (ProcessSample(0, 0.0), ProcessSample(0, 1.0, spinning_s=12.0), True),
+        (ProcessSample(0, 0.0, {"main": [1]}), ProcessSample(0, 1.0, {"main": [2]}), True),
+        (
+            ProcessSample(0, 0.0, {"main": [1]}),
+            ProcessSample(0, 1.0),
+            False,
+        ),  # did not answer: not a sign of anything
     ],
 )
 def test_signs_of_work(before, after, moved):
@@ -197,7 +202,7 @@ def test_signs_of_work(before, after, moved):
 
 def test_the_names_that_this_torch_knows(tmp_path, monkeypatch):
     for version, size in (((2, 8), "TORCH_NCCL_TRACE_BUFFER_SIZE"), ((2, 9), "TORCH_FR_BUFFER_SIZE")):
-        monkeypatch.setattr("traceops.launch.variables.torch_version", lambda version=version: version)
+        monkeypatch.setattr("traceops.launch.debug_variables.torch_version", lambda version=version: version)
         values = hang_variables({}, tmp_path / "evidence", tmp_path)
         assert values[size] == "2000" and len([name for name in values if "BUFFER_SIZE" in name]) == 1
         assert str(tmp_path / "evidence" / "flight_recorder_") in values.values()

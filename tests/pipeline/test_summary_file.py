@@ -14,9 +14,9 @@ from traceops.measure.summary import summarize
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.mapping.summary_file import pack, read_packed, read_summary, unpack, zipped
 from traceops.traces.discover import discover
-from traceops.traces.summary_header import FORMAT, MAGIC, Header, read_header, split, with_header
+from traceops.traces.summary_header import FORMAT, MAGIC, SummaryHeader, read_header, split, with_header
 
-HEADER = Header("1.0", "code", "rank_0.json", "digest", 0, "metadata", 0, 4, 5, None)
+HEADER = SummaryHeader("1.0", "code", "rank_0.json", "digest", 0, "metadata", 0, 4, 5, None)
 
 
 def summaries(name):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from traceops.timeline.pieces import CannotWrite, PieceWriter, crc_of_both, join
 from traceops.timeline.placing import place_files
-from traceops.timeline.reader import Header
+from traceops.timeline.reader import TimelineHeader
 from traceops.timeline.times import Shift, format_us, parse_us
 
 
@@ -66,11 +66,11 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_file_without_a_zero_is_put_beside_the_others() -> None:
     year = 31 * 10**15
     headers = {
-        0: Header(year, year + 5, None),
-        1: Header(None, 7, None),
-        2: Header(year, year + 9, None),
-        3: Header(None, year + 1000, None),  # of the clocks' own time, as traces with all digits are
-        4: Header(None, None, None),
+        0: TimelineHeader(year, year + 5, None),
+        1: TimelineHeader(None, 7, None),
+        2: TimelineHeader(year, year + 9, None),
+        3: TimelineHeader(None, year + 1000, None),  # of the clocks' own time, as traces with all digits are
+        4: TimelineHeader(None, None, None),
     }
     placements, borrowed = place_files(headers, {2: Shift(0)})
     assert borrowed == (1,)
@@ -83,7 +83,7 @@ def test_a_file_without_a_zero_is_put_beside_the_others() -> None:
 
 def test_zeros_are_not_mixed_where_nobody_has_one() -> None:
     placements, borrowed = place_files(
-        {0: Header(None, 5_000_001, None), 1: Header(None, 9_000_000, None)}, {}
+        {0: TimelineHeader(None, 5_000_001, None), 1: TimelineHeader(None, 9_000_000, None)}, {}
     )
     assert borrowed == ()
     assert [placements[r].place_one(t) for r, t in ((0, 5_000_001), (1, 9_000_000))] == [1, 4_000_000]

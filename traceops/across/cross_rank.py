@@ -11,7 +11,7 @@ from traceops.across.clocks import Clocks, align_clocks
 from traceops.across.lateness import Lateness, measure_lateness
 from traceops.across.links import LinkReference, reference_of, reference_transfers
 from traceops.across.match import Matching, match_collectives, waits_by_rank
-from traceops.across.replay.graph import Graph, build_graph
+from traceops.across.replay.graph import StepGraph, build_graph
 from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if
 from traceops.across.stragglers import Stragglers, measure_stragglers
 from traceops.core.arrays import Int
@@ -52,7 +52,7 @@ class CrossRank:
     hosts: dict[int, str | None]
     device: str | None
     clocks: Clocks
-    graph: Graph | None = None
+    graph: StepGraph | None = None
     lateness: Lateness | None = None
     stragglers: Stragglers | None = None
     what_if: WhatIf | None = None

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.across.match import Matching, waits_by_rank
-from traceops.across.replay.graph import WORK, Graph, RankNodes, spent_before
+from traceops.across.replay.graph import WORK, RankNodes, StepGraph, spent_before
 from traceops.core.arrays import Int
 from traceops.core.intervals import intersect, subtract, union
 from traceops.measure.program import FOLLOWS_NS
@@ -54,7 +54,7 @@ class Lateness:
 
 
 @dataclass(frozen=True)
-class _Rank:
+class _RankDelays:
     """One rank's own time at the moments that matter, as plain lists."""
 
     summary: RankSummary
@@ -65,7 +65,7 @@ class _Rank:
     step: list[int]  # index into the graph's steps of each node, -1 outside
 
 
-def measure_lateness(ranks: Sequence[RankSummary], matching: Matching, graph: Graph) -> Lateness:
+def measure_lateness(ranks: Sequence[RankSummary], matching: Matching, graph: StepGraph) -> Lateness:
     """Charge waiting along the chain to its roots [docs/metrics.md, who causes the wait].
 
     For each collective that holds a rank up, the own time of the member that came last is compared with
@@ -123,7 +123,7 @@ def measure_lateness(ranks: Sequence[RankSummary], matching: Matching, graph: Gr
     return Lateness(graph.steps, caused, waited)
 
 
-def _rank(summary: RankSummary, graph: Graph, positions: Int, waits: tuple[Int, Int, Int]) -> _Rank:
+def _rank(summary: RankSummary, graph: StepGraph, positions: Int, waits: tuple[Int, Int, Int]) -> _RankDelays:
     comm, program, nodes = summary.comm, summary.program, graph.ranks[summary.rank]
     start, turn, end = waits
     held = intersect(
@@ -143,7 +143,7 @@ def _rank(summary: RankSummary, graph: Graph, positions: Int, waits: tuple[Int, 
     numbers = summary.step_numbers[np.clip(comm.step[positions], 0, len(summary.step_numbers) - 1)]
     index = {number: i for i, number in enumerate(graph.steps)}
     inside = (comm.step[positions] >= 0) & (comm.step[positions] < len(summary.step_numbers))
-    return _Rank(
+    return _RankDelays(
         summary,
         nodes,
         held_up.tolist(),
@@ -154,8 +154,8 @@ def _rank(summary: RankSummary, graph: Graph, positions: Int, waits: tuple[Int, 
 
 
 def _came_on_its_own(
-    graph: Graph,
-    state: Mapping[int, _Rank],
+    graph: StepGraph,
+    state: Mapping[int, _RankDelays],
     last_of: Sequence[int | None],
     number_of: Mapping[tuple[int, int], int],
     number: int,
@@ -180,7 +180,7 @@ def _came_on_its_own(
 
 
 def _shares(
-    state: Mapping[int, _Rank],
+    state: Mapping[int, _RankDelays],
     origin: Mapping[int, tuple[int, int]],
     charged: Mapping[int, Shares],
     late: tuple[int, int],
@@ -210,7 +210,7 @@ def _shares(
     return positive or {(rank, "unknown"): 1.0}
 
 
-def _since_origin(own: _Rank, origin: tuple[int, int], node: int) -> NDArray[np.int64]:
+def _since_origin(own: _RankDelays, origin: tuple[int, int], node: int) -> NDArray[np.int64]:
     """Own time by WORK from the rank's origin to the beginning of the node, ns."""
     before = own.at_end[origin[0]] if origin[0] >= 0 else own.at_begin[0] * 0
     spent: NDArray[np.int64] = own.at_begin[node] - before

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.across.lateness import CAUSES, Lateness
-from traceops.across.replay.graph import WORK, Graph
+from traceops.across.replay.graph import WORK, StepGraph
 from traceops.across.replay.simulate import simulate
 from traceops.across.replay.what_if import HOST, LOADING, Replays, cure
 from traceops.measure.program import NEVER
@@ -211,7 +211,7 @@ def _cause_by_replay(
     return "gpu_compute" if more / max(len(graph.steps), 1) >= _COVERS * saved else "unknown"
 
 
-def _spent(graph: Graph, rank: int) -> NDArray[np.int64]:
+def _spent(graph: StepGraph, rank: int) -> NDArray[np.int64]:
     """Own time of a rank over the window by WORK, ns."""
     nodes = graph.ranks[rank]
     spent: NDArray[np.int64] = nodes.spent[graph.edges[rank][-1]] - nodes.spent[graph.edges[rank][0]]
@@ -231,26 +231,26 @@ def _apart(own: Steps, others: NDArray[np.float64]) -> bool:
     return float(own.mean()) >= slowest + 2 * (slowest - float(np.median(means)))
 
 
-def _own_steps(graph: Graph, rank: int) -> Steps:
+def _own_steps(graph: StepGraph, rank: int) -> Steps:
     """Own time of a rank in each step: what is left of it without waiting, ns."""
     own: Steps = np.diff(graph.ranks[rank].work[graph.edges[rank]]).astype(float)
     return own
 
 
-def _loads_longer(graph: Graph, rank: int, peers: Sequence[int], least_ns: float) -> bool:
+def _loads_longer(graph: StepGraph, rank: int, peers: Sequence[int], least_ns: float) -> bool:
     """Whether this rank's host spends that much more of the window in data loading than its median peer's."""
     own = _loading_ns(graph, rank)
     others = [ns for peer in peers if (ns := _loading_ns(graph, peer)) is not None]
     return own is None or not others or own - float(np.median(others)) >= least_ns
 
 
-def _loading_ns(graph: Graph, rank: int) -> float | None:
+def _loading_ns(graph: StepGraph, rank: int) -> float | None:
     nodes = graph.ranks[rank]
     known = nodes.host > NEVER
     return float(nodes.host_input[known].max()) if known.any() else None
 
 
-def host_ns(graph: Graph, rank: int) -> float | None:
+def host_ns(graph: StepGraph, rank: int) -> float | None:
     """The host's own time over the window without data loading, ns; None where launches are not known."""
     nodes = graph.ranks[rank]
     known = np.flatnonzero(nodes.host > NEVER)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from traceops.baseline.entry import NAME, Entry, decode, encode
 from traceops.baseline.key import SLUG, Key, key_of
 from traceops.baseline.place import PARTIAL, Place, open_place
+from traceops.compare.config import load_config
 from traceops.core.errors import InputError, UsageError
 from traceops.traces.source import is_remote
 
@@ -43,8 +44,6 @@ def chosen_store(option: str | None = None, config: CompareConfig | None = None)
     if url := option or os.environ.get(VARIABLE):
         return url
     if config is None:
-        from traceops.compare.config import load_config
-
         config = load_config()
     if not config.baselines:
         return "baselines"

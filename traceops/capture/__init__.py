@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,6 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'traceops.capture' has no attribute {name!r}")
-    from importlib import import_module
-
     return getattr(import_module(f"traceops.capture.{_HOME[name]}"), name)
 
 

@@ -15,7 +15,7 @@ from types import ModuleType, TracebackType
 
 from traceops.capture.folder import who_am_i, write_run
 from traceops.capture.manifest import read_ranks, write_rank
-from traceops.capture.peer_loss import lost_a_peer
+from traceops.capture.peer_failure import is_peer_failure
 from traceops.capture.responder import Responder
 from traceops.capture.session import Capture, describe
 from traceops.capture.settings import IMPORTS_ENV, CaptureSettings, from_environment
@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         code, error = 1, failure
         own = _own_traceback(failure)
         sys.excepthook(type(own), own, own.__traceback__)
-        if responder is not None and lost_a_peer(describe(failure)):
+        if responder is not None and is_peer_failure(describe(failure)):
             responder.save()  # what it waited in tells who did not come
     session.close(error)
     _record_exit(session, code, error)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from traceops.capture.abort import wait_for_device
 from traceops.capture.environment import device_of_this_process, host, peak_memory, torch_facts
 from traceops.capture.folder import agreed_folder, claim, who_am_i, write_run
 from traceops.capture.manifest import RankManifest, WindowRecord, write_rank
@@ -21,7 +22,6 @@ from traceops.capture.schedule import Phase, Schedule
 from traceops.capture.settings import CaptureSettings, from_environment
 from traceops.capture.signals import saving_on_sigterm
 from traceops.capture.timing import StepTimer, uses_gpu
-from traceops.capture.unblock import settle
 from traceops.core.errors import UsageError
 
 _current: Capture | None = None
@@ -247,7 +247,7 @@ class Capture:
         self._record = replace(self._record, error=error, ended_ns=time.time_ns())
         self._save()
         if status in ("failed", "terminated"):
-            settle(_SETTLE_S)
+            wait_for_device(_SETTLE_S)
         try:
             self._stop_recording()
         finally:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from traceops.capture.unblock import abort_nccl, hang_up
+from traceops.capture.abort import abort_nccl, close_connections
 
 # A handler runs between two bytecodes; a rank that takes longer to get there is waiting in C, for its peers.
 _BLOCKED_AFTER_S = 3.0
@@ -106,7 +106,7 @@ def _freed_when_blocked(saver: Saver) -> Iterator[None]:
             ours = received[0] == signal.SIGTERM and _installed(saver)
             if ours and not saver.reached.wait(_BLOCKED_AFTER_S):
                 abort_nccl()
-                hang_up()
+                close_connections()
 
     owner = os.getpid()
     os.register_at_fork(after_in_child=lambda: _silence(write.fileno()))

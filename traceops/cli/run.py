@@ -18,7 +18,7 @@ from traceops.launch.checks import check_gpus, check_script
 from traceops.launch.display import Screen
 from traceops.launch.fallback import Fallback, alone, stands_for
 from traceops.launch.folder import free_folder, refuse_or_clear
-from traceops.launch.limits import Limits
+from traceops.launch.hang_timeouts import HangTimeouts
 from traceops.launch.plan import Cluster, Plan, parse_assignments
 from traceops.launch.session import launch
 from traceops.launch.settings import read_applied
@@ -73,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
         settings["schedule"] = schedule
     if args.overwrite:
         settings["overwrite"] = True
-    limits = None if args.hang_timeout == 0 else Limits(args.hang_timeout, args.init_timeout)
+    limits = None if args.hang_timeout == 0 else HangTimeouts(args.hang_timeout, args.init_timeout)
     plan = Plan(
         args.name or out.name, out, cluster, trains, settings, extra_env, not args.no_log_files, limits,
         summarize=args.summarize, settings=applied, fallback=fallback, gpus=gpus > 0,

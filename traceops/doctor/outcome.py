@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from traceops.capture.peer_loss import lost_a_peer
+from traceops.capture.peer_failure import is_peer_failure
 from traceops.core.rank_text import ranks_text, who
 from traceops.doctor.failure_cause import FailureCause, foreign_cause
 from traceops.doctor.job import LAUNCH, Job
@@ -125,7 +125,7 @@ def _failed(job: Job, ranks: Sequence[WorkerProcess], stage: str) -> str:
 def _causes(ranks: Sequence[WorkerProcess]) -> list[WorkerProcess]:
     """Those that failed of themselves; all that failed where each has lost another."""
     failed = [child for child in ranks if child.failed]
-    return [child for child in failed if child.error is None or not lost_a_peer(child.error)] or failed
+    return [child for child in failed if child.error is None or not is_peer_failure(child.error)] or failed
 
 
 def _reason(child: WorkerProcess) -> str:

@@ -15,10 +15,10 @@ from traceops.capture.environment import git_state
 from traceops.capture.manifest import SCHEMA_VERSION, read_ranks, write_json
 from traceops.capture.settings import IMPORTS_ENV
 from traceops.core.errors import UsageError
-from traceops.launch.base_side import Base, argument_warnings, base_plan, check, editable_links
+from traceops.launch.base_commit import BaseCommit, argument_warnings, base_plan, check, editable_links
 from traceops.launch.display import Screen
 from traceops.launch.folder import short_path
-from traceops.launch.imports import check_imports, loaded_files
+from traceops.launch.import_check import check_imports, loaded_files
 from traceops.launch.plan import Plan
 from traceops.launch.repository import find_repository, short
 from traceops.launch.session import launch
@@ -51,7 +51,7 @@ class Series:
     """
 
     plan: Plan
-    base: Base
+    base: BaseCommit
     head: dict[str, Any]
     repeat: int
 
@@ -110,7 +110,7 @@ def prepare(plan: Plan, ref: str, repeat: int, environ: Mapping[str, str]) -> Se
     repository = find_repository(cwd)
     commit = repository.commit(ref)
     folder = Path(tempfile.gettempdir()).resolve() / f"traceops-base-{short(commit)}"
-    base = Base(repository, ref, commit, cwd, folder)
+    base = BaseCommit(repository, ref, commit, cwd, folder)
     check(base, plan.trains, environ)
     head = git_state(cwd)
     if head is None:

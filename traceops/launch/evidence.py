@@ -20,8 +20,8 @@ from traceops.capture.progress import Progress
 from traceops.capture.responder import DUMP, GROUPS, ask, read_pulse
 from traceops.core.errors import InputError
 from traceops.hangs.evidence import Stall
-from traceops.launch.sight import stacks_now, state
-from traceops.launch.variables import dump_pipe_stem
+from traceops.launch.debug_variables import dump_pipe_stem
+from traceops.launch.process_activity import stacks_now, state
 from traceops.launch.watch import is_alive
 from traceops.machine.programs import output
 

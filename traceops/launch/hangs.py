@@ -14,8 +14,8 @@ from traceops.core.errors import TraceopsError
 from traceops.hangs.evidence import Stall
 from traceops.launch.display import Screen
 from traceops.launch.evidence import collect
-from traceops.launch.limits import Limits
-from traceops.launch.nodes import Nodes
+from traceops.launch.hang_timeouts import HangTimeouts
+from traceops.launch.node_status import NodeStatus
 from traceops.launch.watch import Watch
 
 _LONGEST_S = 25.0
@@ -27,11 +27,13 @@ class HangWatch:
     out: the run folder. progress: the launcher's own.
     """
 
-    def __init__(self, limits: Limits, out: Path, progress: Path, screen: Screen, nnodes: int = 1) -> None:
+    def __init__(
+        self, limits: HangTimeouts, out: Path, progress: Path, screen: Screen, nnodes: int = 1
+    ) -> None:
         self._out = out
         self._progress = progress
         self._screen = screen
-        self._watch = Watch(limits, progress, screen.say, Nodes(out / "evidence", nnodes).all_still)
+        self._watch = Watch(limits, progress, screen.say, NodeStatus(out / "evidence", nnodes).all_still)
         self._work: threading.Thread | None = None
         self._deadline = 0.0
         self._began = time.monotonic()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from traceops.capture.manifest import RankManifest
-from traceops.capture.peer_loss import lost_a_peer
+from traceops.capture.peer_failure import is_peer_failure
 from traceops.core.exit_codes import shell_code, signal_name
 
 
@@ -69,7 +69,7 @@ def left_early(
 
     gone: ranks in the order in which their processes ended. torchrun goes on when a rank ends with code 0.
     """
-    if not gone or gone[0] == failure.rank or not lost_a_peer(failure.reason):
+    if not gone or gone[0] == failure.rank or not is_peer_failure(failure.reason):
         return None
     first = next((rank for rank in ranks if rank.rank == gone[0]), None)
     if gone[0] in reported or (first is not None and first.exit_code not in (None, 0)):

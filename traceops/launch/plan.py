@@ -16,7 +16,7 @@ from traceops.core.bundled import PACKAGE
 from traceops.core.errors import UsageError
 from traceops.fabric import lone_rank
 from traceops.launch.fallback import Fallback
-from traceops.launch.limits import Limits
+from traceops.launch.hang_timeouts import HangTimeouts
 from traceops.launch.settings import Applied
 
 # torchrun expands ${rank} itself, for each line that a rank prints.
@@ -102,7 +102,7 @@ class Plan:
     capture: dict[str, Any]
     extra_env: dict[str, str]
     log_files: bool = True
-    limits: Limits | None = None
+    limits: HangTimeouts | None = None
     checkout: Checkout | None = None
     summarize: bool = False
     settings: Applied | None = None

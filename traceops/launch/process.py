@@ -17,9 +17,9 @@ from typing import IO
 
 from traceops.capture.progress import Progress, read_progress
 from traceops.launch.display import Pace, Screen, is_chatter
-from traceops.launch.family import Family
 from traceops.launch.hangs import HangWatch
-from traceops.launch.sight import state
+from traceops.launch.process_activity import state
+from traceops.launch.process_tree import ProcessTree
 from traceops.launch.watch import is_alive
 
 # torchrun itself gives its ranks 30 s; ours come after that only if torchrun is stuck as well.
@@ -33,7 +33,7 @@ _PREFIXED = re.compile(rb"^\[rank \d+\] ")
 
 
 @dataclass(frozen=True)
-class Ended:
+class TorchrunResult:
     """How torchrun ended: its return code, the signal we were sent (or None), and what it said itself.
 
     hung: we ended it because its ranks hung. gone: ranks whose processes we saw end while torchrun knew of no
@@ -57,7 +57,7 @@ def run(
     screen: Screen,
     hangs: HangWatch | None = None,
     folder: Path | None = None,
-) -> Ended:
+) -> TorchrunResult:
     """Run `command` until it and all its processes have ended.
 
     folder: where it starts, None for here. progress: folder of the ranks' records. ranks: how many run on this
@@ -80,7 +80,7 @@ def run(
         ]
         for reader in readers:
             reader.start()
-        pace, family, looked, told_at, hung = Pace(ranks), Family(process, env), 0.0, None, False
+        pace, tree, looked, told_at, hung = Pace(ranks), ProcessTree(process, env), 0.0, None, False
         gone: list[int] = []
         failed = False
         while process.poll() is None:
@@ -98,7 +98,7 @@ def run(
                     hangs.rank_failed(records)
             ending = told_at is None and (hung or bool(received))
             if now - looked > _LOOK_EVERY_S or ending:
-                family.refresh()
+                tree.refresh()
                 looked = now
             if ending:
                 if received:
@@ -110,14 +110,14 @@ def run(
             if impatient or (told_at is not None and now - told_at > _grace(hung, records)):
                 break
             time.sleep(_POLL_S)
-        family.end()
+        tree.end()
         for reader in readers:
             reader.join(timeout=5)
         if hangs is not None:
             hangs.finish()
             hung = hangs.stall is not None and (hung or not received)  # or it ended while evidence was saved
     signalled = received[0] if received and not hung else None
-    return Ended(process.wait(), signalled, own.text(), hung, tuple(gone))
+    return TorchrunResult(process.wait(), signalled, own.text(), hung, tuple(gone))
 
 
 def _grace(hung: bool, records: Sequence[Progress]) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 from traceops.capture.environment import environment_that_matters, git_state, host, software_versions
 from traceops.capture.manifest import RankManifest, merge, read_ranks, write_json, write_rank
 from traceops.core.exit_codes import reported_codes, shell_code
+from traceops.launch.debug_variables import hang_variables, nccl_log_variables
 from traceops.launch.display import Screen
 from traceops.launch.evidence import tidy
 from traceops.launch.fabric_evidence import FabricEvidence
@@ -26,8 +27,7 @@ from traceops.launch.outcome import (
     with_exit_codes,
 )
 from traceops.launch.plan import Plan
-from traceops.launch.process import Ended, run
-from traceops.launch.variables import hang_variables, nccl_log_variables
+from traceops.launch.process import TorchrunResult, run
 from traceops.traces.summary_header import SUFFIX
 
 HUNG = 124  # as timeout(1) has it
@@ -98,7 +98,7 @@ def _summarize(plan: Plan, here: list[RankManifest], screen: Screen) -> None:
     screen.say(f"{count} trace{'' if count == 1 else 's'} summarised, each in a *{SUFFIX} beside it")
 
 
-def _exit_code(ended: Ended, failure: Failure | None) -> int:
+def _exit_code(ended: TorchrunResult, failure: Failure | None) -> int:
     if ended.hung:
         return HUNG
     if ended.signal is not None:
@@ -108,7 +108,7 @@ def _exit_code(ended: Ended, failure: Failure | None) -> int:
     return shell_code(ended.returncode)
 
 
-def _keep_logs(plan: Plan, ended: Ended, here: list[RankManifest]) -> None:
+def _keep_logs(plan: Plan, ended: TorchrunResult, here: list[RankManifest]) -> None:
     if not plan.log_files:
         return
     logs = plan.out / "logs"
@@ -156,7 +156,7 @@ def _tell(
     screen: Screen,
     plan: Plan,
     ranks: list[RankManifest],
-    ended: Ended,
+    ended: TorchrunResult,
     failure: Failure | None,
     code: int,
     advise: bool,

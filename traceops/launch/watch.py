@@ -12,8 +12,8 @@ from typing import Literal
 from traceops.capture.environment import host
 from traceops.capture.progress import Progress
 from traceops.hangs.evidence import Stall
-from traceops.launch.limits import Limits
-from traceops.launch.sight import STARTING, Sight, look, state
+from traceops.launch.hang_timeouts import HangTimeouts
+from traceops.launch.process_activity import STARTING, ProcessSample, look, state
 
 _LEAST_S = 60.0
 _MEDIAN_STEPS = 10
@@ -23,7 +23,7 @@ _LOOKS = 10
 _SHORTEST_PAUSE_S = 0.25
 _ELSEWHERE = "the ranks of another machine still moved, or its launcher does not share the run folder"
 
-Look = Callable[[Sequence[Progress], Path], Mapping[int, Sight]]
+Look = Callable[[Sequence[Progress], Path], Mapping[int, ProcessSample]]
 
 
 class Watch:
@@ -39,7 +39,7 @@ class Watch:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: HangTimeouts,
         folder: Path,
         say: Callable[[str], None],
         all_still: Callable[[bool], bool] = bool,
@@ -138,8 +138,8 @@ class _Stillness:
         self.reset()
 
     def reset(self) -> None:
-        self._sights: Mapping[int, Sight] | None = None
-        self._still: Mapping[int, Sight] = {}  # at the beginning of what may be a stillness
+        self._samples: Mapping[int, ProcessSample] | None = None
+        self._still: Mapping[int, ProcessSample] = {}  # at the beginning of what may be a stillness
         self._due = 0.0
         self.looks = 0
         self.since = self.collectives = float("-inf")
@@ -149,18 +149,18 @@ class _Stillness:
         """Look again if it is time to; `quiet` is how long nothing has to move to count as still."""
         if now < self._due:
             return
-        before, self._sights = self._sights, self._look(alive, self._folder)
+        before, self._samples = self._samples, self._look(alive, self._folder)
         self._due = now + max(quiet / _LOOKS, _SHORTEST_PAUSE_S)
         if before is None:
-            self.since, self._still = now, self._sights
+            self.since, self._still = now, self._samples
             return
-        pairs = [(sight, before[rank]) for rank, sight in self._sights.items() if rank in before]
-        if any(sight.collectives_since(earlier) for sight, earlier in pairs):
+        pairs = [(sample, before[rank]) for rank, sample in self._samples.items() if rank in before]
+        if any(sample.collectives_since(earlier) for sample, earlier in pairs):
             self.collectives = now
         saving = [record.rank for record in alive if record.phase == "profiler"]
-        moving = [sight for sight, earlier in pairs if sight.moved_since(earlier)]
+        moving = [sample for sample, earlier in pairs if sample.moved_since(earlier)]
         moving += [
-            s for s in self._sights.values() if s.rank in self._still and s.woken_since(self._still[s.rank])
+            s for s in self._samples.values() if s.rank in self._still and s.woken_since(self._still[s.rank])
         ]
         if saving:
             self.what = f"the profiler of rank {saving[0]} starts or writes its trace"
@@ -168,11 +168,11 @@ class _Stillness:
             self.what = "the ranks are still being started"
         elif moving:
             rank, where = max(
-                ((sight.rank, sight.where()) for sight in moving), key=lambda told: bool(told[1])
+                ((sample.rank, sample.where()) for sample in moving), key=lambda told: bool(told[1])
             )
             self.what = f"rank {rank} is still working{where and f' in {where}'}"
         if saving or moving:
-            self.since, self.looks, self._still = now, 0, self._sights
+            self.since, self.looks, self._still = now, 0, self._samples
             self._due = now + quiet / 2  # a rank that works is not disturbed more than needed
         else:
             self.looks += 1

@@ -8,6 +8,7 @@ import importlib
 import logging
 import math
 import warnings
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -206,8 +207,6 @@ def preload() -> None:
 @functools.cache
 def installed_hta() -> str:
     """The distribution that brought `hta`, and its version: 'HolisticTraceAnalysis 0.5.0', '' where none is known."""
-    from importlib import metadata
-
     found = []
     for name in DISTRIBUTIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):

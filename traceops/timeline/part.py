@@ -14,7 +14,7 @@ from traceops.core.arrays import Int
 from traceops.core.errors import InputError
 from traceops.timeline.ids import Ids
 from traceops.timeline.keep import StepFilter, Timed
-from traceops.timeline.pieces import CannotWrite, Piece, PieceWriter
+from traceops.timeline.pieces import CannotWrite, CompressedPiece, PieceWriter
 from traceops.timeline.processes import Processes
 from traceops.timeline.reader import WholeEvent, read_whole_events
 from traceops.timeline.times import LONGEST_NS, Placement, format_us, parse_us
@@ -44,7 +44,7 @@ class PartTask:
 
 
 @dataclass(frozen=True)
-class Part:
+class RankPart:
     """A rank's piece of the timeline; `piece` is None where nothing could be read.
 
     `first_ns` and `last_ns` bound its events, ns since the timeline's zero; `damage` says what was lost.
@@ -52,14 +52,14 @@ class Part:
 
     rank: int
     path: str
-    piece: Piece | None
+    piece: CompressedPiece | None
     events: int = 0
     first_ns: int | None = None
     last_ns: int | None = None
     damage: tuple[str, ...] = ()
 
 
-def write_part(task: PartTask) -> Part:
+def write_part(task: PartTask) -> RankPart:
     """Write one rank's events, each followed by a comma. A file that cannot be opened is damage, no error."""
     collecting = gc.isenabled()
     gc.disable()  # millions of small objects that are all freed by reference count
@@ -80,13 +80,13 @@ def write_part(task: PartTask) -> Part:
         raise
     except InputError as error:
         task.output.unlink(missing_ok=True)
-        return Part(task.rank, task.path, None, damage=(str(error).removeprefix(f"{task.path}: "),))
+        return RankPart(task.rank, task.path, None, damage=(str(error).removeprefix(f"{task.path}: "),))
     finally:
         if collecting:
             gc.enable()
     counts = {"not readable": scanner.unreadable, "without a valid time": rewriter.untimed}
     damage = [*dict.fromkeys(scanner.damage), *(f"{n} events are {what}" for what, n in counts.items() if n)]
-    return Part(
+    return RankPart(
         task.rank,
         task.path,
         writer.piece,

@@ -27,7 +27,7 @@ class CannotWrite(InputError):
 
 
 @dataclass(frozen=True)
-class Piece:
+class CompressedPiece:
     """A written piece: `size` and `crc` are of the text before compression."""
 
     path: Path
@@ -76,9 +76,9 @@ class PieceWriter:
             raise cannot_write(self._path.parent.parent, failure) from failure
 
     @property
-    def piece(self) -> Piece:
+    def piece(self) -> CompressedPiece:
         """The piece, once the writer is closed."""
-        return Piece(self._path, self._gzipped, self._size, self._crc)
+        return CompressedPiece(self._path, self._gzipped, self._size, self._crc)
 
     def _flush(self) -> None:
         text = b"".join(self._pending)
@@ -93,7 +93,7 @@ class PieceWriter:
             raise cannot_write(self._path.parent.parent, error) from error
 
 
-def join(pieces: Sequence[Piece], target: Path) -> None:
+def join(pieces: Sequence[CompressedPiece], target: Path) -> None:
     """Write the pieces one behind the other as one file and delete them. Raises CannotWrite."""
     try:
         _join(pieces, target)
@@ -101,7 +101,7 @@ def join(pieces: Sequence[Piece], target: Path) -> None:
         raise cannot_write(target.parent.parent, error) from error
 
 
-def _join(pieces: Sequence[Piece], target: Path) -> None:
+def _join(pieces: Sequence[CompressedPiece], target: Path) -> None:
     gzipped = any(piece.gzipped for piece in pieces)
     size = crc = 0
     with target.open("wb") as file:

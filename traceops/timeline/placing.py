@@ -8,7 +8,7 @@ from statistics import median_low
 
 import numpy as np
 
-from traceops.timeline.reader import Header
+from traceops.timeline.reader import TimelineHeader
 from traceops.timeline.times import Clock, Placement, Shift
 
 _ORIGIN_NS = 1_000_000
@@ -16,7 +16,7 @@ _FAR_NS = 3600 * 10**9  # no clock of a cluster is off by that
 
 
 def place_files(
-    headers: Mapping[int, Header], clocks: Mapping[int, Clock]
+    headers: Mapping[int, TimelineHeader], clocks: Mapping[int, Clock]
 ) -> tuple[dict[int, Placement], tuple[int, ...]]:
     """For each rank its placement; the timeline's zero is the last whole ms before all events.
 
@@ -49,7 +49,7 @@ def place_files(
     return {rank: replace(own, origin_ns=origin) for rank, own in placements.items()}, tuple(borrowed)
 
 
-def _needed(clock: Clock | None, header: Header) -> Clock | None:
+def _needed(clock: Clock | None, header: TimelineHeader) -> Clock | None:
     """None for a clock that moves nothing: two moments that stay are enough to know of a line."""
     if clock is None:
         return None

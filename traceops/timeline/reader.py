@@ -19,7 +19,7 @@ WholeEvent = dict[str, msgspec.Raw]
 
 
 @dataclass(frozen=True)
-class Header:
+class TimelineHeader:
     """What placing a file needs to know of it: its zero (ns, None if it names none) and its first moment.
 
     `first_ns` is the time of its earliest event, the zero added; None without any.
@@ -30,7 +30,7 @@ class Header:
     host: str | None
 
 
-def read_header(path: str) -> Header:
+def read_header(path: str) -> TimelineHeader:
     """Read a trace for its zero, which most files name behind their events.
 
     Raises InputError where the file cannot be opened.
@@ -47,7 +47,7 @@ def read_header(path: str) -> Header:
     base = scanner.meta.get("baseTimeNanoseconds")
     # As the analysis reads it, or the two would disagree about when things were.
     base = base if isinstance(base, int) and 0 <= base < (1 << 62) else None
-    return Header(base, None if first is None else first + (base or 0), read_meta(scanner.meta).host)
+    return TimelineHeader(base, None if first is None else first + (base or 0), read_meta(scanner.meta).host)
 
 
 class WholeEvents:

@@ -24,10 +24,10 @@ from traceops.pipeline.run_info import rank_host
 from traceops.timeline.choose import choose_ranks, choose_steps, listed, windows_of
 from traceops.timeline.findings_track import findings_track
 from traceops.timeline.lanes import well_formed
-from traceops.timeline.part import Part, PartTask, write_part
-from traceops.timeline.pieces import Piece, PieceWriter, cannot_write, join
+from traceops.timeline.part import PartTask, RankPart, write_part
+from traceops.timeline.pieces import CompressedPiece, PieceWriter, cannot_write, join
 from traceops.timeline.placing import place_files
-from traceops.timeline.reader import Header, read_header
+from traceops.timeline.reader import TimelineHeader, read_header
 from traceops.timeline.tracks import ShownRank, rank_tracks
 from traceops.traces.discover import Discovery, TraceFile, Window
 from traceops.traces.source import is_remote
@@ -126,7 +126,7 @@ def _analysis(found: Discovery, window: Window, options: MapOptions) -> Analysis
         return None
 
 
-def _span(found: Discovery, parts: Sequence[Part]) -> tuple[int, int]:
+def _span(found: Discovery, parts: Sequence[RankPart]) -> tuple[int, int]:
     """First and last moment of all events, ns on the timeline."""
     firsts = [part.first_ns for part in parts if part.first_ns is not None]
     lasts = [part.last_ns for part in parts if part.last_ns is not None]
@@ -144,7 +144,7 @@ def _write_added(
     findings: Sequence[Finding],
     shown: Mapping[int, ShownRank],
     span: tuple[int, int],
-) -> tuple[int, Piece]:
+) -> tuple[int, CompressedPiece]:
     """The last piece: the tracks traceops adds, and what follows the events; and how many events it adds."""
     added = 0
     encode = msgspec.json.Encoder().encode
@@ -172,7 +172,7 @@ def _within(root: str, path: str) -> str:
     return str(well_formed(within))
 
 
-def _head(path: Path, gzipped: bool) -> Piece:
+def _head(path: Path, gzipped: bool) -> CompressedPiece:
     with PieceWriter(path, gzipped) as writer:
         writer.write(b'{"traceEvents":[\n')  # first, for some readers stop at a key they do not know
     return writer.piece
@@ -214,14 +214,14 @@ def _worth(files: Sequence[TraceFile], jobs: int | None) -> int:
     return jobs or cores() if large else 1
 
 
-def _header(path: str) -> Header:
+def _header(path: str) -> TimelineHeader:
     try:
         return read_header(path)
     except InputError:  # writing its part will say so
-        return Header(None, None, None)
+        return TimelineHeader(None, None, None)
 
 
-def _host(found: Discovery, summary: RankSummary | None, header: Header) -> str | None:
+def _host(found: Discovery, summary: RankSummary | None, header: TimelineHeader) -> str | None:
     host = rank_host(found, summary) if summary is not None else header.host
     return None if host is None else str(well_formed(host))
 

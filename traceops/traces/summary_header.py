@@ -22,7 +22,7 @@ _LATEST_NS = 1 << 62
 
 
 @dataclass(frozen=True)
-class Header:
+class SummaryHeader:
     """What a summary says of itself before the summary.
 
     `trace` and `digest` (SHA-256 of the file, '' where not known) are the trace's, `rank_inside`, `world_size`
@@ -52,13 +52,13 @@ class _Made:
     version: str = "unknown"
 
 
-def with_header(header: Header, body: bytes) -> bytes:
+def with_header(header: SummaryHeader, body: bytes) -> bytes:
     """The bytes of a summary file before they are zipped."""
     packed = msgspec.msgpack.encode(header)
     return b"".join((MAGIC, _LENGTH.pack(len(packed)), packed, body))
 
 
-def split(data: bytes) -> tuple[Header, memoryview]:
+def split(data: bytes) -> tuple[SummaryHeader, memoryview]:
     """The header and what follows it. Raises ValueError where this is no summary that this traceops reads."""
     if not data.startswith(MAGIC):
         raise ValueError(f"it is no summary of traceops; {ANEW}")
@@ -74,7 +74,7 @@ def split(data: bytes) -> tuple[Header, memoryview]:
                 f"it is a summary of format {made.format}, by traceops {made.version}, and this traceops reads "
                 f"format {FORMAT}; {ANEW}"
             )
-        header = msgspec.msgpack.decode(view[start:end], type=Header)
+        header = msgspec.msgpack.decode(view[start:end], type=SummaryHeader)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"its header cannot be read ({error}); {ANEW}") from error
     ranks = (header.rank, header.rank_inside or 0, 0 if header.world_size is None else header.world_size - 1)
@@ -83,7 +83,7 @@ def split(data: bytes) -> tuple[Header, memoryview]:
     return header, view[end:]
 
 
-def read_header(path: str) -> Header:
+def read_header(path: str) -> SummaryHeader:
     """The header of a summary file. Raises InputError naming the file where it is none, or one of another format."""
     try:
         with open_binary(path) as file:

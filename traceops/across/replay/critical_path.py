@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traceops.across.replay.graph import WORK, Graph
+from traceops.across.replay.graph import WORK, StepGraph
 from traceops.measure.program import NEVER
 
 
 @dataclass(frozen=True)
-class Piece:
+class PathSegment:
     """One piece of the path (ns, common clock): a rank's own work, or the transfer of a collective.
 
     `kind` is 'transfer', or the bucket of WORK that most of the piece went to; `spent` tells how much
@@ -24,7 +24,7 @@ class Piece:
     spent: dict[str, int]
 
 
-def critical_path(graph: Graph, step: int) -> list[Piece]:
+def critical_path(graph: StepGraph, step: int) -> list[PathSegment]:
     """Walk back from the end of a step (index into graph.steps) on the rank that left it last, in time order.
 
     At each beginning the walk goes on with what was over last: the rank's own work since the collective
@@ -38,7 +38,7 @@ def critical_path(graph: Graph, step: int) -> list[Piece]:
     }
     rank = max(ends, key=lambda r: (ends[r], -r))
     node, moment = int(graph.edges[rank][step + 1]), ends[rank]
-    pieces: list[Piece] = []
+    pieces: list[PathSegment] = []
     for _ in range(4 * sum(len(nodes.work) for nodes in graph.ranks.values())):
         since = begins[rank]
         if moment <= since:
@@ -56,14 +56,14 @@ def critical_path(graph: Graph, step: int) -> list[Piece]:
         )
         arrived = min(int(graph.ranks[last].begin[last_node]), freed)
         if freed > arrived:
-            pieces.append(Piece(rank, "transfer", arrived, freed - arrived, number, {}))
+            pieces.append(PathSegment(rank, "transfer", arrived, freed - arrived, number, {}))
         if last == rank and last_node == node:
             break
         rank, node, moment = last, last_node, arrived
     return pieces[::-1]
 
 
-def _released(graph: Graph, rank: int, node: int, moment: int) -> tuple[int, int]:
+def _released(graph: StepGraph, rank: int, node: int, moment: int) -> tuple[int, int]:
     """The node of the collective whose end let the rank go on last before `moment`, and when; -1, NEVER for none."""
     nodes = graph.ranks[rank]
     best, freed = -1, int(NEVER)
@@ -80,7 +80,7 @@ def _released(graph: Graph, rank: int, node: int, moment: int) -> tuple[int, int
     return best, min(freed, moment)
 
 
-def _own_work(graph: Graph, rank: int, node: int, start: int, moment: int) -> Piece:
+def _own_work(graph: StepGraph, rank: int, node: int, start: int, moment: int) -> PathSegment:
     """What the rank did in [start, moment), by its own time at the nodes around it."""
     nodes = graph.ranks[rank]
     upto = nodes.spent[node]
@@ -91,4 +91,4 @@ def _own_work(graph: Graph, rank: int, node: int, start: int, moment: int) -> Pi
     if total:  # nodes lie a little beside the ends of the piece
         spent = {name: round(ns * (moment - start) / total) for name, ns in spent.items()}
     kind = max(spent, key=lambda name: spent[name]) if spent else "idle_gap"
-    return Piece(rank, "idle_host" if kind == "masked" else kind, start, moment - start, None, spent)
+    return PathSegment(rank, "idle_host" if kind == "masked" else kind, start, moment - start, None, spent)

@@ -57,7 +57,7 @@ class RankNodes:
 
 
 @dataclass(frozen=True)
-class Graph:
+class StepGraph:
     """All ranks' nodes; `members[c]` are (rank, node) of collective c, in an order in which they can be replayed.
 
     `kind[c]` is the index of the collective in `matching.collectives`.
@@ -87,7 +87,7 @@ class Graph:
 
 def build_graph(
     ranks: Sequence[RankSummary], matching: Matching, fits: Mapping[int, ClockFit]
-) -> Graph | None:
+) -> StepGraph | None:
     """The graph over the steps that all ranks share; None where there is nothing to compare."""
     steps = _common_steps(ranks, matching)
     if not steps or len(ranks) < 2 or not matching.collectives:
@@ -110,7 +110,7 @@ def build_graph(
     nodes = {s.rank: _rank_nodes(s, fits[s.rank], labels[s.rank], steps) for s in ranks}
     at = {rank: {number: i for i, (_, _, number) in enumerate(own)} for rank, own in labels.items()}
     order = _order(matching, nodes, at)
-    return Graph(
+    return StepGraph(
         ranks=nodes,
         members=tuple(
             tuple((rank, at[rank][number]) for rank, _ in matching.collectives[number].members)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.replay.graph import WORK, Graph, RankNodes
+from traceops.across.replay.graph import WORK, RankNodes, StepGraph
 from traceops.core.arrays import Int
 from traceops.measure.program import NEVER
 
 
 @dataclass(frozen=True)
-class Change:
+class Scenario:
     """What a replay does otherwise: ranks that run another's program, own time that vanishes, other transfers."""
 
     program_of: Mapping[int, int] = field(default_factory=dict)  # rank -> the rank whose program it runs
@@ -39,26 +39,26 @@ class Replay:
         return steps
 
 
-def measured_step_ns(graph: Graph) -> NDArray[np.float64]:
+def measured_step_ns(graph: StepGraph) -> NDArray[np.float64]:
     """Duration of each step as measured, ns: the median over ranks."""
     own = [np.diff(nodes.begin[graph.edges[rank]]) for rank, nodes in graph.ranks.items()]
     steps: NDArray[np.float64] = np.median(own, axis=0)
     return steps
 
 
-def simulate(graph: Graph, change: Change | None = None) -> Replay:
+def simulate(graph: StepGraph, change: Scenario | None = None) -> Replay:
     """Replay all steps. A rank's own time passes as measured; at a join it waits for the simulated end.
 
     [what-if replay on the collective graph: docs/metrics.md]
     """
-    as_measured, change = change is None, change or Change()
+    as_measured, change = change is None, change or Scenario()
     programs = {}
     for rank, nodes in graph.ranks.items():
         source = change.program_of.get(rank, rank)
         own = nodes if source == rank else relabelled(graph.ranks[source], nodes)
         spared = change.without_on is not None and rank not in change.without_on
         without = () if spared else change.without
-        programs[rank] = _Run(own, graph.collective_of[rank], without, keep_lead=as_measured)
+        programs[rank] = _Simulation(own, graph.collective_of[rank], without, keep_lead=as_measured)
     transfer = (graph.transfer if change.transfer is None else change.transfer).tolist()
     ends: list[int] = []
     waited_for = dict.fromkeys(graph.ranks, 0)
@@ -113,7 +113,7 @@ def _lead(nodes: RankNodes) -> int:
     return max(int((nodes.standing - nodes.host)[first].min()), 0) if first.any() else 0
 
 
-class _Run:
+class _Simulation:
     """One rank while it is replayed: how far it is behind its own time after each of its joins and launches."""
 
     def __init__(

@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.replay.graph import Graph
-from traceops.across.replay.simulate import Change, Replay, measured_step_ns, simulate
+from traceops.across.replay.graph import StepGraph
+from traceops.across.replay.simulate import Replay, Scenario, measured_step_ns, simulate
 from traceops.core.arrays import Int
 
 Steps = NDArray[np.float64]
@@ -85,7 +85,7 @@ def rank_change(ranks: Sequence[int]) -> str:
 class Replays:
     """Replays of one graph, each made once however often it is asked for."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: StepGraph) -> None:
         self.graph = graph
         self._made: dict[tuple[int, ...], Replay | None] = {}
 
@@ -115,16 +115,16 @@ def measure_what_if(
     """
     graph = replays.graph
     changes = {
-        NO_COMMUNICATION: Change(transfer=graph.transfer * 0),
-        NO_LOADING: Change(without=LOADING),
-        HOST_IN_TIME: Change(without=HOST),
+        NO_COMMUNICATION: Scenario(transfer=graph.transfer * 0),
+        NO_LOADING: Scenario(without=LOADING),
+        HOST_IN_TIME: Scenario(without=HOST),
     }
     if reference_ns is not None:
-        changes[REFERENCE] = Change(transfer=np.minimum(graph.transfer, reference_ns))
+        changes[REFERENCE] = Scenario(transfer=np.minimum(graph.transfer, reference_ns))
     median_of = {role: _faster_median(graph, role) for role in set(graph.roles.values()) if len(role) > 1}
     medians = {rank: median_of[role] for rank, role in graph.roles.items() if role in median_of}
     if medians:
-        changes[ALL_EQUAL] = Change(program_of=medians)
+        changes[ALL_EQUAL] = Scenario(program_of=medians)
     made = [Prediction(name, (), simulate(graph, change).step_ns()) for name, change in changes.items()]
     for ranks in rank_sets:
         replay = replays.cured(ranks)
@@ -134,7 +134,7 @@ def measure_what_if(
     return WhatIf(measured_step_ns(graph), replays.base.step_ns(), tuple(made))
 
 
-def cure(graph: Graph, ranks: Sequence[int]) -> Change | None:
+def cure(graph: StepGraph, ranks: Sequence[int]) -> Scenario | None:
     """These ranks run as their median peer outside the set does; None where one has no such peer."""
     program_of = {}
     for rank in ranks:
@@ -142,27 +142,27 @@ def cure(graph: Graph, ranks: Sequence[int]) -> Change | None:
         if peer is None:
             return None
         program_of[rank] = peer
-    return Change(program_of=program_of)
+    return Scenario(program_of=program_of)
 
 
-def median_peer(graph: Graph, rank: int, excluded: Sequence[int]) -> int | None:
+def median_peer(graph: StepGraph, rank: int, excluded: Sequence[int]) -> int | None:
     """The peer of `rank` outside `excluded` with the median own time; of two the slower one."""
     peers = [peer for peer in graph.peers(rank) if peer not in excluded]
     return median_rank(graph, peers) if peers else None
 
 
-def median_rank(graph: Graph, ranks: Sequence[int]) -> int:
+def median_rank(graph: StepGraph, ranks: Sequence[int]) -> int:
     """The rank with the median own time over the window; of two the slower one."""
     ordered = sorted(ranks, key=lambda rank: (_own_ns(graph, rank), rank))
     return ordered[len(ordered) // 2]
 
 
-def _faster_median(graph: Graph, ranks: Sequence[int]) -> int:
+def _faster_median(graph: StepGraph, ranks: Sequence[int]) -> int:
     """As median_rank, of two the faster one: where half of the ranks are late, the others set the pace."""
     ordered = sorted(ranks, key=lambda rank: (_own_ns(graph, rank), rank))
     return ordered[(len(ordered) - 1) // 2]
 
 
-def _own_ns(graph: Graph, rank: int) -> int:
+def _own_ns(graph: StepGraph, rank: int) -> int:
     nodes = graph.ranks[rank]
     return int(nodes.work[-1] - nodes.work[nodes.first_edge])

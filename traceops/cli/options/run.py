@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from traceops.capture.schedule import Schedule
-from traceops.launch.limits import Limits
+from traceops.launch.hang_timeouts import HangTimeouts
 from traceops.train.options import add_training_arguments
 
 HELP = "Profile every rank of a training: --strategy NAME, or -- my_script.py ARGS."
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--init-timeout",
         type=_seconds,
-        default=Limits().init_s,
+        default=HangTimeouts().init_s,
         metavar="S",
         help="seconds before the first step (%(default)g); 0: wait for ever",
     )

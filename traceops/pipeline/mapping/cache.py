@@ -13,7 +13,7 @@ from traceops.core.cache_folder import cache_folder as folder_of
 from traceops.core.errors import InputError, UsageError
 from traceops.core.whole_file import write_whole
 from traceops.pipeline.mapping.summary_file import read_packed, zipped
-from traceops.traces.summary_header import FORMAT, SUFFIX, Header, split
+from traceops.traces.summary_header import FORMAT, SUFFIX, SummaryHeader, split
 
 SIZE = "TRACEOPS_CACHE_SIZE"
 _MOST_BYTES = 2 << 30
@@ -38,7 +38,7 @@ def most_bytes() -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def read_same(path: str, header: Header) -> bytes | None:
+def read_same(path: str, header: SummaryHeader) -> bytes | None:
     """The unzipped summary in a file, if it is of the same bytes, by the same code, for the same rank; else None."""
     try:
         data = read_packed(path)
@@ -48,7 +48,7 @@ def read_same(path: str, header: Header) -> bytes | None:
     return data if header.digest and header.code and _depends_on(own) == _depends_on(header) else None
 
 
-def load(folder: Path, header: Header) -> bytes | None:
+def load(folder: Path, header: SummaryHeader) -> bytes | None:
     """The summary that is kept for this header, unzipped; None where there is none, or a damaged one."""
     path = _place(folder, header)
     data = read_same(str(path), header)
@@ -58,7 +58,7 @@ def load(folder: Path, header: Header) -> bytes | None:
     return data
 
 
-def store(folder: Path, header: Header, data: bytes) -> None:
+def store(folder: Path, header: SummaryHeader, data: bytes) -> None:
     """Keep a summary; where the folder cannot be written to, nothing is kept."""
     path = _place(folder, header)
     try:
@@ -90,12 +90,12 @@ def trim(folder: Path, most: int) -> None:
         left -= size
 
 
-def _place(folder: Path, header: Header) -> Path:
+def _place(folder: Path, header: SummaryHeader) -> Path:
     key = hashlib.sha256(repr(_depends_on(header)).encode()).hexdigest()
     return folder / key[0] / f"{key[1:]}{SUFFIX}"
 
 
-def _depends_on(header: Header) -> tuple[object, ...]:
+def _depends_on(header: SummaryHeader) -> tuple[object, ...]:
     return (
         FORMAT,
         header.version,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from typing import Generic, Protocol, TypeVar
 
-from traceops.pipeline.mapping.executors import Workers, cores, open_workers, processes
+from traceops.pipeline.mapping.executors import WorkerPool, cores, open_workers, processes
 from traceops.traces.discover import TraceFile
 
 Result = TypeVar("Result")
@@ -92,7 +92,7 @@ class _NoProcess(Exception):
 class _Run(Generic[Result]):
     """One pass over files on some workers."""
 
-    def __init__(self, do: Callable[[TraceFile], Result], taker: Taker[Result], workers: Workers) -> None:
+    def __init__(self, do: Callable[[TraceFile], Result], taker: Taker[Result], workers: WorkerPool) -> None:
         self._do, self._taker, self._workers = do, taker, workers
         self.broken = False
         self.why = ""

@@ -34,7 +34,7 @@ _UNDONE: tuple[type[Exception], ...] = (
 
 
 @dataclass(frozen=True)
-class Workers:
+class WorkerPool:
     """An executor that does `slots` tasks at a time; `undone` is what futures raise whose task did not run to its end.
 
     Workers `elsewhere` may be on machines that have other files. `end_if_one_died` is for whoever waits for a result.
@@ -58,7 +58,7 @@ def cores() -> int:
 
 
 @contextlib.contextmanager
-def processes(jobs: int) -> Iterator[Workers]:
+def processes(jobs: int) -> Iterator[WorkerPool]:
     """Processes that are forked from this one where the system can. An error in the block, Ctrl-C too, ends them.
 
     Where this one may have none, being a daemon such as the workers of a multiprocessing.Pool, a thread does the work.
@@ -70,7 +70,7 @@ def processes(jobs: int) -> Iterator[Workers]:
     if multiprocessing.current_process().daemon:
         thread = ThreadPoolExecutor(1)
         try:
-            yield Workers(thread, 1, (BrokenExecutor,), elsewhere=False)
+            yield WorkerPool(thread, 1, (BrokenExecutor,), elsewhere=False)
         finally:
             thread.shutdown(cancel_futures=True)
         return
@@ -90,7 +90,7 @@ def processes(jobs: int) -> Iterator[Workers]:
             end()
 
     try:
-        yield Workers(pool, jobs, (BrokenExecutor,), elsewhere=False, end_if_one_died=end_if_one_died)
+        yield WorkerPool(pool, jobs, (BrokenExecutor,), elsewhere=False, end_if_one_died=end_if_one_died)
     except BaseException:
         end()
         pool.shutdown(wait=False, cancel_futures=True)
@@ -110,14 +110,14 @@ def _begin(parent: int) -> None:
 
 
 @contextlib.contextmanager
-def open_workers(chosen: str | Executor, jobs: int | None = None) -> Iterator[Workers]:
+def open_workers(chosen: str | Executor, jobs: int | None = None) -> Iterator[WorkerPool]:
     """The workers named by `dask://HOST:PORT` or `mpi`, or those of an executor, at most `jobs` of them at a time.
 
     Raises UsageError for another name, where a package is missing, and where nobody answers.
     """
     if isinstance(chosen, Executor):
         slots = getattr(chosen, "_max_workers", None) or cores()
-        yield Workers(chosen, min(jobs or slots, slots))
+        yield WorkerPool(chosen, min(jobs or slots, slots))
         return
     kind, _, address = chosen.partition("://")
     if kind == "dask" and address:
@@ -127,11 +127,11 @@ def open_workers(chosen: str | Executor, jobs: int | None = None) -> Iterator[Wo
     else:
         raise UsageError(f"--executor takes dask://HOST:PORT or mpi, not {chosen!r}")
     with opened as workers:
-        yield Workers(workers.executor, min(jobs or workers.slots, workers.slots), workers.undone)
+        yield WorkerPool(workers.executor, min(jobs or workers.slots, workers.slots), workers.undone)
 
 
 @contextlib.contextmanager
-def _dask(chosen: str, address: str) -> Iterator[Workers]:
+def _dask(chosen: str, address: str) -> Iterator[WorkerPool]:
     import asyncio
 
     try:
@@ -155,14 +155,14 @@ def _dask(chosen: str, address: str) -> Iterator[Workers]:
         threads = sum(client.nthreads().values())
         # TypeError: its executor unpacks a result as an error where the worker died since it had it
         undone = (*_UNDONE, KilledWorker, asyncio.TimeoutError, TypeError)
-        yield Workers(executor, max(threads, 1), undone)
+        yield WorkerPool(executor, max(threads, 1), undone)
     finally:
         executor.shutdown(wait=False)  # takes back what nobody waits for any more
         client.close()
 
 
 @contextlib.contextmanager
-def _mpi() -> Iterator[Workers]:
+def _mpi() -> Iterator[WorkerPool]:
     try:
         from mpi4py.futures import MPIPoolExecutor
     except ImportError as error:
@@ -172,7 +172,7 @@ def _mpi() -> Iterator[Workers]:
         ) from error
     pool = MPIPoolExecutor()
     try:
-        yield Workers(pool, max(pool.num_workers, 1))
+        yield WorkerPool(pool, max(pool.num_workers, 1))
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from traceops.pipeline.mapping.executors import cores
 from traceops.pipeline.mapping.summary_file import pack, read_packed, unpack, zipped
 from traceops.traces.discover import TraceFile
 from traceops.traces.source import is_remote
-from traceops.traces.summary_header import SUFFIX, Header
+from traceops.traces.summary_header import SUFFIX, SummaryHeader
 from traceops.traces.windows import trace_stem
 from traceops.version import __version__
 
@@ -153,8 +154,6 @@ def _said(error: Exception) -> str:
 
 
 def _host() -> str:
-    import socket
-
     return socket.gethostname()
 
 
@@ -180,8 +179,8 @@ def _packed(file: TraceFile, cache: bool, with_hta: bool, ahead: bool) -> bytes:
     return packed
 
 
-def _header(file: TraceFile, content: Content | None, with_hta: bool) -> Header:
-    return Header(
+def _header(file: TraceFile, content: Content | None, with_hta: bool) -> SummaryHeader:
+    return SummaryHeader(
         version=__version__,
         code=code_fingerprint(with_hta),
         trace=file.path,
@@ -196,7 +195,7 @@ def _header(file: TraceFile, content: Content | None, with_hta: bool) -> Header:
     )
 
 
-def _measured(file: TraceFile, header: Header, ahead: bool = False) -> bytes:
+def _measured(file: TraceFile, header: SummaryHeader, ahead: bool = False) -> bytes:
     summary = summarize(file, header.with_hta, ahead)
     return pack(replace(header, rank_inside=summary.meta.rank), summary)
 

@@ -13,7 +13,7 @@ from traceops.pipeline.mapping.codec import decode, encode
 from traceops.pipeline.mapping.summary_check import check_summary
 from traceops.traces.model import CommArgs, Group
 from traceops.traces.source import Damaged, chunks, open_binary
-from traceops.traces.summary_header import ANEW, Header, split, with_header
+from traceops.traces.summary_header import ANEW, SummaryHeader, split, with_header
 
 _SHARED = frozenset({CommArgs, Group})  # ranks say the same of the same collective
 _LARGEST = 1 << 28  # of the unzipped summary; real ones have less than a hundredth
@@ -21,12 +21,12 @@ _GZIP_WBITS = 31
 _LEVEL = 1
 
 
-def pack(header: Header, summary: RankSummary) -> bytes:
+def pack(header: SummaryHeader, summary: RankSummary) -> bytes:
     """A summary as bytes, not yet zipped."""
     return with_header(header, encode(summary))
 
 
-def unpack(data: bytes, seen: dict[Any, Any]) -> tuple[Header, RankSummary]:
+def unpack(data: bytes, seen: dict[Any, Any]) -> tuple[SummaryHeader, RankSummary]:
     """What `pack` made. Summaries unpacked with the same `seen` share what is equal in them.
 
     Raises ValueError, which says what to do, where the bytes are anything else.
@@ -60,7 +60,7 @@ def read_packed(path: str) -> bytes:
     return data.getvalue()
 
 
-def read_summary(path: str, seen: dict[Any, Any] | None = None) -> tuple[Header, RankSummary]:
+def read_summary(path: str, seen: dict[Any, Any] | None = None) -> tuple[SummaryHeader, RankSummary]:
     """A summary file, local or remote. Raises InputError naming the file and what to do."""
     try:
         return unpack(read_packed(path), {} if seen is None else seen)

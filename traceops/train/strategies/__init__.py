@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from traceops.core.errors import UsageError
@@ -35,8 +36,6 @@ SHARDED: frozenset[str] = frozenset(
 
 def strategy_class(name: str) -> type[Strategy]:
     """Import and return the class of the strategy called `name`; UsageError when there is none."""
-    from importlib import import_module
-
     if name not in REGISTRY:
         raise UsageError(f"--strategy {name}: no such strategy; choose one of {', '.join(NAMES)}")
     module, attribute = REGISTRY[name]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Limits:
+class HangTimeouts:
     """How long may pass without a step, in seconds.
 
     hang_s: None for the larger of 60 s and ten median steps. init_s: before the first step; 0 for ever.

@@ -29,7 +29,7 @@ _LIBRARIES = re.compile(r"/(site-packages|dist-packages|lib/python3[^/]*|traceop
 
 
 @dataclass(frozen=True)
-class Sight:
+class ProcessSample:
     """What a look at a rank showed.
 
     pulse: what it said itself, see `traceops.capture.responder.pulse`; {} if it did not answer, because its
@@ -56,7 +56,7 @@ class Sight:
         file, line, function, _ = (own or frames)[0]
         return f"{function} ({Path(file).name}:{line})"
 
-    def moved_since(self, before: Sight) -> bool:
+    def moved_since(self, before: ProcessSample) -> bool:
         """Whether the rank did anything between the two looks."""
         elapsed = max(self.time_s - before.time_s, 1e-3)
         return (
@@ -66,23 +66,23 @@ class Sight:
             or (self.spinning_s - before.spinning_s) / elapsed > _SPINNING_CORES
         )
 
-    def woken_since(self, earlier: Sight) -> bool:
+    def woken_since(self, earlier: ProcessSample) -> bool:
         """Whether the main thread kept waking up; one that waits for good does so every few seconds at most."""
         elapsed = self.time_s - earlier.time_s
         return self.wakeups - earlier.wakeups > max(_LEAST_WAKEUPS, _WAKEUPS_PER_S * elapsed)
 
-    def collectives_since(self, before: Sight) -> bool:
+    def collectives_since(self, before: ProcessSample) -> bool:
         """Whether the rank called collectives between the two looks."""
         return bool(self.pulse and before.pulse) and self.pulse["collectives"] != before.pulse["collectives"]
 
 
-def look(alive: Sequence[Progress], folder: Path) -> dict[int, Sight]:
+def look(alive: Sequence[Progress], folder: Path) -> dict[int, ProcessSample]:
     """A look at every one of these ranks, all of them at once; takes `_ANSWER_S` at most.
 
     Before there is any, at torchrun and what it starts, as rank `STARTING`.
     """
     if not alive:
-        return {STARTING: Sight(STARTING, time.monotonic(), {}, *_spent(os.getpid()))}
+        return {STARTING: ProcessSample(STARTING, time.monotonic(), {}, *_spent(os.getpid()))}
     asked = {record.rank: read_pulse(folder, record.rank)[0] for record in alive}
     waited = {rank for rank in asked if ask(folder, rank, PULSE)}
     pulses: dict[int, dict[str, Any]] = {}
@@ -97,7 +97,7 @@ def look(alive: Sequence[Progress], folder: Path) -> dict[int, Sight]:
     for record in alive:
         storage, cpu, spinning = _spent(record.pid)
         pulse = pulses.get(record.rank, {})
-        sights[record.rank] = Sight(
+        sights[record.rank] = ProcessSample(
             record.rank, time.monotonic(), pulse, storage, cpu, spinning, _wakeups(record.pid)
         )
     return sights
@@ -174,7 +174,7 @@ def _listens(pid: int, number: int) -> bool:
 
 
 def _spent(pid: int) -> tuple[int, float, float]:
-    """(bytes of storage, seconds of processor, seconds that may be spinning) of a rank; see `Sight`."""
+    """(bytes of storage, seconds of processor, seconds that may be spinning) of a rank; see `ProcessSample`."""
     try:
         rank = psutil.Process(pid)
         family = [rank, *rank.children(recursive=True)]

@@ -11,6 +11,6 @@ _PEER_GONE = re.compile(
 )
 
 
-def lost_a_peer(error: str) -> bool:
+def is_peer_failure(error: str) -> bool:
     """Whether the error is the echo of another rank's end."""
     return _PEER_GONE.search(error) is not None

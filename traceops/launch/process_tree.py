@@ -11,7 +11,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from traceops.capture.settings import ENV
 
 
-class Family:
+class ProcessTree:
     """The processes that `root` has started, and theirs; psutil compares start times, so pids may be reused.
 
     env: the environment of `root`, which its descendants share.

@@ -12,7 +12,7 @@ from pathlib import Path
 from traceops.capture.timing import uses_gpu
 
 
-def settle(timeout_s: float) -> bool:
+def wait_for_device(timeout_s: float) -> bool:
     """Wait until the device has finished what was queued, at most about `timeout_s`; returns whether it has.
 
     A rank that ends early leaves its peers inside NCCL kernels that spin until the watchdog's timeout,
@@ -45,7 +45,7 @@ def abort_nccl() -> None:
         abort()
 
 
-def hang_up() -> None:
+def close_connections() -> None:
     """Shut down this process's TCP connections: gloo and the store then raise where they wait for a peer.
 
     Gloo has no abort that frees who waits in it. Nothing can be sent afterwards.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from traceops.core.errors import UsageError
-from traceops.launch.base_side import Base
+from traceops.launch.base_commit import BaseCommit
 
 _INSTALLED = ("site-packages", "dist-packages")
 _SHOWN = 3
@@ -17,7 +17,7 @@ def loaded_files(folder: Path) -> set[Path]:
     return {Path(line) for file in folder.glob("*.txt") for line in file.read_text().splitlines()}
 
 
-def check_imports(base: Base, label: str, files: Iterable[Path]) -> list[str]:
+def check_imports(base: BaseCommit, label: str, files: Iterable[Path]) -> list[str]:
     """Warnings about `files`, which the training `label` of the base loaded.
 
     Raises UsageError if code that differs between the sides came from the working tree or from an installed

@@ -18,7 +18,7 @@ _NOT_A_PATH = ("", ".", "..")
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseCommit:
     """The commit that `ref` named when the series began, and where it will lie.
 
     cwd: working folder of the head, absolute. folder: a temporary one, for everything of the base.
@@ -58,7 +58,7 @@ class Base:
         return self.ref if self.commit.startswith(self.ref) else f"{self.ref} at {short(self.commit)}"
 
 
-def check(base: Base, trains: Sequence[str], environ: Mapping[str, str]) -> None:
+def check(base: BaseCommit, trains: Sequence[str], environ: Mapping[str, str]) -> None:
     """Raise UsageError if the commit lacks the working folder, or the script or module that is trained."""
     repository = base.repository
     where = repository.inside(base.cwd)
@@ -81,7 +81,7 @@ def check(base: Base, trains: Sequence[str], environ: Mapping[str, str]) -> None
         )
 
 
-def _check_module(base: Base, module: str, environ: Mapping[str, str]) -> None:
+def _check_module(base: BaseCommit, module: str, environ: Mapping[str, str]) -> None:
     """A module that the repository does not have either is an installed one, the same on both sides."""
     repository = base.repository
     first, *rest = module.split(".")
@@ -98,7 +98,7 @@ def _check_module(base: Base, module: str, environ: Mapping[str, str]) -> None:
         )
 
 
-def base_plan(plan: Plan, base: Base, environ: Mapping[str, str]) -> Plan:
+def base_plan(plan: Plan, base: BaseCommit, environ: Mapping[str, str]) -> Plan:
     """`plan`, which is of the head, to be run in the worktree of `base`."""
     trains = list(plan.trains)
     if trains[0] != "-m":
@@ -119,7 +119,7 @@ def base_plan(plan: Plan, base: Base, environ: Mapping[str, str]) -> Plan:
     )
 
 
-def python_path(base: Base, environ: Mapping[str, str]) -> list[str]:
+def python_path(base: BaseCommit, environ: Mapping[str, str]) -> list[str]:
     """PYTHONPATH of the base: the head's, and what editable installs add, moved into the worktree.
 
     It comes before site-packages, whose editable installs lead to the working tree.
@@ -130,7 +130,7 @@ def python_path(base: Base, environ: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys([*own, *linked, *moved]))
 
 
-def editable_links(base: Base, modules: Mapping[str, ModuleType] = sys.modules) -> dict[Path, Path]:
+def editable_links(base: BaseCommit, modules: Mapping[str, ModuleType] = sys.modules) -> dict[Path, Path]:
     """Link -> what it leads to in the worktree, for the packages of `editable_packages`.
 
     Their parent folder on PYTHONPATH would do as well, if it did not hold other names too: a tests package,
@@ -166,7 +166,7 @@ def site_paths(environ: Mapping[str, str]) -> list[Path]:
     return [Path(entry) for entry in sys.path[own:] if entry and entry not in given]
 
 
-def argument_warnings(base: Base, trains: Sequence[str]) -> Iterator[str]:
+def argument_warnings(base: BaseCommit, trains: Sequence[str]) -> Iterator[str]:
     """What the script's arguments name that will not be on both sides as it looks."""
     for value in _values(trains[2:] if trains[0] == "-m" else trains[1:]):
         path = Path(value)

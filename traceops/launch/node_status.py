@@ -8,7 +8,7 @@ from pathlib import Path
 from traceops.capture.environment import host
 
 
-class Nodes:
+class NodeStatus:
     """A file for each machine whose ranks are still: ranks that wait for a slow one elsewhere do not hang.
 
     folder: shared by the machines. Where it is not, no machine ever learns that all of them are still.
