@@ -25,7 +25,7 @@ Kind = Literal["root", "waiting", "other"]
 
 
 @dataclass(frozen=True)
-class Box:
+class RankBox:
     """A box: equal ranks, with the lines it shows and the whole text for who hovers over it."""
 
     ranks: tuple[int, ...]
@@ -56,7 +56,7 @@ class Edge:
 class WaitGraph:
     """A drawing of `width` by `height` px."""
 
-    nodes: tuple[Box, ...]
+    nodes: tuple[RankBox, ...]
     edges: tuple[Edge, ...]
     width: float
     height: float
@@ -73,7 +73,7 @@ def wait_graphs(diagnosis: Diagnosis) -> tuple[WaitGraph, WaitGraph] | None:
     return _wide(nodes, edges, label), _tall(nodes, edges, label)
 
 
-def _nodes_and_edges(diagnosis: Diagnosis) -> tuple[list[Box], list[Edge]]:
+def _nodes_and_edges(diagnosis: Diagnosis) -> tuple[list[RankBox], list[Edge]]:
     groups = merged_ranks(diagnosis, _LIKED_NODES)[:MOST_NODES]
     node_of = {rank: number for number, group in enumerate(groups) for rank in group.ranks}
     reasons: dict[tuple[int, int], dict[str, None]] = defaultdict(dict)
@@ -89,7 +89,7 @@ def _nodes_and_edges(diagnosis: Diagnosis) -> tuple[list[Box], list[Edge]]:
     return [_node(group, number in waits) for number, group in enumerate(groups)], edges
 
 
-def _connected(nodes: list[Box], edges: list[Edge]) -> tuple[list[Box], list[Edge]]:
+def _connected(nodes: list[RankBox], edges: list[Edge]) -> tuple[list[RankBox], list[Edge]]:
     """Without boxes that no arrow touches, unless they are a cause."""
     touched = {end for edge in edges for end in (edge.start, edge.end)}
     kept = [number for number, node in enumerate(nodes) if number in touched or node.kind == "root"]
@@ -99,7 +99,7 @@ def _connected(nodes: list[Box], edges: list[Edge]) -> tuple[list[Box], list[Edg
     ]
 
 
-def _node(group: RankGroup, waits: bool) -> Box:
+def _node(group: RankGroup, waits: bool) -> RankBox:
     state = state_text(group)
     kind: Kind = "root" if group.root is not None else "waiting" if waits else "other"
     several_ops = group.differ.get("op")
@@ -114,7 +114,7 @@ def _node(group: RankGroup, waits: bool) -> Box:
     full = "\n".join(shown)
     if kind == "waiting" and len(shown) > 2:
         shown.remove(state)  # the arrow says it
-    return Box(group.ranks, kind, tuple(_cut(text) for text in shown), full)
+    return RankBox(group.ranks, kind, tuple(_cut(text) for text in shown), full)
 
 
 def _who(group: RankGroup) -> str:
@@ -136,7 +136,7 @@ def _cut(text: str) -> str:
     return text
 
 
-def _layered(nodes: Sequence[Box], edges: Sequence[Edge]) -> list[Box]:
+def _layered(nodes: Sequence[RankBox], edges: Sequence[Edge]) -> list[RankBox]:
     """Each box outside everything it waits for, causes innermost; waiting in a circle pushes nobody outwards."""
     after: dict[int, set[int]] = {number: set() for number in range(len(nodes))}
     for edge in edges:
@@ -166,7 +166,7 @@ def _reached(number: int, after: Mapping[int, set[int]]) -> set[int]:
     return found
 
 
-def _wide(nodes: Sequence[Box], edges: Sequence[Edge], label: str) -> WaitGraph:
+def _wide(nodes: Sequence[RankBox], edges: Sequence[Edge], label: str) -> WaitGraph:
     """Columns: causes at the right, boxes of a column near what they wait for."""
     last = max(node.layer for node in nodes)
     lanes = 2 if any(nodes[edge.start].layer < nodes[edge.end].layer for edge in edges) else 0
@@ -188,11 +188,11 @@ def _wide(nodes: Sequence[Box], edges: Sequence[Edge], label: str) -> WaitGraph:
     return WaitGraph(tuple(placed), tuple(drawn), width, top + tallest + MARGIN, label)
 
 
-def _column_height(nodes: Sequence[Box], column: Sequence[int]) -> float:
+def _column_height(nodes: Sequence[RankBox], column: Sequence[int]) -> float:
     return sum(nodes[number].height for number in column) + GAP_Y * (len(column) - 1)
 
 
-def _by_targets(column: list[int], placed: Sequence[Box], edges: Sequence[Edge]) -> list[int]:
+def _by_targets(column: list[int], placed: Sequence[RankBox], edges: Sequence[Edge]) -> list[int]:
     """Boxes in the order of the mean height of what they wait for in the column before, so that arrows cross little."""
     mean: dict[int, float] = {}
     for number in column:
@@ -205,7 +205,7 @@ def _by_targets(column: list[int], placed: Sequence[Box], edges: Sequence[Edge])
     return sorted(column, key=lambda number: (mean[number], placed[number].ranks[0]))
 
 
-def _wide_edge(edge: Edge, nodes: Sequence[Box], top: float) -> Edge:
+def _wide_edge(edge: Edge, nodes: Sequence[RankBox], top: float) -> Edge:
     start, end = nodes[edge.start], nodes[edge.end]
     y1, y2 = start.y + start.height / 2, end.y + end.height / 2
     if start.layer > end.layer:
@@ -226,7 +226,7 @@ def _wide_edge(edge: Edge, nodes: Sequence[Box], top: float) -> Edge:
     return replace(edge, back=True, path=path)
 
 
-def _tall(nodes: Sequence[Box], edges: Sequence[Edge], label: str) -> WaitGraph:
+def _tall(nodes: Sequence[RankBox], edges: Sequence[Edge], label: str) -> WaitGraph:
     """One column, causes at the end; arrows run in lanes at the left, short ones inside."""
     order = sorted(range(len(nodes)), key=lambda number: (-nodes[number].layer, number))
     row = {number: at for at, number in enumerate(order)}
