@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from msgspec import to_builtins
 
 from traceops.compare import Capture
 from traceops.compare.capture import capture_of
@@ -70,6 +72,13 @@ def made(
         "findings": list(findings),
     }  # fmt: skip
     return capture_of(plain_json(report), f"profile/{report['run']['name']}")
+
+
+def edited(capture: Capture, edit: Callable[[dict[str, Any]], None]) -> Capture:
+    """The capture with another report: `edit` changes the object that report.json holds."""
+    report = to_builtins(capture.report)
+    edit(report)
+    return capture_of(report, capture.info.path)
 
 
 def kernel(

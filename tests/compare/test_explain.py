@@ -63,7 +63,7 @@ def first(
 
 def test_a_new_straggler_takes_its_waiting_with_it() -> None:
     finding = {"rule": "TO-S001", "severity": "error", "confidence": "high", "ranks": [1], "cause": "gpu_compute",
-               "title": "A rank is late", "message": "late", "evidence": []}  # fmt: skip
+               "title": "A rank is late", "message": "late", "evidence": [{"metric": "m", "value": 1}]}  # fmt: skip
     result = first(
         {"inventory": {"kernels": [kernel("gemm", 10, 20.0)]}},
         {"inventory": {"kernels": [kernel("gemm", 10, 24.0)]}, "findings": [finding],
@@ -168,7 +168,7 @@ def test_one_new_blocking_call_a_step_is_named() -> None:
 def test_a_straggler_that_moved_is_named() -> None:
     def late(rank: int) -> dict[str, Any]:
         return {"rule": "TO-S001", "severity": "error", "confidence": "high", "ranks": [rank], "cause": "host",
-                "title": "A rank is late", "message": "late", "evidence": []}  # fmt: skip
+                "title": "A rank is late", "message": "late", "evidence": [{"metric": "m", "value": 1}]}  # fmt: skip
 
     moved = first({"findings": [late(0)]}, {"findings": [late(1)], "buckets": {"comm_wait": 10.0}})
     assert "rank 1 (its host launches later) makes the others wait" in moved.explanations[0].text

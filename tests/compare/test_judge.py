@@ -1,10 +1,11 @@
 """Which changes are regressions, which are open, and what the verdict makes of them."""
 
 from datetime import date
+from typing import Any
 
 import numpy as np
 import pytest
-from comparison_reports import made
+from comparison_reports import edited, made
 
 from traceops.compare import Capture, CompareConfig, compare
 from traceops.compare.model import Comparison, MetricChange, Samples, Waiver
@@ -132,9 +133,12 @@ def test_a_threshold_set_for_a_count_holds_whatever_the_time_says() -> None:
 
 
 def test_a_count_that_varies_as_much_by_itself_is_no_change() -> None:
-    base = made(steps(100.0))
-    for number, step in enumerate(base.report["steps"]):
-        step["kernels"] = 500 + 200 * (number % 2)
+
+    def vary(report: dict[str, Any]) -> None:
+        for number, step in enumerate(report["steps"]):
+            step["kernels"] = 500 + 200 * (number % 2)
+
+    base = edited(made(steps(100.0)), vary)
     head = made(profiled=steps(100, 3), at=1, counts={"kernels": 690})
     kernels = row(compare([base], [head], QUIET), "kernels")
     assert (kernels.outcome, kernels.reason) == ("inconclusive", "it varies from step to step by as much")
@@ -142,10 +146,12 @@ def test_a_count_that_varies_as_much_by_itself_is_no_change() -> None:
 
 def of_steps(at: float, counts: list[int]) -> Capture:
     """A capture whose steps have these numbers of collectives, and too few of them to say more."""
-    capture = made(profiled=[100.0] * len(counts), at=at)
-    for step in capture.report["steps"]:
-        step["collectives"] = counts[step["step"] - 10]
-    return capture
+
+    def count(report: dict[str, Any]) -> None:
+        for step in report["steps"]:
+            step["collectives"] = counts[step["step"] - 10]
+
+    return edited(made(profiled=[100.0] * len(counts), at=at), count)
 
 
 def judged(base: list[int], head: list[int]) -> str:
@@ -207,20 +213,28 @@ def test_throughput_follows_the_step_time_unless_set() -> None:
 
 
 def test_ranks_that_one_side_lacks_are_left_out_and_said() -> None:
-    base, head = made(steps(100.0)), made(steps(100.0), at=1)
-    for table in ("steps", "unprofiled_steps", "ranks"):
-        head.report[table] = [r for r in head.report[table] if r["rank"] == 0]
-    for step in base.report["steps"]:
-        step["kernels"] = 500 if step["rank"] == 0 else 900
+
+    def only_rank_0(report: dict[str, Any]) -> None:
+        for table in ("steps", "unprofiled_steps", "ranks"):
+            report[table] = [r for r in report[table] if r["rank"] == 0]
+
+    def more_on_others(report: dict[str, Any]) -> None:
+        for step in report["steps"]:
+            step["kernels"] = 500 if step["rank"] == 0 else 900
+
+    base, head = edited(made(steps(100.0)), more_on_others), edited(made(steps(100.0), at=1), only_rank_0)
     result = compare([base], [head], QUIET)
     assert row(result, "kernels").reason == "the same"
     assert "compared on rank 0, of which all captures have traces" in result.notes
 
 
 def test_a_number_that_one_rank_does_not_know_is_not_known() -> None:
-    head = made(steps(100.0), at=1)
-    for step in head.report["steps"]:
-        step["collective_bytes"] = None if step["rank"] == 0 else 3 * 10**8
+
+    def forget(report: dict[str, Any]) -> None:
+        for step in report["steps"]:
+            step["collective_bytes"] = None if step["rank"] == 0 else 3 * 10**8
+
+    head = edited(made(steps(100.0), at=1), forget)
     nbytes = row(compare([made(steps(100.0))], [head], QUIET), "collective_bytes")
     assert nbytes.outcome == "informative" and nbytes.reason == "not known for head"
 

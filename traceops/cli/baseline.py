@@ -18,7 +18,7 @@ from traceops.baseline.entry import Entry
 from traceops.baseline.history import Sample, histories, label_of, samples_of
 from traceops.baseline.key import UNKNOWN
 from traceops.baseline.store import Problem, chosen_store, entries, remove, save, scan, to_prune
-from traceops.compare.capture import read_capture
+from traceops.compare.capture import capture_of, report_object
 from traceops.core.errors import InputError, UsageError
 from traceops.core.plain_text import printable
 from traceops.core.units import minute_text, number_text
@@ -36,7 +36,8 @@ def main(args: argparse.Namespace) -> int:
 
 def _save(args: argparse.Namespace, store: str) -> int:
     for path in args.paths:
-        report = read_capture(path).report
+        report, read_from = report_object(path)
+        capture_of(report, read_from)  # which says what is wrong with it
         entry = save(store, report, branch=args.branch, name=args.name, commit=args.commit, source=path)
         if args.quiet:
             print(entry.url)

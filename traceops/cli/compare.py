@@ -67,7 +67,7 @@ def _read(path: str, args: argparse.Namespace, config: CompareConfig, head: Capt
     if not path.startswith("baseline:"):
         return [read_capture(path, jobs=args.jobs)]
 
-    like = None if head is None else head.run
+    like = None if head is None else head.run_object
     entries = baseline_entries(
         path.removeprefix("baseline:"), args.store, last=args.last, like=like, config=config
     )

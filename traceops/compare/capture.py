@@ -13,26 +13,31 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.compare.model import CaptureInfo
-from traceops.compare.report_shape import shape_of
 from traceops.compare.statistics import Float
 from traceops.core.errors import InputError
-from traceops.core.tool import READABLE_VERSIONS
+from traceops.core.findings import Finding
+from traceops.report.model import ReportDocument
+from traceops.report.read import report_of
+from traceops.report.rows import Inventory
+from traceops.report.run import Run
 from traceops.traces.discover import PAIRS
 from traceops.traces.source import is_remote, open_binary
 from traceops.traces.summary_header import SUFFIX
 
+_WANTED = "report.json of traceops that can be compared"
+
 
 class Capture(Struct, frozen=True):
-    """One capture: where it is from, and its report as the object that report.json holds."""
+    """One capture: where it is from, and its report. `run_object` is the `run` object as the file has it."""
 
     info: CaptureInfo
-    report: dict[str, Any]
+    report: ReportDocument
+    run_object: dict[str, Any]
 
     @property
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Run:
         """What is known of the run."""
-        run: dict[str, Any] = self.report["run"]
-        return run
+        return self.report.run
 
 
 def read_capture(path: str, *, jobs: int | None = None) -> Capture:
@@ -40,40 +45,41 @@ def read_capture(path: str, *, jobs: int | None = None) -> Capture:
 
     Traces are analysed anew: a report beside them may be older. Raises InputError naming the file.
     """
+    return capture_of(*report_object(path, jobs=jobs))
+
+
+def report_object(path: str, *, jobs: int | None = None) -> tuple[Any, str]:
+    """The object that report.json holds, and where it is from; as `read_capture`, but nobody has checked it."""
     local = None if is_remote(path) else Path(path)
     if local is not None and local.is_dir() and not _has_traces(local) and (local / "report.json").is_file():
         path = str(local / "report.json")
     if path.endswith("report.json") or (path.endswith((".json", ".json.gz")) and _is_report(path)):
-        return capture_of(_load(path), path)
+        return _load(path), path
     from traceops.pipeline.analyze import analyze
     from traceops.render.report.json import to_json_object
 
-    return capture_of(to_json_object(analyze(path, jobs=jobs)), path)
+    return to_json_object(analyze(path, jobs=jobs)), path
 
 
-def capture_of(report: Any, path: str) -> Capture:
+def capture_of(value: Any, path: str) -> Capture:
     """A capture from the object that a report.json holds. Raises InputError where it is none."""
-    version = report.get("schema_version") if isinstance(report, dict) else None
-    if isinstance(version, int) and version not in READABLE_VERSIONS:
-        raise InputError(
-            f"{path} has schema version {version}, this traceops reads {' and '.join(map(str, READABLE_VERSIONS))}: "
-            "analyse its traces again, or install the version that wrote it"
-        )
-    try:
-        shape = shape_of(report)
-    except ValueError as error:
-        raise InputError(f"{path} is no report.json of traceops that can be compared: {error}") from error
-    run, git = shape.run, shape.run.git
+    report = report_of(value, path, _WANTED)
+    for at, step in enumerate(report.steps):
+        if not step.duration_ms > 0:
+            raise InputError(f"{path} is no {_WANTED}: `$.steps[{at}].duration_ms` is 0")
+    if not value.get("inventory"):  # an empty one says nothing of any step
+        report = replace(report, inventory=None)
+    run, git = report.run, report.run.git
     info = CaptureInfo(
         name=run.name or Path(path).name,
         path=path,
         started_ns=run.started_ns,
         commit=git.commit if git else None,
         dirty=git.dirty if git else None,
-        steps=len({row.step for row in shape.steps if row.step is not None}),
-        unprofiled_steps=len({row.index for row in shape.unprofiled_steps}),
+        steps=len({row.step for row in report.steps if row.step is not None}),
+        unprofiled_steps=len({row.index for row in report.unprofiled_steps}),
     )
-    return Capture(info, report)
+    return Capture(info, report, value["run"])
 
 
 def pair_folder(path: str) -> tuple[list[str], list[str]] | None:
@@ -100,20 +106,20 @@ def step_series(capture: Capture, *keys: str) -> Float:
     Empty if not known, also if it is not known of a single rank: the mean of the others would be another number.
     """
     by_step: dict[int, list[float]] = defaultdict(list)
-    for row in capture.report["steps"]:
-        values = [row.get(key) for key in keys]
+    for row in capture.report.steps:
+        values = [getattr(row, key) for key in keys]
         if any(value is None for value in values):
             return np.empty(0)
-        if row.get("step") is not None:
-            by_step[row["step"]].append(float(sum(values)))
+        if row.step is not None:
+            by_step[row.step].append(float(sum(values)))
     return _over_ranks(by_step)
 
 
 def unprofiled_series(capture: Capture) -> Float:
     """Steps without the profiler in ms, mean over ranks, in order; empty if none were timed."""
     by_index: dict[int, list[float]] = defaultdict(list)
-    for row in capture.report.get("unprofiled_steps") or ():
-        by_index[row["index"]].append(float(row["duration_ms"]))
+    for row in capture.report.unprofiled_steps:
+        by_index[row.index].append(row.duration_ms)
     return _over_ranks(by_index)
 
 
@@ -122,43 +128,39 @@ def on_ranks(capture: Capture, ranks: frozenset[int]) -> Capture:
 
     Its inventory is the mean over all ranks that it has: where one of them is damaged there is none.
     """
-    kept: dict[str, Any] = {
-        table: [row for row in capture.report.get(table) or () if row["rank"] in ranks]
-        for table in ("steps", "unprofiled_steps", "ranks")
-    }
-    if damaged_ranks(capture):
-        kept["inventory"] = {}
-    return replace(capture, report={**capture.report, **kept})
+    report = replace(
+        capture.report,
+        steps=tuple(row for row in capture.report.steps if row.rank in ranks),
+        unprofiled_steps=tuple(row for row in capture.report.unprofiled_steps if row.rank in ranks),
+        ranks=tuple(row for row in capture.report.ranks if row.rank in ranks),
+        inventory=None if damaged_ranks(capture) else capture.report.inventory,
+    )
+    return replace(capture, report=report)
 
 
 def ranks_of(capture: Capture) -> frozenset[int]:
     """The ranks that have profiled steps and whole traces."""
-    return frozenset(row["rank"] for row in capture.report["steps"]) - damaged_ranks(capture)
+    return frozenset(row.rank for row in capture.report.steps) - damaged_ranks(capture)
 
 
 def damaged_ranks(capture: Capture) -> frozenset[int]:
     """The ranks whose traces were cut off or damaged."""
-    return frozenset(row["rank"] for row in capture.report["ranks"] if row.get("damage"))
+    return frozenset(row.rank for row in capture.report.ranks if row.damage)
 
 
-def has_inventory(capture: Capture) -> bool:
-    """Whether the report says what runs in a step; one written by an earlier traceops does not."""
-    return bool(capture.report.get("inventory"))
-
-
-def inventory_rows(capture: Capture, table: str) -> list[dict[str, Any]]:
-    """Rows of one table of what runs in a step: kernels, operators, collectives or blocking_calls."""
-    return (capture.report.get("inventory") or {}).get(table) or []
+def inventories(side: Sequence[Capture]) -> list[Inventory]:
+    """What runs in a step, of each capture whose report says so; one of an earlier traceops does not."""
+    return [found for capture in side if (found := capture.report.inventory) is not None]
 
 
 def findings_of_most(
-    side: Sequence[Capture], key: Callable[[dict[str, Any]], Hashable], rules: Collection[str] | None = None
-) -> dict[Hashable, dict[str, Any]]:
+    side: Sequence[Capture], key: Callable[[Finding], Hashable], rules: Collection[str] | None = None
+) -> dict[Hashable, Finding]:
     """Findings above info (of these rules) that more than half of a side's captures have, by `key`: the first's."""
-    seen: dict[Hashable, list[dict[str, Any]]] = defaultdict(list)
+    seen: dict[Hashable, list[Finding]] = defaultdict(list)
     for capture in side:
-        serious = [f for f in capture.report["findings"] if f["severity"] != "info"]
-        own = {key(f): f for f in serious if rules is None or f["rule"] in rules}
+        serious = [f for f in capture.report.findings if f.severity != "info"]
+        own = {key(f): f for f in serious if rules is None or f.rule in rules}
         for same, finding in own.items():
             seen[same].append(finding)
     return {same: found[0] for same, found in seen.items() if 2 * len(found) > len(side)}
@@ -171,11 +173,10 @@ def timed_series(capture: Capture) -> tuple[tuple[bool, Float], tuple[bool, Floa
 
 def step_numbers(capture: Capture) -> list[int]:
     """Numbers of the profiled steps, in the order of `step_series`."""
-    rows = capture.report["steps"]
     counts: dict[int, int] = defaultdict(int)
-    for row in rows:
-        if row.get("step") is not None:
-            counts[row["step"]] += 1
+    for row in capture.report.steps:
+        if row.step is not None:
+            counts[row.step] += 1
     return [step for step in sorted(counts) if counts[step] == max(counts.values())]
 
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from traceops.compare.capture import Capture, has_inventory, inventory_rows
+from traceops.compare.capture import Capture, inventories
 from traceops.compare.model import Change, ChangeKind
 from traceops.core.units import size_text
+from traceops.report.rows import CollectiveUse, Inventory
 
 _COUNT_CHANGED = 0.5  # a step, on the average rank
 _TIME_CHANGED_PCT = 5.0  # of its own time, and
@@ -56,16 +57,16 @@ def find_changes(base: Sequence[Capture], head: Sequence[Capture], step_ms: floa
     variables are compared.
     """
     environment = environment_changes(base, head)
-    base, head = ([c for c in side if has_inventory(c)] for side in (base, head))
-    if not base or not head:
+    old, now = inventories(base), inventories(head)
+    if not old or not now:
         return tuple(environment)
     changes = [
         *(
             change
-            for kind, table, read in _TABLES
-            for change in _compare(kind, _uses(base, table, read), _uses(head, table, read), step_ms)
+            for kind, read in _READERS
+            for change in _compare(kind, _uses(old, read), _uses(now, read), step_ms)
         ),
-        *_compare("operator", *_operators(base, head), step_ms),
+        *_compare("operator", *_operators(old, now), step_ms),
     ]  # fmt: skip
     return (*environment, *sorted(changes, key=lambda change: -abs(change.more_ms)))
 
@@ -166,76 +167,98 @@ def _is_worth(use: Use, step_ms: float) -> bool:
 
 
 def _uses(
-    captures: Sequence[Capture], table: str, read: Callable[[dict[str, Any]], tuple[Hashable, Use]]
+    side: Sequence[Inventory], read: Callable[[Inventory], list[tuple[Hashable, Use]]]
 ) -> dict[Hashable, Use]:
     """The rows of one table of the inventory, mean over captures."""
     sums: dict[Hashable, list[Use]] = defaultdict(list)
-    for capture in captures:
-        for row in inventory_rows(capture, table):
-            key, use = read(row)
+    for inventory in side:
+        for key, use in read(inventory):
             sums[key].append(use)
     return {
         key: replace(
             uses[0],
-            count=sum(u.count for u in uses) / len(captures),
-            ms=sum(u.ms for u in uses) / len(captures),
+            count=sum(u.count for u in uses) / len(side),
+            ms=sum(u.ms for u in uses) / len(side),
         )
         for key, uses in sums.items()
     }
 
 
-def _kernel(row: dict[str, Any]) -> tuple[Hashable, Use]:
-    name, operator = str(row.get("name")), str(row.get("operator") or "")
-    use = Use(name, _n(row, "count_per_step"), _n(row, "ms_per_step"), operator, operator, row.get("place"))
-    return (name, operator, row.get("kind")), use
+def _kernels(inventory: Inventory) -> list[tuple[Hashable, Use]]:
+    return [
+        (
+            (row.name, row.operator or "", row.kind),
+            Use(
+                row.name,
+                row.count_per_step,
+                row.ms_per_step,
+                row.operator or "",
+                row.operator or "",
+                row.place,
+            ),
+        )
+        for row in inventory.kernels
+    ]
 
 
-def _collective(row: dict[str, Any]) -> tuple[Hashable, Use]:
-    op, size, nbytes = str(row.get("op")), row.get("group_size"), row.get("bytes")
-    words = [f"{size} ranks" if size else "", row.get("dtype") or ""]
-    words.append(
-        size_text(nbytes)
-        if nbytes is not None
-        else f"{row['elements']} elements"
-        if row.get("elements")
-        else ""
+def _collectives(inventory: Inventory) -> list[tuple[Hashable, Use]]:
+    return [
+        (
+            (row.op, row.group_size, row.dtype, row.elements),
+            Use(row.op, row.count_per_step, row.kernel_ms_per_step, _collective_text(row)),
+        )
+        for row in inventory.collectives
+    ]
+
+
+def _collective_text(row: CollectiveUse) -> str:
+    size = f"{row.elements} elements" if row.elements else ""
+    words = (
+        f"{row.group_size} ranks" if row.group_size else "",
+        row.dtype or "",
+        size if row.bytes is None else size_text(row.bytes),
     )
-    key = (op, size, row.get("dtype"), row.get("elements"))
-    detail = ", ".join(word for word in words if word)
-    return key, Use(op, _n(row, "count_per_step"), _n(row, "kernel_ms_per_step"), detail)
+    return ", ".join(word for word in words if word)
 
 
-def _call(row: dict[str, Any]) -> tuple[Hashable, Use]:
-    call, operator = str(row.get("call")), str(row.get("operator") or "")
-    use = Use(operator or call, _n(row, "count_per_step"), _n(row, "ms_per_step"), call if operator else "")
-    return (call, operator), use
+def _calls(inventory: Inventory) -> list[tuple[Hashable, Use]]:
+    return [
+        (
+            (row.call, row.operator or ""),
+            Use(
+                row.operator or row.call,
+                row.count_per_step,
+                row.ms_per_step,
+                row.call if row.operator else "",
+            ),
+        )
+        for row in inventory.blocking_calls
+    ]
 
 
-_TABLES: tuple[tuple[ChangeKind, str, Callable[[dict[str, Any]], tuple[Hashable, Use]]], ...] = (
-    ("kernel", "kernels", _kernel),
-    ("collective", "collectives", _collective),
-    ("blocking_call", "blocking_calls", _call),
+_READERS: tuple[tuple[ChangeKind, Callable[[Inventory], list[tuple[Hashable, Use]]]], ...] = (
+    ("kernel", _kernels),
+    ("collective", _collectives),
+    ("blocking_call", _calls),
 )
 
 
 def _operators(
-    base: Sequence[Capture], head: Sequence[Capture]
+    base: Sequence[Inventory], head: Sequence[Inventory]
 ) -> tuple[dict[Hashable, Use], dict[Hashable, Use]]:
     """Operators by name and input shapes, or by name alone where one side did not record shapes."""
-    rows = [
-        [row for capture in side for row in inventory_rows(capture, "operators")] for side in (base, head)
-    ]
-    by_shape = all(any(row.get("shapes") for row in side) for side in rows)
+    sides = [[row for inventory in side for row in inventory.operators] for side in (base, head)]
+    by_shape = all(any(row.shapes for row in side) for side in sides)
     made = []
-    for side, captures in zip(rows, (base, head), strict=True):
+    for rows, captures in zip(sides, (base, head), strict=True):
         uses: dict[Hashable, Use] = {}
-        for row in side:
-            name, shapes = str(row.get("name")), str(row.get("shapes") or "") if by_shape else ""
-            before = uses.get((name, shapes), Use(name, 0.0, 0.0, shapes))
-            uses[name, shapes] = replace(
+        for row in rows:
+            shapes = row.shapes or "" if by_shape else ""
+            before = uses.get((row.name, shapes), Use(row.name, 0.0, 0.0, shapes))
+            uses[row.name, shapes] = replace(
                 before,
-                count=before.count + _n(row, "count_per_step") / len(captures),
-                ms=before.ms + _n(row, "host_ms_per_step") / len(captures),
+                count=before.count + row.count_per_step / len(captures),
+                ms=before.ms + row.host_ms_per_step / len(captures),
             )
         made.append(uses)
     return made[0], made[1]
@@ -259,7 +282,7 @@ def environment_changes(base: Sequence[Capture], head: Sequence[Capture]) -> lis
 
 def _environment(captures: Sequence[Capture]) -> dict[str, str] | None:
     """What the captures of a side have set; None where none says."""
-    known = [c.run["environment"] for c in captures if c.run.get("environment")]
+    known = [capture.run.environment for capture in captures if capture.run.environment]
     if not known:
         return None
     names = {name for variables in known for name in variables}
@@ -267,8 +290,3 @@ def _environment(captures: Sequence[Capture]) -> dict[str, str] | None:
         name: str(known[0][name]) if all(v.get(name) == known[0].get(name) for v in known) else _SEVERAL
         for name in names
     }
-
-
-def _n(row: dict[str, Any], key: str) -> float:
-    value = row.get(key)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from traceops.compare.capture import Capture, has_inventory, inventory_rows
+from traceops.compare.capture import Capture, inventories
 from traceops.compare.ledger import Ledger
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Change, Explanation
@@ -44,7 +44,7 @@ def collectives_explanation(
         if _pct(was, now) >= _COUNT_PCT or _pct(was_bytes or 0, now_bytes or 0) >= _BYTES_PCT:
             parts.append(_became(op, was, was_bytes, now, now_bytes))
     text = "; ".join(parts)
-    rules = {f.get("rule") for c in head for f in c.report["findings"]}
+    rules = {found.rule for capture in head for found in capture.report.findings}
     if "TO-O003" in rules:
         text += "; communication starts only after backward"
     elif "TO-O002" in rules:
@@ -132,14 +132,14 @@ def _totals(side: Sequence[Capture]) -> _Totals | None:
 
     None where no capture says what runs in a step.
     """
-    known = [capture for capture in side if has_inventory(capture)]
+    known = inventories(side)
     if not known:
         return None
     counts: dict[str, float] = defaultdict(float)
     nbytes: dict[str, float | None] = {}
-    for capture in known:
-        for row in inventory_rows(capture, "collectives"):
-            op, count, size = str(row["op"]), row["count_per_step"], row.get("bytes")
+    for inventory in known:
+        for row in inventory.collectives:
+            op, count, size = row.op, row.count_per_step, row.bytes
             counts[op] += count
             before = nbytes.get(op, 0.0)
             nbytes[op] = None if size is None or before is None else before + size * count

@@ -27,8 +27,8 @@ def refusals(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
     """Why the two should not be compared: world size, GPU, model, batch or precision differ."""
     everyone = [*base, *head]
     found = [
-        *_refuse(base, head, "world size", lambda c: c.run.get("world_size")),
-        *_refuse(base, head, "device", lambda c: c.run.get("device")),
+        *_refuse(base, head, "world size", lambda c: c.run.world_size),
+        *_refuse(base, head, "device", lambda c: c.run.device),
     ]
     for label, keys in _WORKLOAD:
         for key in keys:
@@ -63,9 +63,9 @@ def differences(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
     """What differs and may matter, or is not known; no reason to refuse."""
     before, now = base[0].run, head[0].run
     found = [
-        f"{name}: base {before[key]}, head {now[key]}"
+        f"{name}: base {was}, head {value}"
         for name, key in _VERSIONS
-        if before.get(key) and now.get(key) and before[key] != now[key]
+        if (was := getattr(before, key)) and (value := getattr(now, key)) and was != value
     ]
     old, new = settings(base[0]), settings(head[0])
     if old and new:
@@ -74,10 +74,10 @@ def differences(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
             for key in sorted((old.keys() | new.keys()) - _WORKLOAD_KEYS - _NO_SETTING - {"strategy"})
             if old.get(key) != new.get(key)
         ]
-    commands = [c[0].run.get("command") for c in (base, head)]
+    commands = [c[0].run.command for c in (base, head)]
     if (not old or not new) and all(commands):  # the same command is the same job, as far as it says
         if commands[0] != commands[1]:
-            words = [" ".join(map(str, command or ()))[:200] for command in commands]
+            words = [" ".join(command or ())[:200] for command in commands]
             found.append(f"command: base {words[0]}, head {words[1]}")
     elif not old or not new:
         side = (
@@ -90,15 +90,15 @@ def differences(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
         found.append(
             f"{side} which model, batch and precision it trained: nothing checks that they are the same"
         )
-    hosts = [sorted({str(h) for c in side for h in c.run.get("hosts") or ()}) for side in (base, head)]
+    hosts = [sorted({host for c in side for host in c.run.hosts}) for side in (base, head)]
     if all(hosts) and hosts[0] != hosts[1]:
         found.append(f"hosts: base {', '.join(hosts[0][:3])}, head {', '.join(hosts[1][:3])}")
     found += [
         f"{side} has no trace of rank {ranks_text(missing)}"
         for side, run in (("base", before), ("head", now))
-        if (missing := run.get("ranks_missing"))
+        if (missing := run.ranks_missing)
     ]
-    options = [{k for k, v in (run.get("options") or {}).items() if v} for run in (before, now)]
+    options = [{k for k, v in (run.options or {}).items() if v} for run in (before, now)]
     if options[0] != options[1]:
         named = [", ".join(sorted(side)) or "nothing more" for side in options]
         found.append(
@@ -120,8 +120,8 @@ def damaged(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
 
 def settings(capture: Capture) -> dict[str, Any]:
     """What the run says of its training, one level deep: {} for traces without a manifest."""
-    training = capture.run.get("training")
-    if not isinstance(training, dict):
+    training = capture.run.training
+    if training is None:
         return {}
     flat = {key: value for key, value in training.items() if not isinstance(value, (dict, list))}
     config = training.get("config")

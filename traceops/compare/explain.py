@@ -221,8 +221,8 @@ def _kernel_count(base: Sequence[Capture], head: Sequence[Capture]) -> tuple[flo
     """Kernels a step on both sides, where their number differs by a tenth."""
     counts = []
     for side in (base, head):
-        rows = [row.get("kernels") for c in side for row in c.report["steps"]]
-        known = sorted(float(n) for n in rows if isinstance(n, (int, float)))
+        rows = [row.kernels for capture in side for row in capture.report.steps]
+        known = sorted(float(count) for count in rows if count is not None)
         counts.append(known[len(known) // 2] if known else 0.0)
     old, new = counts
     return (old, new) if old and abs(new - old) >= 0.1 * old else None

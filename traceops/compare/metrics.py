@@ -48,8 +48,8 @@ def _throughput(step_time: Series) -> Series:
     """Samples a second of each step, over all ranks; empty where the run does not say how many samples."""
 
     def rate(capture: Capture) -> Float:
-        samples = capture.run.get("samples_per_step")
-        if not isinstance(samples, (int, float)) or isinstance(samples, bool) or samples <= 0:
+        samples = capture.run.samples_per_step
+        if not samples:
             return np.empty(0)
         return samples / step_time(capture) * 1e3
 
@@ -62,8 +62,8 @@ def _columns(*keys: str) -> Series:
 
 def _most_of_ranks(key: str) -> Series:
     def most(capture: Capture) -> Float:
-        known = [row.get(key) for row in capture.report["ranks"]]
-        values = [float(v) for v in known if isinstance(v, (int, float)) and not isinstance(v, bool)]
+        known = [getattr(row, key) for row in capture.report.ranks]
+        values = [float(value) for value in known if value is not None]
         return np.array([max(values)]) if values and len(values) == len(known) else np.empty(0)
 
     return most
@@ -72,10 +72,10 @@ def _most_of_ranks(key: str) -> Series:
 def _busbw(capture: Capture) -> Float:
     """Bytes on the bus of all matched collectives ÷ their transfer time, GB/s."""
     moved = spent_ms = 0.0
-    for row in capture.report["collectives"]:
-        if row.get("bytes") and row.get("total_ms"):
-            moved += row["bytes"] * row["count"] * bus_factor(row["op"], len(row["ranks"]))
-            spent_ms += row["total_ms"]
+    for row in capture.report.collectives:
+        if row.bytes and row.total_ms:
+            moved += row.bytes * row.count * bus_factor(row.op, len(row.ranks))
+            spent_ms += row.total_ms
     return np.array([moved / spent_ms / 1e6]) if spent_ms > 0 else np.empty(0)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Hashable, Sequence
 from datetime import date
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -23,7 +24,7 @@ from traceops.compare.sentence import sentence, values_text
 from traceops.compare.statistics import LEAST_PAIRS, taken_in_turn
 from traceops.compare.unchanged import unchanged
 from traceops.core.errors import UsageError
-from traceops.core.findings import Evidence, Finding
+from traceops.core.findings import Finding
 from traceops.core.rank_text import who
 from traceops.measure.ledger import BUCKETS
 from traceops.rules.regression import check_regressions, regression
@@ -57,7 +58,7 @@ def compare(
     in_turn = taken_in_turn(*([c.info.started_ns for c in side] for side in (base, head)))
     paired = in_turn and len(base) >= LEAST_PAIRS
     single = max(len(base), len(head)) == 1
-    device = "cpu" if base[0].run.get("device_type") == "cpu" else "cuda"
+    device = "cpu" if base[0].run.device_type == "cpu" else "cuda"
     noise_pct = LAUNCH_NOISE_PCT[device] if config.launch_noise_pct is None else config.launch_noise_pct
     metrics = metrics_for((base, head))
     rows = measure(
@@ -138,7 +139,7 @@ def _in_order(side: Sequence[Capture]) -> list[Capture]:
 
 
 def _side(label: str, captures: Sequence[Capture]) -> Side:
-    return Side(label, tuple(c.info for c in captures), captures[0].run)
+    return Side(label, tuple(c.info for c in captures), captures[0].run_object)
 
 
 def _wanted_ms(rows: Sequence[MetricChange]) -> float | None:
@@ -182,46 +183,23 @@ def _findings_of(
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
     """Findings above info that most captures of one side have and none of the other does, by rule and cause."""
     sides = [findings_of_most(side, _key) for side in (base, head)]
-    anywhere = [{_key(f) for c in side for f in c.report["findings"]} for side in (base, head)]
+    anywhere = [{_key(f) for c in side for f in c.report.findings} for side in (base, head)]
     new = tuple(_finding(f) for key, f in sides[1].items() if key not in anywhere[0])
     gone = tuple(_finding(f) for key, f in sides[0].items() if key not in anywhere[1])
     return new, gone
 
 
-def _key(raw: dict[str, Any]) -> Any:
-    ranks = tuple(raw.get("ranks") or ()) if str(raw.get("rule")).startswith("TO-S") else ()
-    return raw.get("rule"), raw.get("cause"), ranks
+def _key(found: Finding) -> Hashable:
+    """Rule and cause; of stragglers also the ranks."""
+    return found.rule, found.cause, found.ranks if found.rule.startswith("TO-S") else ()
 
 
-def _finding(raw: dict[str, Any]) -> Finding:
-    """A finding as report.json holds it."""
-    return Finding(
-        rule=str(raw.get("rule")),
-        severity=raw["severity"] if raw.get("severity") in ("error", "warning", "info") else "info",
-        confidence=raw["confidence"] if raw.get("confidence") in ("high", "medium", "low") else "low",
-        title=str(raw.get("title") or ""),
-        message=str(raw.get("message") or ""),
-        evidence=tuple(_evidence(e) for e in raw.get("evidence") or () if isinstance(e, dict)),
-        ranks=tuple(r for r in raw.get("ranks") or () if isinstance(r, int)),
-        impact_ms=raw["impact_ms"] if isinstance(raw.get("impact_ms"), (int, float)) else None,
-        cause=raw.get("cause") if isinstance(raw.get("cause"), str) else None,
-        advice=str(raw.get("advice") or ""),
-    )
-
-
-def _evidence(raw: dict[str, Any]) -> Evidence:
-    threshold, value = raw.get("threshold"), raw.get("value")
-    return Evidence(
-        metric=str(raw.get("metric")),
-        value=value if isinstance(value, (int, float, str)) else None,
-        unit=str(raw.get("unit") or ""),
-        threshold=threshold if isinstance(threshold, (int, float)) else None,
-        rank=raw["rank"] if isinstance(raw.get("rank"), int) else None,
-        step=raw["step"] if isinstance(raw.get("step"), int) else None,
-        peers=raw["peers"] if isinstance(raw.get("peers"), (int, float)) else None,
-        file=raw["file"] if isinstance(raw.get("file"), str) else None,
-        line=raw["line"] if isinstance(raw.get("line"), int) else None,
-    )
+def _finding(found: Finding) -> Finding:
+    """A finding of a side, without its steps, which are those of one capture."""
+    evidence = tuple(
+        dataclasses.replace(known) for known in found.evidence
+    )  # with the keys its report lacked
+    return dataclasses.replace(found, steps=(), evidence=evidence)
 
 
 def _undecided(rows: Sequence[MetricChange], verdict: str) -> str | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 from traceops.compare.capture import Capture, findings_of_most
 from traceops.compare.changes import moved_kernels
 from traceops.compare.explanation_text import joined, kernel_text
 from traceops.compare.ledger import Ledger
 from traceops.compare.model import Change, Explanation
-from traceops.core.findings import Evidence
+from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import ms_change_text
 from traceops.core.words import CAUSES
@@ -36,14 +35,14 @@ def straggler_explanation(
         found = [finding for key, finding in now.items() if key in before]  # the same ranks, more or less
     if not found:
         return None
-    causes = {str(finding.get("cause") or "unknown") for finding in found}
+    causes = {finding.cause or "unknown" for finding in found}
     own = {"input": "idle_input", "host": "idle_host", "gpu_compute": "compute", "copy": "memory"}
     buckets = ("comm_wait", *sorted(own[cause] for cause in causes if cause in own))
     ms = sum(left.get(bucket, 0.0) for bucket in buckets)
     if abs(ms) < ledger.worth_ms or (found == new and ms < 0) or (found == gone and ms > 0):
         return None
     who = joined([_who_and_why(finding) for finding in found])
-    many = len(found) > 1 or len(found[0].get("ranks") or ()) > 1
+    many = len(found) > 1 or len(found[0].ranks) > 1
     makes = "make" if many else "makes"
     if found == new:
         others = f"; {joined([_who_and_why(f) for f in gone])} no longer" if gone else ""
@@ -58,20 +57,16 @@ def straggler_explanation(
     kernels = moved_kernels(changes, ms) if "gpu_compute" in causes else []
     if kernels:
         text += f". Over all ranks: {joined([kernel_text(c) for c in kernels[:_FEW]])}"
-    evidence = tuple(
-        Evidence(str(e.get("metric")), e.get("value"), str(e.get("unit") or ""))
-        for e in (found[0].get("evidence") or [])[:_FEW]
-    )
+    evidence = tuple(Evidence(known.metric, known.value, known.unit) for known in found[0].evidence[:_FEW])
     return Explanation("straggler", text, ms, buckets, evidence, tuple(kernels))
 
 
-def _who_and_why(finding: dict[str, Any]) -> str:
-    ranks = finding.get("ranks") or []
-    why = (CAUSES.get(finding.get("cause") or "unknown") or CAUSES["unknown"]).changed
-    when = ", in some steps only" if finding.get("rule") == "TO-S002" else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)} ({why}{when})"
+def _who_and_why(finding: Finding) -> str:
+    why = (CAUSES.get(finding.cause or "unknown") or CAUSES["unknown"]).changed
+    when = ", in some steps only" if finding.rule == "TO-S002" else ""
+    return f"rank{'s' if len(finding.ranks) > 1 else ''} {ranks_text(finding.ranks)} ({why}{when})"
 
 
-def _stragglers(side: Sequence[Capture]) -> dict[Hashable, dict[str, Any]]:
+def _stragglers(side: Sequence[Capture]) -> dict[Hashable, Finding]:
     """Straggler findings, warnings and errors, that most captures of a side have, by rank and cause."""
-    return findings_of_most(side, lambda f: (tuple(f.get("ranks") or ()), f.get("cause")), _STRAGGLERS)
+    return findings_of_most(side, lambda found: (found.ranks, found.cause), _STRAGGLERS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceops.compare.capture import Capture, inventory_rows
+from traceops.compare.capture import Capture, inventories
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Change, MetricChange
 from traceops.core.units import count_text, size_text
@@ -37,9 +37,7 @@ def unchanged(
     same_kernels = _names(base) & _names(head)
     if same_kernels and not any(c.kind == "kernel" and c.status != "changed" for c in changes):
         said.append(f"the same {len(same_kernels)} kernels")
-    if not any(c.kind == "environment" for c in changes) and all(
-        c.run.get("environment") for c in (*base, *head)
-    ):
+    if not any(c.kind == "environment" for c in changes) and all(c.run.environment for c in (*base, *head)):
         said.append("the same environment variables")
     return tuple(said)
 
@@ -54,4 +52,4 @@ def _is_the_same(name: str, base: Sequence[Capture], head: Sequence[Capture]) ->
 
 
 def _names(side: Sequence[Capture]) -> set[str]:
-    return {str(row.get("name")) for capture in side for row in inventory_rows(capture, "kernels")}
+    return {row.name for inventory in inventories(side) for row in inventory.kernels}

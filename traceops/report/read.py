@@ -27,9 +27,10 @@ def load_report(path: str) -> ReportDocument:
     return report_of(value, path)
 
 
-def report_of(value: Any, path: str) -> ReportDocument:
-    """The report of a decoded report.json, which came from `path`. Raises InputError saying what is wrong with it.
+def report_of(value: Any, path: str, wanted: str = "report.json of traceops") -> ReportDocument:
+    """The report of a decoded report.json, which came from `path`; `wanted` is what it is said not to be.
 
+    Raises InputError saying what is wrong with it.
     Keys that this version does not know are left out, those that it misses are at their defaults.
     """
     version = value.get("schema_version") if isinstance(value, dict) else None
@@ -44,7 +45,7 @@ def report_of(value: Any, path: str) -> ReportDocument:
         said = str(error).encode("ascii", "backslashreplace").decode()
     except (OverflowError, RecursionError, UnicodeError) as error:
         said = f"a value in it cannot be used ({error})"
-    raise InputError(f"{path} is no report.json of traceops: {said}")
+    raise InputError(f"{path} is no {wanted}: {said}")
 
 
 def _known(value: Any) -> Any:
