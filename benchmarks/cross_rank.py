@@ -18,7 +18,8 @@ from pathlib import Path
 
 from traceops.across.cross_rank import measure_across
 from traceops.measure.summary import RankSummary, summarize
-from traceops.pipeline.conclude import judge
+from traceops.rules.inputs import Inputs
+from traceops.rules.registry import judge
 from traceops.traces.discover import discover
 from traceops.traces.kineto import load_trace
 
@@ -42,7 +43,7 @@ def main() -> int:
     many = [renamed(summaries[rank % len(files)], rank, args.ranks) for rank in range(args.ranks)]
     reduces = [_seconds(lambda: measure_across(many, args.ranks)) for _ in range(args.runs)]
     run = measure_across(many, args.ranks)
-    judging = _seconds(lambda: judge(found, many, run))
+    judging = _seconds(lambda: judge(Inputs(found, run)))
     load = statistics.median(loads) * args.ranks
     steps = len(run.graph.steps) if run.graph is not None else 0
     print(f"{args.ranks} ranks × {steps} steps, {len(run.matching.collectives)} collectives matched")

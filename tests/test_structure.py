@@ -19,9 +19,10 @@ def tree() -> structure.Tree:
     return structure.work_tree()
 
 
-def test_no_modules_import_each_other(tree: structure.Tree) -> None:
-    """That imports point down is import-linter's to say: `make lint`."""
+def test_imports_point_down_and_in_no_circles(tree: structure.Tree) -> None:
+    assert not structure.upward(tree)
     assert not structure.circles(tree)
+    assert not structure.each_other(tree)
 
 
 def test_an_import_inside_a_function_has_a_reason(tree: structure.Tree) -> None:

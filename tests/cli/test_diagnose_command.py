@@ -14,8 +14,8 @@ import jsonschema
 import pytest
 
 from traceops.cli import main
-from traceops.render.hang.json import SCHEMA_PATH
 from traceops.render.report.json import SCHEMA_PATH as REPORT_SCHEMA_PATH
+from traceops.report.hang_json import SCHEMA_PATH
 
 DATA = Path(__file__).parents[1] / "data"
 RANKS = 4

@@ -31,8 +31,9 @@ from traceops.render.report.fabric_html import (
     reference_table,
 )
 from traceops.render.report.html import render_html
-from traceops.render.report.json import SCHEMA_PATH, to_json_object
+from traceops.render.report.json import SCHEMA_PATH
 from traceops.render.report.terminal import print_report
+from traceops.report.document import to_json_object
 from traceops.report.model import Report
 from traceops.report.rows import ReferenceRow
 from traceops.report.tables import Tables

@@ -14,7 +14,8 @@ from traceops.core.rule import JudgedBy
 from traceops.pipeline.analyze import analyze
 from traceops.render import write_report
 from traceops.render.report.csv import CSV_FILES, render_csv_files
-from traceops.render.report.json import SCHEMA_PATH, render_json, to_json_object
+from traceops.render.report.json import SCHEMA_PATH, render_json
+from traceops.report.document import to_json_object
 from traceops.report.rows import RankRow
 from traceops.report.tables import Tables
 from traceops.rules.docs import rules_markdown

@@ -17,9 +17,9 @@ from sample_report import sample_report
 from traceops.core.rule import Verdict
 from traceops.hangs.model import Diagnosis
 from traceops.render.hang.csv import HANG_CSV_FILES, render_hang_csv_files
-from traceops.render.hang.json import SCHEMA_PATH, hang_document, hang_json
 from traceops.render.report.json import SCHEMA_PATH as REPORT_SCHEMA_PATH
 from traceops.render.report.json import render_json
+from traceops.report.hang_json import SCHEMA_PATH, hang_document, hang_json
 from traceops.report.write import json_text
 from traceops.rules.results import checks
 

@@ -11,7 +11,7 @@ from sample_hang import dead_with_log, many, mismatch, nobody_waits, skipped, tw
 
 from traceops.hangs.model import Diagnosis, Wait
 from traceops.render.hang.graph import MOST_NODES, WIDTH, WaitGraph, wait_graphs
-from traceops.render.hang.rows import merged_ranks, merged_waits
+from traceops.report.hang_rows import merged_ranks, merged_waits
 
 DRAWN = (skipped(), two_roots(), mismatch(), many(), skipped(2, 1), many(64, 2))
 

@@ -15,9 +15,9 @@ from traceops.core.findings import Evidence
 from traceops.core.rule import Verdict
 from traceops.hangs.model import Diagnosis
 from traceops.render.hang.html import render_hang_html
-from traceops.render.hang.text import hang_sentence
 from traceops.render.report.html import render_html
 from traceops.render.report.verdict import verdict
+from traceops.report.hang_text import hang_sentence
 from traceops.rules.registry import BY_ID
 from traceops.rules.results import checks
 

@@ -56,7 +56,7 @@ def report_object(path: str, *, jobs: int | None = None) -> tuple[Any, str]:
     if path.endswith("report.json") or (path.endswith((".json", ".json.gz")) and _is_report(path)):
         return _load(path), path
     from traceops.pipeline.analyze import analyze
-    from traceops.render.report.json import to_json_object
+    from traceops.report.document import to_json_object
 
     return to_json_object(analyze(path, jobs=jobs)), path
 

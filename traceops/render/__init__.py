@@ -59,7 +59,7 @@ def write_diagnosis(
 
         contents["hang.html"] = render_hang_html(diagnosis, found, checked)
     if "json" in formats:
-        from traceops.render.hang.json import hang_document
+        from traceops.report.hang_json import hang_document
 
         contents["hang.json"] = json_text(hang_document(diagnosis, found, checked))
     if "csv" in formats:

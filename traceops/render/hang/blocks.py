@@ -20,8 +20,8 @@ from traceops.render.document import (
 )
 from traceops.render.hang import tables as hang_tables
 from traceops.render.hang.graph import LINE, PADDING, WIDTH, wait_graphs
-from traceops.render.hang.rows import merged_ranks
-from traceops.render.hang.text import (
+from traceops.report.hang_rows import merged_ranks
+from traceops.report.hang_text import (
     hang_sentence,
     read_text,
     root_label,

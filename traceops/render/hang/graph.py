@@ -10,8 +10,8 @@ from typing import Literal
 from traceops.core.rank_text import is_cut, ranks_text
 from traceops.hangs.model import Diagnosis
 from traceops.hangs.words import WAIT_REASONS
-from traceops.render.hang.rows import RankGroup, merged_ranks, shown_waits
-from traceops.render.hang.text import bytes_text, operation_text, place_text, state_text
+from traceops.report.hang_rows import RankGroup, merged_ranks, shown_waits
+from traceops.report.hang_text import bytes_text, operation_text, place_text, state_text
 
 MOST_NODES = 14
 _LIKED_NODES = 10  # with more, ranks that are nearly alike share a box

@@ -12,9 +12,9 @@ from traceops.render.cells import Cell
 from traceops.render.document import Document, Facts, Section, Verdict, soft, spans, text
 from traceops.render.finding_blocks import checks_block, findings_section
 from traceops.render.hang.blocks import other_roots, ranks_block, sources_blocks, stacks_blocks, waits_blocks
-from traceops.render.hang.rows import shown_waits
-from traceops.render.hang.text import hang_level, hang_sentence, unknown_ranks
 from traceops.render.writers.html import write_html
+from traceops.report.hang_rows import shown_waits
+from traceops.report.hang_text import hang_level, hang_sentence, unknown_ranks
 
 
 def render_hang_html(diagnosis: Diagnosis, findings: Sequence[Finding], checks: Sequence[Check]) -> bytes:

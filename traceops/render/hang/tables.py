@@ -8,8 +8,8 @@ from traceops.core.rank_text import is_cut, ranks_text
 from traceops.hangs.model import Diagnosis
 from traceops.hangs.words import WAIT_REASONS
 from traceops.render.cells import Cell, Column, Table, build_table, name
-from traceops.render.hang.rows import MergedWait, RankGroup, merged_waits, shown_waits
-from traceops.render.hang.text import bytes_text, operation_text, state_text
+from traceops.report.hang_rows import MergedWait, RankGroup, merged_waits, shown_waits
+from traceops.report.hang_text import bytes_text, operation_text, state_text
 
 MOST_ROWS = 64
 _MOST_WAITS = 100

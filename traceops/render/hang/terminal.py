@@ -11,8 +11,9 @@ from rich.table import Table
 from traceops.core.rank_text import ranks_text
 from traceops.hangs.model import Diagnosis, Root
 from traceops.render.console import PlainConsole, ascii_ranges, plain, say
-from traceops.render.hang.rows import RankGroup, merged_ranks
-from traceops.render.hang.text import (
+from traceops.render.writers.terminal import MARK, STYLE
+from traceops.report.hang_rows import RankGroup, merged_ranks
+from traceops.report.hang_text import (
     hang_level,
     hang_sentence,
     operations_text,
@@ -26,7 +27,6 @@ from traceops.render.hang.text import (
     state_text,
     unknown_ranks,
 )
-from traceops.render.writers.terminal import MARK, STYLE
 
 _WIDTHS = (60, 100)  # lines longer than that are hard to read in a log
 _MOST_LINES = 16

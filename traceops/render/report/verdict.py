@@ -49,7 +49,7 @@ def verdict(report: Report) -> Verdict:
     clean bill that names what nobody judged.
     """
     if report.hang is not None and report.hang.roots:
-        from traceops.render.hang.text import hang_level, hang_sentence
+        from traceops.report.hang_text import hang_level, hang_sentence
 
         others = sum(finding.rule not in hangs.BY_ID for finding in report.findings)
         more = f" {others} more finding{'s' if others > 1 else ''} below." if others else ""

@@ -8,7 +8,7 @@ from traceops.core.findings import Severity
 from traceops.core.rank_text import who, who_first
 from traceops.core.units import size_range_text
 from traceops.hangs.model import Diagnosis, Root
-from traceops.render.hang.rows import RankGroup
+from traceops.report.hang_rows import RankGroup
 from traceops.rules.hangs import BY_ID
 
 

@@ -10,10 +10,10 @@ from traceops.core.findings import Check, Finding
 from traceops.hangs.json_types import HangDocument, HangJson, HangRun, RootEvidence, RootJson, WaitJson
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.words import WAIT_REASONS
-from traceops.render.hang.rows import MergedWait, merged_waits
-from traceops.render.hang.text import hang_level, hang_sentence, shown_path, unknown_ranks
+from traceops.report.hang_rows import MergedWait, merged_waits
+from traceops.report.hang_text import hang_level, hang_sentence, shown_path, unknown_ranks
 
-SCHEMA_PATH = Path(__file__).parents[2] / "schemas" / "hang.schema.json"
+SCHEMA_PATH = Path(__file__).parents[1] / "schemas" / "hang.schema.json"
 MOST_WAITS = 2000  # after merging
 
 
