@@ -19,6 +19,7 @@ FailureCause = Literal[
 # These may be true of one of several devices only: another process has it, or it is broken, or of another model.
 OF_ONE_DEVICE: frozenset[FailureCause] = frozenset({"device_in_use", "device_broken", "other_model"})
 
+_OWN = "traceops_cause"
 # Words of Python, torch and CUDA. A full disk as Python says it: NCCL means /dev/shm.
 _FOREIGN: tuple[tuple[FailureCause, re.Pattern[str]], ...] = (
     ("other_model", re.compile(r"no kernel image")),
@@ -41,12 +42,17 @@ _FOREIGN: tuple[tuple[FailureCause, re.Pattern[str]], ...] = (
 )
 
 
-class WorkerProblem(RuntimeError):
-    """What a worker found that keeps it from testing anything."""
+def worker_problem(cause: FailureCause, message: str) -> RuntimeError:
+    """The error of a worker that finds what keeps it from testing anything; `own_cause` tells the cause of it."""
+    error = RuntimeError(message)
+    error.__dict__[_OWN] = cause
+    return error
 
-    def __init__(self, cause: FailureCause, message: str) -> None:
-        super().__init__(message)
-        self.cause = cause
+
+def own_cause(error: BaseException) -> FailureCause | None:
+    """The cause that a worker gave its error; None for other errors."""
+    cause: FailureCause | None = error.__dict__.get(_OWN)
+    return cause
 
 
 def foreign_cause(text: str) -> FailureCause | None:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from traceops.doctor.failure_cause import WorkerProblem
+from traceops.doctor.failure_cause import own_cause, worker_problem
 from traceops.doctor.job import LAUNCH, SIZES, WorkerTask
 from traceops.doctor.reports import Reporter
 
@@ -61,8 +61,7 @@ class _Last:
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         text = "".join(traceback.format_exception_only(kind, error)).strip()
-        cause = error.cause if isinstance(error, WorkerProblem) else None
-        self._reporter.say("error", text=text, cause=cause)
+        self._reporter.say("error", text=text, cause=own_cause(error))
         traceback.print_exception(kind, error, trace)
         sys.stderr.flush()
         os._exit(1)
@@ -83,7 +82,7 @@ def _join(task: WorkerTask, reporter: Reporter) -> WorkerContext:
     if on_gpu:
         _take_gpu(device)
     if not dist.is_available() or not dist.is_backend_available(task.job.backend):
-        raise WorkerProblem(
+        raise worker_problem(
             "no_backend", f"this torch ({torch.__version__}) was built without {task.job.backend}"
         )
     context.at("meeting at the store")
@@ -103,11 +102,11 @@ def _take_gpu(device: torch.device) -> None:
 
     if not torch.cuda.is_available():
         built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for the CPU only"
-        raise WorkerProblem("no_gpu", f"torch {torch.__version__} ({built}) finds no GPU")
+        raise worker_problem("no_gpu", f"torch {torch.__version__} ({built}) finds no GPU")
     if device.index >= torch.cuda.device_count():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         limited = f" (CUDA_VISIBLE_DEVICES={visible})" if visible is not None else ""
-        raise WorkerProblem(
+        raise worker_problem(
             "no_gpu", f"no GPU {device.index}: torch sees {torch.cuda.device_count()}{limited}"
         )
     torch.cuda.set_device(device)
