@@ -152,7 +152,7 @@ def test_the_fingerprint_covers_all_code_that_the_map_runs():
 
 def test_the_fingerprint_changes_with_the_code(tmp_path, monkeypatch):
     package = Path(shutil.copytree(Path(traceops.__file__).parent, tmp_path / "traceops"))
-    monkeypatch.setattr(content.traceops, "__file__", str(package / "__init__.py"))
+    monkeypatch.setattr(content, "PACKAGE", package)
     before = content.code_fingerprint.__wrapped__()
     with (package / "measure" / "ledger.py").open("a") as file:
         file.write("# changed\n")
