@@ -29,8 +29,10 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "traceops"
-READERS = ("render", "report", "compare", "pipeline", "timeline", "perfetto", "baseline", "rules")
+READERS = ("render", "report", "compare", "pipeline", "timeline", "perfetto")
 """Packages that read reports, under the names of today and of before."""
+OTHER_FILES = ("traceops.pipeline.run_info", "traceops.compare.config")
+"""Modules in them that read run.json and settings, no report."""
 DOCUMENTS = re.compile(r"(report|hang|compare|doctor)\.schema\.json")
 SIZE_UNITS = {"B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"}
 TIME_UNITS = {"ns", "us", "µs", "ms", "s", "min", "h"}
@@ -248,7 +250,7 @@ def key_reads(tree: Tree) -> list[str]:
     return sorted(
         f'{name}:{node.lineno} "{key}"'
         for name, module in tree.modules.items()
-        if package(name) in READERS
+        if package(name) in READERS and name not in OTHER_FILES
         for node in ast.walk(module)
         if isinstance(node, ast.expr) and (key := read_key(node)) in properties
     )
@@ -335,8 +337,8 @@ def units_in(node: ast.AST) -> Iterator[str]:
                 text = str(after.value) if isinstance(after, ast.Constant) else ""
                 if isinstance(before, ast.FormattedValue) and (match := re.match(r" ?([a-zA-Zµ]+)", text)):
                     yield match[1]
-        elif isinstance(inner, ast.Constant) and isinstance(inner.value, str):
-            yield inner.value.strip()
+        elif isinstance(inner, ast.Constant) and isinstance(inner.value, str) and len(inner.value) > 1:
+            yield inner.value.strip()  # one letter alone may be anything
 
 
 COUNTS = {
@@ -424,7 +426,14 @@ def renamed_since(commit: str) -> dict[str, str]:
         _, old, new = line.split("\t")
         if old.endswith(".py") and old.startswith(PACKAGE + "/"):
             found[new] = found.pop(old, old)
-    return {module_name(old): package(module_name(new)) for new, old in found.items()}
+    placed = {module_name(old): package(module_name(new)) for new, old in found.items()}
+    old_names = git("ls-tree", "-r", "--name-only", commit, PACKAGE).splitlines()
+    if not any(
+        name.startswith(f"{PACKAGE}/render/") for name in old_names
+    ):  # `report` was what renders, then
+        renderers = (module_name(name) for name in old_names if name.startswith(f"{PACKAGE}/report/"))
+        placed = dict.fromkeys(renderers, "render") | placed
+    return placed
 
 
 def git(*words: str) -> str:
