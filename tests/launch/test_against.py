@@ -19,6 +19,7 @@ from git_project import PROJECT, SCRIPT, git
 
 from traceops.capture.manifest import RankManifest, write_rank
 from traceops.cli import run as command
+from traceops.cli.options import run as options
 from traceops.core.errors import UsageError
 from traceops.launch import against
 
@@ -31,7 +32,7 @@ _SCHEDULE = ("--nproc", "1", "--skip-first", "0", "--unprofiled", "1", "--warmup
 
 def traceops_run(*argv):
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
+    options.add_arguments(parser)
     return command.main(parser.parse_args(argv))
 
 
