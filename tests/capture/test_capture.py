@@ -34,7 +34,7 @@ def program(arguments, fail_at=None, before=""):
 
 
 def test_one_process_without_torch_distributed(python, tmp_path):
-    done = python("-c", program("schedule=schedule, manifest={'strategy': 'mine', 'lr': 0.1}"))
+    done = python("-c", program("schedule=schedule, manifest={'strategy': 'mine', 'lr': 0.1}"), compiler=True)
     assert done.returncode == 0, done.stderr
     out = tmp_path / done.stdout.strip()
     assert out.parent == tmp_path / "profile"

@@ -12,6 +12,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from started import python_path
 
 from traceops.cli import main
 from traceops.doctor.settings import Settings, read_settings
@@ -45,6 +46,8 @@ NIC Legend:
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", python_path(os.environ.get("PYTHONPATH")))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("TRACEOPS_CACHE", str(tmp_path / "cache"))
     for name in [name for name in os.environ if name.startswith(("NCCL_", "GLOO_"))]:
         monkeypatch.delenv(name)
@@ -60,7 +63,8 @@ def on_cpu(*more: str) -> int:
     return main(["doctor", "--device", "cpu", *more])
 
 
-def test_a_healthy_machine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_healthy_machine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PYTHONPATH", python_path(compiler=True))
     assert on_cpu("--fail-on", "error") == 0
     document = told()
     assert {trial["outcome"] for trial in document["trials"]} == {"ok"}

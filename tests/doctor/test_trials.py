@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from started import environment
 
 from traceops.across.links import bus_factor
 from traceops.core.errors import InputError
@@ -38,7 +39,7 @@ def _job(*stages: str, ranks: int = 2, **deadlines_s: float) -> Job:
 
 
 def _environ(**changes: str) -> dict[str, str]:
-    return {**os.environ, **changes}
+    return environment() | changes
 
 
 def _workers_of(pid: int) -> list[psutil.Process]:
@@ -66,7 +67,9 @@ def _by_name(trials: tuple[Trial, ...]) -> dict[str, Trial]:
 
 def test_a_healthy_machine_passes_everything_and_is_measured(tmp_path: Path) -> None:
     # As if under torchrun: what it tells its own ranks must not reach ours.
-    outer = _environ(RANK="5", WORLD_SIZE="9", MASTER_ADDR="192.0.2.1", MASTER_PORT="1", LOCAL_RANK="5")
+    outer = environment(
+        compiler=True, RANK="5", WORLD_SIZE="9", MASTER_ADDR="192.0.2.1", MASTER_PORT="1", LOCAL_RANK="5"
+    )
     trials = run_job(replace(_job(*_ALL, ranks=3), devices=(4, 5, 7)), outer, tmp_path)
     assert [(trial.name, trial.outcome, trial.message) for trial in trials] == [
         (name, "ok", "") for name in _ALL

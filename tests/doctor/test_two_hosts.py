@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from started import environment
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -74,7 +75,7 @@ def _doctor(space: str, node: int, folder: Path, environ: dict[str, str]) -> sub
     ]  # fmt: skip
     return subprocess.Popen(
         ["ip", "netns", "exec", space, "unshare", "--uts", "sh", "-c", script, "sh", *doctor],
-        env=os.environ | environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment(**environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 

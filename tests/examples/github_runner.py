@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from started import ROOT, python_path
 
-ROOT = Path(__file__).resolve().parents[2]
 ACTION = ROOT / "examples" / "github-actions" / "traceops-compare"
 MARKER = "<!-- traceops-compare -->"
 
@@ -113,7 +113,7 @@ class PullRequest:
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith(ci)},
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": python_path(),
             "OMP_NUM_THREADS": "1",
             "GITHUB_ACTIONS": "true",
             "GITHUB_REPOSITORY": "owner/name",

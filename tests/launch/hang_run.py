@@ -1,17 +1,16 @@
 """Runs the training of hanging.py under `traceops run` and tells what became of it."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from started import environment
 
 from traceops.capture.settings import ENV
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("hanging.py")
 DEADLOCK_S = 180
 _ADDED = ("kernel.", "nvidia-smi.", "py-spy_", "topo.", "nccl.", "reference.")
@@ -39,17 +38,16 @@ class Run:
         return json.loads(path.read_text())
 
 
-def start(folder, fault, *more, nproc=2, options=("--hang-timeout", "2"), active=6):
+def start(folder, fault, *more, nproc=2, options=("--hang-timeout", "2"), active=6, compiler=False):
     """Start the training with this fault of rank 1, for `finish`; it goes wrong in step 6.
 
     Steps 3 to 2 + active are recorded.
     """
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
         [sys.executable, "-m", "traceops", "run", "--nproc", str(nproc), *options, "--out", str(folder / "run"),
          "--skip-first", "1", "--unprofiled", "1", "--warmup", "1", "--active", str(active),
          "--", str(SCRIPT), fault, "1", *map(str, more)],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}, text=True,
+        env=environment(compiler=compiler), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import re
 import shlex
 import signal
@@ -16,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from git_project import PROJECT, SCRIPT, git
+from started import environment, python_path
 
 from traceops.capture.manifest import RankManifest, write_rank
 from traceops.cli import run as command
@@ -25,7 +25,6 @@ from traceops.launch import against
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
 _DEADLOCK_S = 240
 _SCHEDULE = ("--nproc", "1", "--skip-first", "0", "--unprofiled", "1", "--warmup", "1", "--active", "1")
 
@@ -37,10 +36,9 @@ def traceops_run(*argv):
 
 
 def start(*arguments, python=sys.executable):
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [str(python), "-m", "traceops", "run", "--against", "main", *_SCHEDULE, *arguments],
-        env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
 
@@ -101,7 +99,7 @@ def test_each_side_trains_its_own_code_in_turn(repo, tmp_path, layout):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_series_keeps_what_is_complete_and_leaves_no_worktree(repo, number):
-    process = start("--env", f"PYTHONPATH={ROOT}:{repo}", "--", "-m", "train", "--steps", "100000")
+    process = start("--env", f"PYTHONPATH={python_path(repo)}", "--", "-m", "train", "--steps", "100000")
     deadline = time.monotonic() + _DEADLOCK_S
     while "step" not in (line := process.stderr.readline()) or "before" in line:
         assert process.poll() is None and time.monotonic() < deadline, line

@@ -20,7 +20,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
     ],
 )
 def test_the_rank_that_died_is_the_cause(tmp_path, fault, code, reason):
-    run = finish(start(tmp_path, fault, options=("--hang-timeout", "30")), tmp_path)
+    run = finish(
+        start(tmp_path, fault, options=("--hang-timeout", "30"), compiler=fault == "raise"), tmp_path
+    )
     assert run.code == code, run.said
     assert re.search(reason, run.said), run.said
     manifest = run.manifest

@@ -1,13 +1,13 @@
 """One rank in the place of many trains the same model."""
 
 import json
-import os
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from started import environment
 
 from traceops.cli import main
 from traceops.core.errors import UsageError
@@ -35,15 +35,14 @@ def train(capsys, folder, *options):
     assert main(["run", "--device", "cpu", *options, *_SMALL, "--dry-run"]) == 0
     printed, said = capsys.readouterr()
     words = shlex.split(printed)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     nproc = next(word for word in words if word.startswith("--nproc-per-node"))
     script = words.index("traceops.capture.script") + 1
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", nproc, str(_TRAINED)]
-    environment["TRACEOPS_CAPTURE"] = json.dumps({"out": str(folder / "out"), "schedule": {
+    settings = json.dumps({"out": str(folder / "out"), "schedule": {
         "skip_first": 1, "unprofiled": 1, "warmup": 1, "active": 1}})  # fmt: skip
     done = subprocess.run(
         [*command, str(folder / "losses.json"), *words[script:]],
-        env=environment,
+        env=environment(CUDA_VISIBLE_DEVICES="", TRACEOPS_CAPTURE=settings),
         text=True,
         capture_output=True,
     )
@@ -79,13 +78,10 @@ def test_a_whole_run(tmp_path):
         "--fallback",
         "single",
     ]
-    path = os.pathsep.join(
-        filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")])
-    )
     done = subprocess.run(
         [*command, *_SMALL],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
+        env=environment(compiler=True),
         text=True,
         capture_output=True,
     )

@@ -48,7 +48,7 @@ def rules(run):
 
 @pytest.mark.parametrize("fault", ["sleep", "skip", "loader"])
 def test_a_rank_that_does_not_come_to_a_collective(tmp_path, fault):
-    run = finish(start(tmp_path, fault), tmp_path)
+    run = finish(start(tmp_path, fault, compiler=fault == "sleep"), tmp_path)
     check_end(run)
     check_evidence(run, dumped=[0, 1], stacks=[0, 1])
     assert (run.hang["schema_version"], run.hang["kind"], run.hang["limit_s"]) == (1, "step", 2.0)

@@ -2,21 +2,19 @@
 
 import gzip
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
+from started import environment
 
 from traceops.pipeline.analyze import analyze
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
 _DEADLOCK_S = 180
 
 _SCRIPT = """
@@ -62,13 +60,11 @@ def start(tmp_path):
         "def learning_rate(path):\n    return float(open(path).read())\n"
     )
     (tmp_path / "lr.txt").write_text("0.01")
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
-    def run(*arguments):
+    def run(*arguments, compiler=False):
         return subprocess.Popen(
             [sys.executable, "-m", "traceops", "run", *arguments],
-            cwd=tmp_path, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            cwd=tmp_path, env=environment(compiler=compiler), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
     return run
@@ -90,7 +86,7 @@ def run_json(out):
 
 
 def test_an_unmodified_script(start, tmp_path):
-    code, out, err = finish(start("--", "app/train.py", "--steps", "15"))
+    code, out, err = finish(start("--", "app/train.py", "--steps", "15", compiler=True))
     assert code == 0, err
     said = {f"[rank {rank}] rank {rank} of 2 ['--steps', '15']" for rank in (0, 1)}
     assert set(out.splitlines()) == said
@@ -162,7 +158,9 @@ def test_the_printed_command_runs_when_pasted(start, tmp_path):
 
 def test_a_built_in_strategy(start, tmp_path):
     small = ("--layers", "1", "--dim", "32", "--heads", "2", "--vocab", "64", "--seq-len", "16")
-    code, _, err = finish(start("--strategy", "pytorch_ddp", "--nproc", "2", "--active", "2", *small))
+    code, _, err = finish(
+        start("--strategy", "pytorch_ddp", "--nproc", "2", "--active", "2", *small, compiler=True)
+    )
     assert code == 0, err
     run = run_json(tmp_path / "profile" / "pytorch_ddp")
     assert (run["strategy"], run["device"], run["backend"]) == ("pytorch_ddp", "cpu", "gloo")

@@ -5,16 +5,15 @@ import os
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from git_project import git
+from started import environment
 
 from traceops.cli import main
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
 _SCRIPT = """
 import json, os, sys
 import torch, torch.distributed as dist
@@ -42,10 +41,9 @@ def doctor(folder, **content):
 
 
 def run(folder, *options, wrong="docker7"):
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, "-m", "traceops", "run", "--device", "cpu", "--nproc", "2", *options, "--", "mine.py"],
-        cwd=folder, env={**os.environ, "PYTHONPATH": path, "NCCL_SOCKET_IFNAME": wrong}, text=True,
+        cwd=folder, env=environment(NCCL_SOCKET_IFNAME=wrong), text=True,
         capture_output=True,
     )  # fmt: skip
 

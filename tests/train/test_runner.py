@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from started import ROOT, environment
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = str(ROOT / "runners" / "train.py")
 SMALL = ["--layers", "2", "--dim", "32", "--heads", "2", "--seq-len", "16", "--device", "cpu"]
 
 
-def environment() -> dict[str, str]:
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-
-
-def torchrun(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+def torchrun(folder: Path, *argv: str, compiler: bool = False) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.run(
-        [*command, SCRIPT, *argv], cwd=folder, env=environment(), capture_output=True, text=True
+        [*command, SCRIPT, *argv],
+        cwd=folder,
+        env=environment(compiler=compiler),
+        capture_output=True,
+        text=True,
     )
 
 
@@ -37,7 +35,7 @@ def torchrun(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_trains_and_documents_itself(tmp_path: Path, argv: list[str], samples: int) -> None:
-    done = torchrun(tmp_path, *SMALL, *argv)
+    done = torchrun(tmp_path, *SMALL, *argv, compiler="zero3" in argv)
     assert done.returncode == 0, done.stderr
     manifest = json.loads(next(tmp_path.rglob("run.json")).read_text())
     training = manifest["training"]

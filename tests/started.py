@@ -1,0 +1,22 @@
+"""The environment of processes that tests start."""
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIGHT_TORCH = Path(__file__).with_name("light_torch")
+
+
+def environment(*, compiler: bool = False, **more: str) -> dict[str, str]:
+    """With traceops importable, and one thread as ranks have; torch without its compiler, unless `compiler`.
+
+    One test of each module at least asks for the compiler, and so starts torch as users do.
+    """
+    path = python_path(os.environ.get("PYTHONPATH"), compiler=compiler)
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
+
+
+def python_path(*more: str | Path | None, compiler: bool = False) -> str:
+    """PYTHONPATH with traceops and `more`, and with torch's compiler left out unless `compiler`."""
+    folders = [] if compiler else [LIGHT_TORCH]
+    return os.pathsep.join(str(folder) for folder in (*folders, ROOT, *more) if folder)
