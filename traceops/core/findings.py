@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -74,6 +76,21 @@ class Check:
         Unjudged | UnsetType,
         Meta(description="Why no data could decide: the rule is only planned, or another command judges it."),
     ] = UNSET
+
+
+@dataclass(frozen=True)
+class CheckCounts:
+    """How many rules fired, are clear, and could not be judged."""
+
+    fired: int = 0
+    clear: int = 0
+    not_evaluated: int = 0
+
+
+def count_checks(checks: Iterable[Check]) -> CheckCounts:
+    """How the checks came out."""
+    counts: Counter[str] = Counter(check.status for check in checks)
+    return CheckCounts(**counts)
 
 
 def severity_of(value: float, info: float, warning: float, error: float = float("inf")) -> Severity | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -29,3 +31,20 @@ class Look:
     advice: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     rule: Annotated[str, Meta(description="The rule that judged it; empty where none did.")] = ""
+
+
+@dataclass(frozen=True)
+class LevelCounts:
+    """How many looks have each level."""
+
+    ok: int = 0
+    note: int = 0
+    warning: int = 0
+    error: int = 0
+    not_evaluated: int = 0
+
+
+def count_levels(looks: Iterable[Look]) -> LevelCounts:
+    """How the looks came out."""
+    counts: Counter[str] = Counter(look.level for look in looks)
+    return LevelCounts(**counts)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from traceops.core.arrays import Int
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.grouping import groups
-from traceops.measure.kernels import KIND_NAMES
+from traceops.measure.kernels import KIND_NAMES, KernelKind
 from traceops.measure.message_size import message_bytes
 from traceops.measure.nesting import Nesting
 from traceops.measure.steps import StepBounds
@@ -29,7 +29,7 @@ class KernelUse:
     """
 
     name: str
-    kind: str
+    kind: KernelKind
     operator: str
     count: int
     device_ns: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -11,7 +12,9 @@ from traceops.measure.grouping import groups
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 
-KIND_NAMES = {COMPUTE: "compute", COMM: "comm", MEMORY: "memory"}
+KernelKind = Literal["compute", "comm", "memory"]
+
+KIND_NAMES: dict[int, KernelKind] = {COMPUTE: "compute", COMM: "comm", MEMORY: "memory"}
 
 
 @dataclass(frozen=True)

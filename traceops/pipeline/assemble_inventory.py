@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
-from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.report.rows import (
@@ -17,10 +16,20 @@ from traceops.report.rows import (
     UnprofiledStep,
 )
 from traceops.traces.discover import Discovery
+from traceops.traces.run_manifest import manifest_ranks
 
 MOST_ROWS = 500  # of kernels, and of operators
 
-Row = TypeVar("Row")
+
+class _Counted(Protocol):
+    """A use of something, `count` times."""
+
+    @property
+    def count(self) -> int: ...
+
+
+Use = TypeVar("Use", bound=_Counted)
+Kind = TypeVar("Kind", bound=Hashable)
 
 
 def inventory(run: CrossRank) -> Inventory:
@@ -29,70 +38,93 @@ def inventory(run: CrossRank) -> Inventory:
     Counts and milliseconds are of one step, the mean over all ranks and their steps.
     """
     places = _places(run)
-    kernels = _uses(
-        run,
-        lambda times: times.summary.inventory.kernels,
-        ("name", "kind", "operator"),
-        ("ms_per_step", lambda use: float(use.device_ns)),
-        make=lambda **use: KernelUse(place=places[use["name"], use["kind"], use["operator"]], **use),
-    )
-    operators = _uses(
-        run,
-        lambda times: times.summary.inventory.operators,
-        ("name", "shapes"),
-        ("host_ms_per_step", lambda use: float(use.host_ns)),
-        ("device_ms_per_step", lambda use: float(use.device_ns)),
-        make=OperatorUse,
-    )
-    collectives = _uses(
-        run,
-        lambda times: times.summary.inventory.collectives,
-        ("op", "group_size", "dtype", "elements", "bytes"),
-        ("kernel_ms_per_step", lambda use: float(use.kernel_ns)),
-        make=CollectiveUse,
-    )
-    calls = _uses(
-        run,
-        lambda times: times.summary.host.blocking,
-        ("call", "operator"),
-        ("ms_per_step", lambda use: float(use.total_ms) * 1e6),
-        make=CallUse,
-    )
-    return Inventory(kernels=kernels, operators=operators, collectives=collectives, blocking_calls=calls)
-
-
-def _uses(
-    run: CrossRank,
-    uses: Callable[[RankTimes], Iterable[Any]],
-    named: tuple[str, ...],
-    *spent_ns: tuple[str, Callable[[Any], float]],
-    make: Callable[..., Row],
-) -> tuple[Row, ...]:
-    """Uses with the same attributes `named` in one row; `spent_ns` are their times by the name of the column."""
+    own = [times.summary.inventory for times in run.ranks]
     steps = max(sum(len(times.duration) for times in run.ranks), 1)
-    name_of = attrgetter(*named)
-    counts: dict[tuple[Any, ...], int] = defaultdict(int)
-    spent: dict[tuple[Any, ...], list[float]] = {}
-    for times in run.ranks:
-        for use in uses(times):
-            same = name_of(use)
-            counts[same] += use.count
-            before = spent.get(same) or [0.0] * len(spent_ns)
-            spent[same] = [ns + more(use) for ns, (_, more) in zip(before, spent_ns, strict=True)]
-    rows = [
-        (
-            [round(ns / 1e6 / steps, 6) for ns in spent[same]],
-            dict(zip(named, same, strict=True)),
-            round(count / steps, 4),
-        )
-        for same, count in counts.items()
-    ]
-    rows.sort(key=lambda row: -sum(row[0]))
-    columns = [column for column, _ in spent_ns]
-    return tuple(
-        make(**same, count_per_step=count, **dict(zip(columns, ms, strict=True)))
-        for ms, same, count in rows[:MOST_ROWS]
+    kernels = _mean_step(
+        (rank.kernels for rank in own),
+        lambda use: (use.name, use.kind, use.operator),
+        lambda use: (use.device_ns,),
+        steps,
     )
+    operators = _mean_step(
+        (rank.operators for rank in own),
+        lambda use: (use.name, use.shapes),
+        lambda use: (use.host_ns, use.device_ns),
+        steps,
+    )
+    collectives = _mean_step(
+        (rank.collectives for rank in own),
+        lambda use: (use.op, use.group_size, use.dtype, use.elements, use.bytes),
+        lambda use: (use.kernel_ns,),
+        steps,
+    )
+    calls = _mean_step(
+        (times.summary.host.blocking for times in run.ranks),
+        lambda use: (use.call, use.operator),
+        lambda use: (use.total_ms * 1e6,),
+        steps,
+    )
+    return Inventory(
+        kernels=tuple(
+            KernelUse(
+                name=name,
+                kind=kind,
+                operator=operator,
+                count_per_step=count,
+                ms_per_step=ms,
+                place=places[name, kind, operator],
+            )
+            for (name, kind, operator), count, (ms,) in kernels
+        ),
+        operators=tuple(
+            OperatorUse(
+                name=name,
+                shapes=shapes,
+                count_per_step=count,
+                host_ms_per_step=host_ms,
+                device_ms_per_step=device_ms,
+            )
+            for (name, shapes), count, (host_ms, device_ms) in operators
+        ),
+        collectives=tuple(
+            CollectiveUse(
+                op=op,
+                group_size=group_size,
+                dtype=dtype,
+                elements=elements,
+                bytes=nbytes,
+                count_per_step=count,
+                kernel_ms_per_step=ms,
+            )
+            for (op, group_size, dtype, elements, nbytes), count, (ms,) in collectives
+        ),
+        blocking_calls=tuple(
+            CallUse(call=call, operator=operator, count_per_step=count, ms_per_step=ms)
+            for (call, operator), count, (ms,) in calls
+        ),
+    )
+
+
+def _mean_step(
+    ranks: Iterable[Iterable[Use]],
+    kind_of: Callable[[Use], Kind],
+    spent_ns: Callable[[Use], tuple[float, ...]],
+    steps: int,
+) -> list[tuple[Kind, float, list[float]]]:
+    """Each kind of use over all ranks, most time first: count and milliseconds of one of the `steps`."""
+    counts: dict[Kind, int] = defaultdict(int)
+    spent: dict[Kind, list[float]] = {}
+    for uses in ranks:
+        for use in uses:
+            kind, own = kind_of(use), spent_ns(use)
+            counts[kind] += use.count
+            before = spent.get(kind) or [0.0] * len(own)
+            spent[kind] = [ns + float(more) for ns, more in zip(before, own, strict=True)]
+    rows = [
+        (kind, round(count / steps, 4), [round(ns / 1e6 / steps, 6) for ns in spent[kind]])
+        for kind, count in counts.items()
+    ]
+    return sorted(rows, key=lambda row: -sum(row[2]))[:MOST_ROWS]
 
 
 def _places(run: CrossRank) -> dict[Hashable, float]:
@@ -127,29 +159,16 @@ def step_counts(times: RankTimes) -> list[dict[str, int | None]]:
 
 def unprofiled_steps(found: Discovery) -> tuple[UnprofiledStep, ...]:
     """The steps timed before the profiler started: rank, index among them, milliseconds."""
-    rows = []
-    for entry in found.manifest.get("ranks") or ():
-        rank, durations = entry.get("rank"), entry.get("unprofiled_step_ms")
-        if isinstance(rank, int) and isinstance(durations, list):
-            rows += [
-                UnprofiledStep(rank=rank, index=index, duration_ms=float(ms))
-                for index, ms in enumerate(durations)
-                if isinstance(ms, (int, float)) and not isinstance(ms, bool) and 0 < ms < float("inf")
-            ]
-    return tuple(rows)
+    return tuple(
+        UnprofiledStep(rank=own.rank, index=index, duration_ms=ms)
+        for own in manifest_ranks(found.manifest)
+        for index, ms in enumerate(own.unprofiled_step_ms)
+        if ms is not None
+    )
 
 
 def peak_memory(found: Discovery) -> dict[int, tuple[int | None, int | None]]:
     """Rank -> most bytes its tensors held, and most that the allocator held of the device; None if unknown."""
-    known = {}
-    for entry in found.manifest.get("ranks") or ():
-        if isinstance(entry.get("rank"), int):
-            known[entry["rank"]] = (
-                _bytes(entry.get("peak_memory_bytes")),
-                _bytes(entry.get("peak_reserved_bytes")),
-            )
-    return known
-
-
-def _bytes(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return {
+        own.rank: (own.peak_memory_bytes, own.peak_reserved_bytes) for own in manifest_ranks(found.manifest)
+    }

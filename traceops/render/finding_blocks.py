@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
-from traceops.core.findings import Check, Finding
+from traceops.core.findings import Check, Finding, count_checks
 from traceops.render.document import Checks, FindingBlock, Section, Span, text
 from traceops.render.report.detail_tables import evidence_table
 from traceops.rules.registry import RULES
@@ -20,9 +19,9 @@ def findings_section(findings: Sequence[Finding], checks: Sequence[Check]) -> Se
     """All findings, or how many rules are clear and how many could not be judged."""
     if findings:
         return Section("findings", "Findings", tuple(finding_block(finding) for finding in findings))
-    counts = Counter(check.status for check in checks)
+    counts = count_checks(checks)
     said = text(
-        f"No rule fired. {counts['clear']} rules are clear and {counts['not_evaluated']} were not evaluated; ",
+        f"No rule fired. {counts.clear} rules are clear and {counts.not_evaluated} were not evaluated; ",
         Span("Checks", href="#checks"),
         " says why.",
     )

@@ -105,8 +105,9 @@ def _collectives(
             continue
         collective = matching.collectives[number[i]]
         args = _describe(collective, int(wait[i]))
-        size = "" if args["bytes"] is None else f" {size_text(args['bytes'], 1)}"
-        transfer = Slice(f"transfer {args['op']}{size}", turn, finish, args)
+        nbytes = collective_bytes(collective)
+        size = "" if nbytes is None else f" {size_text(nbytes, 1)}"
+        transfer = Slice(f"transfer {well_formed(collective.op)}{size}", turn, finish, args)
         if turn > begin:
             last = collective.last_rank
             name = "wait" if last in (None, own.summary.rank) else f"wait for rank {last}"

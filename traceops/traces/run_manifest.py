@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,20 @@ from traceops.core.errors import InputError
 from traceops.traces.source import is_remote, open_binary
 
 MOST_RANKS = 1 << 20  # more is garbage, and lists of missing ranks must fit in memory
+
+
+@dataclass(frozen=True)
+class ManifestRank:
+    """What run.json says of one rank; None where it does not say, or cannot be believed.
+
+    unprofiled_step_ms: the steps before the profiler started, in order. peak_memory_bytes, peak_reserved_bytes: the
+    most that its tensors, and that the allocator, held of the device.
+    """
+
+    rank: int
+    unprofiled_step_ms: tuple[float | None, ...] = ()
+    peak_memory_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
 
 
 def _is_step_time(value: Any) -> bool:
@@ -82,3 +97,25 @@ def recorded_steps(manifest: dict[str, Any], root: str) -> dict[str, tuple[int, 
             if isinstance(numbers, list) and all(isinstance(n, int) and abs(n) < 1 << 62 for n in numbers):
                 steps[f"{root.rstrip('/')}/{window['trace']}"] = tuple(numbers)
     return steps
+
+
+def manifest_ranks(manifest: dict[str, Any]) -> tuple[ManifestRank, ...]:
+    """The ranks of a manifest that `read_run_manifest` read, without entries that name no rank."""
+    return tuple(
+        ManifestRank(
+            rank=entry["rank"],
+            unprofiled_step_ms=_step_times(entry.get("unprofiled_step_ms")),
+            peak_memory_bytes=_bytes(entry.get("peak_memory_bytes")),
+            peak_reserved_bytes=_bytes(entry.get("peak_reserved_bytes")),
+        )
+        for entry in manifest.get("ranks") or ()
+        if isinstance(entry.get("rank"), int)
+    )
+
+
+def _step_times(value: Any) -> tuple[float | None, ...]:
+    return tuple(float(ms) if _is_step_time(ms) else None for ms in value) if isinstance(value, list) else ()
+
+
+def _bytes(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from traceops.core.findings import count_checks
 from traceops.core.units import message_text, rate_text
 from traceops.doctor.judge_tests import trial_text
 from traceops.doctor.model import BAD, Checkup
@@ -14,6 +15,7 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.host_names import same_host
 from traceops.fabric.model import Machine
 from traceops.fabric.talks import talks
+from traceops.machine.look import count_levels
 from traceops.render import page
 from traceops.render.cells import Cell
 from traceops.render.doctor import tables as doctor_tables
@@ -140,8 +142,8 @@ def _wrong(checkup: Checkup) -> tuple[Block, ...]:
     blocks += map(finding_block, other_findings(checkup))
     if blocks:
         return tuple(blocks)
-    counts = Counter(check.status for check in checkup.checks)
-    said = f"Nothing. {counts['clear']} rules are clear and {counts['not_evaluated']} were not evaluated; "
+    counts = count_checks(checkup.checks)
+    said = f"Nothing. {counts.clear} rules are clear and {counts.not_evaluated} were not evaluated; "
     return (text(said, Span("Checks", href="#checks"), " says why."),)
 
 
@@ -242,7 +244,7 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
     """The strip of facts under the verdict."""
     gpus = [gpu for machine in checkup.machines for gpu in machine.gpus]
     names = sorted({gpu.name for gpu in gpus if gpu.name})
-    levels = Counter(look.level for look in checkup.looks)
+    levels = count_levels(checkup.looks)
     outcomes = Counter(trial.outcome for trial in checkup.trials)
     wrong = sum(outcomes[outcome] for outcome in BAD)
     hosts = Cell(str(len(checkup.hosts)), ", ".join(checkup.hosts[:60])) if checkup.hosts else page.word(None)
@@ -258,11 +260,11 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
     ]
     if checkup.looks:
         facts += [
-            ("Errors", Cell(str(levels["error"]), css="bad") if levels["error"] else Cell("none")),
-            ("Warnings", Cell(str(levels["warning"]) if levels["warning"] else "none")),
+            ("Errors", Cell(str(levels.error), css="bad") if levels.error else Cell("none")),
+            ("Warnings", Cell(str(levels.warning) if levels.warning else "none")),
             (
                 "Could not look at",
-                Cell(str(levels["not_evaluated"]) if levels["not_evaluated"] else "nothing"),
+                Cell(str(levels.not_evaluated) if levels.not_evaluated else "nothing"),
             ),
         ]
     if checkup.trials:

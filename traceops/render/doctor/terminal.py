@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import TextIO
@@ -12,7 +11,7 @@ from rich.table import Table
 from traceops.core.units import rate_text
 from traceops.doctor.model import BAD, Checkup, Trial
 from traceops.doctor.settings import shell_lines
-from traceops.machine.look import Look
+from traceops.machine.look import Look, count_levels
 from traceops.render.console import PlainConsole, ascii_ranges, plain, rich_table, say
 from traceops.render.doctor.rows import PairMatrix, attempts, measured_with, pair_matrices
 from traceops.render.doctor.text import (
@@ -116,13 +115,13 @@ def _looks(console: PlainConsole, checkup: Checkup, verbose: bool) -> None:
         say(console, text, STYLE.get(level, level), hanging=2)
         if look.advice:
             say(console, f"    → {look.advice}", hanging=6)
-    levels = Counter(look.level for look in checkup.looks)
+    levels = count_levels(checkup.looks)
     if checkup.looks:
-        unseen = f", {levels['not_evaluated']} could not be looked at" if levels["not_evaluated"] else ""
+        unseen = f", {levels.not_evaluated} could not be looked at" if levels.not_evaluated else ""
         more = "" if verbose else "; -v lists all"
         say(
             console,
-            f"{levels['ok']} of {len(checkup.looks)} things looked at are all right{unseen}{more}.",
+            f"{levels.ok} of {len(checkup.looks)} things looked at are all right{unseen}{more}.",
             "dim",
         )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from traceops.baseline.history import MOST_COMMITS, KeyHistory, LevelChange, Sample, Trend
@@ -182,18 +183,32 @@ def _overview(histories: Sequence[KeyHistory]) -> Table:
     )
 
 
+@dataclass(frozen=True)
+class _ChangeRow:
+    """A lasting change as its table shows it."""
+
+    metric: str
+    change: str
+    verdict: str
+    before: str
+    after: str
+    since: str
+    last: str
+    p: float
+
+
 def _changes_table(changes: Sequence[tuple[Trend, LevelChange]]) -> Table:
     rows = [
-        {
-            "metric": trend.label,
-            "change": step_text(trend, change),
-            "verdict": change.verdict,
-            "before": value_text(change.before, trend.unit),
-            "after": value_text(change.after, trend.unit),
-            "since": f"{change.since.label} ({change.since.date})",
-            "last": f"{change.last.label} ({change.last.date})",
-            "p": change.p,
-        }
+        _ChangeRow(
+            metric=trend.label,
+            change=step_text(trend, change),
+            verdict=change.verdict,
+            before=value_text(change.before, trend.unit),
+            after=value_text(change.after, trend.unit),
+            since=f"{change.since.label} ({change.since.date})",
+            last=f"{change.last.label} ({change.last.date})",
+            p=change.p,
+        )
         for trend, change in changes
     ]
     return build_table(
@@ -211,8 +226,8 @@ def _changes_table(changes: Sequence[tuple[Trend, LevelChange]]) -> Table:
     )
 
 
-def _change_cell(row: Mapping[str, Any]) -> Cell:
-    return Cell(row["change"], f"for the {row['verdict']}", "worst" if row["verdict"] == "worse" else "")
+def _change_cell(row: _ChangeRow) -> Cell:
+    return Cell(row.change, f"for the {row.verdict}", "worst" if row.verdict == "worse" else "")
 
 
 def _captures_table(history: KeyHistory) -> Table:

@@ -21,7 +21,7 @@ from traceops.render.report.figures import (
     rounded,
     upright_line,
 )
-from traceops.render.report.terms import TERMS
+from traceops.render.report.terms import COMM_WAIT, COMPUTE
 from traceops.render.report.worst import shown_ranks
 from traceops.report.model import Report
 from traceops.report.tables import ArrivalRow, BandwidthRow, LatenessRow
@@ -53,7 +53,7 @@ def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> Figur
         "z": grid,
         "zmin": 0.0,
         "zmax": max(*known, 0.1 * median, 1e-3),
-        "colorscale": [[0, "#fbf6f1"], [1, TERMS["comm_wait"].colour]],
+        "colorscale": [[0, "#fbf6f1"], [1, COMM_WAIT.colour]],
         "hovertext": [[_split_text(cells.get((rank, step))) for step in steps] for rank in chosen],
         "hovertemplate": "%{y}, %{x}: others wait %{z:.3f} ms for it<br>%{hovertext}<extra></extra>",
     }
@@ -83,7 +83,7 @@ def arrivals_figure(report: Report) -> Figure:
         "y": places,
         "orientation": "h",
         "width": 0.55,
-        "marker": {"color": TERMS["comm_wait"].colour, "opacity": 0.55},
+        "marker": {"color": COMM_WAIT.colour, "opacity": 0.55},
         "name": "p50 to p95",
         "text": [f" rank {row.last_rank} last in {row.last_rank_pct:.0f} %" for row in rows],
         "textposition": "outside",
@@ -102,7 +102,7 @@ def arrivals_figure(report: Report) -> Figure:
             "symbol": "line-ns-open",
             "size": 14,
             "line": {"width": 3},
-            "color": TERMS["comm_wait"].colour,
+            "color": COMM_WAIT.colour,
         },
         "hovertext": about,
         "hovertemplate": "%{hovertext}<extra></extra>",
@@ -180,9 +180,7 @@ def what_if_figure(report: Report) -> Figure:
         "y": list(range(len(rows))),
         "orientation": "h",
         "width": 0.6,
-        "marker": {
-            "color": [TERMS["compute"].colour if (pct or 0.0) >= WORTH_PCT else _GREY for pct in saved]
-        },
+        "marker": {"color": [COMPUTE.colour if (pct or 0.0) >= WORTH_PCT else _GREY for pct in saved]},
         "text": [_saved_text(pct) for pct in saved],
         "textposition": "auto",
         "insidetextanchor": "start",
@@ -197,7 +195,7 @@ def what_if_figure(report: Report) -> Figure:
     if measured is not None:
         note = {"text": f"now {measured:.4g} ms", "x": measured, "xref": "x", "xanchor": "right"}
         note |= {"y": 1, "yref": "y domain", "yanchor": "bottom", "showarrow": False}
-        line = {"width": 2, "color": TERMS["comm_wait"].colour}
+        line = {"width": 2, "color": COMM_WAIT.colour}
         now = {"shapes": [upright_line(measured, line)], "annotations": [note]}
     return laid_out(
         [bars],

@@ -28,7 +28,7 @@ from traceops.render.document import (
     text,
 )
 from traceops.render.report.detail_tables import group_cell
-from traceops.render.report.terms import COLUMNS, TERMS
+from traceops.render.report.terms import COLUMNS, COMM_TRANSFER
 from traceops.render.topology.figure import Figure, topology_figure
 from traceops.render.topology.shape import ways_on
 from traceops.report.model import Report
@@ -216,7 +216,7 @@ def _percent(row: ReferenceRow) -> Cell:
     pct = row.reference_pct
     if pct is None:
         return Cell("–", "not known, or messages too small for it", "unknown")
-    return Cell(number(pct, 1).text, css="bar", colour=bar_fill(pct, TERMS["comm_transfer"].colour))
+    return Cell(number(pct, 1).text, css="bar", colour=bar_fill(pct, COMM_TRANSFER.colour))
 
 
 def _way(row: ConnectionJson) -> str:

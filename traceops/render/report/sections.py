@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
+from traceops.core.findings import count_checks
 from traceops.core.rank_text import who
 from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.render.cells import number
@@ -304,10 +304,10 @@ def hta(report: Report, shown: Sequence[int]) -> Section:
 
 def checks(report: Report, shown: Sequence[int]) -> Section:
     """What each rule says."""
-    counts = Counter(check.status for check in report.checks)
+    counts = count_checks(report.checks)
     summary = spans(
-        f"{counts['fired']} fired, {counts['clear']} clear, ",
-        bold(f"{counts['not_evaluated']} not evaluated"),
+        f"{counts.fired} fired, {counts.clear} clear, ",
+        bold(f"{counts.not_evaluated} not evaluated"),
         f" of {len(report.checks)} rules",
     )
     return Section(

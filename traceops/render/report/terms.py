@@ -17,23 +17,29 @@ class Term:
     definition: str
 
 
-_COLOURS = {
-    "compute": "#0072B2",
-    "comm_transfer": "#E69F00",
-    "comm_wait": "#D55E00",
-    "comm_unmatched": "#B58B5A",
-    "memory": "#CC79A7",
-    "idle_input": "#009E73",
-    "idle_sync": "#F0E442",
-    "idle_host": "#56B4E9",
-    "idle_dependency": "#7A7A7A",
-    "idle_gap": "#BDBDBD",
-}
+def _term(bucket: str, colour: str) -> Term:
+    words = BUCKET_WORDS[bucket]
+    return Term(words.label, colour, words.definition)
+
+
+COMPUTE = _term("compute", "#0072B2")
+COMM_TRANSFER = _term("comm_transfer", "#E69F00")
+COMM_WAIT = _term("comm_wait", "#D55E00")
+MEMORY = _term("memory", "#CC79A7")
 TERMS: dict[str, Term] = {
-    bucket: Term(words.label, _COLOURS[bucket], words.definition) for bucket, words in BUCKET_WORDS.items()
+    "compute": COMPUTE,
+    "comm_transfer": COMM_TRANSFER,
+    "comm_wait": COMM_WAIT,
+    "comm_unmatched": _term("comm_unmatched", "#B58B5A"),
+    "memory": MEMORY,
+    "idle_input": _term("idle_input", "#009E73"),
+    "idle_sync": _term("idle_sync", "#F0E442"),
+    "idle_host": _term("idle_host", "#56B4E9"),
+    "idle_dependency": _term("idle_dependency", "#7A7A7A"),
+    "idle_gap": _term("idle_gap", "#BDBDBD"),
 }
 TRANSFER = "transfer"  # what the critical path calls a collective with all members there
-KINDS = {"compute": TERMS["compute"], "comm": TERMS["comm_transfer"], "memory": TERMS["memory"]}
+KINDS = {"compute": COMPUTE, "comm": COMM_TRANSFER, "memory": MEMORY}
 
 
 def term_of(kind: Any) -> Term:
