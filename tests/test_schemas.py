@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec import UNSET, Meta, UnsetType
 
-from traceops.schemas import DOCUMENTS, Document, schema, schema_path, schema_text
+from traceops.schemas import DOCUMENTS, SchemaDocument, schema, schema_path, schema_text
 
 
 class Colour(Enum):
@@ -45,7 +45,7 @@ class Whole(msgspec.Struct, kw_only=True):
     rare: int | UnsetType = UNSET
 
 
-SCHEMA = schema("whole", Document(Whole, "A whole", "Of parts.", closed=(Quote,)))
+SCHEMA = schema("whole", SchemaDocument(Whole, "A whole", "Of parts.", closed=(Quote,)))
 RIGHT: dict[str, Any] = {
     "part": {"share": 0.5, "points": [[1.0, "a"]], "below": []},
     "quotes": [{"text": "x", "line": 1}],
@@ -100,4 +100,4 @@ def test_two_types_of_one_name_are_refused() -> None:
     other = msgspec.defstruct("Part", [("x", int)])
     both = msgspec.defstruct("Both", [("a", Part), ("b", other)])
     with pytest.raises(TypeError, match="Part"):
-        schema("both", Document(both, "", ""))
+        schema("both", SchemaDocument(both, "", ""))

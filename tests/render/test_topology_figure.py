@@ -25,7 +25,7 @@ from traceops.fabric.model import Gpu, Machine, Measured, Nic, Path, Quote
 from traceops.fabric.nccl import Communicator, Connection, NcclLog, Network, RankPlace
 from traceops.fabric.talks import talks
 from traceops.render import page
-from traceops.render.topology.drawing import Box, Drawing
+from traceops.render.topology.drawing import Box, FigureDrawing
 from traceops.render.topology.figure import Figure, topology_figure
 from traceops.render.topology.shape import Way, near_text, shape_of, ways_on
 
@@ -48,7 +48,7 @@ def drawn(figure: Figure) -> Page:
     return Page(str(macro.topology(figure, "t")))  # type: ignore[attr-defined]
 
 
-def said(drawing: Drawing) -> list[str]:
+def said(drawing: FigureDrawing) -> list[str]:
     return [text.text for box in drawing.boxes for text in box.texts] + [text.text for text in drawing.texts]
 
 

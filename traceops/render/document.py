@@ -187,7 +187,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The sentence that a document opens with."""
+    """The sentence that a document opens with, and the worst severity it speaks of, 'clear' if none."""
 
     level: Level
     sentence: str

@@ -1,7 +1,7 @@
 """The JSON Schemas of the documents that traceops writes, made from their types: `python -m traceops.schemas`.
 
 A key is required if it is always written, so unless its struct has `omit_defaults` or its type `UnsetType`. An object
-takes further keys unless its struct has `forbid_unknown_fields` or is listed in `Document.closed`.
+takes further keys unless its struct has `forbid_unknown_fields` or is listed in `SchemaDocument.closed`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Document:
+class SchemaDocument:
     """A kind of file that traceops writes: its type, and the types within that take no further keys."""
 
     type: Any
@@ -48,8 +48,8 @@ class Document:
 
 
 _KEYS = "Keys may be added within a schema version; none is removed or changes its meaning."
-DOCUMENTS: dict[str, Document] = {
-    "compare": Document(
+DOCUMENTS: dict[str, SchemaDocument] = {
+    "compare": SchemaDocument(
         Comparison,
         "traceops compare.json",
         f"What `traceops compare` found. Null means not known, never zero. {_KEYS}",
@@ -58,20 +58,20 @@ DOCUMENTS: dict[str, Document] = {
             StepPoint, Finding, Evidence, Check,
         ),
     ),
-    "doctor": Document(
+    "doctor": SchemaDocument(
         DoctorDocument,
         "traceops doctor.json",
         "What `traceops doctor` found, and the settings that `traceops run --settings` takes. Null means not known, "
         f"never zero. {_KEYS}",
         closed=(DoctorDocument, Tool, FileProblem, Finding, Evidence, Check),
     ),
-    "hang": Document(
+    "hang": SchemaDocument(
         HangDocument,
         "traceops hang.json",
         f"What `traceops diagnose` found. Null means not known, never zero. {_KEYS}",
         closed=(HangDocument, Tool, RootEvidence, FileProblem, Finding, Evidence, Check),
     ),
-    "report": Document(
+    "report": SchemaDocument(
         ReportDocument,
         "traceops report.json",
         "What `traceops analyze` found. Times in the unit of the key's ending; null means not known, never zero. "
@@ -94,7 +94,7 @@ def schema_text(name: str) -> str:
     return json.dumps(schema(name, DOCUMENTS[name]), indent=1, ensure_ascii=False) + "\n"
 
 
-def schema(name: str, document: Document) -> dict[str, Any]:
+def schema(name: str, document: SchemaDocument) -> dict[str, Any]:
     """The JSON Schema (2020-12) of a document. Raises TypeError for types that JSON cannot hold."""
     classes = _classes(document.type)
     (top,), parts = msgspec.json.schema_components([document.type], ref_template="#/$defs/{name}")

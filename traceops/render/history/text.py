@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from traceops.baseline.history import KeyHistory, LevelChange, Trend, too_few
 from traceops.core.units import size_text
 from traceops.render.cells import number
-from traceops.render.report.verdict import Verdict
+from traceops.render.document import Verdict
 
 _HEADLINE = ("step_time", "profiled_step_time")  # the first that is known speaks for its key
 

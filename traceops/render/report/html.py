@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceops.core.rank_text import ranks_text
 from traceops.render.cells import Cell, number
-from traceops.render.document import Block, Document, Facts, Section, Verdict, items, spans
+from traceops.render.document import Block, Document, Facts, Section, items, spans
 from traceops.render.finding_blocks import findings_section
 from traceops.render.page import word
 from traceops.render.report import sections
@@ -57,7 +57,7 @@ def describe(report: Report) -> Document:
         title=name,
         heading=spans(name),
         command="traceops analyze",
-        verdict=Verdict(said.level, said.sentence),
+        verdict=said,
         intro=tuple(intro),
         sections=tuple(section for section in made if isinstance(section, Section)),
         footer="all numbers are in report.json and the CSV files beside this page",

@@ -9,7 +9,7 @@ from traceops.core.words import BUCKETS as BUCKET_WORDS
 
 
 @dataclass(frozen=True)
-class Term:
+class BucketTerm:
     """A bucket of the step ledger for people; colours from Okabe and Ito, safe for colour-blind readers."""
 
     label: str
@@ -17,16 +17,16 @@ class Term:
     definition: str
 
 
-def _term(bucket: str, colour: str) -> Term:
+def _term(bucket: str, colour: str) -> BucketTerm:
     words = BUCKET_WORDS[bucket]
-    return Term(words.label, colour, words.definition)
+    return BucketTerm(words.label, colour, words.definition)
 
 
 COMPUTE = _term("compute", "#0072B2")
 COMM_TRANSFER = _term("comm_transfer", "#E69F00")
 COMM_WAIT = _term("comm_wait", "#D55E00")
 MEMORY = _term("memory", "#CC79A7")
-TERMS: dict[str, Term] = {
+TERMS: dict[str, BucketTerm] = {
     "compute": COMPUTE,
     "comm_transfer": COMM_TRANSFER,
     "comm_wait": COMM_WAIT,
@@ -42,10 +42,10 @@ TRANSFER = "transfer"  # what the critical path calls a collective with all memb
 KINDS = {"compute": COMPUTE, "comm": COMM_TRANSFER, "memory": MEMORY}
 
 
-def term_of(kind: Any) -> Term:
+def term_of(kind: Any) -> BucketTerm:
     """Name and colour of a piece: a bucket of the ledger, or 'transfer'."""
     key = "comm_transfer" if kind == TRANSFER else str(kind)
-    return TERMS.get(key) or Term("Other", "#444444", "")
+    return TERMS.get(key) or BucketTerm("Other", "#444444", "")
 
 
 COLUMNS: dict[str, str] = {

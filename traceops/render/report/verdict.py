@@ -6,12 +6,12 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import ms_text
 from traceops.measure.ledger import BUCKETS
+from traceops.render.document import Level, Verdict
 from traceops.render.report.stragglers import (
     STRAGGLERS,
     mean_of_ranks,
@@ -26,18 +26,8 @@ from traceops.rules.overlap import EXPOSED
 from traceops.rules.registry import BY_ID, Family, family_of
 from traceops.rules.validity import MISSING_RANKS
 
-Level = Literal["error", "warning", "info", "clear"]
-
 WAIT_INFO_PCT = 10.0  # of the step, median over ranks: the bounds a straggler is judged by [docs/metrics.md]
 WAIT_WARNING_PCT = 20.0
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """`sentence` is plain text for people; `level` is the worst severity it speaks of, 'clear' if none."""
-
-    level: Level
-    sentence: str
 
 
 def verdict(report: Report) -> Verdict:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Text:
+class FigureText:
     """A line of text whose baseline begins at x, y."""
 
     x: float
@@ -24,7 +24,7 @@ class Box:
     width: float
     height: float
     css: str
-    texts: tuple[Text, ...] = ()
+    texts: tuple[FigureText, ...] = ()
     title: str = ""
 
 
@@ -38,11 +38,11 @@ class Line:
 
 
 @dataclass
-class Drawing:
+class FigureDrawing:
     """A drawing of `width` by `height` px: boxes in the order in which they lie on each other, lines below them."""
 
     width: float = 0.0
     height: float = 0.0
     boxes: list[Box] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
-    texts: list[Text] = field(default_factory=list)
+    texts: list[FigureText] = field(default_factory=list)

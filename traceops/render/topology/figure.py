@@ -10,7 +10,7 @@ from traceops.core.units import rate_text
 from traceops.fabric.host_names import same_host
 from traceops.fabric.model import Machine, Measured
 from traceops.render.topology.devices import links_missing, links_name
-from traceops.render.topology.drawing import Drawing
+from traceops.render.topology.drawing import FigureDrawing
 from traceops.render.topology.layout import draw
 from traceops.render.topology.shape import NOT_KNOWN, Joined, Shape, Way, pcie_text, shape_of
 
@@ -26,7 +26,7 @@ class Figure:
     bandwidth: str
     problems: tuple[str, ...]
     leaving: tuple[str, ...]
-    drawings: tuple[Drawing, Drawing]
+    drawings: tuple[FigureDrawing, FigureDrawing]
 
 
 def topology_figure(

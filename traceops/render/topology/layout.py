@@ -17,7 +17,7 @@ from traceops.render.topology.devices import (
     nic_title,
     text_width,
 )
-from traceops.render.topology.drawing import Box, Drawing, Line, Text
+from traceops.render.topology.drawing import Box, FigureDrawing, FigureText, Line
 from traceops.render.topology.shape import Joined, Node, Shape
 
 _WIDE, _NARROW = 1200, 314  # px that a drawing may take
@@ -30,7 +30,7 @@ _RAIL = 7  # above a row of GPUs
 _MOST_IN_ROW = 8
 
 
-def draw(machine: Machine, shape: Shape, used: set[str], *, narrow: bool) -> Drawing:
+def draw(machine: Machine, shape: Shape, used: set[str], *, narrow: bool) -> FigureDrawing:
     """The shape of a machine from the top down; used: names of network devices that NCCL uses."""
     width, device = (_NARROW, _NARROW_DEVICE) if narrow else (_WIDE, _DEVICE)
     down = bool(shape.direct) and (narrow or len(machine.gpus) > _MOST_IN_ROW)
@@ -48,7 +48,7 @@ class _Plan:
     ) -> None:
         self._machine, self._shape, self._used = machine, shape, used
         self._device, self._down = device, down
-        self._drawing = Drawing()
+        self._drawing = FigureDrawing()
         self._gpu_places: dict[str, tuple[float, float]] = {}
         self._order = [gpu.label for node in shape.nodes for gpu in node.gpus]
         self._space = width - 2 * _MARGIN - _TRUNK * ((shape.hub is not None) + (shape.far is not None))
@@ -60,7 +60,7 @@ class _Plan:
         """Whether all GPUs stand beside each other."""
         return len(self._rows()) == 1 and self._gpu_rows() == 1
 
-    def drawing(self) -> Drawing:
+    def drawing(self) -> FigureDrawing:
         rows, shape, drawing = self._rows(), self._shape, self._drawing
         width = max((sum(map(self._width, row)) + 2 * _GAP * (len(row) - 1) for row in rows), default=0.0)
         y, trunk, side = float(_MARGIN), 0.0, len(rows) > 1 and shape.far is not None
@@ -157,7 +157,7 @@ class _Plan:
     def _node(self, node: Node, left: float, top: float, height: float, hub: float | None) -> list[float]:
         """Draw a NUMA node; returns the heights of the rails its GPUs hang off, where they are not in one row."""
         width, across = self._width(node), self._across(node)
-        title = Text(left + _PAD, top + height - _PAD, cut(node.title, width - 2 * _PAD), "soft")
+        title = FigureText(left + _PAD, top + height - _PAD, cut(node.title, width - 2 * _PAD), "soft")
         self._drawing.boxes.append(Box(left, top, width, height, "numa", (title,), node.title))
         y, rails = top + _PAD + 4, []
         for start in range(0, len(node.gpus), across):
@@ -192,7 +192,7 @@ class _Plan:
         self, x: float, y: float, height: float, css: str, lines: Sequence[tuple[str, str]], title: str
     ) -> None:
         texts = tuple(
-            Text(x + 7, y + 17 + LINE * number, cut(text, self._device - 10, mark), mark)
+            FigureText(x + 7, y + 17 + LINE * number, cut(text, self._device - 10, mark), mark)
             for number, (text, mark) in enumerate(lines)
         )
         self._drawing.boxes.append(Box(x, y, self._device, height, css, texts, title))
@@ -202,7 +202,7 @@ class _Plan:
         lines = bar_lines(joined, name, width - 16)
         height = bar_height(lines)
         texts = tuple(
-            Text(x + 8, y + 16 + LINE * number, text, mark) for number, (text, mark) in enumerate(lines)
+            FigureText(x + 8, y + 16 + LINE * number, text, mark) for number, (text, mark) in enumerate(lines)
         )
         title = "\n".join((name, *joined.texts, *joined.bad))
         self._drawing.boxes.append(
@@ -237,14 +237,14 @@ class _Plan:
             if self._down:
                 out = right + 8 + _SIDE_LANE * lane
                 drawing.lines.append(Line(f"M{x1:g},{y1:g} H{out:g} V{y2:g} H{x2:g}", css, title))
-                drawing.texts.append(Text(out + 3, (y1 + y2) / 2 + 4, joined.texts[0], "link"))
+                drawing.texts.append(FigureText(out + 3, (y1 + y2) / 2 + 4, joined.texts[0], "link"))
                 drawing.width = max(drawing.width, out + 40)
             else:
                 top = min(y1, y2) - _PAD - 6 - _LANE * lane
                 whole = " · ".join(joined.texts[:2])
                 text = whole if text_width(whole) < x2 - x1 else joined.texts[0]
                 drawing.lines.append(Line(f"M{x1:g},{y1:g} V{top:g} H{x2:g} V{y2:g}", css, title))
-                drawing.texts.append(Text(x1 + 4, top - 4, text, "link"))
+                drawing.texts.append(FigureText(x1 + 4, top - 4, text, "link"))
 
     def _port_place(self, port: float) -> tuple[float, float]:
         x, y = self._gpu_places[self._order[int(port)]]
