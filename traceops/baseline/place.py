@@ -1,4 +1,4 @@
-"""Where baselines lie: a folder, or an fsspec store, behind the same few operations."""
+"""Storage of baselines: a folder or an fsspec store, with the same few operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The step ledger of both sides: what each bucket took, and what of it changed."""
+"""The step ledger of both sides: each bucket's time and its change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Student's t distribution: the little of it that an interval needs."""
+"""Student's t distribution, as far as an interval needs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where what need not be made twice is kept: a folder that the user can move, empty or forbid."""
+"""The cache folder, which the user can move, empty or turn off."""
 
 from __future__ import annotations
 

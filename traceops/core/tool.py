@@ -1,4 +1,4 @@
-"""Who wrote a document and in which version of its schema, as every JSON document of ours says."""
+"""The tool and schema version that every JSON document of ours names."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How the GPUs, NICs and CPUs of machines hang together, which way NCCL went, and what is wrong with it."""
+"""How the GPUs, NICs and CPUs of machines are connected, and which transports NCCL used."""

@@ -1,4 +1,4 @@
-"""What else is known of a run while its fabric is judged."""
+"""Facts about a run that the rules of the fabric need besides its evidence."""
 
 from __future__ import annotations
 

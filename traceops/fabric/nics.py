@@ -1,4 +1,4 @@
-"""What a network device's name and paths tell of it."""
+"""Reads properties of a network device from its name and paths."""
 
 from __future__ import annotations
 

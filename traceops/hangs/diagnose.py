@@ -1,4 +1,4 @@
-"""From evidence to a diagnosis: where each rank stands, who waits for whom, and the roots of it."""
+"""Makes a diagnosis from evidence: where each rank is, which ranks wait for which, and the root causes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found of a hang: records, logs, stacks and processes of its ranks."""
+"""The evidence of a hang: records, logs, stacks and processes of its ranks."""
 
 from __future__ import annotations
 

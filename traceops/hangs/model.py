@@ -1,4 +1,4 @@
-"""The diagnosis of a hang: where each rank is, who waits for whom, and the roots of it."""
+"""The diagnosis of a hang: where each rank is, which ranks wait for which, and the root causes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank is doing, told from its main thread's stack."""
+"""Classifies a rank's activity from its main thread's stack."""
 
 from __future__ import annotations
 

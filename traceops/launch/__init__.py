@@ -1,1 +1,1 @@
-"""Outside the training: what torchrun is told, what goes wrong there, and what becomes of the ranks."""
+"""The launcher: torchrun's arguments, its failures, and how the ranks ended."""

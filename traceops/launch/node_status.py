@@ -1,4 +1,4 @@
-"""The launchers of a job on several machines tell each other, in the run folder, whose ranks are still."""
+"""Launchers on several machines tell each other, in the run folder, whose ranks make no progress."""
 
 from __future__ import annotations
 

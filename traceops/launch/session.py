@@ -1,4 +1,4 @@
-"""One run from plan to run.json: starts the ranks, and says what became of them."""
+"""One run from plan to run.json: starts the ranks and records how they ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the map where the traces are: each node summarises those of its own ranks, so that only summaries travel."""
+"""Summarises traces on the training nodes: each node reads its own ranks, so that only summaries are copied."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Reads what a host is and has: programs, files and variables, without judging any of it."""
+"""Reads facts about a host from programs, files and variables. Judges nothing."""

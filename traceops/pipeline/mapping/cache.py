@@ -1,4 +1,4 @@
-"""Keeps summaries of traces by what the traces hold, so that an unchanged trace is parsed once."""
+"""Caches summaries of traces by the traces' content, so that an unchanged trace is parsed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives files to workers, a few more than they can do at a time, and sees to those whose worker died."""
+"""Gives files to workers, a few more than they can process at a time, and handles workers that died."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison on the terminal: the verdict, the metrics, why, what changed, and where the report lies."""
+"""A comparison on the terminal: the verdict, the metrics, why, what changed, and the report's path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a hang beside its findings, as blocks: who waits for whom, ranks, stacks, and what was read."""
+"""A hang's blocks besides its findings: who waits for whom, ranks, stacks, and what was read."""
 
 from __future__ import annotations
 
