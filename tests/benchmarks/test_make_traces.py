@@ -35,8 +35,8 @@ def test_many_ranks_are_one_group_whose_collectives_all_match_and_find_what_the_
     world = 33  # more than an event lists, and no multiple of the source's
     make_ranks(SOURCE, tmp_path / "many", world)
     few, many = analyze(SOURCE), analyze(tmp_path / "many")
-    assert many.run["ranks_present"] == list(range(world)) and not many.run["ranks_missing"]
-    assert many.summary["matching"]["matched_pct"] == few.summary["matching"]["matched_pct"] == 100.0
+    assert list(many.run.ranks_present) == list(range(world)) and not many.run.ranks_missing
+    assert many.summary.matching.matched_pct == few.summary.matching.matched_pct == 100.0
     assert [f.rule for f in many.findings] == [f.rule for f in few.findings]
     assert set(many.findings[0].ranks) == {r for r in range(world) if r % 4 in few.findings[0].ranks}
 
