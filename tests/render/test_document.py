@@ -31,7 +31,7 @@ from traceops.render.document import (
     text,
 )
 from traceops.render.writers.html import write_html
-from traceops.render.writers.markdown import folded, section_part, size, write_markdown
+from traceops.render.writers.markdown import Part, folded, size, write_markdown
 from traceops.render.writers.terminal import write_terminal
 
 HOSTILE = "<script>alert(1)</script> @someone `x` |"
@@ -121,7 +121,7 @@ def test_markdown_escapes_and_keeps_to_its_bytes():
     assert "<script>" not in said.replace("`<script>", "") and " @someone" not in said.replace("`", "")
     for limit in (0, 40, 200, 1000):
         assert size(write_markdown(BLOCKS, limit=limit)) <= limit
-    part = section_part(Section("part", "A part", BLOCKS), "report.json")
+    part = Part("A part", (), tuple(write_markdown(BLOCKS, limit=1 << 30)), more="report.json")
     short = folded(part, 300)
     assert size(short) <= 300 and short[-1] == "</details>" and "more in report.json." in "\n".join(short)
     assert folded(part, 10) == []

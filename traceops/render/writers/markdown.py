@@ -14,7 +14,6 @@ from traceops.render.document import (
     Fold,
     Heading,
     Items,
-    Section,
     Span,
     TableBlock,
     Terms,
@@ -45,11 +44,6 @@ def write_markdown(blocks: Sequence[Block], *, limit: int) -> list[str]:
     lines.
     """
     return fitting([line for block in blocks for line in _lines(block)], limit)
-
-
-def section_part(section: Section, more: str, most: int = MOST_ROWS) -> Part:
-    """A section as a folded part; `more` is the file that holds all of it."""
-    return Part(section.heading, (), tuple(write_markdown(section.blocks, limit=1 << 30)), most, more)
 
 
 def folded(part: Part, limit: int) -> list[str]:
