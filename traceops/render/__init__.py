@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceops.core.errors import InputError
+from traceops.core.folder_lock import locked_folder
 from traceops.core.rule import Verdict
-from traceops.core.whole_file import write_whole
+from traceops.core.whole_file import write_all_whole
 from traceops.render.report.csv import CSV_FILES, render_csv_files
 from traceops.render.report.json import render_json
 from traceops.report.model import Report
@@ -68,21 +69,22 @@ def write_diagnosis(
 
 
 def write_files(contents: Mapping[str, str | bytes], own: set[str], folder: Path) -> list[Path]:
-    """Write texts (in UTF-8) and bytes by file name, each whole or not at all.
+    """Write texts (in UTF-8) and bytes by file name: all of them, or the folder stays as it was.
 
     What else is in `own` is of an earlier report and goes. Returns the paths written. Raises InputError where the
-    folder cannot be written to.
+    folder cannot be written to, or another process keeps writing to it.
     """
+    data = {
+        name: content if isinstance(content, bytes) else content.encode("utf-8", "replace")
+        for name, content in contents.items()
+    }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in contents.items():
-            write_whole(
-                folder / name, content if isinstance(content, bytes) else content.encode("utf-8", "replace")
-            )
-        for name in own - contents.keys():
-            (folder / name).unlink(missing_ok=True)
+        with locked_folder(folder):
+            write_all_whole(folder, data, own - contents.keys())
     except OSError as error:
         raise InputError(
-            f"the report cannot be written to {folder} ({error.strerror or error}); choose another place with -o DIR"
+            f"the report cannot be written to {error.filename or folder} ({error.strerror or error}); nothing was "
+            "changed: choose another place with -o DIR"
         ) from error
     return [folder / name for name in contents]
