@@ -31,7 +31,7 @@ from traceops.compare.capture import capture_of
 from traceops.compare.model import Comparison
 from traceops.core.errors import UsageError
 from traceops.pipeline.analyze import analyze
-from traceops.render.report.json import render_json
+from traceops.report.document import render_json
 
 _TRAIN = Path(__file__).with_name("planted_train.py")
 _REPORT = "report.json.gz"

@@ -220,7 +220,7 @@ def _analyse(case: Path, target: Path) -> bool:
     try:
         from traceops.core.errors import TraceopsError
         from traceops.pipeline.analyze import analyze
-        from traceops.render.report.json import render_json
+        from traceops.report.document import render_json
     except ImportError as error:
         print(f"not scored: {error}; pack the runs and score them where traceops is installed")
         return False

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from traceops.measure.ledger import BUCKETS
+from traceops.report.run import Run
 
 START_NS = 1_790_000_000 * 10**9
 DAY_NS = 86_400 * 10**9
@@ -51,6 +53,11 @@ def capture(
         "collectives": [],
         "findings": [],
     }
+
+
+def run_of(report: dict[str, Any]) -> Run:
+    """What the report says of the run."""
+    return msgspec.convert(report["run"], Run)
 
 
 def with_level(levels: Sequence[float], noise_pct: float = 1.0, seed: int = 0) -> list[dict[str, Any]]:

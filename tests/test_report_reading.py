@@ -11,8 +11,7 @@ import pytest
 from traceops.core.errors import InputError
 from traceops.measure.ledger import BUCKETS
 from traceops.pipeline.analyze import analyze
-from traceops.render.report.json import render_json
-from traceops.report.document import document_of, to_json_object
+from traceops.report.document import document_of, render_json, to_json_object
 from traceops.report.read import load_report, report_of
 from traceops.report.rows import RankRow, StepRow
 from traceops.report.run import Ledger

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from sample_captures import capture, commit_of, with_level
 
 from traceops.baseline.history import KeyHistory, histories, samples_of
 from traceops.baseline.store import Problem, save, scan
+from traceops.core.errors import InputError
 from traceops.render.history.text import change_text, history_verdict, sparse_text
 
 
@@ -94,9 +97,20 @@ def test_it_says_when_there_is_too_little_to_compare(tmp_path: Path) -> None:
 
 
 def test_a_report_that_is_none_is_named_and_hides_no_other(tmp_path: Path) -> None:
-    save(str(tmp_path), {**capture(0), "steps": "none"})
+    damaged = Path(save(str(tmp_path), capture(0)).url)
+    held = json.loads(gzip.decompress(damaged.read_bytes()))
+    damaged.write_bytes(
+        gzip.compress(json.dumps({**held, "report": {**capture(0), "steps": "none"}}).encode())
+    )
     save(str(tmp_path), capture(1))
     problems: list[Problem] = []
     (found,) = histories(samples_of(scan(str(tmp_path), None, problems), problems))
     assert len(found.samples) == 1
-    assert len(problems) == 1 and "no report.json of traceops" in problems[0].what
+    assert len(problems) == 1 and problems[0].what.startswith("is no report.json of traceops")
+
+
+def test_what_is_no_report_is_not_saved(tmp_path: Path) -> None:
+    for wrong in ({**capture(0), "steps": "none"}, [], {"run": {}}):
+        with pytest.raises(InputError, match=r"profile/x is no report\.json of traceops"):
+            save(str(tmp_path), wrong, source="profile/x")
+    assert list(tmp_path.iterdir()) == []

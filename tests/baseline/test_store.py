@@ -13,10 +13,11 @@ import uuid
 from pathlib import Path
 
 import pytest
-from sample_captures import DAY_NS, START_NS, capture, commit_of
+from msgspec import structs
+from sample_captures import DAY_NS, START_NS, capture, commit_of, run_of
 
 from traceops.baseline import place
-from traceops.baseline.entry import NAME
+from traceops.baseline.entry import NAME, load
 from traceops.baseline.key import key_of
 from traceops.baseline.store import DAY_NS as STORE_DAY_NS
 from traceops.baseline.store import (
@@ -32,6 +33,7 @@ from traceops.baseline.store import (
     to_prune,
 )
 from traceops.core.errors import InputError, TraceopsError, UsageError
+from traceops.report.read import report_of
 
 GPT = "gpt-l8-d1024-s512-b8"
 
@@ -57,16 +59,23 @@ def test_what_is_saved_is_found_in_time_order_with_its_report(store: str) -> Non
     found = entries(store)
     assert days(found) == [0, 1, 2, 3]
     assert [entry.source for entry in found] == [f"profile/{day}" for day in range(4)]
-    assert [report for _, report in scan(store)] == [capture(day, 50.0 + day) for day in range(4)]
+    assert [stored.content for stored in scan(store)] == [capture(day, 50.0 + day) for day in range(4)]
     newest = find(store, GPT, last=2)
     assert days(newest) == [2, 3]
-    assert newest[1].report() == capture(3, 53.0)
+    assert load(newest[1].url).content == capture(3, 53.0)
     folder, name = newest[1].name.split("/")
-    assert folder == key_of(capture()["run"]).slug and NAME.fullmatch(name) and commit_of(3)[:8] in name
+    assert folder == key_of(run_of(capture())).slug and NAME.fullmatch(name) and commit_of(3)[:8] in name
+
+
+def test_a_report_is_kept_with_what_this_version_does_not_know(store: str) -> None:
+    later = {**capture(), "later": {"key": 1}}
+    entry = save(store, later)
+    assert load(entry.url).content == later
+    assert entry.capture().report == report_of(later, "")
 
 
 def test_a_store_that_is_not_there_is_empty(store: str) -> None:
-    assert entries(store) == [] and find_like(store, capture()["run"]) == []
+    assert entries(store) == [] and find_like(store, run_of(capture())) == []
     with pytest.raises(InputError, match=r"it is empty.*traceops baseline save"):
         find(store, GPT, last=1)
 
@@ -83,7 +92,7 @@ def test_what_the_run_does_not_say_can_be_given(store: str) -> None:
 
 
 def test_like_head_on_main_or_else_master_and_never_head_itself(store: str) -> None:
-    head = capture(9, git={"commit": commit_of(9), "branch": "topic"})["run"]
+    head = run_of(capture(9, git={"commit": commit_of(9), "branch": "topic"}))
     save(store, capture(1), branch="master")
     assert days(find_like(store, head)) == [1]
     for day in (2, 3, 9):
@@ -108,7 +117,7 @@ def test_a_name_of_several_keys_or_of_none_is_an_error_that_lists_them(store: st
 
 
 def test_baselines_of_a_comparison_by_name_or_by_what_head_is(store: str) -> None:
-    head = capture(9)["run"]
+    head = run_of(capture(9))
     with pytest.raises(
         InputError, match=r"no baseline of main or master like gpt-l8.*traceops baseline save"
     ):
@@ -121,12 +130,12 @@ def test_baselines_of_a_comparison_by_name_or_by_what_head_is(store: str) -> Non
     assert days(baseline_entries("gpt", store, last=2, like=head)) == [1, 2]
     assert days(baseline_entries("auto", store, last=2, like=head)) == [21, 22]
     (on_topic,) = baseline_entries("auto@topic", store, last=1, like=head)
-    assert (on_topic.branch, on_topic.report()) == ("topic", capture(22))
-    assert days(baseline_entries("auto", store, last=2, like=capture(22)["run"])) == [20, 21]
+    assert (on_topic.branch, load(on_topic.url).content) == ("topic", capture(22))
+    assert days(baseline_entries("auto", store, last=2, like=run_of(capture(22)))) == [20, 21]
     with pytest.raises(UsageError, match="matches 4 keys"):
         baseline_entries("gpt", store, last=2)
     with pytest.raises(UsageError, match="matches 4 keys"):
-        baseline_entries("gpt", store, last=2, like={**head, "world_size": 16})
+        baseline_entries("gpt", store, last=2, like=structs.replace(head, world_size=16))
     with pytest.raises(UsageError, match="baseline:NAME"):
         baseline_entries("auto", store, last=2)
 
@@ -201,7 +210,7 @@ def test_an_entry_that_was_pruned_meanwhile_says_so(store: str) -> None:
     entry = save(store, capture())
     remove([entry])
     with pytest.raises(InputError, match="is gone"):
-        entry.report()
+        entry.capture()
 
 
 def _save_some(store: str, first: int) -> None:

@@ -1,7 +1,7 @@
 import subprocess
 
 from traceops.capture.environment import environment_that_matters, git_state
-from traceops.render.report.json import json_text
+from traceops.report.write import json_text
 
 
 def git(folder, *arguments):

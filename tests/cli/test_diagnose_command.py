@@ -14,8 +14,7 @@ import jsonschema
 import pytest
 
 from traceops.cli import main
-from traceops.render.report.json import SCHEMA_PATH as REPORT_SCHEMA_PATH
-from traceops.report.hang_json import SCHEMA_PATH
+from traceops.schemas import schema_path
 
 DATA = Path(__file__).parents[1] / "data"
 RANKS = 4
@@ -74,7 +73,7 @@ def test_it_says_who_hangs_and_writes_beside_the_report(
     assert said.startswith("✖ Rank 3 never ") and "TO-H001" in said
     assert said.splitlines()[-1] == f"Report: {out / 'hang.html'}"
     held = json.loads((out / "hang.json").read_text())
-    jsonschema.validate(held, json.loads(SCHEMA_PATH.read_text()))
+    jsonschema.validate(held, json.loads(schema_path("hang").read_text()))
     assert held["hang"]["roots"][0]["ranks"] == [3] and held["hang"]["roots"][0]["waiting"] == [0, 1, 2]
     assert {check["rule"] for check in held["checks"]} == {f"TO-H00{n}" for n in range(1, 7)}
 
@@ -125,7 +124,7 @@ def test_analyze_leads_with_the_hang(folder: Path, capsys: pytest.CaptureFixture
     assert main(["analyze", str(folder)]) == 0
     out = Path("reports", "some run")
     held = json.loads((out / "report.json").read_text())
-    jsonschema.validate(held, json.loads(REPORT_SCHEMA_PATH.read_text()))
+    jsonschema.validate(held, json.loads(schema_path("report").read_text()))
     assert held["findings"][0]["rule"] == "TO-H001" and len(held["findings"]) > 1
     assert held["hang"]["roots"][0]["ranks"] == [3]
     status = {check["rule"]: check["status"] for check in held["checks"]}

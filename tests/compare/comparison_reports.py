@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from traceops.compare import Capture
 from traceops.compare.capture import capture_of
 from traceops.measure.ledger import BUCKETS
-from traceops.render.report.json import plain_json
+from traceops.report.write import json_bytes
 
 DATA = Path(__file__).parents[1] / "data" / "reports"
 START_NS = 1_790_000_000 * 10**9
@@ -71,7 +71,7 @@ def made(
         "inventory": inventory or {},
         "findings": list(findings),
     }  # fmt: skip
-    return capture_of(plain_json(report), f"profile/{report['run']['name']}")
+    return capture_of(json.loads(json_bytes(report)), f"profile/{report['run']['name']}")
 
 
 def edited(capture: Capture, edit: Callable[[dict[str, Any]], None]) -> Capture:

@@ -9,6 +9,7 @@ import pytest
 
 from traceops.core.errors import InputError
 from traceops.doctor.assess import large_all_reduce
+from traceops.doctor.document import document_of
 from traceops.doctor.model import Checkup
 from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
 from traceops.fabric.reference import (
@@ -19,7 +20,7 @@ from traceops.fabric.reference import (
     references_in,
     save_reference,
 )
-from traceops.render.doctor.json import doctor_document
+from traceops.report.write import json_text
 
 MACHINE = Machine(
     "a b/../c", (Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200")), paths={("GPU0", "GPU1"): Path("NV", 18)}
@@ -102,7 +103,7 @@ def test_a_doctor_json_hands_on_its_references_and_other_json_none(tmp_path):
     reference = make_reference(MACHINE, rows(350.0))
     checkup = Checkup(("a",), "nccl", 0.0, 1.0, (MACHINE,), (), (), (), (), references=(reference,))
     path = tmp_path / "doctor.json"
-    path.write_text(json.dumps(doctor_document(checkup)))
+    path.write_text(json_text(document_of(checkup)))
     assert references_in(path) == (replace(reference, source=str(path)),)
     path.write_text('{"traceEvents": []}')
     assert references_in(path) == ()

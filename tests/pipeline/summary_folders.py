@@ -8,7 +8,7 @@ import numpy as np
 
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.mapping.ranks import write_summary
-from traceops.render.report.json import render_json
+from traceops.report.document import render_json
 from traceops.traces.discover import discover
 
 DATA = Path(__file__).parents[1] / "data"

@@ -29,6 +29,7 @@ from sample_report import HOSTILE
 
 from traceops.core.errors import InputError
 from traceops.core.units import message_text
+from traceops.doctor.document import document_of
 from traceops.doctor.model import Checkup, Trial
 from traceops.doctor.saved import read_checkup
 from traceops.doctor.settings import read_settings
@@ -39,11 +40,10 @@ from traceops.machine.look import Look
 from traceops.render.doctor.figures import sweep_figure
 from traceops.render.doctor.files import write_doctor
 from traceops.render.doctor.html import render_doctor_html
-from traceops.render.doctor.json import doctor_document
 from traceops.render.doctor.rows import attempts, pair_matrices, render_doctor_csv
 from traceops.render.doctor.terminal import print_doctor
 from traceops.render.doctor.text import doctor_verdict
-from traceops.render.report.json import SCHEMA_PATH as REPORT_SCHEMA_PATH
+from traceops.report.write import json_text
 from traceops.schemas import schema_path
 
 ALL = {
@@ -57,6 +57,11 @@ ALL = {
     "hostile": hostile(HOSTILE),
 }
 SCHEMA = json.loads(schema_path("doctor").read_text())
+
+
+def doctor_document(checkup: Checkup) -> dict[str, Any]:
+    """The object that doctor.json holds."""
+    return json.loads(json_text(document_of(checkup)))
 
 
 @pytest.fixture(params=ALL)
@@ -113,12 +118,12 @@ def test_the_verdict_says_what_to_act_on(name: str, level: str, said: str) -> No
 
 
 def test_json_is_as_published(checkup: Checkup) -> None:
-    jsonschema.validate(json.loads(json.dumps(doctor_document(checkup), allow_nan=False)), SCHEMA)
+    jsonschema.validate(doctor_document(checkup), SCHEMA)
 
 
 def test_the_schema_is_valid_shares_with_the_reports_and_refuses_what_is_wrong() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    shared = json.loads(REPORT_SCHEMA_PATH.read_text())
+    shared = json.loads(schema_path("report").read_text())
     both = SCHEMA["$defs"].keys() & shared["$defs"].keys()
     assert {"Finding", "Check", "Tool", "Measured", "NcclJson", "ReferenceJson"} <= both
     assert all(SCHEMA["$defs"][name] == shared["$defs"][name] for name in both)

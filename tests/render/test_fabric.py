@@ -31,14 +31,14 @@ from traceops.render.report.fabric_html import (
     reference_table,
 )
 from traceops.render.report.html import render_html
-from traceops.render.report.json import SCHEMA_PATH
 from traceops.render.report.terminal import print_report
 from traceops.report.document import to_json_object
 from traceops.report.model import Report
 from traceops.report.rows import ReferenceRow
 from traceops.report.tables import Tables
+from traceops.schemas import schema_path
 
-SCHEMA = json.loads(SCHEMA_PATH.read_text())
+SCHEMA = json.loads(schema_path("report").read_text())
 LINE = "vm:2225:2225 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
 FOUND = Finding(
     "TO-P002",

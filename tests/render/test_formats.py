@@ -14,16 +14,16 @@ from traceops.core.rule import JudgedBy
 from traceops.pipeline.analyze import analyze
 from traceops.render import write_report
 from traceops.render.report.csv import CSV_FILES, render_csv_files
-from traceops.render.report.json import SCHEMA_PATH, render_json
-from traceops.report.document import to_json_object
+from traceops.report.document import render_json, to_json_object
 from traceops.report.rows import RankRow
 from traceops.report.tables import Tables
 from traceops.rules.docs import rules_markdown
 from traceops.rules.registry import RULES
 from traceops.rules.validity import MISSING_RANKS
+from traceops.schemas import schema_path
 
 DATA = Path(__file__).parents[1] / "data"
-SCHEMA = json.loads(SCHEMA_PATH.read_text())
+SCHEMA = json.loads(schema_path("report").read_text())
 
 
 @pytest.fixture(scope="module")

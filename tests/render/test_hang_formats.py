@@ -17,14 +17,14 @@ from sample_report import sample_report
 from traceops.core.rule import Verdict
 from traceops.hangs.model import Diagnosis
 from traceops.render.hang.csv import HANG_CSV_FILES, render_hang_csv_files
-from traceops.render.report.json import SCHEMA_PATH as REPORT_SCHEMA_PATH
-from traceops.render.report.json import render_json
-from traceops.report.hang_json import SCHEMA_PATH, hang_document, hang_json
+from traceops.report.document import render_json
+from traceops.report.hang_json import hang_document, hang_json
 from traceops.report.write import json_text
 from traceops.rules.results import checks
+from traceops.schemas import schema_path
 
-SCHEMA = json.loads(SCHEMA_PATH.read_text())
-REPORT_SCHEMA = json.loads(REPORT_SCHEMA_PATH.read_text())
+SCHEMA = json.loads(schema_path("hang").read_text())
+REPORT_SCHEMA = json.loads(schema_path("report").read_text())
 HANG_ONLY = {"$schema": SCHEMA["$schema"], "$ref": "#/$defs/HangJson", "$defs": SCHEMA["$defs"]}
 ALL = (skipped(), two_roots(), mismatch(), dead_with_log(), nobody_waits(), nobody_waits(4, 0), many())
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from html_page import Page
 from plotly_schema import drawn
@@ -15,7 +16,9 @@ from sample_captures import capture, commit_of, with_level
 from traceops.baseline.history import histories, samples_of
 from traceops.baseline.store import Problem, save, scan
 from traceops.render.history.files import FILES, write_history
+from traceops.schemas import schema_path
 
+SCHEMA = json.loads(schema_path("history").read_text())
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028'\"&<b>"
 
 
@@ -62,8 +65,9 @@ def test_a_change_is_said_drawn_and_in_the_files(tmp_path: Path) -> None:
 
 
 def document(out: Path) -> dict[str, Any]:
-    """The object of history.json."""
+    """The object of history.json, which is as published."""
     value: dict[str, Any] = json.loads((out / "history.json").read_text(encoding="utf-8"))
+    jsonschema.validate(value, SCHEMA)
     return value
 
 

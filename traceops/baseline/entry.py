@@ -8,14 +8,18 @@ import json
 import re
 import secrets
 import zlib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, TypeGuard
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from traceops.baseline.key import UNKNOWN, Key
 from traceops.baseline.place import open_place
-from traceops.core.errors import InputError
+from traceops.compare.capture import Capture, capture_of
+from traceops.core.errors import FileError, InputError
+from traceops.report.run import Git, Run
 from traceops.version import __version__
 
 FORMAT = "traceops baseline"
@@ -24,6 +28,7 @@ NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-(?:[0-9a-f]{8}|unknown)-[0-9a-f]{12}\.js
 
 _MOST_BYTES = 1 << 30  # of one entry, unpacked: more is no report
 _LAST_NS = 4_102_444_800 * 10**9  # 2100: later, a clock is wrong
+TimeNs = Annotated[int, Meta(gt=0, lt=_LAST_NS)]
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 
@@ -57,85 +62,116 @@ class Entry:
         """When it was captured, or else saved: Unix ns."""
         return self.saved_ns if self.started_ns is None else self.started_ns
 
-    def report(self) -> dict[str, Any]:
-        """The capture's report.json object. Raises InputError where the entry is gone or damaged by now."""
-        return load(self.url)[1]
+    def capture(self) -> Capture:
+        """The capture that was saved. Raises InputError where the entry is gone or damaged by now."""
+        return load(self.url).capture()
 
 
-def load(url: str) -> tuple[Entry, dict[str, Any]]:
-    """The entry at `url` and its report. Raises InputError where it cannot be read."""
+@dataclass(frozen=True)
+class StoredReport:
+    """An entry with its report. `content` is the object of the report.json as it was saved, of any schema version."""
+
+    entry: Entry
+    content: Any
+
+    def capture(self) -> Capture:
+        """The report as this version reads it. Raises InputError where it is none."""
+        return capture_of(self.content, self.entry.url)
+
+
+class EntryDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file of an entry holds."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    traceops_version: str = __version__
+    key: Key
+    saved_ns: TimeNs
+    started_ns: TimeNs | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+    source: str = ""
+    report: Annotated[Any, Meta(description="The object of the capture's report.json.")]
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """What any JSON object says of its kind."""
+
+    format: Any = None
+    version: Any = None
+
+
+class _ReportParts(msgspec.Struct, frozen=True):
+    """What tells a report from other objects."""
+
+    run: dict[str, Any]
+    summary: dict[str, Any]
+
+
+def load(url: str) -> StoredReport:
+    """The entry at `url` with its report. Raises InputError where it cannot be read."""
     folder, _, name = url.rpartition("/")
     for _, data in open_place(folder).read([name]):
         if isinstance(data, InputError):
             raise data
         return decode(url, data)
-    raise InputError(f"{url} is gone: it was pruned meanwhile")
+    raise FileError(url, "is gone: it was pruned meanwhile")
 
 
 def encode(
-    report: Mapping[str, Any], key: Key, commit: str | None, source: str, saved_ns: int
+    report: Any, run: Run, key: Key, commit: str | None, source: str, saved_ns: int
 ) -> tuple[str, bytes]:
     """The name of a new entry within its store, which no other entry has, and its content.
 
-    `commit` replaces the one that the report names.
+    report: the object of a report.json, whose `run` is `run`. `commit` replaces the one that the run names.
     """
-    run = report["run"]
-    git = run.get("git") if isinstance(run.get("git"), Mapping) else {}
-    own = git.get("commit")
-    started = run.get("started_ns")
-    entry = Entry(
+    git = run.git or Git()
+    document = EntryDocument(
         key=key,
-        url="",
         saved_ns=saved_ns,
-        started_ns=started if _is_time(started) else None,
-        commit=commit or (own if isinstance(own, str) and own else None),
-        dirty=git.get("dirty") if isinstance(git.get("dirty"), bool) and commit in (None, own) else None,
+        started_ns=run.started_ns if run.started_ns and 0 < run.started_ns < _LAST_NS else None,
+        commit=commit or git.commit or None,
+        dirty=git.dirty if commit in (None, git.commit) else None,
         source=source,
+        report=report,
     )
-    header = {name: value for name, value in asdict(entry).items() if name != "url"}
-    document = {"format": FORMAT, "version": VERSION, "traceops_version": __version__, **header}
-    text = json.dumps({**document, "report": report}, ensure_ascii=True, allow_nan=False)
-    return f"{key.slug}/{_new_name(entry)}", gzip.compress(text.encode("ascii"), 6, mtime=0)
+    text = json.dumps(msgspec.to_builtins(document), ensure_ascii=True, allow_nan=False)
+    return f"{key.slug}/{_new_name(_entry(document))}", gzip.compress(text.encode("ascii"), 6, mtime=0)
 
 
-def decode(url: str, data: bytes) -> tuple[Entry, dict[str, Any]]:
-    """The entry and its report from its bytes.
+def decode(url: str, data: bytes) -> StoredReport:
+    """The entry with its report from its bytes.
 
-    Raises InputError saying what is wrong with what is no whole entry of a version that this traceops reads.
+    Raises FileError saying what is wrong with what is no whole entry of a version that this traceops reads.
     """
     value = _unpacked(url, data)
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise InputError(f"{url}: no traceops baseline")
-    if value.get("version") != VERSION:
-        raise InputError(
-            f"{url}: a baseline of version {value.get('version')!s:.20}, which this traceops cannot read"
+    kind = msgspec.convert(value, _Kind) if isinstance(value, dict) else _Kind()
+    if kind.format != FORMAT:
+        raise FileError(url, "no traceops baseline", ": ")
+    if kind.version != VERSION:
+        raise FileError(
+            url, f"a baseline of version {kind.version!s:.20}, which this traceops cannot read", ": "
         )
-    words, report = value.get("key"), value.get("report")
-    names = [field.name for field in fields(Key)]
-    if not isinstance(words, dict) or not all(isinstance(words.get(name), str) for name in names):
-        raise InputError(f"{url}: a baseline without a whole key")
-    if not is_report(report):
-        raise InputError(f"{url}: a baseline without a report")
-    if not _is_time(value.get("saved_ns")):
-        raise InputError(f"{url}: a baseline that does not say when it was saved")
-    key = Key(**{name: words[name] for name in names})
-    if url.split("/")[-2:-1] != [key.slug]:
-        raise InputError(f"{url}: not in the folder of its key, {key.slug}")
-    commit, dirty = value.get("commit"), value.get("dirty")
+    try:
+        document = msgspec.convert(value, EntryDocument)
+        msgspec.convert(document.report, _ReportParts)
+    except (msgspec.ValidationError, OverflowError, RecursionError, UnicodeError) as error:
+        raise FileError(url, f"no whole baseline: {error}", ": ") from error
+    if url.split("/")[-2:-1] != [document.key.slug]:
+        raise FileError(url, f"not in the folder of its key, {document.key.slug}", ": ")
+    return StoredReport(_entry(document, url), document.report)
+
+
+def _entry(document: EntryDocument, url: str = "") -> Entry:
     return Entry(
-        key=key,
+        key=document.key,
         url=url,
-        saved_ns=value["saved_ns"],
-        started_ns=value["started_ns"] if _is_time(value.get("started_ns")) else None,
-        commit=commit if isinstance(commit, str) else None,
-        dirty=dirty if isinstance(dirty, bool) else None,
-        source=str(value.get("source") or ""),
-    ), report
-
-
-def is_report(value: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether it is the object of a report.json, as far as baselines need it."""
-    return isinstance(value, dict) and all(isinstance(value.get(part), dict) for part in ("run", "summary"))
+        saved_ns=document.saved_ns,
+        started_ns=document.started_ns,
+        commit=document.commit,
+        dirty=document.dirty,
+        source=document.source,
+    )
 
 
 def _unpacked(url: str, data: bytes) -> Any:
@@ -143,16 +179,12 @@ def _unpacked(url: str, data: bytes) -> Any:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
             text = file.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
-            raise InputError(f"{url}: too large for a baseline")
+            raise FileError(url, "too large for a baseline", ": ")
         return json.loads(text)
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{url}: half-written or damaged ({error or type(error).__name__})") from error
+        raise FileError(url, f"half-written or damaged ({error or type(error).__name__})", ": ") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{url}: not valid JSON ({error})") from error
-
-
-def _is_time(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < _LAST_NS
+        raise FileError(url, f"not valid JSON ({error})", ": ") from error
 
 
 def _new_name(entry: Entry) -> str:

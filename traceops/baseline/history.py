@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from traceops.baseline.change_points import MAX_P, ChangePoint, change_points, least_values
-from traceops.baseline.entry import Entry
+from traceops.baseline.entry import Entry, StoredReport
 from traceops.baseline.key import Key
 from traceops.baseline.store import Problem
-from traceops.compare.capture import capture_of
 from traceops.compare.metrics import BY_NAME, MIN_STEPS
-from traceops.core.errors import InputError
+from traceops.core.errors import InputError, problem_of
 from traceops.core.units import minute_text
 
 # Of `compare.metrics.METRICS`. Those of steps without the profiler are not known of captures that timed too few.
@@ -103,25 +102,25 @@ class KeyHistory:
         return tuple(sorted(all_of, key=lambda sample: (sample.entry.time_ns, sample.entry.url)))
 
 
-def sample_of(entry: Entry, report: dict[str, Any]) -> Sample:
+def sample_of(stored: StoredReport) -> Sample:
     """The values of one capture. Raises InputError for a report that is none."""
-    capture = capture_of(report, entry.url)
+    capture = stored.capture()
     enough = capture.info.unprofiled_steps >= MIN_STEPS
     values: dict[str, float | None] = {}
     for name in SHOWN:
         metric = BY_NAME[name]
         series = metric.series(capture) if enough or name not in UNPROFILED else np.empty(0)
         values[name] = round(float(metric.location(series)), 6) if len(series) else None
-    return Sample(entry, values)
+    return Sample(stored.entry, values)
 
 
-def samples_of(scanned: Iterable[tuple[Entry, dict[str, Any]]], problems: list[Problem]) -> Iterator[Sample]:
+def samples_of(scanned: Iterable[StoredReport], problems: list[Problem]) -> Iterator[Sample]:
     """The values of each of what `store.scan` yields; entries whose report is none join the problems."""
-    for entry, report in scanned:
+    for stored in scanned:
         try:
-            yield sample_of(entry, report)
+            yield sample_of(stored)
         except InputError as error:
-            problems.append(Problem(entry.url, str(error).removeprefix(f"{entry.url} ")))
+            problems.append(Problem(stored.entry.url, problem_of(error)))
 
 
 def histories(samples: Iterable[Sample], max_p: float = MAX_P) -> list[KeyHistory]:

@@ -10,6 +10,8 @@ from dataclasses import astuple, dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
+from traceops.report.run import Run
+
 UNKNOWN = "unknown"
 
 # What the model part says beside the model's name, each where it is known: key of `training`, letter in the key.
@@ -65,26 +67,23 @@ class Key:
         return any(text == pattern or fnmatchcase(text.lower(), pattern.lower()) for text in texts)
 
 
-def key_of(run: Mapping[str, Any], *, branch: str | None = None, name: str | None = None) -> Key:
-    """The key of a capture from the `run` object of its report; `branch` and `name` (of the model) replace its own."""
+def key_of(run: Run, *, branch: str | None = None, name: str | None = None) -> Key:
+    """The key of a capture from what its report says of the run; `branch` and `name` (of the model) replace its own."""
     training = _training(run)
-    git = run.get("git")
     return Key(
         model=_word(name) if name else _model(training),
-        world_size=_word(run.get("world_size")),
-        gpu=_word(run.get("device")),
+        world_size=_word(run.world_size),
+        gpu=_word(run.device),
         topology=_topology(run),
-        strategy=_word(run.get("strategy") or training.get("strategy")),
+        strategy=_word(run.strategy or training.get("strategy")),
         precision=_word(training.get("precision") or training.get("dtype")),
-        branch=_word(branch or (git.get("branch") if isinstance(git, Mapping) else None)),
+        branch=_word(branch or (run.git.branch if run.git else None)),
     )
 
 
-def _training(run: Mapping[str, Any]) -> dict[str, Any]:
+def _training(run: Run) -> dict[str, Any]:
     """What the training says of itself; our runner keeps its options one level down, in `config`."""
-    training = run.get("training")
-    if not isinstance(training, Mapping):
-        return {}
+    training = run.training or {}
     config = training.get("config")
     return {**(config if isinstance(config, Mapping) else {}), **training}
 
@@ -97,13 +96,12 @@ def _model(training: Mapping[str, Any]) -> str:
     return "-".join([_word(training.get("model") or training.get("model_name")), *sizes])
 
 
-def _topology(run: Mapping[str, Any]) -> str:
+def _topology(run: Run) -> str:
     """Hosts times ranks on each; "2x?" where the ranks cannot lie evenly on them."""
-    hosts, world = run.get("hosts"), run.get("world_size")
-    if not isinstance(hosts, (list, tuple)) or not hosts or not isinstance(world, int) or world < 1:
+    if not run.hosts or run.world_size is None:
         return UNKNOWN
-    count = len(set(map(str, hosts)))
-    return f"{count}x{'?' if world % count else world // count}"
+    count = len(set(run.hosts))
+    return f"{count}x{'?' if run.world_size % count else run.world_size // count}"
 
 
 def _is_number(value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
-from traceops.core.errors import InputError
+from traceops.core.errors import FileError, InputError
 from traceops.traces.source import filesystem, is_remote
 
 _AT_ONCE = 64  # objects of a remote store asked for together
@@ -103,7 +103,7 @@ class LocalPlace:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                yield name, InputError(f"{self.root / name}: {error.strerror or error}")
+                yield name, FileError(self.root / name, error.strerror or str(error), ": ")
 
     def put(self, name: str, data: bytes) -> None:
         path = self.root / name
@@ -172,7 +172,7 @@ class RemotePlace:
                 if isinstance(content, bytes):
                     yield name, content
                 elif not isinstance(content, FileNotFoundError):
-                    yield name, InputError(f"{self.url}/{name}: {content or type(content).__name__}")
+                    yield name, FileError(f"{self.url}/{name}", str(content) or type(content).__name__, ": ")
 
     def put(self, name: str, data: bytes) -> None:
         path = self._path(name)

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traceops.baseline.entry import NAME, Entry, decode, encode
+from traceops.baseline.entry import NAME, Entry, StoredReport, decode, encode
 from traceops.baseline.key import SLUG, Key, key_of
 from traceops.baseline.place import PARTIAL, Place, open_place
 from traceops.compare.config import load_config
-from traceops.core.errors import InputError, UsageError
+from traceops.core.errors import InputError, UsageError, problem_of
+from traceops.report.read import report_of
+from traceops.report.run import Run
 from traceops.traces.source import is_remote
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ def chosen_store(option: str | None = None, config: CompareConfig | None = None)
 
 def save(
     store_url: str,
-    report: Mapping[str, Any],
+    report: Any,
     *,
     branch: str | None = None,
     name: str | None = None,
@@ -63,19 +65,20 @@ def save(
 ) -> Entry:
     """Add a capture's report.json object; `branch`, `name` (of the model) and `commit` replace what its run says.
 
-    Raises InputError where the store cannot be written to.
+    It is kept as it is, whatever version wrote it. Raises InputError for what is no report, and where the store cannot
+    be written to.
     """
+    run = report_of(report, source or "what is to be saved").run
     place = open_place(store_url)
-    key = key_of(report["run"], branch=branch, name=name)
-    saved_ns = time.time_ns()
-    path, data = encode(report, key, commit, source, saved_ns)
+    key = key_of(run, branch=branch, name=name)
+    path, data = encode(report, run, key, commit, source, time.time_ns())
     place.put(path, data)
-    return decode(f"{place.url}/{path}", data)[0]
+    return decode(f"{place.url}/{path}", data).entry
 
 
 def scan(
     store_url: str, pattern: str | None = None, problems: list[Problem] | None = None
-) -> Iterator[tuple[Entry, dict[str, Any]]]:
+) -> Iterator[StoredReport]:
     """Entries with their reports, key by key in the order of the slugs, each in time order.
 
     pattern: as `Key.matches` takes it; all keys without. What is no whole entry is added to `problems`.
@@ -90,7 +93,7 @@ def scan(
 
 def entries(store_url: str, pattern: str | None = None, problems: list[Problem] | None = None) -> list[Entry]:
     """As `scan`, without the reports."""
-    return [entry for entry, _ in scan(store_url, pattern, problems)]
+    return [stored.entry for stored in scan(store_url, pattern, problems)]
 
 
 def baseline_entries(
@@ -98,12 +101,12 @@ def baseline_entries(
     option: str | None = None,
     *,
     last: int,
-    like: Mapping[str, Any] | None = None,
+    like: Run | None = None,
     config: CompareConfig | None = None,
 ) -> list[Entry]:
     """What `baseline:NAME` means in a comparison, oldest first: at least one entry, at most `last`.
 
-    name: as `find` takes it; or "auto", "auto@BRANCH" for `find_like`. like: the `run` object to compare with.
+    name: as `find` takes it; or "auto", "auto@BRANCH" for `find_like`. like: the run to compare with.
     option, config: as `chosen_store` takes them. Raises InputError or UsageError where there is no such baseline.
     """
     store_url = chosen_store(option, config)
@@ -122,10 +125,10 @@ def baseline_entries(
     return found
 
 
-def find(store_url: str, pattern: str, last: int = 1, like: Mapping[str, Any] | None = None) -> list[Entry]:
+def find(store_url: str, pattern: str, last: int = 1, like: Run | None = None) -> list[Entry]:
     """The last entries of the one key that `pattern` names, oldest first; at most `last`.
 
-    pattern: a model name, slug, other word of a key, or shell pattern, see `Key.matches`. like: a `run` object
+    pattern: a model name, slug, other word of a key, or shell pattern, see `Key.matches`. like: a run
     to choose by where several keys match: the same but for model and branch, and main or master among those.
     Raises InputError where no key matches, and UsageError where several do.
     """
@@ -147,9 +150,9 @@ def find(store_url: str, pattern: str, last: int = 1, like: Mapping[str, Any] | 
 
 
 def find_like(
-    store_url: str, run: Mapping[str, Any], branch: str | None = None, last: int = 1, name: str | None = None
+    store_url: str, run: Run, branch: str | None = None, last: int = 1, name: str | None = None
 ) -> list[Entry]:
-    """The last entries whose key is that of this `run` object but for the branch, oldest first; at most `last`.
+    """The last entries whose key is that of this run but for the branch, oldest first; at most `last`.
 
     branch: main, or else master, where it is None. name: what the baselines were saved with as --name.
     The run is never its own baseline. Empty where there is none.
@@ -231,9 +234,7 @@ def _names(place: Place, slug: str, problems: list[Problem]) -> list[str]:
     return names
 
 
-def _read(
-    place: Place, names: Sequence[str], problems: list[Problem]
-) -> Iterator[tuple[Entry, dict[str, Any]]]:
+def _read(place: Place, names: Sequence[str], problems: list[Problem]) -> Iterator[StoredReport]:
     for name, data in place.read(names):
         url = f"{place.url}/{name}"
         try:
@@ -241,17 +242,17 @@ def _read(
                 raise data
             yield decode(url, data)
         except InputError as error:  # one damaged entry hides no other
-            problems.append(Problem(url, str(error).removeprefix(f"{url}: ")))
+            problems.append(Problem(url, problem_of(error)))
 
 
-def _newest(place: Place, slug: str, last: int, but: Mapping[str, Any] | None = None) -> list[Entry]:
+def _newest(place: Place, slug: str, last: int, but: Run | None = None) -> list[Entry]:
     """The last whole entries of a key, oldest first, without the capture `but`; no more are opened than it takes."""
-    started = None if but is None else but.get("started_ns")
+    started = None if but is None else but.started_ns
     found: list[Entry] = []
     for name in reversed(_names(place, slug, [])):
         if len(found) >= last:
             break
-        read = (entry for entry, _ in _read(place, [name], []))
+        read = (stored.entry for stored in _read(place, [name], []))
         found += [entry for entry in read if started is None or entry.started_ns != started]
     return found[::-1]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from traceops.baseline.store import baseline_entries
 from traceops.cli.arguments import output_folder
 from traceops.compare import Capture, CompareConfig, compare, load_config
-from traceops.compare.capture import capture_of, pair_folder, read_capture
+from traceops.compare.capture import pair_folder, read_capture
 from traceops.compare.config import with_thresholds
 from traceops.core.errors import UsageError
 from traceops.render.comparison import FORMATS, write_comparison
@@ -67,8 +67,8 @@ def _read(path: str, args: argparse.Namespace, config: CompareConfig, head: Capt
     if not path.startswith("baseline:"):
         return [read_capture(path, jobs=args.jobs)]
 
-    like = None if head is None else head.run_object
+    like = None if head is None else head.run
     entries = baseline_entries(
         path.removeprefix("baseline:"), args.store, last=args.last, like=like, config=config
     )
-    return [capture_of(entry.report(), entry.url) for entry in entries]
+    return [entry.capture() for entry in entries]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -15,13 +14,14 @@ from traceops.core.errors import UsageError
 from traceops.core.findings import Severity
 from traceops.core.torch_here import require_torch
 from traceops.doctor.checkup import BUDGET_S, Options, check_up, judge_saved
+from traceops.doctor.document import document_of
 from traceops.doctor.model import BAD, Checkup
 from traceops.doctor.nodes import NodeIdentity, find_identity, meet, nodes_of_job
 from traceops.doctor.saved import read_checkup
 from traceops.fabric.discover import named_fabric
 from traceops.render.doctor.files import write_doctor
-from traceops.render.doctor.json import doctor_document
 from traceops.render.doctor.terminal import print_doctor
+from traceops.report.write import json_text
 from traceops.rules.fabric import judge_fabric
 
 _LOGS = "doctor_logs"
@@ -94,7 +94,7 @@ def _judge_files(args: argparse.Namespace, formats: tuple[str, ...]) -> int:
 def _report(checkup: Checkup, folder: Path, formats: tuple[str, ...], args: argparse.Namespace) -> None:
     written = write_doctor(checkup, folder, formats)
     if args.json:
-        print(json.dumps(doctor_document(checkup), indent=1))
+        print(json_text(document_of(checkup)), end="")
     elif args.quiet:
         print(written[0])
     else:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from traceops.compare.model import CaptureInfo
 from traceops.compare.statistics import Float
-from traceops.core.errors import InputError
+from traceops.core.errors import FileError, InputError
 from traceops.core.findings import Finding
 from traceops.report.model import ReportDocument
 from traceops.report.read import report_of
@@ -66,7 +66,7 @@ def capture_of(value: Any, path: str) -> Capture:
     report = report_of(value, path, _WANTED)
     for at, step in enumerate(report.steps):
         if not step.duration_ms > 0:
-            raise InputError(f"{path} is no {_WANTED}: `$.steps[{at}].duration_ms` is 0")
+            raise FileError(path, f"is no {_WANTED}: `$.steps[{at}].duration_ms` is 0")
     if not value.get("inventory"):  # an empty one says nothing of any step
         report = replace(report, inventory=None)
     run, git = report.run, report.run.git

@@ -11,7 +11,7 @@ from traceops.core.folder_lock import locked_folder
 from traceops.core.rule import Verdict
 from traceops.core.whole_file import write_all_whole
 from traceops.render.report.csv import CSV_FILES, render_csv_files
-from traceops.render.report.json import render_json
+from traceops.report.document import render_json
 from traceops.report.model import Report
 from traceops.report.write import json_text
 from traceops.rules.hangs import in_order_of_roots

@@ -10,13 +10,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from traceops.core.bundled import bundled
 from traceops.core.errors import InputError
 from traceops.render.cells import Cell
-from traceops.render.report.json import plain_json
 from traceops.render.template_cache import TemplateCache
+from traceops.report.write import json_bytes
 from traceops.version import __version__
 
 CDN = "https://cdn.plot.ly"
@@ -125,7 +126,7 @@ def script_json(value: Any) -> str:
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError):  # numpy's numbers, or some that are not finite
-        text = json.dumps(plain_json(value), allow_nan=False, separators=(",", ":"))
+        text = json.dumps(msgspec.json.decode(json_bytes(value)), allow_nan=False, separators=(",", ":"))
     for char in "<>&/":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text

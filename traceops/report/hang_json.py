@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from traceops.core.file_problem import FileProblem
 from traceops.core.findings import Check, Finding
@@ -13,7 +12,6 @@ from traceops.hangs.words import WAIT_REASONS
 from traceops.report.hang_rows import MergedWait, merged_waits
 from traceops.report.hang_text import hang_level, hang_sentence, shown_path, unknown_ranks
 
-SCHEMA_PATH = Path(__file__).parents[1] / "schemas" / "hang.schema.json"
 MOST_WAITS = 2000  # after merging
 
 

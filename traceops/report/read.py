@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from traceops.core.errors import InputError
+from traceops.core.errors import FileError, InputError
 from traceops.core.tool import READABLE_VERSIONS
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
@@ -35,9 +35,10 @@ def report_of(value: Any, path: str, wanted: str = "report.json of traceops") ->
     """
     version = value.get("schema_version") if isinstance(value, dict) else None
     if isinstance(version, int) and version not in READABLE_VERSIONS:
-        raise InputError(
-            f"{path} has schema version {version}, this traceops reads {_listed(READABLE_VERSIONS)}: "
-            "analyse its traces again, or install the version that wrote it"
+        raise FileError(
+            path,
+            f"has schema version {version}, this traceops reads {_listed(READABLE_VERSIONS)}: "
+            "analyse its traces again, or install the version that wrote it",
         )
     try:
         return msgspec.convert(_known(value), ReportDocument)
@@ -45,7 +46,7 @@ def report_of(value: Any, path: str, wanted: str = "report.json of traceops") ->
         said = str(error).encode("ascii", "backslashreplace").decode()
     except (OverflowError, RecursionError, UnicodeError) as error:
         said = f"a value in it cannot be used ({error})"
-    raise InputError(f"{path} is no {wanted}: {said}")
+    raise FileError(path, f"is no {wanted}: {said}")
 
 
 def _known(value: Any) -> Any:

@@ -14,6 +14,16 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from traceops.baseline.json_types import (
+    CaptureJson,
+    CommitJson,
+    HistoryDocument,
+    KeyJson,
+    LevelChangeJson,
+    TrendJson,
+)
+from traceops.baseline.key import Key
+from traceops.baseline.store import Problem
 from traceops.compare.model import (
     CaptureInfo,
     Change,
@@ -70,6 +80,14 @@ DOCUMENTS: dict[str, SchemaDocument] = {
         "traceops hang.json",
         f"What `traceops diagnose` found. Null means not known, never zero. {_KEYS}",
         closed=(HangDocument, Tool, RootEvidence, FileProblem, Finding, Evidence, Check),
+    ),
+    "history": SchemaDocument(
+        HistoryDocument,
+        "traceops history.json",
+        f"What `traceops baseline history` found. Null means not known, never zero. {_KEYS}",
+        closed=(
+            HistoryDocument, Tool, KeyJson, Key, CommitJson, CaptureJson, TrendJson, LevelChangeJson, Problem,
+        ),
     ),
     "report": SchemaDocument(
         ReportDocument,

@@ -6,18 +6,15 @@ from datetime import date
 from pathlib import PurePath
 from typing import Any
 
-import numpy as np
-from msgspec import to_builtins
 from msgspec.structs import replace
 
 from traceops.compare.model import Comparison
-from traceops.render.report.json import json_text, plain_json
+from traceops.report.write import json_text
 
 
 def render_comparison_json(comparison: Comparison) -> str:
     """The text of compare.json: null where a number is not known."""
-    document = replace(comparison, settings=_without_python_types(comparison.settings))
-    return json_text(plain_json(to_builtins(document, enc_hook=np.generic.item)))
+    return json_text(replace(comparison, settings=_without_python_types(comparison.settings)))
 
 
 def _without_python_types(value: Any) -> Any:

@@ -13,7 +13,7 @@ from traceops.compare.model import Comparison
 from traceops.core.findings import CONFIDENCES, SEVERITIES, Finding, Severity
 from traceops.core.short_text import one_line
 from traceops.render.comparison import method_text
-from traceops.render.report.json import json_text, plain_json
+from traceops.report.write import json_text
 from traceops.rules.registry import BY_ID
 from traceops.version import __version__
 
@@ -64,7 +64,7 @@ def render_sarif(comparison: Comparison, *, name: str = "") -> str:
             "method": dict(method_text.method(comparison)),
         },
     }
-    return json_text(plain_json({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}))
+    return json_text({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]})
 
 
 def location(comparison: Comparison) -> str:

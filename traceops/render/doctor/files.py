@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from traceops.doctor.document import document_of
 from traceops.doctor.model import Checkup
 from traceops.render import FORMATS, write_files
-from traceops.render.report.json import json_text
+from traceops.report.write import json_text
 
 
 def write_doctor(
@@ -25,9 +26,7 @@ def write_doctor(
 
         contents["doctor.html"] = render_doctor_html(checkup, plotlyjs=plotlyjs)
     if "json" in formats:
-        from traceops.render.doctor.json import doctor_document
-
-        contents["doctor.json"] = json_text(doctor_document(checkup))
+        contents["doctor.json"] = json_text(document_of(checkup))
     if "csv" in formats:
         contents |= render_doctor_csv(checkup)
     return write_files(contents, {"doctor.html", "doctor.json", *DOCTOR_CSV_FILES}, folder)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs, to_builtins
+from msgspec import structs
 
 from traceops.baseline.history import SHOWN, KeyHistory, LevelChange, Sample, Trend
 from traceops.baseline.json_types import (
@@ -22,8 +22,8 @@ from traceops.baseline.store import Problem
 from traceops.core.units import minute_text
 from traceops.render import write_files
 from traceops.render.history.text import change_text
-from traceops.render.report.json import json_text, plain_json
 from traceops.render.writers.csv import csv_text
+from traceops.report.write import json_text
 
 FILES = ("history.html", "history.json", "history.csv")
 
@@ -43,7 +43,7 @@ def write_history(
 
     contents: dict[str, str | bytes] = {
         "history.html": render_history_html(histories, problems, store, plotlyjs=plotlyjs),
-        "history.json": json_text(plain_json(to_builtins(history_document(histories, problems, store)))),
+        "history.json": json_text(history_document(histories, problems, store)),
         "history.csv": csv_text([_row(h, sample) for h in histories for sample in h.samples], _COLUMNS),
     }
     return write_files(contents, set(FILES), folder)
