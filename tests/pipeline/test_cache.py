@@ -306,3 +306,56 @@ def test_processes_that_share_a_cache_agree(ddp, cache):
 
 def _analyze_often(folder, results):
     results.put({report_text(folder, cache=True) for _ in range(4)})
+
+
+def test_an_entry_that_others_could_have_written_is_not_used_but_replaced(ddp, cache, parsed):
+    fresh = report_text(ddp)
+    report_text(ddp, cache=True)
+    assert {path.stat().st_mode & 0o777 for path in entries(cache)} == {0o600}
+    folders = {path for path in (cache / "summaries").rglob("*") if path.is_dir()} | {cache / "summaries"}
+    assert {path.stat().st_mode & 0o777 for path in folders} == {0o700}
+    first = entries(cache)[0]
+    first.chmod(0o666)
+    parsed.clear()
+    assert report_text(ddp, cache=True) == fresh
+    assert len(parsed) == 1 and first.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_fifo_in_the_place_of_an_entry_is_not_waited_for(ddp, cache, parsed):
+    fresh = report_text(ddp)
+    report_text(ddp, cache=True)
+    first = entries(cache)[0]
+    first.unlink()
+    os.mkfifo(first, 0o600)
+    parsed.clear()
+    assert report_text(ddp, cache=True) == fresh
+    assert len(parsed) == 1 and first.is_file()
+
+
+def test_nothing_of_the_cache_is_executed(ddp, cache, tmp_path, monkeypatch):
+    """Marshalled code in every place where compiled templates were looked for, as whoever writes there could put it."""
+    import hashlib
+    import marshal
+    from importlib.util import MAGIC_NUMBER
+
+    from jinja2.bccache import bc_magic
+
+    from traceops.render import page
+
+    mark = f"open({str(tmp_path / 'executed')!r}, 'w')"
+    planted = f"def root(context, *rest):\n    {mark}\n    yield 'mine'\n"
+    planted += "blocks, name, debug_info = {}, 'planted', ''\n"
+    code = marshal.dumps(compile(planted, "planted", "exec"))
+    (cache / "templates").mkdir(parents=True)
+    environment = page.environment()
+    settings = (environment.autoescape, environment.trim_blocks, environment.lstrip_blocks)
+    for name in environment.list_templates(extensions=["j2"]):
+        source, file, _ = environment.loader.get_source(environment, name)
+        key = hashlib.sha1(name.encode("utf-8") + b"|" + file.encode("utf-8")).hexdigest()
+        of = repr((hashlib.sha1(source.encode("utf-8")).hexdigest(), *settings)).encode()
+        digest = hashlib.sha256(MAGIC_NUMBER + bc_magic + of + code).digest()
+        (cache / "templates" / key).write_bytes(digest + code)
+    monkeypatch.setattr(page, "environment", page.environment.__wrapped__)  # as in a new process
+    assert main(["analyze", str(ddp), "-o", str(tmp_path / "out"), "-q"]) == 0
+    assert not (tmp_path / "executed").exists()
+    assert "step time" in (tmp_path / "out" / "summary.html").read_text().lower()

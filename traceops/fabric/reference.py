@@ -14,7 +14,8 @@ import msgspec
 
 from traceops.core.cache_folder import cache_folder
 from traceops.core.errors import FileError, InputError
-from traceops.core.whole_file import write_whole
+from traceops.core.folder_lock import Locked, locked_folder
+from traceops.core.own_files import make_own_folder, open_own, write_own
 from traceops.fabric.fingerprint import fingerprint
 from traceops.fabric.model import Machine, Measured, Reference
 
@@ -62,21 +63,25 @@ def save_reference(reference: Reference) -> Path | None:
     if folder is None:
         return None
     path = folder / f"{_in_a_name(reference.host)}.{_in_a_name(reference.topology)}.json"
-    kept = kept_reference(reference.host, reference.topology)
-    rows = _best_of(kept.measured if kept else (), reference.measured)
-    content = {"schema_version": SCHEMA_VERSION, **asdict(replace(reference, measured=rows))}
-    content.pop("source")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(path, msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
-    except OSError:
+        make_own_folder(folder, folder)
+        with locked_folder(folder):  # another doctor may keep rows of the same machine
+            kept = kept_reference(reference.host, reference.topology)
+            rows = _best_of(kept.measured if kept else (), reference.measured)
+            content = {"schema_version": SCHEMA_VERSION, **asdict(replace(reference, measured=rows))}
+            content.pop("source")
+            write_own(path, msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+    except (OSError, Locked):
         return None
     return path
 
 
 def read_reference(path: str | Path) -> Reference:
     """A reference that `save_reference` wrote. Raises InputError, which names the file, for anything else."""
-    found = _content(Path(path))
+    return _kept(_content(Path(path)), path)
+
+
+def _kept(found: Any, path: str | Path) -> Reference:
     if not isinstance(found, dict) or "measured" not in found or "topology" not in found:
         raise FileError(path, "is no reference as traceops doctor writes it")
     return _reference(found, str(path))
@@ -97,7 +102,7 @@ def references_in(path: str | Path) -> tuple[Reference, ...]:
 
 
 def references_here() -> tuple[Reference, ...]:
-    """All references kept on this machine, by file name; files that are none are passed over."""
+    """All references kept on this machine, by file name; files that are none, or others', are passed over."""
     folder = cache_folder("references")
     if folder is None:
         return ()
@@ -108,8 +113,9 @@ def references_here() -> tuple[Reference, ...]:
         return ()
     for path in paths:
         try:
-            found.append(read_reference(path))
-        except InputError:
+            with open_own(path, folder) as file:
+                found.append(_kept(_decoded(file.read(_LARGEST_BYTES), path), path))
+        except (OSError, InputError):
             continue
     return tuple(found)
 
@@ -137,9 +143,15 @@ def _content(path: Path) -> Any:
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             raise FileError(path, "is too large for a reference; traceops doctor writes one")
-        return msgspec.json.decode(path.read_bytes())
+        data = path.read_bytes()
     except OSError as error:
         raise FileError(path, f"cannot be read ({error.strerror}); traceops doctor writes one") from error
+    return _decoded(data, path)
+
+
+def _decoded(data: bytes, path: Path) -> Any:
+    try:
+        return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FileError(path, f"is not JSON: {error}") from error
 

@@ -16,7 +16,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from traceops.core.bundled import bundled
 from traceops.core.errors import InputError
 from traceops.render.cells import Cell
-from traceops.render.template_cache import TemplateCache
 from traceops.report.write import json_bytes
 from traceops.version import __version__
 
@@ -35,7 +34,6 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        bytecode_cache=TemplateCache(),
     )
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from traceops.core.cache_folder import cache_folder as folder_of
 from traceops.core.errors import InputError, UsageError
-from traceops.core.whole_file import write_whole
-from traceops.pipeline.mapping.summary_file import read_packed, zipped
+from traceops.core.own_files import make_own_folder, open_own, touch_own, write_own
+from traceops.pipeline.mapping.summary_file import read_packed, unzipped, zipped
 from traceops.traces.summary_header import FORMAT, SUFFIX, SummaryHeader, split
 
 SIZE = "TRACEOPS_CACHE_SIZE"
@@ -41,29 +41,41 @@ def most_bytes() -> int:
 def read_same(path: str, header: SummaryHeader) -> bytes | None:
     """The unzipped summary in a file, if it is of the same bytes, by the same code, for the same rank; else None."""
     try:
-        data = read_packed(path)
+        return _if_same(read_packed(path), header)
+    except InputError:
+        return None
+
+
+def _if_same(data: bytes, header: SummaryHeader) -> bytes | None:
+    try:
         own, _ = split(data)
-    except (InputError, ValueError):
+    except ValueError:
         return None
     return data if header.digest and header.code and _depends_on(own) == _depends_on(header) else None
 
 
 def load(folder: Path, header: SummaryHeader) -> bytes | None:
-    """The summary that is kept for this header, unzipped; None where there is none, or a damaged one."""
+    """The summary that is kept for this header, unzipped; None where there is none, or a damaged one.
+
+    One that others could have written is none. Raises UsageError where $TRACEOPS_CACHE_TRUST cannot be read.
+    """
     path = _place(folder, header)
-    data = read_same(str(path), header)
-    if data is not None:
-        with contextlib.suppress(OSError):
-            os.utime(path)  # the least recently used go first
-    return data
+    try:
+        with open_own(path, folder) as file:
+            data = _if_same(unzipped(file, str(path)), header)
+            if data is not None:
+                touch_own(file)  # the least recently used go first
+            return data
+    except (OSError, InputError):
+        return None
 
 
 def store(folder: Path, header: SummaryHeader, data: bytes) -> None:
     """Keep a summary; where the folder cannot be written to, nothing is kept."""
     path = _place(folder, header)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, zipped(data))
+        make_own_folder(path.parent, folder)
+        write_own(path, zipped(data))
         if path.name.startswith("0"):  # one in sixteen; the others need not look
             trim(path.parent, most_bytes() // _SHARDS)
     except OSError:

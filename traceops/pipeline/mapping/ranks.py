@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from traceops.core.errors import InputError
+from traceops.core.own_files import shared_with
 from traceops.core.whole_file import write_whole
 from traceops.measure.summary import RankSummary, summarize
 from traceops.pipeline.mapping import cache as kept
@@ -90,6 +91,7 @@ def summarize_all(
         preload()
     if options.cache:
         kept.most_bytes()
+        shared_with()
         code_fingerprint(options.with_hta)  # once, for all processes forked from this one
     results = _Results(files, options.progress)
     here, away = ([], files) if options.executor is not None else _divide(files, options.jobs or cores())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import IO, Any
 
 from isal import isal_zlib
 
@@ -48,13 +48,18 @@ def zipped(data: bytes) -> bytes:
 
 def read_packed(path: str) -> bytes:
     """The unzipped bytes of a summary file, local or remote. Raises InputError naming the file."""
+    with open_binary(path) as file:
+        return unzipped(file, path)
+
+
+def unzipped(file: IO[bytes], path: str) -> bytes:
+    """The unzipped bytes of an open summary file. Raises InputError naming it by `path`."""
     data = io.BytesIO()
     try:
-        with open_binary(path) as file:
-            for piece in chunks(file):
-                data.write(piece)
-                if data.tell() > _LARGEST:
-                    raise InputError(f"{path}: it is larger than any summary; {ANEW}")
+        for piece in chunks(file):
+            data.write(piece)
+            if data.tell() > _LARGEST:
+                raise InputError(f"{path}: it is larger than any summary; {ANEW}")
     except Damaged as error:
         raise InputError(f"{path}: {error}; {ANEW}") from error
     return data.getvalue()
