@@ -248,6 +248,29 @@ def test_text_that_no_file_could_hold_is_replaced(load):
     assert (trace.events.names[1], trace.damage) == ("a\ufffd\ufffdb", ())
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (
+            r"\\ud83d\ude00",
+            "\\ud83d\ufffd",
+        ),  # the first backslash is itself escaped: what follows is half a pair
+        (r"\\\ud83d\ude00", "\\😀"),
+        (r"\ud83d\\ude00", "\ufffd\\ude00"),
+        (r"\ude00\ud83d\ud83d\ude00\ude00", "\ufffd\ufffd😀\ufffd"),
+        (r"\"\ud83d", '"\ufffd'),
+    ],
+)
+@pytest.mark.parametrize("chunk", [None, 7])
+def test_half_a_pair_of_surrogates_beside_escapes(load, either_scanner, written, read, chunk):
+    whole = event(name="whole")
+    text = document([whole, event(name=written), whole])
+    text = text[:-1] + f', "note": "{written}", "distributedInfo": {{"rank": 3}}}}'
+    trace = load(text, chunk)
+    assert [trace.events.names[n] for n in trace.events.name] == ["whole", read, "whole"]
+    assert (trace.meta.rank, trace.damage) == (3, ())
+
+
 def test_the_last_of_duplicate_keys_counts(load):
     trace = load(document([event()[:-1] + ', "name": "second", "ts": 9}']))
     assert (trace.events.names, trace.events.ts.tolist()) == (("second",), [9000])

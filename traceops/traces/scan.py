@@ -25,11 +25,15 @@ _HOPELESS = 1 << 32  # then the rest is left alone: minutes of work, for no trac
 _ATTEMPT = 200  # what any attempt costs besides
 _SKIPPED = re.compile(r"[\s,]*")
 _WINDOW = 1 << 12  # longer than most events
-# Half a pair of UTF-16 surrogates is no character: no file that quotes it could be written.
-_LONE_SURROGATE = re.compile(  # one beginning is found fifty times as fast as either of two
-    r"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
-    r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
+# Half a pair of UTF-16 surrogates is no character: no file that quotes it could be written. Only who reads a string's
+# escapes from its beginning can tell the halves apart: in \\ud83d the backslash is what is escaped.
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_WHOLE = r"(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+_HALF = (  # a high one at the text's end may have its low one in the next
+    r"u[dD](?:[c-fC-F][0-9a-fA-F]{2}"
+    r"|[89abAB][0-9a-fA-F]{2}(?!\\?\Z|\\u(?:\Z|[dD](?:\Z|[c-fC-F]))))"
 )
+_ESCAPES = re.compile(rf"\\(?:{_WHOLE}(?:\\{_WHOLE}){{0,256}}|({_HALF}))")
 _NOT_FINITE = re.compile(r"-?(?:nan|inf)\b")  # as C++ prints them; JSON has no such numbers
 _LONGER = len("Infinity") - len("inf")
 _NOT_FINITE_OR_QUOTE = re.compile(rf'{_NOT_FINITE.pattern}|"|\\.')
@@ -128,7 +132,7 @@ class Scanner:
         whole one follows it, or nothing more comes.
         """
         utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        text = _LONE_SURROGATE.sub(r"\\ufffd", utf8.decode(self._buffer, final=self._eof))
+        text = _whole_characters(utf8.decode(self._buffer, final=self._eof))
         half_character, _ = utf8.getstate()
         at = _skip(text, 0)
         more_may_come = not self._eof and len(self._buffer) < _BUFFER_LIMIT
@@ -198,11 +202,18 @@ class Scanner:
 
     def _read_meta(self, text: bytes) -> None:
         try:
-            value = json.loads(_LONE_SURROGATE.sub(r"\\ufffd", text.decode("utf-8", "replace")))
+            value = json.loads(_whole_characters(text.decode("utf-8", "replace")))
         except (ValueError, RecursionError):
             self.damage.append("the metadata around the events is not valid JSON")
             return
         self.meta.update(value)
+
+
+def _whole_characters(text: str) -> str:
+    """JSON whose escapes of half a surrogate pair are those of U+FFFD; one that the text's end cut stays."""
+    if _SURROGATE.search(text) is None:
+        return text
+    return _ESCAPES.sub(lambda match: match[0] if match[1] is None else r"\ufffd", text)
 
 
 def _skip(text: str, at: int) -> int:
