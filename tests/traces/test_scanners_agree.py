@@ -20,7 +20,8 @@ COLUMNS = ("index", "ts", "dur", "pid", "tid", "stream", "correlation", "name", 
 
 # What breaks readers of JSON, put between and in place of the bytes of real events.
 NASTY = [
-    b'"', b"\\", b"\\u", b"\\ud83d", b"\\ud83d\\ude00", b"\\udc00", b"\\\\ud83d\\ude00", b"\\x", b"\\/", b"\\b", b"{", b"}",
+    b'"', b"\\", b"\\u", b"\\ud83d", b"\\ud83d\\ude00", b"\\udc00", b"\\\\ud83d\\ude00",
+    b"\\x", b"\\/", b"\\b", b"{", b"}",
     b"[", b"]", b",", b":", b"}, {", b'},\n {\n "', b"null", b"nul", b"true", b"NaN", b"-nan", b"inf",
     b"-Infinity", b"01", b"-", b"-0", b"1.", b".5", b"1e5", b"1E+999", b"1e-7", b"9" * 19, b"9" * 30,
     b"123456789012345678.25", b"0.0005", b"2.99951", b"8796093022208.123", b"4503599627370496.5", b"\x00",

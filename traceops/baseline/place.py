@@ -12,6 +12,7 @@ from urllib.parse import urlparse
 from urllib.request import url2pathname
 
 from traceops.core.errors import FileError, InputError
+from traceops.core.regular_file import read_regular
 from traceops.traces.source import filesystem, is_remote
 
 _AT_ONCE = 64  # objects of a remote store asked for together
@@ -99,7 +100,7 @@ class LocalPlace:
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | InputError]]:
         for name in names:
             try:
-                yield name, (self.root / name).read_bytes()
+                yield name, read_regular(self.root / name)
             except FileNotFoundError:
                 continue
             except OSError as error:

@@ -130,7 +130,7 @@ def find(store_url: str, pattern: str, last: int = 1, like: Run | None = None) -
 
     pattern: a model name, slug, other word of a key, or shell pattern, see `Key.matches`. like: a run
     to choose by where several keys match: the same but for model and branch, and main or master among those.
-    Raises InputError where no key matches, and UsageError where several do.
+    Raises InputError where no key matches or it holds no entry but that run, and UsageError where several do.
     """
     place = open_place(store_url)
     newest = {slug: _newest(place, slug, 1) for slug in _slugs(place, [])}
@@ -146,7 +146,13 @@ def find(store_url: str, pattern: str, last: int = 1, like: Run | None = None) -
         matching = _most_alike(matching, key_of(like))
     if len(matching) > 1:
         raise UsageError(f"{pattern!r} matches {len(matching)} keys, name one of them: {_listed(matching)}")
-    return _newest(place, next(iter(matching)), last, like)
+    slug, key = next(iter(matching.items()))
+    if found := _newest(place, slug, last, like):
+        return found
+    raise InputError(
+        f"the baseline {key.text} in {place.url} holds no entry that can be read but this run itself, and a run is not "
+        "compared with itself. Save another with: traceops baseline save RUN"
+    )
 
 
 def find_like(

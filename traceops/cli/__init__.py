@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import gc
 import io
 import os
@@ -17,6 +19,9 @@ from traceops.version import __version__
 # Each has a module in options/ with HELP and add_arguments(parser), which costs --help nothing, and one here, imported
 # only to run it, with main(args) -> exit code.
 COMMANDS = ("run", "analyze", "compare", "baseline", "diagnose", "doctor", "view")
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
 def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
@@ -45,13 +50,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks our signs shows ? for them
             stream.reconfigure(errors="replace")
     words = sys.argv[1:] if argv is None else argv
-    args = build_parser(words[:1] if words and words[0] in COMMANDS else COMMANDS).parse_args(words)
+    try:
+        args = build_parser(words[:1] if words and words[0] in COMMANDS else COMMANDS).parse_args(words)
+    except SystemExit:  # behind --help, for one
+        _forget_output()
+        raise
     if args.command != "run":  # which hands its environment to the training
         # Nothing here multiplies matrices, and OpenBLAS' threads take a third of the time to import numpy.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         gc.set_threshold(100_000)  # looking for cycles, of which we make few, takes a tenth of the imports
     try:
         code: int = import_module(f"traceops.cli.{args.command}").main(args)
+        sys.stdout.flush()
     except TraceopsError as error:
         print(f"traceops {args.command}: {error}", file=sys.stderr)
         return error.exit_code
@@ -61,13 +71,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away: `traceops analyze … | head`
         sys.stderr.close()
         return 0
-    except Exception:  # Python's own exit code for it would be 1, which means findings or a regression
+    except (
+        Exception
+    ) as error:  # Python's own exit code for it would be 1, which means findings or a regression
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            what = f"{error.filename} cannot" if error.filename else "its output cannot all"
+            print(
+                f"traceops {args.command}: {what} be written ({error.strerror}); make room", file=sys.stderr
+            )
+            _forget_output()
+            return 3
         import traceback
 
         traceback.print_exc()
         print(f"traceops {args.command}: this is a mistake in traceops; please report it", file=sys.stderr)
         return 70
     return code
+
+
+def _forget_output() -> None:
+    """What is still to be written to a standard output that takes no more goes nowhere: Python ends with a flush."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
 
 
 def _nowhere() -> TextIO:

@@ -16,12 +16,13 @@ from traceops.compare.model import CaptureInfo
 from traceops.compare.statistics import Float
 from traceops.core.errors import FileError, InputError
 from traceops.core.findings import Finding
+from traceops.core.regular_file import read_regular
 from traceops.report.model import ReportDocument
 from traceops.report.read import report_of
 from traceops.report.rows import Inventory
 from traceops.report.run import Run
 from traceops.traces.discover import PAIRS
-from traceops.traces.source import is_remote, open_binary
+from traceops.traces.source import is_remote, open_binary, read_whole
 from traceops.traces.summary_header import SUFFIX
 
 _WANTED = "report.json of traceops that can be compared"
@@ -87,8 +88,8 @@ def pair_folder(path: str) -> tuple[list[str], list[str]] | None:
     if is_remote(path) or not Path(path, PAIRS).is_file():
         return None
     try:
-        order = json.loads(Path(path, PAIRS).read_text()).get("order")
-    except (OSError, ValueError, AttributeError) as error:
+        order = json.loads(read_regular(Path(path, PAIRS))).get("order")
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{Path(path, PAIRS)} cannot be read ({error}); name the sides: --base … --head …"
         ) from error
@@ -202,10 +203,9 @@ def _is_report(path: str) -> bool:
 
 
 def _load(path: str) -> Any:
-    with open_binary(path) as file:
-        try:
-            return json.load(file)
-        except (ValueError, UnicodeDecodeError, RecursionError) as error:
-            raise InputError(
-                f"{path} is not valid JSON ({error}); write it again with traceops analyze"
-            ) from error
+    try:
+        return json.loads(read_whole(path))
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path} is not valid JSON ({error}); write it again with traceops analyze"
+        ) from error

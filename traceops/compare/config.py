@@ -13,6 +13,7 @@ from typing import Any
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Waiver
 from traceops.core.errors import UsageError
+from traceops.core.regular_file import read_regular
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,6 +21,7 @@ else:
     import tomli as tomllib
 
 FILE = "traceops.toml"
+_MOST_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -106,12 +108,11 @@ def _own_table(table: dict[str, Any], path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            table: dict[str, Any] = tomllib.load(file)
-            return table
+        table: dict[str, Any] = tomllib.loads(read_regular(path, _MOST_BYTES).decode())
+        return table
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # a number of too many digits is no TOMLDecodeError
         raise UsageError(f"{path} is not valid TOML: {error}") from error
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from traceops.core.errors import InputError
+from traceops.core.regular_file import NotRegularError, TooLargeError, read_regular
 from traceops.core.tool import READABLE_VERSIONS
 from traceops.doctor.document import DoctorDocument, checkup_of
 from traceops.doctor.model import Checkup
@@ -26,9 +27,9 @@ def read_checkup(path: str | Path) -> Checkup | None:
     Raises InputError, which names the file, for one that is damaged or of another version.
     """
     try:
-        if not Path(path).is_file() or Path(path).stat().st_size > _LARGEST_BYTES:
-            return None
-        content = Path(path).read_bytes()
+        content = read_regular(path, _LARGEST_BYTES)
+    except (IsADirectoryError, NotRegularError, TooLargeError, FileNotFoundError):
+        return None
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); traceops doctor writes it") from error
     if not content.lstrip().startswith(b"{") or not all(name in content for name in _OWN):

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from traceops.core.errors import InputError
+from traceops.core.regular_file import read_regular
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
 
@@ -51,7 +52,7 @@ def read_settings(path: str | Path) -> Settings:
     ``{"settings": {"set": {"NAME": "value"}, "unset": ["NAME"]}}`` (beside other keys), and ``"fallback": N``.
     """
     try:
-        found = msgspec.json.decode(Path(path).read_bytes(), type=_Doctor)
+        found = msgspec.json.decode(read_regular(path), type=_Doctor)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); traceops doctor writes it") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from traceops.core.errors import FileError, InputError, problem_of
+from traceops.core.regular_file import open_regular
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.merge import merge_machines
 from traceops.fabric.model import Machine, Reference
@@ -63,7 +64,7 @@ def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
 def _read(path: Path, found: _Found) -> bool:
     """Whether the file told anything. Raises InputError for one that should have and is damaged."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             begin = file.read(_HEAD)
     except OSError as error:
         raise FileError(path, f"cannot be read ({error.strerror or error})") from error

@@ -16,6 +16,7 @@ from traceops.core.cache_folder import cache_folder
 from traceops.core.errors import FileError, InputError
 from traceops.core.folder_lock import Locked, locked_folder
 from traceops.core.own_files import make_own_folder, open_own, write_own
+from traceops.core.regular_file import TooLargeError, read_regular
 from traceops.fabric.fingerprint import fingerprint
 from traceops.fabric.model import Machine, Measured, Reference
 
@@ -141,9 +142,9 @@ def _what(row: Measured) -> tuple[str, str, tuple[int, ...], int]:
 
 def _content(path: Path) -> Any:
     try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise FileError(path, "is too large for a reference; traceops doctor writes one")
-        data = path.read_bytes()
+        data = read_regular(path, _LARGEST_BYTES)
+    except TooLargeError as error:
+        raise FileError(path, "is too large for a reference; traceops doctor writes one") from error
     except OSError as error:
         raise FileError(path, f"cannot be read ({error.strerror}); traceops doctor writes one") from error
     return _decoded(data, path)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.core.errors import FileError, InputError, problem_of
+from traceops.core.regular_file import open_regular
 from traceops.hangs.dump_files import read_dumps
 from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, RecordedGroup
 from traceops.hangs.jobs import one_job
@@ -120,7 +121,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _read(path: Path, found: Found, *, alone: bool) -> None:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(_HEAD)
     except OSError as error:
         found.problems.append((str(path), f"it cannot be read ({error.strerror or error})"))
@@ -168,7 +169,8 @@ def _read_text(path: Path, found: Found) -> None:
     if kind == "stacks":
         if rank is None:
             raise FileError(path, "does not say of which rank it is; name it …_rank_<number>")
-        found.stacks.setdefault(rank, []).append(read_stacks(str(path), rank))
+        stacks = read_stacks(str(path), rank)
+        found.stacks.setdefault(rank, []).append(stacks)
         found.files.append(str(path))
     elif kind == "log":
         events = read_log(str(path), rank)

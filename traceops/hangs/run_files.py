@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.core.errors import FileError
+from traceops.core.regular_file import read_regular
 from traceops.hangs.evidence import LogEvent, RankProcess, RankRecord, RankStacks, RecordedGroup, Stall
 from traceops.traces.run_manifest import read_run_manifest
 
@@ -36,7 +37,9 @@ def read_run_file(path: Path, found: Found) -> bool:
     if not is_hang and not is_groups:
         return False
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_regular(path))
+    except OSError as error:
+        raise FileError(path, f"cannot be read ({error.strerror or error})") from error
     except (ValueError, RecursionError) as error:
         raise FileError(path, f"is not whole JSON ({error})") from error
     if not isinstance(document, dict):

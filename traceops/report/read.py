@@ -11,13 +11,12 @@ from traceops.core.tool import READABLE_VERSIONS
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
 from traceops.report.model import ReportDocument
-from traceops.traces.source import open_binary
+from traceops.traces.source import read_whole
 
 
 def load_report(path: str) -> ReportDocument:
     """The report of a report.json, local or remote, gzipped or not. Raises InputError saying what is wrong with it."""
-    with open_binary(path) as file:
-        text = file.read()
+    text = read_whole(path)
     try:
         value = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:

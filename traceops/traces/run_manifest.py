@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from traceops.core.errors import InputError
-from traceops.traces.source import is_remote, open_binary
+from traceops.core.errors import InputError, problem_of
+from traceops.traces.source import is_remote, read_whole
 
+_MOST_BYTES = 1 << 26  # ten thousand ranks have a tenth of it
 MOST_RANKS = 1 << 20  # more is garbage, and lists of missing ranks must fit in memory
 
 
@@ -72,10 +73,9 @@ def read_run_manifest(root: str) -> tuple[dict[str, Any], tuple[str, str] | None
     if not is_remote(root) and not Path(path).is_file():
         return {}, None
     try:
-        with open_binary(path) as file:
-            value = json.load(file)
+        value = json.loads(read_whole(path, _MOST_BYTES))
     except InputError as error:
-        return {}, None if is_remote(root) else (path, str(error))
+        return {}, None if is_remote(root) else (path, problem_of(error))
     except (ValueError, UnicodeDecodeError, RecursionError) as error:
         return {}, (path, f"not valid JSON ({error}); what it says of the run is not used")
     if not isinstance(value, dict):

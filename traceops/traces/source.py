@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Generator, Iterator
-from pathlib import Path
 from typing import IO, Any
 
 from isal import isal_zlib
 
 from traceops.core.errors import FileError, InputError
+from traceops.core.regular_file import LARGEST_DOCUMENT, open_regular, read_regular
 
 CHUNK_BYTES = 1 << 18
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -70,11 +70,25 @@ def open_binary(path: str, head_bytes: int | None = None) -> Iterator[IO[bytes]]
             with file_system.open(within, "rb", **options) as remote:
                 yield remote
         else:
-            with Path(path).open("rb") as local:
+            with open_regular(path) as local:
                 yield local
     except store_errors() as error:
         said = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise FileError(path, said, ": ") from error
+
+
+def read_whole(path: str, most: int = LARGEST_DOCUMENT) -> bytes:
+    """The bytes of a local or remote file of at most `most` bytes. Raises InputError naming the file."""
+    if not is_remote(path):
+        try:
+            return read_regular(path, most)
+        except OSError as error:
+            raise FileError(path, error.strerror or str(error), ": ") from error
+    with open_binary(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise FileError(path, f"it has more than the {most:,} bytes that are read", ": ")
+    return data
 
 
 def chunks(file: IO[bytes]) -> Iterator[bytes]:

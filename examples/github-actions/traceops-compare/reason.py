@@ -16,6 +16,7 @@ from typing import Any
 
 MOST_LETTERS = 200  # of a line
 MOST_LINES = 4  # of a log
+MOST_BYTES = 1 << 26  # of a run.json
 
 
 def main(folder: str, log: str | None = None) -> None:
@@ -23,29 +24,50 @@ def main(folder: str, log: str | None = None) -> None:
     for line in dict.fromkeys(lines):  # the log says once more what the run folder does
         clean = "".join(letter if letter.isprintable() else " " for letter in line.expandtabs(4)).rstrip()
         cut = clean if len(clean) <= MOST_LETTERS else clean[: MOST_LETTERS - 2] + " …"
-        sys.stdout.buffer.write(f"    {cut}\n".encode())
+        sys.stdout.buffer.write(f"    {cut}\n".encode(errors="replace"))
 
 
 def of_the_training(folder: Path) -> list[str]:
     """Which training failed, and what the rank that failed first raised."""
-    failed: list[tuple[int, Path, dict[str, Any]]] = []
-    for file in [folder / "run.json", *folder.glob("*/run.json")]:
-        run = json.loads(read(file) or "{}")
+    failed = []
+    for file in [folder / "run.json", *sorted(folder.glob("*/run.json"))]:
+        run = manifest(file)
         if run.get("status") in ("failed", "hung"):
-            failed.append((run["started_ns"], file.parent, run))
+            started = run.get("started_ns")
+            failed.append((started if isinstance(started, int) else 0, str(file.parent), run))
     if not failed:
         return []
-    _, where, run = max(failed, key=lambda item: item[0])
+    _, place, run = max(failed, key=lambda item: item[:2])
+    where = Path(place)
     if run["status"] == "hung":
         return [f"{where.name} hung"]
-    rank = run["failed_rank"]
-    if rank is None:
+    rank = run.get("failed_rank")
+    if not isinstance(rank, int):
         logs = sorted(where.glob("logs/torchrun.*.log"))
         return [f"{where.name} failed:", *(end_of(read(logs[-1])) if logs else [])]
-    error = next((own["error"] for own in run["ranks"] if own["rank"] == rank), None) or ""
+    error = error_of(run.get("ranks"), rank)
     said = end_of(read(where / "logs" / f"rank_{rank}.stderr.log"))
     known = any(error[:MOST_LETTERS] in line for line in said)
     return [f"{where.name}, rank {rank}:", *said, *([] if known else error.splitlines()[:MOST_LINES])]
+
+
+def manifest(file: Path) -> dict[str, Any]:
+    """A run.json; empty where there is none, or none that is whole."""
+    if not file.is_file() or file.stat().st_size > MOST_BYTES:
+        return {}
+    try:
+        run = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return run if isinstance(run, dict) else {}
+
+
+def error_of(ranks: Any, rank: int) -> str:
+    """What run.json says that this rank raised."""
+    for own in ranks if isinstance(ranks, list) else ():
+        if isinstance(own, dict) and own.get("rank") == rank and isinstance(own.get("error"), str):
+            return own["error"]
+    return ""
 
 
 def end_of(text: str) -> list[str]:
@@ -73,10 +95,12 @@ def of_traceops(log: str | None) -> list[str]:
 
 
 def read(path: Path) -> str:
-    """A file's last 64 KiB; empty where there is none."""
+    """The end of a text file, at most 64 KiB; empty where there is none."""
     if not path.is_file():
         return ""
-    return path.read_bytes()[-65536:].decode(errors="replace")
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - 65536, 0))
+        return file.read(65536).decode(errors="replace")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.core.errors import FileError
+from traceops.core.regular_file import read_regular
 from traceops.hangs.evidence import GroupStatus, RankRecord, RecordedGroup
 from traceops.hangs.readers.plain_pickle import ForbiddenPickle, load_plain, salvage_plain
 from traceops.hangs.readers.recorder_entries import (
@@ -27,6 +28,7 @@ from traceops.hangs.readers.recorder_entries import (
 )
 
 _PICKLE = b"\x80"
+_MOST_BYTES = 1 << 30  # a dump of a hundred thousand operations has a tenth of it
 
 
 def is_dump(head: bytes) -> bool:
@@ -42,7 +44,7 @@ def read_dump(path: Path, rank: int) -> tuple[RankRecord, str]:
     Raises InputError for a file that is no dump, or from which nothing can be read.
     """
     try:
-        data = path.read_bytes()
+        data = read_regular(path, _MOST_BYTES)
     except OSError as error:
         raise FileError(path, f"cannot be read ({error.strerror or error})") from error
     document, damage = _document(path, data)
