@@ -8,7 +8,6 @@ known is null. Both are replaced in one move, so a reader never sees half of one
 from __future__ import annotations
 
 import json
-import os
 import statistics
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.core.errors import InputError
+from traceops.core.whole_file import write_whole
 
 SCHEMA_VERSION = 1
 
@@ -141,9 +141,7 @@ class RunManifest:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON to `path` in one move."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(value, indent=1, default=str) + "\n")
-    temporary.replace(path)
+    write_whole(path, (json.dumps(value, indent=1, default=str) + "\n").encode())
 
 
 def write_rank(out: Path, manifest: RankManifest) -> None:
@@ -158,6 +156,17 @@ def read_ranks(out: Path) -> list[RankManifest]:
     """
     found = [_read_rank(path) for path in out.glob("rank_*/manifest.json")]
     return sorted(found, key=lambda manifest: manifest.rank)
+
+
+def readable_ranks(out: Path) -> tuple[list[RankManifest], list[str]]:
+    """The manifests under `out` that can be read, by rank, and what is wrong with the others."""
+    found, problems = [], []
+    for path in out.glob("rank_*/manifest.json"):
+        try:
+            found.append(_read_rank(path))
+        except (InputError, OSError) as error:
+            problems.append(str(error))
+    return sorted(found, key=lambda manifest: manifest.rank), sorted(problems)
 
 
 def _read_rank(path: Path) -> RankManifest:

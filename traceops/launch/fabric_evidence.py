@@ -39,7 +39,7 @@ class FabricEvidence:
                 write_whole(self._evidence / f"reference.{name}.json", references)
             if (topology := self._topology()) is not None:
                 write_whole(self._evidence / f"topo.{name}.txt", topology)
-        except OSError:  # a full disk, or a folder that is gone: the run says so itself, if it matters to it
+        except Exception:  # a full disk, a folder that is gone: the run says so itself, if it matters to it
             return
 
     def _references(self, name: str) -> bytes | None:

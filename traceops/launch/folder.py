@@ -39,8 +39,8 @@ def refuse_or_clear(out: Path, *, overwrite: bool, dry_run: bool) -> None:
     for path in [*out.glob("rank_*"), out / "logs", out / "evidence"]:
         if path.is_dir():
             shutil.rmtree(path)
-    for name in ("run.json", "pairs.json"):
-        (out / name).unlink(missing_ok=True)
+    for path in [out / "run.json", out / "pairs.json", *out.glob(".reserve.*")]:
+        path.unlink(missing_ok=True)
     for path in out.iterdir():
         if _CAPTURE.fullmatch(path.name) and holds_traces(path):
             refuse_or_clear(path, overwrite=True, dry_run=False)

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import IO
 
 from traceops.capture.progress import Progress, read_progress
+from traceops.launch.aside import Aside
 from traceops.launch.display import Pace, Screen, is_chatter
 from traceops.launch.hangs import HangWatch
 from traceops.launch.process_activity import state
@@ -83,26 +84,33 @@ def run(
         pace, tree, looked, told_at, hung = Pace(ranks), ProcessTree(process, env), 0.0, None, False
         gone: list[int] = []
         failed = False
+        records: list[Progress] = []
+        aside = Aside(screen)
         while process.poll() is None:
             now = time.monotonic()
             if told_at is None:
-                records = read_progress(progress)
-                ended = [record.rank for record in records if not is_alive(record)]
-                screen.progress(pace.line(records, len(records) - len(ended)))
-                if not own.muted:
-                    gone += [rank for rank in ended if rank not in gone]
-                if hangs is not None and (hangs.stall is not None or not own.muted):
-                    hung = hangs.observe(records) and not received
-                elif hangs is not None and not failed:
-                    failed = True
-                    hangs.rank_failed(records)
+                with aside("watching the ranks"):
+                    records = read_progress(progress)
+                    ended = [record.rank for record in records if not is_alive(record)]
+                    screen.progress(pace.line(records, len(records) - len(ended)))
+                    if not own.muted:
+                        gone += [rank for rank in ended if rank not in gone]
+                    if hangs is not None and (hangs.stall is not None or not own.muted):
+                        hung = hangs.observe(records) and not received
+                    elif hangs is not None and not failed:
+                        failed = True
+                        hangs.rank_failed(records)
             ending = told_at is None and (hung or bool(received))
             if now - looked > _LOOK_EVERY_S or ending:
-                tree.refresh()
+                with aside("looking for the run's processes"):
+                    tree.refresh()
                 looked = now
             if ending:
                 if received:
-                    screen.say("stopping the ranks; what was captured is kept (again to kill them at once)")
+                    with aside("telling of it"):
+                        screen.say(
+                            "stopping the ranks; what was captured is kept (again to kill them at once)"
+                        )
                 own.muted = True
                 process.terminate()
                 told_at = now
@@ -110,11 +118,13 @@ def run(
             if impatient or (told_at is not None and now - told_at > _grace(hung, records)):
                 break
             time.sleep(_POLL_S)
-        tree.end()
+        with aside("ending the run's processes"):
+            tree.end()
         for reader in readers:
             reader.join(timeout=5)
         if hangs is not None:
-            hangs.finish()
+            with aside("explaining the hang"):
+                hangs.finish()
             hung = hangs.stall is not None and (hung or not received)  # or it ended while evidence was saved
     signalled = received[0] if received and not hung else None
     return TorchrunResult(process.wait(), signalled, own.text(), hung, tuple(gone))

@@ -7,13 +7,17 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from traceops.capture.environment import environment_that_matters, git_state, host, software_versions
-from traceops.capture.manifest import RankManifest, merge, read_ranks, write_json, write_rank
+from traceops.capture.manifest import RankManifest, merge, readable_ranks, write_json, write_rank
+from traceops.core.errors import UsageError
 from traceops.core.exit_codes import reported_codes, shell_code
+from traceops.launch.aside import Aside, reason
 from traceops.launch.debug_variables import hang_variables, nccl_log_variables
 from traceops.launch.display import Screen
 from traceops.launch.evidence import tidy
@@ -28,6 +32,7 @@ from traceops.launch.outcome import (
 )
 from traceops.launch.plan import Plan
 from traceops.launch.process import TorchrunResult, run
+from traceops.launch.reserve import Reserve
 from traceops.traces.summary_header import SUFFIX
 
 HUNG = 124  # as timeout(1) has it
@@ -43,8 +48,10 @@ def launch(plan: Plan, *, advise: bool = True) -> int:
     """
     screen = Screen()
     started = time.time_ns()
-    plan.evidence.mkdir(parents=True, exist_ok=True)  # torch and NCCL write there, but do not make it
-    with tempfile.TemporaryDirectory(prefix="traceops-") as progress:
+    aside = Aside(screen)
+    with _writable(plan.out):
+        plan.evidence.mkdir(parents=True, exist_ok=True)  # torch and NCCL write there, but do not make it
+    with _progress_folder() as progress:
         # One node: we have looked at the folder and merge the manifests; several: each rank claims its own.
         capture: dict[str, Any] = {"progress": progress, "launched": plan.cluster.nnodes == 1}
         hangs = None
@@ -55,21 +62,72 @@ def launch(plan: Plan, *, advise: bool = True) -> int:
         env |= nccl_log_variables(env, plan.evidence)
         if hangs is not None:
             env |= hang_variables(env, plan.evidence, Path(progress))
-        _write_run(plan, [], env, started, status="running")
-        screen.say(
-            f"{plan.cluster.nproc} rank{'s' if plan.cluster.nproc > 1 else ''}, run folder {short_path(plan.out)}"
-        )
-        fabric = FabricEvidence(plan.evidence, gpus=plan.gpus)
+        with _writable(plan.out):
+            _write_run(plan, [], env, started, status="running")
+            reserve = Reserve(plan.out)
+        with aside("telling of the run"):
+            screen.say(
+                f"{plan.cluster.nproc} rank{'s' if plan.cluster.nproc > 1 else ''}, run folder {short_path(plan.out)}"
+            )
+        fabric: FabricEvidence | None = None
+        with aside("saving the machine's topology"):
+            fabric = FabricEvidence(plan.evidence, gpus=plan.gpus)
         ended = run(
             plan.command, env, progress=Path(progress), ranks=plan.cluster.nproc,
             prefixed=plan.log_files, screen=screen, hangs=hangs,
             folder=None if plan.checkout is None else plan.checkout.folder,
         )  # fmt: skip
-    fabric.finish()
-    tidy(plan.evidence)
+    reserve.release()
+    return _record(plan, ended, env, started, fabric, aside, screen, advise)
+
+
+def _record(
+    plan: Plan,
+    ended: TorchrunResult,
+    env: dict[str, str],
+    started: int,
+    fabric: FabricEvidence | None,
+    aside: Aside,
+    screen: Screen,
+    advise: bool,
+) -> int:
+    """Keep and tell how the run ended, as far as that succeeds; returns its exit code in any case."""
+    code, ranks, failure = _exit_code(ended, None), list[RankManifest](), None
+    here: list[RankManifest] = []
+    with aside("saving the machine's topology"):
+        if fabric is not None:
+            fabric.finish()
+    with aside("tidying the evidence"):
+        tidy(plan.evidence)
+    with aside("reading how the ranks ended"):
+        code, ranks, failure = _outcome(plan, ended, screen)
+        here = [rank for rank in ranks if rank.host == host()]
+    status = "hung" if ended.hung else "interrupted" if ended.signal else "failed" if code else "finished"
+    with aside("writing run.json"):
+        _write_run(plan, ranks, env, started, status=status, exit_code=code, failure=failure)
+    for rank in here:
+        with aside("writing the ranks' manifests"):
+            write_rank(plan.out, rank)
+    with aside("keeping the logs"):
+        _keep_logs(plan, ended, here)
+    if plan.summarize and not ended.signal:
+        with aside("summarising the traces"):
+            _summarize(plan, here, screen)
+    with aside("telling how the run ended"):
+        _tell(screen, plan, ranks, ended, failure, code, advise)
+    return code
+
+
+def _outcome(
+    plan: Plan, ended: TorchrunResult, screen: Screen
+) -> tuple[int, list[RankManifest], Failure | None]:
+    """The run's exit code, its ranks' manifests as they are to be kept, and the rank that failed first."""
     reported = {} if ended.hung else reported_codes(ended.torchrun_log)
     silent = 0 if ended.returncode == 0 else -signal.SIGTERM if ended.signal or ended.hung else None
-    ranks = with_exit_codes(read_ranks(plan.out), reported, default=silent)
+    readable, unreadable = readable_ranks(plan.out)
+    for problem in unreadable:
+        screen.say(problem)
+    ranks = with_exit_codes(readable, reported, default=silent)
     own_end = ended.returncode != 0 and not ended.signal and not ended.hung
     failure = first_failure(ranks, reported) if own_end else None
     code = _exit_code(ended, failure)
@@ -77,16 +135,31 @@ def launch(plan: Plan, *, advise: bool = True) -> int:
         failure, echo = leaver, failure
         screen.say(f"rank {echo.rank} failed with exit code {code}, because rank {leaver.rank} was gone")
         ranks = with_exit_codes(ranks, {leaver.rank: 0}, default=None)
-    here = [rank for rank in ranks if rank.host == host()]
-    for rank in here:
-        write_rank(plan.out, rank)
-    _keep_logs(plan, ended, here)
-    status = "hung" if ended.hung else "interrupted" if ended.signal else "failed" if code else "finished"
-    _write_run(plan, ranks, env, started, status=status, exit_code=code, failure=failure)
-    if plan.summarize and not ended.signal:
-        _summarize(plan, here, screen)
-    _tell(screen, plan, ranks, ended, failure, code, advise)
-    return code
+    return code, ranks, failure
+
+
+@contextmanager
+def _writable(out: Path) -> Iterator[None]:
+    """Before anything is started: refuse a folder that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{out} cannot be written ({reason(error)}); make room or get permission there, or choose another --out"
+        ) from error
+
+
+@contextmanager
+def _progress_folder() -> Iterator[str]:
+    """A folder of this launcher's own for the ranks' records, gone at the end."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="traceops-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise UsageError(
+            f"{tempfile.gettempdir()} cannot be written ({reason(error)}); make room there, or set TMPDIR"
+        ) from error
+    with folder as path:
+        yield path
 
 
 def _summarize(plan: Plan, here: list[RankManifest], screen: Screen) -> None:

@@ -1,0 +1,96 @@
+"""Makes the n-th call fail that some code makes, Python's or C's: every write, rename, dump, thread start and import.
+
+Nothing is listed by hand. `counted` runs the work once and notes the calls as they come; `failing` runs it again and
+lets one of them raise instead of being made. Two things are left out, because they cannot fail: that a lock is given
+back, and that a `with` is entered whose only purpose is to guard what is in it.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: where from, and what it calls."""
+
+    file: str
+    line: int
+    function: str
+    called: str
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line} {self.function} → {self.called}"
+
+
+@dataclass
+class Faults:
+    """Looks at calls made by code in files for which `ours` is true, below a frame that runs one of `inside`."""
+
+    ours: Callable[[str], bool]
+    inside: frozenset[CodeType]
+    calls: list[Call] = field(default_factory=list)
+    _wanted: int = -1
+    _error: BaseException | None = None
+    raised: bool = False
+
+    @contextmanager
+    def counted(self) -> Iterator[list[Call]]:
+        """Note the calls that are made inside the block."""
+        self.calls, self._wanted, self.raised = [], -1, False
+        with self._looking():
+            yield self.calls
+
+    @contextmanager
+    def failing(self, number: int, error: BaseException) -> Iterator[None]:
+        """Let call `number`, counted from 0, raise `error`; what comes after it is left alone."""
+        self.calls, self._wanted, self._error, self.raised = [], number, error, False
+        with self._looking():
+            yield
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        before = sys.getprofile()
+        sys.setprofile(self._look)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+
+    def _look(self, frame: FrameType, event: str, what: object) -> None:
+        if event == "c_call":
+            caller: FrameType | None = frame
+        elif event == "call":
+            caller = frame.f_back
+        else:
+            return
+        if caller is None or not self.ours(caller.f_code.co_filename) or not self._is_inside(caller):
+            return
+        code = frame.f_code  # co_qualname: from Python 3.11
+        name = (
+            getattr(what, "__qualname__", "")
+            if event == "c_call"
+            else getattr(code, "co_qualname", code.co_name)
+        )
+        if name.startswith(_GUARDS) or name == "lock.__exit__":
+            return
+        self.calls.append(Call(caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name, name))
+        if len(self.calls) - 1 == self._wanted and self._error is not None:
+            self.raised = True
+            raise self._error
+
+    def _is_inside(self, frame: FrameType | None) -> bool:
+        while frame is not None:
+            if frame.f_code in self.inside:
+                return True
+            frame = frame.f_back
+        return False
+
+
+_GUARDS = (
+    "contextmanager.",
+    "_GeneratorContextManager.",
+)  # a `with` is entered and left outside of what it guards

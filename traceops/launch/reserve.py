@@ -1,0 +1,25 @@
+"""Room on the disk that is kept for run.json, so that a run whose traces fill the disk can still say so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from traceops.capture.environment import host
+
+_BYTES = 1 << 18  # run.json takes 2 kB and 2 kB a rank
+
+
+class Reserve:
+    """Takes the room when it is made; `release` gives it back. Raises OSError where there is none."""
+
+    def __init__(self, out: Path) -> None:
+        self._path = out / f".reserve.{host()}"
+        self._path.write_bytes(os.urandom(_BYTES))  # written, and as some disks compress: not zeros
+
+    def release(self) -> None:
+        """Give the room back; does nothing where that cannot be done."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError:
+            return
