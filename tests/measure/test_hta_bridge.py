@@ -20,7 +20,7 @@ from traceops.measure.activity import COMM, COMPUTE, MEMORY, find_activity
 from traceops.measure.hta_bridge import hta_frames, tables_by_hta
 from traceops.measure.hta_tables import hta_tables
 from traceops.measure.kernels import measure_kernels
-from traceops.measure.ledger import measure_ledger
+from traceops.measure.ledger import find_lane, ledger_of
 from traceops.measure.steps import find_steps
 from traceops.pipeline.analyze import analyze
 from traceops.traces.kineto import load_trace
@@ -140,7 +140,8 @@ def test_one_failing_analysis_costs_its_own_table_only(monkeypatch):
 def ledger(path):
     events = load_trace(str(path)).events
     activity = find_activity(events)
-    return measure_ledger(events, activity, find_steps(events, activity))
+    steps = find_steps(events, activity)
+    return ledger_of(find_lane(events, activity, steps), steps)
 
 
 def test_without_a_gpu_hta_fails_and_the_ledger_answers():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slow_ledger import slow_ledger
 
 from traceops.measure.activity import COMM, COMPUTE, MEMORY, find_activity
-from traceops.measure.ledger import measure_ledger
+from traceops.measure.ledger import find_lane, ledger_of
 from traceops.measure.steps import NO_STEP, find_steps
 from traceops.traces.kineto import load_trace
 
@@ -22,7 +22,7 @@ TRACES = sorted(DATA.rglob("*.json.gz"))
 def measure(events):
     activity = find_activity(events)
     steps = find_steps(events, activity)
-    return steps, measure_ledger(events, activity, steps)
+    return steps, ledger_of(find_lane(events, activity, steps), steps)
 
 
 def load(name, rank):

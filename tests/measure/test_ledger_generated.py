@@ -33,7 +33,7 @@ from slow_ledger import slow_ledger
 
 from traceops.across.cross_rank import measure_across
 from traceops.measure.activity import find_activity
-from traceops.measure.ledger import measure_ledger
+from traceops.measure.ledger import find_lane, ledger_of
 from traceops.measure.steps import find_steps
 from traceops.traces.kineto import load_trace
 
@@ -98,7 +98,7 @@ def test_each_rank_alone_equals_the_ledger_painted_nanosecond_by_nanosecond(run)
     steps = find_steps(events, activity)
     numbers, edges, buckets = slow_ledger(events)
     assert (steps.number.tolist(), steps.edges.tolist()) == (numbers, edges)
-    ledger = measure_ledger(events, activity, steps)
+    ledger = ledger_of(find_lane(events, activity, steps), steps)
     assert {name: ns.tolist() for name, ns in ledger.buckets.items()} == buckets
 
 

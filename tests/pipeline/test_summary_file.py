@@ -12,7 +12,7 @@ from summary_folders import DATA, RUNS, assert_same, copied, report_text, to_sum
 from traceops.core.errors import InputError
 from traceops.measure.summary import summarize
 from traceops.pipeline.analyze import analyze
-from traceops.pipeline.mapping.summary_file import pack, read_packed, read_summary, unpack, zipped
+from traceops.pipeline.mapping.summary_file import pack, read_packed, unpack, zipped
 from traceops.traces.discover import discover
 from traceops.traces.summary_header import FORMAT, MAGIC, SummaryHeader, read_header, split, with_header
 
@@ -60,7 +60,8 @@ def test_any_cut_of_the_file_is_refused_by_name(tmp_path, packed):
     for length in (0, 1, 10, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
         with pytest.raises(InputError, match=r"rank_0\.summary\.msgpack\.gz.*make it anew"):
-            read_summary(str(path))
+            read_header(str(path))
+            read_packed(str(path))
 
 
 def test_any_changed_byte_is_refused_or_read_as_what_it_says(packed):
@@ -119,7 +120,7 @@ def test_a_file_that_unzips_without_end_is_refused(tmp_path, packed, monkeypatch
     path = tmp_path / "rank_0.summary.msgpack.gz"
     path.write_bytes(isal_zlib.compress(packed + bytes(4 << 20), 1, 31))
     with pytest.raises(InputError, match="larger than any summary"):
-        read_summary(str(path))
+        read_packed(str(path))
 
 
 def test_another_format_is_named_and_never_read(ddp):

@@ -12,6 +12,7 @@ from traceops.core.errors import InputError
 from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce
 from traceops.pipeline.mapping.progress import ProgressLine
 from traceops.pipeline.mapping.ranks import MapOptions
+from traceops.rules.validity import DAMAGED
 from traceops.traces.discover import Discovery, Window
 
 
@@ -64,7 +65,7 @@ def main(args: argparse.Namespace) -> int:
         assert unusable is not None
         raise unusable
     findings = [finding for report in reports for finding in report.findings]
-    if args.strict and any(finding.rule == "TO-V002" for finding in findings):
+    if args.strict and any(finding.rule == DAMAGED.id for finding in findings):
         print("traceops analyze: --strict: not every file could be read whole", file=sys.stderr)
         return 3
     return fails(findings, args.fail_on)

@@ -12,6 +12,7 @@ from traceops.compare.model import Change, Explanation
 from traceops.core.findings import Evidence
 from traceops.core.units import count_text, ms_change_text, size_text
 from traceops.measure.ledger import COMM_BUCKETS
+from traceops.rules.overlap import LATE_START, SMALL_COLLECTIVES
 
 _COUNT_PCT = 10.0  # more or fewer collectives than this are another pattern
 _BYTES_PCT = 5.0
@@ -45,9 +46,9 @@ def collectives_explanation(
             parts.append(_became(op, was, was_bytes, now, now_bytes))
     text = "; ".join(parts)
     rules = {found.rule for capture in head for found in capture.report.findings}
-    if "TO-O003" in rules:
+    if LATE_START.id in rules:
         text += "; communication starts only after backward"
-    elif "TO-O002" in rules:
+    elif SMALL_COLLECTIVES.id in rules:
         text += "; many small ones: latency sets their time"
     buckets = tuple(bucket for bucket in COMM_BUCKETS if bucket in left)
     exposed = sum(left[bucket] for bucket in buckets)

@@ -27,6 +27,7 @@ from traceops.core.errors import UsageError
 from traceops.core.findings import Finding
 from traceops.core.rank_text import who
 from traceops.measure.ledger import BUCKETS
+from traceops.rules import stragglers
 from traceops.rules.regression import check_regressions, regression
 
 _LARGE_PCT = 20.0  # of the step
@@ -191,7 +192,7 @@ def _findings_of(
 
 def _key(found: Finding) -> Hashable:
     """Rule and cause; of stragglers also the ranks."""
-    return found.rule, found.cause, found.ranks if found.rule.startswith("TO-S") else ()
+    return found.rule, found.cause, found.ranks if found.rule in stragglers.IDS else ()
 
 
 def _finding(found: Finding) -> Finding:

@@ -13,8 +13,8 @@ from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import ms_change_text
 from traceops.core.words import CAUSES
+from traceops.rules import stragglers
 
-_STRAGGLERS = ("TO-S001", "TO-S002")
 _FEW = 3  # kernels named, and numbers of evidence
 
 
@@ -63,10 +63,10 @@ def straggler_explanation(
 
 def _who_and_why(finding: Finding) -> str:
     why = (CAUSES.get(finding.cause or "unknown") or CAUSES["unknown"]).changed
-    when = ", in some steps only" if finding.rule == "TO-S002" else ""
+    when = ", in some steps only" if finding.rule == stragglers.SOMETIMES_LATE.id else ""
     return f"rank{'s' if len(finding.ranks) > 1 else ''} {ranks_text(finding.ranks)} ({why}{when})"
 
 
 def _stragglers(side: Sequence[Capture]) -> dict[Hashable, Finding]:
     """Straggler findings, warnings and errors, that most captures of a side have, by rank and cause."""
-    return findings_of_most(side, lambda found: (found.ranks, found.cause), _STRAGGLERS)
+    return findings_of_most(side, lambda found: (found.ranks, found.cause), stragglers.IDS)

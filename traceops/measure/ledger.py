@@ -45,13 +45,8 @@ class RankLedger:
     exposed: Intervals
 
 
-def measure_ledger(events: Events, activity: Activity, steps: StepBounds) -> RankLedger:
-    """Split each step of one rank [docs/metrics.md, the step ledger]; the buckets add up exactly."""
-    return ledger_of(find_lane(events, activity, steps), steps)
-
-
 def ledger_of(lane: Lane, steps: StepBounds) -> RankLedger:
-    """The lane's time per bucket and step."""
+    """The lane's time per bucket and step [docs/metrics.md, the step ledger]; the buckets add up exactly."""
     start, end = steps.edges[:-1], steps.edges[1:]
     buckets = {
         "compute": lane.own["compute"].within(start, end),

@@ -66,6 +66,7 @@ SOMETIMES_LATE = Rule(
     ),
 )
 RULES = (PERSISTENTLY_LATE, SOMETIMES_LATE)
+IDS = tuple(rule.id for rule in RULES)
 
 IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error
 _BURST_PCT = (10.0, 25.0)  # what a rank late in some steps costs the worst of them: info, warning

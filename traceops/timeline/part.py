@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from traceops.core.arrays import Int
-from traceops.core.errors import InputError
+from traceops.core.errors import InputError, problem_of
 from traceops.timeline.ids import Ids
 from traceops.timeline.keep import StepFilter, Timed
 from traceops.timeline.pieces import CannotWrite, CompressedPiece, PieceWriter
@@ -80,7 +80,7 @@ def write_part(task: PartTask) -> RankPart:
         raise
     except InputError as error:
         task.output.unlink(missing_ok=True)
-        return RankPart(task.rank, task.path, None, damage=(str(error).removeprefix(f"{task.path}: "),))
+        return RankPart(task.rank, task.path, None, damage=(problem_of(error),))
     finally:
         if collecting:
             gc.enable()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from traceops.core.errors import InputError
+from traceops.core.errors import InputError, problem_of
 from traceops.traces.kineto import read_meta
 from traceops.traces.listing import PAIRS, list_files
 from traceops.traces.run_manifest import MOST_RANKS, read_run_manifest, recorded_steps
@@ -129,7 +129,7 @@ def _inspect(path: str, root: str, alone: bool) -> Inspected:
             scanner = Scanner(chunks(file))
             head = scanner.peek()
     except InputError as error:
-        return None, str(error).removeprefix(f"{path}: ")
+        return None, problem_of(error)
     if not head:
         what = "; ".join(scanner.damage) or "the file is empty"
         return None, what if looks_like_trace else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from traceops.core.errors import InputError
+from traceops.core.errors import FileError
 from traceops.traces.run_manifest import MOST_RANKS
 from traceops.traces.source import Damaged, chunks, open_binary
 
@@ -84,14 +84,14 @@ def split(data: bytes) -> tuple[SummaryHeader, memoryview]:
 
 
 def read_header(path: str) -> SummaryHeader:
-    """The header of a summary file. Raises InputError naming the file where it is none, or one of another format."""
+    """The header of a summary file. Raises FileError where it is none, or one of another format."""
     try:
         with open_binary(path) as file:
             return split(_beginning(chunks(file)))[0]
     except Damaged as error:
-        raise InputError(f"{path}: {error}; {ANEW}") from error
+        raise FileError(path, f"{error}; {ANEW}", ": ") from error
     except ValueError as error:
-        raise InputError(f"{path}: {error}") from error
+        raise FileError(path, str(error), ": ") from error
 
 
 def _beginning(pieces: Iterable[bytes]) -> bytes:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from traceops.core.errors import InputError
+from traceops.core.errors import InputError, problem_of
 from traceops.core.own_files import shared_with
 from traceops.core.whole_file import write_whole
 from traceops.measure.summary import RankSummary, summarize
@@ -140,8 +140,7 @@ def _outcome(file: TraceFile, *, cache: bool, with_hta: bool, ahead: bool) -> Ou
         return Outcome(_packed(file, cache, with_hta, ahead))
     except InputError as error:
         missing = not is_remote(file.path) and not Path(file.path).exists()
-        what = str(error).removeprefix(f"{file.path}: ")
-        return Outcome(problem=what, missing_on=_host() if missing else "")
+        return Outcome(problem=problem_of(error), missing_on=_host() if missing else "")
     except _FORESEEN as error:
         return Outcome(problem=_said(error))
 

@@ -7,7 +7,7 @@ from typing import IO, Any
 
 from isal import isal_zlib
 
-from traceops.core.errors import InputError
+from traceops.core.errors import FileError
 from traceops.measure.summary import RankSummary
 from traceops.pipeline.mapping.codec import decode, encode
 from traceops.pipeline.mapping.summary_check import check_summary
@@ -47,27 +47,19 @@ def zipped(data: bytes) -> bytes:
 
 
 def read_packed(path: str) -> bytes:
-    """The unzipped bytes of a summary file, local or remote. Raises InputError naming the file."""
+    """The unzipped bytes of a summary file, local or remote. Raises FileError."""
     with open_binary(path) as file:
         return unzipped(file, path)
 
 
 def unzipped(file: IO[bytes], path: str) -> bytes:
-    """The unzipped bytes of an open summary file. Raises InputError naming it by `path`."""
+    """The unzipped bytes of an open summary file. Raises FileError naming it by `path`."""
     data = io.BytesIO()
     try:
         for piece in chunks(file):
             data.write(piece)
             if data.tell() > _LARGEST:
-                raise InputError(f"{path}: it is larger than any summary; {ANEW}")
+                raise FileError(path, f"it is larger than any summary; {ANEW}", ": ")
     except Damaged as error:
-        raise InputError(f"{path}: {error}; {ANEW}") from error
+        raise FileError(path, f"{error}; {ANEW}", ": ") from error
     return data.getvalue()
-
-
-def read_summary(path: str, seen: dict[Any, Any] | None = None) -> tuple[SummaryHeader, RankSummary]:
-    """A summary file, local or remote. Raises InputError naming the file and what to do."""
-    try:
-        return unpack(read_packed(path), {} if seen is None else seen)
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error

@@ -15,10 +15,10 @@ from traceops.core.short_text import one_line
 from traceops.render.comparison import method_text
 from traceops.report.write import json_text
 from traceops.rules.registry import BY_ID
+from traceops.rules.regression import REGRESSED
 from traceops.version import __version__
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-REGRESSED = "TO-R001"
 FALLBACK_FILE = "traceops.toml"
 _LEVEL: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
 _PROBLEM: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "recommendation"}
@@ -34,7 +34,7 @@ def render_sarif(comparison: Comparison, *, name: str = "") -> str:
     holds the thresholds. `name` tells several comparisons of one commit apart.
     """
     findings = [*comparison.findings, *comparison.new_findings][:_MOST_RESULTS]
-    ids = list(dict.fromkeys([REGRESSED, *(finding.rule for finding in findings)]))
+    ids = list(dict.fromkeys([REGRESSED.id, *(finding.rule for finding in findings)]))
     seen: Counter[str] = Counter()
     run = {
         "tool": {
@@ -133,7 +133,7 @@ def _result(finding: Finding, ids: Sequence[str], file: str, seen: Counter[str])
 
 def _fingerprint(finding: Finding, seen: Counter[str]) -> str:
     """The same for the same thing on the next commit: numbers, ranks and steps are left out of it."""
-    what = finding.evidence[0].metric if finding.rule == REGRESSED and finding.evidence else ""
+    what = finding.evidence[0].metric if finding.rule == REGRESSED.id and finding.evidence else ""
     key = "\0".join((finding.rule, finding.cause or "", what))
     seen[key] += 1
     return hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "replace")).hexdigest()

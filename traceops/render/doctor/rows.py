@@ -146,12 +146,10 @@ def _pair_outcomes(trials: Sequence[Trial]) -> dict[tuple[int, int], Outcome]:
     for trial in trials:
         if not trial.as_it_is:
             continue
-        own = [(state.gpus, state.outcome) for state in trial.pairs]
-        if not own and trial.name.startswith("pair ") and len(trial.gpus) == 2:
-            own = [((trial.gpus[0], trial.gpus[1]), trial.outcome)]
-        for (one, other), outcome in own:
-            if outcome in BAD:
-                found[one, other] = found[other, one] = outcome
+        for state in trial.pairs:
+            one, other = state.gpus
+            if state.outcome in BAD:
+                found[one, other] = found[other, one] = state.outcome
     return found
 
 

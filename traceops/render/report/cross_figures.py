@@ -25,6 +25,7 @@ from traceops.render.report.terms import COMM_WAIT, COMPUTE
 from traceops.render.report.worst import shown_ranks
 from traceops.report.model import Report
 from traceops.report.tables import ArrivalRow, BandwidthRow, LatenessRow
+from traceops.rules.bandwidth import LOW_BANDWIDTH
 
 MOST_KINDS = 24  # of collectives, a bar each
 MOST_CHANGES = 16
@@ -224,7 +225,7 @@ def _reference_line(report: Report) -> dict[str, Any]:
     """What the link should give, where TO-C001 says so."""
     for found in report.findings:
         gbs = next((e.value for e in found.evidence if e.metric == "reference"), None)
-        if found.rule == "TO-C001" and isinstance(gbs, (int, float)):
+        if found.rule == LOW_BANDWIDTH.id and isinstance(gbs, (int, float)):
             line = {"dash": "dash", "width": 1.5, "color": _GREY}
             shape = {"type": "line", "x0": 0, "x1": 1, "xref": "x domain", "y0": gbs, "y1": gbs, "yref": "y"}
             note = {"text": f"the link should give {gbs:g} GB/s", "showarrow": False}

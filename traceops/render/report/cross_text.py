@@ -11,6 +11,7 @@ from traceops.core.units import percent_text
 from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.measure.ledger import BUCKETS
 from traceops.report.model import Report
+from traceops.rules import stragglers
 
 _LEAST_PART_PCT = 4.0  # of the critical path, to be named
 _MOST_PARTS = 4
@@ -39,7 +40,7 @@ def replay_sentence(report: Report) -> str:
             f"Unchanged, the replay of {which} is within {percent_text(error)} of what was measured{doubt}."
         )
     slowdown = replay.straggler_slowdown
-    late = any(found.rule.startswith("TO-S") and found.severity != "info" for found in report.findings)
+    late = any(found.rule in stragglers.IDS and found.severity != "info" for found in report.findings)
     if slowdown is not None and slowdown < _NO_SLOWDOWN and late:
         slowdown = None  # with half of the ranks late their median is no measure
     if slowdown is not None and slowdown < _NO_SLOWDOWN:
@@ -85,12 +86,12 @@ def path_sentence(report: Report) -> str:
 
 def waiting_sentence(report: Report) -> str:
     """Why nobody is blamed, or why that was not judged; empty where a straggler was found."""
-    check = check_of(report, "TO-S001")
+    check = check_of(report, stragglers.PERSISTENTLY_LATE.id)
     if check is None or check.status == "fired":
         return ""
     if check.status == "not_evaluated":
         return f"Not evaluated: {check.reason}."
-    sometimes = check_of(report, "TO-S002")
+    sometimes = check_of(report, stragglers.SOMETIMES_LATE.id)
     which = "No rank is late in most steps" if sometimes and sometimes.status == "fired" else "No straggler"
     return f"{which}: {check.reason}."
 

@@ -67,7 +67,7 @@ def bar_height(lines: Sequence[tuple[str, str]]) -> float:
 
 def links_name(joined: Joined) -> str:
     """What joins all GPUs."""
-    return "Infinity Fabric" if joined.texts[0].startswith("XGMI") else "NVLink between all GPUs"
+    return "Infinity Fabric" if "XGMI" in joined.kinds else "NVLink between all GPUs"
 
 
 def links_missing(gpu: Gpu, most: int) -> str:

@@ -73,7 +73,7 @@ def _title(machine: Machine, others: int) -> str:
 
 def description(machine: Machine, shape: Shape) -> str:
     """The devices and what joins the GPUs, in a few sentences."""
-    numas = sum(node.title.startswith("NUMA ") and node.title[5:6].isdigit() for node in shape.nodes)
+    numas = sum(node.number is not None for node in shape.nodes)
     parts = [count(machine.gpus, "GPU") if machine.gpus else "No GPU"]
     parts += [count(machine.nics, "network device")] if machine.nics else []
     text = ", ".join(parts) + (f" on {numas} NUMA node{'s' if numas > 1 else ''}" if numas else "") + "."

@@ -39,18 +39,23 @@ class Way:
 
 @dataclass(frozen=True)
 class Joined:
-    """Pairs of GPUs that the same thing joins. texts: what there is to say, shortest first; bad: what is wrong."""
+    """Pairs of GPUs that the same thing joins. texts: what there is to say, shortest first; bad: what is wrong.
+
+    kinds: of their paths, as `Pcie` and LINKS name them, without those that are not known.
+    """
 
     pairs: tuple[Pair, ...]
     texts: tuple[str, ...]
     bad: tuple[str, ...] = ()
+    kinds: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Node:
-    """A NUMA node, or devices of which none is known. near: its pairs of GPUs over PCIe."""
+    """A NUMA node, or devices of which none is known: `number` None. near: its pairs of GPUs over PCIe."""
 
     title: str
+    number: int | None
     gpus: tuple[Gpu, ...]
     nics: tuple[Nic, ...]
     near: Joined | None = None
@@ -88,6 +93,7 @@ def shape_of(machine: Machine, measured: Sequence[Measured] = (), ways: Sequence
         nodes.append(
             Node(
                 _node_title(key, gpus, len(keys)),
+                key if isinstance(key, int) else None,
                 gpus,
                 tuple(nic for nic in machine.nics if places[nic.label] == key),
                 say.joined(near) if near else None,
@@ -196,7 +202,8 @@ class _Speaker:
         middle = median(measured.values()) if measured else 0.0
         slow = sorted((gbs, pair) for pair, gbs in measured.items() if gbs < SLOW_PAIR * middle)
         bad += [f"{one}–{other} only {rate_text(gbs)} GB/s" for gbs, (one, other) in slow[:_MOST_NAMED]]
-        return Joined(tuple(pairs), tuple(text for text in texts if text), tuple(bad))
+        known = frozenset(path.kind for pair in pairs if (path := self._machine.path(*pair)) is not None)
+        return Joined(tuple(pairs), tuple(text for text in texts if text), tuple(bad), known)
 
     def _kind(self, pair: Pair) -> str:
         path = self._machine.path(*pair)
