@@ -8,7 +8,7 @@ import pytest
 
 from traceops.doctor.alternatives import ALTERNATIVES, PAIRS
 from traceops.doctor.candidates import changes, pairs, removal, suspicious, words
-from traceops.doctor.model import Change
+from traceops.doctor.model import EnvironmentChange
 from traceops.doctor.situation import Situation
 from traceops.machine.variable_names import VARIABLES
 
@@ -118,5 +118,7 @@ def test_gloo_knows_interfaces_only():
 
 def test_removing_says_what_it_frees_also_for_names_nobody_described():
     change = removal(("NCCL_NET", "NCCL_NEW_KNOB"), {"NCCL_NET": "IB", "NCCL_NEW_KNOB": "7"})
-    assert change == Change(unset=("NCCL_NET", "NCCL_NEW_KNOB"), does=change.does, costs=change.costs)
+    assert change == EnvironmentChange(
+        unset=("NCCL_NET", "NCCL_NEW_KNOB"), does=change.does, costs=change.costs
+    )
     assert "choose the network" in change.does and "NCCL_NEW_KNOB=7" in change.does

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from traceops.doctor.candidates import words
-from traceops.doctor.model import Change, Trial
+from traceops.doctor.model import EnvironmentChange, Trial
 from traceops.doctor.situation import Situation
 from traceops.doctor.try_changes import NoTime, SearchResult, TriedChange, try_changes
 
@@ -16,7 +16,7 @@ BROKEN = Situation("nccl", 4, failed=frozenset({"all_reduce"}))
 
 def run(
     situation: Situation,
-    gives: Callable[[Change], float | None],
+    gives: Callable[[EnvironmentChange], float | None],
     before: float | None = None,
     enough: float | None = None,
     tries: int = 1000,
@@ -24,7 +24,7 @@ def run(
     """gives: GB/s under a change, None where it does not work. tries: after which time is up."""
     count = 0
 
-    def attempt(change: Change) -> TriedChange:
+    def attempt(change: EnvironmentChange) -> TriedChange:
         nonlocal count
         count += 1
         if count > tries:
@@ -47,7 +47,7 @@ def test_it_stops_at_the_first_change_that_works():
 
 
 def test_one_that_works_but_is_slow_is_kept_until_a_fast_one_comes():
-    def gives(change: Change) -> float | None:
+    def gives(change: EnvironmentChange) -> float | None:
         return {"NCCL_CUMEM_ENABLE": 40.0, "NCCL_NVLS_ENABLE": 300.0}.get(next(iter(change.set), ""))
 
     done = run(BROKEN, gives, enough=100.0)
@@ -73,7 +73,7 @@ def test_a_setting_at_fault_and_a_machine_at_fault_at_once():
     environ = {"NCCL_NET": "nosuch"}
     situation = Situation("nccl", 4, environ=environ, failed=frozenset({"start"}))
 
-    def gives(change: Change) -> float | None:
+    def gives(change: EnvironmentChange) -> float | None:
         return 40.0 if "NCCL_NET" in change.unset and "NCCL_P2P_DISABLE" in change.set else None
 
     done = run(situation, gives)
@@ -116,7 +116,7 @@ def test_for_speed_the_smaller_of_two_that_are_alike_is_taken():
         slow=True,
     )
 
-    def gives(change: Change) -> float | None:
+    def gives(change: EnvironmentChange) -> float | None:
         return {("NCCL_ALGO",): 41.0, ("NCCL_PROTO",): 90.0}.get(
             change.unset, 95.0 if len(change.unset) == 2 else 10.0
         )
@@ -138,7 +138,7 @@ def test_what_holds_down_beside_what_was_found_goes_too(broken):
     """A needed removal that leaves another variable's cost, and two costly ones of which each hides the other."""
     environ = {"NCCL_SOCKET_IFNAME": "x", "NCCL_NET": "y", "NCCL_P2P_DISABLE": "1"}
 
-    def gives(change: Change) -> float | None:
+    def gives(change: EnvironmentChange) -> float | None:
         if broken and "NCCL_SOCKET_IFNAME" not in change.unset:
             return None
         slow = {"NCCL_SOCKET_IFNAME", "NCCL_P2P_DISABLE"} - set(change.unset)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from sample_fabric import no_gpu, nvswitch, pair_sweep, sweep, two_l4, with_narrow
 
 from traceops.core.findings import Check, Evidence, Finding
-from traceops.doctor.model import Change, Checkup, PairState, Remedy, Trial
+from traceops.doctor.model import Checkup, EnvironmentChange, PairState, Remedy, Trial
 from traceops.fabric.model import Measured, Reference
 from traceops.machine.look import Look
 from traceops.rules.registry import RULES
@@ -64,7 +64,7 @@ def healthy() -> Checkup:
 
 def p2p_off() -> Checkup:
     """The same machine with NCCL_P2P_DISABLE=1 in its environment, and what removing it gives."""
-    change = Change(
+    change = EnvironmentChange(
         unset=("NCCL_P2P_DISABLE",),
         does="Lets GPUs reach each other over NVLink again.",
         costs="nothing, unless somebody set it because of a crash",
@@ -128,7 +128,7 @@ def p2p_off() -> Checkup:
 
 def broken() -> Checkup:
     """Two L4s on two NUMA nodes whose P2P hangs; shared memory works."""
-    change = Change(
+    change = EnvironmentChange(
         {"NCCL_P2P_DISABLE": "1"}, (), "GPUs talk through shared memory.", "a third of the bandwidth"
     )
     failing = (
@@ -225,7 +225,7 @@ def hostile(text: str) -> Checkup:
         trials=(Trial(text, "failed", (0, 1), 1.0, 2.0, text, (text,), {text: text}, (text,), transports=(text,)),),
         measured=(*sweep(text, range(2), 5.0, text), *pair_sweep(range(2), 5.0, text)),
         references=(Reference(text, text, text, 0.0, sweep(text, range(2), 7.0, text), {text: text}),),
-        settings=Remedy(Change({"NCCL_X": text}, (), text, text), 2.0, 1.0),
+        settings=Remedy(EnvironmentChange({"NCCL_X": text}, (), text, text), 2.0, 1.0),
         findings=(replace(base.findings[0], title=text, message=text, evidence=evidence),),
         problems=((text, text),),
     )  # fmt: skip

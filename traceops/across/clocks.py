@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from traceops.across.match import Matching
+from traceops.across.match import MatchedCollectives
 from traceops.core.arrays import Int
 from traceops.measure.summary import RankSummary
 
@@ -38,7 +38,7 @@ class ClockFit:
 
 
 @dataclass(frozen=True)
-class Clocks:
+class ClockAlignment:
     """A fit a rank, and how far apart the aligned ends of one collective still are (ns).
 
     `unaligned` are ranks that share no synchronising collective with the others; `anchors` counts
@@ -53,8 +53,8 @@ class Clocks:
 
 
 def align_clocks(
-    ranks: Sequence[RankSummary], matching: Matching, hosts: Mapping[int, str | None] | None = None
-) -> Clocks:
+    ranks: Sequence[RankSummary], matching: MatchedCollectives, hosts: Mapping[int, str | None] | None = None
+) -> ClockAlignment:
     """Fit offset and drift by Theil–Sen on ends of collectives, along a spanning tree over the groups.
 
     Ranks of one host share its clock: they get the median of their fits, unless their own ends
@@ -73,7 +73,7 @@ def align_clocks(
     fits |= dict.fromkeys(unaligned, ClockFit())
     fits = _one_a_host(fits, anchors, hosts or {})
     spread = _spreads(fits, anchors)
-    return Clocks(
+    return ClockAlignment(
         fits,
         used,
         float(np.percentile(spread, 50)) if len(spread) else None,

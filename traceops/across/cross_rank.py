@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceops.across.clocks import Clocks, align_clocks
+from traceops.across.clocks import ClockAlignment, align_clocks
 from traceops.across.lateness import Lateness, measure_lateness
 from traceops.across.links import LinkReference, reference_of, reference_transfers
-from traceops.across.match import Matching, match_collectives, waits_by_rank
+from traceops.across.match import MatchedCollectives, match_collectives, waits_by_rank
 from traceops.across.replay.graph import StepGraph, build_graph
 from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if
 from traceops.across.stragglers import Stragglers, measure_stragglers
@@ -46,12 +46,12 @@ class CrossRank:
     """
 
     ranks: tuple[RankTimes, ...]
-    matching: Matching
+    matching: MatchedCollectives
     split: bool
     world: int
     hosts: dict[int, str | None]
     device: str | None
-    clocks: Clocks
+    clocks: ClockAlignment
     graph: StepGraph | None = None
     lateness: Lateness | None = None
     stragglers: Stragglers | None = None

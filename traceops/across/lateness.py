@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.match import Matching, waits_by_rank
+from traceops.across.match import MatchedCollectives, waits_by_rank
 from traceops.across.replay.graph import WORK, RankNodes, StepGraph, spent_before
 from traceops.core.arrays import Int
 from traceops.core.intervals import intersect, subtract, union
@@ -65,7 +65,9 @@ class _RankDelays:
     step: list[int]  # index into the graph's steps of each node, -1 outside
 
 
-def measure_lateness(ranks: Sequence[RankSummary], matching: Matching, graph: StepGraph) -> Lateness:
+def measure_lateness(
+    ranks: Sequence[RankSummary], matching: MatchedCollectives, graph: StepGraph
+) -> Lateness:
     """Charge waiting along the chain to its roots [docs/metrics.md, who causes the wait].
 
     For each collective that holds a rank up, the own time of the member that came last is compared with

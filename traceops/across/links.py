@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from traceops.across.match import Collective, Matching
+from traceops.across.match import Collective, MatchedCollectives
 from traceops.core.arrays import Int
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.host_names import same_host, short_host
@@ -227,7 +227,7 @@ def reference_transfer_ns(collective: Collective, reference: LinkReference | Non
 
 
 def reference_transfers(
-    matching: Matching,
+    matching: MatchedCollectives,
     order: Sequence[int],
     device: str | None,
     hosts: Mapping[int, str | None],

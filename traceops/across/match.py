@@ -54,7 +54,7 @@ class Collective:
 
 
 @dataclass(frozen=True)
-class Matching:
+class MatchedCollectives:
     """Matched collectives and how many events found no partner, with the reason."""
 
     collectives: tuple[Collective, ...]
@@ -70,7 +70,7 @@ class Matching:
         return round(100.0 * (1.0 - (sum(self.unmatched.values()) + inside - self.events) / inside), 2)
 
 
-def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> Matching:
+def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> MatchedCollectives:
     """Match by (global ranks of the group, description, operation), and in it by sequence or from the end.
 
     Point-to-point goes by (source, destination), in order. Windows start at different moments but ranks
@@ -130,7 +130,7 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
             spent = [durations[rank][position] for rank, position in members]
             collectives.append(_collective(group, description, op, members, args_of[0], spent))
     unmatched = {reason: count for reason, count in unmatched.items() if count}
-    return Matching(tuple(collectives), events, unmatched)
+    return MatchedCollectives(tuple(collectives), events, unmatched)
 
 
 class _Groups:
@@ -164,7 +164,9 @@ def _ends_of(rank: int, args: CommArgs, group: tuple[int, ...] | None) -> tuple[
     return (rank, group[other]) if args.destination is not None else (group[other], rank)
 
 
-def waits_by_rank(matching: Matching, ranks: Sequence[RankSummary]) -> dict[int, tuple[Int, Int, Int]]:
+def waits_by_rank(
+    matching: MatchedCollectives, ranks: Sequence[RankSummary]
+) -> dict[int, tuple[Int, Int, Int]]:
     """Per rank its matched events: start, end of waiting and end (ns), in any order."""
     positions: dict[int, list[int]] = {summary.rank: [] for summary in ranks}
     waits: dict[int, list[int]] = {summary.rank: [] for summary in ranks}

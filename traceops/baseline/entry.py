@@ -94,7 +94,7 @@ class EntryDocument(msgspec.Struct, frozen=True, kw_only=True):
     report: Annotated[Any, Meta(description="The object of the capture's report.json.")]
 
 
-class _Kind(msgspec.Struct, frozen=True):
+class _FileKind(msgspec.Struct, frozen=True):
     """What any JSON object says of its kind."""
 
     format: Any = None
@@ -145,7 +145,7 @@ def decode(url: str, data: bytes) -> StoredReport:
     Raises FileError saying what is wrong with what is no whole entry of a version that this traceops reads.
     """
     value = _unpacked(url, data)
-    kind = msgspec.convert(value, _Kind) if isinstance(value, dict) else _Kind()
+    kind = msgspec.convert(value, _FileKind) if isinstance(value, dict) else _FileKind()
     if kind.format != FORMAT:
         raise FileError(url, "no traceops baseline", ": ")
     if kind.version != VERSION:

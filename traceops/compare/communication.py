@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from traceops.compare.capture import Capture, inventories
-from traceops.compare.ledger import Ledger
+from traceops.compare.ledger import LedgerChange
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Change, Explanation
 from traceops.core.findings import Evidence
@@ -23,7 +23,7 @@ _TRANSPORT = ("NCCL_", "RCCL_", "GLOO_", "FI_", "UCX_")
 
 
 def collectives_explanation(
-    ledger: Ledger,
+    ledger: LedgerChange,
     left: dict[str, float],
     changes: Sequence[Change],
     base: Sequence[Capture],
@@ -96,7 +96,7 @@ def _became(op: str, was: float, was_bytes: float | None, now: float, now_bytes:
 
 
 def bandwidth_explanation(
-    ledger: Ledger,
+    ledger: LedgerChange,
     left: dict[str, float],
     changes: Sequence[Change],
     base: Sequence[Capture],

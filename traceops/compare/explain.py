@@ -18,7 +18,7 @@ from traceops.compare.explanation_text import (
     kernel_text,
     operator_text,
 )
-from traceops.compare.ledger import Ledger
+from traceops.compare.ledger import LedgerChange
 from traceops.compare.model import Change, Explanation
 from traceops.compare.stragglers import straggler_explanation
 from traceops.core.findings import Evidence
@@ -44,7 +44,7 @@ _FEW = 3  # kernels or operators named in a sentence
 
 
 def explain(
-    ledger: Ledger,
+    ledger: LedgerChange,
     changes: Sequence[Change],
     base: Sequence[Capture],
     head: Sequence[Capture],
@@ -106,7 +106,7 @@ def _in_order(
     return (*first, *then)
 
 
-def _blocking(ledger: Ledger, left: dict[str, float], changes: Sequence[Change]) -> Explanation | None:
+def _blocking(ledger: LedgerChange, left: dict[str, float], changes: Sequence[Change]) -> Explanation | None:
     """Calls that wait for the device and are called more often than before, or less."""
     calls = [
         c
@@ -130,7 +130,7 @@ def _blocking(ledger: Ledger, left: dict[str, float], changes: Sequence[Change])
     )
 
 
-def _compute(ledger: Ledger, left: dict[str, float], changes: Sequence[Change]) -> Explanation | None:
+def _compute(ledger: LedgerChange, left: dict[str, float], changes: Sequence[Change]) -> Explanation | None:
     ms = left.get("compute", 0.0)
     if abs(ms) < ledger.worth_ms:
         return None
@@ -167,7 +167,7 @@ def _is_counted(explanation: Explanation) -> bool:
 def _of_bucket(
     bucket: str,
     ms: float,
-    ledger: Ledger,
+    ledger: LedgerChange,
     changes: Sequence[Change],
     base: Sequence[Capture],
     head: Sequence[Capture],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceops.compare.ledger import Ledger
+from traceops.compare.ledger import LedgerChange
 from traceops.compare.model import Change
 from traceops.core.short_text import short_name
 from traceops.core.units import count_text, ms_change_text
@@ -13,7 +13,7 @@ from traceops.core.words import BUCKETS
 _MOST_NAME = 60
 
 
-def bucket_text(bucket: str, ledger: Ledger) -> str:
+def bucket_text(bucket: str, ledger: LedgerChange) -> str:
     """What a bucket's change means, with both values."""
     ms = ledger.change[bucket]
     words = BUCKETS[bucket]

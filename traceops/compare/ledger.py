@@ -11,7 +11,7 @@ _WORTH_PCT = 1.0  # of the step: less explains nothing
 
 
 @dataclass(frozen=True)
-class Ledger:
+class LedgerChange:
     """Change of each bucket in ms a step, what base and head had, and what a step of the base takes.
 
     in_noise: buckets whose change was tested and could be noise. device: what computes, GPU or CPU.
@@ -30,14 +30,16 @@ class Ledger:
         return _WORTH_PCT / 100.0 * self.step_ms
 
 
-def ledger_of(metrics: Sequence[MetricChange], buckets: Sequence[str], device: str = "GPU") -> Ledger | None:
+def ledger_of(
+    metrics: Sequence[MetricChange], buckets: Sequence[str], device: str = "GPU"
+) -> LedgerChange | None:
     """The ledger's change, None where a side has no profiled steps."""
     rows = {row.metric: row for row in metrics}
     known = [b for b in buckets if rows[b].base is not None and rows[b].head is not None]
     step = rows["profiled_step_time"].base
     if step is None or not known:
         return None
-    return Ledger(
+    return LedgerChange(
         {b: rows[b].change or 0.0 for b in known},
         {b: rows[b].base or 0.0 for b in known},
         {b: rows[b].head or 0.0 for b in known},

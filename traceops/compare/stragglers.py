@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from traceops.compare.capture import Capture, findings_of_most
 from traceops.compare.changes import moved_kernels
 from traceops.compare.explanation_text import joined, kernel_text
-from traceops.compare.ledger import Ledger
+from traceops.compare.ledger import LedgerChange
 from traceops.compare.model import Change, Explanation
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
@@ -19,7 +19,7 @@ _FEW = 3  # kernels named, and numbers of evidence
 
 
 def straggler_explanation(
-    ledger: Ledger,
+    ledger: LedgerChange,
     left: dict[str, float],
     changes: Sequence[Change],
     base: Sequence[Capture],

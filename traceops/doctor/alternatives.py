@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from traceops.doctor.model import Change
+from traceops.doctor.model import EnvironmentChange
 from traceops.doctor.situation import Situation
 
 # What a variable holds down while it is set, for the text of the change that removes it.
@@ -35,7 +35,7 @@ Applies = Callable[[Situation], bool]
 class Alternative:
     """A change that may help where something is broken, and where it is only slow."""
 
-    change: Change
+    change: EnvironmentChange
     broken: Applies
     slow: Applies = lambda situation: False
 
@@ -82,7 +82,7 @@ WITHOUT_P2P = {"NCCL_P2P_DISABLE": "1"}
 # From what costs least to what costs most, each tried alone.
 ALTERNATIVES: tuple[Alternative, ...] = (
     Alternative(
-        Change(
+        EnvironmentChange(
             {"NCCL_CUMEM_ENABLE": "0"},
             does="allocates buffers with cudaMalloc and shares them as CUDA IPC handles, instead of cuMem",
             costs="no NVLS (multicast through NVSwitch), no user-registered buffers; little else",
@@ -90,7 +90,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
         broken=_inside,
     ),
     Alternative(
-        Change(
+        EnvironmentChange(
             {"NCCL_CUMEM_HOST_ENABLE": "0"},
             does="takes host buffers from /dev/shm instead of cuMem, which wants NUMA support of the container",
             costs="needs room in /dev/shm",
@@ -98,7 +98,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
         broken=_inside,
     ),
     Alternative(
-        Change(
+        EnvironmentChange(
             {"NCCL_NVLS_ENABLE": "0"},
             does="does without multicast through NVSwitch",
             costs="up to a third of an all-reduce's bandwidth between 8 GPUs of an NVSwitch host",
@@ -106,7 +106,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
         broken=_inside,
     ),
     Alternative(
-        Change(
+        EnvironmentChange(
             {"NCCL_P2P_LEVEL": "NVL"},
             does="sends directly over NVLink only, not over PCIe (where an IOMMU or ACS may stand in the way)",
             costs="pairs without NVLink go through shared memory",
@@ -114,7 +114,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
         broken=_direct,
     ),
     Alternative(
-        Change(
+        EnvironmentChange(
             WITHOUT_P2P,
             does="sends between GPUs of one host through shared memory, not directly",
             costs="most of NVLink's bandwidth: on 4 H200 a step of 18 ms took 34",
@@ -124,7 +124,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
         slow=_held_in("P2P"),
     ),
     Alternative(
-        Change(
+        EnvironmentChange(
             {"NCCL_PROTO": "Simple"},
             does="uses the plain protocol for all sizes, not LL or LL128, which rely on the order of 8 and 128 bytes",
             costs="time of small messages (a few times as slow); nothing for large ones",
@@ -133,7 +133,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
         slow=_nccl,
     ),
     Alternative(
-        Change(
+        EnvironmentChange(
             {"NCCL_ALGO": "Ring"},
             does="uses rings for all sizes, no trees and no NVLS",
             costs="time of small messages with many ranks",
@@ -142,7 +142,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
         slow=_nccl,
     ),
     Alternative(
-        Change(
+        EnvironmentChange(
             {"NCCL_P2P_LEVEL": "SYS"},
             does="sends directly between all GPUs of a host, also across NUMA nodes",
             costs="nothing where it is faster; on some hosts direct sending across NUMA nodes is slow or hangs",
@@ -151,7 +151,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
         slow=_held_in("SHM"),
     ),
     Alternative(
-        Change(
+        EnvironmentChange(
             {"NCCL_NET_PLUGIN": "none"},
             does="leaves out network plugins (aws-ofi-nccl, SHARP), NCCL's own InfiniBand and sockets remain",
             costs="the plugin's network: on EFA all traffic between hosts goes over TCP",
@@ -161,7 +161,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
     ),
     *(
         Alternative(
-            Change(
+            EnvironmentChange(
                 {"NCCL_IB_GID_INDEX": str(index)},
                 does=f"addresses RoCE ports by entry {index} of their GID table (3 is RoCE v2 with IPv4 on most hosts)",
                 costs="nothing if it is the right one; it is a matter of the fabric",
@@ -171,7 +171,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
         for index in (3, 1)
     ),
     Alternative(
-        Change(
+        EnvironmentChange(
             {"NCCL_NET_GDR_LEVEL": "LOC"},
             does="has network devices copy through host memory, not read GPU memory directly (GPUDirect RDMA)",
             costs="bandwidth between hosts, often half",
@@ -179,7 +179,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
         broken=infiniband,
     ),
     Alternative(
-        Change(
+        EnvironmentChange(
             {"NCCL_IB_DISABLE": "1"},
             does="sends between hosts over TCP, not InfiniBand or RoCE",
             costs="nearly all bandwidth between hosts; nothing on one host",
@@ -187,7 +187,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
         broken=infiniband,
     ),
     Alternative(
-        Change(
+        EnvironmentChange(
             {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4"},
             does="uses 16 TCP connections for each pair of hosts, not one",
             costs="CPU time",
@@ -196,7 +196,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
         slow=lambda situation: _network(situation) and situation.takes("NET/Socket"),
     ),
     Alternative(
-        Change(
+        EnvironmentChange(
             {"NCCL_SHM_DISABLE": "1"},
             does="sends through the network what would go through shared memory (/dev/shm too small, or not shared)",
             costs="bandwidth between GPUs that cannot send directly; nothing where all can",
@@ -207,7 +207,7 @@ ALTERNATIVES: tuple[Alternative, ...] = (
 # Tried where no single one works.
 PAIRS: tuple[Alternative, ...] = (
     Alternative(
-        Change(
+        EnvironmentChange(
             {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"},
             does="sends everything through the network, also inside a host",
             costs="nearly all bandwidth: on 4 H200 a step of 18 ms took 168",
@@ -215,7 +215,7 @@ PAIRS: tuple[Alternative, ...] = (
         broken=_inside,
     ),
     Alternative(
-        Change(
+        EnvironmentChange(
             {"NCCL_P2P_DISABLE": "1", "NCCL_CUMEM_HOST_ENABLE": "0"},
             does="sends through buffers in /dev/shm, neither directly nor through cuMem",
             costs="most of NVLink's bandwidth",
@@ -223,7 +223,7 @@ PAIRS: tuple[Alternative, ...] = (
         broken=_inside,
     ),
     Alternative(
-        Change(
+        EnvironmentChange(
             {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"},
             does="does without cuMem and without multicast through NVSwitch",
             costs="up to a third of an all-reduce's bandwidth between 8 GPUs of an NVSwitch host",
@@ -231,7 +231,7 @@ PAIRS: tuple[Alternative, ...] = (
         broken=_inside,
     ),
     Alternative(
-        Change(
+        EnvironmentChange(
             {"NCCL_NET_PLUGIN": "none", "NCCL_IB_DISABLE": "1"},
             does="leaves TCP as the only network",
             costs="nearly all bandwidth between hosts; nothing on one host",
@@ -239,7 +239,7 @@ PAIRS: tuple[Alternative, ...] = (
         broken=_plugin,
     ),
     Alternative(
-        Change(
+        EnvironmentChange(
             {"NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"},
             does="uses neither direct sending inside a host nor InfiniBand between hosts",
             costs="most bandwidth of both",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from traceops.doctor.alternatives import ALTERNATIVES, PAIRS, WHAT_IT_HOLDS, Alternative, infiniband
-from traceops.doctor.model import Change
+from traceops.doctor.model import EnvironmentChange
 from traceops.doctor.situation import Situation
 from traceops.machine.variable_names import VARIABLES
 
@@ -39,23 +39,25 @@ def suspicious(situation: Situation) -> tuple[str, ...]:
     return tuple(dict.fromkeys(sockets_first + costly if situation.broken else costly + sockets_first))
 
 
-def words(change: Change) -> str:
+def words(change: EnvironmentChange) -> str:
     """The change as the user would say it: ``NCCL_PROTO=Simple, without NCCL_NET``."""
     return ", ".join(
         [*(f"{name}={value}" for name, value in change.set.items()), *(f"without {n}" for n in change.unset)]
     )
 
 
-def removal(names: tuple[str, ...], environ: Mapping[str, str]) -> Change:
+def removal(names: tuple[str, ...], environ: Mapping[str, str]) -> EnvironmentChange:
     """The change that removes variables of the environment."""
     does = [
         WHAT_IT_HOLDS.get(name, f"leaves to the library what {name}={environ.get(name, '')} fixes")
         for name in names
     ]
-    return Change(unset=names, does="; ".join(does), costs="nothing, unless somebody set it for a reason")
+    return EnvironmentChange(
+        unset=names, does="; ".join(does), costs="nothing, unless somebody set it for a reason"
+    )
 
 
-def changes(situation: Situation) -> Iterator[Change]:
+def changes(situation: Situation) -> Iterator[EnvironmentChange]:
     """Single changes to try, the smallest and cheapest first, for what is broken or slow; none twice."""
     removed = suspicious(situation) if situation.broken or situation.slow else situation.costly
     yield from (removal((name,), situation.environ) for name in removed if not is_left_alone(name))
@@ -65,7 +67,7 @@ def changes(situation: Situation) -> Iterator[Change]:
             yield change
 
 
-def pairs(situation: Situation) -> Iterator[Change]:
+def pairs(situation: Situation) -> Iterator[EnvironmentChange]:
     """Changes of two variables, for when no single one works."""
     for one in PAIRS:
         if _may_help(one, situation) and _is_new(one.change, situation):
@@ -76,14 +78,14 @@ def _may_help(one: Alternative, situation: Situation) -> bool:
     return (situation.broken and one.broken(situation)) or (situation.slow and one.slow(situation))
 
 
-def _is_new(change: Change, situation: Situation) -> bool:
+def _is_new(change: EnvironmentChange, situation: Situation) -> bool:
     """Not what the environment says already, and never against a multicast that somebody chose."""
     if "NCCL_NVLS_ENABLE" in change.set and "NCCL_NVLS_ENABLE" in situation.environ:
         return len(change.set) > 1 and situation.environ["NCCL_NVLS_ENABLE"] != "0"
     return any(situation.environ.get(name) != value for name, value in change.set.items())
 
 
-def _interfaces(situation: Situation) -> Iterator[Change]:
+def _interfaces(situation: Situation) -> Iterator[EnvironmentChange]:
     """Another network interface: NCCL and gloo meet over one even on a single host."""
     not_met = "start" in situation.failed and not situation.inside_only
     over_it = not_met or (situation.nodes > 1 and (situation.broken or situation.slow))
@@ -94,20 +96,22 @@ def _interfaces(situation: Situation) -> Iterator[Change]:
     name = "GLOO_SOCKET_IFNAME" if situation.backend == "gloo" else "NCCL_SOCKET_IFNAME"
     exactly = "" if situation.backend == "gloo" else "="  # NCCL takes a bare name as a beginning of names
     for interface in situation.interfaces:
-        yield Change(
+        yield EnvironmentChange(
             {name: exactly + interface},
             does=f"uses the network interface {interface}",
             costs="nothing if all hosts reach each other over it",
         )
     if situation.nodes == 1:
-        yield Change({name: "lo"}, does="uses the loopback interface", costs="works inside one host only")
+        yield EnvironmentChange(
+            {name: "lo"}, does="uses the loopback interface", costs="works inside one host only"
+        )
 
 
-def _hcas(situation: Situation) -> Iterator[Change]:
+def _hcas(situation: Situation) -> Iterator[EnvironmentChange]:
     """Another InfiniBand or RoCE device, where there are several."""
     if len(situation.hcas) > 1 and situation.nodes > 1 and infiniband(situation):
         for hca in situation.hcas:
-            yield Change(
+            yield EnvironmentChange(
                 {"NCCL_IB_HCA": f"={hca}"},
                 does=f"uses the network device {hca} only",
                 costs="the bandwidth of the other devices",

@@ -19,7 +19,7 @@ from traceops.doctor.conclusions import conclusions
 from traceops.doctor.job import Backend
 from traceops.doctor.judge_measured import judge_measured
 from traceops.doctor.judge_tests import judge_tests
-from traceops.doctor.model import Change, Checkup, Remedy, Trial
+from traceops.doctor.model import Checkup, EnvironmentChange, Remedy, Trial
 from traceops.doctor.node_context import NodeContext, costly_variables, node_context_of, visible_gpus
 from traceops.doctor.nodes import NodeError, NodeIdentity, Nodes
 from traceops.doctor.runs import Runner
@@ -216,7 +216,7 @@ def _with_search(checkup: Checkup, plan: CheckupPlan) -> Checkup:
     elif plan.stand_in is not None:
         which = "the first that works by itself" if plan.isolation.alone else "the first of those to test"
         does = f"shows GPU {plan.stand_in} only, {which}"
-        settings = Remedy(Change(plan.isolation.shown((plan.stand_in,)), does=does), None, None)
+        settings = Remedy(EnvironmentChange(plan.isolation.shown((plan.stand_in,)), does=does), None, None)
     references = _references(checkup, plan)
     return replace(
         checkup, measured=plan.best.measured, remedies=remedies, settings=settings,
@@ -243,7 +243,7 @@ def _references(checkup: Checkup, plan: CheckupPlan) -> tuple[Reference, ...]:
     return tuple(found)
 
 
-def _settings(contexts: NodeContext, change: Change) -> dict[str, str]:
+def _settings(contexts: NodeContext, change: EnvironmentChange) -> dict[str, str]:
     """What was set for the library that carries the data, while it was measured."""
     kept = {name: value for name, value in contexts.environ.items() if name.startswith(("NCCL_", "GLOO_"))}
     return {name: value for name, value in kept.items() if name not in change.unset} | change.set

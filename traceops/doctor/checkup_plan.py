@@ -21,7 +21,7 @@ from traceops.doctor.configuration import Configuration
 from traceops.doctor.deadlines import FULL_S, LEAST_S, PATIENT_S, SHORT_S, within
 from traceops.doctor.isolate import Isolation
 from traceops.doctor.job import SIZES
-from traceops.doctor.model import Change, Trial
+from traceops.doctor.model import EnvironmentChange, Trial
 from traceops.doctor.node_context import NodeContext
 from traceops.doctor.runs import JobRequest, Runner, Scope, nodes_that_work, stages_of
 from traceops.doctor.situation import Situation
@@ -76,7 +76,7 @@ class CheckupPlan:
     def run(self) -> None:
         """Test everything; where that fails or is slow, try what may help, and test everything with it."""
         self.enough_gbs = self._enough()
-        self.first = self.best = first = self._everything(Change())
+        self.first = self.best = first = self._everything(EnvironmentChange())
         situation = self._situation(first)
         if first.node.hopeless and not first.node.one_device:
             return
@@ -159,7 +159,7 @@ class CheckupPlan:
         known = {scope: min(found) for scope, found in zip(scopes, zip(*told, strict=True), strict=False)}
         return {scope: gbs for scope, gbs in known.items() if gbs}
 
-    def _everything(self, change: Change) -> Configuration:
+    def _everything(self, change: EnvironmentChange) -> Configuration:
         left = max(self._left(), FULL_S)
         stages = QUICK_STAGES if self.quick or left < 2 * FULL_S else ALL_STAGES
         sizes = SIZES[self.runner.backend]
@@ -219,10 +219,10 @@ class CheckupPlan:
             any(trial.outcome == "hung" for trial in first.trials),
         )
 
-    def _attempt(self, situation: Situation) -> Callable[[Change], TriedChange]:
+    def _attempt(self, situation: Situation) -> Callable[[EnvironmentChange], TriedChange]:
         works, tried = False, False
 
-        def attempt(change: Change) -> TriedChange:
+        def attempt(change: EnvironmentChange) -> TriedChange:
             nonlocal works, tried
             if tried or change.set:  # the likeliest variable is faster removed than every device tested alone
                 self._stop_for_a_device(situation)
@@ -257,7 +257,7 @@ class CheckupPlan:
         met = "start" in situation.failed and situation.inside_only
         return LEAST_S * (alone + bool(met or self.isolation.bad_pairs or self.isolation.named))
 
-    def _short(self, situation: Situation, change: Change, left: float) -> JobRequest:
+    def _short(self, situation: Situation, change: EnvironmentChange, left: float) -> JobRequest:
         """A start, a sum, a large message, and again what failed or was not come to."""
         assert self.first is not None
         starts = [trial for trial in self.first.trials if trial.name == "start" and trial.outcome == "ok"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceops.doctor.assess import Assessment
-from traceops.doctor.model import Change, Trial
+from traceops.doctor.model import EnvironmentChange, Trial
 from traceops.doctor.runs import Scope
 from traceops.fabric.model import Measured
 
@@ -16,7 +16,7 @@ class Configuration:
     over all nodes, None where there is one node.
     """
 
-    change: Change
+    change: EnvironmentChange
     trials: tuple[Trial, ...]
     node: Assessment
     over_all: Assessment | None = None

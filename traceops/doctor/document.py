@@ -10,7 +10,7 @@ from msgspec import Meta
 from traceops.core.file_problem import FileProblem, file_problems
 from traceops.core.findings import Check, Finding
 from traceops.core.tool import SCHEMA_VERSION, SchemaVersion, Tool
-from traceops.doctor.model import Change, Checkup, Remedy, Trial
+from traceops.doctor.model import Checkup, EnvironmentChange, Remedy, Trial
 from traceops.fabric.json_types import MachineJson, NcclJson, ReferenceJson
 from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
 from traceops.fabric.to_json import machine_json, nccl_json, reference_json
@@ -115,7 +115,7 @@ def _remedy_json(remedy: Remedy) -> RemedyJson:
 
 
 def _remedy(found: RemedyJson) -> Remedy:
-    change = Change(found.set, found.unset, found.does, found.costs)
+    change = EnvironmentChange(found.set, found.unset, found.does, found.costs)
     return Remedy(change, found.busbw_gbs, found.before_gbs)
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from traceops.doctor.assess import Pair, assess, to_leave_out
 from traceops.doctor.candidates import words
 from traceops.doctor.deadlines import LEAST_S, SHORT_S, within
-from traceops.doctor.model import BAD, Change, Trial
+from traceops.doctor.model import BAD, EnvironmentChange, Trial
 from traceops.doctor.node_context import hidden_but
 from traceops.doctor.runs import JobRequest, Runner, stages_of
 from traceops.doctor.situation import Situation
@@ -72,7 +72,9 @@ class Isolation:
             return
         self.tell("trying each GPU alone" if self.runner.gpus else "trying each rank alone")
         # As it trains when it stands in for all: what is wrong with the network is no fault of its own.
-        change = Change(lone_rank.SET, tuple(name for name in lone_rank.UNSET if name in self.runner.environ))
+        change = EnvironmentChange(
+            lone_rank.SET, tuple(name for name in lone_rank.UNSET if name in self.runner.environ)
+        )
         request = JobRequest(stages_of("start", "ddp_step"), change, within(SHORT_S, self.left()))
         jobs = [replace(self.runner, devices=(device,)) for device in self.runner.devices]
         own = _at_once([partial(job.own, request) for job in jobs])
@@ -84,7 +86,7 @@ class Isolation:
         if len(self.runner.counts) > 1 or self.left() < 2 * LEAST_S:
             return ()
         self.tell("testing which pairs fail")
-        rest, change = self._rest(out) if out else (self.runner, Change())
+        rest, change = self._rest(out) if out else (self.runner, EnvironmentChange())
         trials = rest.run(
             "node", JobRequest(stages_of("start", "pairs"), change, within(SHORT_S, self.left()))
         )
@@ -133,19 +135,19 @@ class Isolation:
         out = tuple(out)
         if out not in self.left_out:
             try:
-                self.left_out[out] = self._attempt(out, Change())
+                self.left_out[out] = self._attempt(out, EnvironmentChange())
             except NoTime:
                 return None
         return self.left_out[out]
 
-    def _attempt(self, out: tuple[int, ...], change: Change) -> TriedChange:
+    def _attempt(self, out: tuple[int, ...], change: EnvironmentChange) -> TriedChange:
         """A change on those that are left. Raises NoTime, also where they are fewer than two."""
         rest, hides = self._rest(out)
         if not out or len(self.runner.counts) > 1 or len(rest.devices) < 2 or self.left() < LEAST_S:
             raise NoTime
         also = f", {words(change)}" if change.size else ""
         self.tell(f"trying without {names_of(out)}{also}")
-        change = Change(
+        change = EnvironmentChange(
             hides.set | change.set, change.unset,
             "; ".join(filter(None, (hides.does, change.does))), "; ".join(filter(None, (hides.costs, change.costs))),
         )  # fmt: skip
@@ -154,12 +156,12 @@ class Isolation:
         self.keep(trials)
         return TriedChange(change, trials, assess(trials).gbs)
 
-    def _rest(self, out: Sequence[int]) -> tuple[Runner, Change]:
+    def _rest(self, out: Sequence[int]) -> tuple[Runner, EnvironmentChange]:
         """The devices that are left, and what hides the others."""
         tested = self.runner.tested
         # In the order in which CUDA counts what it is shown, whatever order --gpus names.
         kept = tuple(gpu for gpu in self.runner.gpus if gpu in tested and gpu not in out)
-        hides = Change(
+        hides = EnvironmentChange(
             self.shown(kept), does=f"leaves {names_of(out)} out",
             costs=f"{len(out)} of {len(tested)} GPUs, and as much of the batch of a step",
         )  # fmt: skip

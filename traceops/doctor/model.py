@@ -63,7 +63,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Change:
+class EnvironmentChange:
     """Variables to set and to remove, what that does and what it costs, in words."""
 
     set: dict[str, str] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Remedy:
     before_gbs: None where nothing worked before.
     """
 
-    change: Change
+    change: EnvironmentChange
     after_gbs: float | None
     before_gbs: float | None
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from traceops.doctor.job import STAGES, Backend, Job, Rendezvous
-from traceops.doctor.model import BAD, Change, Outcome, Trial
+from traceops.doctor.model import BAD, EnvironmentChange, Outcome, Trial
 from traceops.doctor.nodes import MEET_S, Nodes
 
 RunJob = Callable[..., tuple[Trial, ...]]
 Scope = Literal["node", "all"]  # each node by itself, at the same time; one job over all nodes
 _WORST: tuple[Outcome, ...] = ("hung", "failed", "wrong", "not_evaluated", "ok")
-_SAME: Change = Change()
+_SAME: EnvironmentChange = EnvironmentChange()
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class JobRequest:
     """What a job is to test, under which change; the fields are those of Job."""
 
     stages: tuple[str, ...]
-    change: Change = _SAME
+    change: EnvironmentChange = _SAME
     deadlines_s: Mapping[str, float] | None = None
     sizes: tuple[int, ...] = ()
     budget_s: float = 10.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from traceops.doctor.alternatives import WITHOUT_P2P
 from traceops.doctor.candidates import changes, pairs, removal, suspicious
-from traceops.doctor.model import Change, Remedy, Trial
+from traceops.doctor.model import EnvironmentChange, Remedy, Trial
 from traceops.doctor.situation import Situation
 
 WORTH_IT = 1.2  # a change for speed is advised from this many times the bandwidth
@@ -23,7 +23,7 @@ class NoTime(Exception):
 class TriedChange:
     """A change and what came of it. gbs: bus bandwidth of a large all-reduce, None where not measured."""
 
-    change: Change
+    change: EnvironmentChange
     trials: tuple[Trial, ...]
     gbs: float | None = None
 
@@ -57,10 +57,10 @@ class SearchResult:
 class _Log:
     """Calls `attempt` and keeps what it gave, also where it then runs out of time."""
 
-    attempt: Callable[[Change], TriedChange]
+    attempt: Callable[[EnvironmentChange], TriedChange]
     tried: list[TriedChange] = field(default_factory=list)
 
-    def __call__(self, change: Change) -> TriedChange:
+    def __call__(self, change: EnvironmentChange) -> TriedChange:
         one = self.attempt(change)
         self.tried.append(one)
         return one
@@ -68,7 +68,7 @@ class _Log:
 
 def try_changes(
     situation: Situation,
-    attempt: Callable[[Change], TriedChange],
+    attempt: Callable[[EnvironmentChange], TriedChange],
     before_gbs: float | None = None,
     enough_gbs: float | None = None,
 ) -> SearchResult:
@@ -89,11 +89,11 @@ def try_changes(
     chosen = choose(situation, once.tried, before_gbs, enough_gbs)
     if chosen is not None and situation.broken and chosen.change.set:  # it may be none of this change's doing
         with suppress(NoTime):
-            if attempt(Change()).works:
+            if attempt(EnvironmentChange()).works:
                 return SearchResult(tuple(once.tried), None, complete, passed=True)
     if chosen is not None and not situation.broken and (chosen.gbs or 0.0) < SURE * (before_gbs or 0.0):
         with suppress(NoTime):
-            again = attempt(Change()).gbs or 0.0
+            again = attempt(EnvironmentChange()).gbs or 0.0
             chosen = choose(situation, once.tried, max(before_gbs or 0.0, again), enough_gbs)
     return SearchResult(tuple(once.tried), chosen, complete)
 
@@ -140,7 +140,7 @@ def _repair(situation: Situation, once: _Log, enough_gbs: float | None) -> None:
     _until_good((_both(whole, change) for change in others), once, enough_gbs)
 
 
-def _without_p2p_first(others: list[Change], once: _Log) -> list[Change]:
+def _without_p2p_first(others: list[EnvironmentChange], once: _Log) -> list[EnvironmentChange]:
     """What is left to try after P2P off, the likeliest to help where hangs take long; if it does, what costs less."""
     for place, change in enumerate(others):
         if change.set == WITHOUT_P2P:
@@ -148,7 +148,7 @@ def _without_p2p_first(others: list[Change], once: _Log) -> list[Change]:
     return others
 
 
-def _until_good(listed: Iterable[Change], once: _Log, enough_gbs: float | None) -> bool:
+def _until_good(listed: Iterable[EnvironmentChange], once: _Log, enough_gbs: float | None) -> bool:
     for change in listed:
         one = once(change)
         if one.works and _is_enough(one.gbs, enough_gbs):
@@ -216,7 +216,7 @@ def _any(once: _Log) -> bool:
     return any(one.works for one in once.tried)
 
 
-def _both(one: Change, other: Change) -> Change:
+def _both(one: EnvironmentChange, other: EnvironmentChange) -> EnvironmentChange:
     return replace(
         other,
         unset=tuple(name for name in one.unset if name not in other.set),

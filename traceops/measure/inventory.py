@@ -21,7 +21,7 @@ MOST_OPERATORS = 500
 
 
 @dataclass(frozen=True)
-class KernelUse:
+class KernelLaunches:
     """Launches of one kernel from one operator, over the steps of one rank.
 
     `operator` is the innermost around the launch, '' outside any (on a CPU the operator itself runs).
@@ -37,7 +37,7 @@ class KernelUse:
 
 
 @dataclass(frozen=True)
-class OperatorUse:
+class OperatorCalls:
     """Calls of one operator with one set of input shapes ('' where they were not recorded).
 
     `host_ns` is the host's time inside it and in no operator that it calls; `device_ns` what the kernels
@@ -52,7 +52,7 @@ class OperatorUse:
 
 
 @dataclass(frozen=True)
-class CollectiveUse:
+class CollectiveCalls:
     """Collectives of one kind and size. None where the trace does not say."""
 
     op: str
@@ -65,23 +65,23 @@ class CollectiveUse:
 
 
 @dataclass(frozen=True)
-class Inventory:
+class RankInventory:
     """What one rank ran inside its steps, most time first; arrays have one number a step.
 
     `step_bytes` is -1 where a collective's size is not known. `step_blocking` counts calls that wait for
     the device.
     """
 
-    kernels: tuple[KernelUse, ...]
-    operators: tuple[OperatorUse, ...]
-    collectives: tuple[CollectiveUse, ...]
+    kernels: tuple[KernelLaunches, ...]
+    operators: tuple[OperatorCalls, ...]
+    collectives: tuple[CollectiveCalls, ...]
     step_kernels: Int
     step_collectives: Int
     step_bytes: Int
     step_blocking: Int
 
 
-def measure_inventory(events: Events, activity: Activity, steps: StepBounds) -> Inventory:
+def measure_inventory(events: Events, activity: Activity, steps: StepBounds) -> RankInventory:
     """Count everything that was launched in each step."""
     inside = (steps.of_activity >= 0) & (steps.of_activity < len(steps))
     collectives, step_bytes = _collectives(events, activity, steps, inside)
@@ -89,7 +89,7 @@ def measure_inventory(events: Events, activity: Activity, steps: StepBounds) -> 
     nesting = activity.host.nesting
     launcher = _launchers(events, activity, nesting, np.flatnonzero(work & (activity.launch >= 0)))
     blocking = _steps_of(events, activity.host.blocking, steps)
-    return Inventory(
+    return RankInventory(
         kernels=_kernels(events, activity, steps, np.flatnonzero(work), nesting, launcher),
         operators=_operators(events, activity, steps, nesting, launcher),
         collectives=collectives,
@@ -119,7 +119,7 @@ def _launchers(events: Events, activity: Activity, nesting: Nesting, known: Int)
 
 def _kernels(
     events: Events, activity: Activity, steps: StepBounds, work: Int, nesting: Nesting, launcher: Int
-) -> tuple[KernelUse, ...]:
+) -> tuple[KernelLaunches, ...]:
     if not len(work):
         return ()
     rows = activity.row[work]
@@ -133,7 +133,7 @@ def _kernels(
     place = np.bincount(group, weights=_places(activity, steps, work)) / count
     most = np.argsort(-device, kind="stable")[:MOST_KERNELS]
     return tuple(
-        KernelUse(
+        KernelLaunches(
             events.names[name],
             KIND_NAMES[kind],
             events.names[operator] if operator >= 0 else "",
@@ -164,7 +164,7 @@ def _places(activity: Activity, steps: StepBounds, work: Int) -> NDArray[np.floa
 
 def _operators(
     events: Events, activity: Activity, steps: StepBounds, nesting: Nesting, launcher: Int
-) -> tuple[OperatorUse, ...]:
+) -> tuple[OperatorCalls, ...]:
     ops = nesting.rows
     kept = np.flatnonzero(_steps_of(events, ops, steps) >= 0)
     if not len(kept):
@@ -180,7 +180,7 @@ def _operators(
     np.add.at(device_ns, group, device[kept])
     most = np.argsort(-(host_ns + device_ns), kind="stable")[:MOST_OPERATORS]
     return tuple(
-        OperatorUse(events.names[name], events.shapes[shape] if shape >= 0 else "", *numbers)
+        OperatorCalls(events.names[name], events.shapes[shape] if shape >= 0 else "", *numbers)
         for (name, shape), *numbers in zip(
             values[most].tolist(),
             count[most].tolist(),
@@ -193,7 +193,7 @@ def _operators(
 
 def _collectives(
     events: Events, activity: Activity, steps: StepBounds, inside: NDArray[np.bool_]
-) -> tuple[tuple[CollectiveUse, ...], Int]:
+) -> tuple[tuple[CollectiveCalls, ...], Int]:
     comm = np.flatnonzero(inside & (activity.kind == COMM))
     total = np.zeros(len(steps), dtype=np.int64)
     uses: dict[tuple[str, int | None, str | None, int | None], tuple[int, int]] = {}
@@ -207,7 +207,7 @@ def _collectives(
         uses[key] = (count + 1, spent + int(events.dur[row]))
     return (
         tuple(
-            CollectiveUse(*key, message_bytes(key[3], key[2]), count, spent)
+            CollectiveCalls(*key, message_bytes(key[3], key[2]), count, spent)
             for key, (count, spent) in sorted(uses.items(), key=lambda item: -item[1][1])
         ),
         total,

@@ -14,7 +14,7 @@ from traceops.measure.breakdown import Breakdown, measure_breakdown
 from traceops.measure.host import HostTime, measure_host
 from traceops.measure.hta_agreement import HtaAgreement, compare_tables
 from traceops.measure.hta_tables import HtaTables, hta_tables
-from traceops.measure.inventory import Inventory, measure_inventory
+from traceops.measure.inventory import RankInventory, measure_inventory
 from traceops.measure.kernels import KernelStats, measure_kernels
 from traceops.measure.ledger import RankLedger, find_lane, ledger_of
 from traceops.measure.program import RankProgram, measure_program
@@ -55,7 +55,7 @@ class RankSummary:
     program: RankProgram
     breakdown: Breakdown
     kernels: tuple[KernelStats, ...]
-    inventory: Inventory
+    inventory: RankInventory
     host: HostTime
     backward: BackwardSync
     hta: HtaTables

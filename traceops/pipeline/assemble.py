@@ -23,7 +23,7 @@ from traceops.pipeline.run_info import rank_hosts
 from traceops.report.model import Report
 from traceops.report.rows import RankRow, StepRow
 from traceops.report.run import Ledger, Matching, Run, StepTime, Summary, WorstRank
-from traceops.report.tables import BlockingCall, KernelRow
+from traceops.report.tables import BlockingCallRow, KernelRow
 from traceops.rules import hangs
 from traceops.rules.explained import merge_overlapping
 from traceops.rules.results import checks, most_important_first
@@ -223,9 +223,9 @@ def _kernel_rows(run: CrossRank) -> tuple[KernelRow, ...]:
     return tuple(sorted(rows, key=lambda row: -row.share_pct))
 
 
-def _blocking_rows(run: CrossRank) -> tuple[BlockingCall, ...]:
+def _blocking_rows(run: CrossRank) -> tuple[BlockingCallRow, ...]:
     return tuple(
-        BlockingCall(
+        BlockingCallRow(
             rank=times.summary.rank,
             call=call.call,
             operator=call.operator,

@@ -186,7 +186,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Headline:
     """The sentence that a document opens with, and the worst severity it speaks of, 'clear' if none."""
 
     level: Level
@@ -204,7 +204,7 @@ class Document:
     title: str
     heading: tuple[Span, ...]
     command: str
-    verdict: Verdict
+    verdict: Headline
     intro: tuple[Block, ...]
     sections: tuple[Section, ...]
     footer: str

@@ -97,7 +97,7 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
     worst_rank_total_ms: float
 
 
-class BlockingCall(msgspec.Struct, frozen=True, kw_only=True):
+class BlockingCallRow(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of one kind on a rank in which the host waited for the device, over the window."""
 
     rank: int
@@ -117,5 +117,5 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     critical_path: tuple[PathRow, ...] = ()
     timeline: tuple[TimelineRow, ...] = ()
     kernels: tuple[KernelRow, ...] = ()
-    blocking_calls: tuple[BlockingCall, ...] = ()
+    blocking_calls: tuple[BlockingCallRow, ...] = ()
     hta: Mapping[str, tuple[Mapping[str, Any], ...]] = {}

@@ -14,7 +14,7 @@ from traceops.across.links import (
     collective_bytes,
     reference_transfer_ns,
 )
-from traceops.across.match import Collective, Matching
+from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.replay.what_if import REFERENCE
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
@@ -191,7 +191,7 @@ def _known_from(reference: LinkReference, device: str | None) -> str:
     }.get(reference.source, f"{reference.link} gives between {device}")
 
 
-def _large(matching: Matching) -> dict[tuple[int, ...], list[Collective]]:
+def _large(matching: MatchedCollectives) -> dict[tuple[int, ...], list[Collective]]:
     by_group: dict[tuple[int, ...], list[Collective]] = defaultdict(list)
     for collective in matching.collectives:
         is_large = (collective_bytes(collective) or 0) >= LARGE_BYTES

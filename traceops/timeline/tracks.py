@@ -10,7 +10,7 @@ import numpy as np
 
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.links import collective_bytes
-from traceops.across.match import Collective, Matching
+from traceops.across.match import Collective, MatchedCollectives
 from traceops.core.units import size_text
 from traceops.measure.steps import NO_STEP
 from traceops.timeline.ids import first_id
@@ -83,7 +83,7 @@ def _steps(own: RankTimes, shown: ShownRank) -> Iterator[Slice]:
         yield Slice(name, placed[i], placed[i + 1], args)
 
 
-def _members(matching: Matching, shown: Iterable[int]) -> dict[int, list[tuple[int, int, int]]]:
+def _members(matching: MatchedCollectives, shown: Iterable[int]) -> dict[int, list[tuple[int, int, int]]]:
     """For each rank that is shown: number of the collective, position in its communication, waiting in ns."""
     members: dict[int, list[tuple[int, int, int]]] = {rank: [] for rank in shown}
     for number, collective in enumerate(matching.collectives):
@@ -94,7 +94,7 @@ def _members(matching: Matching, shown: Iterable[int]) -> dict[int, list[tuple[i
 
 
 def _collectives(
-    matching: Matching, own: RankTimes, shown: ShownRank, members: list[tuple[int, int, int]]
+    matching: MatchedCollectives, own: RankTimes, shown: ShownRank, members: list[tuple[int, int, int]]
 ) -> Iterator[tuple[int, tuple[Slice, ...]]]:
     """The rank's waiting in each collective, where it waited, and the transfer behind it."""
     number, position, wait = np.array(members, dtype=np.int64).reshape(-1, 3).T
@@ -128,7 +128,9 @@ def _describe(collective: Collective, wait: int) -> dict[str, Any]:
     }
 
 
-def _arrows(matching: Matching, drawn: Mapping[tuple[int, int], _Drawn], flow: int) -> Iterator[Event]:
+def _arrows(
+    matching: MatchedCollectives, drawn: Mapping[tuple[int, int], _Drawn], flow: int
+) -> Iterator[Event]:
     """From the transfer of the rank that came last to that of the rank that waited longest for it."""
     for number, collective in enumerate(matching.collectives):
         wait = max(collective.wait_ns)

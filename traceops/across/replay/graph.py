@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.across.clocks import ClockFit
-from traceops.across.match import Matching
+from traceops.across.match import MatchedCollectives
 from traceops.core.arrays import Int
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.program import FOLLOWS_NS, NEVER, RankProgram
@@ -86,7 +86,7 @@ class StepGraph:
 
 
 def build_graph(
-    ranks: Sequence[RankSummary], matching: Matching, fits: Mapping[int, ClockFit]
+    ranks: Sequence[RankSummary], matching: MatchedCollectives, fits: Mapping[int, ClockFit]
 ) -> StepGraph | None:
     """The graph over the steps that all ranks share; None where there is nothing to compare."""
     steps = _common_steps(ranks, matching)
@@ -148,7 +148,7 @@ def _alike(one: tuple[frozenset[Label], bool], other: tuple[frozenset[Label], bo
     return one[1] == other[1] and shared >= _ALIKE * max(len(one[0]), len(other[0]))
 
 
-def _common_steps(ranks: Sequence[RankSummary], matching: Matching) -> tuple[int, ...]:
+def _common_steps(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> tuple[int, ...]:
     """The longest run of consecutive steps that every rank recorded, with most of their collectives matched."""
     if not ranks:
         return ()
@@ -188,7 +188,7 @@ def _consecutive(summary: RankSummary, one: int, other: int) -> bool:
 
 
 def _order(
-    matching: Matching, nodes: Mapping[int, RankNodes], at: Mapping[int, Mapping[int, int]]
+    matching: MatchedCollectives, nodes: Mapping[int, RankNodes], at: Mapping[int, Mapping[int, int]]
 ) -> list[int]:
     """Collectives by their end: whatever one waited for had ended before."""
     end = {rank: own.end.tolist() for rank, own in nodes.items()}

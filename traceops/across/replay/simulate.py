@@ -24,7 +24,7 @@ class Scenario:
 
 
 @dataclass(frozen=True)
-class Replay:
+class SimulatedSteps:
     """Simulated ends of steps (rank -> edges, ns).
 
     `waited_for[rank]` is what the other members of its collectives waited for the rank that came last, ns.
@@ -46,7 +46,7 @@ def measured_step_ns(graph: StepGraph) -> NDArray[np.float64]:
     return steps
 
 
-def simulate(graph: StepGraph, change: Scenario | None = None) -> Replay:
+def simulate(graph: StepGraph, change: Scenario | None = None) -> SimulatedSteps:
     """Replay all steps. A rank's own time passes as measured; at a join it waits for the simulated end.
 
     [what-if replay on the collective graph: docs/metrics.md]
@@ -71,7 +71,7 @@ def simulate(graph: StepGraph, change: Scenario | None = None) -> Replay:
         rank: np.array([programs[rank].begin(node, ends) for node in own.tolist()], dtype=np.int64)
         for rank, own in graph.edges.items()
     }
-    return Replay(edges, waited_for)
+    return SimulatedSteps(edges, waited_for)
 
 
 def relabelled(source: RankNodes, target: RankNodes) -> RankNodes:

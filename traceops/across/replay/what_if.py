@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.across.replay.graph import StepGraph
-from traceops.across.replay.simulate import Replay, Scenario, measured_step_ns, simulate
+from traceops.across.replay.simulate import Scenario, SimulatedSteps, measured_step_ns, simulate
 from traceops.core.arrays import Int
 
 Steps = NDArray[np.float64]
@@ -87,14 +87,14 @@ class Replays:
 
     def __init__(self, graph: StepGraph) -> None:
         self.graph = graph
-        self._made: dict[tuple[int, ...], Replay | None] = {}
+        self._made: dict[tuple[int, ...], SimulatedSteps | None] = {}
 
     @cached_property
-    def base(self) -> Replay:
+    def base(self) -> SimulatedSteps:
         """As measured."""
         return simulate(self.graph)
 
-    def cured(self, ranks: Sequence[int]) -> Replay | None:
+    def cured(self, ranks: Sequence[int]) -> SimulatedSteps | None:
         """With these ranks running as their peers do; None where one has no peer outside the set."""
         if not ranks:
             return self.base

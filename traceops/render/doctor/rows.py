@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from traceops.doctor.model import BAD, Change, Checkup, Outcome, Trial
+from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Outcome, Trial
 from traceops.fabric.model import Measured
 from traceops.render.doctor.text import change_text
 from traceops.render.report.csv import findings_csv
@@ -77,13 +77,13 @@ def render_doctor_csv(checkup: Checkup) -> dict[str, str]:
     }
 
 
-def measured_with(checkup: Checkup) -> Change:
+def measured_with(checkup: Checkup) -> EnvironmentChange:
     """The change that the checkup's bandwidths were measured with; none where that was the environment as it is."""
     rows = set(checkup.measured)
     for trial in checkup.trials:
         if not trial.as_it_is and not rows.isdisjoint(trial.measured):
-            return Change(trial.set, trial.unset)
-    return Change()
+            return EnvironmentChange(trial.set, trial.unset)
+    return EnvironmentChange()
 
 
 def pair_matrices(checkup: Checkup) -> list[PairMatrix]:
@@ -117,7 +117,7 @@ def attempts(checkup: Checkup) -> list[Attempt]:
     """Changes that were tried, in order, the environment as it is first."""
     chosen = None if checkup.settings is None else checkup.settings.change
     gbs = {change_text(remedy.change): remedy.after_gbs for remedy in checkup.remedies}
-    gbs |= {change_text(Change()): remedy.before_gbs for remedy in checkup.remedies[:1]}
+    gbs |= {change_text(EnvironmentChange()): remedy.before_gbs for remedy in checkup.remedies[:1]}
     trials: dict[tuple[Any, ...], list[Trial]] = {}
     most = max((len(trial.gpus) for trial in checkup.trials), default=0)
     for trial in checkup.trials:
@@ -128,7 +128,7 @@ def attempts(checkup: Checkup) -> list[Attempt]:
         return []
     made = []
     for (changed, unset), own in trials.items():
-        text = change_text(Change(dict(changed), unset))
+        text = change_text(EnvironmentChange(dict(changed), unset))
         failed = [trial for trial in own if trial.outcome not in ("ok", "not_evaluated")]
         measured = [one for trial in own for one in trial.measured if one.op == "all_reduce"]
         best = max(measured, key=lambda one: (len(one.gpus), one.bytes), default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceops.core.units import message_text, rate_text
-from traceops.doctor.model import Change, Checkup, Outcome, Trial
+from traceops.doctor.model import Checkup, EnvironmentChange, Outcome, Trial
 from traceops.machine.look import Level, Look
 from traceops.render.cells import Cell, Column, Table, build_table, name, number
 from traceops.render.doctor.rows import Attempt, PairMatrix, attempts, measured_with
@@ -166,7 +166,7 @@ def _works(one: Attempt) -> Cell:
 
 
 def _changed(trial: Trial) -> Cell:
-    return Cell("" if trial.as_it_is else change_text(Change(trial.set, trial.unset)))
+    return Cell("" if trial.as_it_is else change_text(EnvironmentChange(trial.set, trial.unset)))
 
 
 def _message(trial: Trial) -> Cell:

@@ -12,13 +12,13 @@ from traceops.core.findings import Finding, Severity
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import message_text, rate_text
 from traceops.doctor.judge_tests import trial_text
-from traceops.doctor.model import BAD, Change, Checkup, Remedy, Trial
+from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Remedy, Trial
 from traceops.fabric.alike import alike_connections, alike_machines
 from traceops.fabric.model import Machine, Measured, Quote
 from traceops.fabric.nccl import NcclLog
 from traceops.fabric.talks import way_text
 from traceops.machine.look import Level, Look
-from traceops.render.document import Verdict
+from traceops.render.document import Headline
 from traceops.render.report.fabric_html import nccl_sentence
 from traceops.render.topology.figure import count, description
 from traceops.render.topology.shape import shape_of
@@ -32,7 +32,7 @@ _MOST_NAMES = 6
 _NUMBERED = re.compile(r"\w*\d[\w.:-]*")  # numbers, addresses, hosts, names of files
 
 
-def doctor_verdict(checkup: Checkup) -> Verdict:
+def doctor_verdict(checkup: Checkup) -> Headline:
     """What to act on first: what keeps GPUs from working together, what makes them slow, then what looks wrong."""
     if checkup.fallback is not None:
         one, several = ("GPU", "GPUs") if checkup.backend == "nccl" else ("process", "processes")
@@ -46,7 +46,7 @@ def doctor_verdict(checkup: Checkup) -> Verdict:
             said = f"No setting that was tried lets several {several} work together here."
         else:
             said = f"Several {several} do not work together here, and there was no time to try settings (--budget)."
-        return Verdict(
+        return Headline(
             "error",
             f"{said} Train on one {one} that accumulates gradients over {checkup.fallback} batches a step.",
         )
@@ -67,7 +67,7 @@ def doctor_verdict(checkup: Checkup) -> Verdict:
     else:
         said = f"{look_text(looks[0])}."
     rest = len(findings) + len(broken) + len(looks) - 1
-    return Verdict(
+    return Headline(
         "error" if error or broken else "warning",
         f"{said} {rest} more {'thing' if rest == 1 else 'things'} below." if rest else said,
     )
@@ -184,12 +184,12 @@ def warning_text(quote: Quote) -> str:
     return quote.text.partition("NCCL WARN ")[2].strip()
 
 
-def with_text(change: Change) -> str:
+def with_text(change: EnvironmentChange) -> str:
     """'with NCCL_P2P_DISABLE=1 and without NCCL_ALGO', as a sentence goes on."""
     return f"with {change_text(change)}" if change.set else change_text(change)
 
 
-def change_text(change: Change) -> str:
+def change_text(change: EnvironmentChange) -> str:
     """'NCCL_P2P_DISABLE=1 and without NCCL_ALGO'."""
     parts = [f"{name}={value}" for name, value in change.set.items()]
     parts += [f"without {name}" for name in change.unset]
@@ -249,18 +249,18 @@ def bandwidth_text(one: Measured) -> str:
     return f"{one.op} {rate_text(one.busbw_gbs)} GB/s at {message_text(one.bytes)}"
 
 
-def _with_settings(checkup: Checkup, settings: Remedy) -> Verdict:
+def _with_settings(checkup: Checkup, settings: Remedy) -> Headline:
     change = with_text(settings.change)
     after = "" if settings.after_gbs is None else f"{rate_text(settings.after_gbs)} GB/s"
     if settings.before_gbs is None:
         speed = f", all-reduce at {after}" if after else ""
         broken = broken_trials(checkup)
         why = f": {trial_text(broken[0], checkup.hosts)}" if broken else ""
-        return Verdict(
+        return Headline(
             "error", f"As the environment is, ranks cannot work together{why}. It works {change}{speed}."
         )
     times = f", {settings.after_gbs / settings.before_gbs:.1f} times as fast" if settings.after_gbs else ""
-    return Verdict(
+    return Headline(
         "warning",
         f"All-reduce gets {rate_text(settings.before_gbs)} GB/s as the environment is, and {after} {change}{times}."
         if after
@@ -268,7 +268,7 @@ def _with_settings(checkup: Checkup, settings: Remedy) -> Verdict:
     )
 
 
-def _healthy(checkup: Checkup) -> Verdict:
+def _healthy(checkup: Checkup) -> Headline:
     tried = [trial for trial in checkup.trials if trial.outcome == "ok"]
     rows = [one for one in largest(checkup.measured) if one.op == "all_reduce"]
     several = len(checkup.hosts) > 1
@@ -284,7 +284,7 @@ def _healthy(checkup: Checkup) -> Verdict:
             more = f" (and {len(warned) - 1} more)" if len(warned) > 1 else ""
             said = warning_text(warned[0]).rstrip(".")
             unexplained = "" if other_findings(checkup) else "No rule says what is wrong, but "
-            return Verdict("info", f"{unexplained}NCCL itself warned: {said}{more}.")
-        return Verdict("info", "Nothing wrong was seen, but communication was not tested.")
+            return Headline("info", f"{unexplained}NCCL itself warned: {said}{more}.")
+        return Headline("info", "Nothing wrong was seen, but communication was not tested.")
     on = "" if checkup.backend == "nccl" else f" on {checkup.backend}, without GPUs"
-    return Verdict("clear", f"Nothing wrong was found{on}" + (f": {speeds}." if speeds else "."))
+    return Headline("clear", f"Nothing wrong was found{on}" + (f": {speeds}." if speeds else "."))

@@ -9,7 +9,7 @@ from traceops.core.rank_text import who
 from traceops.hangs.model import Diagnosis
 from traceops.render import page
 from traceops.render.cells import Cell
-from traceops.render.document import Document, Facts, Section, Verdict, soft, spans, text
+from traceops.render.document import Document, Facts, Headline, Section, soft, spans, text
 from traceops.render.finding_blocks import checks_block, findings_section
 from traceops.render.hang.blocks import other_roots, ranks_block, sources_blocks, stacks_blocks, waits_blocks
 from traceops.render.writers.html import write_html
@@ -37,7 +37,7 @@ def describe(diagnosis: Diagnosis, findings: Sequence[Finding], checks: Sequence
         title=f"{name}: hang",
         heading=spans(name),
         command="traceops diagnose",
-        verdict=Verdict(hang_level(diagnosis), hang_sentence(diagnosis)),
+        verdict=Headline(hang_level(diagnosis), hang_sentence(diagnosis)),
         intro=(
             *(text(line, look="verdict level-error another") for line in other_roots(diagnosis)),
             Facts(tuple(_facts(diagnosis))),

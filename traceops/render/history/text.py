@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from traceops.baseline.history import KeyHistory, LevelChange, Trend, too_few
 from traceops.core.units import size_text
 from traceops.render.cells import number
-from traceops.render.document import Verdict
+from traceops.render.document import Headline
 
 _HEADLINE = ("step_time", "profiled_step_time")  # the first that is known speaks for its key
 
@@ -60,7 +60,7 @@ def sparse_text(history: KeyHistory) -> str:
     )
 
 
-def history_verdict(histories: Sequence[KeyHistory]) -> Verdict:
+def history_verdict(histories: Sequence[KeyHistory]) -> Headline:
     """One sentence over all keys: the latest lasting change of a step time, a slower one first."""
     latest = [
         (history, trend, trend.changes[-1])
@@ -76,14 +76,14 @@ def history_verdict(histories: Sequence[KeyHistory]) -> Verdict:
         where = f" in {history.key.model} on {history.key.branch}" if len(histories) > 1 else ""
         others = f"; {count - 1} more change{'' if count == 2 else 's'} below" if count > 1 else ""
         text = change_text(trend, change)
-        return Verdict("error" if worse else "clear", f"{text[:1].upper()}{text[1:]}{where}{others}.")
+        return Headline("error" if worse else "clear", f"{text[:1].upper()}{text[1:]}{where}{others}.")
     if count:
-        return Verdict(
+        return Headline(
             "info", f"Step times hold their level; {count} other change{'' if count == 1 else 's'} below."
         )
     if all(sparse_text(history) for history in histories):
         if len(histories) == 1:
-            return Verdict("info", sparse_text(histories[0]))
-        return Verdict("info", "Too few captures of each key to tell a change from noise yet.")
+            return Headline("info", sparse_text(histories[0]))
+        return Headline("info", "Too few captures of each key to tell a change from noise yet.")
     commits = sum(len(history.commits) for history in histories)
-    return Verdict("clear", f"No lasting change in {commits} commits.")
+    return Headline("clear", f"No lasting change in {commits} commits.")

@@ -11,7 +11,7 @@ from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, na
 from traceops.render.report.terms import COLUMNS, KINDS
 from traceops.report.model import Report
 from traceops.report.rows import CollectiveRow, ReferenceRow
-from traceops.report.tables import BlockingCall, KernelRow
+from traceops.report.tables import BlockingCallRow, KernelRow
 
 MOST_KERNELS = 25
 MOST_COLLECTIVES = 40
@@ -184,5 +184,5 @@ def group_cell(row: CollectiveRow | ReferenceRow) -> Cell:
     return Cell(count if group == count else f"{group[:40]} · {count}", f"{group}: ranks {ranks_text(ranks)}")
 
 
-def _operator_cell(row: BlockingCall) -> Cell:
+def _operator_cell(row: BlockingCallRow) -> Cell:
     return name(str(row.operator)) if row.operator else Cell("none", "called outside any operator")

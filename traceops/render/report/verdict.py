@@ -11,7 +11,7 @@ from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import ms_text
 from traceops.measure.ledger import BUCKETS
-from traceops.render.document import Level, Verdict
+from traceops.render.document import Headline, Level
 from traceops.render.report.stragglers import (
     STRAGGLERS,
     mean_of_ranks,
@@ -30,7 +30,7 @@ WAIT_INFO_PCT = 10.0  # of the step, median over ranks: the bounds a straggler i
 WAIT_WARNING_PCT = 20.0
 
 
-def verdict(report: Report) -> Verdict:
+def verdict(report: Report) -> Headline:
     """What to act on first. Pure: says nothing that the report's own numbers do not hold.
 
     A hang comes before everything else. Then findings of severity warning or error, then a straggler that
@@ -43,7 +43,7 @@ def verdict(report: Report) -> Verdict:
 
         others = sum(finding.rule not in hangs.BY_ID for finding in report.findings)
         more = f" {others} more finding{'s' if others > 1 else ''} below." if others else ""
-        return Verdict(hang_level(report.hang), f"{hang_sentence(report.hang)}{more}")
+        return Headline(hang_level(report.hang), f"{hang_sentence(report.hang)}{more}")
     serious = [f for f in report.findings if f.severity != "info"]
     waiting = None if stragglers_judged(report) else _waiting(report)
     if serious:
@@ -58,13 +58,13 @@ def verdict(report: Report) -> Verdict:
                 sentence += f" {waiting.sentence()}"
         if others:
             sentence += f" {others} more finding{'s' if others > 1 else ''} below."
-        return Verdict(first.severity, sentence)
+        return Headline(first.severity, sentence)
     late = next((f for f in report.findings if f.rule in STRAGGLERS), None)
     if late is not None:
-        return Verdict("info", f"{_lead(report, late)[0]} ({_label(late)}). {_nothing_else(report)}")
+        return Headline("info", f"{_lead(report, late)[0]} ({_label(late)}). {_nothing_else(report)}")
     if waiting and waiting.pct >= WAIT_INFO_PCT:
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
-        return Verdict(level, f"{waiting.sentence()} {_nothing_else(report)}")
+        return Headline(level, f"{waiting.sentence()} {_nothing_else(report)}")
     return _clean_bill(report)
 
 
@@ -151,9 +151,9 @@ def _lost_ms(finding: Finding) -> float:
     return float(measured) if isinstance(measured, (int, float)) else finding.impact_ms or 0.0
 
 
-def _clean_bill(report: Report) -> Verdict:
+def _clean_bill(report: Report) -> Headline:
     if not report.steps:
-        return Verdict(
+        return Headline(
             "info",
             f"The traces hold no complete step, so where its time went cannot be said. {_nothing_else(report)}",
         )
@@ -167,7 +167,7 @@ def _clean_bill(report: Report) -> Verdict:
     about = f": {', '.join(parts)}" if parts else ""
     notes = len(report.findings)
     seen = f" {notes} finding{'s' if notes > 1 else ''} of severity info below." if notes else ""
-    return Verdict(
+    return Headline(
         "info" if notes or waiting >= WAIT_WARNING_PCT else "clear",
         f"Nothing serious found{about}.{seen}{_unjudged_text(report)}",
     )
