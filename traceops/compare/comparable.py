@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from traceops.compare.capture import Capture, damaged_ranks
-from traceops.core.rank_text import ranks_text, who
+from traceops.core.rank_text import runs_text, who
 
 # What must be the same for a difference in time to mean anything: (name for people, keys of the training).
 _WORKLOAD: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -94,9 +94,9 @@ def differences(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
     if all(hosts) and hosts[0] != hosts[1]:
         found.append(f"hosts: base {', '.join(hosts[0][:3])}, head {', '.join(hosts[1][:3])}")
     found += [
-        f"{side} has no trace of rank {ranks_text(missing)}"
+        f"{side} has no trace of rank {runs_text(missing)}"
         for side, run in (("base", before), ("head", now))
-        if (missing := run.ranks_missing)
+        if (missing := run.missing)
     ]
     options = [{k for k, v in (run.options or {}).items() if v} for run in (before, now)]
     if options[0] != options[1]:

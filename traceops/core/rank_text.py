@@ -1,38 +1,70 @@
-"""Sets of ranks in words."""
+"""Sets of ranks in words, and as runs: (first, last) of each stretch without a gap, in order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
+
+Runs = Sequence[tuple[int, int]]
 
 
-def ranks_text(ranks: Sequence[int], most: int = 12) -> str:
-    """'0–7, 12': runs of ranks joined, and how many more where that is long."""
-    runs = _runs(ranks)
-    shown = ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs[:most])
-    return shown + (f" … ({len(set(ranks))} in all)" if len(runs) > most else "")
-
-
-def is_cut(ranks: Sequence[int], most: int) -> bool:
-    """Whether `ranks_text` leaves some out, and so says how many there are."""
-    return len(_runs(ranks)) > most
-
-
-def _runs(ranks: Sequence[int]) -> list[list[int]]:
-    """First and last of each run."""
-    runs: list[list[int]] = []
+def runs_of(ranks: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """The runs of some ranks."""
+    runs: list[tuple[int, int]] = []
     for rank in sorted(set(ranks)):
         if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
+            runs[-1] = (runs[-1][0], rank)
         else:
-            runs.append([rank, rank])
-    return runs
+            runs.append((rank, rank))
+    return tuple(runs)
 
 
-def who(ranks: Sequence[int], most: int = 8) -> str:
+def runs_without(world: int, present: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """The runs of the ranks from 0 to `world` - 1 that are not present; the work is that of those present."""
+    edges = [(-1, -1), *runs_of(rank for rank in present if 0 <= rank < world), (world, world)]
+    gaps = ((before[1] + 1, after[0] - 1) for before, after in pairwise(edges))
+    return tuple((first, last) for first, last in gaps if first <= last)
+
+
+def ranks_in(runs: Runs) -> int:
+    """How many ranks the runs hold."""
+    return sum(last - first + 1 for first, last in runs)
+
+
+def first_ranks(runs: Runs, most: int) -> tuple[int, ...]:
+    """The ranks of the runs one by one, the first `most`."""
+    ranks: list[int] = []
+    for first, last in runs:
+        ranks += range(first, min(last + 1, first + most - len(ranks)))
+    return tuple(ranks)
+
+
+def runs_text(runs: Runs, most: int = 12) -> str:
+    """'0–7, 12', and how many ranks they are where there are more than `most` runs."""
+    shown = ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs[:most])
+    return shown + (f" … ({ranks_in(runs)} in all)" if len(runs) > most else "")
+
+
+def ranks_text(ranks: Collection[int], most: int = 12) -> str:
+    """'0–7, 12': runs of ranks joined, and how many more where that is long."""
+    return runs_text(runs_of(ranks), most)
+
+
+def is_cut(ranks: Collection[int], most: int) -> bool:
+    """Whether `ranks_text` leaves some out, and so says how many there are."""
+    return len(runs_of(ranks)) > most
+
+
+def who(ranks: Collection[int], most: int = 8) -> str:
     """'rank 3' or 'ranks 0–2, 7'."""
-    return f"rank{'' if len(set(ranks)) == 1 else 's'} {ranks_text(ranks, most)}"
+    return who_runs(runs_of(ranks), most)
 
 
-def who_first(ranks: Sequence[int], most: int = 8) -> str:
+def who_runs(runs: Runs, most: int = 8) -> str:
+    """The same of runs."""
+    return f"rank{'' if ranks_in(runs) == 1 else 's'} {runs_text(runs, most)}"
+
+
+def who_first(ranks: Collection[int], most: int = 8) -> str:
     """The same where a sentence begins."""
     return who(ranks, most).capitalize()

@@ -90,7 +90,7 @@ def _roots(
     reported = without_record.from_log(evidence.log)
     told = [root for root in reported if root.rule == found_in_records.MISMATCH]
     roots = mismatches(ranks, waits, steps) or told or noticed_mismatch(evidence, noticed, ranks, waits)
-    roots += without_record.died(dead, waits, everybody(evidence))
+    roots += without_record.died(dead, waits, evidence.everybody)
     perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)
     inside = {rank for rank, seen in activities.items() if seen.kind in without_record.WAITING}
     away = {rank for rank, seen in activities.items() if seen.kind not in perhaps}
@@ -163,12 +163,6 @@ def _with_activity(root: Root, activities: Mapping[int, StackActivity]) -> Root:
     return replace(root, doing="; ".join(texts[:3]) + ("; …" if len(texts) > 3 else ""))
 
 
-def everybody(evidence: HangEvidence) -> list[int]:
-    """All ranks of the job, with or without evidence."""
-    known = {*evidence.records, *evidence.stacks, *evidence.processes}
-    return sorted({*range(evidence.world_size or 0), *known})
-
-
 def _rank_statuses(
     evidence: HangEvidence,
     ranks: Mapping[int, RankPosition],
@@ -180,7 +174,7 @@ def _rank_statuses(
     to_blame = {rank for root in roots for rank in root.ranks}
     halted = stopped(evidence)
     rows = []
-    for rank in everybody(evidence):
+    for rank in evidence.everybody:
         position, process = ranks.get(rank), evidence.processes.get(rank)
         head = position.head if position is not None else None
         state: RankState
@@ -262,7 +256,7 @@ def _not_evaluated(evidence: HangEvidence, ranks: Mapping[int, RankPosition]) ->
 
 def _notes(evidence: HangEvidence, ranks: Mapping[int, RankPosition]) -> tuple[str, ...]:
     notes = [] if evidence.stall is None else list(evidence.stall.notes)
-    missing = [rank for rank in everybody(evidence) if rank not in evidence.records]
+    missing = [rank for rank in evidence.everybody if rank not in evidence.records]
     if missing and evidence.records:
         notes.append(f"{who_first(missing)} left no record of collectives.")
     wrapped = [

@@ -18,7 +18,7 @@ from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import read_log, records_from_log
 from traceops.hangs.readers.stacks import read_stacks, sniff
 from traceops.hangs.run_files import Found, read_run, read_run_file
-from traceops.traces.run_manifest import MOST_RANKS
+from traceops.hangs.world import within_world, world_of
 
 _HEAD = 1 << 16
 _DEEPEST = 4
@@ -63,7 +63,11 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Hang
     records = {rank: _with_groups(record, found.groups.get(rank, {})) for rank, record in records.items()}
     for rank, record in records_from_log(found.log).items():
         records.setdefault(rank, record)
+    world, log = _world_size(found, records), tuple(found.log)
     problems = [*found.problems, *dropped]
+    if world is not None:
+        log, strange = within_world(log, world)
+        problems += strange
     if not (records or found.stacks or found.log or found.stalls or manifest.get("failed_rank") is not None):
         listed = "".join(f"\n  {file}: {what}" for file, what in problems[:20])
         raise InputError(
@@ -73,11 +77,11 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Hang
     return HangEvidence(
         root=str(root),
         name=run_folder.resolve().name if root.is_dir() else root.stem,
-        world_size=_world_size(found, records, manifest),
+        world_size=world,
         records=dict(sorted(records.items())),
         stacks={rank: _richest(several) for rank, several in sorted(found.stacks.items())},
         processes=dict(sorted(found.processes.items())),
-        log=tuple(found.log),
+        log=log,
         stall=max(found.stalls, key=lambda stall: stall.stalled_s, default=None),
         files=tuple(found.files),
         problems=tuple(problems),
@@ -219,15 +223,9 @@ def _richest(several: Iterable[RankStacks]) -> RankStacks:
     )
 
 
-def _world_size(found: Found, records: dict[int, RankRecord], manifest: dict[str, Any]) -> int | None:
+def _world_size(found: Found, records: dict[int, RankRecord]) -> int | None:
     """The number of ranks the job has, as far as anything tells."""
-    members = [group.ranks for record in records.values() for group in record.groups.values() if group.ranks]
-    seen = {
-        *records,
-        *found.stacks,
-        *found.processes,
-        *(rank for event in found.log for rank in event.accused),
-        *(event.rank for event in found.log if event.rank is not None),
-    }
-    sizes = [*found.worlds, *(max(ranks) + 1 for ranks in members), *(rank + 1 for rank in seen)]
-    return max((size for size in sizes if size <= MOST_RANKS), default=None)
+    members = {group.ranks for record in records.values() for group in record.groups.values() if group.ranks}
+    named = {rank for event in found.log for rank in (event.rank, *event.accused) if rank is not None}
+    own = {*records, *found.stacks, *found.processes}
+    return world_of([*found.worlds, *(max(ranks) + 1 for ranks in members)], own, named)

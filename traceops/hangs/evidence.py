@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from traceops.traces.run_manifest import MOST_RANKS
+
 State = Literal["scheduled", "started", "completed"]
 LogKind = Literal[
     "timeout",
@@ -21,6 +23,9 @@ LogKind = Literal[
     "connection",
     "monitor",
 ]
+
+FEW_RANKS = 512  # so many are gone through whatever is known of them
+RANKS_A_KNOWN = 16  # and so many for each rank of which something is known
 
 
 @dataclass(frozen=True)
@@ -200,6 +205,11 @@ class Stall:
     notes: tuple[str, ...] = ()
 
 
+def is_borne_out(world: int, known: int) -> bool:
+    """Whether so many ranks are few, or something is known of enough of them: one number makes no million ranks."""
+    return world <= max(FEW_RANKS, RANKS_A_KNOWN * known)
+
+
 @dataclass(frozen=True)
 class HangEvidence:
     """All that was found of a hang, by rank; any part may be empty.
@@ -219,3 +229,21 @@ class HangEvidence:
     files: tuple[str, ...] = ()
     problems: tuple[tuple[str, str], ...] = ()
     failed_rank: int | None = None
+
+    @property
+    def counted(self) -> int:
+        """How many ranks are gone through one by one, from 0: the world where the evidence bears it out, else 0."""
+        size = self.world_size or 0
+        known = len({*self.records, *self.stacks, *self.processes})
+        return size if is_borne_out(size, known) else 0
+
+    @property
+    def everybody(self) -> list[int]:
+        """All ranks of the job in order; of a world that the evidence does not bear out, those that it names."""
+        known = {*self.records, *self.stacks, *self.processes}
+        counted = self.counted
+        if not counted:
+            known |= {rank for event in self.log for rank in (event.rank, *event.accused) if rank is not None}
+            for members in {g.ranks for record in self.records.values() for g in record.groups.values()}:
+                known.update(rank for rank in members or () if 0 <= rank < MOST_RANKS)
+        return sorted({*range(counted), *known})

@@ -98,7 +98,10 @@ class HangRun(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     world_size: Annotated[int, Meta(ge=1)] | None
     ranks_present: Annotated[tuple[int, ...], Meta(description="Ranks of which anything is known.")]
-    ranks_missing: tuple[int, ...]
+    ranks_missing: Annotated[tuple[int, ...], Meta(description="The first 4096 of them.")]
+    ranks_missing_runs: Annotated[
+        tuple[tuple[int, int], ...], Meta(description="All of them: first and last of each run.")
+    ] = ()
     hosts: tuple[str, ...]
 
 

@@ -60,7 +60,7 @@ def noticed_mismatch(
     if not noticed:
         return []
     ended = tuple(sorted(noticed))
-    others = [rank for rank in range(evidence.world_size or 0) if rank not in noticed]
+    others = [rank for rank in range(evidence.counted) if rank not in noticed]
     # The last call of a survivor is the one that broke off, finished with an error or not.
     last = [calls[-1] for rank in others if rank in ranks and (calls := list(ranks[rank].calls.values()))]
     expected = {call.rank: _usual_call(*call.key, ranks[call.rank]) for call in last}

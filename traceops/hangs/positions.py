@@ -88,7 +88,7 @@ class RankPosition:
 
 def rank_positions(evidence: HangEvidence) -> dict[int, RankPosition]:
     """Every rank that has a record, by rank."""
-    world = tuple(range(evidence.world_size)) if evidence.world_size else None
+    world = tuple(range(evidence.counted)) or None
     known: dict[tuple[tuple[int, ...] | None, str, str], ProcessGroup] = {}
     named = {rank: _groups(record, world, known) for rank, record in evidence.records.items()}
     with_p2p = {

@@ -155,7 +155,7 @@ def _all_waiting(
     for rank in waiting:
         places[activities[rank]].append(rank)
     proof = tuple((who(ranks), words.activity_text(place)) for place, ranks in places.items())[:_MOST]
-    unseen = [rank for rank in range(evidence.world_size or 0) if rank not in activities]
+    unseen = [rank for rank in evidence.everybody if rank not in activities]
     if unseen:
         return Root(
             rule=START if init else HOST, ranks=tuple(unseen), confidence="low",

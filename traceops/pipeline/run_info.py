@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from traceops.core.rank_text import first_ranks, runs_without
 from traceops.measure.summary import RankSummary
-from traceops.report.run import Git, Run
+from traceops.report.run import MOST_MISSING, Git, Run
 from traceops.traces.discover import Discovery
 from traceops.traces.model import TraceMeta
 
@@ -19,13 +20,15 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> Run:
     metas = [summary.meta for summary in ranks]
     present = [summary.rank for summary in ranks]
     world = world_size(discovery, ranks)
+    missing = runs_without(world, present)
     hosts = manifest.get("hosts") or sorted({meta.host for meta in metas if meta.host})
     steps = sorted({int(n) for summary in ranks for n in summary.step_numbers if n >= 0})
     return Run(
         name=manifest.get("name") or discovery.name,
         world_size=world,
         ranks_present=tuple(present),
-        ranks_missing=tuple(sorted(set(range(world)) - set(present))),
+        ranks_missing=first_ranks(missing, MOST_MISSING),
+        ranks_missing_runs=missing,
         hosts=tuple(hosts),
         device=_first(metas, "device") or _device_name(manifest) or ("cpu" if not _on_gpu(ranks) else None),
         device_type="cuda" if _on_gpu(ranks) else "cpu",

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from traceops.core.file_problem import FileProblem
 from traceops.core.findings import Check, Finding
+from traceops.core.rank_text import first_ranks
 from traceops.hangs.json_types import HangDocument, HangJson, HangRun, RootEvidence, RootJson, WaitJson
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.words import WAIT_REASONS
 from traceops.report.hang_rows import MergedWait, merged_waits
-from traceops.report.hang_text import hang_level, hang_sentence, shown_path, unknown_ranks
+from traceops.report.hang_text import hang_level, hang_sentence, known_ranks, shown_path, unknown_ranks
+from traceops.report.run import MOST_MISSING
 
 MOST_WAITS = 2000  # after merging
 
@@ -18,15 +20,15 @@ MOST_WAITS = 2000  # after merging
 def hang_document(diagnosis: Diagnosis, findings: Sequence[Finding], checks: Sequence[Check]) -> HangDocument:
     """What hang.json holds."""
     evidence = diagnosis.evidence
-    unknown = set(unknown_ranks(diagnosis))
-    known = sorted(status.rank for status in diagnosis.ranks if status.rank not in unknown)
+    missing = unknown_ranks(diagnosis)
     hosts = {status.host for status in diagnosis.ranks if status.host}
     return HangDocument(
         run=HangRun(
             name=evidence.name,
             world_size=evidence.world_size,
-            ranks_present=tuple(known),
-            ranks_missing=tuple(sorted(unknown | (set(range(evidence.world_size or 0)) - set(known)))),
+            ranks_present=tuple(known_ranks(diagnosis)),
+            ranks_missing=first_ranks(missing, MOST_MISSING),
+            ranks_missing_runs=missing,
             hosts=tuple(sorted(hosts)),
         ),
         hang=hang_json(diagnosis),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from traceops.core.findings import Severity
-from traceops.core.rank_text import who, who_first
+from traceops.core.rank_text import ranks_in, runs_of, runs_without, who, who_first, who_runs
 from traceops.core.units import size_range_text
 from traceops.hangs.model import Diagnosis, Root
 from traceops.report.hang_rows import RankGroup
@@ -133,13 +133,17 @@ def shown_path(diagnosis: Diagnosis, path: str) -> str:
     return inside if inside != path else path
 
 
-def unknown_ranks(diagnosis: Diagnosis) -> list[int]:
-    """Ranks of which nothing was found, even if the others wait for them."""
-    return [
-        status.rank
-        for status in diagnosis.ranks
-        if not status.sources and status.state not in ("dead", "stopped")
-    ]
+def known_ranks(diagnosis: Diagnosis) -> list[int]:
+    """Ranks of which anything was found, in order."""
+    return [rank.rank for rank in diagnosis.ranks if rank.sources or rank.state in ("dead", "stopped")]
+
+
+def unknown_ranks(diagnosis: Diagnosis) -> tuple[tuple[int, int], ...]:
+    """Runs of ranks of which nothing was found, even if the others wait for them."""
+    known, world = set(known_ranks(diagnosis)), diagnosis.evidence.world_size
+    if world is None:
+        return runs_of(rank.rank for rank in diagnosis.ranks if rank.rank not in known)
+    return runs_without(world, known)
 
 
 def _waiting(diagnosis: Diagnosis) -> list[int]:
@@ -153,6 +157,6 @@ def _nobody(diagnosis: Diagnosis) -> str:
     if not any(record.source == "flight recorder" for record in diagnosis.evidence.records.values()):
         text += " There is no flight-recorder dump, so what ranks wait in cannot be seen."
     if unknown:
-        which = "it" if len(unknown) == 1 else "one of them"
-        text += f" Nothing is known of {who(unknown)}: {which} may be what the others wait for."
+        which = "it" if ranks_in(unknown) == 1 else "one of them"
+        text += f" Nothing is known of {who_runs(unknown)}: {which} may be what the others wait for."
     return text

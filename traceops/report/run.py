@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from traceops.core.rank_text import runs_of
 from traceops.report.numbers import NotNegative, Number, Whole
 
 
@@ -18,13 +19,19 @@ class Git(msgspec.Struct, frozen=True, kw_only=True):
     dirty: bool | None = None
 
 
+MOST_MISSING = 4096  # ranks that are listed one by one
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The run: from its manifest, or else from what its traces say; null where neither does."""
 
     name: str | None = None
     world_size: Annotated[int, Meta(ge=1, le=2**62)] | None = None
     ranks_present: tuple[Whole, ...] = ()
-    ranks_missing: tuple[Whole, ...] = ()
+    ranks_missing: Annotated[tuple[Whole, ...], Meta(description="The first 4096 of them.")] = ()
+    ranks_missing_runs: Annotated[
+        tuple[tuple[Whole, Whole], ...], Meta(description="All of them: first and last of each run.")
+    ] = ()
     hosts: tuple[str, ...] = ()
     device: str | None = None
     device_type: Literal["cuda", "cpu"] | None = None
@@ -45,6 +52,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] | None = None
     options: dict[str, Any] | None = None
     started_ns: Annotated[Whole | None, Meta(description="Unix time.")] = None
+
+    @property
+    def missing(self) -> tuple[tuple[int, int], ...]:
+        """Runs of ranks without a trace, also of a report that lists them only one by one."""
+        return self.ranks_missing_runs or runs_of(self.ranks_missing)
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True):

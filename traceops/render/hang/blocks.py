@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceops.core.rank_text import who
+from traceops.core.rank_text import who_runs
 from traceops.hangs.evidence import RankStacks, ThreadStack
 from traceops.hangs.model import Diagnosis
 from traceops.render.document import (
@@ -121,7 +121,7 @@ def sources_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
 
 def _unknown(diagnosis: Diagnosis) -> str:
     unknown = unknown_ranks(diagnosis)
-    return f" Nothing is known of {who(unknown)}." if unknown else ""
+    return f" Nothing is known of {who_runs(unknown)}." if unknown else ""
 
 
 def _threads(stacks: RankStacks) -> list[Block]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceops.core.findings import Check, Finding
-from traceops.core.rank_text import who
+from traceops.core.rank_text import who_runs
 from traceops.hangs.model import Diagnosis
 from traceops.render import page
 from traceops.render.cells import Cell
@@ -14,7 +14,7 @@ from traceops.render.finding_blocks import checks_block, findings_section
 from traceops.render.hang.blocks import other_roots, ranks_block, sources_blocks, stacks_blocks, waits_blocks
 from traceops.render.writers.html import write_html
 from traceops.report.hang_rows import shown_waits
-from traceops.report.hang_text import hang_level, hang_sentence, unknown_ranks
+from traceops.report.hang_text import hang_level, hang_sentence, known_ranks, unknown_ranks
 
 
 def render_hang_html(diagnosis: Diagnosis, findings: Sequence[Finding], checks: Sequence[Check]) -> bytes:
@@ -52,7 +52,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, Cell]]:
     """The strip of facts under the verdict."""
     evidence = diagnosis.evidence
     unknown = unknown_ranks(diagnosis)
-    known = len(diagnosis.ranks) - len(unknown)
+    known = len(known_ranks(diagnosis))
     stall = evidence.stall
     dumps = sum(record.source == "flight recorder" for record in evidence.records.values())
     versions = {record.nccl_version for record in evidence.records.values() if record.nccl_version}
@@ -61,7 +61,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, Cell]]:
     return [
         ("Ranks", page.word(evidence.world_size)),
         ("Evidence of", _ranks(known)),
-        ("No evidence of", Cell(who(unknown), css="bad") if unknown else Cell("no rank")),
+        ("No evidence of", Cell(who_runs(unknown), css="bad") if unknown else Cell("no rank")),
         ("Waiting", _ranks(len(waiting))),
         ("Stalled for", Cell(f"{stall.stalled_s:.0f} s") if stall else page.word(None)),
         ("Hosts", page.word(len(hosts) or None)),

@@ -8,7 +8,7 @@ from typing import TextIO
 
 from rich.table import Table
 
-from traceops.core.rank_text import ranks_text
+from traceops.core.rank_text import ranks_text, who_runs
 from traceops.hangs.model import Diagnosis, Root
 from traceops.render.console import PlainConsole, ascii_ranges, plain, say
 from traceops.render.writers.terminal import MARK, STYLE
@@ -57,7 +57,7 @@ def print_diagnosis(diagnosis: Diagnosis, file: TextIO, written: Path | None = N
         stall = stall_text(diagnosis)
         say(console, f"{stall}. Read: {read_text(diagnosis)}." if stall else f"Read: {read_text(diagnosis)}.")
         if unknown := unknown_ranks(diagnosis):
-            say(console, f"Nothing is known of rank{'s' if len(unknown) > 1 else ''} {ranks_text(unknown)}.")
+            say(console, f"Nothing is known of {who_runs(unknown, 12)}.")
     else:
         for rule, reason in diagnosis.not_evaluated.items():
             say(console, f"Not evaluated: {rule}, {reason}", "dim", hanging=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceops.core.rank_text import ranks_text
+from traceops.core.rank_text import ranks_text, runs_text
 from traceops.render.cells import Cell, number
 from traceops.render.document import Block, Document, Facts, Section, items, spans
 from traceops.render.finding_blocks import findings_section
@@ -68,11 +68,11 @@ def describe(report: Report) -> Document:
 def _facts(report: Report) -> list[tuple[str, Cell]]:
     """The strip of facts under the verdict."""
     run, step = report.run, report.summary.step_time_ms
-    missing, steps = run.ranks_missing, run.steps
+    missing, steps = run.missing, run.steps
     median = number(step.median)
     facts = [
         ("Ranks", Cell(f"{len(run.ranks_present)} of {run.world_size}")),
-        ("Ranks missing", Cell(ranks_text(missing), css="bad") if missing else Cell("none")),
+        ("Ranks missing", Cell(runs_text(missing), css="bad") if missing else Cell("none")),
         ("Hosts", word(len(run.hosts)) if run.hosts else word(None)),
         ("Device", word(run.device)),
         ("Backend", word(run.backend)),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceops.core.findings import Check, Finding
-from traceops.core.rank_text import ranks_text
+from traceops.core.rank_text import ranks_in, runs_text
 from traceops.core.units import ms_text
 from traceops.measure.ledger import BUCKETS
 from traceops.render.document import Headline, Level
@@ -120,12 +120,13 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
     """
     if finding.rule in STRAGGLERS:
         return straggler_clause(report, finding)
-    missing = report.run.ranks_missing
+    missing = report.run.missing
     if finding.rule == MISSING_RANKS.id and missing:
         world = report.run.world_size
-        verb = "ranks has" if len(missing) == 1 else "ranks have"
+        count = ranks_in(missing)
+        verb = "ranks has" if count == 1 else "ranks have"
         return (
-            f"{len(missing)} of {world} {verb} no trace ({ranks_text(missing, 4)}), so nothing is known of them",
+            f"{count} of {world} {verb} no trace ({runs_text(missing, 4)}), so nothing is known of them",
             1,
         )
     rule = BY_ID.get(finding.rule)
