@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.core.errors import InputError, problem_of
+from traceops.core.run_lock import Launcher, launcher_state
 from traceops.traces.source import is_remote, read_whole
 
 _MOST_BYTES = 1 << 26  # ten thousand ranks have a tenth of it
@@ -82,7 +83,27 @@ def read_run_manifest(root: str) -> tuple[dict[str, Any], tuple[str, str] | None
         return {}, (path, "not a JSON object; what it says of the run is not used")
     wrong = [key for key, valid in _VALID.items() if value.get(key) is not None and not valid(value[key])]
     usable = {key: item for key, item in value.items() if key not in wrong}
-    return usable, (path, f"has unusable fields: {', '.join(wrong)}") if wrong else None
+    told = [f"has unusable fields: {', '.join(wrong)}"] if wrong else []
+    told += [] if is_remote(root) else _how_it_ended(usable, Path(root))
+    return usable, (path, "; ".join(told)) if told else None
+
+
+def _how_it_ended(manifest: dict[str, Any], folder: Path) -> list[str]:
+    """That the run was cut short, where it was: what is there is of a part of it."""
+    status, launcher = manifest.get("status"), Launcher.of(manifest.get("launcher"))
+    if status == "cut_short":
+        return ["the run was cut short: its launcher was killed; what was captured until then is used"]
+    if status != "running" or launcher is None:
+        return []
+    where = f"pid {launcher.pid} on {launcher.host[:64]}"
+    state = launcher_state(folder, launcher)
+    if state == "gone":
+        return [
+            f"the run was cut short: its launcher ({where}) is gone; what was captured until then is used"
+        ]
+    if state == "unknown":
+        return [f"the run was cut short, or is still going elsewhere (launcher: {where})"]
+    return []
 
 
 def recorded_steps(manifest: dict[str, Any], root: str) -> dict[str, tuple[int, ...]]:
