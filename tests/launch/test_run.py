@@ -11,6 +11,7 @@ import psutil
 import pytest
 from started import environment
 
+from traceops.core.run_lock import in_use
 from traceops.pipeline.analyze import analyze
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -121,7 +122,7 @@ def test_the_exit_code_and_name_of_the_rank_that_failed_first(start, tmp_path, f
     assert steps_in(folder / trace)[0] == 4 and not run["ranks"][0]["windows"][0]["complete"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_an_interrupted_run_leaves_its_traces_and_no_process(start, tmp_path, number):
     schedule = ("--skip-first", "0", "--unprofiled", "1", "--warmup", "1", "--active", "5000")
     process = start(*schedule, "--", "app/train.py", "--steps", "6000")
@@ -130,13 +131,21 @@ def test_an_interrupted_run_leaves_its_traces_and_no_process(start, tmp_path, nu
     while "(active)" not in (line := process.stderr.readline()):
         assert process.poll() is None and time.monotonic() < deadline, line
     family = psutil.Process(process.pid).children(recursive=True)
-    assert len(family) >= 5  # torchrun, two ranks, their data-loader workers
+    assert len(family) >= 6  # a supervisor, torchrun, two ranks, their data-loader workers
     process.send_signal(number)
     code, _, err = finish(process)
-    assert code == 128 + number, err
+    while in_use(folder):  # of a launcher that was killed, by who ends the ranks in its place
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     assert not [child for child in family if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
     run = run_json(folder)
-    assert (run["status"], run["exit_code"]) == ("interrupted", 128 + number)
+    if number == signal.SIGKILL:
+        assert (run["status"], run["signal"], run["exit_code"]) == ("cut_short", None, None)
+        assert "the run was cut short" in str(analyze(str(folder), cache=False).findings)
+    else:
+        assert code == 128 + number, err
+        ended = ("interrupted", signal.Signals(number).name, 128 + number)
+        assert (run["status"], run["signal"], run["exit_code"]) == ended
     for rank in run["ranks"]:
         assert (rank["status"], rank["exit_code"]) == ("terminated", 143)
         assert 3 in steps_in(folder / rank["traces"][0])

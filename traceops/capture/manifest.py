@@ -93,7 +93,8 @@ class RunManifest:
     unprofiled_step_ms, profiled_step_ms: medians over all ranks and steps.
     environment: variables that change how a training runs.
     git: {commit, branch, dirty} of the code that ran; branch is null where HEAD is detached and no CI names it.
-    status: running, finished, failed, interrupted. exit_code: what `traceops run` returned.
+    status: running, finished, failed, interrupted, hung; cut_short where the launcher was killed.
+    exit_code: what `traceops run` returned.
     failed_rank: the rank that failed first, or null. notes: what the reader should be told.
     settings: of ``--settings``: {source, set, unset, overruled}, variables that the ranks had and had not, and names
     that --env decided. fallback: of ``--fallback``: {kind, ranks, grad_accum, strategy, asked}, how many ranks the one
@@ -135,6 +136,8 @@ class RunManifest:
     notes: list[str]
     settings: dict[str, Any] | None = None
     fallback: dict[str, Any] | None = None
+    signal: str | None = None
+    launcher: dict[str, Any] | None = None
     schema_version: int = SCHEMA_VERSION
 
 

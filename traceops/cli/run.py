@@ -12,12 +12,13 @@ from traceops.capture.schedule import Schedule
 from traceops.cli.options.run import RECORDING, STEPS
 from traceops.core.bundled import bundled
 from traceops.core.errors import UsageError
+from traceops.core.run_lock import held
 from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
 from traceops.launch.against import DEFAULT_REPEAT, prepare, run_series
 from traceops.launch.checks import check_gpus, check_script
 from traceops.launch.display import Screen
 from traceops.launch.fallback import Fallback, alone, stands_for
-from traceops.launch.folder import free_folder, refuse_or_clear
+from traceops.launch.folder import clear, free_folder, refuse
 from traceops.launch.hang_timeouts import HangTimeouts
 from traceops.launch.plan import Cluster, Plan, parse_assignments
 from traceops.launch.session import launch
@@ -80,14 +81,18 @@ def main(args: argparse.Namespace) -> int:
     )  # fmt: skip
     series = None if repeat is None else prepare(plan, args.against, repeat, os.environ)
     if cluster.nnodes == 1:  # on a shared disk another node may have begun to write the very same run
-        refuse_or_clear(out, overwrite=args.overwrite, dry_run=args.dry_run)
+        refuse(out, overwrite=args.overwrite)
     for part in (applied, fallback):
         if part is not None:
             Screen().say(part.line())
     if args.dry_run:
         print((series or plan).shell(os.environ))
         return 0
-    return launch(plan) if series is None else run_series(series)
+    with held(out, shared=cluster.nnodes > 1) as lock:
+        if cluster.nnodes == 1:
+            refuse(out, overwrite=args.overwrite)  # another run may have ended meanwhile
+            clear(out)
+        return launch(plan, lock=lock) if series is None else run_series(series)
 
 
 def _strategy(config: TrainConfig, schedule: Schedule, world_size: int, device: str) -> list[str]:

@@ -2,107 +2,204 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-
-from traceops.capture.progress import Progress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TextIO
 
 # Kineto reports its own stages on stderr, whatever its log level: not an error, and not the training's.
 _CHATTER = re.compile(
-    rb"^(\[rank \d+\] )?(USDT|STAGE|INFO):\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+ \w+\.cpp:\d+\]"
+    rb"^(USDT|STAGE|INFO):\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+ \w+\.cpp:\d+\].*\n?", re.MULTILINE
 )
-_SPAN_S = 10.0
 _PLAIN_EVERY_S = 5.0
 _TERMINAL_EVERY_S = 0.5
+_BAR_EVERY_S = 10.0
+_REDRAW_S = 0.1
+_BUSY_S = 1.0  # whoever reads our output may have stopped to; the run goes on
 
 
-def is_chatter(line: bytes) -> bool:
-    """Whether a line of stderr is Kineto talking about itself."""
-    return _CHATTER.match(line) is not None
+def without_chatter(lines: bytes) -> bytes:
+    """Lines of stderr, less those in which Kineto talks about itself."""
+    return _CHATTER.sub(b"", lines) if b".cpp:" in lines else lines
 
 
-class Pace:
-    """Turns the ranks' records into steps, step time and samples per second of the last seconds."""
+@dataclass(frozen=True)
+class Source:
+    """Who writes: the mark before each of its lines, and whether to stderr. order: of bars, the least is shown."""
 
-    def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
-        self._seen: deque[tuple[int, int, int | None]] = deque()  # (time_ns, step, samples of all ranks)
+    mark: bytes = b""
+    error: bool = False
+    order: int = 0
 
-    def line(self, records: Sequence[Progress], alive: int) -> str:
-        """What to show; the step is that of the rank furthest behind."""
-        behind = min(records, key=lambda record: record.step, default=None)
-        people = f"{alive}/{self._ranks} ranks alive"
-        if behind is None or behind.step == 0:
-            return f"before the first step · {people}"
-        known = [record.samples for record in records if record.samples is not None]
-        now = (behind.time_ns, behind.step, sum(known) if known else None)
-        if not self._seen or now[1] > self._seen[-1][1]:
-            self._seen.append(now)
-        while len(self._seen) > 2 and now[0] - self._seen[0][0] > _SPAN_S * 1e9:
-            self._seen.popleft()
-        parts = [f"step {behind.step} ({behind.phase})"]
-        (t0, s0, n0), (t1, s1, n1) = self._seen[0], self._seen[-1]
-        if s1 > s0 and t1 > t0:
-            parts.append(f"{(t1 - t0) / (s1 - s0) / 1e6:.1f} ms/step")
-            if n0 is not None and n1 is not None and n1 > n0:
-                parts.append(f"{(n1 - n0) / ((t1 - t0) / 1e9):.0f} samples/s")
-        return " · ".join([*parts, people])
+
+@dataclass
+class _Bar:
+    text: bytes
+    told: bytes  # as it last stood in the log
+    told_s: float
 
 
 class Screen:
-    """Writes the training's output and the progress line without one tearing the other."""
+    """Writes the training's output and the lines that change without one tearing the other.
+
+    On a terminal the last lines are those that change: a progress bar of the ranks and our own progress. Elsewhere both
+    are written every few seconds. Nobody may be there to read: then the output is lost, and the run goes on.
+    """
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
+        self._one_terminal = self._terminal and _same_file(sys.stdout, sys.stderr)
         self._lock = threading.Lock()
-        self._shown = False
-        self._last = time.monotonic()
+        self._open: dict[bool, Source] = {}  # whose line is not ended yet, on stderr and not
+        self._bars: dict[Source, _Bar] = {}
+        self._progress = ""
+        self._shown = 0
+        self._drawn_s = self._last = time.monotonic()
 
-    def output(self, data: bytes, *, error: bool) -> None:
-        """Pass on what the training printed."""
+    def live(self, source: Source) -> bool:
+        """Whether what `source` draws is seen as it changes, on a terminal."""
+        return self._one_terminal or (self._terminal and source.error)
+
+    def output(self, data: bytes, source: Source) -> None:
+        """Pass on what the training printed; a last line without its end may be continued."""
         with self._lock:
             self._clear()
-            stream = sys.stderr if error else sys.stdout
-            stream.write(data.decode(errors="replace"))
-            stream.flush()
+            if data:
+                self._lines(data, source)
+            self._draw()
+
+    def bar(self, text: bytes, source: Source) -> None:
+        """The progress bar of `source` as it looks now, b"" once it is final; shown, or thinned in a log."""
+        with self._lock:
+            now = time.monotonic()
+            bar = self._bars.get(source)
+            if not text:
+                self._bars.pop(source, None)
+            elif bar is None:
+                self._bars[source] = _Bar(text, b"", now)
+            else:
+                bar.text = text
+            if self.live(source):
+                if now - self._drawn_s >= _REDRAW_S or not text:
+                    self._clear()
+                    self._draw()
+            elif bar is not None and text not in (b"", bar.told) and now - bar.told_s >= _BAR_EVERY_S:
+                bar.told, bar.told_s = text, now
+                self._clear()
+                self._lines(text + b"\n", source)
 
     def progress(self, line: str) -> None:
-        """Show `line`: at once on a terminal, every few seconds elsewhere."""
+        """Show `line`: at once on a terminal, every few seconds elsewhere. Not while others write."""
         now = time.monotonic()
         if now - self._last < (_TERMINAL_EVERY_S if self._terminal else _PLAIN_EVERY_S):
             return
-        self._last = now
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._last = now
             self._clear()
             if self._terminal:
-                columns = shutil.get_terminal_size().columns  # a longer line would wrap and stay
-                sys.stderr.write(line[: columns - 1])
-                self._shown = True
+                self._progress = line
+                self._draw()
             else:
-                sys.stderr.write(f"traceops: {line}\n")
-            sys.stderr.flush()
+                self._lines(f"traceops: {line}\n".encode(), _OURS)
+        finally:
+            self._lock.release()
 
     def say(self, text: str) -> None:
         """A line of traceops's own."""
-        with self._lock:
+        if not self._lock.acquire(timeout=_BUSY_S):
+            return
+        try:
             self._clear()
-            sys.stderr.write(f"traceops: {text}\n")
-            sys.stderr.flush()
+            self._lines(f"traceops: {text}\n".encode(errors="backslashreplace"), _OURS)
+            self._draw()
+        finally:
+            self._lock.release()
+
+    def rest(self) -> None:
+        """The ranks have ended, and with them the lines that change."""
+        if self._lock.acquire(timeout=_BUSY_S):
+            self._clear()
+            self._bars, self._progress = {}, ""
+            self._lock.release()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Inside the block nothing else is written, so that a longer text stays in one piece."""
         with self._lock:
             self._clear()
+            self._end_line(_OURS)
             yield
+
+    def _lines(self, data: bytes, source: Source) -> None:
+        if self._open.get(source.error) != source:
+            self._end_line(source)
+            data = source.mark + data
+        whole = data.endswith(b"\n")
+        if source.mark:
+            data = data.replace(b"\n", b"\n" + source.mark)
+            data = data[: -len(source.mark)] if whole else data
+        if not whole:
+            self._open[source.error] = source
+        else:
+            self._open.pop(source.error, None)
+        _write(source.error, data)
+
+    def _end_line(self, source: Source) -> None:
+        """End a line that another has begun on the same stream, or terminal."""
+        for error in (False, True) if self._one_terminal else (source.error,):
+            if self._open.pop(error, source) != source:
+                _write(error, b"\n")
+
+    def _draw(self) -> None:
+        if not self._terminal:
+            return
+        self._drawn_s = time.monotonic()
+        columns = shutil.get_terminal_size().columns - 1  # a longer line would wrap and stay
+        bars = sorted((s for s in self._bars if self.live(s)), key=lambda source: source.order)
+        lines = []
+        if bars:
+            others = len({source.order for source in bars}) - 1
+            more = f" (and {others} more rank{'s' if others > 1 else ''})" if others else ""
+            text = (bars[0].mark + self._bars[bars[0]].text).decode(errors="replace")
+            lines.append(text[: max(columns - len(more), 0)] + more)
+        lines += [self._progress] if self._progress else []
+        if lines:
+            self._end_line(_OURS)
+            _write(True, "\n".join(line[:columns] for line in lines).encode(errors="replace"))
+        self._shown = len(lines)
 
     def _clear(self) -> None:
         if self._shown:
-            sys.stderr.write("\r\x1b[2K")
-            self._shown = False
+            _write(True, b"\r\x1b[2K" + b"\x1b[1A\x1b[2K" * (self._shown - 1))
+            self._shown = 0
+
+
+_OURS = Source(error=True, order=-1)
+
+
+def _write(error: bool, data: bytes) -> None:
+    """To stderr or stdout; nothing where that is closed, or its terminal gone."""
+    stream = sys.stderr if error else sys.stdout
+    with suppress(OSError, ValueError, AttributeError):
+        raw = getattr(stream, "buffer", None)
+        if raw is None:  # a stand-in for text only
+            stream.write(data.decode(errors="replace"))
+        else:
+            stream.flush()
+            raw.write(data)
+        stream.flush()
+
+
+def _same_file(one: TextIO, other: TextIO) -> bool:
+    try:
+        return os.path.sameopenfile(one.fileno(), other.fileno())
+    except (OSError, ValueError, AttributeError):
+        return False

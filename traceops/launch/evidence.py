@@ -7,11 +7,12 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from traceops.capture.environment import host
@@ -19,40 +20,52 @@ from traceops.capture.manifest import read_ranks, write_json
 from traceops.capture.progress import Progress
 from traceops.capture.responder import DUMP, GROUPS, ask, read_pulse
 from traceops.core.errors import InputError
+from traceops.core.rank_text import who
 from traceops.hangs.evidence import Stall
 from traceops.launch.debug_variables import dump_pipe_stem
-from traceops.launch.process_activity import stacks_now, state
+from traceops.launch.process_activity import ProcessSample, stacks_now, state, told_stacks
 from traceops.launch.watch import is_alive
 from traceops.machine.programs import output
 
 _PIPE_S = 4.0  # torch looks at its pipe once a second
 _RESPONDER_S = 3.0
 _PROGRAM_S = 8.0
+_LEFT_FOR_PROGRAMS_S = 1.0
 _STAMP = re.compile(r"\[\s*(\d+\.\d+)\]")  # seconds of the monotonic clock
 _KERNEL = re.compile(r"\bXid\b|oom-kill|Out of memory: Killed|fallen off the bus")
 
 
 def collect(
-    out: Path, progress: Path, records: Sequence[Progress], stall: Stall, *, began_s: float = 0.0
+    out: Path,
+    progress: Path,
+    records: Sequence[Progress],
+    stall: Stall,
+    *,
+    began_s: float = 0.0,
+    within_s: float = float("inf"),
+    working: Mapping[int, ProcessSample] = MappingProxyType({}),
 ) -> None:
     """Write everything about these ranks into the evidence folder of `out`; ``hang.<host>.json`` comes last.
 
     began_s: when the run began, by the monotonic clock: what the kernel said before is not about it.
-    Takes 1 to 3 s, and up to some 20 s where ranks or programs do not answer.
+    Takes 1 to 3 s, and up to some 20 s where ranks or programs do not answer; within_s: all of them have no longer.
+    working: ranks that still moved, whose stacks are as they told them: the signal for the others' may crash these.
     """
+    until = time.monotonic() + within_s
     evidence = out / "evidence"
     evidence.mkdir(parents=True, exist_ok=True)
     rows = [_row(out, record, stall) for record in records]
     alive = [record for record in records if is_alive(record)]
     running = [record for record in alive if state(record.pid) not in ("T", "t")]  # the others cannot answer
-    stacks = stacks_now(running, progress)
+    stacks = stacks_now([record for record in running if record.rank not in working], progress)
+    stacks |= told_stacks([record for record in running if record.rank in working], progress, working)
     for rank, text in stacks.items():
         _write(evidence / f"stacks_{rank}.txt", text)
     notes = [f"rank {record.rank} gave no stack" for record in alive if record.rank not in stacks]
-    _dump_flight_recorders(evidence, progress, running)
+    _dump_flight_recorders(evidence, progress, running, until - _LEFT_FOR_PROGRAMS_S)
     with ThreadPoolExecutor(max_workers=16) as pool:
-        looks = [pool.submit(_py_spy, evidence, record) for record in alive]
-        looks += [pool.submit(_gpus, evidence), pool.submit(_kernel, evidence, began_s)]
+        looks = [pool.submit(_py_spy, evidence, record, until) for record in alive]
+        looks += [pool.submit(_gpus, evidence, until), pool.submit(_kernel, evidence, began_s, until)]
         notes += [note for look in looks if (note := look.result()) is not None]
     stall = replace(stall, notes=(*stall.notes, *notes))
     write_json(evidence / f"hang.{host()}.json", {"schema_version": 1, **asdict(stall), "ranks": rows})
@@ -65,6 +78,20 @@ def tidy(evidence: Path) -> None:
             path.unlink()
     with suppress(OSError):  # not empty, or never there
         evidence.rmdir()
+
+
+def saved_evidence(evidence: Path) -> str:
+    """What was saved of the ranks, for people: 'stacks of ranks 0-1; flight records of rank 0'."""
+    found = []
+    for what, prefix, suffix in (("stacks", "stacks_", ".txt"), ("flight records", "flight_recorder_", "")):
+        names = (
+            path.name.removeprefix(prefix).removesuffix(suffix)
+            for path in evidence.glob(f"{prefix}*{suffix}")
+        )
+        ranks = [int(name) for name in names if name.isdigit()]
+        if ranks:
+            found.append(f"{what} of {who(ranks)}")
+    return "; ".join(found)
 
 
 def _row(out: Path, record: Progress, stall: Stall) -> dict[str, Any]:
@@ -94,14 +121,23 @@ def _own_exit_code(out: Path, record: Progress) -> int | None:
     return next((rank.exit_code for rank in ranks if rank.pid == record.pid), None)
 
 
-def _dump_flight_recorders(evidence: Path, progress: Path, alive: Sequence[Progress]) -> None:
+def _left(until: float, most_s: float) -> float:
+    """How long a step may take that ends by `until`."""
+    return max(min(most_s, until - time.monotonic()), 0.1)
+
+
+def _dump_flight_recorders(evidence: Path, progress: Path, alive: Sequence[Progress], until: float) -> None:
     """Ask torch itself first: its pipe works without the GIL, but only for NCCL."""
     piped = [record for record in alive if _asked_torch(progress, record.rank)]
     asked = [record for record in alive if ask(progress, record.rank, GROUPS if record in piped else DUMP)]
-    _wait_for(evidence, [r for r in asked if r not in piped and _has_groups(progress, r)], _RESPONDER_S)
-    missing = _wait_for(evidence, piped, _PIPE_S)
+    _wait_for(
+        evidence,
+        [r for r in asked if r not in piped and _has_groups(progress, r)],
+        _left(until, _RESPONDER_S),
+    )
+    missing = _wait_for(evidence, piped, _left(until, _PIPE_S))
     again = [record for record in missing if ask(progress, record.rank, DUMP)]
-    _wait_for(evidence, again, _RESPONDER_S)
+    _wait_for(evidence, again, _left(until, _RESPONDER_S))
 
 
 def _has_groups(progress: Path, record: Progress) -> bool:
@@ -140,33 +176,33 @@ def _wait_for(evidence: Path, records: Sequence[Progress], timeout_s: float) -> 
     return missing
 
 
-def _py_spy(evidence: Path, record: Progress) -> str | None:
+def _py_spy(evidence: Path, record: Progress, until: float) -> str | None:
     """Stacks with compiled code, if py-spy is installed; returns why there are none."""
     beside = str(Path(sys.executable).parent)  # in an environment that is not activated
     program = shutil.which("py-spy") or shutil.which("py-spy", path=beside)
     if program is None or state(record.pid) == "T":  # it would wait for a stopped process to stop
         return None
-    found = output([program, "dump", "--native", "--pid", str(record.pid)], _PROGRAM_S)
+    found = output([program, "dump", "--native", "--pid", str(record.pid)], _left(until, _PROGRAM_S))
     if found.problem is not None:
         return f"py-spy could not look at rank {record.rank}: {found.problem}"
     _write(evidence / f"py-spy_{record.rank}.txt", found.text)
     return None
 
 
-def _gpus(evidence: Path) -> str | None:
+def _gpus(evidence: Path, until: float) -> str | None:
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
-    found = output([program], _PROGRAM_S)
+    found = output([program], _left(until, _PROGRAM_S))
     if found.problem is not None:
         return f"nvidia-smi: {found.problem}"
     _write(evidence / f"nvidia-smi.{host()}.txt", found.text)
     return None
 
 
-def _kernel(evidence: Path, began_s: float) -> None:
+def _kernel(evidence: Path, began_s: float, until: float) -> None:
     program = shutil.which("dmesg")
-    lines = output([program], _PROGRAM_S).text.splitlines() if program else []
+    lines = output([program], _left(until, _PROGRAM_S)).text.splitlines() if program else []
     stamped = [(match, line) for line in lines if (match := _STAMP.match(line)) and _KERNEL.search(line)]
     told = [line for match, line in stamped if float(match[1]) >= began_s]
     if told:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
 from traceops.capture.manifest import RankManifest
 from traceops.capture.settings import holds_traces
 from traceops.core.errors import UsageError
+from traceops.core.run_lock import LOCK, held, in_use
 
 _CAPTURE = re.compile(r"(base|head)_\d+")  # of a series, see against.py
 
@@ -17,7 +19,7 @@ _CAPTURE = re.compile(r"(base|head)_\d+")  # of a series, see against.py
 def free_folder(name: str) -> Path:
     """``profile/<name>``, or the first of ``<name>-2``, ``<name>-3``, … that holds no run yet."""
     candidates = (Path("profile", name if n == 1 else f"{name}-{n}") for n in count(1))
-    return next(path for path in candidates if not holds_traces(path)).absolute()
+    return next(path for path in candidates if not holds_traces(path) and not in_use(path)).absolute()
 
 
 def short_path(path: Path) -> str:
@@ -25,33 +27,49 @@ def short_path(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def refuse_or_clear(out: Path, *, overwrite: bool, dry_run: bool) -> None:
-    """Raise UsageError if `out` holds another run, or remove that run if `overwrite` says so."""
+def refuse(out: Path, *, overwrite: bool) -> None:
+    """Raise UsageError if `out` cannot take a run: another run goes on there, or lies there and may not go."""
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file; choose another --out")
+    if holds_traces(out) and not overwrite:
+        raise UsageError(f"{out} holds the traces of another run; add --overwrite, or choose another --name")
+
+
+def clear(out: Path) -> None:
+    """Remove the run, or series of runs, that lies in `out`, if one does.
+
+    Raises FolderInUse where one of the series still goes on.
+    """
     if not holds_traces(out):
         return
-    if not overwrite:
-        raise UsageError(f"{out} holds the traces of another run; add --overwrite, or choose another --name")
-    if dry_run:
-        return
+    captures = [path for path in out.iterdir() if _CAPTURE.fullmatch(path.name) and holds_traces(path)]
+    with ExitStack() as locks:
+        for path in captures:
+            locks.enter_context(held(path))
+        for path in captures:
+            _clear_run(path)
+            (path / LOCK).unlink(missing_ok=True)
+            if not any(path.iterdir()):
+                path.rmdir()
+        _clear_run(out)
+
+
+def _clear_run(out: Path) -> None:
     # Only what a run writes: --out may be a folder with other things in it.
     for path in [*out.glob("rank_*"), out / "logs", out / "evidence"]:
         if path.is_dir():
             shutil.rmtree(path)
     for path in [out / "run.json", out / "pairs.json", *out.glob(".reserve.*")]:
         path.unlink(missing_ok=True)
-    for path in out.iterdir():
-        if _CAPTURE.fullmatch(path.name) and holds_traces(path):
-            refuse_or_clear(path, overwrite=True, dry_run=False)
-            if not any(path.iterdir()):
-                path.rmdir()
 
 
-def collect_logs(out: Path, ranks: list[RankManifest], host: str) -> None:
-    """Move torchrun's ``logs/<id>/attempt_0/<local rank>/stdout.log`` to ``logs/rank_<r>.stdout.log``."""
+def collect_logs(out: Path, made: Path, ranks: list[RankManifest], host: str) -> None:
+    """Move torchrun's ``<made>/<id>/attempt_0/<local rank>/stdout.log`` to ``logs/rank_<r>.stdout.log``.
+
+    made: the folder that it was given, in `out`.
+    """
     numbers = {rank.local_rank: rank.rank for rank in ranks if rank.host == host}
-    for path in sorted((out / "logs").glob("*/attempt_*/*/std*.log")):
+    for path in sorted(made.glob("*/attempt_*/*/std*.log")):
         local = path.parent.name
         if not local.isdigit() or int(local) not in numbers:
             continue
@@ -59,6 +77,6 @@ def collect_logs(out: Path, ranks: list[RankManifest], host: str) -> None:
             path.replace(out / "logs" / f"rank_{numbers[int(local)]}.{path.name}")
         else:
             path.unlink()
-    for folder in sorted((out / "logs").glob("*/**/"), reverse=True):
+    for folder in sorted(made.glob("**/"), reverse=True):
         if not any(folder.iterdir()):
             folder.rmdir()

@@ -16,9 +16,13 @@ from traceops.launch.display import Screen
 from traceops.launch.evidence import collect
 from traceops.launch.hang_timeouts import HangTimeouts
 from traceops.launch.node_status import NodeStatus
+from traceops.launch.process_activity import look, state
 from traceops.launch.watch import Watch
 
 _LONGEST_S = 25.0
+INTERRUPTED_S = 5.0
+_HURRIED_S = 0.5
+_BETWEEN_LOOKS_S = 0.3
 
 
 class HangWatch:
@@ -38,6 +42,7 @@ class HangWatch:
         self._deadline = 0.0
         self._began = time.monotonic()
         self.stall: Stall | None = None
+        self.saved: Stall | None = None  # of ranks that the user ended
 
     def observe(self, records: Sequence[Progress]) -> bool:
         """Told of the ranks' records again and again, returns whether it is time to end the job."""
@@ -61,10 +66,52 @@ class HangWatch:
         for record in records:
             ask(self._progress, record.rank, DUMP)
 
-    def finish(self) -> None:
-        """Wait for a verdict that was not ready when the job had to be ended."""
+    def interrupted(self, records: Sequence[Progress]) -> bool:
+        """Told that the user ends the job; starts to save what ranks that seem to hang are doing, if they do.
+
+        Returns whether it saves. `saves` says when to end the job.
+        """
         if self._work is not None:
-            self._work.join(_LONGEST_S)
+            return False
+        now = time.monotonic()
+        stall = self._watch.suspect(records, now)
+        if stall is None:
+            return False
+        self._screen.say(
+            f"no step for {stall.stalled_s:.0f} s: first saving what the ranks are doing "
+            "(again to kill them at once)"
+        )
+        self.saved = stall
+        self._work = threading.Thread(target=self._save, args=(records, stall), daemon=True)
+        self._work.start()
+        self._deadline = now + INTERRUPTED_S
+        return True
+
+    def saves(self) -> bool:
+        """Whether what the ranks are doing is still being saved, and may be."""
+        return self._work is not None and self._work.is_alive() and time.monotonic() < self._deadline
+
+    def finish(self, *, hurried: bool) -> None:
+        """Wait for a verdict that was not ready when the job had to be ended; hurried: for a moment only."""
+        if self._work is not None:
+            self._work.join(_HURRIED_S if hurried else _LONGEST_S)
+
+    def _save(self, records: Sequence[Progress], stall: Stall) -> None:
+        until = time.monotonic() + INTERRUPTED_S - 0.5
+        try:
+            alive = [record for record in records if state(record.pid) not in ("gone", "Z", "T", "t")]
+            before = look(alive, self._progress)
+            time.sleep(_BETWEEN_LOOKS_S)
+            after = look(alive, self._progress)
+            working = {
+                rank: now for rank, now in after.items() if rank in before and now.moved_since(before[rank])
+            }
+            collect(
+                self._out, self._progress, records, stall,
+                began_s=self._began, within_s=until - time.monotonic(), working=working,
+            )  # fmt: skip
+        except (TraceopsError, OSError) as error:  # a full disk, say; the job is ended all the same
+            self._screen.say(f"what the ranks were doing cannot be saved: {error}")
 
     def _respond(self, records: Sequence[Progress], stall: Stall) -> None:
         try:

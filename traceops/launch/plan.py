@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from traceops.capture.environment import host
 from traceops.capture.settings import ENV
 from traceops.core.bundled import PACKAGE
 from traceops.core.errors import UsageError
@@ -115,9 +116,20 @@ class Plan:
         return self.out / "evidence"
 
     @property
-    def command(self) -> list[str]:
-        """torchrun, which starts the capture's bootstrap on every rank, which runs the script."""
-        logs = [f"--log-dir={self.out / 'logs'}", "--tee=3"] if self.log_files else []
+    def rank_logs(self) -> Path | None:
+        """Folder in which torchrun makes the files that the ranks of this node write their output to, if they do."""
+        return self.out / "logs" / f"{host()}.{os.getpid()}" if self.log_files else None
+
+    def command(self, *, pasted: bool = False) -> list[str]:
+        """torchrun, which starts the capture's bootstrap on every rank, which runs the script.
+
+        pasted: into a shell, so that torchrun has to show the ranks' output. For `traceops run` it only writes the
+        files: what it shows of them has a mark for each refresh of a progress bar.
+        """
+        logs: list[str] = []
+        if self.rank_logs is not None:
+            folder = self.rank_logs.parent if pasted else self.rank_logs
+            logs = [f"--log-dir={folder}", "--tee=3" if pasted else "--redirects=3"]
         return [
             sys.executable, "-m", "torch.distributed.run", *self.cluster.torchrun_options(self.name), *logs,
             "-m", "traceops.capture.script", *self.trains,
@@ -154,7 +166,9 @@ class Plan:
         """One line to paste into a shell; run like that, the ranks write run.json themselves."""
         settings = [f"{key}={shlex.quote(value)}" for key, value in self.assignments(environ).items()]
         removed = [word for name in self.removed for word in ("-u", name)]
-        return " ".join([*(["env", *removed] if removed else []), *settings, shlex.join(self.command)])
+        return " ".join(
+            [*(["env", *removed] if removed else []), *settings, shlex.join(self.command(pasted=True))]
+        )
 
 
 def python_path(environ: Mapping[str, str]) -> str | None:

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import IO
 
 from traceops.capture.progress import Progress, read_progress
+from traceops.core.run_lock import RunLock
+from traceops.launch import supervise
 from traceops.launch.aside import Aside
-from traceops.launch.display import Pace, Screen, is_chatter
+from traceops.launch.display import Screen
+from traceops.launch.forward import Forwarder, RankOf
 from traceops.launch.hangs import HangWatch
+from traceops.launch.pace import Pace
 from traceops.launch.process_activity import state
 from traceops.launch.process_tree import ProcessTree
 from traceops.launch.watch import is_alive
 
-# torchrun itself gives its ranks 30 s; ours come after that only if torchrun is stuck as well.
-GRACE_S = 35.0
+GRACE_S = 6.0  # for ranks to save what they captured: nothing is to be left within ten seconds
 HUNG_GRACE_S = 12.0  # ranks that hang seldom answer
+# torchrun itself gives its ranks 30 s; ours come after that only if torchrun is stuck as well.
+SAVING_GRACE_S = 35.0
+_MAY_TAKE_LONGER = (signal.SIGINT, signal.SIGTERM)  # after a SIGHUP or SIGQUIT nobody waits any more
 _POLL_S = 0.1
 _LOOK_EVERY_S = 2.0
-# From the first of these lines on, torchrun tells of the failure at length; we do so in two lines.
-_FAILURE = re.compile(rb"torch/distributed/elastic/.*(Sending process|failed \(exitcode)|^Traceback ")
-_PREFIXED = re.compile(rb"^\[rank \d+\] ")
+_KILLING_S = 6.0
+_PATIENCE_S = 60.0  # with whoever reads our output, once the ranks have ended
+_IMPATIENCE_S = 2.0  # the same after a signal
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class TorchrunResult:
     """How torchrun ended: its return code, the signal we were sent (or None), and what it said itself.
 
     hung: we ended it because its ranks hung. gone: ranks whose processes we saw end while torchrun knew of no
-    failure yet, in this order.
+    failure yet, in this order. saved: what ranks that seemed to hang were doing, before the user ended them.
     """
 
     returncode: int
@@ -46,6 +48,19 @@ class TorchrunResult:
     torchrun_log: str
     hung: bool = False
     gone: tuple[int, ...] = ()
+    saved: bool = False
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What outlives the launcher, should it be killed.
+
+    lock: of the run folder. afterwards: command that writes down how the run ended. remove: folder of no more use.
+    """
+
+    lock: RunLock
+    afterwards: tuple[str, ...] = ()
+    remove: Path | None = None
 
 
 def run(
@@ -54,135 +69,125 @@ def run(
     *,
     progress: Path,
     ranks: int,
-    prefixed: bool,
+    logs: Path | None,
+    rank_of: RankOf,
     screen: Screen,
+    received: list[int],
+    guard: Guard,
     hangs: HangWatch | None = None,
     folder: Path | None = None,
 ) -> TorchrunResult:
     """Run `command` until it and all its processes have ended.
 
     folder: where it starts, None for here. progress: folder of the ranks' records. ranks: how many run on this
-    machine. prefixed: whether the lines of the ranks are marked as theirs, so that torchrun's own can be told
-    from them.
-    SIGINT and SIGTERM end the run, and so does a hang: SIGTERM to torchrun, which passes it on, and SIGKILL to
-    whatever is left.
+    machine. logs, rank_of: see `Forwarder`. received: the signals that came, see `held_signals`.
+    A signal ends the run, and so does a hang: SIGTERM to torchrun, which passes it on, and SIGKILL to whatever is left.
     """
-    with held_signals() as received:
+    process, control = _start(command, env, folder, guard)
+    assert process.stdout is not None and process.stderr is not None
+    output = Forwarder((process.stdout, process.stderr), logs, rank_of, screen)
+    pace, tree, looked, told_at, hung = Pace(ranks), ProcessTree(process, env), 0.0, None, False
+    gone: list[int] = []
+    failed = saving = False
+    records: list[Progress] = []
+    aside = Aside(screen)
+    while process.poll() is None:
+        now = time.monotonic()
+        with aside("watching the ranks"):
+            records = read_progress(progress)
+            if told_at is None and not saving:
+                ended = [record.rank for record in records if not is_alive(record)]
+                screen.progress(pace.line(records, len(records) - len(ended)))
+                if not output.failure_told:
+                    gone += [rank for rank in ended if rank not in gone]
+                if hangs is not None and (hangs.stall is not None or not output.failure_told):
+                    hung = hangs.observe(records) and not received
+                elif hangs is not None and not failed:
+                    failed = True
+                    hangs.rank_failed(records)
+        with aside("saving what the ranks are doing"):
+            if (
+                hangs is not None
+                and received == [signal.SIGINT]
+                and told_at is None
+                and not saving
+                and not hung
+            ):
+                saving = hangs.interrupted(records)
+        saving = saving and hangs is not None and len(received) == 1 and hangs.saves()
+        ending = told_at is None and not saving and (hung or bool(received))
+        if now - looked > _LOOK_EVERY_S or ending:
+            with aside("looking for the run's processes"):
+                tree.refresh()
+            looked = now
+        if ending:
+            if received:
+                with aside("telling of it"):
+                    screen.say("stopping the ranks; what was captured is kept (again to kill them at once)")
+            output.mute()
+            process.terminate()
+            told_at = now
+        impatient = len(received) > (0 if hung else 1)
+        if impatient or (told_at is not None and now - told_at > _grace(hung, received, records)):
+            break
+        time.sleep(_POLL_S)
+    _kill(process, control)
+    with aside("ending the run's processes"):
+        tree.end()
+    heard = len(received)
+    with aside("passing the output on"):
+        output.finish(_IMPATIENCE_S if received else _PATIENCE_S, lambda: len(received) > heard)
+    if hangs is not None:
+        with aside("explaining the hang"):
+            hangs.finish(hurried=bool(received))
+        hung = hangs.stall is not None and (hung or not received)  # or it ended while evidence was saved
+    signalled = received[0] if received and not hung else None
+    saved = hangs is not None and hangs.saved is not None
+    return TorchrunResult(process.wait(), signalled, output.own_words(), hung, tuple(gone), saved)
+
+
+def _start(
+    command: Sequence[str], env: Mapping[str, str], folder: Path | None, guard: Guard
+) -> tuple[subprocess.Popen[bytes], int]:
+    """torchrun below a supervisor, and our end of the pipe that tells the supervisor whether we live."""
+    theirs, ours = os.pipe()
+    keep = [] if guard.lock.descriptor is None else [guard.lock.descriptor]
+    settings = supervise.Settings(
+        theirs, keep, list(guard.afterwards), None if guard.remove is None else str(guard.remove), GRACE_S
+    )
+    try:
         # A session of its own: Ctrl-C reaches us only, and we end the ranks in order.
         process = subprocess.Popen(
-            command, env=dict(env), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True,
+            supervise.command_line(settings, list(command)), env=dict(env), cwd=folder,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, pass_fds=[theirs, *keep],
         )  # fmt: skip
-        own = _Own(prefixed)
-        assert process.stdout is not None and process.stderr is not None
-        readers = [
-            threading.Thread(target=_forward, args=(process.stdout, screen, False, None), daemon=True),
-            threading.Thread(target=_forward, args=(process.stderr, screen, True, own), daemon=True),
-        ]
-        for reader in readers:
-            reader.start()
-        pace, tree, looked, told_at, hung = Pace(ranks), ProcessTree(process, env), 0.0, None, False
-        gone: list[int] = []
-        failed = False
-        records: list[Progress] = []
-        aside = Aside(screen)
-        while process.poll() is None:
-            now = time.monotonic()
-            if told_at is None:
-                with aside("watching the ranks"):
-                    records = read_progress(progress)
-                    ended = [record.rank for record in records if not is_alive(record)]
-                    screen.progress(pace.line(records, len(records) - len(ended)))
-                    if not own.muted:
-                        gone += [rank for rank in ended if rank not in gone]
-                    if hangs is not None and (hangs.stall is not None or not own.muted):
-                        hung = hangs.observe(records) and not received
-                    elif hangs is not None and not failed:
-                        failed = True
-                        hangs.rank_failed(records)
-            ending = told_at is None and (hung or bool(received))
-            if now - looked > _LOOK_EVERY_S or ending:
-                with aside("looking for the run's processes"):
-                    tree.refresh()
-                looked = now
-            if ending:
-                if received:
-                    with aside("telling of it"):
-                        screen.say(
-                            "stopping the ranks; what was captured is kept (again to kill them at once)"
-                        )
-                own.muted = True
-                process.terminate()
-                told_at = now
-            impatient = len(received) > (0 if hung else 1)
-            if impatient or (told_at is not None and now - told_at > _grace(hung, records)):
-                break
-            time.sleep(_POLL_S)
-        with aside("ending the run's processes"):
-            tree.end()
-        for reader in readers:
-            reader.join(timeout=5)
-        if hangs is not None:
-            with aside("explaining the hang"):
-                hangs.finish()
-            hung = hangs.stall is not None and (hung or not received)  # or it ended while evidence was saved
-    signalled = received[0] if received and not hung else None
-    return TorchrunResult(process.wait(), signalled, own.text(), hung, tuple(gone))
-
-
-def _grace(hung: bool, records: Sequence[Progress]) -> float:
-    """How long torchrun and its ranks have to end after SIGTERM."""
-    if not hung:
-        return GRACE_S
-    alive = [record for record in records if is_alive(record)]
-    stopped = alive and all(state(record.pid) in ("T", "t") for record in alive)  # they hear nothing
-    return _POLL_S if stopped else HUNG_GRACE_S
-
-
-class _Own:
-    """torchrun's own lines, apart from those of its ranks."""
-
-    def __init__(self, prefixed: bool) -> None:
-        self._prefixed = prefixed
-        self._lines: list[bytes] = []
-        self.muted = False
-
-    def take(self, line: bytes) -> bool:
-        """Keep the line if it is torchrun's; returns whether to show it."""
-        if self._prefixed and _PREFIXED.match(line):
-            return True
-        self._lines.append(line)
-        if self._prefixed and _FAILURE.search(line):
-            self.muted = True
-        return not self.muted
-
-    def text(self) -> str:
-        return b"".join(self._lines).decode(errors="replace")
-
-
-def _forward(pipe: IO[bytes], screen: Screen, error: bool, own: _Own | None) -> None:
-    pending = b""
-    while chunk := os.read(pipe.fileno(), 1 << 16):
-        # Progress bars end their lines with \r: waiting for \n would hold them back.
-        *lines, pending = re.split(rb"(?<=[\n\r])", pending + chunk)
-        shown = [line for line in lines if not is_chatter(line) and (own is None or own.take(line))]
-        if shown:
-            screen.output(b"".join(shown), error=error)
-    if pending and (own is None or own.take(pending)):
-        screen.output(pending, error=error)
-
-
-@contextmanager
-def held_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM in a list instead of dying of them."""
-    received: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
+    except BaseException:
+        os.close(ours)
+        raise
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        os.close(theirs)
+    return process, ours
+
+
+def _kill(process: subprocess.Popen[bytes], control: int) -> None:
+    """Have the supervisor kill whatever is left, and wait for that."""
+    try:
+        with suppress(OSError):  # it has ended
+            os.write(control, supervise.KILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_KILLING_S)
+    finally:
+        os.close(control)
+
+
+def _grace(hung: bool, received: Sequence[int], records: Sequence[Progress]) -> float:
+    """How long torchrun and its ranks have to end after SIGTERM: longer while one writes its trace."""
+    alive = [record for record in records if is_alive(record)]
+    working = [record for record in alive if state(record.pid) not in ("T", "t")]
+    if alive and not working:  # they hear nothing
+        return _POLL_S
+    saving = any(record.phase == "profiler" for record in working)
+    patient = all(number in _MAY_TAKE_LONGER for number in received)
+    if hung:
+        return HUNG_GRACE_S
+    return SAVING_GRACE_S if saving and patient else GRACE_S

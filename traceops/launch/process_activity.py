@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,6 +132,21 @@ def stacks_now(records: Sequence[Progress], folder: Path) -> dict[int, str]:
             with path.open("rb") as file:
                 file.seek(size)
                 texts[rank] = (_header(path) + b"\n" + file.read()).decode(errors="replace")
+    return texts
+
+
+def told_stacks(
+    records: Sequence[Progress], folder: Path, samples: Mapping[int, ProcessSample]
+) -> dict[int, str]:
+    """The main thread's stack as these ranks told it when they were looked at, written as `stacks_now` has it."""
+    texts = {}
+    for record in records:
+        path, frames = stacks_path(folder, record.rank), samples[record.rank].pulse.get("main")
+        thread = re.search(rb"main thread (0x[0-9a-f]+)", _header(path)) if path.exists() else None
+        if frames and thread is not None:
+            lines = [f'  File "{file}", line {line} in {function}' for file, line, function, _ in frames]
+            head = f"{_header(path).decode(errors='replace')}\nThread {thread[1].decode()} (most recent call first):"
+            texts[record.rank] = "\n".join([head, *lines]) + "\n"
     return texts
 
 

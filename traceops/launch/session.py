@@ -7,8 +7,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,16 @@ from traceops.capture.environment import environment_that_matters, git_state, ho
 from traceops.capture.manifest import RankManifest, merge, readable_ranks, write_json, write_rank
 from traceops.core.errors import UsageError
 from traceops.core.exit_codes import reported_codes, shell_code
+from traceops.core.run_lock import Launcher, RunLock, hold
+from traceops.launch import aftermath
 from traceops.launch.aside import Aside, reason
 from traceops.launch.debug_variables import hang_variables, nccl_log_variables
-from traceops.launch.display import Screen
-from traceops.launch.evidence import tidy
+from traceops.launch.display import Screen, Source
+from traceops.launch.evidence import saved_evidence, tidy
 from traceops.launch.fabric_evidence import FabricEvidence
 from traceops.launch.folder import collect_logs, short_path
 from traceops.launch.hangs import HangWatch
+from traceops.launch.local_ranks import rank_of
 from traceops.launch.outcome import (
     Failure,
     first_failure,
@@ -31,24 +34,37 @@ from traceops.launch.outcome import (
     with_exit_codes,
 )
 from traceops.launch.plan import Plan
-from traceops.launch.process import TorchrunResult, run
+from traceops.launch.process import Guard, TorchrunResult, run
 from traceops.launch.reserve import Reserve
+from traceops.launch.signals import held_signals
 from traceops.traces.summary_header import SUFFIX
 
 HUNG = 124  # as timeout(1) has it
 _TAIL_LINES = 20
 
 
-def launch(plan: Plan, *, advise: bool = True) -> int:
+def launch(plan: Plan, *, advise: bool = True, lock: RunLock | None = None) -> int:
     """Run `plan`; returns the exit code of the training: of the rank that failed first, if one did.
 
-    advise: end with what to do with the traces.
+    advise: end with what to do with the traces. lock: of the run folder, if it is held already.
 
-    After Ctrl-C or SIGTERM it is 128 plus the signal's number, 130 for Ctrl-C; 124 after a hang.
+    After Ctrl-C, SIGTERM, SIGHUP or SIGQUIT it is 128 plus the signal's number, 130 for Ctrl-C; 124 after a hang.
+    Raises FolderInUse where another run holds the folder.
     """
+    own = hold(plan.out, shared=plan.cluster.nnodes > 1) if lock is None else lock
+    try:
+        with ExitStack() as held:
+            received = held.enter_context(held_signals())
+            return _run(plan, own, received, held.close, advise)
+    finally:
+        if lock is None:
+            own.release()
+
+
+def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None], advise: bool) -> int:
     screen = Screen()
-    started = time.time_ns()
     aside = Aside(screen)
+    started = time.time_ns()
     with _writable(plan.out):
         plan.evidence.mkdir(parents=True, exist_ok=True)  # torch and NCCL write there, but do not make it
     with _progress_folder() as progress:
@@ -73,12 +89,20 @@ def launch(plan: Plan, *, advise: bool = True) -> int:
         with aside("saving the machine's topology"):
             fabric = FabricEvidence(plan.evidence, gpus=plan.gpus)
         ended = run(
-            plan.command, env, progress=Path(progress), ranks=plan.cluster.nproc,
-            prefixed=plan.log_files, screen=screen, hangs=hangs,
+            plan.command(), env, progress=Path(progress), ranks=plan.cluster.nproc, logs=plan.rank_logs,
+            rank_of=rank_of(plan.cluster, Path(progress)), screen=screen, received=received,
+            guard=Guard(lock, aftermath.command_line(plan.out, plan.rank_logs), Path(progress)), hangs=hangs,
             folder=None if plan.checkout is None else plan.checkout.folder,
         )  # fmt: skip
     reserve.release()
-    return _record(plan, ended, env, started, fabric, aside, screen, advise)
+    counted = len(received)
+
+    def let_through() -> None:
+        free()
+        if len(received) > counted:  # it came when all was over
+            signal.raise_signal(received[-1])
+
+    return _record(plan, ended, env, started, fabric, aside, screen, let_through, advise)
 
 
 def _record(
@@ -89,9 +113,13 @@ def _record(
     fabric: FabricEvidence | None,
     aside: Aside,
     screen: Screen,
+    free: Callable[[], None],
     advise: bool,
 ) -> int:
-    """Keep and tell how the run ended, as far as that succeeds; returns its exit code in any case."""
+    """Keep and tell how the run ended, as far as that succeeds; returns its exit code in any case.
+
+    free: lets signals through again, for what may take long.
+    """
     code, ranks, failure = _exit_code(ended, None), list[RankManifest](), None
     here: list[RankManifest] = []
     with aside("saving the machine's topology"):
@@ -100,16 +128,20 @@ def _record(
     with aside("tidying the evidence"):
         tidy(plan.evidence)
     with aside("reading how the ranks ended"):
-        code, ranks, failure = _outcome(plan, ended, screen)
+        code, ranks, failure = _how_it_ended(plan, ended, screen)
         here = [rank for rank in ranks if rank.host == host()]
     status = "hung" if ended.hung else "interrupted" if ended.signal else "failed" if code else "finished"
     with aside("writing run.json"):
-        _write_run(plan, ranks, env, started, status=status, exit_code=code, failure=failure)
+        _write_run(
+            plan, ranks, env, started, status=status, code=code, failure=failure, ended_by=ended.signal
+        )
     for rank in here:
         with aside("writing the ranks' manifests"):
             write_rank(plan.out, rank)
     with aside("keeping the logs"):
         _keep_logs(plan, ended, here)
+    with aside("letting signals through"):
+        free()
     if plan.summarize and not ended.signal:
         with aside("summarising the traces"):
             _summarize(plan, here, screen)
@@ -118,7 +150,7 @@ def _record(
     return code
 
 
-def _outcome(
+def _how_it_ended(
     plan: Plan, ended: TorchrunResult, screen: Screen
 ) -> tuple[int, list[RankManifest], Failure | None]:
     """The run's exit code, its ranks' manifests as they are to be kept, and the rank that failed first."""
@@ -182,13 +214,13 @@ def _exit_code(ended: TorchrunResult, failure: Failure | None) -> int:
 
 
 def _keep_logs(plan: Plan, ended: TorchrunResult, here: list[RankManifest]) -> None:
-    if not plan.log_files:
+    if plan.rank_logs is None:
         return
     logs = plan.out / "logs"
     logs.mkdir(exist_ok=True)
     if ended.torchrun_log.strip():
         (logs / f"torchrun.{host()}.log").write_text(ended.torchrun_log)
-    collect_logs(plan.out, here, host())
+    collect_logs(plan.out, plan.rank_logs, here, host())
 
 
 def _write_run(
@@ -198,8 +230,9 @@ def _write_run(
     started: int,
     *,
     status: str,
-    exit_code: int | None = None,
+    code: int | None = None,
     failure: Failure | None = None,
+    ended_by: int | None = None,
 ) -> None:
     document = merge(
         ranks,
@@ -214,13 +247,15 @@ def _write_run(
         started_ns=started,
         ended_ns=None if status == "running" else time.time_ns(),
         status=status,
-        exit_code=exit_code,
+        exit_code=code,
         failed_rank=None if failure is None else failure.rank,
     )
     document = replace(
         document,
         settings=None if plan.settings is None else asdict(plan.settings),
         fallback=None if plan.fallback is None else asdict(plan.fallback),
+        signal=None if ended_by is None else signal.Signals(ended_by).name,
+        launcher=asdict(Launcher.this()),
     )
     write_json(plan.out / "run.json", asdict(document))
 
@@ -249,12 +284,15 @@ def _tell(
     elif code and not ended.signal:
         screen.say(f"torchrun ended with {ended.returncode} and named no rank; its last words:")
         tail = ended.torchrun_log.splitlines(keepends=True)[-_TAIL_LINES:]
-        screen.output("".join(tail).encode(), error=True)
+        screen.output("".join(tail).encode(), Source(error=True))
+    elif ended.saved and (told := saved_evidence(plan.evidence)):
+        screen.say(f"saved before the end, in {short_path(plan.evidence)}: {told}")
+        screen.say(f"next: traceops diagnose {short_path(plan.out)}")
     for note in sorted({rank.note for rank in ranks if rank.note}):
         screen.say(note)
     traced = sum(bool(rank.traces) for rank in ranks)
     screen.say(f"{traced} of {plan.cluster.world_size} ranks traced in {short_path(plan.out)}")
     if failure is not None and any(plan.evidence.glob("flight_recorder_*")):
         screen.say(f"next: traceops diagnose {short_path(plan.out)}, if another rank may be the cause")
-    elif advise and traced and not ended.hung:
+    elif advise and traced and not ended.hung and not ended.saved:
         screen.say(f"next: traceops analyze {short_path(plan.out)}")

@@ -17,6 +17,7 @@ from traceops.launch.process_activity import STARTING, ProcessSample, look, stat
 
 _LEAST_S = 60.0
 _MEDIAN_STEPS = 10
+_SUSPECT_STEPS, _LEAST_SUSPECT_S, _UNKNOWN_SUSPECT_S = 3, 2.0, 10.0  # when Ctrl-C comes
 _EXTENSION = 10  # a step in which something moves may take as many times the limit
 _LONGEST_QUIET_S = 15.0
 _LOOKS = 10
@@ -86,6 +87,17 @@ class Watch:
             self._told = True
             self._say(f"slow step: no step for {stalled:.0f} s; {seen.what}")
         return None
+
+    def suspect(self, records: Sequence[Progress], now: float) -> Stall | None:
+        """What looks like a stall to somebody who ends the job: no step for three medians, or none at all."""
+        stalled = now - self._since
+        limit = _UNKNOWN_SUSPECT_S
+        if self._step_s:
+            limit = max(_LEAST_SUSPECT_S, _SUSPECT_STEPS * statistics.median(self._step_s))
+        saving = any(record.phase == "profiler" for record in records)
+        if saving or stalled < limit or not any(is_alive(record) for record in records):
+            return None
+        return self._stall(records, stalled, limit, ("the user ended the job",))
 
     def _advanced(self, records: Sequence[Progress]) -> bool:
         advanced = False

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import FrameType
 
 from traceops.core.errors import UsageError
-from traceops.launch.process import held_signals
 from traceops.launch.repository import Repository, run_git, short
+from traceops.launch.signals import held_signals
 
 # A post-checkout hook is for people who check something out, and may be slow.
 _WITHOUT_HOOKS = ("-c", f"core.hooksPath={os.devnull}")

@@ -1,0 +1,210 @@
+"""However the launcher ends, no process of the run is left: a stopped one, a deaf one, nor one that lost its parent."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from hang_run import left_behind as left
+from started import environment
+
+from traceops.core.run_lock import LOCK, FolderInUse, Launcher, RunLock, held, hold, in_use, launcher_state
+from traceops.launch import process, supervise
+from traceops.launch.folder import clear, free_folder
+from traceops.launch.signals import held_signals
+from traceops.traces.run_manifest import read_run_manifest
+
+HERE = Path(__file__).parent
+DEADLOCK_S = 120
+
+
+def wait_until(true, what):
+    deadline = time.monotonic() + DEADLOCK_S
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A launcher in a process of its own, once all its ranks are up."""
+
+    def run(**options):
+        command = [sys.executable, HERE / "small_launcher.py", tmp_path, HERE / "small_ranks.py"]
+        launcher = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True, **options)
+        wait_until(lambda: len(list(tmp_path.glob("up.*"))) == 4 or launcher.poll() is not None, "not up")
+        assert launcher.poll() is None, launcher.stderr.read()
+        assert len(left(tmp_path)) == 6  # the supervisor, torchrun, three ranks, an orphan
+        return launcher
+
+    yield run
+    for rest in left(tmp_path):
+        rest.kill()
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGQUIT", "SIGTERM", "SIGINT"])
+def test_a_signal_leaves_nothing(start, tmp_path, name):
+    launcher = start()
+    number = getattr(signal, name)
+    launcher.send_signal(number)
+    launcher.communicate(timeout=DEADLOCK_S)
+    assert not left(tmp_path)
+    assert json.loads((tmp_path / "ended.json").read_text())["signal"] == number
+    assert (tmp_path / "saved").exists(), "who listens has the time to save"
+    assert not in_use(tmp_path)
+
+
+def test_a_second_ctrl_c_ends_at_once(start, tmp_path):
+    launcher = start()
+    launcher.send_signal(signal.SIGINT)
+    assert "stopping the ranks" in launcher.stderr.readline()
+    launcher.send_signal(signal.SIGINT)
+    launcher.communicate(timeout=DEADLOCK_S)
+    assert not left(tmp_path)
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(start, tmp_path):
+    launcher = start()
+    launcher.kill()
+    launcher.wait()
+    wait_until(lambda: not in_use(tmp_path), "somebody holds the folder")
+    assert not left(tmp_path)
+    assert (tmp_path / "saved").exists(), "who listens has the time to save"
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert (run["status"], run["exit_code"], run["signal"]) == ("cut_short", None, None)
+    assert not (tmp_path / "progress").exists()
+    _, (path, problem) = read_run_manifest(str(tmp_path))
+    assert path == f"{tmp_path}/run.json" and problem.startswith("the run was cut short: ")
+
+
+def test_a_supervisor_that_is_killed_leaves_nothing_either(start, tmp_path):
+    launcher = start()
+    (supervisor,) = psutil.Process(launcher.pid).children()
+    supervisor.kill()
+    launcher.communicate(timeout=DEADLOCK_S)
+    assert not left(tmp_path)
+
+
+def test_a_supervisor_whose_launcher_is_killed_with_it_is_told_of_by_the_next_reader(tmp_path):
+    """As where the machine loses its power."""
+    launcher = subprocess.Popen([sys.executable, "-c", "pass"])
+    launcher.wait()
+    document = {"status": "running", "launcher": {"pid": launcher.pid, "host": Launcher.this().host}}
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    _, (_, problem) = read_run_manifest(str(tmp_path))
+    assert problem.startswith(f"the run was cut short: its launcher (pid {launcher.pid} on ")
+
+
+def test_what_is_left_of_ten_seconds():
+    assert process.GRACE_S + supervise._LEFTOVERS_S + 1 <= 10
+    assert process._grace(False, [signal.SIGHUP], []) == process.GRACE_S
+
+
+def test_nohup_is_respected():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with held_signals() as received:
+            signal.raise_signal(signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN and received == []
+            signal.raise_signal(signal.SIGQUIT)
+        assert received == [signal.SIGQUIT]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_the_exit_code_of_what_it_runs_is_the_supervisors(tmp_path):
+    for script, code in (("exit 7", 7), ("kill -9 $$", 137), ("exit 0", 0)):
+        read, write = os.pipe()
+        command = supervise.command_line(supervise.Settings(read), ["sh", "-c", script])
+        assert subprocess.run(command, pass_fds=[read], check=False).returncode == code
+        os.close(read)
+        os.close(write)
+
+
+def test_a_command_that_is_not_there_is_told():
+    read, write = os.pipe()
+    command = supervise.command_line(supervise.Settings(read), ["/no/such/program"])
+    done = subprocess.run(command, pass_fds=[read], capture_output=True, text=True, check=False)
+    assert done.returncode == 127 and "/no/such/program cannot be started" in done.stderr
+    os.close(read)
+    os.close(write)
+
+
+@pytest.mark.parametrize("parents", [supervise._parents, supervise._parents_by_ps])
+def test_the_tree_is_found_with_and_without_proc(parents, monkeypatch):
+    monkeypatch.setattr(supervise, "_parents", parents)
+    child = subprocess.Popen(["sh", "-c", "sleep 100 & wait"])
+    try:
+        wait_until(lambda: len(supervise.descendants({child.pid})) == 2, "no grandchild")
+        grandchild = max(supervise.descendants({child.pid}) - {child.pid})
+        assert grandchild in supervise.descendants({os.getpid()})
+    finally:
+        for pid in supervise.descendants({child.pid}):
+            os.kill(pid, signal.SIGKILL)
+        child.wait()
+    assert supervise.descendants({child.pid}) == set()
+
+
+def test_a_folder_is_one_runs(tmp_path):
+    with held(tmp_path / "run"):
+        assert in_use(tmp_path / "run")
+        with pytest.raises(FolderInUse, match=rf"in use by .*pid {os.getpid()} on .*--name or --out"):
+            hold(tmp_path / "run")
+        with pytest.raises(FolderInUse):
+            hold(tmp_path / "run", shared=True)
+    assert not in_use(tmp_path / "run") and not list((tmp_path / "run").iterdir())
+
+
+def test_launchers_of_one_run_on_several_machines_share_a_folder(tmp_path):
+    with held(tmp_path, shared=True), held(tmp_path, shared=True):
+        assert in_use(tmp_path)
+        with pytest.raises(FolderInUse):
+            hold(tmp_path)
+    with held(tmp_path):
+        pass
+
+
+def test_a_file_system_without_locks_refuses_nobody(tmp_path, monkeypatch):
+    def unknown(descriptor, operation):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", unknown)
+    with held(tmp_path) as one, held(tmp_path) as two:
+        assert one.descriptor is two.descriptor is None and not in_use(tmp_path)
+
+
+def test_what_goes_on_is_neither_overwritten_nor_named_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    going = Path("profile", "train").absolute()
+    with held(going):
+        assert free_folder("train").name == "train-2"
+    series = going / "base_1"
+    (series / "rank_0").mkdir(parents=True)
+    (series / "run.json").write_text("{}")
+    with held(series), pytest.raises(FolderInUse):
+        clear(going)
+    assert (series / "rank_0").exists()
+    clear(going)
+    assert not list(going.iterdir())
+
+
+def test_what_became_of_a_launcher(tmp_path):
+    us = Launcher.this()
+    assert launcher_state(tmp_path, us) == "running"
+    assert launcher_state(tmp_path, Launcher(us.pid, us.host, 1)) == "gone", (
+        "another process has its number now"
+    )
+    assert launcher_state(tmp_path, Launcher(us.pid, "elsewhere")) == "unknown"
+    with held(tmp_path):
+        assert launcher_state(tmp_path, Launcher(us.pid, "elsewhere")) == "running"
+    for value in (None, [], {}, {"pid": "1", "host": "a"}, {"pid": -1, "host": "a"}, {"pid": 1, "host": 2}):
+        assert Launcher.of(value) is None
+    assert Launcher.of({"pid": 1 << 70, "host": us.host}).alive() is False
+    RunLock(None).release()
+    assert not (tmp_path / LOCK).exists()

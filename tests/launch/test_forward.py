@@ -1,0 +1,272 @@
+"""What is shown of the ranks' output, in a log and on a terminal."""
+
+import os
+import re
+import sys
+from contextlib import suppress
+
+import pytest
+
+from traceops.launch import display, forward
+from traceops.launch.display import Screen, Source
+from traceops.launch.forward import Forwarder
+from traceops.launch.terminal_rows import PIECE_BYTES
+
+NEVER = lambda: False  # noqa: E731
+BAR = b"".join(b"\r%3d%%|%s" % (percent, b"#" * (percent // 10)) for percent in range(101)) + b"\n"
+
+
+class Job:
+    """torchrun's pipes and its ranks' files, written to by hand."""
+
+    def __init__(self, folder):
+        self.logs = folder / "logs"
+        self._writing = {}
+        self._reading = []
+        for name in ("stdout", "stderr"):
+            read, write = os.pipe()
+            self._reading.append(os.fdopen(read, "rb", 0))
+            self._writing[name] = os.fdopen(write, "wb", 0)
+
+    def forward(self, *, ranks=(), rank_of=lambda local: local, screen=None, files=True):
+        """Start to pass on; `ranks`: what each writes, (stdout, stderr)."""
+        for local, written in enumerate(ranks):
+            folder = self.logs / "id" / "attempt_0" / str(local)
+            folder.mkdir(parents=True)
+            for name, data in zip(("stdout", "stderr"), written, strict=True):
+                (folder / f"{name}.log").write_bytes(data)
+        return Forwarder(tuple(self._reading), self.logs if files else None, rank_of, screen or Screen())
+
+    def write(self, data, name="stderr"):
+        self._writing[name].write(data)
+
+    def close(self):
+        for pipe in self._writing.values():
+            pipe.close()
+
+
+@pytest.fixture
+def job(tmp_path):
+    job = Job(tmp_path)
+    yield job
+    job.close()
+
+
+def passed(job, capfdbinary, **options):
+    """What reaches stdout and stderr of a job that ends at once."""
+    output = job.forward(**options)
+    job.close()
+    output.finish(60, NEVER)
+    return capfdbinary.readouterr()
+
+
+def test_each_line_has_the_mark_of_its_rank(job, capfdbinary):
+    out, err = passed(job, capfdbinary, ranks=[(b"a\nb\n", b"w\n"), (b"c\r\nno end", b"\xff\n")])
+    assert set(out.split(b"\n")) == {b"[rank 0] a", b"[rank 0] b", b"[rank 1] c", b"[rank 1] no end"}
+    assert set(err.splitlines()) == {b"[rank 0] w", b"[rank 1] \xff"}
+
+
+def test_a_line_of_megabytes_has_one_mark_and_comes_in_pieces(job, capfdbinary, monkeypatch):
+    pieces = []
+    monkeypatch.setattr(display, "_write", lambda error, data: pieces.append(data))
+    line = b"x" * (3 << 20) + b"\n"
+    passed(job, capfdbinary, ranks=[(line, b"")])
+    assert b"".join(pieces) == b"[rank 0] " + line
+    assert max(map(len, pieces)) <= forward._READ_BYTES + PIECE_BYTES
+
+
+def test_a_line_that_another_interrupts_is_ended_and_marked_again(capfdbinary):
+    screen, one, two = Screen(), Source(b"[rank 0] "), Source(b"[rank 1] ")
+    screen.output(b"begin", one)
+    screen.output(b"whole\n", two)
+    screen.output(b"end\n", one)
+    assert capfdbinary.readouterr().out == b"[rank 0] begin\n[rank 1] whole\n[rank 0] end\n"
+
+
+def test_in_a_log_a_progress_bar_is_its_last_state(job, capfdbinary):
+    """torchrun's own way of showing a file has a marked line for each of the 101."""
+    _, err = passed(job, capfdbinary, ranks=[(b"", BAR), (b"", b"before\n" + BAR + b"after\n")])
+    lines = err.decode().splitlines()
+    assert sorted(lines) == [
+        "[rank 0] 100%|##########", "[rank 1] 100%|##########", "[rank 1] after", "[rank 1] before",
+    ]  # fmt: skip
+
+
+def test_in_a_log_a_long_bar_is_told_every_few_seconds(capfdbinary, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
+    screen, source = Screen(), Source(b"[rank 0] ", error=True)
+    for number in range(100):
+        now[0] += 0.25
+        screen.bar(b"step %d" % number, source)
+    assert capfdbinary.readouterr().err.splitlines() == [b"[rank 0] step 40", b"[rank 0] step 80"]
+
+
+class Terminal:
+    """A pseudo-terminal of 60 columns."""
+
+    def __init__(self):
+        self._ours, self._theirs = os.openpty()
+        os.set_blocking(self._ours, False)
+        self._stream = open(self._theirs, "w", closefd=False)  # noqa: SIM115
+
+    def become_ours(self, monkeypatch):
+        """Be stdout and stderr from here on; pytest sets its own between a fixture and its test."""
+        monkeypatch.setattr(sys, "stdout", self._stream)
+        monkeypatch.setattr(sys, "stderr", self._stream)
+        monkeypatch.setenv("COLUMNS", "60")
+        monkeypatch.setattr(display, "_REDRAW_S", 0.0)
+
+    def written(self):
+        told = b""
+        with suppress(BlockingIOError):
+            while piece := os.read(self._ours, 1 << 16):
+                told += piece
+        return told.replace(b"\r\n", b"\n")
+
+    def close(self):
+        self._stream.close()
+        os.close(self._ours)
+        os.close(self._theirs)
+
+
+@pytest.fixture
+def terminal():
+    terminal = Terminal()
+    yield terminal
+    terminal.close()
+
+
+def screen_of(written):
+    """The lines that a terminal shows after all this."""
+    lines, at = [""], 0
+    for part in re.split(r"(\n|\r|\x1b\[\d*[AK])", written.decode()):
+        if part == "\n":
+            at += 1
+            lines += [""] if at == len(lines) else []
+        elif part == "\x1b[1A":
+            at -= 1
+        elif part == "\x1b[2K":
+            lines[at] = ""
+        elif part != "\r":
+            lines[at] += part
+    return [line for line in lines if line]
+
+
+def test_on_a_terminal_there_is_one_line_for_the_bars_and_one_for_our_progress(terminal, monkeypatch):
+    monkeypatch.setattr(display, "_TERMINAL_EVERY_S", 0.0)
+    terminal.become_ours(monkeypatch)
+    screen = Screen()
+    ranks = [Source(f"[rank {rank}] ".encode(), True, rank) for rank in range(3)]
+    seen = b""
+    for percent in range(100):
+        for source in ranks:
+            screen.bar(b"%d%%|" % percent, source)
+        screen.progress(f"step {percent}")
+        seen += terminal.written()
+    screen.output(b"told\n", ranks[2])
+    seen += terminal.written()
+    assert screen_of(seen) == ["[rank 2] told", "[rank 0] 99%| (and 2 more ranks)", "step 99"]
+    for source in ranks:
+        screen.bar(b"", source)
+        screen.output(b"100%|\n", source)
+    screen.say("the end")
+    screen.rest()
+    assert screen_of(terminal.written())[-1] == "traceops: the end"
+
+
+def test_a_bar_that_is_too_wide_does_not_wrap(terminal, monkeypatch):
+    terminal.become_ours(monkeypatch)
+    Screen().bar(("█" * 300).encode(), Source(b"[rank 0] ", True))
+    (line,) = screen_of(terminal.written())
+    assert len(line) == 59
+
+
+def test_torchruns_report_of_a_failure_is_kept_and_not_shown(job, capfdbinary):
+    told = b"warning\nE1122 torch/distributed/elastic/multiprocessing/api.py:1] failed (exitcode: 1)\nTraceback\n"
+    job.write(told)
+    output = job.forward()
+    job.close()
+    output.finish(60, NEVER)
+    assert output.failure_told and output.own_words() == told.decode()
+    assert capfdbinary.readouterr().err == b"warning\n"
+
+
+def test_without_log_files_all_is_passed_on_as_it_is(job, capfdbinary):
+    job.write(b"Traceback of a rank\n")
+    job.write(b"a\nb", "stdout")
+    out, err = passed(job, capfdbinary, files=False)
+    assert (out, err) == (b"a\nb", b"Traceback of a rank\n")
+
+
+def test_of_torchruns_words_the_end_is_kept(job):
+    output = job.forward(files=False)
+    for number in range(40):
+        job.write(b"%07d\n" % number * (1 << 13))
+    job.close()
+    output.finish(60, NEVER)
+    assert len(output.own_words()) <= 2 * forward._KEPT_BYTES and output.own_words().endswith("0000039\n")
+
+
+def test_a_pipe_that_somebody_keeps_open_does_not_hold_the_end_back(job, capfdbinary, monkeypatch):
+    monkeypatch.setattr(forward, "_OPEN_PIPE_S", 0.2)
+    output = job.forward()
+    job.write(b"last words\n")
+    output.finish(3600, NEVER)  # the pipes are still open
+    assert capfdbinary.readouterr().err == b"last words\n"
+
+
+def test_nobody_who_reads_does_not_hold_the_end_back(job, monkeypatch):
+    """A pager that has stopped to read, or a terminal after Ctrl-S."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    try:
+        while os.write(write, b"x" * 4096):
+            pass
+    except BlockingIOError:
+        os.set_blocking(write, True)
+    full = os.fdopen(write, "wb", 0)
+    monkeypatch.setattr(display, "_BUSY_S", 0.1)
+
+    def write(error, data):
+        with suppress(BrokenPipeError):
+            full.write(data)
+
+    monkeypatch.setattr(display, "_write", write)
+    screen = Screen()
+    job.write(b"more\n")
+    output = job.forward(screen=screen)
+    output.finish(0.5, NEVER)
+    screen.say("goes on")
+    screen.progress("step 1")
+    os.close(read)  # frees the thread
+
+
+def test_a_reader_that_is_gone_costs_the_output_only(job, capfdbinary, monkeypatch):
+    class Gone:
+        def write(self, text):
+            raise BrokenPipeError
+
+        flush = write
+
+    monkeypatch.setattr(sys, "stdout", Gone())
+    job.write(b"lost\n", "stdout")
+    _, err = passed(job, capfdbinary, ranks=[(b"lost\n", b"kept\n")])
+    assert err == b"[rank 0] kept\n"
+
+
+def test_the_chatter_of_kineto_is_left_out(job, capfdbinary):
+    chatter = (
+        b"STAGE:2026-01-01 10:00:00 12:34 ActivityProfilerController.cpp:312] Completed Stage: Warm Up\n"
+    )
+    _, err = passed(job, capfdbinary, ranks=[(b"", b"a\n" + chatter + b"b\n")])
+    assert err == b"[rank 0] a\n[rank 0] b\n"
+
+
+def test_ranks_of_several_machines_are_marked_once_they_are_known(job, capfdbinary):
+    known = {}
+    output = job.forward(ranks=[(b"a\n", b"")], rank_of=known.get)
+    known[0] = 5
+    job.close()
+    output.finish(60, NEVER)
+    assert capfdbinary.readouterr().out == b"[rank 5] a\n"

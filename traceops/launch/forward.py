@@ -1,0 +1,192 @@
+"""Passes on what torchrun and its ranks print: one thread, linear in the bytes, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from traceops.launch.display import Screen, Source, without_chatter
+from traceops.launch.terminal_rows import TerminalRows
+
+_READ_BYTES = 1 << 18
+_POLL_S = 0.1
+_OPEN_PIPE_S = 2.0  # the ranks have ended, and somebody else has their pipe open
+_RANK_KNOWN_S = 30.0  # on several machines, the ranks say themselves which they are
+_KEPT_BYTES = 1 << 20
+# From the first of these lines on, torchrun tells of the failure at length; we do so in two lines.
+_FAILURE = re.compile(rb"torch/distributed/elastic/.*(Sending process|failed \(exitcode)|^Traceback ", re.M)
+
+RankOf = Callable[[int], int | None]
+
+
+class Forwarder:
+    """Reads torchrun's pipes and the files that the ranks write their output to, and shows it all.
+
+    pipes: of torchrun's stdout and stderr. logs: folder in which it makes the files of the ranks; None where they
+    write to the pipes as well. rank_of: the rank that has a local rank, None as long as it is not known.
+    """
+
+    def __init__(
+        self, pipes: tuple[IO[bytes], IO[bytes]], logs: Path | None, rank_of: RankOf, screen: Screen
+    ) -> None:
+        self._screen = screen
+        self._logs = logs
+        self._rank_of = rank_of
+        self._own = _Own(muting=logs is not None)
+        self._pipes = {
+            pipe.fileno(): _Stream(pipe.fileno(), Source(error=error), screen, self._own if error else None)
+            for pipe, error in zip(pipes, (False, True), strict=True)
+        }
+        self._files: dict[Path, _Stream] = {}
+        self._found: dict[Path, float] = {}  # files of ranks that are not known yet, and since when
+        self._over = threading.Event()
+        self._given_up = threading.Event()
+        self._moved_s = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="traceops-forward", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure_told(self) -> bool:
+        """Whether torchrun has begun to tell of a failure."""
+        return self._own.muted
+
+    def mute(self) -> None:
+        """Show nothing more of what torchrun says itself."""
+        self._own.muted = True
+
+    def own_words(self) -> str:
+        """What torchrun said itself, or the end of it."""
+        return self._own.text()
+
+    def finish(self, patience_s: float, hurry: Callable[[], bool]) -> None:
+        """The ranks have ended: pass on the rest. Not for longer than `patience_s` after the last byte was taken."""
+        self._moved_s = time.monotonic()
+        self._over.set()
+        while self._thread.is_alive() and time.monotonic() - self._moved_s < patience_s and not hurry():
+            self._thread.join(_POLL_S)
+        self._given_up.set()
+        self._screen.rest()
+
+    def _run(self) -> None:
+        quiet_since = time.monotonic()
+        while not self._given_up.is_set():
+            over = self._over.is_set()  # asked before the reading: what is written until then is read
+            self._find_files(over)
+            read = self._read_once()
+            now = time.monotonic()
+            if read:
+                self._moved_s = quiet_since = now
+            elif over and (not self._pipes or now - quiet_since > _OPEN_PIPE_S):
+                break
+        if not self._given_up.is_set():
+            for stream in (*self._pipes.values(), *self._files.values()):
+                stream.end()
+        for stream in self._files.values():
+            stream.close()
+
+    def _read_once(self) -> int:
+        """A piece of every stream that has one; returns how many bytes that was."""
+        read = sum(stream.read() for stream in self._files.values())
+        ready: list[int] = []
+        if self._pipes:
+            ready, _, _ = select.select(list(self._pipes), [], [], 0 if read else _POLL_S)
+        elif not read:
+            time.sleep(_POLL_S)
+        for descriptor in ready:
+            if (size := self._pipes[descriptor].read()) == 0:
+                self._pipes.pop(descriptor).end()
+            read += size
+        for stream in (*self._pipes.values(), *self._files.values()):
+            stream.settle()
+        return read
+
+    def _find_files(self, over: bool) -> None:
+        for path in self._logs.glob("*/attempt_*/*/std*.log") if self._logs is not None else ():
+            if path in self._files or not path.parent.name.isdigit():
+                continue
+            local, now = int(path.parent.name), time.monotonic()
+            rank = self._rank_of(local)
+            if rank is None and not over and now - self._found.setdefault(path, now) < _RANK_KNOWN_S:
+                continue
+            mark = f"[rank {rank}] " if rank is not None else f"[local rank {local}] "
+            source = Source(mark.encode(), path.name == "stderr.log", local)
+            with suppress(OSError):
+                self._files[path] = _Stream(os.open(path, os.O_RDONLY), source, self._screen, None)
+
+
+class _Own:
+    """torchrun's own lines. muting: whether they are known to be its own, and not those of ranks."""
+
+    def __init__(self, *, muting: bool) -> None:
+        self._muting = muting
+        self._kept = bytearray()
+        self.muted = False
+
+    def take(self, lines: bytes) -> bytes:
+        """Keep the lines; returns what to show of them."""
+        self._kept += lines
+        if len(self._kept) > 2 * _KEPT_BYTES:
+            del self._kept[:-_KEPT_BYTES]
+        if self.muted and self._muting:
+            return b""
+        failure = _FAILURE.search(lines) if self._muting else None
+        if failure is None:
+            return lines
+        self.muted = True
+        return lines[: lines.rfind(b"\n", 0, failure.start() + 1) + 1]
+
+    def text(self) -> str:
+        return bytes(self._kept).decode(errors="replace")
+
+
+class _Stream:
+    """One of the streams, on its way from `descriptor` to the screen."""
+
+    def __init__(self, descriptor: int, source: Source, screen: Screen, own: _Own | None) -> None:
+        self._descriptor = descriptor
+        self._source = source
+        self._screen = screen
+        self._own = own
+        self._live = screen.live(source)
+        self._rows = TerminalRows()
+        self._bar = b""
+
+    def read(self) -> int:
+        """Pass the next piece on; returns its size."""
+        try:
+            data = os.read(self._descriptor, _READ_BYTES)
+        except OSError:  # a disk that fails: the rest is lost here, the run goes on
+            return 0
+        if data:
+            self._show(self._rows.feed(data, time.monotonic()))
+        return len(data)
+
+    def settle(self) -> None:
+        """Show what is final by now."""
+        self._show(self._rows.settle(time.monotonic(), partial=not self._live))
+
+    def end(self) -> None:
+        """Show the rest."""
+        self._show(self._rows.end())
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _show(self, final: bytes) -> None:
+        if self._source.error:
+            final = without_chatter(final)
+        if self._own is not None:
+            final = self._own.take(final)
+        if final:
+            self._screen.output(final, self._source)
+        bar = self._rows.live if self._rows.draws or self._live else b""
+        if bar or self._bar:
+            self._bar = bar
+            self._screen.bar(bar, self._source)
