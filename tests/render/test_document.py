@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from traceops.core.findings import Check, Evidence, Finding
-from traceops.render.cells import Cell, Column, build_table
+from traceops.render.cells import Cell, Column, Table, build_table
 from traceops.render.document import (
     Chart,
     Checks,
@@ -111,6 +111,21 @@ def test_the_terminal_has_the_same_words():
     for words in ("One two", "soft words", "Inside", "- first", "- second b", "1. 1st", "Ranks: 4", "export A=1",
                   "✖ TO-X001 Too slow.", "→ Wait.", "folded words"):  # fmt: skip
         assert words in said, words
+
+
+def test_a_log_gets_lines_broken_at_words_and_what_is_copied_whole():
+    out = io.StringIO()
+    blocks = (
+        text("word " * 30, look="level-error", indent=(2, 6)),
+        text(""),
+        Code(("export PATH=" + "x" * 90 + " a–b",), look="bold"),
+        TableBlock(Table("", (Column("a", "a–b", css="nowrap"),), ((Cell("1–2", css="level-error"),),))),
+    )
+    write_terminal(blocks, out, widths=(40, 50))
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("  word") and lines[1].startswith("      word")
+    assert max(map(len, lines[:4])) <= 50 and lines[4] == ""
+    assert lines[5:] == ["export PATH=" + "x" * 90 + " a–b", "a-b", "1-2"]
 
 
 def test_markdown_escapes_and_keeps_to_its_bytes():

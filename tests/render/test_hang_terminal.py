@@ -35,6 +35,12 @@ def test_a_few_plain_lines_of_at_most_100_columns(diagnosis: Diagnosis) -> None:
     assert lines[-1] == "Report: reports/x/hang.html"
 
 
+def test_the_path_of_the_report_is_the_one_it_was_written_to() -> None:
+    out = io.StringIO()
+    print_diagnosis(skipped(), out, Path("reports/a–b/hang.html"))
+    assert out.getvalue().endswith("Report: reports/a–b/hang.html\n")
+
+
 def test_the_first_line_names_who_what_and_who_waits() -> None:
     lines = printed(skipped())
     assert lines[0].startswith(

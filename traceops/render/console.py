@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import TextIO
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from traceops.core.plain_text import printable
+from traceops.render.cells import Table as Described
 
 
 class PlainConsole(Console):
@@ -37,18 +39,67 @@ def rich_table(
     return table
 
 
-def say(console: Console, text: str, style: str = "", hanging: int = 0) -> None:
-    """Text broken at words; further lines are indented by `hanging`, so that each item stays one to the eye."""
-    indent = len(text) - len(text.lstrip(" "))
-    lines = textwrap.wrap(
-        ascii_ranges(printable(text).strip()),
-        console.width,
-        initial_indent=" " * indent,
-        subsequent_indent=" " * hanging,
-        break_on_hyphens=False,
-    )
-    for line in lines:
-        console.print(plain(line, style), soft_wrap=True)
+class WrappedPrinter:
+    """Prints lines broken at words, for people who read a job's log.
+
+    widths: a line is at least and at most so wide, whatever the terminal is.
+    """
+
+    def __init__(self, file: TextIO, widths: tuple[int, int]) -> None:
+        least, most = widths
+        self._console = PlainConsole(file=file, highlight=False)
+        width = self._console.width if self._console.is_terminal else most
+        self._console.width = min(max(width, least), most)
+
+    def line(self, *parts: tuple[str, str], hanging: int = 0) -> None:
+        """Text in the style of its first part; further lines are indented by `hanging`, so that it stays one item."""
+        text = "".join(part for part, _ in parts)
+        style = parts[0][1] if parts else ""
+        lines = textwrap.wrap(
+            ascii_ranges(printable(text).strip()),
+            self._console.width,
+            initial_indent=" " * (len(text) - len(text.lstrip(" "))),
+            subsequent_indent=" " * hanging,
+            break_on_hyphens=False,
+        )
+        for line in lines or [""]:
+            self._console.print(plain(line, style), soft_wrap=True)
+
+    def whole(self, text: str, style: str = "") -> None:
+        """A line as it is, not broken, so that it can be copied."""
+        self._console.print(plain(text, style), soft_wrap=True)
+
+    def table(self, table: Described, styles: Mapping[str, str]) -> None:
+        """Columns as their `css` says: 'nowrap' keeps a cell on a line, 'fold' breaks it anywhere, 'whole' cuts none.
+
+        styles: of cells, by their `css`. A header without words is left out.
+        """
+        shown = Table(
+            box=None,
+            pad_edge=False,
+            header_style="dim",
+            caption_justify="left",
+            caption=table.note or None,
+            show_header=any(column.label for column in table.columns),
+        )
+        rows = [[ascii_ranges(printable(cell.text)) for cell in row] for row in table.rows]
+        for place, column in enumerate(table.columns):
+            shown.add_column(
+                ascii_ranges(printable(column.label)),
+                justify="right" if column.number else "left",
+                no_wrap="nowrap" in column.css,
+                overflow="fold" if "fold" in column.css else "ellipsis",
+                min_width=max(map(len, (column.label, *(row[place] for row in rows))))
+                if "whole" in column.css
+                else None,
+            )
+        for row, cells in zip(rows, table.rows, strict=True):
+            looks = [styles.get(cell.css, "") for cell in cells]
+            if len(set(looks)) == 1:
+                shown.add_row(*map(Text, row), style=looks[0])
+            else:
+                shown.add_row(*(Text(text, look) for text, look in zip(row, looks, strict=True)))
+        self._console.print(shown)
 
 
 def ascii_ranges(text: str) -> str:

@@ -32,11 +32,15 @@ Words: TypeAlias = str | Span
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph. look: 'soft' for what explains a figure, else a class of the page's style sheet."""
+    """A paragraph. look: 'soft' for what explains a figure, else a class of the page's style sheet.
+
+    indent: columns of the first line and of the further ones, on a terminal.
+    """
 
     kind: ClassVar[str] = "text"
     spans: tuple[Span, ...]
     look: str = ""
+    indent: tuple[int, int] = (0, 0)
 
     @property
     def plain(self) -> str:
@@ -234,9 +238,9 @@ def spans(*words: Words) -> tuple[Span, ...]:
     return tuple(span for span in made if span.text)
 
 
-def text(*words: Words, look: str = "") -> Text:
+def text(*words: Words, look: str = "", indent: tuple[int, int] = (0, 0)) -> Text:
     """A paragraph of strings and spans."""
-    return Text(spans(*words), look)
+    return Text(spans(*words), look, indent)
 
 
 def soft(*words: Words) -> Text:

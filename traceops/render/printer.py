@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from traceops.core.plain_text import printable
+
+if TYPE_CHECKING:
+    from traceops.render.console import WrappedPrinter
+
+
+def wrapped_printer(file: TextIO, widths: tuple[int, int]) -> WrappedPrinter:
+    """Prints lines that are broken at words, at least and at most so wide."""
+    from traceops.render import console
+
+    return console.WrappedPrinter(file, widths)
+
 
 _GAP = "  "  # between columns
 _WIDTH = 80  # of what is no terminal, as rich takes it
@@ -27,8 +38,8 @@ class Printer:
 
             self._console = PlainConsole(file=file, highlight=False, soft_wrap=True)
 
-    def line(self, *parts: tuple[str, str]) -> None:
-        """A line, or several where the terminal is not wide enough."""
+    def line(self, *parts: tuple[str, str], hanging: int = 0) -> None:
+        """A line, or several where the terminal is not wide enough: it breaks them itself, without `hanging`."""
         shown = [(printable(text), style) for text, style in parts]
         if self._console is None:
             self._file.write("".join(text for text, _ in shown) + "\n")
@@ -36,6 +47,10 @@ class Printer:
             from rich.text import Text
 
             self._console.print(Text.assemble(*shown))
+
+    def whole(self, text: str, style: str = "") -> None:
+        """As `line`: none is broken here."""
+        self.line((text, style))
 
     def table(
         self,

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
-
-from rich.table import Table
-from rich.text import Text
 
 from traceops.compare.model import Change, Comparison, MetricChange
 from traceops.core.findings import Finding
 from traceops.core.short_text import one_line, short_name
+from traceops.render.cells import Cell, Column, Table
 from traceops.render.comparison import method_text, text
-from traceops.render.console import PlainConsole, ascii_ranges, plain, say
-from traceops.render.writers.terminal import MARK, STYLE
+from traceops.render.document import Block, Code, TableBlock, Text
+from traceops.render.document import text as text_block
+from traceops.render.writers.terminal import MARK, write_terminal
 
 _WIDTHS = (60, 110)  # lines longer than that are hard to read in a log
 _MOST_EXPLANATIONS, _MOST_CHANGES, _MOST_REMARKS = 8, 6, 5
 _NAME = 44
 _MOST_CHARACTERS, _MOST_OF_VERDICT = 400, 1000
+_BLANK = text_block("")
 _RUNNER_COMMAND = re.compile(
     r"::(?=error|warning|notice|debug|group|endgroup|add-|remove-|set-|save-|stop-|echo|internal-)",
     re.IGNORECASE,
@@ -29,101 +29,106 @@ _RUNNER_COMMAND = re.compile(
 
 def print_comparison(comparison: Comparison, file: TextIO, written: Path | None = None) -> None:
     """The verdict first, for people who read a job's log; `written` is where the whole report lies."""
-    console = PlainConsole(file=file, highlight=False)
-    console.width = min(max(console.width if console.is_terminal else _WIDTHS[1], _WIDTHS[0]), _WIDTHS[1])
+    write_terminal(describe_summary(comparison, written), file, widths=_WIDTHS)
+
+
+def describe_summary(comparison: Comparison, written: Path | None = None) -> list[Block]:
+    """What the terminal says of a comparison; `written` is where all of it lies."""
     level = text.VERDICT_LEVEL[comparison.verdict]
-    _say(console, f"{MARK[level]} {comparison.sentence}", STYLE[level], hanging=2, limit=_MOST_OF_VERDICT)
+    blocks: list[Block] = [
+        _line(f"{MARK[level]} {comparison.sentence}", f"level-{level}", limit=_MOST_OF_VERDICT)
+    ]
     for refusal in comparison.refusals:
-        _say(
-            console,
-            f"{MARK['warning']} Compared although they differ: {refusal}",
-            STYLE["warning"],
-            hanging=2,
-        )
+        blocks.append(_line(f"{MARK['warning']} Compared although they differ: {refusal}", "level-warning"))
     for side, word in ((comparison.base, "base"), (comparison.head, "head")):
-        _say(console, f"{word}: {method_text.side_text(side)}", "dim", hanging=6)
+        blocks.append(_line(f"{word}: {method_text.side_text(side)}", "soft", (0, 6)))
     known = text.known(comparison.gated)
-    shown = [*known, *text.movers(comparison)]
-    if shown:
-        console.print()
-        console.print(_metrics(shown))
-    _reasons(console, known, comparison.power)
-    _explanations(console, comparison)
-    _changes(console, comparison)
-    _findings(console, "New findings:", comparison.new_findings)
-    _findings(console, "Findings that are gone:", comparison.gone_findings)
-    _remarks(console, comparison)
+    if shown := [*known, *text.movers(comparison)]:
+        blocks += [_BLANK, _metrics(shown)]
+    blocks += _reasons(known, comparison.power)
+    blocks += _explanations(comparison)
+    blocks += _changes(comparison)
+    blocks += _findings("New findings:", comparison.new_findings)
+    blocks += _findings("Findings that are gone:", comparison.gone_findings)
+    blocks += _remarks(comparison)
     if written is not None:
-        console.print(plain(f"Report: {ascii_ranges(str(written))}"), soft_wrap=True)
+        blocks.append(Code((f"Report: {written}",), look=""))
+    return blocks
 
 
-def _metrics(metrics: Sequence[MetricChange]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for title, right in (("metric", False), ("base", True), ("head", True), ("change", False), ("", False)):
-        table.add_column(title, justify="right" if right else "left", no_wrap=title in ("base", "head", ""))
+def _metrics(metrics: Sequence[MetricChange]) -> TableBlock:
+    rows = []
     for metric in metrics:
-        style = STYLE[text.LEVEL[metric.outcome]] if metric.threshold_pct is not None else ""
+        gated = metric.threshold_pct is not None
         limit = text.threshold_text(metric)
-        outcome = f"{text.MARK[metric.outcome]} {text.outcome_text(metric)}" + (
-            f", limit {limit}" if limit else ""
+        outcome = f"{text.MARK[metric.outcome]} {text.outcome_text(metric)}, limit {limit}" if limit else ""
+        rows.append(
+            (
+                _cell(metric.label, 40),
+                _cell(text.base_text(metric)),
+                _cell(text.head_text(metric)),
+                _cell(text.effect_text(metric)),
+                Cell(outcome, css=f"level-{text.LEVEL[metric.outcome]}" if gated else ""),
+            )
         )
-        table.add_row(
-            _cell(metric.label, 40),
-            _cell(text.base_text(metric)),
-            _cell(text.head_text(metric)),
-            _cell(text.effect_text(metric)),
-            plain(outcome if limit else "", style),
-        )
-    return table
+    columns = (
+        Column("metric", "metric", number=False),
+        Column("base", "base", css="nowrap"),
+        Column("head", "head", css="nowrap"),
+        Column("change", "change", number=False),
+        Column("outcome", "", number=False, css="nowrap"),
+    )
+    return TableBlock(Table("", columns, tuple(rows)))
 
 
-def _reasons(console: PlainConsole, metrics: Sequence[MetricChange], power: float) -> None:
+def _reasons(metrics: Sequence[MetricChange], power: float) -> Iterator[Block]:
     """Why each gated metric came out as it did, and what would have been found."""
     for metric in metrics:
         parts = [part for part in (text.reason_text(metric), text.found_text(metric, power)) if part]
         if parts and (metric.outcome != "unchanged" or len(parts) > 1):
-            _say(console, f"{metric.label}: {'; '.join(parts)}.", "dim", hanging=2)
+            yield _line(f"{metric.label}: {'; '.join(parts)}.", "soft")
 
 
-def _explanations(console: PlainConsole, comparison: Comparison) -> None:
+def _explanations(comparison: Comparison) -> Iterator[Block]:
     if not comparison.explanations:
         return
-    console.print()
-    _say(console, "Why, in ms a step:", "bold")
+    yield _BLANK
+    yield _line("Why, in ms a step:", "bold", (0, 0))
     for number, reason in enumerate(comparison.explanations[:_MOST_EXPLANATIONS], 1):
-        _say(console, f" {number}. {text.cost_text(reason)} {reason.text}", hanging=4)
-    _more(console, len(comparison.explanations) - _MOST_EXPLANATIONS, "reasons")
+        yield _line(f"{number}. {text.cost_text(reason)} {reason.text}", indent=(1, 4))
+    yield from _more(len(comparison.explanations) - _MOST_EXPLANATIONS, "reasons")
 
 
-def _changes(console: PlainConsole, comparison: Comparison) -> None:
+def _changes(comparison: Comparison) -> Iterator[Block]:
     """A table a kind of change, those that cost or save most first."""
     for kind, (title, _) in text.KINDS.items():
         changes = text.important_first([change for change in comparison.changes if change.kind == kind])
         if not changes:
             continue
-        console.print()
-        console.print(plain(f"{title}, changed: {len(changes)}", "bold"))
-        table = Table(box=None, pad_edge=False, show_header=kind != "environment", header_style="dim")
-        titles = (
-            ("", "name", "a step", text.milliseconds_title(kind), "")
-            if kind != "environment"
-            else ("", "", "", "")
-        )
-        rows = [_change_cells(change) for change in changes[:_MOST_CHANGES]]
-        for column, heading in enumerate(titles):
-            digits = kind != "environment" and heading.endswith("a step")
-            table.add_column(
-                heading,
-                no_wrap=True,
-                justify="right" if digits else "left",
-                min_width=max(len(heading), *(len(row[column]) for row in rows))
-                if digits or not column
-                else None,
-            )
-        for row in rows:
-            table.add_row(*(_cell(cell, 60) for cell in row))
-        console.print(table)
-        _more(console, len(changes) - _MOST_CHANGES, "in the report")
+        yield _BLANK
+        yield _line(f"{title}, changed: {len(changes)}", "bold", (0, 0))
+        rows = [tuple(_cell(said, 60) for said in _change_cells(c)) for c in changes[:_MOST_CHANGES]]
+        columns = _ENVIRONMENT if kind == "environment" else _timed(text.milliseconds_title(kind))
+        yield TableBlock(Table("", columns, tuple(rows)))
+        yield from _more(len(changes) - _MOST_CHANGES, "in the report")
+
+
+_ENVIRONMENT = tuple(
+    Column(key, "", number=False, css="nowrap whole" if key == "status" else "nowrap")
+    for key in ("status", "name", "base", "head")
+)
+
+
+def _timed(milliseconds: str) -> tuple[Column, ...]:
+    """Columns of what takes time: numbers a step stand to the right and are never cut."""
+    columns = [
+        Column("status", "", number=False, css="nowrap whole"),
+        Column("name", "name", number=False, css="nowrap"),
+    ]
+    for key, label in (("count", "a step"), ("ms", milliseconds)):
+        digits = label.endswith("a step")
+        columns.append(Column(key, label, number=digits, css="nowrap whole" if digits else "nowrap"))
+    return (*columns, Column("detail", "", number=False, css="nowrap"))
 
 
 def _change_cells(change: Change) -> tuple[str, ...]:
@@ -142,45 +147,42 @@ def _change_cells(change: Change) -> tuple[str, ...]:
     )
 
 
-def _findings(console: PlainConsole, title: str, findings: Sequence[Finding]) -> None:
+def _findings(title: str, findings: Sequence[Finding]) -> Iterator[Block]:
     if not findings:
         return
-    console.print()
-    console.print(plain(title, "bold"))
+    yield _BLANK
+    yield _line(title, "bold", (0, 0))
     for finding in findings[:_MOST_REMARKS]:
-        line = f"{MARK[finding.severity]} {finding.rule} {finding.title}. {finding.message}"
-        _say(console, line, STYLE[finding.severity], hanging=2)
-    _more(console, len(findings) - _MOST_REMARKS, "in the report")
+        said = f"{MARK[finding.severity]} {finding.rule} {finding.title}. {finding.message}"
+        yield _line(said, f"level-{finding.severity}")
+    yield from _more(len(findings) - _MOST_REMARKS, "in the report")
 
 
-def _remarks(console: PlainConsole, comparison: Comparison) -> None:
+def _remarks(comparison: Comparison) -> Iterator[Block]:
     """Outliers, what differs and may matter, and what the reader should know."""
     if comparison.outliers or comparison.warnings or comparison.notes:
-        console.print()
-    for kind, style, lines in (
+        yield _BLANK
+    for kind, look, lines in (
         ("Outlier step, left in", "", [method_text.outlier_text(outlier) for outlier in comparison.outliers]),
-        ("Warning", STYLE["warning"], comparison.warnings),
-        ("Note", "dim", comparison.notes),
+        ("Warning", "level-warning", comparison.warnings),
+        ("Note", "soft", comparison.notes),
     ):
         for line in lines[:_MOST_REMARKS]:
-            _say(console, f"{kind}: {line}", style, hanging=2)
-        _more(console, len(lines) - _MOST_REMARKS, "in the report")
+            yield _line(f"{kind}: {line}", look)
+        yield from _more(len(lines) - _MOST_REMARKS, "in the report")
 
 
-def _more(console: PlainConsole, count: int, where: str) -> None:
+def _more(count: int, where: str) -> Iterator[Block]:
     if count > 0:
-        console.print(plain(f"  … {count} more {where}", "dim"))
+        yield text_block(f"… {count} more {where}", look="soft", indent=(2, 2))
 
 
-def _cell(said: str, limit: int = 200) -> Text:
-    return plain(ascii_ranges(_harmless(said, limit)))
+def _cell(said: str, limit: int = 200) -> Cell:
+    return Cell(_harmless(said, limit))
 
 
-def _say(
-    console: PlainConsole, said: str, style: str = "", hanging: int = 0, limit: int = _MOST_CHARACTERS
-) -> None:
-    indent = len(said) - len(said.lstrip(" "))
-    say(console, " " * indent + _harmless(said, limit), style, hanging)
+def _line(said: str, look: str = "", indent: tuple[int, int] = (0, 2), limit: int = _MOST_CHARACTERS) -> Text:
+    return text_block(_harmless(said, limit), look=look, indent=indent)
 
 
 def _harmless(said: str, limit: int) -> str:

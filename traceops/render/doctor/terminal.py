@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import TextIO
-
-from rich.table import Table
 
 from traceops.core.units import rate_text
 from traceops.doctor.model import BAD, Checkup, Trial
 from traceops.doctor.settings import shell_lines
 from traceops.machine.look import Look, count_levels
-from traceops.render.console import PlainConsole, ascii_ranges, plain, rich_table, say
+from traceops.render.cells import Cell, Column, Table
 from traceops.render.doctor.rows import PairMatrix, attempts, measured_with, pair_matrices
 from traceops.render.doctor.text import (
     bandwidth_text,
@@ -29,68 +27,66 @@ from traceops.render.doctor.text import (
     trial_devices,
     with_text,
 )
-from traceops.render.evidence_text import evidence_lines
-from traceops.render.writers.terminal import MARK, STYLE
+from traceops.render.document import Block, Code, TableBlock, soft, text
+from traceops.render.finding_blocks import finding_block
+from traceops.render.writers.terminal import MARK, write_terminal
 
 _WIDTHS = (60, 110)  # lines longer than that are hard to read in a log
 _MOST_HOSTS = 8  # lines of machines
 _MOST_MATRIX = 16  # devices
 _MOST_WARNINGS = 5
 _MOST_SAID = 3  # lines of a failed test's output
-_STATE = {
-    "note": "info",
-    "not_evaluated": "dim",
-    "ok": "clear",
-    "wrong": "error",
-    "failed": "error",
-    "hung": "error",
-}
+_MOST_PROBLEMS = 5
+_ITEM = (0, 2)  # columns of an item's first line and of the further ones
+_INNER = (4, 6)
+_LEVEL = {"note": "info", "ok": "clear"}
 
 
 def print_doctor(
     checkup: Checkup, file: TextIO, written: Sequence[Path] = (), *, verbose: bool = False
 ) -> None:
     """The verdict first, then the rest; verbose: also what is all right. `written`: the files, the page first."""
-    console = PlainConsole(file=file, highlight=False)
-    console.width = min(max(console.width if console.is_terminal else _WIDTHS[1], _WIDTHS[0]), _WIDTHS[1])
+    write_terminal(describe_summary(checkup, written, verbose=verbose), file, widths=_WIDTHS)
+
+
+def describe_summary(checkup: Checkup, written: Sequence[Path] = (), *, verbose: bool = False) -> list[Block]:
+    """What the terminal says of a checkup; `written` and `verbose` as `print_doctor` takes them."""
+    blocks: list[Block] = []
     for what, joined in machine_lines(checkup.machines)[:_MOST_HOSTS]:
-        say(console, what, "bold", hanging=2)
-        say(console, joined, hanging=2)
-    if checkup.log is not None and not checkup.trials:
-        say(console, log_text(checkup.log), hanging=2)
+        blocks.append(text(what, look="bold", indent=_ITEM))
+        if joined:
+            blocks.append(text(joined, indent=_ITEM))
+    only_log = checkup.log if not checkup.trials else None
+    if only_log is not None:
+        blocks.append(text(log_text(only_log), indent=_ITEM))
     verdict = doctor_verdict(checkup)
-    say(console, f"{MARK[verdict.level]} {verdict.sentence}", STYLE[verdict.level], hanging=2)
+    blocks.append(
+        text(f"{MARK[verdict.level]} {verdict.sentence}", look=f"level-{verdict.level}", indent=_ITEM)
+    )
     if read := read_text(checkup):
-        say(console, read, "dim")
-    if checkup.log is not None and not checkup.trials:
+        blocks.append(soft(read))
+    if only_log is not None:
         quoted = {(one.file, one.line) for finding in checkup.findings for one in finding.evidence}
-        warned = [one for one in nccl_warnings(checkup.log) if (one.path, one.line) not in quoted]
+        warned = [one for one in nccl_warnings(only_log) if (one.path, one.line) not in quoted]
         for quote in warned[:_MOST_WARNINGS]:
-            say(console, f"{PurePath(quote.path).name}:{quote.line}: {quote.text}", "dim", hanging=4)
-    for finding in other_findings(checkup):
-        style = STYLE[finding.severity]
-        text = f"{MARK[finding.severity]} {finding.rule} {finding.title}. {finding.message}"
-        say(console, text, style, hanging=2)
-        for line in evidence_lines(finding):
-            say(console, f"    {line}", "dim", hanging=6)
-        if finding.advice and finding.severity != "info":
-            say(console, f"    → {finding.advice}", hanging=6)
-    _looks(console, checkup, verbose)
-    _trials(console, checkup, verbose)
-    _attempts(console, checkup)
-    _bandwidth(console, checkup)
+            said = f"{PurePath(quote.path).name}:{quote.line}: {quote.text}"
+            blocks.append(text(said, look="soft", indent=(0, 4)))
+    blocks += [finding_block(finding) for finding in other_findings(checkup)]
+    blocks += _looks(checkup, verbose)
+    blocks += _trials(checkup, verbose)
+    blocks += _attempts(checkup)
+    blocks += _bandwidth(checkup)
     document = next((str(path) for path in written if path.suffix == ".json"), "doctor.json")
-    _settings(console, checkup, document)
-    for path, problem in checkup.problems[:5]:
-        say(console, f"Not used: {path}: {problem}", STYLE["warning"], hanging=2)
+    blocks += _settings(checkup, document)
+    for path, problem in checkup.problems[:_MOST_PROBLEMS]:
+        blocks.append(text(f"Not used: {path}: {problem}", look="level-warning", indent=_ITEM))
     if written:
         names = ", ".join(path.name for path in written[1:])
-        console.print(
-            plain(f"Report: {written[0]}{f' (beside it {names})' if names else ''}"), soft_wrap=True
-        )
+        blocks.append(Code((f"Report: {written[0]}{f' (beside it {names})' if names else ''}",), look=""))
+    return blocks
 
 
-def _looks(console: PlainConsole, checkup: Checkup, verbose: bool) -> None:
+def _looks(checkup: Checkup, verbose: bool) -> Iterator[Block]:
     """A line a look that is not ok, with its advice below; what could not be looked at only counted, unless verbose."""
     wrong = looks_not_ok(checkup)
     shown = [look for look in wrong if verbose or look.level != "not_evaluated"]
@@ -101,67 +97,52 @@ def _looks(console: PlainConsole, checkup: Checkup, verbose: bool) -> None:
         key = (look.area, look.what, look.found, look.level, look.why, look.advice)
         merged.setdefault(key, (look, []))[1].append(look.host)
     for look, hosts in merged.values():
-        where = (
-            f" ({', '.join(dict.fromkeys(hosts))})"
-            if several and len(set(hosts)) < len(checkup.hosts)
-            else ""
-        )
-        level = _STATE.get(look.level, look.level)
-        mark = MARK.get(level, "·")
+        some = several and len(set(hosts)) < len(checkup.hosts)
+        where = f" ({', '.join(dict.fromkeys(hosts))})" if some else ""
+        level = _LEVEL.get(look.level, look.level)
         rule = f"{look.rule} " if look.rule and look.level != "ok" else ""
-        text = (
-            f"{mark} {rule}{look.area}, {look.what}{where}: {look.found}{'; ' + look.why if look.why else ''}"
-        )
-        say(console, text, STYLE.get(level, level), hanging=2)
+        why = f"; {look.why}" if look.why else ""
+        said = f"{MARK.get(level, '·')} {rule}{look.area}, {look.what}{where}: {look.found}{why}"
+        yield text(said, look="soft" if level == "not_evaluated" else f"level-{level}", indent=_ITEM)
         if look.advice:
-            say(console, f"    → {look.advice}", hanging=6)
+            yield text(f"→ {look.advice}", indent=_INNER)
     levels = count_levels(checkup.looks)
     if checkup.looks:
         unseen = f", {levels.not_evaluated} could not be looked at" if levels.not_evaluated else ""
         more = "" if verbose else "; -v lists all"
-        say(
-            console,
-            f"{levels.ok} of {len(checkup.looks)} things looked at are all right{unseen}{more}.",
-            "dim",
-        )
+        yield soft(f"{levels.ok} of {len(checkup.looks)} things looked at are all right{unseen}{more}.")
 
 
-def _trials(console: PlainConsole, checkup: Checkup, verbose: bool) -> None:
+def _trials(checkup: Checkup, verbose: bool) -> Iterator[Block]:
     """The tests with the environment as it is; verbose: with each change too."""
     shown = [trial for trial in checkup.trials if verbose or trial.as_it_is]
     if not shown:
         return
-    changed = any(not trial.as_it_is for trial in shown)
-    took = any(trial.transports for trial in shown)
-    header = [
-        "test",
-        "outcome",
-        "on",
-        "s",
-        "of",
-        *(["changed"] if changed else []),
-        *(["NCCL took"] if took else []),
-    ]
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in header:
-        table.add_column(title, justify="right" if title in ("s", "of") else "left", overflow="fold")
-    for trial in shown:
-        cells = [trial.name, trial.outcome.replace("_", " "), trial_devices(checkup, trial)]
-        cells += [f"{trial.seconds:.1f}", f"{trial.deadline_s:.0f}"]
-        cells += [_changed(trial)] if changed else []
-        cells += [", ".join(trial.transports)] if took else []
-        style = STYLE["error"] if trial.outcome in BAD else ""
-        table.add_row(*(plain(ascii_ranges(cell)) for cell in cells), style=style)
-    console.print(table)
+    columns: dict[Column, list[str]] = {
+        _column("test"): [trial.name for trial in shown],
+        _column("outcome"): [trial.outcome.replace("_", " ") for trial in shown],
+        _column("on"): [trial_devices(checkup, trial) for trial in shown],
+        _column("s", number=True): [f"{trial.seconds:.1f}" for trial in shown],
+        _column("of", number=True): [f"{trial.deadline_s:.0f}" for trial in shown],
+    }
+    if any(not trial.as_it_is for trial in shown):
+        columns[_column("changed")] = [_changed(trial) for trial in shown]
+    if any(trial.transports for trial in shown):
+        columns[_column("NCCL took")] = [", ".join(trial.transports) for trial in shown]
+    rows = tuple(
+        tuple(Cell(said, css="level-error" if trial.outcome in BAD else "") for said in row)
+        for trial, row in zip(shown, zip(*columns.values(), strict=True), strict=True)
+    )
+    yield TableBlock(Table("", tuple(columns), rows))
     for trial in shown:
         if trial.outcome != "ok" and trial.message:
-            say(console, f"  {trial.name}: {trial.message}", hanging=4)
+            yield text(f"{trial.name}: {trial.message}", indent=(2, 4))
         if trial.outcome in BAD:
-            for line in trial.said[:_MOST_SAID]:
-                say(console, f"    {line}", "dim", hanging=6)
+            for line in filter(str.strip, trial.said[:_MOST_SAID]):
+                yield text(line, look="soft", indent=_INNER)
 
 
-def _attempts(console: PlainConsole, checkup: Checkup) -> None:
+def _attempts(checkup: Checkup) -> Iterator[Block]:
     rows = [
         (
             one.change,
@@ -170,11 +151,16 @@ def _attempts(console: PlainConsole, checkup: Checkup) -> None:
         )
         for one in attempts(checkup)
     ]
+    columns = (
+        Column("change", "change", number=False),
+        Column("works", "works", number=False),
+        Column("gbs", "all-reduce GB/s"),
+    )
     if rows:
-        console.print(rich_table(("change", "works", "all-reduce GB/s"), _plain_rows(rows), left=(0, 1)))
+        yield _table(columns, rows)
 
 
-def _bandwidth(console: PlainConsole, checkup: Checkup) -> None:
+def _bandwidth(checkup: Checkup) -> Iterator[Block]:
     """The largest message of each operation in a line, and the matrix of pairs."""
     hosts = {one.host for one in checkup.measured}
     change = measured_with(checkup)
@@ -185,12 +171,12 @@ def _bandwidth(console: PlainConsole, checkup: Checkup) -> None:
             where = f" on {host}" if len(hosts) > 1 and host else ""
             on = measured_devices(checkup, rows[0])
             said = ", ".join(bandwidth_text(one) for one in rows)
-            say(console, f"Bus bandwidth{where}{with_}, {on}: {said}.", hanging=2)
+            yield text(f"Bus bandwidth{where}{with_}, {on}: {said}.", indent=_ITEM)
     for matrix in pair_matrices(checkup):
-        _matrix(console, matrix)
+        yield from _matrix(matrix)
 
 
-def _matrix(console: PlainConsole, matrix: PairMatrix) -> None:
+def _matrix(matrix: PairMatrix) -> Iterator[Block]:
     if not 1 < len(matrix.gpus) <= _MOST_MATRIX:
         return
     rows = [
@@ -199,10 +185,10 @@ def _matrix(console: PlainConsole, matrix: PairMatrix) -> None:
     ]
     slow = ", ".join(f"{matrix.name(a)} to {matrix.name(b)}" for a, b in sorted(matrix.slow)[:6])
     where = f"GB/s on {matrix.host}" if matrix.host else "GB/s"
-    header, *shown = _plain_rows(([where, *map(str, matrix.gpus)], *rows))
-    console.print(rich_table(header, shown, left=(0,)))
+    others = (Column(str(gpu), str(gpu)) for gpu in matrix.gpus)
+    yield _table((Column("gpu", where, number=False), *others), rows)
     if slow:
-        say(console, f"! far below the others: {slow}", hanging=2)
+        yield text(f"! far below the others: {slow}", indent=_ITEM)
 
 
 def _cell(matrix: PairMatrix, pair: tuple[int, int]) -> str:
@@ -212,21 +198,20 @@ def _cell(matrix: PairMatrix, pair: tuple[int, int]) -> str:
     return "–" if gbs is None else rate_text(gbs) + ("!" if pair in matrix.slow else "")
 
 
-def _settings(console: PlainConsole, checkup: Checkup, document: str) -> None:
+def _settings(checkup: Checkup, document: str) -> Iterator[Block]:
     """The lines to paste into a shell, whole, so that they can be copied."""
     if checkup.settings is not None:
         change = checkup.settings.change
-        console.print()
+        yield text("")
         if change.does:
-            say(console, change.does, hanging=2)
+            yield text(change.does, indent=_ITEM)
         if change.costs:
-            say(console, f"It costs: {change.costs}", hanging=2)
-        for line in shell_lines(change.set, change.unset):
-            console.print(plain(line, "bold"), soft_wrap=True)
+            yield text(f"It costs: {change.costs}", indent=_ITEM)
+        yield Code(tuple(shell_lines(change.set, change.unset)), look="bold")
         if checkup.fallback is None:
-            say(console, f"The same: traceops run --settings {document}", "dim")
+            yield soft(f"The same: traceops run --settings {document}")
     for line in fallback_lines(checkup, document):
-        say(console, line)
+        yield text(line)
 
 
 def _changed(trial: Trial) -> str:
@@ -235,6 +220,9 @@ def _changed(trial: Trial) -> str:
     )
 
 
-def _plain_rows(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Cells as a terminal takes them: rich prints what is given to it."""
-    return [[plain(ascii_ranges(cell)).plain for cell in row] for row in rows]
+def _column(name: str, *, number: bool = False) -> Column:
+    return Column(name, name, number=number, css="fold")
+
+
+def _table(columns: tuple[Column, ...], rows: Sequence[Sequence[str]]) -> TableBlock:
+    return TableBlock(Table("", columns, tuple(tuple(map(Cell, row)) for row in rows)))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from rich.table import Table
-
 from traceops.core.rank_text import ranks_text, who_runs
 from traceops.hangs.model import Diagnosis, Root
-from traceops.render.console import PlainConsole, ascii_ranges, plain, say
-from traceops.render.writers.terminal import MARK, STYLE
+from traceops.render.cells import Cell, Column, Table
+from traceops.render.document import Block, Code, TableBlock, text
+from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.hang_rows import RankGroup, merged_ranks
 from traceops.report.hang_text import (
     hang_level,
@@ -39,73 +39,72 @@ _MOST_ADVICE = 400  # characters
 
 def print_diagnosis(diagnosis: Diagnosis, file: TextIO, written: Path | None = None) -> None:
     """The cause first, for people who read a job's log over ssh; `written` is where the whole report lies."""
-    console = PlainConsole(file=file, highlight=False)
-    console.width = min(max(console.width if console.is_terminal else _WIDTHS[1], _WIDTHS[0]), _WIDTHS[1])
+    write_terminal(describe_summary(diagnosis, written), file, widths=_WIDTHS)
+
+
+def describe_summary(diagnosis: Diagnosis, written: Path | None = None) -> list[Block]:
+    """What the terminal says of a hang; `written` is where all of it lies."""
     level = hang_level(diagnosis)
+    blocks: list[Block] = []
     if not diagnosis.roots:
-        say(console, f"{MARK[level]} {hang_sentence(diagnosis)}", STYLE[level], hanging=2)
+        said = f"{MARK[level]} {hang_sentence(diagnosis)}"
+        blocks.append(text(said, look=f"level-{level}", indent=(0, 2)))
     advised: set[str] = set()
     for number, root in enumerate(diagnosis.roots):
         if number:
-            console.print()
-        _print_root(console, root, advised)
+            blocks.append(text(""))
+        blocks += _root(root, advised)
     if diagnosis.ranks:
-        console.print()
-        console.print(_ranks(diagnosis))
-        console.print()
+        blocks += [text(""), _ranks(diagnosis), text("")]
     if diagnosis.roots:
-        stall = stall_text(diagnosis)
-        say(console, f"{stall}. Read: {read_text(diagnosis)}." if stall else f"Read: {read_text(diagnosis)}.")
+        stall, read = stall_text(diagnosis), f"Read: {read_text(diagnosis)}."
+        blocks.append(text(f"{stall}. {read}" if stall else read))
         if unknown := unknown_ranks(diagnosis):
-            say(console, f"Nothing is known of {who_runs(unknown, 12)}.")
+            blocks.append(text(f"Nothing is known of {who_runs(unknown, 12)}."))
     else:
         for rule, reason in diagnosis.not_evaluated.items():
-            say(console, f"Not evaluated: {rule}, {reason}", "dim", hanging=2)
-    _remarks(console, diagnosis)
+            blocks.append(text(f"Not evaluated: {rule}, {reason}", look="soft", indent=(0, 2)))
+    blocks += _remarks(diagnosis)
     if written is not None:
-        console.print(plain(f"Report: {ascii_ranges(str(written))}"), soft_wrap=True)
+        blocks.append(Code((f"Report: {written}",), look=""))
+    return blocks
 
 
-def _print_root(console: PlainConsole, root: Root, advised: set[str]) -> None:
-    say(console, f"{MARK['error']} {root_sentence(root)} {root_label(root)}", STYLE["error"], hanging=2)
+def _root(root: Root, advised: set[str]) -> Iterator[Block]:
+    said = f"{MARK['error']} {root_sentence(root)} {root_label(root)}"
+    yield text(said, look="level-error", indent=(0, 2))
     for what, value in root.evidence[:_MOST_EVIDENCE]:
-        say(console, f"    {what}: {value}", hanging=6)
+        yield text(f"{what}: {value}", indent=(4, 6))
     if len(root.evidence) > _MOST_EVIDENCE:
-        say(console, f"    … {len(root.evidence) - _MOST_EVIDENCE} more in the report", "dim")
+        yield text(f"… {len(root.evidence) - _MOST_EVIDENCE} more in the report", look="soft", indent=(4, 0))
     advice = root_advice(root)
     if advice and advice not in advised:
         advised.add(advice)
-        say(console, f"    → {textwrap.shorten(advice, _MOST_ADVICE, placeholder=' …')}", hanging=6)
+        yield text(f"→ {textwrap.shorten(advice, _MOST_ADVICE, placeholder=' …')}", indent=(4, 6))
 
 
-def _ranks(diagnosis: Diagnosis) -> Table:
+def _ranks(diagnosis: Diagnosis) -> TableBlock:
     """A line for equal ranks, causes first; columns that nobody fills are left out."""
     groups = merged_ranks(diagnosis, _LIKED_LINES)
     shown, rest = groups[:_MOST_LINES], groups[_MOST_LINES:]
     columns = {
-        "rank": [ranks_text(group.ranks, 4) for group in shown],
-        "state": [state_text(group) for group in shown],
-        "step": [_value(group, "step") for group in shown],
-        "in": [operations_text(group) for group in shown],
-        "at, or doing": [place_text(group) for group in shown],
-        "waits for": [ranks_text(group.waits_for, 4) for group in shown],
+        Column("rank", "rank", number=False, css="fold"): [ranks_text(group.ranks, 4) for group in shown],
+        Column("state", "state", number=False, css="nowrap fold"): [state_text(group) for group in shown],
+        Column("step", "step", css="nowrap fold"): [_value(group, "step") for group in shown],
+        Column("in", "in", number=False, css="fold"): [operations_text(group) for group in shown],
+        Column("at", "at, or doing", number=False, css="fold"): [place_text(group) for group in shown],
+        Column("on", "waits for", number=False, css="fold"): [
+            ranks_text(group.waits_for, 4) for group in shown
+        ],
     }
-    table = Table(box=None, pad_edge=False, header_style="dim", caption_justify="left")
-    kept = [name for name, cells in columns.items() if any(cells)]
-    for name in kept:
-        table.add_column(
-            name,
-            no_wrap=name in ("state", "step"),
-            overflow="fold",
-            justify="right" if name == "step" else "left",
-        )
-    for index in range(len(shown)):
-        style = STYLE["error"] if shown[index].root is not None else ""
-        table.add_row(*(plain(ascii_ranges(columns[name][index])) for name in kept), style=style)
-    if rest:
-        left = sum(len(group.ranks) for group in rest)
-        table.caption = f"{left} more ranks in hang_ranks.csv"
-    return table
+    filled = {column: cells for column, cells in columns.items() if any(cells)}
+    rows = tuple(
+        tuple(Cell(said, css="" if group.root is None else "level-error") for said in row)
+        for group, row in zip(shown, zip(*filled.values(), strict=True), strict=True)
+    )
+    left = sum(len(group.ranks) for group in rest)
+    note = f"{left} more ranks in hang_ranks.csv" if rest else ""
+    return TableBlock(Table("", tuple(filled), rows, note=note))
 
 
 def _value(group: RankGroup, key: str) -> str:
@@ -115,17 +114,15 @@ def _value(group: RankGroup, key: str) -> str:
     return "" if value is None else str(value)
 
 
-def _remarks(console: PlainConsole, diagnosis: Diagnosis) -> None:
+def _remarks(diagnosis: Diagnosis) -> Iterator[Block]:
     """What could not be read, and what the reader should know of what was."""
-    problems, notes = (
-        diagnosis.evidence.problems,
-        list(diagnosis.notes),
-    )
+    problems, notes = diagnosis.evidence.problems, diagnosis.notes
     for path, what in problems[:_MOST_PROBLEMS]:
-        say(console, f"Not used: {shown_path(diagnosis, path)}: {what}", STYLE["warning"], hanging=2)
+        said = f"Not used: {shown_path(diagnosis, path)}: {what}"
+        yield text(said, look="level-warning", indent=(0, 2))
     if len(problems) > _MOST_PROBLEMS:
-        say(console, f"… and {len(problems) - _MOST_PROBLEMS} more files that could not be used")
+        yield text(f"… and {len(problems) - _MOST_PROBLEMS} more files that could not be used")
     for note in notes[:_MOST_NOTES]:
-        say(console, f"Note: {note}", "dim", hanging=2)
+        yield text(f"Note: {note}", look="soft", indent=(0, 2))
     if len(notes) > _MOST_NOTES:
-        say(console, f"… and {len(notes) - _MOST_NOTES} more notes in the report", "dim")
+        yield text(f"… and {len(notes) - _MOST_NOTES} more notes in the report", look="soft")

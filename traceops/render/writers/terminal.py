@@ -3,34 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
+from traceops.core.findings import Finding
+from traceops.render.cells import Table
 from traceops.render.document import Block, Code, Facts, FindingBlock, Fold, Heading, Items, TableBlock, Text
 from traceops.render.evidence_text import evidence_lines
-from traceops.render.printer import Printer
+from traceops.render.printer import Printer, wrapped_printer
+
+if TYPE_CHECKING:
+    from traceops.render.console import WrappedPrinter
 
 MARK = {"error": "✖", "warning": "▲", "info": "●", "clear": "✔"}
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "clear": "bold green"}
 _SPAN = {"bold": "bold", "soft": "dim", "": "", "code": "", "quote": "", "name": "bold"}
-_LOOK = {"soft": "dim", "bold": "bold", **{f"level-{level}": style for level, style in STYLE.items()}}
+_LOOK = {"": "", "soft": "dim", "bold": "bold", **{f"level-{level}": style for level, style in STYLE.items()}}
 
 
-def write_terminal(blocks: Sequence[Block], file: TextIO, *, indent: str = "") -> None:
+def write_terminal(
+    blocks: Sequence[Block], file: TextIO, *, indent: str = "", widths: tuple[int, int] | None = None
+) -> None:
     """Print the blocks in order. Charts and drawings have no lines; what is folded on a page is printed.
 
-    A table's columns of numbers stand to the right, the others to the left, its note below it; a column of the look
-    'bar' is cut where space is short.
+    widths: lines are broken at words, at least and at most so wide, as suits a job's log; without, the terminal breaks
+    them. A table's columns of numbers stand to the right, the others to the left, its note below it; a column of the
+    look 'bar' is cut where space is short. Lines to copy are never broken.
     """
-    printer = Printer(file)
+    printer = Printer(file) if widths is None else wrapped_printer(file, widths)
     for block in blocks:
         _write(printer, block, indent)
 
 
-def _write(printer: Printer, block: Block, indent: str) -> None:
+def _write(printer: Printer | WrappedPrinter, block: Block, indent: str) -> None:
     if isinstance(block, Text):
         look = _LOOK.get(block.look, "")
-        lead = [(indent, "")] if indent else []
-        printer.line(*lead, *((span.text, _SPAN.get(span.style, "") or look) for span in block.spans))
+        first, further = block.indent
+        lead = indent + " " * first
+        words = [(span.text, _SPAN.get(span.style, "") or look) for span in block.spans]
+        if lead and words:
+            words[0] = (lead + words[0][0], words[0][1])
+        printer.line(*words, hanging=further)
     elif isinstance(block, Heading):
         printer.line((indent + block.text, "bold"))
     elif isinstance(block, Items):
@@ -38,30 +50,40 @@ def _write(printer: Printer, block: Block, indent: str) -> None:
             for one in item:
                 _write(printer, one, f"{indent}{number}. " if block.ordered else f"{indent}- ")
     elif isinstance(block, TableBlock):
-        table = block.table
-        left = [place for place, column in enumerate(table.columns) if not column.number]
-        bars = next((place for place, column in enumerate(table.columns) if column.css == "bar"), None)
-        header = [column.label for column in table.columns]
-        rows = [[cell.text for cell in row] for row in table.rows]
-        printer.table(header, rows, left, table.note, bars)
+        _write_table(printer, block.table)
     elif isinstance(block, Facts):
         for label, cell in block.facts:
             printer.line((f"{indent}{label}: ", "dim"), (cell.text, ""))
     elif isinstance(block, Code):
         for line in block.lines:
-            printer.line((indent + line, ""))
+            printer.whole(indent + line, _LOOK.get(block.look, ""))
     elif isinstance(block, FindingBlock):
-        found = block.finding
-        style = STYLE[found.severity]
-        printer.line(
-            (f"{indent}{MARK[found.severity]} {found.rule} ", style),
-            (f"{found.title}. ", f"{style} bold"),
-            (found.message, style),
-        )
-        for line in evidence_lines(found):
-            printer.line((f"{indent}    {line}", "dim"))
-        if found.severity != "info":
-            printer.line((f"{indent}    → {found.advice}", ""))
+        _write_finding(printer, block.finding, indent)
     elif isinstance(block, Fold):
         for inner in block.blocks:
             _write(printer, inner, indent)
+
+
+def _write_table(printer: Printer | WrappedPrinter, table: Table) -> None:
+    if not isinstance(printer, Printer):
+        printer.table(table, _LOOK)
+        return
+    left = [place for place, column in enumerate(table.columns) if not column.number]
+    bars = next((place for place, column in enumerate(table.columns) if column.css == "bar"), None)
+    header = [column.label for column in table.columns]
+    rows = [[cell.text for cell in row] for row in table.rows]
+    printer.table(header, rows, left, table.note, bars)
+
+
+def _write_finding(printer: Printer | WrappedPrinter, found: Finding, indent: str) -> None:
+    style = STYLE[found.severity]
+    printer.line(
+        (f"{indent}{MARK[found.severity]} {found.rule} ", style),
+        (f"{found.title}. ", f"{style} bold"),
+        (found.message, style),
+        hanging=2,
+    )
+    for line in evidence_lines(found):
+        printer.line((f"{indent}    {line}", "dim"), hanging=6)
+    if found.advice and found.severity != "info":
+        printer.line((f"{indent}    → {found.advice}", ""), hanging=6)
