@@ -11,6 +11,7 @@ from traceops.fabric.discover import run_fabric
 from traceops.hangs.in_report import diagnosis_of_run, evidence_hint
 from traceops.measure.summary import RankSummary
 from traceops.pipeline.assemble import assemble
+from traceops.pipeline.one_run import of_one_run
 from traceops.pipeline.run_info import rank_hosts, run_block, world_size
 from traceops.report.model import Report
 from traceops.rules.inputs import Inputs
@@ -49,7 +50,9 @@ def conclude(
         raise NoEventsError(
             f"{found.root}: none of the traces holds an event that could be read:\n{listed}{evidence_hint(found.root)}"
         )
-    found = replace(found, problems=tuple(problems))
+    one = of_one_run(usable, rank_hosts(found, usable), found.manifest)
+    usable = list(one.ranks)
+    found = replace(found, problems=(*problems, *one.left_out), doubts=(*found.doubts, *one.doubts))
     fabric = run_fabric(found.root, evidence)
     run = measure_across(usable, world_size(found, usable), rank_hosts(found, usable), fabric)
     hang, no_hang = diagnosis_of_run(found.root)

@@ -1,4 +1,4 @@
-"""TO-V001 to TO-V005 (TO-V006 is in clocks.py): how far the traces can be trusted."""
+"""TO-V001 to TO-V005 and TO-V007 (TO-V006 is in clocks.py): how far the traces can be trusted."""
 
 from __future__ import annotations
 
@@ -67,7 +67,28 @@ PROFILER_COST = Rule(
         "the unprofiled step time."
     ),
 )
-RULES = (MISSING_RANKS, DAMAGED, UNEVEN_STEPS, NO_SYNC_IN_BACKWARD, PROFILER_COST, UNALIGNED_CLOCKS)
+
+CONTRADICTIONS = Rule(
+    id="TO-V007",
+    title="Traces contradict each other",
+    fires=(
+        "Fires for every file that is used and whose rank, times, step numbers or run differ from what its name, the "
+        "other traces or run.json say. What cannot be of the run is left out, and is a finding of TO-V002."
+    ),
+    advice=(
+        "Put the traces of one capture, and its run.json, into a folder of their own, each under its own rank. Until "
+        "then numbers that compare ranks may be of two runs."
+    ),
+)
+RULES = (
+    MISSING_RANKS,
+    DAMAGED,
+    UNEVEN_STEPS,
+    NO_SYNC_IN_BACKWARD,
+    PROFILER_COST,
+    UNALIGNED_CLOCKS,
+    CONTRADICTIONS,
+)
 
 _MOST_LISTED = 1024  # ranks named in one finding
 _SLOWDOWN_BOUNDS = (1.10, 1.30)  # profiled ÷ unprofiled step: info, warning
@@ -82,6 +103,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         judge_backward_sync(inputs.ranks, inputs.manifest),
         judge_profiler(inputs.manifest),
         judge_clocks(inputs.run),
+        judge_contradictions(inputs.found.doubts),
     ]
 
 
@@ -130,6 +152,15 @@ def judge_damage(ranks: Sequence[RankSummary], problems: Sequence[tuple[str, str
             )
         )
     return DAMAGED.verdict(*found, clear="every file was read to its end")
+
+
+def judge_contradictions(doubts: Sequence[tuple[str, str]]) -> Verdict:
+    """TO-V007: one finding a file, so that each is named."""
+    found = [
+        CONTRADICTIONS.finding("warning", "high", f"{path}: {what}.", [Evidence("file", path)])
+        for path, what in doubts
+    ]
+    return CONTRADICTIONS.verdict(*found, clear="the traces, their names and run.json fit together")
 
 
 def judge_steps(ranks: Sequence[RankSummary]) -> Verdict:

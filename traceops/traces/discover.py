@@ -48,6 +48,7 @@ class Discovery:
     manifest: dict[str, Any] = field(default_factory=dict)
     problems: tuple[tuple[str, str], ...] = ()  # path, what is wrong with it
     notes: tuple[str, ...] = ()
+    doubts: tuple[tuple[str, str], ...] = ()  # path of a file that is used, what contradicts itself in it
 
 
 def discover(path: str) -> Discovery:
@@ -88,11 +89,11 @@ def discover(path: str) -> Discovery:
     problems.extend(outdated)
     if not candidates:
         raise _none_readable(path, problems)
-    files, notes = assign_ranks(candidates)
+    files, notes, doubts = assign_ranks(candidates)
     windows, duplicates = group_windows(join_elsewhere(files), {c.path: c.window for c in candidates})
     problems.extend(duplicates)
     name = trace_stem(PurePosixPath(root.rstrip("/")).name or "traces") or "trace"
-    return Discovery(root, name, windows, manifest, tuple(problems), tuple(notes))
+    return Discovery(root, name, windows, manifest, tuple(problems), tuple(notes), tuple(doubts))
 
 
 def _none_readable(path: str, problems: Sequence[tuple[str, str]]) -> InputError:

@@ -84,8 +84,13 @@ def without_other_runs(candidates: list[Candidate]) -> tuple[list[Candidate], li
     return kept, left
 
 
-def assign_ranks(candidates: list[Candidate]) -> tuple[list[TraceFile], list[str]]:
-    """Rank of each file: what the trace says inside, unless names tell ranks apart that the insides do not."""
+def assign_ranks(
+    candidates: list[Candidate],
+) -> tuple[list[TraceFile], list[str], list[tuple[str, str]]]:
+    """Rank of each file: what the trace says inside, unless names tell ranks apart that the insides do not.
+
+    Also notes, and (path, what) of files whose name says another rank than a process of several wrote into it.
+    """
     inside = {c.rank_inside for c in candidates}
     named = {c.rank_in_name for c in candidates}
     trust_names = None not in named and len(named) > len(inside - {None})
@@ -115,12 +120,23 @@ def assign_ranks(candidates: list[Candidate]) -> tuple[list[TraceFile], list[str
                 summarized=candidate.summarized,
             )
         )
+    doubts = [
+        (
+            candidate.path,
+            f"is named as rank {candidate.rank_in_name} and holds rank {candidate.rank_inside}. It is taken as rank "
+            f"{file.rank}; give each file the name of the rank in it",
+        )
+        for candidate, file in zip(candidates, files, strict=True)
+        if candidate.rank_in_name is not None
+        and candidate.rank_inside not in (None, candidate.rank_in_name)
+        and (candidate.world_size or 1) > 1
+    ]
     disagree = [c.path for c in candidates if trust_names and c.rank_inside not in (None, c.rank_in_name)]
     if disagree:
         notes.append(
             f"the rank inside {len(disagree)} traces differs from the one in their names; names are used"
         )
-    return files, notes
+    return files, notes, doubts
 
 
 def join_beside(candidates: list[Candidate]) -> list[Candidate]:

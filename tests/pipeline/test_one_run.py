@@ -1,0 +1,122 @@
+"""Folders that hold more than one run, or one trace twice: what was found, used and left out is said."""
+
+import json
+import shutil
+
+import pytest
+
+from traceops.pipeline.analyze import analyze
+from traceops.render.report.verdict import verdict
+
+EPOCH_NS = 1_790_857_026 * 10**9
+HOUR_US = 3_600_000_000
+
+
+def write(path, rank, *, begin_us=0, steps=(3, 4, 5), host=None, inside=None, world=2, salt=0):
+    """Two ranks' traces: one all-reduce a step; `begin_us` after the epoch that the file names."""
+    events = []
+    for i, step in enumerate(steps):
+        at = begin_us + 1000 * i
+        mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 1, "tid": 1}
+        launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "dur": 2}
+        comm = {"stream": 7, "correlation": 50 + i, "Collective name": "allreduce", "In msg nelems": 8,
+                "dtype": "Float", "Process Group Ranks": "[0, 1]", "Seq": step}  # fmt: skip
+        kernel = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7}
+        events += [
+            {**mark, "ts": at, "dur": 999},
+            {**launch, "ts": at + 5, "args": {"correlation": 1 + i}},
+            {**launch, "ts": at + 9, "args": {"correlation": 50 + i}},
+            {**kernel, "name": "k", "ts": at + 20, "dur": 500 + rank + salt,
+             "args": {"stream": 7, "correlation": 1 + i}},
+            {**kernel, "name": "ncclDevKernel_AllReduce", "ts": at + 600, "dur": 300 - rank, "args": comm},
+        ]  # fmt: skip
+    trace = {"distributedInfo": {"rank": rank if inside is None else inside, "world_size": world}}
+    trace |= {"baseTimeNanoseconds": EPOCH_NS, "traceEvents": events} | ({"host_name": host} if host else {})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(trace))
+
+
+def said(report, rule):
+    return [finding.message for finding in report.findings if finding.rule == rule]
+
+
+def assert_not_clean(report):
+    assert verdict(report).level in ("warning", "error")
+
+
+def test_one_run_is_not_doubted(tmp_path):
+    for rank in (0, 1):
+        write(tmp_path / f"rank_{rank}.json", rank, begin_us=3 * rank)
+    report = analyze(tmp_path)
+    assert report.run.ranks_present == (0, 1)
+    assert said(report, "TO-V002") == said(report, "TO-V007") == []
+
+
+def test_two_captures_an_hour_apart_are_not_one_run(tmp_path):
+    write(tmp_path / "rank_0.json", 0)
+    write(tmp_path / "rank_1.json", 1, begin_us=HOUR_US)
+    report = analyze(tmp_path)
+    assert report.run.ranks_present == (1,) and report.run.ranks_missing == (0,)
+    (message,) = said(report, "TO-V002")
+    assert (
+        "rank_0.json: begins 1:00:00 before rank 1 does: it is of another capture. It is left out" in message
+    )
+    assert_not_clean(report)
+
+
+@pytest.mark.parametrize("why", ["hosts", "manifest"])
+def test_clocks_that_may_be_wrong_leave_nobody_out_and_are_said(tmp_path, why):
+    for rank in (0, 1):
+        host = f"node{rank}" if why == "hosts" else None
+        write(tmp_path / f"rank_{rank}.json", rank, begin_us=HOUR_US * rank, host=host)
+    if why == "manifest":
+        (tmp_path / "run.json").write_text('{"world_size": 2, "ranks": [{"rank": 0}, {"rank": 1}]}')
+    report = analyze(tmp_path)
+    assert report.run.ranks_present == (0, 1)
+    (message,) = said(report, "TO-V007")
+    assert "1:00:00 before rank 1 does: a clock is off by that, or it is of another capture" in message
+    assert_not_clean(report)
+
+
+def test_a_copy_is_no_rank(tmp_path):
+    write(tmp_path / "rank_1.json", 1)
+    shutil.copy(tmp_path / "rank_1.json", tmp_path / "rank_0.json")
+    report = analyze(tmp_path)
+    assert report.run.ranks_present == (1,)
+    (message,) = said(report, "TO-V002")
+    assert f"is a copy of {tmp_path / 'rank_1.json'}: the same events" in message
+    assert_not_clean(report)
+
+
+def test_a_file_that_holds_another_rank_than_it_is_named_after(tmp_path):
+    write(tmp_path / "rank_0.json", 1)
+    write(tmp_path / "rank_1.json", 0)
+    report = analyze(tmp_path)
+    assert [(row.rank, row.trace[-11:]) for row in report.ranks] == [(0, "rank_1.json"), (1, "rank_0.json")]
+    first, second = said(report, "TO-V007")
+    assert "rank_0.json: is named as rank 0 and holds rank 1. It is taken as rank 1" in first
+    assert "rank_1.json: is named as rank 1 and holds rank 0" in second
+    assert_not_clean(report)
+
+
+def test_steps_with_one_number_twice(tmp_path):
+    write(tmp_path / "rank_0.json", 0)
+    write(tmp_path / "rank_1.json", 1, steps=(3, 4, 4))
+    (message,) = said(analyze(tmp_path), "TO-V007")
+    assert "rank_1.json: marks step 4 more than once" in message
+
+
+@pytest.mark.parametrize(
+    ("manifest", "what"),
+    [
+        ({"world_size": 4}, "it tells of a run of 4 ranks, the traces of one of 2"),
+        ({"started_ns": EPOCH_NS + 3600 * 10**9}, "its run began 1:00:00 after the traces did"),
+        ({"ended_ns": EPOCH_NS - 3600 * 10**9}, "its run ended 1:00:00 before the traces began"),
+    ],
+)
+def test_the_manifest_of_another_run(tmp_path, manifest, what):
+    for rank in (0, 1):
+        write(tmp_path / f"rank_{rank}.json", rank)
+    (tmp_path / "run.json").write_text(json.dumps(manifest))
+    (message,) = said(analyze(tmp_path), "TO-V007")
+    assert what in message

@@ -1,0 +1,148 @@
+"""Whether the traces of a folder are of one run: copies, other captures, and what contradicts itself, each named."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from traceops.core.units import clock_text
+from traceops.measure.summary import RankSummary
+
+_FIRST_EPOCH_NS = 10**18  # 2001: before it, times are no Unix times, and each host may have a zero of its own
+_APART_NS = 600 * 10**9  # clocks that nobody sets go wrong by minutes
+_WINDOWS_APART = 10
+_EARLY_NS = 60 * 10**9  # before run.json says that the run began
+_MOST_STEPS = 8
+
+Said = tuple[str, str]  # path, what is wrong with it
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """The ranks that are used, the files that were left out, and those that are used although something is odd."""
+
+    ranks: tuple[RankSummary, ...]
+    left_out: tuple[Said, ...] = ()
+    doubts: tuple[Said, ...] = ()
+
+
+def of_one_run(
+    ranks: Sequence[RankSummary], hosts: Mapping[int, str | None], manifest: Mapping[str, Any]
+) -> OneRun:
+    """The ranks of one run among these. hosts: where each ran, as far as known. manifest: run.json, {} without one."""
+    ranks, copies = _without_copies(ranks)
+    ranks, others, apart = _without_other_captures(ranks, hosts, listed=bool(manifest.get("ranks")))
+    doubts = [*apart, *_repeated_steps(ranks), *_of_another_manifest(ranks, manifest)]
+    return OneRun(tuple(ranks), (*copies, *others), tuple(doubts))
+
+
+def _without_copies(ranks: Sequence[RankSummary]) -> tuple[list[RankSummary], list[Said]]:
+    """No two processes do the same in the same nanoseconds: one trace lies there under several names."""
+    same: dict[Hashable, list[RankSummary]] = defaultdict(list)
+    for summary in ranks:
+        same[_content(summary)].append(summary)
+    kept, left_out = [], []
+    for copies in same.values():
+        own = next((each for each in copies if each.rank == each.meta.rank), copies[0])
+        kept.append(own)
+        left_out += [
+            (each.path, f"is a copy of {own.path}: the same events in the same nanoseconds. It is left out; "
+             f"copy the trace of rank {each.rank} itself")
+            for each in copies if each is not own
+        ]  # fmt: skip
+    return sorted(kept, key=lambda summary: summary.rank), left_out
+
+
+def _content(summary: RankSummary) -> Hashable:
+    times = (summary.step_edges, summary.step_numbers, summary.comm.start, summary.comm.end)
+    kernels = tuple((kernel.name, kernel.count, kernel.total_us) for kernel in summary.kernels)
+    return summary.meta.rank, summary.event_count, *(own.tobytes() for own in times), kernels
+
+
+def _without_other_captures(
+    ranks: Sequence[RankSummary], hosts: Mapping[int, str | None], *, listed: bool
+) -> tuple[list[RankSummary], list[Said], list[Said]]:
+    """The ranks whose steps overlap in time; of the rest, those that cannot be of the run are left out, others said."""
+    clusters = _clusters(ranks)
+    if len(clusters) < 2:
+        return list(ranks), [], []
+    main = max(clusters, key=lambda own: (len(own), _begin(own[0])))
+    of_main = {hosts.get(summary.rank) for summary in main}
+    left_out, doubts = [], []
+    for cluster in clusters:
+        for summary in cluster if cluster is not main else ():
+            host = hosts.get(summary.rank)
+            own_clock = host is not None and None not in of_main and host not in of_main
+            wall = min(_begin(summary), _begin(main[0])) >= _FIRST_EPOCH_NS
+            how = _how_far(summary, main)
+            if listed or own_clock or not wall:
+                doubts.append((summary.path, f"{how}: a clock is off by that, or it is of another capture. It is used; "
+                               "set the hosts' clocks, and put each capture in a folder of its own"))  # fmt: skip
+            else:
+                left_out.append((summary.path, f"{how}: it is of another capture. It is left out; put each capture in "
+                                 "a folder of its own"))  # fmt: skip
+    gone = {path for path, _ in left_out}
+    return [summary for summary in ranks if summary.path not in gone], left_out, doubts
+
+
+def _clusters(ranks: Sequence[RankSummary]) -> list[list[RankSummary]]:
+    """Ranks whose windows lie near each other in time, in order of time."""
+    in_order = sorted(ranks, key=_begin)
+    longest = max((int(own.step_edges[-1]) - _begin(own) for own in in_order), default=0)
+    clusters: list[list[RankSummary]] = []
+    end = 0
+    for summary in in_order:
+        if not clusters or _begin(summary) - end > max(_APART_NS, _WINDOWS_APART * longest):
+            clusters.append([])
+            end = int(summary.step_edges[-1])
+        clusters[-1].append(summary)
+        end = max(end, int(summary.step_edges[-1]))
+    return clusters
+
+
+def _begin(summary: RankSummary) -> int:
+    return int(summary.step_edges[0])
+
+
+def _how_far(summary: RankSummary, main: Sequence[RankSummary]) -> str:
+    apart = _begin(summary) - _begin(main[0])
+    others = f"rank {main[0].rank} does" if len(main) == 1 else f"ranks {main[0].rank} and others do"
+    return f"begins {clock_text(abs(apart) / 1e9)} {'before' if apart < 0 else 'after'} {others}"
+
+
+def _repeated_steps(ranks: Sequence[RankSummary]) -> list[Said]:
+    doubts = []
+    for summary in ranks:
+        twice = sorted(number for number, n in Counter(summary.step_numbers.tolist()).items() if n > 1)
+        if twice:
+            listed = ", ".join(map(str, twice[:_MOST_STEPS])) + (" …" if len(twice) > _MOST_STEPS else "")
+            doubts.append((
+                summary.path,
+                f"marks step {listed} more than once: two profilers wrote it, or two captures were joined. All are "
+                "used, and what is compared step by step may pair the wrong ones; capture again",
+            ))  # fmt: skip
+    return doubts
+
+
+def _of_another_manifest(ranks: Sequence[RankSummary], manifest: Mapping[str, Any]) -> list[Said]:
+    """run.json beside traces of another run."""
+    worlds = {summary.meta.world_size for summary in ranks} - {None}
+    told = manifest.get("world_size")
+    found = []
+    if told and len(worlds) == 1 and told not in worlds:
+        found.append(f"it tells of a run of {told} ranks, the traces of one of {worlds.pop()}")
+    began, ended = _time(manifest.get("started_ns")), _time(manifest.get("ended_ns"))
+    begins = [_begin(summary) for summary in ranks if _begin(summary) >= _FIRST_EPOCH_NS]
+    if began and begins and max(begins) < began - _EARLY_NS:
+        found.append(f"its run began {clock_text((began - max(begins)) / 1e9)} after the traces did")
+    if ended and begins and min(begins) > ended + _EARLY_NS:
+        found.append(f"its run ended {clock_text((min(begins) - ended) / 1e9)} before the traces began")
+    return [("run.json", f"{what}: it is of another run. It is used; put what belongs together in one folder")
+            for what in found]  # fmt: skip
+
+
+def _time(value: Any) -> int | None:
+    known = isinstance(value, int) and not isinstance(value, bool) and _FIRST_EPOCH_NS <= value < 1 << 62
+    return value if known else None
