@@ -17,6 +17,7 @@ from traceops.pipeline.analyze import analyze
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 _DEADLOCK_S = 180
+SECRET = "correct-horse-battery"
 
 _SCRIPT = """
 import argparse, os, sys, time
@@ -26,6 +27,7 @@ from helper import learning_rate
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=14)
 parser.add_argument("--fail")
+parser.add_argument("--api-key")
 options = parser.parse_args()
 assert __name__ == "__main__"
 dist.init_process_group("gloo")
@@ -87,21 +89,27 @@ def run_json(out):
 
 
 def test_an_unmodified_script(start, tmp_path):
-    code, out, err = finish(start("--", "app/train.py", "--steps", "15", compiler=True))
+    words = ["--steps", "15", "--api-key", SECRET]  # which the script gets and nothing records
+    code, out, err = finish(
+        start("--env", f"MY_API_KEY={SECRET}", "--", "app/train.py", *words, compiler=True)
+    )
     assert code == 0, err
-    said = {f"[rank {rank}] rank {rank} of 2 ['--steps', '15']" for rank in (0, 1)}
+    said = {f"[rank {rank}] rank {rank} of 2 {words}" for rank in (0, 1)}
     assert set(out.splitlines()) == said
     folder = tmp_path / "profile" / "train"
     assert "next: traceops analyze profile/train" in err and "USDT" not in err
     run = run_json(folder)
     assert (run["status"], run["exit_code"], run["world_size"], run["backend"]) == ("finished", 0, 2, "gloo")
-    assert run["argv"] == ["app/train.py", "--steps", "15"] and run["ranks_missing"] == []
+    assert run["argv"] == ["app/train.py", *words[:-1], "***"] and run["ranks_missing"] == []
+    assert run["command"][2:4] == ["--env", "MY_API_KEY=***"]
+    recorded = [path for path in folder.rglob("*.json") if path.parent.name != "logs"]
+    assert len(recorded) >= 3 and not [path for path in recorded if SECRET in path.read_text()]
     assert (run["profiled_steps"], run["steps"]) == ([10, 11, 12, 13], 15)
     for rank in run["ranks"]:
         assert [steps_in(folder / trace) for trace in rank["traces"]] == [[10, 11, 12, 13]]
         assert rank["exit_code"] == 0 and len(rank["unprofiled_step_ms"]) == 6
         log = folder / "logs" / f"rank_{rank['rank']}.stdout.log"
-        assert log.read_text() == f"rank {rank['rank']} of 2 ['--steps', '15']\n"
+        assert log.read_text() == f"rank {rank['rank']} of 2 {words}\n"
 
 
 @pytest.mark.parametrize(

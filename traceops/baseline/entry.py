@@ -19,6 +19,8 @@ from traceops.baseline.key import UNKNOWN, Key
 from traceops.baseline.place import open_place
 from traceops.compare.capture import Capture, capture_of
 from traceops.core.errors import FileError, InputError
+from traceops.core.redaction import redact_text, redact_value
+from traceops.report.read import WITH_WORDS
 from traceops.report.run import Git, Run
 from traceops.version import __version__
 
@@ -132,8 +134,8 @@ def encode(
         started_ns=run.started_ns if run.started_ns and 0 < run.started_ns < _LAST_NS else None,
         commit=commit or git.commit or None,
         dirty=git.dirty if commit in (None, git.commit) else None,
-        source=source,
-        report=report,
+        source=redact_text(source),
+        report={**report, **{part: redact_value(report[part]) for part in WITH_WORDS if part in report}},
     )
     text = json.dumps(msgspec.to_builtins(document), ensure_ascii=True, allow_nan=False)
     return f"{key.slug}/{_new_name(_entry(document))}", gzip.compress(text.encode("ascii"), 6, mtime=0)

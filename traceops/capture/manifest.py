@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.core.errors import InputError
+from traceops.core.redaction import redact_text, redact_value
 from traceops.core.whole_file import write_whole
 
 SCHEMA_VERSION = 1
@@ -142,9 +143,10 @@ class RunManifest:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as JSON to `path` in one move."""
+    """Write `value` as JSON to `path` in one move, without the secrets in it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, (json.dumps(value, indent=1, default=str) + "\n").encode())
+    text = json.dumps(redact_value(value), indent=1, default=lambda other: redact_text(str(other)))
+    write_whole(path, (text + "\n").encode())
 
 
 def write_rank(out: Path, manifest: RankManifest) -> None:

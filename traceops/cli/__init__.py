@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from traceops.core.errors import TraceopsError
 from traceops.version import __version__
@@ -25,7 +25,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
 def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="traceops", description="Find out why a distributed PyTorch run is slow or stuck, with proof."
     )
     parser.add_argument("--version", action="version", version=f"traceops {__version__}")
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = import_module(f"traceops.cli.{args.command}").main(args)
         sys.stdout.flush()
     except TraceopsError as error:
-        print(f"traceops {args.command}: {error}", file=sys.stderr)
+        print(f"traceops {args.command}: {_shown(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"traceops {args.command}: interrupted", file=sys.stderr)
@@ -98,6 +98,21 @@ def _forget_output() -> None:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, sys.stdout.fileno())
             os.close(nowhere)
+
+
+def _shown(text: str) -> str:
+    """A message as a terminal and a log of CI may hold it: without control characters and secrets."""
+    from traceops.core.plain_text import printable
+    from traceops.core.redaction import redact_text
+
+    return printable(redact_text(text))
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the words of a command without repeating the secrets among them."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(_shown(message))
 
 
 def _nowhere() -> TextIO:

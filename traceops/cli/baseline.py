@@ -21,6 +21,7 @@ from traceops.baseline.store import Problem, chosen_store, entries, remove, save
 from traceops.compare.capture import capture_of, report_object
 from traceops.core.errors import InputError, UsageError
 from traceops.core.plain_text import printable
+from traceops.core.redaction import redact_text
 from traceops.core.units import minute_text, number_text
 from traceops.render.history.files import capture_json, write_history
 from traceops.render.history.text import history_verdict
@@ -40,7 +41,7 @@ def _save(args: argparse.Namespace, store: str) -> int:
         capture_of(report, read_from)  # which says what is wrong with it
         entry = save(store, report, branch=args.branch, name=args.name, commit=args.commit, source=path)
         if args.quiet:
-            print(entry.url)
+            _say(entry.url)
         else:
             _say_saved(path, entry)
     return 0
@@ -151,7 +152,7 @@ def _name_problems(problems: Sequence[Problem]) -> None:
 
 def _say(text: str, file: TextIO | None = None) -> None:
     """Text that may come from the store: nothing in it steers the terminal."""
-    print(printable(text), file=file or sys.stdout)
+    print(printable(redact_text(text)), file=file or sys.stdout)
 
 
 def _ms(value: float | None) -> str:

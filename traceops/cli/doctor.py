@@ -12,6 +12,7 @@ from pathlib import Path
 from traceops.cli.arguments import make_writable, reach, report_formats
 from traceops.core.errors import UsageError
 from traceops.core.findings import Severity
+from traceops.core.redacted_fields import redact_fields
 from traceops.core.torch_here import require_torch
 from traceops.doctor.checkup import BUDGET_S, Options, check_up, judge_saved
 from traceops.doctor.document import document_of
@@ -92,6 +93,7 @@ def _judge_files(args: argparse.Namespace, formats: tuple[str, ...]) -> int:
 
 
 def _report(checkup: Checkup, folder: Path, formats: tuple[str, ...], args: argparse.Namespace) -> None:
+    checkup = redact_fields(checkup, "looks", "trials", "findings", "checks", "problems")
     written = write_doctor(checkup, folder, formats)
     if args.json:
         print(json_text(document_of(checkup)), end="")

@@ -16,6 +16,7 @@ from traceops.compare.model import CaptureInfo
 from traceops.compare.statistics import Float
 from traceops.core.errors import FileError, InputError
 from traceops.core.findings import Finding
+from traceops.core.redaction import redact_text, redact_value
 from traceops.core.regular_file import read_regular
 from traceops.report.model import ReportDocument
 from traceops.report.read import report_of
@@ -73,14 +74,14 @@ def capture_of(value: Any, path: str) -> Capture:
     run, git = report.run, report.run.git
     info = CaptureInfo(
         name=run.name or Path(path).name,
-        path=path,
+        path=redact_text(path),
         started_ns=run.started_ns,
         commit=git.commit if git else None,
         dirty=git.dirty if git else None,
         steps=len({row.step for row in report.steps if row.step is not None}),
         unprofiled_steps=len({row.index for row in report.unprofiled_steps}),
     )
-    return Capture(info, report, value["run"])
+    return Capture(info, report, redact_value(value["run"]))
 
 
 def pair_folder(path: str) -> tuple[list[str], list[str]] | None:

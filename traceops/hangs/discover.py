@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.core.errors import FileError, InputError, problem_of
+from traceops.core.redacted_fields import redact_fields
 from traceops.core.regular_file import open_regular
 from traceops.hangs.dump_files import read_dumps
 from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, RecordedGroup
@@ -80,11 +81,11 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Hang
         world_size=world,
         records=dict(sorted(records.items())),
         stacks={rank: _richest(several) for rank, several in sorted(found.stacks.items())},
-        processes=dict(sorted(found.processes.items())),
-        log=log,
-        stall=max(found.stalls, key=lambda stall: stall.stalled_s, default=None),
+        processes={rank: redact_fields(process) for rank, process in sorted(found.processes.items())},
+        log=tuple(redact_fields(event, "text") for event in log),
+        stall=redact_fields(max(found.stalls, key=lambda stall: stall.stalled_s, default=None)),
         files=tuple(found.files),
-        problems=tuple(problems),
+        problems=redact_fields(tuple(problems)),
         failed_rank=manifest.get("failed_rank") if isinstance(manifest.get("failed_rank"), int) else None,
     )
 

@@ -13,6 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TextIO
 
+from traceops.core.plain_text import printable
+from traceops.core.redaction import redact_text
+
 # Kineto reports its own stages on stderr, whatever its log level: not an error, and not the training's.
 _CHATTER = re.compile(
     rb"^(USDT|STAGE|INFO):\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+ \w+\.cpp:\d+\].*\n?", re.MULTILINE
@@ -118,7 +121,9 @@ class Screen:
             return
         try:
             self._clear()
-            self._lines(f"traceops: {text}\n".encode(errors="backslashreplace"), _OURS)
+            self._lines(
+                f"traceops: {printable(redact_text(text))}\n".encode(errors="backslashreplace"), _OURS
+            )
             self._draw()
         finally:
             self._lock.release()

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -188,5 +189,6 @@ def parse_assignments(texts: list[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts]
     for (key, sign, _), text in zip(pairs, texts, strict=True):
         if not sign or not key.isidentifier():
-            raise UsageError(f"--env {text}: write it as KEY=VALUE, for example --env NCCL_DEBUG=INFO")
+            said = "".join(takewhile(lambda c: c.isalnum() or c == "_", text))  # the rest may be a secret
+            raise UsageError(f"--env {said}…: write it as KEY=VALUE, for example --env NCCL_DEBUG=INFO")
     return {key: value for key, _, value in pairs}

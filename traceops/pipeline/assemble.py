@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from traceops.across.cross_rank import CrossRank, RankTimes, mean_ms
+from traceops.core.redacted_fields import redact_fields
 from traceops.core.rule import Verdict
 from traceops.measure.hta_agreement import agreement_of_ranks
 from traceops.measure.hta_breakdown import Columns
@@ -44,7 +45,7 @@ def assemble(
     of_hang = hangs.in_order_of_roots(hang, verdicts)
     others = [f for verdict in verdicts if verdict.rule not in hangs.BY_ID for f in verdict.findings]
     rank_rows = _rank_rows(found, run)
-    return Report(
+    report = Report(
         run=run_info,
         summary=_summary(found, run, rank_rows),
         ranks=rank_rows,
@@ -65,6 +66,7 @@ def assemble(
         fabric=run.fabric,
         hta_agreement=agreement_of_ranks(times.summary.hta_agreement for times in run.ranks),
     )
+    return redact_fields(report, "summary", "findings", "checks")  # run and hang are already
 
 
 def _rank_rows(found: Discovery, run: CrossRank) -> tuple[RankRow, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from traceops.core.rank_text import first_ranks, runs_without
+from traceops.core.redacted_fields import redact_fields
 from traceops.measure.summary import RankSummary
 from traceops.report.run import MOST_MISSING, Git, Run
 from traceops.traces.discover import Discovery
@@ -23,7 +24,7 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> Run:
     missing = runs_without(world, present)
     hosts = manifest.get("hosts") or sorted({meta.host for meta in metas if meta.host})
     steps = sorted({int(n) for summary in ranks for n in summary.step_numbers if n >= 0})
-    return Run(
+    run = Run(
         name=manifest.get("name") or discovery.name,
         world_size=world,
         ranks_present=tuple(present),
@@ -47,6 +48,7 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> Run:
         options=_dict(manifest, "options"),
         started_ns=_started_ns(discovery),
     )
+    return redact_fields(run)  # a run.json of an earlier version, or of somebody else, may hold secrets
 
 
 def _git(manifest: dict[str, Any]) -> Git | None:

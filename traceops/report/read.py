@@ -7,11 +7,15 @@ from typing import Any
 import msgspec
 
 from traceops.core.errors import FileError, InputError
+from traceops.core.redacted_fields import redact_fields
 from traceops.core.tool import READABLE_VERSIONS
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
 from traceops.report.model import ReportDocument
 from traceops.traces.source import read_whole
+
+# Parts of a report with words that somebody else wrote: the others are numbers and names of kernels.
+WITH_WORDS = ("run", "summary", "findings", "checks", "hang")
 
 
 def load_report(path: str) -> ReportDocument:
@@ -40,7 +44,7 @@ def report_of(value: Any, path: str, wanted: str = "report.json of traceops") ->
             "analyse its traces again, or install the version that wrote it",
         )
     try:
-        return msgspec.convert(_known(value), ReportDocument)
+        return redact_fields(msgspec.convert(_known(value), ReportDocument), *WITH_WORDS)
     except msgspec.ValidationError as error:
         said = str(error).encode("ascii", "backslashreplace").decode()
     except (OverflowError, RecursionError, UnicodeError) as error:

@@ -19,6 +19,7 @@ from traceops.baseline.json_types import (
     TrendJson,
 )
 from traceops.baseline.store import Problem
+from traceops.core.redaction import redact_text
 from traceops.core.units import minute_text
 from traceops.render import write_files
 from traceops.render.history.text import change_text
@@ -53,7 +54,9 @@ def history_document(
     histories: Sequence[KeyHistory], problems: Sequence[Problem], store: str
 ) -> HistoryDocument:
     """What history.json holds, see docs/formats.md."""
-    return HistoryDocument(store=store, keys=tuple(map(_key, histories)), problems=tuple(problems))
+    return HistoryDocument(
+        store=redact_text(store), keys=tuple(map(_key, histories)), problems=tuple(problems)
+    )
 
 
 def _key(history: KeyHistory) -> KeyJson:
@@ -68,7 +71,7 @@ def capture_json(sample: Sample) -> CaptureJson:
     """Where a capture lies, where it came from, and what was measured of it."""
     entry = sample.entry
     return CaptureJson(
-        url=entry.url,
+        url=redact_text(entry.url),
         started_ns=entry.started_ns,
         saved_ns=entry.saved_ns,
         commit=entry.commit,
