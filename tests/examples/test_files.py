@@ -18,6 +18,7 @@ from traceops.compare import load_config
 
 EXAMPLES = ROOT / "examples"
 WORKFLOWS = sorted((EXAMPLES / "github-actions").glob("*.yml"))
+OWN_WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 GITLAB = EXAMPLES / "gitlab" / ".gitlab-ci.yml"
 SCRIPTS = sorted(EXAMPLES.rglob("*.sh"))
 ACTION_FILE = ACTION / "action.yml"
@@ -90,7 +91,9 @@ def test_scripts_take_values_from_their_environment_only():
 
 
 def test_other_people_s_actions_are_pinned_by_commit():
-    uses = re.findall(r"uses: (\S+)(.*)", "\n".join(path.read_text() for path in (*WORKFLOWS, ACTION_FILE)))
+    files = (*WORKFLOWS, ACTION_FILE, *OWN_WORKFLOWS)
+    uses = re.findall(r"uses: (\S+)(.*)", "\n".join(path.read_text() for path in files))
+    assert OWN_WORKFLOWS
     for name, comment in uses:
         if not name.startswith("./"):
             assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name), name

@@ -1,13 +1,13 @@
 """A dask cluster of two worker processes that lasts until its input ends; it prints its scheduler's address.
 
-With a rank as argument, whoever summarises that rank is killed.
+With a rank as argument, whoever summarises that rank is killed; with `tls`, it speaks TLS as dask's settings say.
 """
 
 import os
 import signal
 import sys
 
-from distributed import Client, LocalCluster, WorkerPlugin
+from distributed import Client, LocalCluster, Security, WorkerPlugin
 
 
 class Kills(WorkerPlugin):
@@ -30,11 +30,13 @@ class Kills(WorkerPlugin):
 
 
 if __name__ == "__main__":
+    tls = sys.argv[1:] == ["tls"]
+    protocol = {"protocol": "tls://", "security": Security()} if tls else {}
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, **protocol) as cluster,
         Client(cluster) as client,
     ):
-        if len(sys.argv) > 1:
+        if len(sys.argv) > 1 and not tls:
             client.register_plugin(Kills(int(sys.argv[1])))
         print(cluster.scheduler_address, flush=True)
         sys.stdin.read()

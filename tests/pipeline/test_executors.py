@@ -1,6 +1,7 @@
 """Whoever runs the map, the report is the same; and a worker that dies costs its rank."""
 
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -307,6 +308,30 @@ def test_a_killed_dask_worker_costs_its_rank(dask_cluster, tmp_path):
     text = by_dask(dask_cluster("2"), tmp_path / "out")
     assert '"ranks_present": [\n   0,\n   1,\n   3\n  ]' in text
     assert "rank_2.pt.trace.json.gz: no worker brought it to an end (each was killed" in text
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_with_tls_reads_the_traces_and_is_asked_for_by_name(
+    dask_cluster, tmp_path, monkeypatch
+):
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed: there is no certificate")
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-keyout", key, "-out", certificate], check=True, capture_output=True,
+    )  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setenv("DASK_DISTRIBUTED__COMM__TLS__CA_FILE", certificate)
+        for role in ("SCHEDULER", "WORKER", "CLIENT"):
+            patch.setenv(f"DASK_DISTRIBUTED__COMM__TLS__{role}__CERT", certificate)
+            patch.setenv(f"DASK_DISTRIBUTED__COMM__TLS__{role}__KEY", key)
+        address = dask_cluster("tls")
+        assert address.startswith("tls://")
+        assert by_dask(address, tmp_path / "a") == report_text(DATA / "ddp4")
+    command = [sys.executable, "-m", "traceops", "analyze", str(DATA / "ddp4"), "-o", str(tmp_path / "b")]
+    done = subprocess.run([*command, "--executor", address], capture_output=True, text=True)
+    assert done.returncode == UsageError.exit_code and "DASK_DISTRIBUTED__COMM__TLS__CA_FILE" in done.stderr
 
 
 def test_a_dask_cluster_without_traceops_is_told_to_install_it(dask_cluster, tmp_path, monkeypatch):

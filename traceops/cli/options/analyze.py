@@ -29,7 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--fail-on", choices=("info", "warning", "error"), help="exit 1 on a finding this severe")
     add("--strict", action="store_true", help="exit 3 if any file could not be read whole")
     add("--jobs", type=positive, metavar="N", help="ranks to read at a time (one a core)")
-    add("--executor", metavar="WHERE", help="dask://HOST:PORT or mpi reads them (processes of this machine)")
+    add(
+        "--executor",
+        metavar="WHERE",
+        help="dask://HOST:PORT, tls://… (dask's) or mpi reads them (processes of this machine)",
+    )
     add(
         "--no-cache",
         dest="cache",

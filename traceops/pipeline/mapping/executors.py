@@ -22,6 +22,11 @@ Result = TypeVar("Result")
 _CGROUP_SHARE = Path("/sys/fs/cgroup/cpu.max")  # of the container, where there is one
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
 _ANSWER_S = 15  # how long a scheduler may take to answer
+_TCP_HINT = "a scheduler with TLS is named tls://HOST:PORT"
+_TLS_HINT = (
+    "dask takes its certificates from its own settings: DASK_DISTRIBUTED__COMM__TLS__CA_FILE, …__CLIENT__CERT and "
+    "…__CLIENT__KEY"
+)
 # What the future of a task raises that never ran to its end: its worker died, was lost, or lacks traceops.
 _UNDONE: tuple[type[Exception], ...] = (
     BrokenExecutor,
@@ -111,7 +116,9 @@ def _begin(parent: int) -> None:
 
 @contextlib.contextmanager
 def open_workers(chosen: str | Executor, jobs: int | None = None) -> Iterator[WorkerPool]:
-    """The workers named by `dask://HOST:PORT` or `mpi`, or those of an executor, at most `jobs` of them at a time.
+    """The workers named by `dask://HOST:PORT`, `tls://HOST:PORT` (dask's) or `mpi`, or those of an executor.
+
+    At most `jobs` of them at a time.
 
     Raises UsageError for another name, where a package is missing, and where nobody answers.
     """
@@ -119,15 +126,26 @@ def open_workers(chosen: str | Executor, jobs: int | None = None) -> Iterator[Wo
         slots = getattr(chosen, "_max_workers", None) or cores()
         yield WorkerPool(chosen, min(jobs or slots, slots))
         return
-    kind, _, address = chosen.partition("://")
-    if kind == "dask" and address:
+    address = _dask_address(chosen)
+    if address is not None:
         opened = _dask(chosen, address)
     elif chosen == "mpi":
         opened = _mpi()
     else:
-        raise UsageError(f"--executor takes dask://HOST:PORT or mpi, not {chosen!r}")
+        raise UsageError(
+            f"--executor takes dask://HOST:PORT or mpi, not {chosen!r}; tls://HOST:PORT is a dask scheduler with TLS"
+        )
     with opened as workers:
         yield WorkerPool(workers.executor, min(jobs or workers.slots, workers.slots), workers.undone)
+
+
+def _dask_address(chosen: str) -> str | None:
+    """The address of a scheduler as dask writes it: tls://…, or tcp://… where `chosen` says dask:// alone."""
+    within = chosen.removeprefix("dask://")
+    protocol, sign, where = within.rpartition("://")
+    if protocol in ("tls", "tcp") and where:
+        return within
+    return f"tcp://{within}" if within != chosen and within and not sign else None
 
 
 @contextlib.contextmanager
@@ -141,9 +159,10 @@ def _dask(chosen: str, address: str) -> Iterator[WorkerPool]:
             f"--executor {chosen} needs dask's scheduler: pip install distributed (traceops's extra [dask])"
         ) from error
     try:
-        client = Client(f"tcp://{address}", timeout=_ANSWER_S, set_as_default=False)
-    except (OSError, ValueError, asyncio.TimeoutError) as error:
-        raise UsageError(f"--executor {chosen}: no dask scheduler answers there ({error})") from error
+        client = Client(address, timeout=_ANSWER_S, set_as_default=False)
+    except (OSError, ValueError, RuntimeError, TypeError, asyncio.TimeoutError) as error:
+        hint = _TLS_HINT if address.startswith("tls:") else _TCP_HINT
+        raise UsageError(f"--executor {chosen}: no dask scheduler answers there ({error}); {hint}") from error
     executor = client.get_executor(pure=False)
     try:
         try:
