@@ -70,10 +70,10 @@ def measure_lateness(
 ) -> Lateness:
     """Charge waiting along the chain to its roots [docs/metrics.md, who causes the wait].
 
-    For each collective that holds a rank up, the own time of the member that came last is compared with
-    the waiting rank's, since both left the last collective of the step before: the work in which the
-    late one spent more is the cause. What either of them had waited for others since then is carried
-    along, so that a rank that was late because it had waited passes the charge on.
+    For each collective that holds a rank up, the member that came last is compared with the waiting rank. What
+    counts is their own time since both left the last collective of the step before. The work in which the late one
+    spent more is the cause. What either of them had waited for others since then is carried along. So a rank that
+    was late because it had waited passes the charge on.
     """
     waits = waits_by_rank(matching, ranks)
     positions: dict[int, list[int]] = defaultdict(list)

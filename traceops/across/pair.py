@@ -20,9 +20,9 @@ def pair(
 ) -> list[tuple[tuple[int, int], ...]]:
     """Members (rank, position) of each collective of one group and operation.
 
-    By kineto's sequence number where every event has one. Else counted from the end of the window, and
-    moved where the rhythm of the ends says that a window was cut off before; where ranks recorded different
-    last steps and no rhythm is found, from the end of each common step.
+    They are paired by kineto's sequence number where every event has one. Else they are counted from the end of the
+    window, and moved where the rhythm of the ends says that a window was cut off before. If ranks recorded different
+    last steps and no rhythm is found, they are counted from the end of each common step.
     """
     sequences = {rank: [_sequence(summaries[rank], at) for at in positions[rank]] for rank in group}
     if all(None not in own and len(set(own)) == len(own) for own in sequences.values()):

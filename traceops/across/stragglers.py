@@ -33,10 +33,10 @@ Steps = NDArray[np.float64]
 class Straggler:
     """A rank that others wait for. Times in ns.
 
-    `saved` is per step what the step gains if this rank runs as its peers do, the other stragglers being
-    cured already; `alone` what it gains if only this one is cured. `chance` is the probability that ranks
-    whose steps were dealt at random would show one as late. `caused` is by CAUSES, a step. `apart` says
-    whether its own time in its late steps lies beyond what its peers differ by among themselves.
+    `saved` is what each step gains if this rank runs as its peers do and the other stragglers are cured already.
+    `alone` is what it gains if only this rank is cured. `chance` is the probability that ranks whose steps were
+    dealt at random would show one as late. `caused` is by CAUSES, a step. `apart` says whether its own time in its
+    late steps lies beyond what its peers differ by among themselves.
     """
 
     rank: int
@@ -54,9 +54,9 @@ class Straggler:
 class Stragglers:
     """Those that matter, most saved first; `leader` caused most of the waiting, whether or not it costs anything.
 
-    `joint_ns` are the step times with all of `found` cured, `host_share` the part of those that would go
-    if no host were ever late: a job that its hosts bound anyway has a slowest one by nature. `alone` is the
-    rank that caused most of the waiting if no other runs its program, so that nothing can be compared.
+    `joint_ns` are the step times with all of `found` cured. `host_share` is the part of those that would go if no
+    host were ever late: where hosts bound the job anyway, one of them is always the slowest. `alone` is the rank
+    that caused most of the waiting if no other runs its program, so that nothing can be compared.
     """
 
     found: tuple[Straggler, ...]
@@ -167,9 +167,9 @@ def _cause(
 ) -> str:
     """The cause that covers most of the charge, if it covers enough of it; else what a replay shows.
 
-    Ranks that wait for one that is late for another reason let their hosts run ahead; then that rank
-    alone shows idle time for its host, though its host is no slower than theirs. Such time does not
-    count against the cause.
+    A rank may be late for another reason. Those that wait for it let their hosts run ahead. Then that rank alone
+    shows idle time for its host, though its host is no slower than theirs. Such time does not count against the
+    cause.
     """
     graph = replays.graph
     charged = dict(zip(CAUSES, lateness.caused[rank].sum(axis=1).tolist(), strict=True))

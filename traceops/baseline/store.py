@@ -199,8 +199,8 @@ def to_prune(
             emptied.append(slug)
     if emptied:
         raise UsageError(
-            f"that would delete every entry of {_listed(emptied)}; add --keep 1 to keep the newest of each key "
-            "(a key that is of no use any more is dropped by removing its folder)"
+            f"that would delete every entry of {_listed(emptied)}; add --keep 1 to keep the newest of each key. "
+            "To drop a key that is of no use any more, remove its folder"
         )
     return chosen
 

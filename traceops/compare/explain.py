@@ -53,11 +53,11 @@ def explain(
 ) -> tuple[Explanation, ...]:
     """Reasons for the change, the most important first.
 
-    wanted_ms: change of the step that is to be explained, None where it is too small to ask for a reason. Then
-    what goes its way and is a fifth of it comes first, and in that what can be counted (other collectives, new
-    blocking calls, work that was not there) before what was only timed. A bucket that one reason accounts for
-    is not explained again by the next. Of the metrics that `regressed`, the number of kernels is explained by what
-    is called more often. What noise alone could do is left out, unless nothing else is left.
+    wanted_ms: change of the step that is to be explained, None where it is too small to ask for a reason. Where it
+    is known, what goes its way and is a fifth of it comes first. Within that, what can be counted comes before what
+    was only timed: other collectives, new blocking calls, work that was not there. A bucket that one reason accounts
+    for is not explained again by the next. Of the metrics that `regressed`, the number of kernels is explained by
+    what is called more often. What noise alone could do is left out, unless nothing else is left.
     """
     counted: list[Explanation] = []
     timed: list[Explanation] = []

@@ -27,8 +27,8 @@ class Metric:
     threshold_pct: change for the worse that fails the gate, None if it is only shown unless asked for.
     of_step: percents are of the base's step time, not of the metric itself (a bucket may be 0).
     exact: the same code gives the same number, so it is compared without statistics.
-    per_capture: one value a capture, which launches of the same code do not always share: on H200s 5 % of DDP
-    trainings peaked one set of gradients lower than the others, as the allocator's timing would have it.
+    per_capture: one value a capture, which launches of the same code do not always share. On H200s 5 % of DDP
+    trainings peaked one set of gradients lower than the others, because the allocator's timing differs.
     """
 
     name: str

@@ -22,8 +22,9 @@ def merge_machines(machines: Iterable[Machine]) -> tuple[Machine, ...]:
 
     Where two say different things, the first does; but NVLink and XGMI come before the PCIe path below them, and
     nvidia-smi's NODE before NCCL's PHB, which means either. A source without a host's name joins the only named
-    host, or other sources without one, where their GPUs agree: the same bus ids where known, else the same indices,
-    no other names, NUMA nodes or number of NVLinks. Two machines of one file are never one for want of names.
+    host, or other sources without one, where their GPUs agree. They agree if they have the same bus ids. Where those
+    are not known, they agree if they have the same indices and no other names, NUMA nodes or numbers of NVLinks. Two
+    machines of one file are never one for want of names.
     """
     given = list(machines)
     hosts = {short_host(machine.host) for machine in given if machine.host is not None}

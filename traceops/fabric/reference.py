@@ -57,8 +57,8 @@ def make_reference(
 def save_reference(reference: Reference) -> Path | None:
     """Keep it in the cache's folder ``references``; returns where, None where that cannot be.
 
-    Of what is kept already of the same host and topology, rows stay that were not measured now, or are much better:
-    what a machine once gave it should give again.
+    Some rows of the same host and topology are kept already. Those stay that were not measured now, or are much
+    better: what a machine once gave it should give again.
     """
     folder = cache_folder("references")
     if folder is None:

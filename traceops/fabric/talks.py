@@ -107,8 +107,8 @@ def members(talk: Talk) -> frozenset[Hashable]:
 def job_ranks(fabric: Fabric) -> dict[Hashable, int]:
     """The ranks of the job by what `sender` and `members` give; empty where the log does not tell them.
 
-    Ranks count inside their communicator. Those of the largest one are the job's, where it is one, or several of the
-    same devices: a job that makes only groups of two, say, has many ranks 0.
+    Ranks count inside their communicator. The ranks of the largest communicator are the job's, if there is only one
+    of that size, or several of the same devices. A job that makes only groups of two, say, has many ranks 0.
     """
     communicators = fabric.log.communicators if fabric.log is not None else ()
     size = max((communicator.size for communicator in communicators), default=0)

@@ -34,9 +34,9 @@ class _Difference:
 def mismatches(ranks: Mapping[int, RankPosition], waits: Waits, steps: Mapping[int, int]) -> list[Root]:
     """The first call on which members part, in each group in which ranks wait: the side out of line is the root.
 
-    That is the smaller side; of equal ones the side whose call is not what the steps before had at this place,
-    or else that of a rank that has not finished as many steps as most. NCCL may limp on after a
-    difference, with wrong numbers: then it lies before what the ranks wait in.
+    That is the smaller side. Of equal sides it is the one whose call is not what the steps before had at this place,
+    or else that of a rank that has not finished as many steps as most. NCCL may go on after a difference, with wrong
+    numbers. Then the difference lies before what the ranks wait in.
     steps: steps that each rank has finished, as far as known.
     """
     heads: dict[ProcessGroup, list[Call]] = defaultdict(list)
@@ -54,8 +54,8 @@ def noticed_mismatch(
 ) -> list[Root]:
     """Ranks that were ended because a message had another size than they expected, where no record tells more.
 
-    The call out of line is that of a survivor which breaks the pattern of the steps before, or else, where the
-    survivors keep to it or are several and agree, that of the rank that was ended.
+    The call out of line is that of a survivor which breaks the pattern of the steps before. Where the survivors keep
+    to the pattern, or are several and agree, it is the call of the rank that was ended.
     """
     if not noticed:
         return []

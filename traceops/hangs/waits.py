@@ -167,8 +167,8 @@ def _to_peer(head: Call, position: RankPosition, ranks: Mapping[int, RankPositio
 def counterpart(call: Call, position: RankPosition, peer: RankPosition) -> Call | None:
     """The peer's unfinished other half of a send or receive.
 
-    Found by counting where both records are complete, by the number in a group of two, which both ends
-    count alike, and else as the n-th unfinished one of that direction.
+    Where both records are complete, it is found by counting. In a group of two it is found by its number, which both
+    ends count alike. Else it is the n-th unfinished one of that direction.
     """
     opposite = "recv" if call.op.op == "send" else "send"
     theirs = [

@@ -77,9 +77,9 @@ def measure_program(
 def _ready(activity: Activity, comm: Int) -> Int:
     """When each collective could have begun: torch lets it wait for what its stream was given before.
 
-    Where work launched before it ended after it had begun, it waited for less: then for whatever ended
-    just before it began, or for the activity launched just before it (a copy into its buffer), if that
-    fits, or for its launch alone.
+    Where work launched before it ended after it had begun, it waited for less. Then it waited for whatever ended
+    just before it began, or for the activity launched just before it (a copy into its buffer), if that fits. Else it
+    waited for its launch alone.
     """
     work = activity.by_launch[activity.kind[activity.by_launch] != COMM]
     launched = activity.launched[comm]

@@ -20,9 +20,9 @@ def place_files(
 ) -> tuple[dict[int, Placement], tuple[int, ...]]:
     """For each rank its placement; the timeline's zero is the last whole ms before all events.
 
-    Viewers keep times as doubles, which hold a ns only where the numbers are small. The ranks returned
-    besides name no zero (it stands at a file's end, which may be cut off) and were given that of the
-    others, because they would lie far from those otherwise.
+    Viewers keep times as doubles, which hold a ns only where the numbers are small. The ranks returned besides name
+    no zero, which stands at a file's end and may be cut off. They were given that of the others, because they would
+    lie far from those otherwise.
     """
     placements = {
         rank: Placement(header.base_ns or 0, _needed(clocks.get(rank), header))

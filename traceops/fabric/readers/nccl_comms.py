@@ -1,10 +1,10 @@
 """Puts NCCL's lines of one process after another together into communicators.
 
-Most lines name a process and no communicator. They belong to the one that the process is starting, as far as that fits:
-the process's own rank there must be an end of the connection, and no rank beyond its size. Connections that NCCL makes
-later (from 2.22 on, at the first collective) belong to the communicator that the process started last before and that
-fits by ranks and, where several do, by the devices of both ends. Two communicators of the same ranks cannot be told
-apart so: the later one has the connections.
+Most lines name a process and no communicator. They belong to the one that the process is starting, as far as that
+fits: the process's own rank there must be an end of the connection, and no rank beyond its size. NCCL makes some
+connections later (from 2.22 on, at the first collective). They belong to the communicator that the process started
+last before and that fits by ranks. If several fit, the devices of both ends decide. Two communicators of the same
+ranks cannot be told apart so: the later one has the connections.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The machine that NCCL prints as a tree and as paths (``=== System``), with NCCL_DEBUG_SUBSYS=GRAPH or ALL.
 
-The paths are those that NCCL may take, and the tree is what there is: with P2P off, the path between two GPUs leads
-through the CPU although NVLinks join them, and a process without shared memory prints only its own GPU. So NVLinks and
+The paths are those that NCCL may take, and the tree is what there is. With P2P off, the path between two GPUs leads
+through the CPU although NVLinks join them. A process without shared memory prints only its own GPU. So NVLinks and
 common PCIe switches are taken from the tree, all other paths from the paths, and the processes of a host are joined.
 """
 
