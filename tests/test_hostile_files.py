@@ -19,7 +19,7 @@ from traceops.core.regular_file import TooLargeError, open_regular, read_regular
 from traceops.doctor.saved import read_checkup
 from traceops.doctor.settings import read_settings
 from traceops.fabric.read import read_fabric
-from traceops.report.read import load_report
+from traceops.report.read import load_object
 from traceops.traces.run_manifest import read_run_manifest
 from traceops.traces.source import open_binary
 
@@ -53,7 +53,7 @@ def test_a_pipe_is_no_file(pipe):
     with pytest.raises(InputError, match=f"{pipe}: it is a pipe"), open_binary(str(pipe)):
         pass
     with pytest.raises(InputError, match="it is a pipe"):
-        load_report(str(pipe))
+        load_object(str(pipe))
     with pytest.raises(InputError, match="it is a pipe"):
         read_settings(pipe)
     assert read_checkup(pipe) is None
@@ -93,7 +93,7 @@ def test_what_is_read_whole_is_bounded(tmp_path):
     manifest, problem = read_run_manifest(str(tmp_path))
     assert manifest == {} and "5,368,709,120 bytes" in problem[1]
     with pytest.raises(InputError, match="5,368,709,120 bytes"):
-        load_report(str(large))
+        load_object(str(large))
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -12,11 +12,18 @@ from traceops.core.errors import InputError
 from traceops.measure.ledger import BUCKETS
 from traceops.pipeline.analyze import analyze
 from traceops.report.document import document_of, render_json, to_json_object
-from traceops.report.read import load_report, report_of
+from traceops.report.model import ReportDocument
+from traceops.report.read import load_object, report_of
 from traceops.report.rows import RankRow, StepRow
 from traceops.report.run import Ledger
 
 DATA = Path(__file__).parent / "data"
+
+
+def load_report(path: str) -> ReportDocument:
+    return report_of(load_object(path), path)
+
+
 OLD = sorted((DATA / "reports").glob("*.report.gz"))
 
 

@@ -19,11 +19,11 @@ from traceops.core.findings import Finding
 from traceops.core.redaction import redact_text, redact_value
 from traceops.core.regular_file import read_regular
 from traceops.report.model import ReportDocument
-from traceops.report.read import report_of
+from traceops.report.read import load_object, report_of
 from traceops.report.rows import Inventory
 from traceops.report.run import Run
 from traceops.traces.discover import PAIRS
-from traceops.traces.source import is_remote, open_binary, read_whole
+from traceops.traces.source import is_remote, open_binary
 from traceops.traces.summary_header import SUFFIX
 
 _WANTED = "report.json of traceops that can be compared"
@@ -56,7 +56,7 @@ def report_object(path: str, *, jobs: int | None = None) -> tuple[Any, str]:
     if local is not None and local.is_dir() and not _has_traces(local) and (local / "report.json").is_file():
         path = str(local / "report.json")
     if path.endswith("report.json") or (path.endswith((".json", ".json.gz")) and _is_report(path)):
-        return _load(path), path
+        return load_object(path), path
     from traceops.pipeline.analyze import analyze
     from traceops.report.document import to_json_object
 
@@ -201,12 +201,3 @@ def _is_report(path: str) -> bool:
     except InputError:
         return False
     return b'"schema_version"' in head and b'"traceops"' in head
-
-
-def _load(path: str) -> Any:
-    try:
-        return json.loads(read_whole(path))
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path} is not valid JSON ({error}); write it again with traceops analyze"
-        ) from error

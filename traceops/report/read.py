@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
 
-from traceops.core.errors import FileError, InputError
+from traceops.core.errors import FileError
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.tool import READABLE_VERSIONS
 from traceops.fabric.json_types import FabricJson
@@ -18,16 +19,15 @@ from traceops.traces.source import read_whole
 WITH_WORDS = ("run", "summary", "findings", "checks", "hang")
 
 
-def load_report(path: str) -> ReportDocument:
-    """The report of a report.json, local or remote, gzipped or not. Raises InputError saying what is wrong with it."""
-    text = read_whole(path)
+def load_object(path: str) -> Any:
+    """The object of a report.json, local or remote, gzipped or not, for `report_of` to check.
+
+    Raises InputError where the file cannot be read or is not JSON.
+    """
     try:
-        value = msgspec.json.decode(text)
+        return json.loads(read_whole(path))
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path} is not valid JSON ({error}); write it again with traceops analyze"
-        ) from error
-    return report_of(value, path)
+        raise FileError(path, f"is not valid JSON ({error}); write it again with traceops analyze") from error
 
 
 def report_of(value: Any, path: str, wanted: str = "report.json of traceops") -> ReportDocument:
