@@ -3,7 +3,9 @@
 import dataclasses
 import pickle
 import random
+from datetime import datetime, timezone
 
+import msgspec
 import numpy as np
 import pytest
 from isal import isal_zlib
@@ -113,6 +115,16 @@ def test_parts_that_do_not_fit_each_other_are_refused(part, changed):
         broken = dataclasses.replace(summary, **{name: changed})
     with pytest.raises(ValueError, match="does not fit"):
         unpack(pack(HEADER, broken), {})
+
+
+@pytest.mark.parametrize("cell", [[1], {}, [[[None]]], b"x", datetime(2026, 1, 1, tzinfo=timezone.utc)])
+def test_cells_of_tables_that_we_never_write_are_refused(packed, cell):
+    header, body = split(packed)
+    summary = msgspec.msgpack.decode(body)
+    column = next(iter(summary["hta"]["overlap"].values()))
+    column[0] = cell
+    with pytest.raises(ValueError, match="it cannot be read as a summary"):
+        unpack(with_header(header, msgspec.msgpack.encode(summary)), {})
 
 
 def test_a_file_that_unzips_without_end_is_refused(tmp_path, packed, monkeypatch):

@@ -6,7 +6,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar, cast, get_args, get_origin
 
 import msgspec
@@ -136,6 +136,8 @@ def _replace(value: Any, known: Callable[[Any, Any], Any], shared: frozenset[typ
 
 @functools.cache
 def _field_names(kind: type) -> tuple[str, ...]:
+    if not is_dataclass(kind):  # where the types allow anything, a file may have what we never write
+        raise ValueError(f"a value of the kind {kind.__name__} is in it")
     return tuple(field.name for field in fields(kind))
 
 

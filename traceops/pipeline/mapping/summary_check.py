@@ -12,6 +12,7 @@ from traceops.measure.program import EXPOSED, PAINTED
 from traceops.measure.summary import RankSummary
 from traceops.traces.run_manifest import MOST_RANKS
 
+_CELL = (str, int, float, type(None))
 _MOST_TIME = 1 << 61  # ns, in 2043; sums of some still fit an int64
 
 
@@ -76,6 +77,8 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
     yield "backward", summary.backward.device_end.shape == (steps,)
     tables = [table for table in vars(summary.hta).values() if isinstance(table, dict)]
     yield "HTA tables", all(len({len(column) for column in table.values()}) < 2 for table in tables)
+    cells = (cell for table in tables for column in table.values() for cell in column)
+    yield "HTA tables", all(isinstance(cell, _CELL) for cell in cells)
 
 
 def _is_world(size: int | None) -> bool:
