@@ -255,6 +255,19 @@ def test_a_reader_that_is_gone_costs_the_output_only(job, capfdbinary, monkeypat
     assert err == b"[rank 0] kept\n"
 
 
+def test_a_mistake_of_ours_stops_neither_torchrun_nor_the_run(job, capfdbinary, monkeypatch):
+    def mistaken(rows, data, now):
+        raise ValueError("cannot be")
+
+    monkeypatch.setattr(forward.TerminalRows, "feed", mistaken)
+    output = job.forward(files=False)
+    for _ in range(20):  # more than a pipe holds
+        job.write(b"x" * (1 << 16))
+    output.finish(60, NEVER)
+    told = capfdbinary.readouterr().err.splitlines()
+    assert told == [b"traceops: the output is no longer shown (ValueError: cannot be)"]
+
+
 def test_the_chatter_of_kineto_is_left_out(job, capfdbinary):
     chatter = (
         b"STAGE:2026-01-01 10:00:00 12:34 ActivityProfilerController.cpp:312] Completed Stage: Warm Up\n"

@@ -37,6 +37,7 @@ class Forwarder:
         self, pipes: tuple[IO[bytes], IO[bytes]], logs: Path | None, rank_of: RankOf, screen: Screen
     ) -> None:
         self._screen = screen
+        self._kept_open = pipes
         self._logs = logs
         self._rank_of = rank_of
         self._own = _Own(muting=logs is not None)
@@ -75,6 +76,23 @@ class Forwarder:
         self._screen.rest()
 
     def _run(self) -> None:
+        try:
+            self._forward()
+        except Exception as error:  # a mistake of ours: nobody waits for us to read
+            self._screen.say(f"the output is no longer shown ({type(error).__name__}: {error})")
+            self._discard()
+
+    def _discard(self) -> None:
+        """Read the pipes, or torchrun would wait for ever to write to them."""
+        while self._pipes and not self._given_up.is_set():
+            ready, _, _ = select.select(list(self._pipes), [], [], _POLL_S)
+            for descriptor in ready:
+                if not os.read(descriptor, _READ_BYTES):
+                    del self._pipes[descriptor]
+            if not ready and self._over.is_set():
+                return
+
+    def _forward(self) -> None:
         quiet_since = time.monotonic()
         while not self._given_up.is_set():
             over = self._over.is_set()  # asked before the reading: what is written until then is read
