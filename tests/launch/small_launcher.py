@@ -13,6 +13,7 @@ from traceops.capture.settings import ENV
 from traceops.core.run_lock import Launcher, held
 from traceops.launch import aftermath
 from traceops.launch.display import Screen
+from traceops.launch.reserve import Reserve
 from traceops.launch.signals import held_signals
 
 process.GRACE_S = 0.5
@@ -23,6 +24,7 @@ with held(out) as lock:
     progress.mkdir()
     run = merge([], name="small", command=[], argv=[], environment={}, versions={}, git=None, world_size=2)
     write_json(out / "run.json", {**vars(run), "launcher": vars(Launcher.this())})
+    Reserve(out)
     env = {"PATH": "/bin:/usr/bin", ENV: json.dumps({"out": str(out)})}
     with held_signals() as received:
         ended = process.run(

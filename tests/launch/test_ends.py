@@ -78,7 +78,7 @@ def test_nothing_outlives_a_launcher_that_is_killed(start, tmp_path):
     assert (tmp_path / "saved").exists(), "who listens has the time to save"
     run = json.loads((tmp_path / "run.json").read_text())
     assert (run["status"], run["exit_code"], run["signal"]) == ("cut_short", None, None)
-    assert not (tmp_path / "progress").exists()
+    assert not (tmp_path / "progress").exists() and not list(tmp_path.glob(".reserve.*"))
     _, (path, problem) = read_run_manifest(str(tmp_path))
     assert path == f"{tmp_path}/run.json" and problem.startswith("the run was cut short: ")
 

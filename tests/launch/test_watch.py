@@ -143,6 +143,37 @@ def test_long_steps_have_a_longer_limit(tmp_path):
     assert scene.wait(5).limit_s == pytest.approx(200, rel=0.02)
 
 
+def test_what_looks_like_a_hang_to_somebody_who_ends_the_job(tmp_path):
+    scene = Scene(tmp_path, HangTimeouts(600, 1800))
+
+    def suspect():
+        return scene.watch.suspect(list(scene.ranks.values()), scene.now)
+
+    assert scene.wait(9) is None and suspect() is None, "no median yet"
+    scene.now += 2
+    assert (suspect().limit_s, suspect().notes) == (10, ("the user ended the job",))
+    for step in range(21, 41):
+        scene.wait(4)
+        scene.tell(step=step)
+    scene.now += 11
+    assert suspect() is None, "steps of 4 s"
+    scene.now += 2
+    assert (suspect().kind, suspect().limit_s) == ("step", pytest.approx(12, rel=0.05))
+    scene.tell(phase="profiler")
+    scene.now += 100
+    assert suspect() is None, "a trace is being written"
+
+
+def test_fast_steps_are_no_hang_a_moment_later(tmp_path):
+    scene = Scene(tmp_path, HangTimeouts(600, 1800))
+    scene.now += 0.1
+    scene.tell(step=60)
+    scene.now += 1.9
+    assert scene.watch.suspect(list(scene.ranks.values()), scene.now) is None
+    scene.now += 0.2
+    assert scene.watch.suspect(list(scene.ranks.values()), scene.now).limit_s == 2
+
+
 def test_a_rank_that_is_gone_is_named(scene):
     scene.ranks[1] = Progress(1, GONE, "done", 20, None, 0)
     scene.watch.observe(list(scene.ranks.values()), scene.now)

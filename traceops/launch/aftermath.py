@@ -15,6 +15,7 @@ from traceops.capture.manifest import RunManifest, merge, readable_ranks, write_
 from traceops.core.bundled import PACKAGE
 from traceops.launch.folder import collect_logs
 from traceops.launch.outcome import with_exit_codes
+from traceops.launch.reserve import remove_reserve
 
 CUT_SHORT = "cut_short"
 
@@ -35,6 +36,7 @@ def main(argv: list[str]) -> None:
 
 def settle(out: Path, logs: Path | None) -> None:
     """Complete run.json from what the ranks wrote: the run was cut short when its launcher was killed."""
+    remove_reserve(out)
     known = {field.name for field in fields(RunManifest)}
     begun = {key: value for key, value in json.loads((out / "run.json").read_text()).items() if key in known}
     if begun.get("status") != "running":  # the launcher had written it before

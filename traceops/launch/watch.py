@@ -17,7 +17,9 @@ from traceops.launch.process_activity import STARTING, ProcessSample, look, stat
 
 _LEAST_S = 60.0
 _MEDIAN_STEPS = 10
+_MOST_STEPS = 200
 _SUSPECT_STEPS, _LEAST_SUSPECT_S, _UNKNOWN_SUSPECT_S = 3, 2.0, 10.0  # when Ctrl-C comes
+_ENOUGH_STEPS = 20  # for a median to be believed
 _EXTENSION = 10  # a step in which something moves may take as many times the limit
 _LONGEST_QUIET_S = 15.0
 _LOOKS = 10
@@ -52,7 +54,7 @@ class Watch:
         self._stillness = _Stillness(folder, look)
         self._since = time.monotonic()  # when a step was finished last
         self._records: dict[int, Progress] = {}
-        self._step_s: deque[float] = deque(maxlen=200)
+        self._step_s: deque[float] = deque(maxlen=_MOST_STEPS)
         self._told = False
 
     def observe(self, records: Sequence[Progress], now: float) -> Stall | None:
@@ -93,7 +95,8 @@ class Watch:
         stalled = now - self._since
         limit = _UNKNOWN_SUSPECT_S
         if self._step_s:
-            limit = max(_LEAST_SUSPECT_S, _SUSPECT_STEPS * statistics.median(self._step_s))
+            known = max(_LEAST_SUSPECT_S, _SUSPECT_STEPS * statistics.median(self._step_s))
+            limit = known if len(self._step_s) >= _ENOUGH_STEPS else min(known, limit)
         saving = any(record.phase == "profiler" for record in records)
         if saving or stalled < limit or not any(is_alive(record) for record in records):
             return None
@@ -105,7 +108,8 @@ class Watch:
             before = self._records.get(record.rank)
             if before is not None and before.pid == record.pid and 0 < before.step < record.step:
                 taken = (record.time_ns - before.time_ns) / 1e9
-                self._step_s.append(taken / (record.step - before.step))
+                steps = record.step - before.step  # each counts: one that starts the profiler is one of many
+                self._step_s.extend([taken / steps] * min(steps, _MOST_STEPS))
             if before is None or (before.pid, before.step, before.phase) != (
                 record.pid, record.step, record.phase,
             ):  # fmt: skip
