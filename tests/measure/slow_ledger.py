@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from bisect import bisect_left
 
 import numpy as np
 
@@ -33,6 +34,8 @@ def slow_ledger(events):
     for row in sorted(device, key=_kind):
         paint[max(row["ts"] - zero, 0) : max(row["end"] - zero, 0)] = _kind(row)
     device.sort(key=lambda row: row["ts"])
+    begins = [row["ts"] for row in device]
+    threads = _threads(rows)
     result = {
         name: [0] * len(numbers)
         for name in (
@@ -49,10 +52,11 @@ def slow_ledger(events):
     for step, (start, end) in enumerate(itertools.pairwise(edges)):
         piece = paint[start - zero : end - zero]
         for name, kind in (("compute", COMPUTE), ("comm", COMM), ("memory", MEMORY)):
-            result[name][step] = int((piece == kind).sum())
-        idle = np.flatnonzero(np.diff(np.concatenate(([0], piece == 0, [0])).astype(int)))
+            result[name][step] = int(np.count_nonzero(piece == kind))
+        idle = np.flatnonzero(np.diff(np.concatenate(([False], piece == 0, [False]))))
         for gap_start, gap_end in (idle.reshape(-1, 2) + start).tolist():
-            for name, ns in _causes(rows, device, gap_start, gap_end).items():
+            following = device[(place := bisect_left(begins, gap_end)) : place + 1]
+            for name, ns in _causes(threads, following, gap_start, gap_end).items():
                 result[name][step] += ns
     return numbers, edges, result
 
@@ -89,23 +93,29 @@ def _steps(rows, device):
     return numbers, edges
 
 
-def _causes(rows, device, start, end):
-    following = next((row for row in device if row["ts"] >= end), None)
-    launch = following and following["launch"]
+def _threads(rows):
+    """Thread -> the rows in which it loads data, and those in which it is blocked."""
+    found = {}
+    for row in rows:
+        loading, blocking = found.setdefault(row["tid"], ([], []))
+        if row["cat"] in ("user_annotation", "cpu_op"):
+            if re.search("dataloader_next|enumerate.DataLoader", row["name"]):
+                loading.append(row)
+        elif row["cat"] in LAUNCH and row["name"] in BLOCKING:
+            blocking.append(row)
+    return found
+
+
+def _causes(threads, following, start, end):
+    launch = following[0]["launch"] if following else None
     if end - start < 1000:
         return {"idle_gap": end - start}
     if not launch or launch["ts"] <= start:
         return {"idle_dependency": end - start}
-    thread = [row for row in rows if row["tid"] == launch["tid"]]
-    loading = np.zeros(end - start, dtype=bool)
-    for row in thread:
-        if re.search("dataloader_next|enumerate.DataLoader", row["name"]) and row["cat"] in (
-            "user_annotation",
-            "cpu_op",
-        ):
-            loading[max(row["ts"] - start, 0) : max(row["end"] - start, 0)] = True
-    blocked = any(
-        row["name"] in BLOCKING and row["cat"] in LAUNCH and row["ts"] <= start < row["end"] for row in thread
-    )
-    taken = int(loading.sum())
+    loading, blocking = threads[launch["tid"]]
+    painted = np.zeros(end - start, dtype=bool)
+    for row in loading:
+        painted[max(row["ts"] - start, 0) : max(row["end"] - start, 0)] = True
+    blocked = any(row["ts"] <= start < row["end"] for row in blocking)
+    taken = int(painted.sum())
     return {"idle_input": taken, "idle_sync" if blocked else "idle_host": end - start - taken}
