@@ -136,7 +136,8 @@ def test_markdown_escapes_and_keeps_to_its_bytes():
     assert "<script>" not in said.replace("`<script>", "") and " @someone" not in said.replace("`", "")
     for limit in (0, 40, 200, 1000):
         assert size(write_markdown(BLOCKS, limit=limit)) <= limit
-    part = Part("A part", (), tuple(write_markdown(BLOCKS, limit=1 << 30)), more="report.json")
+    rows = tuple(write_markdown(BLOCKS, limit=1 << 30))
+    part = Part("A part", (), rows, len(rows), more="report.json")
     short = folded(part, 300)
     assert size(short) <= 300 and short[-1] == "</details>" and "more in report.json." in "\n".join(short)
     assert folded(part, 10) == []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from traceops.compare.model import (
     OUTCOMES,
@@ -13,6 +14,7 @@ from traceops.compare.model import (
     Explanation,
     MetricChange,
     MetricOutcome,
+    OutlierStep,
 )
 from traceops.core.findings import Finding
 from traceops.render.comparison import method_text, text
@@ -29,6 +31,8 @@ VERDICT_MARK: dict[ComparisonVerdict, str] = {
 }  # fmt: skip
 _MOST_METRICS, _MOST_EXPLANATIONS, _MOST_REMARKS = 12, 3, 3
 _MOST_OVERVIEW = 20_000  # bytes of what is not folded
+
+_T = TypeVar("_T")
 
 
 def marker(name: str = "") -> str:
@@ -98,7 +102,6 @@ def _overview_row(metric: MetricChange) -> list[str]:
 def _sections(comparison: Comparison) -> list[Part]:
     """What is folded, most important first; parts with nothing in them are left out."""
     metrics = [metric for metric in text.known(comparison.metrics) if metric.family != "ledger"]
-    outliers = [f"- {prose(method_text.outlier_text(step), 300)}" for step in comparison.outliers]
     return [
         section
         for section in (
@@ -107,18 +110,17 @@ def _sections(comparison: Comparison) -> list[Part]:
             _metrics("All metrics", metrics, comparison.power),
             _metrics("Where the step goes", text.ledger_rows(comparison), comparison.power),
             *(_changes(comparison, kind) for kind in text.KINDS),
-            _list("How it was compared", _method(comparison), 80),
+            _list("How it was compared", _method(comparison), str, 80),
             _findings("Findings that are gone", comparison.gone_findings),
-            _list("Outlier steps, left in", outliers, 20),
-            _list("Unchanged", [f"- {prose(said, 300)}" for said in comparison.unchanged], 20),
+            _list("Outlier steps, left in", comparison.outliers, _outlier, 20),
+            _list("Unchanged", comparison.unchanged, lambda said: f"- {prose(said, 300)}", 20),
         )
         if section.rows
     ]  # fmt: skip
 
 
 def _explanations(comparison: Comparison) -> Part:
-    rest = comparison.explanations[_MOST_EXPLANATIONS:]
-    return _list("More reasons", [_reason(reason) for reason in rest], 20)
+    return _list("More reasons", comparison.explanations[_MOST_EXPLANATIONS:], _reason, 20)
 
 
 def _reason(reason: Explanation) -> str:
@@ -126,9 +128,13 @@ def _reason(reason: Explanation) -> str:
     return f"- {f'**{cost}** ' if cost else ''}{prose(reason.text, 300)}"
 
 
+def _outlier(step: OutlierStep) -> str:
+    return f"- {prose(method_text.outlier_text(step), 300)}"
+
+
 def _metrics(title: str, metrics: Sequence[MetricChange], power: float) -> Part:
-    rows = [
-        [
+    def row(metric: MetricChange) -> list[str]:
+        return [
             prose(metric.label, 80),
             text.base_text(metric),
             text.head_text(metric),
@@ -137,31 +143,35 @@ def _metrics(title: str, metrics: Sequence[MetricChange], power: float) -> Part:
             f"{MARK[metric.outcome]} {text.outcome_text(metric)}".strip(),
             prose("; ".join(filter(None, (text.reason_text(metric), text.found_text(metric, power)))), 400),
         ]
-        for metric in metrics
-    ]
+
     header = ("metric", "base", "head", "change", "limit", "verdict", "why")
-    return _table(title, header, rows, 60, "compare_metrics.csv", right=(1, 2, 3, 4))
+    return _table(title, header, metrics, row, 60, "compare_metrics.csv", right=(1, 2, 3, 4))
 
 
 def _changes(comparison: Comparison, kind: str) -> Part:
     changes = text.important_first([change for change in comparison.changes if change.kind == kind])
     if kind == "environment":
-        values = [
-            [code(c.name), _value(c.base_value), _value(c.head_value), prose(c.detail, 200)] for c in changes
-        ]
-        return _table("Environment", ("variable", "base", "head", ""), values, 30, "compare_changes.csv")
-    rows = [
-        [c.status, _name(c), text.count_text(c), text.milliseconds_text(c), prose(c.detail, 200)]
-        for c in changes
-    ]
+        header = ("variable", "base", "head", "")
+        return _table("Environment", header, changes, _variable_row, 30, "compare_changes.csv")
     return _table(
         f"{text.KINDS[changes[0].kind][0] if changes else ''}, changed",
         ("", "name", "count a step", text.milliseconds_title(kind), "detail"),
-        rows,
+        changes,
+        _change_row,
         30,
         "compare_changes.csv",
         right=(2, 3),
     )
+
+
+def _variable_row(change: Change) -> list[str]:
+    values = (_value(change.base_value), _value(change.head_value))
+    return [code(change.name), *values, prose(change.detail, 200)]
+
+
+def _change_row(change: Change) -> list[str]:
+    numbers = (text.count_text(change), text.milliseconds_text(change))
+    return [change.status, _name(change), *numbers, prose(change.detail, 200)]
 
 
 def _name(change: Change) -> str:
@@ -175,15 +185,12 @@ def _value(value: str | None) -> str:
 
 
 def _findings(title: str, findings: Sequence[Finding]) -> Part:
-    return _list(
-        title,
-        [
-            f"- **{finding.severity}** {prose(finding.rule, 20)} {prose(finding.title, 120)}: "
-            f"{prose(finding.message, 400)}"
-            for finding in findings
-        ],
-        20,
-    )
+    return _list(title, findings, _finding, 20)
+
+
+def _finding(finding: Finding) -> str:
+    said = f"{prose(finding.rule, 20)} {prose(finding.title, 120)}: {prose(finding.message, 400)}"
+    return f"- **{finding.severity}** {said}"
 
 
 def _method(comparison: Comparison) -> list[str]:
@@ -199,17 +206,19 @@ def _method(comparison: Comparison) -> list[str]:
     return lines + [f"- {prose(note, 400)}" for note in comparison.notes]
 
 
-def _list(title: str, items: Sequence[str], most: int) -> Part:
-    return Part(f"{title} ({len(items)})", (), tuple(items), most, "compare.json")
+def _list(title: str, things: Sequence[_T], line: Callable[[_T], str], most: int) -> Part:
+    rows = tuple(line(thing) for thing in things[:most])
+    return Part(f"{title} ({len(things)})", (), rows, len(things), "compare.json")
 
 
 def _table(
     title: str,
     header: tuple[str, ...],
-    rows: list[list[str]],
+    things: Sequence[_T],
+    row: Callable[[_T], list[str]],
     most: int,
     file: str,
     right: tuple[int, ...] = (),
 ) -> Part:
-    lines = table(header, rows, right)
-    return Part(f"{title} ({len(rows)})", tuple(lines[:2]), tuple(lines[2:]), most, file)
+    lines = table(header, [row(thing) for thing in things[:most]], right)
+    return Part(f"{title} ({len(things)})", tuple(lines[:2]), tuple(lines[2:]), len(things), file)

@@ -21,7 +21,6 @@ from traceops.render.document import (
 )
 from traceops.render.markdown_text import code, prose, table
 
-MOST_ROWS = 60  # of a part that is folded
 _MOST = 600  # characters of a paragraph
 _CLOSE = "</details>"
 
@@ -32,8 +31,8 @@ class Part:
 
     title: str
     opening: tuple[str, ...]
-    rows: tuple[str, ...]
-    most: int = MOST_ROWS
+    rows: tuple[str, ...]  # the first of them; no more than these are ever shown
+    total: int
     more: str = ""  # the file that has all rows
 
 
@@ -49,12 +48,12 @@ def write_markdown(blocks: Sequence[Block], *, limit: int) -> list[str]:
 def folded(part: Part, limit: int) -> list[str]:
     """The part as lines of at most `limit` bytes, and how many of its rows were left out; nothing if too small."""
     start = ["", f"<details><summary>{part.title}</summary>", "", *part.opening]
-    left_out = f"{len(part.rows)} more in {part.more}."
+    left_out = f"{part.total} more in {part.more}."
     room = limit - size([*start, "", left_out, "", _CLOSE])
-    rows = fitting(part.rows[: part.most], room)
+    rows = fitting(part.rows, room)
     if room < 0 or (not rows and part.opening):
         return []
-    rest = len(part.rows) - len(rows)
+    rest = part.total - len(rows)
     return [*start, *rows, "", *([f"{rest} more in {part.more}.", ""] if rest else []), _CLOSE]
 
 
