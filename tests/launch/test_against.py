@@ -59,8 +59,11 @@ def editable_python(repo, folder):
     return folder / "bin" / "python"
 
 
-@pytest.mark.parametrize("layout", ["flat", "src"])
-def test_each_side_trains_its_own_code_in_turn(repo, tmp_path, layout):
+@pytest.mark.parametrize(
+    ("layout", "order"),
+    [("flat", ["base_1", "head_1", "head_2", "base_2"]), ("src", ["base_1", "head_1"])],
+)
+def test_each_side_trains_its_own_code_in_turn(repo, tmp_path, layout, order):
     if layout == "src":  # setuptools puts the folder on sys.path then; else it finds the package by its name
         for branch, version in (("main", "old"), ("faster", "new")):
             git(repo, "stash", "--quiet")
@@ -72,14 +75,15 @@ def test_each_side_trains_its_own_code_in_turn(repo, tmp_path, layout):
         text = PROJECT.replace('packages = ["pkg"]', 'packages = ["pkg"]\npackage-dir = {"" = "src"}')
         (repo / "pyproject.toml").write_text(text)
     python = editable_python(repo, tmp_path / "python")
-    process = start("--repeat", "2", "--", str(repo / "app" / "train.py"), python=python)
+    repeat = len(order) // 2
+    process = start("--repeat", str(repeat), "--", str(repo / "app" / "train.py"), python=python)
     _, err = process.communicate(timeout=_DEADLOCK_S)
     assert process.returncode == 0, err
     out = repo / "app" / "profile" / "train"
     assert err.rstrip().endswith("traceops: next: traceops compare profile/train")
     runs = {path.parent.name: json.loads(path.read_text()) for path in out.glob("*/run.json")}
     by_start = sorted(runs, key=lambda label: runs[label]["started_ns"])
-    assert by_start == ["base_1", "head_1", "head_2", "base_2"]
+    assert by_start == order
     commits = {side: git(repo, "rev-parse", ref) for side, ref in (("base", "main"), ("head", "HEAD"))}
     for label, run in runs.items():
         side = label[:4]
@@ -91,7 +95,7 @@ def test_each_side_trains_its_own_code_in_turn(repo, tmp_path, layout):
         "schema_version": 1,
         "base": {"ref": "main", "commit": commits["base"]},
         "head": {"commit": commits["head"], "dirty": True},
-        "repeat": 2,
+        "repeat": repeat,
         "order": by_start,
     }
     assert nothing_left(repo)
