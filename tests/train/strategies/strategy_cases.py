@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import pickle
@@ -28,6 +29,7 @@ FSDP2 = ("pytorch_zero2", "pytorch_zero3", "pytorch_hsdp")
 FSDP2_ON_CPU = hasattr(torch.cpu.Stream, "record_event")  # not in torch 2.6
 NAMES = tuple(name for name in ALL_NAMES if FSDP2_ON_CPU or name not in FSDP2)
 CPU = torch.device("cpu")
+computed = Path()  # the folder that all workers of a test session share; conftest.py sets it
 STEPS = 4
 BATCH = 3
 OPTIMIZERS = {
@@ -279,6 +281,16 @@ def rank_main(rank: int, world_size: int, port: int, folder: str) -> None:
 @cache
 def results_of(world_size: int) -> list[dict[Any, Any]] | str:
     """What each rank of a group of `world_size` got, by case, or why it failed; it runs once a session."""
+    kept = computed / f"strategies_{world_size}.pkl"
+    with Path(computed, f"strategies_{world_size}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another worker of pytest-xdist may be at it
+        if not kept.exists():
+            kept.write_bytes(pickle.dumps(run_group(world_size)))
+    results: list[dict[Any, Any]] | str = pickle.loads(kept.read_bytes())
+    return results
+
+
+def run_group(world_size: int) -> list[dict[Any, Any]] | str:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with TemporaryDirectory() as folder:
         try:
