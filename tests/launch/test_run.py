@@ -120,7 +120,9 @@ def test_an_unmodified_script(start, tmp_path):
 )
 def test_the_exit_code_and_name_of_the_rank_that_failed_first(start, tmp_path, fail, code, reason):
     schedule = ("--skip-first", "1", "--unprofiled", "1", "--active", "9", "--hang-timeout", "30")
-    got, _, err = finish(start("--name", "bad", *schedule, "--", "app/train.py", "--steps", "40", "--fail", fail))
+    got, _, err = finish(
+        start("--name", "bad", *schedule, "--", "app/train.py", "--steps", "40", "--fail", fail)
+    )
     assert got == code and not left_behind(tmp_path), err
     assert f"failed first, exit code {code}: " in err and "rank 1 on " in err and reason in err
     assert "ChildFailedError" not in err, "torchrun's own report belongs in its log"

@@ -1,8 +1,9 @@
-"""Where the groups of ranks leave what they computed."""
+"""What the strategies' tests share: where the groups of ranks leave what they computed, and one thread, as ranks have."""
 
 import os
 
 import pytest
+import torch
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -11,3 +12,11 @@ def _computed_once_for_all_workers(tmp_path_factory):
 
     own = tmp_path_factory.getbasetemp()
     strategy_cases.computed = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
