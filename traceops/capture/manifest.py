@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from traceops.core.capture_failure import CaptureFailure, by_cause, cause_text, read_failure
 from traceops.core.errors import InputError
 from traceops.core.redaction import redact_text, redact_value
 from traceops.core.whole_file import write_whole
@@ -50,6 +51,7 @@ class RankManifest:
     status: running, finished, failed (exception or exit code), terminated (SIGTERM, Ctrl-C), given_way.
     exit_code: of the process, null while it runs or if it was killed before it could say.
     error: last line of the exception. note: why there is no complete trace, if there is none.
+    failure: what ended the capture before it was complete, though the training went on; see `CaptureFailure`.
     training: the dict given to ``capture(manifest=…)``. facts: see environment.torch_facts.
     """
 
@@ -79,6 +81,7 @@ class RankManifest:
     exit_code: int | None = None
     error: str | None = None
     note: str | None = None
+    failure: CaptureFailure | None = None
     training: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -97,6 +100,7 @@ class RunManifest:
     status: running, finished, failed, interrupted, hung; cut_short where the launcher was killed.
     exit_code: what `traceops run` returned.
     failed_rank: the rank that failed first, or null. notes: what the reader should be told.
+    failures: captures that ended before they were complete, `CaptureFailure` objects by rank.
     settings: of ``--settings``: {source, set, unset, overruled}, variables that the ranks had and had not, and names
     that --env decided. fallback: of ``--fallback``: {kind, ranks, grad_accum, strategy, asked}, how many ranks the one
     stands for, and what it trained with in place of what was asked for (null for a script of the user's own).
@@ -139,6 +143,7 @@ class RunManifest:
     fallback: dict[str, Any] | None = None
     signal: str | None = None
     launcher: dict[str, Any] | None = None
+    failures: list[dict[str, Any]] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
 
 
@@ -178,6 +183,7 @@ def _read_rank(path: Path) -> RankManifest:
     known = {f.name for f in fields(RankManifest)}
     try:
         values = {key: value for key, value in json.loads(path.read_text()).items() if key in known}
+        values["failure"] = read_failure(values.get("failure"))
         values["windows"] = [WindowRecord(**window) for window in values.get("windows", [])]
         return RankManifest(**values)
     except (ValueError, TypeError, AttributeError) as error:
@@ -201,6 +207,7 @@ def merge(
     exit_code: int | None = None,
     failed_rank: int | None = None,
     notes: Iterable[str] = (),
+    failures: Iterable[CaptureFailure] = (),
 ) -> RunManifest:
     """run.json's content from the manifests of the ranks and what only the caller knows."""
     first = ranks[0] if ranks else None
@@ -209,6 +216,8 @@ def merge(
     world = max([world_size or 1, *(rank.world_size for rank in ranks)])
     hosts = sorted({rank.host for rank in ranks})
     own = {rank.note for rank in ranks if rank.note}
+    failed = {failure.rank: failure for failure in failures}
+    failed |= {rank.rank: rank.failure for rank in ranks if rank.failure is not None}
     return RunManifest(
         name=name,
         command=command,
@@ -242,13 +251,22 @@ def merge(
         profiled_step_ms=_median(value for rank in ranks for value in rank.profiled_step_ms),
         ranks=[_rank_entry(rank) for rank in ranks],
         ranks_missing=sorted(set(range(world)) - {rank.rank for rank in ranks}),
-        notes=sorted(own | set(notes)),
+        notes=sorted({*own, *notes, *_failure_notes(failed.values())}),
+        failures=[failed[rank].as_dict() for rank in sorted(failed)],
     )
 
 
 def _rank_entry(rank: RankManifest) -> dict[str, Any]:
-    shared = ("world_size", "schedule", "options", "training", "facts")
+    shared = ("world_size", "schedule", "options", "training", "facts", "failure")
     return {key: value for key, value in asdict(rank).items() if key not in shared}
+
+
+def _failure_notes(failures: Iterable[CaptureFailure]) -> list[str]:
+    notes = []
+    for ranks, failure in by_cause(list(failures)):
+        who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+        notes.append(f"{who}: the capture ended early: {cause_text(failure)}")
+    return notes
 
 
 def _median(values: Iterable[float]) -> float | None:

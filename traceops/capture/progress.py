@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -37,6 +38,7 @@ class ProgressWriter:
         self._rank = rank
         self._pid = os.getpid()
         self._fd: int | None = os.open(folder / f"rank_{rank}.json", os.O_CREAT | os.O_WRONLY, 0o644)
+        self._file = os.fstat(self._fd)
 
     def write(self, phase: str, step: int, samples: int | None) -> None:
         """Replace the record; does nothing after `close`."""
@@ -49,6 +51,9 @@ class ProgressWriter:
             f'"samples": {"null" if samples is None else samples}, "time_ns": {time.time_ns()}, '
             f'"sequence": {"null" if sequence is None else sequence}}}'
         )
+        if not os.path.samestat(os.fstat(self._fd), self._file):
+            self._fd = None  # closed by the script, and its number is another file now: not ours to write
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         os.pwrite(self._fd, text.ljust(_SIZE).encode(), 0)
 
     def close(self) -> None:

@@ -1,38 +1,46 @@
-"""Drives torch.profiler through one window and writes its trace, whole, under its final name."""
+"""Drives torch.profiler through one window."""
 
 from __future__ import annotations
 
 import functools
-import os
-import shutil
-import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traceops.capture.environment import host
+from traceops.capture.guard import contained
 from traceops.capture.schedule import Phase, Schedule
 from traceops.capture.timing import uses_gpu
+from traceops.capture.trace_file import TraceFolder
+from traceops.core.capture_failure import Operation
 
 if TYPE_CHECKING:
     from torch.profiler import profile
 
 
 class Recorder:
-    """Records one window after the other: opened in a window's first warmup step, closed after its last."""
+    """Records one window after the other: opened in a window's first warmup step, closed after its last.
 
-    def __init__(self, out: Path, rank: int, schedule: Schedule, options: Mapping[str, Any]) -> None:
+    doing: told what comes next, for the record where that fails.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        rank: int,
+        schedule: Schedule,
+        options: Mapping[str, Any],
+        doing: Callable[[Operation], None],
+    ) -> None:
         self._out = out
-        self._rank = rank
+        self._traces = TraceFolder(out / f"rank_{rank}")
         self._schedule = schedule
         self._options = options
+        self._doing = doing
         self._profile: profile | None = None
         self._window = 0
         self._trace: str | None = None
         self._ended = False
-        self._keep = True
         self._scope = ExitStack()
 
     @property
@@ -45,6 +53,7 @@ class Recorder:
         `give_way` is called just before a profiler of the training's own starts.
         Raises RuntimeError if another profiler is running in this process.
         """
+        self._doing(Operation.START)
         import torch
         from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
@@ -69,70 +78,97 @@ class Recorder:
         if uses_gpu():
             activities.append(ProfilerActivity.CUDA)
         session = profile(
-            activities=activities, schedule=action, on_trace_ready=self._export, **self._options
+            activities=activities, schedule=action, on_trace_ready=self._recorded, **self._options
         )
         session.step_num = step  # the ProfilerStep# in the trace is the step's number in the training
-        with warnings.catch_warnings():
-            # True of cycles; a window has a profiler of its own, so nothing is cleared.
-            warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
-            session.start()
         self._profile = session
-        self._scope.enter_context(_before_other_profilers(session, give_way))
+        try:
+            with _without_remark():
+                session.start()
+            self._scope.enter_context(_before_other_profilers(session, give_way))
+        except BaseException:
+            self.abandon()
+            raise
 
     def step(self) -> None:
         """The step ended; after the window's last one, the trace is written and the recorder closed."""
         if self._profile is None:
             return
+        self._doing(Operation.RECORD)
         self._profile.step()
         if self._ended:
             self.close()
 
-    def close(self) -> None:
-        """Stop now; what was recorded of the window is written."""
+    def close(self, *, keep: bool = True) -> None:
+        """Stop now; what was recorded of the window is written, unless it is not to be kept."""
         session, self._profile = self._profile, None
-        if session is not None:
+        if session is None:
+            return
+        self._doing(Operation.STOP)
+        try:
             self._scope.close()
+        finally:  # once only: Kineto crashes where a session is stopped again that stopped half-way
+            try:
+                session.stop()
+            except BaseException:
+                contained(_end_kineto)
+                raise
+        if self._ended and keep:
+            path = self._traces.write(session, self._window, self._doing)
+            self._trace = str(path.relative_to(self._out))
+
+    def abandon(self) -> None:
+        """Stop whatever state the profiler is in, write nothing, and raise nothing."""
+        session, self._profile = self._profile, None
+        contained(self._scope.close)
+        if session is None:
+            return
+        try:
             session.stop()
+        except Exception:
+            contained(_end_kineto)
 
     def take_trace(self) -> str | None:
         """Path of the window's trace relative to the run folder, if one was written since `open`."""
         trace, self._trace = self._trace, None
         return trace
 
-    def discard(self) -> None:
-        """Stop now and keep nothing of the window."""
-        self._keep = False
-        self.close()
-
-    def _export(self, session: profile) -> None:
+    def _recorded(self, session: profile) -> None:
+        # No more than this: what torch calls here must not fail in the middle of its own bookkeeping.
         self._ended = True
-        if not self._keep:
-            return
-        folder = self._out / f"rank_{self._rank}"
-        folder.mkdir(parents=True, exist_ok=True)
-        stem = f"{host()}_{os.getpid()}.window_{self._window}.{time.time_ns() // 1_000_000}"
-        final = folder / f"{stem}.pt.trace.json.gz"
-        plain, packed = folder / f".{stem}.json.part", folder / f".{stem}.gz.part"
-        try:
-            session.export_chrome_trace(str(plain))
-            _compress(plain, packed)
-            packed.replace(final)
-        finally:
-            plain.unlink(missing_ok=True)
-            packed.unlink(missing_ok=True)
-        self._trace = str(final.relative_to(self._out))
 
 
-def _compress(source: Path, target: Path) -> None:
-    # The other ranks wait while this one writes: isal packs several times faster than zlib. A training
-    # machine that runs from a checkout may lack it.
+def _end_kineto() -> None:
+    """End the process's one session, which is ours, where torch.profiler does not come to it."""
+    import torch
+
+    if torch._C._autograd._profiler_enabled():
+        torch._C._autograd._disable_profiler()
+
+
+@contextmanager
+def _without_remark() -> Iterator[None]:
+    """Inside the block torch does not warn that cycles clear events: true, but a window has a profiler of its own.
+
+    Not by a filter: `warnings.catch_warnings` makes Python forget which of the training's own warnings it has shown.
+    """
+    from torch.autograd import profiler as autograd
+    from torch.profiler import profiler
+
+    modules: tuple[Any, ...] = (autograd, profiler)
+    saved = [(module, module.warn) for module in modules if hasattr(module, "warn")]
+
+    def heard(warn: Callable[..., None], message: Any, *rest: Any, **options: Any) -> None:
+        if "clears events at the end of each cycle" not in str(message):
+            warn(message, *rest, **options)
+
     try:
-        from isal import igzip as packer
-    except ImportError:
-        import gzip as packer
-
-    with source.open("rb") as reader, packer.open(target, "wb", compresslevel=1) as writer:
-        shutil.copyfileobj(reader, writer, 1 << 20)
+        for module, warn in saved:
+            module.warn = functools.partial(heard, warn)
+        yield
+    finally:
+        for module, warn in saved:
+            module.warn = warn
 
 
 @contextmanager
@@ -143,7 +179,7 @@ def _before_other_profilers(own: profile, give_way: Callable[[], None]) -> Itera
     """
     from torch.autograd import profiler
 
-    saved = {name: getattr(profiler.profile, name) for name in ("_prepare_trace", "_start_trace")}
+    saved = [(name, getattr(profiler.profile, name)) for name in ("_prepare_trace", "_start_trace")]
 
     def guarded(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -154,10 +190,10 @@ def _before_other_profilers(own: profile, give_way: Callable[[], None]) -> Itera
 
         return method
 
-    for name, original in saved.items():
-        setattr(profiler.profile, name, guarded(original))
     try:
+        for name, original in saved:
+            setattr(profiler.profile, name, guarded(original))
         yield
     finally:
-        for name, original in saved.items():
+        for name, original in saved:
             setattr(profiler.profile, name, original)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from traceops.capture.guard import contained, say
 from traceops.capture.manifest import write_json
 
 # Not the first real-time signals: those are what other programs take. None on a system without (macOS).
@@ -61,11 +62,14 @@ class Responder:
         threading.Thread(target=self._serve, name="traceops-responder", daemon=True).start()
 
     def _serve(self) -> None:
+        contained(self._answer_all)
+
+    def _answer_all(self) -> None:
         while request := os.read(self._requests, 1):
             try:
                 self._answer(request)
-            except OSError as error:  # a full disk must not end the answers, nor the training
-                print(f"traceops: rank {self._rank} cannot save its state: {error}", file=sys.stderr)
+            except Exception as error:  # a full disk must not end the answers, nor the training
+                say(f"rank {self._rank} cannot save its state: {error}")
 
     def _answer(self, request: bytes) -> None:
         if request == PULSE:

@@ -14,12 +14,14 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from traceops.capture.folder import who_am_i, write_run
-from traceops.capture.manifest import read_ranks, write_rank
+from traceops.capture.guard import contained, say
+from traceops.capture.manifest import readable_ranks, write_rank
 from traceops.capture.peer_failure import is_peer_failure
 from traceops.capture.responder import Responder
 from traceops.capture.session import Capture, describe
 from traceops.capture.settings import IMPORTS_ENV, CaptureSettings, from_environment
 from traceops.capture.steps import on_training_step
+from traceops.core.capture_failure import Operation
 from traceops.core.errors import UsageError
 
 _HERE = (__file__, runpy.__file__, "<frozen runpy>")
@@ -30,19 +32,18 @@ def main(argv: Sequence[str]) -> int:
     if not argv or argv == ["-m"]:
         print("usage: python -m traceops.capture.script SCRIPT [ARGS…] | -m MODULE [ARGS…]", file=sys.stderr)
         return 2
+    session: Capture | None = None
     try:
-        settings = from_environment(CaptureSettings())
-        if settings.out is None and os.environ.get("WORLD_SIZE", "1") == "1":
-            name = Path(argv[1] if argv[0] == "-m" else argv[0]).stem
-            settings = replace(settings, out=f"profile/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
-        session = Capture(settings, automatic=True).__enter__()
+        session = _opened(argv)
     except UsageError as refused:
         print(f"traceops: {refused}", file=sys.stderr)
         return refused.exit_code
+    except Exception as trouble:  # before there is a guard; the script runs all the same
+        say(f"nothing is captured: {describe(trouble)}")
     responder: Responder | None = None
-    if settings.progress is not None and settings.evidence is not None:
-        responder = Responder(Path(settings.progress), Path(settings.evidence), who_am_i()[0])
-    on_training_step(session.step)
+    if session is not None:
+        responder = session.guard.run(Operation.ANSWER, _responder, session.settings)
+        session.guard.run(Operation.HOOK, _watch_steps, session)
     code = 0
     error: BaseException | None = None
     try:
@@ -58,12 +59,31 @@ def main(argv: Sequence[str]) -> int:
         own = _own_traceback(failure)
         sys.excepthook(type(own), own, own.__traceback__)
         if responder is not None and is_peer_failure(describe(failure)):
-            responder.save()  # what it waited in tells who did not come
-    session.close(error)
-    _record_exit(session, code, error)
+            contained(responder.save)  # what it waited in tells who did not come
+    if session is not None:
+        session.close(error)
+        session.guard.run(Operation.MANIFEST, _record_exit, session, code, error)
     if os.environ.get(IMPORTS_ENV):
-        _record_imports(Path(os.environ[IMPORTS_ENV]))
+        contained(_record_imports, Path(os.environ[IMPORTS_ENV]))
     return code
+
+
+def _opened(argv: Sequence[str]) -> Capture:
+    settings = from_environment(CaptureSettings())
+    if settings.out is None and os.environ.get("WORLD_SIZE", "1") == "1":
+        name = Path(argv[1] if argv[0] == "-m" else argv[0]).stem
+        settings = replace(settings, out=f"profile/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    return Capture(settings, automatic=True).__enter__()
+
+
+def _responder(settings: CaptureSettings) -> Responder | None:
+    if settings.progress is None or settings.evidence is None:
+        return None
+    return Responder(Path(settings.progress), Path(settings.evidence), who_am_i()[0])
+
+
+def _watch_steps(session: Capture) -> None:
+    session.on_failure(on_training_step(session.step, session.guard))
 
 
 def _run(argv: list[str]) -> None:
@@ -99,7 +119,7 @@ def _record_exit(session: Capture, code: int, error: BaseException | None) -> No
     out = session.out
     if out is None:
         return
-    for record in read_ranks(out):
+    for record in readable_ranks(out)[0]:
         if record.pid != os.getpid():
             continue
         if error is not None and record.error is None:

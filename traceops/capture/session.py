@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,13 +15,16 @@ from typing import Any
 from traceops.capture.abort import wait_for_device
 from traceops.capture.environment import device_of_this_process, host, peak_memory, torch_facts
 from traceops.capture.folder import agreed_folder, claim, who_am_i, write_run
+from traceops.capture.guard import Guard, contained, say
+from traceops.capture.last_words import tell as tell_launcher
 from traceops.capture.manifest import RankManifest, WindowRecord, write_rank
 from traceops.capture.progress import ProgressWriter
 from traceops.capture.recorder import Recorder
 from traceops.capture.schedule import Phase, Schedule
 from traceops.capture.settings import CaptureSettings, from_environment
-from traceops.capture.signals import saving_on_sigterm
+from traceops.capture.signals import Saver, saving_on_sigterm
 from traceops.capture.timing import StepTimer, uses_gpu
+from traceops.core.capture_failure import CaptureFailure, Operation, advice_text, cause_text, failure_of
 from traceops.core.errors import UsageError
 
 _current: Capture | None = None
@@ -79,6 +82,13 @@ class Capture:
         self._timers: dict[Phase, StepTimer] = {}
         self._scope = ExitStack()
         self._open = False
+        self._record: RankManifest | None = None
+        self._recorder: Recorder | None = None
+        self._progress: ProgressWriter | None = None
+        self._signals: Saver | None = None
+        self._detach: Callable[[], None] | None = None
+        self.failure: CaptureFailure | None = None
+        self.guard = Guard(self._failed)
 
     @property
     def out(self) -> Path | None:
@@ -101,46 +111,125 @@ class Capture:
         return self._schedule.phase(self._step) is Phase.DONE
 
     def __enter__(self) -> Capture:
-        global _current
         if _current is not None and not _current.automatic:
             raise UsageError("a traceops.capture is already open in this process; close it first")
+        self.guard.run(Operation.PREPARE, self._enter, passing=(UsageError,))
+        self._open = True  # where it failed too: the steps are counted, as the program may ask for them
+        return self
+
+    def _enter(self) -> None:
+        global _current
         if _current is not None:
-            _current.retire()
+            _current.guard.run(Operation.STOP, _current.retire)
         self._out = agreed_folder(self.settings)
         rank, local_rank, world = who_am_i()
         claim(self._out, rank, world, self.settings)
-        self._recorder = Recorder(self._out, rank, self._schedule, self.settings.recording_options())
+        options = self.settings.recording_options()
+        self._recorder = Recorder(self._out, rank, self._schedule, options, self._doing)
         self._record = RankManifest(
             rank=rank, local_rank=local_rank, world_size=world, host=host(), pid=os.getpid(),
             device=device_of_this_process(), schedule=asdict(self._schedule),
-            options=self.settings.recording_options(), training=self._training, facts=torch_facts(),
-            started_ns=time.time_ns(),
+            options=options, training=self._training, facts=torch_facts(), started_ns=time.time_ns(),
         )  # fmt: skip
         self._save()
-        self._progress: ProgressWriter | None = None
         if self.settings.progress is not None:
+            self._doing(Operation.HEARTBEAT)
             self._progress = ProgressWriter(Path(self.settings.progress), rank)
-        self._signals = self._scope.enter_context(saving_on_sigterm(lambda: self._close("terminated")))
+        self._doing(Operation.PREPARE)
+        terminated = partial(self.guard.run, Operation.STOP, self._close, "terminated")
+        self._signals = self._scope.enter_context(saving_on_sigterm(terminated))
         self._open, _current = True, self
         self._begin(0)
-        return self
 
     def step(self, samples: int | None = None) -> None:
         """The current step ended. `samples`: how many it trained on here, for samples/s while it runs."""
         if not self._open:
             return
-        with self._signals.held():  # a SIGTERM in the middle would save a half-written trace
+        step = self._step
+        try:
+            if self.failure is None or self._progress is not None:
+                self.guard.run(Operation.TIME, self._stepped, samples)
+        finally:
+            self._step = step + 1
+
+    def _stepped(self, samples: int | None) -> None:
+        with self._held():  # a SIGTERM in the middle would save a half-written trace
             if samples is not None:
                 self._samples = (self._samples or 0) + samples
-            self._end(self._step)
+            if self.failure is None:
+                self._end(self._step)
             self._step += 1
-            self._begin(self._step)
+            if self.failure is None:
+                self._begin(self._step)
+            else:  # the launcher goes on watching for hangs
+                self._tell(Phase.DONE.value, self._step)
+
+    def _held(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._signals is None else self._signals.held()
+
+    def _doing(self, operation: Operation) -> None:
+        self.guard.doing = operation
+
+    def on_failure(self, detach: Callable[[], None]) -> None:
+        """Have `detach` called once nothing of this capture needs to hear of steps any more."""
+        self._detach = detach
+
+    def _failed(self, operation: Operation, error: BaseException) -> None:
+        """Told by the guard: end the capture, keep what there is, and say why in the first place that takes it."""
+        first = self.failure is None
+        rank = self._record.rank if self._record is not None else who_am_i()[0]
+        failure = self.failure or failure_of(rank, operation, self._step, error)
+        self.failure = failure
+        if not first or operation is Operation.HEARTBEAT:
+            self._progress = None
+        if self._progress is None and self._detach is not None:
+            contained(self._detach)
+        if not first:
+            return
+        contained(self._keep_timings)
+        if self._recorder is not None:
+            if operation in (Operation.TIME, Operation.MANIFEST, Operation.HEARTBEAT) and isinstance(
+                error, Exception
+            ):
+                contained(self._keep_recorded)
+            self._recorder.abandon()
+        contained(self._scope.close)
+        saved = self._record is not None and contained(self._saved) is True
+        told = self.settings.progress is not None
+        if told:
+            told = contained(tell_launcher, Path(str(self.settings.progress)), failure) is True
+        if (self.settings.progress is None or not (told or saved)) and isinstance(error, Exception):
+            say(f"rank {rank}: the capture ended early: {cause_text(failure)}; {advice_text(failure)}")
+
+    def _keep_timings(self) -> None:
+        """Durations of the steps that were timed before the failure."""
+        if self._timers and self._record is not None:
+            self._record = replace(self._record, **self._timed(self._steps_until_now()))
+
+    def _keep_recorded(self) -> None:
+        """The trace of the window that the failure cut short, where it is not the profiler that failed."""
+        if self._recorder is None or self._record is None or not self._recorder.is_open:
+            return
+        self._recorder.close()
+        steps = self._steps_until_now()
+        self._record = self._with_trace(
+            self._record, self._schedule.window(self._step), steps, complete=False
+        )
+
+    def _steps_until_now(self) -> list[int]:
+        recorded = self._schedule.active_steps(self._schedule.window(self._step))
+        return [step for step in recorded if step < self._step]
+
+    def _saved(self) -> bool:
+        self._save()
+        return True
 
     def _end(self, step: int) -> None:
         phase = self._schedule.phase(step)
+        self._doing(Operation.TIME)
         if phase in self._timers:
             self._timers[phase].mark()
-        if not self._recorder.is_open:
+        if self._recorder is None or not self._recorder.is_open:
             return
         if self._schedule.ends_window(step):
             self._tell("profiler", step + 1)  # writing the trace may take minutes
@@ -149,6 +238,7 @@ class Capture:
             self._keep_window(self._schedule.window(step), complete=True)
 
     def _begin(self, step: int) -> None:
+        assert self._recorder is not None and self._record is not None
         phase, before = self._schedule.phase(step), self._schedule.phase(step - 1) if step else None
         opens = phase in (Phase.WARMUP, Phase.ACTIVE) and not self._recorder.is_open
         if opens and self._record.status == "running":
@@ -157,6 +247,7 @@ class Capture:
                 self._recorder.open(step, self._foreign_profiler)
             except RuntimeError as error:  # Kineto holds one session a process
                 self.give_way(f"the profiler could not start at step {step}: {error}")
+        self._doing(Operation.TIME)
         starts = phase is not before or (step > 0 and self._schedule.ends_window(step - 1))
         if starts and (phase is Phase.UNPROFILED or (phase is Phase.ACTIVE and self._recorder.is_open)):
             self._timers[phase] = StepTimer()
@@ -164,41 +255,56 @@ class Capture:
 
     def _tell(self, phase: str, step: int) -> None:
         if self._progress is not None:
+            self._doing(Operation.HEARTBEAT)
             self._progress.write(phase, step, self._samples)
 
     def _keep_window(self, window: int, *, complete: bool) -> None:
-        timed = {phase: timer.durations() for phase, timer in self._timers.items()}
-        self._timers = {}
+        assert self._record is not None
+        self._doing(Operation.TIME)
+        steps = [step for step in self._schedule.active_steps(window) if step < self._step + complete]
+        record = replace(self._record, **self._timed(steps))
+        self._record = self._with_trace(record, window, steps, complete=complete)
+        self._save()
+
+    def _timed(self, steps: list[int]) -> dict[str, Any]:
+        """What the timers say, as fields of the manifest; they are done then."""
+        assert self._record is not None
+        timers, self._timers = self._timers, {}
+        timed = {phase: timer.durations() for phase, timer in timers.items()}
         record = self._record
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = {"step_clock": "cuda_event" if uses_gpu() else "host"}
         if Phase.UNPROFILED in timed:
             values["unprofiled_step_ms"] = record.unprofiled_step_ms + timed[Phase.UNPROFILED].step_ms
             values["unprofiled_host_ms"] = record.unprofiled_host_ms + timed[Phase.UNPROFILED].host_ms
-        steps = [step for step in self._schedule.active_steps(window) if step < self._step + complete]
-        trace = self._recorder.take_trace()
         if Phase.ACTIVE in timed:
             durations = timed[Phase.ACTIVE]
             values["profiled_step_ms"] = record.profiled_step_ms + durations.step_ms
             values["profiled_host_ms"] = record.profiled_host_ms + durations.host_ms
             values["profiled_steps"] = record.profiled_steps + steps[: len(durations.step_ms)]
-        if trace is not None:
-            values["traces"] = [*record.traces, trace]
-            values["windows"] = [*record.windows, WindowRecord(window, trace, steps, complete)]
-        values["step_clock"] = "cuda_event" if uses_gpu() else "host"
-        self._record = replace(record, **values)
-        self._save()
+        return values
+
+    def _with_trace(
+        self, record: RankManifest, window: int, steps: list[int], *, complete: bool
+    ) -> RankManifest:
+        trace = None if self._recorder is None else self._recorder.take_trace()
+        if trace is None:
+            return record
+        kept = WindowRecord(window, trace, steps, complete)
+        return replace(record, traces=[*record.traces, trace], windows=[*record.windows, kept])
 
     def _foreign_profiler(self) -> None:
-        self.give_way("the script started its own torch.profiler")
+        if self._open:
+            self.guard.run(Operation.STOP, self.give_way, "the script started its own torch.profiler")
 
     def give_way(self, reason: str) -> None:
         """Stop recording because something else has the better claim; what was recorded is kept."""
+        assert self._record is not None
         self._stop_recording()
         note = f"the capture gave way: {reason}"
         self._record = replace(self._record, status="given_way", note=note)
         self._save()
         if not self.settings.launched:
-            print(f"traceops: {note}", file=sys.stderr)
+            say(note)
 
     def retire(self) -> None:
         """Leave the folder to a capture that the script opens itself; nothing of this one is kept."""
@@ -206,14 +312,16 @@ class Capture:
         self._open = False
         if _current is self:
             _current = None
-        self._recorder.discard()
-        (self._folder() / f"rank_{self._record.rank}" / "manifest.json").unlink(missing_ok=True)
+        if self._recorder is not None:
+            self._recorder.close(keep=False)
+        if self._record is not None:
+            (self._folder() / f"rank_{self._record.rank}" / "manifest.json").unlink(missing_ok=True)
         if self._progress is not None:
             self._progress.close()
         self._scope.close()
 
     def _stop_recording(self) -> None:
-        if self._recorder.is_open:
+        if self._recorder is not None and self._recorder.is_open:
             self._tell("profiler", self._step)
             self._recorder.close()
         if self._timers:
@@ -228,7 +336,10 @@ class Capture:
 
     def close(self, error: BaseException | None = None) -> None:
         """End the capture, because of `error` if there is one; what was recorded so far is kept."""
-        with self._signals.held():
+        self.guard.run(Operation.STOP, self._closed, error)
+
+    def _closed(self, error: BaseException | None) -> None:
+        with self._held():
             if error is None:
                 self._close("finished")
             else:
@@ -242,30 +353,41 @@ class Capture:
         self._open = False
         if _current is self:
             _current = None
+        if self._record is None:  # it never began
+            return
         # First of all: stopping the profiler waits for the device, which may never answer. And the time of
         # the failure, not of the end of the export, tells which rank was first.
         self._record = replace(self._record, error=error, ended_ns=time.time_ns())
-        self._save()
+        self.guard.run(Operation.MANIFEST, self._save)
+        self.guard.run(Operation.STOP, self._finish, status)
+        self.guard.run(Operation.STOP, self._scope.close)
+        self.guard.run(Operation.MANIFEST, self._conclude, status)
+        self.guard.run(Operation.HEARTBEAT, self._fall_silent)
+
+    def _finish(self, status: str) -> None:
         if status in ("failed", "terminated"):
             wait_for_device(_SETTLE_S)
-        try:
-            self._stop_recording()
-        finally:
-            self._scope.close()
-            if self._record.status == "given_way" and status == "finished":
-                status = "given_way"
-            note, said = self._record.note, self._record.note
-            if status == "finished" and not self.done:
-                note = self._shortfall()
-            self._record = replace(self._record, status=status, note=note)
-            self._save()
-            self._tell("ended", self._step)
-            if self._progress is not None:
-                self._progress.close()
-            if not self.settings.launched:
-                write_run(self._folder())
-                if note and note != said:
-                    print(f"traceops: {note}", file=sys.stderr)
+        self._stop_recording()
+
+    def _conclude(self, status: str) -> None:
+        """Write the manifest for the last time, and the run's, if nobody else does."""
+        assert self._record is not None
+        if self._record.status == "given_way" and status == "finished":
+            status = "given_way"
+        note, said = self._record.note, self._record.note
+        if status == "finished" and not self.done and self.failure is None:
+            note = self._shortfall()
+        self._record = replace(self._record, status=status, note=note)
+        self._save()
+        if not self.settings.launched:
+            write_run(self._folder())
+            if note and note != said:
+                say(note)
+
+    def _fall_silent(self) -> None:
+        self._tell("ended", self._step)
+        if self._progress is not None:
+            self._progress.close()
 
     def _shortfall(self) -> str:
         if self.automatic and self._step == 0:
@@ -280,10 +402,12 @@ class Capture:
         )
 
     def _save(self) -> None:
+        assert self._record is not None
+        self._doing(Operation.MANIFEST)
         known = {key: value for key, value in torch_facts().items() if value is not None}
         allocated, reserved = peak_memory()
         self._record = replace(
-            self._record, steps=self._step, samples=self._samples,
+            self._record, steps=self._step, samples=self._samples, failure=self.failure,
             device=device_of_this_process(), facts={**self._record.facts, **known},
             peak_memory_bytes=allocated, peak_reserved_bytes=reserved,
         )  # fmt: skip

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from traceops.capture.abort import abort_nccl, close_connections
+from traceops.capture.guard import contained
 
 # A handler runs between two bytecodes; a rank that takes longer to get there is waiting in C, for its peers.
 _BLOCKED_AFTER_S = 3.0
@@ -18,13 +19,17 @@ _STOP = b"\0"  # no signal has the number 0
 
 
 class Saver:
-    """Runs `save` once on SIGTERM and then dies of it, as the process would have without us."""
+    """Runs `save` once on SIGTERM and then dies of it, as the process would have without us.
+
+    over: nothing is saved any more.
+    """
 
     def __init__(self, save: Callable[[], None]) -> None:
         self._save = save
         self._pid = os.getpid()
         self._holds = 0
         self._waiting = False
+        self.over = False
         self.reached = threading.Event()
 
     @contextmanager
@@ -40,8 +45,11 @@ class Saver:
             self(signal.SIGTERM, None)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        _deaf_to_children()
-        if os.getpid() == self._pid:  # forked data-loader workers inherit the handler, not the duty
+        if not self.over:
+            contained(_deaf_to_children)
+        if (
+            os.getpid() == self._pid and not self.over
+        ):  # forked data-loader workers inherit the handler, not the duty
             self.reached.set()
             if self._holds:
                 self._waiting = True
@@ -79,6 +87,7 @@ def saving_on_sigterm(save: Callable[[], None]) -> Iterator[Saver]:
         with _freed_when_blocked(saver):
             yield saver
     finally:
+        saver.over = True  # should it stay installed
         if _installed(saver):  # the script may have set its own since
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -91,6 +100,7 @@ def _freed_when_blocked(saver: Saver) -> Iterator[None]:
     """
     read, write = socket.socketpair()
     write.setblocking(False)
+    owner = os.getpid()
     before = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
     if before != -1:  # somebody's event loop listens there
         signal.set_wakeup_fd(before)
@@ -100,6 +110,9 @@ def _freed_when_blocked(saver: Saver) -> Iterator[None]:
         return
 
     def watch() -> None:
+        contained(free)
+
+    def free() -> None:
         while received := read.recv(1):
             if received == _STOP:
                 return
@@ -108,10 +121,13 @@ def _freed_when_blocked(saver: Saver) -> Iterator[None]:
                 abort_nccl()
                 close_connections()
 
-    owner = os.getpid()
-    os.register_at_fork(after_in_child=lambda: _silence(write.fileno()))
-    thread = threading.Thread(target=watch, name="traceops-sigterm", daemon=True)
-    thread.start()
+    try:
+        os.register_at_fork(after_in_child=lambda: contained(_silence, write.fileno()))
+        thread = threading.Thread(target=watch, name="traceops-sigterm", daemon=True)
+        thread.start()
+    except BaseException:
+        signal.set_wakeup_fd(-1)
+        raise
     try:
         yield
     finally:

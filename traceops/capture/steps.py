@@ -9,6 +9,9 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
+from traceops.capture.guard import Guard
+from traceops.core.capture_failure import Operation
+
 _MODULE = "torch.optim.optimizer"
 
 
@@ -48,14 +51,22 @@ class StepDetector:
 class _Boundary:
     """Calls `step` after the outermost optimizer has returned, so that its range ends inside the step."""
 
-    def __init__(self, step: Callable[[], None]) -> None:
+    def __init__(self, step: Callable[[], None], guard: Guard) -> None:
         self._step = step
+        self._guard = guard
         self._detector = StepDetector()
+        self._undo: list[Callable[[], Any]] = []
+        self.off = False
         self._depth = 0
         self._due = False
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer's step is complete; within a wrapper's (ZeroRedundancyOptimizer) it does not count."""
+        """An optimizer's step is complete."""
+        if not self.off:
+            self._guard.run(Operation.HOOK, self._stepped, optimizer)
+
+    def _stepped(self, optimizer: Any) -> None:
+        """Decide what it means; within a wrapper's (ZeroRedundancyOptimizer) it does not count."""
         if self._depth > 1 or not self._detector.stepped(id(optimizer)):
             return
         if self._depth == 0:  # compiled: nothing of ours is around the call
@@ -70,7 +81,7 @@ class _Boundary:
         def watched(*args: Any, **kwargs: Any) -> Any:
             from torch.compiler import is_compiling
 
-            if is_compiling():
+            if self.off or is_compiling():
                 return step(*args, **kwargs)
             self._depth += 1
             try:
@@ -84,6 +95,43 @@ class _Boundary:
 
         return watched
 
+    def install(self, module: Any) -> None:
+        """Watch the optimizers of torch's module of that name."""
+        from torch._compile import _disable_dynamo
+
+        uncompiled = _disable_dynamo(self.stepped)
+
+        def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+            from torch.compiler import is_compiling
+
+            (uncompiled if is_compiling() else self.stepped)(optimizer)
+
+        handles: list[Any] = []
+        self._undo.append(lambda: handles and handles.pop().remove())
+        handles[:] = [module.register_optimizer_step_post_hook(hook)]
+        # The public hook runs inside the optimizer's own profiler range. A step that ended there would cut the
+        # range in two, so the end is put off until the call has returned, where this torch allows it.
+        wrap = getattr(module.Optimizer, "profile_hook_step", None)
+        if wrap is not None:
+            before = vars(module.Optimizer)["profile_hook_step"]
+            self._undo.append(lambda: setattr(module.Optimizer, "profile_hook_step", before))
+            module.Optimizer.profile_hook_step = staticmethod(lambda step: self.around(wrap(step)))
+
+    def remove(self) -> None:
+        """Watch nothing any more; an optimizer whose class is wrapped already costs one look at a flag a step."""
+        self.off = True
+        while self._undo:
+            self._undo.pop()()
+
+    def when_imported(self) -> None:
+        """Be installed once torch's optimizers are there."""
+        if _MODULE in sys.modules:
+            self.install(sys.modules[_MODULE])
+            return
+        finder = _AfterImport(self.install, self._guard)
+        sys.meta_path.insert(0, finder)
+        self._undo.append(finder.remove)
+
 
 class _AfterImport(MetaPathFinder):
     """Runs `then` once torch's optimizers are defined.
@@ -91,13 +139,22 @@ class _AfterImport(MetaPathFinder):
     Importing torch ourselves would come before the script sets the variables that torch reads when loaded.
     """
 
-    def __init__(self, then: Callable[[Any], None]) -> None:
+    def __init__(self, then: Callable[[Any], None], guard: Guard) -> None:
         self._then = then
+        self._guard = guard
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != _MODULE:
             return None
-        sys.meta_path.remove(self)
+        return self._guard.run(Operation.HOOK, self._spec, name, path, target)
+
+    def remove(self) -> None:
+        """Look no more; does nothing where that is so already."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def _spec(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
+        self.remove()
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
             return None
@@ -105,34 +162,17 @@ class _AfterImport(MetaPathFinder):
 
         def exec_module(module: Any) -> None:
             execute(module)
-            self._then(module)
+            self._guard.run(Operation.HOOK, self._then, module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def on_training_step(step: Callable[[], None]) -> None:
-    """Call `step` whenever a training step ends, from the moment that torch.optim is imported."""
-    boundary = _Boundary(step)
-    if _MODULE in sys.modules:
-        _install(sys.modules[_MODULE], boundary)
-    else:
-        sys.meta_path.insert(0, _AfterImport(lambda module: _install(module, boundary)))
+def on_training_step(step: Callable[[], None], guard: Guard) -> Callable[[], None]:
+    """Call `step` whenever a training step ends, from the moment that torch.optim is imported.
 
-
-def _install(module: Any, boundary: _Boundary) -> None:
-    from torch._compile import _disable_dynamo
-
-    uncompiled = _disable_dynamo(boundary.stepped)
-
-    def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-        from torch.compiler import is_compiling
-
-        (uncompiled if is_compiling() else boundary.stepped)(optimizer)
-
-    module.register_optimizer_step_post_hook(hook)
-    # The public hook runs inside the optimizer's own profiler range. A step that ended there would cut the
-    # range in two, so the end is put off until the call has returned, where this torch allows it.
-    wrap = getattr(module.Optimizer, "profile_hook_step", None)
-    if wrap is not None:
-        module.Optimizer.profile_hook_step = staticmethod(lambda step: boundary.around(wrap(step)))
+    guard: for what runs here before `step`. Returns what ends it.
+    """
+    boundary = _Boundary(step, guard)
+    boundary.when_imported()
+    return boundary.remove

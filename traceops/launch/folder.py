@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -61,6 +62,13 @@ def _clear_run(out: Path) -> None:
             shutil.rmtree(path)
     for path in [out / "run.json", out / "pairs.json", *out.glob(".reserve.*")]:
         path.unlink(missing_ok=True)
+
+
+def remove_unfinished(out: Path, ranks: Sequence[RankManifest]) -> None:
+    """Remove what these ranks, which have ended, left half-written: traces under hidden names."""
+    for rank in ranks:
+        for path in (out / f"rank_{rank.rank}").glob(".*.part*"):
+            path.unlink(missing_ok=True)
 
 
 def collect_logs(out: Path, made: Path, ranks: list[RankManifest], host: str) -> None:

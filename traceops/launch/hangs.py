@@ -8,8 +8,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from traceops.capture.last_words import LastWords
 from traceops.capture.progress import Progress
 from traceops.capture.responder import DUMP, ask
+from traceops.core.capture_failure import steps_unseen
 from traceops.core.errors import TraceopsError
 from traceops.hangs.evidence import Stall
 from traceops.launch.display import Screen
@@ -28,7 +30,7 @@ _BETWEEN_LOOKS_S = 0.3
 class HangWatch:
     """Watches the ranks of one run; after a stall it needs a moment before they may be ended.
 
-    out: the run folder. progress: the launcher's own.
+    out: the run folder. progress: the launcher's own. last_words: what ended captures, where somebody listens.
     """
 
     def __init__(
@@ -43,12 +45,15 @@ class HangWatch:
         self._began = time.monotonic()
         self.stall: Stall | None = None
         self.saved: Stall | None = None  # of ranks that the user ended
+        self.last_words: LastWords | None = None
 
     def observe(self, records: Sequence[Progress]) -> bool:
         """Told of the ranks' records again and again, returns whether it is time to end the job."""
         now = time.monotonic()
         if self._work is not None:
             return not self._work.is_alive() or now > self._deadline
+        if self.last_words is not None and any(steps_unseen(failure) for failure in self.last_words.heard()):
+            return False  # what does not move may well train: nobody can tell
         self.stall = self._watch.observe(records, now)
         if self.stall is not None:
             before = "a step" if self.stall.kind == "step" else "a first step"

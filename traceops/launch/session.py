@@ -7,14 +7,17 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from traceops.capture.environment import environment_that_matters, git_state, host, software_versions
+from traceops.capture.last_words import LastWords
 from traceops.capture.manifest import RankManifest, merge, readable_ranks, write_json, write_rank
+from traceops.capture.progress import read_progress
+from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text
 from traceops.core.errors import UsageError
 from traceops.core.exit_codes import reported_codes, shell_code
 from traceops.core.run_lock import Launcher, RunLock, hold
@@ -22,17 +25,13 @@ from traceops.launch import aftermath
 from traceops.launch.aside import Aside, reason
 from traceops.launch.debug_variables import hang_variables, nccl_log_variables
 from traceops.launch.display import Screen, Source
+from traceops.launch.early_ends import cut_short, early_ends, with_failures
 from traceops.launch.evidence import saved_evidence, tidy
 from traceops.launch.fabric_evidence import FabricEvidence
-from traceops.launch.folder import collect_logs, short_path
+from traceops.launch.folder import collect_logs, remove_unfinished, short_path
 from traceops.launch.hangs import HangWatch
 from traceops.launch.local_ranks import rank_of
-from traceops.launch.outcome import (
-    Failure,
-    first_failure,
-    left_early,
-    with_exit_codes,
-)
+from traceops.launch.outcome import Failure, first_failure, left_early, with_exit_codes
 from traceops.launch.plan import Plan
 from traceops.launch.process import Guard, TorchrunResult, run
 from traceops.launch.reserve import Reserve
@@ -78,6 +77,11 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
         env |= nccl_log_variables(env, plan.evidence)
         if hangs is not None:
             env |= hang_variables(env, plan.evidence, Path(progress))
+        words: LastWords | None = None
+        with aside("listening to the ranks"):
+            words = LastWords(Path(progress))
+        if hangs is not None:
+            hangs.last_words = words
         with _writable(plan.out):
             _write_run(plan, [], env, started, status="running")
             reserve = Reserve(plan.out)
@@ -94,6 +98,12 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
             guard=Guard(lock, aftermath.command_line(plan.out, plan.rank_logs), Path(progress)), hangs=hangs,
             folder=None if plan.checkout is None else plan.checkout.folder,
         )  # fmt: skip
+        told: list[CaptureFailure] = []
+        with aside("listening to the ranks"):
+            told = cut_short(read_progress(Path(progress)), readable_ranks(plan.out)[0], ended)
+            if words is not None:
+                told += words.heard()
+                words.close()
     reserve.release()
     counted = len(received)
 
@@ -102,12 +112,13 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
         if len(received) > counted:  # it came when all was over
             signal.raise_signal(received[-1])
 
-    return _record(plan, ended, env, started, fabric, aside, screen, let_through, advise)
+    return _record(plan, ended, told, env, started, fabric, aside, screen, let_through, advise)
 
 
 def _record(
     plan: Plan,
     ended: TorchrunResult,
+    told: list[CaptureFailure],
     env: dict[str, str],
     started: int,
     fabric: FabricEvidence | None,
@@ -128,16 +139,26 @@ def _record(
     with aside("tidying the evidence"):
         tidy(plan.evidence)
     with aside("reading how the ranks ended"):
-        code, ranks, failure = _how_it_ended(plan, ended, screen)
+        code, ranks, failure = _how_it_ended(plan, ended, told, screen)
         here = [rank for rank in ranks if rank.host == host()]
     status = "hung" if ended.hung else "interrupted" if ended.signal else "failed" if code else "finished"
     with aside("writing run.json"):
         _write_run(
-            plan, ranks, env, started, status=status, code=code, failure=failure, ended_by=ended.signal
+            plan,
+            ranks,
+            env,
+            started,
+            status=status,
+            code=code,
+            failure=failure,
+            ended_by=ended.signal,
+            told=told,
         )
     for rank in here:
         with aside("writing the ranks' manifests"):
             write_rank(plan.out, rank)
+    with aside("removing what was not finished"):
+        remove_unfinished(plan.out, here)
     with aside("keeping the logs"):
         _keep_logs(plan, ended, here)
     with aside("letting signals through"):
@@ -146,12 +167,12 @@ def _record(
         with aside("summarising the traces"):
             _summarize(plan, here, screen)
     with aside("telling how the run ended"):
-        _tell(screen, plan, ranks, ended, failure, code, advise)
+        _tell(screen, plan, ranks, ended, told, failure, code, advise)
     return code
 
 
 def _how_it_ended(
-    plan: Plan, ended: TorchrunResult, screen: Screen
+    plan: Plan, ended: TorchrunResult, told: list[CaptureFailure], screen: Screen
 ) -> tuple[int, list[RankManifest], Failure | None]:
     """The run's exit code, its ranks' manifests as they are to be kept, and the rank that failed first."""
     reported = {} if ended.hung else reported_codes(ended.torchrun_log)
@@ -159,7 +180,7 @@ def _how_it_ended(
     readable, unreadable = readable_ranks(plan.out)
     for problem in unreadable:
         screen.say(problem)
-    ranks = with_exit_codes(readable, reported, default=silent)
+    ranks = with_exit_codes(with_failures(readable, told), reported, default=silent)
     own_end = ended.returncode != 0 and not ended.signal and not ended.hung
     failure = first_failure(ranks, reported) if own_end else None
     code = _exit_code(ended, failure)
@@ -233,6 +254,7 @@ def _write_run(
     code: int | None = None,
     failure: Failure | None = None,
     ended_by: int | None = None,
+    told: Sequence[CaptureFailure] = (),
 ) -> None:
     document = merge(
         ranks,
@@ -249,6 +271,7 @@ def _write_run(
         status=status,
         exit_code=code,
         failed_rank=None if failure is None else failure.rank,
+        failures=told,
     )
     document = replace(
         document,
@@ -265,6 +288,7 @@ def _tell(
     plan: Plan,
     ranks: list[RankManifest],
     ended: TorchrunResult,
+    told: list[CaptureFailure],
     failure: Failure | None,
     code: int,
     advise: bool,
@@ -290,6 +314,12 @@ def _tell(
         screen.say(f"next: traceops diagnose {short_path(plan.out)}")
     for note in sorted({rank.note for rank in ranks if rank.note}):
         screen.say(note)
+    for who, early in by_cause(early_ends(ranks, told)):
+        several = "s" if len(who) > 1 else ""
+        screen.say(
+            f"the capture of rank{several} {', '.join(map(str, who))} ended early: {cause_text(early)}"
+        )
+        screen.say(f"next time: {advice_text(early)}")
     traced = sum(bool(rank.traces) for rank in ranks)
     screen.say(f"{traced} of {plan.cluster.world_size} ranks traced in {short_path(plan.out)}")
     if failure is not None and any(plan.evidence.glob("flight_recorder_*")):

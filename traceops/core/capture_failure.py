@@ -1,0 +1,153 @@
+"""Why a rank's capture ended before it was complete: the record in run.json, and its words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
+from typing import Any
+
+from traceops.core.units import size_text
+
+
+class Operation(str, Enum):
+    """What the capture was doing; EXIT: nothing, the process ended itself in the middle of it."""
+
+    PREPARE = "prepare"
+    HOOK = "hook"
+    TIME = "time"
+    START = "start"
+    RECORD = "record"
+    STOP = "stop"
+    ROOM = "room"
+    EXPORT = "export"
+    COMPRESS = "compress"
+    MANIFEST = "manifest"
+    HEARTBEAT = "heartbeat"
+    ANSWER = "answer"
+    EXIT = "exit"
+
+
+_DOING = {
+    Operation.PREPARE: "while it was set up",
+    Operation.HOOK: "while it watched the optimizers",
+    Operation.TIME: "while it timed the steps",
+    Operation.START: "while it started the profiler",
+    Operation.RECORD: "while it recorded",
+    Operation.STOP: "while it stopped the profiler",
+    Operation.ROOM: "before it wrote the trace",
+    Operation.EXPORT: "while it wrote the trace",
+    Operation.COMPRESS: "while it compressed the trace",
+    Operation.MANIFEST: "while it wrote its manifest",
+    Operation.HEARTBEAT: "while it told the launcher of a step",
+    Operation.ANSWER: "while it got ready for the launcher's questions",
+}
+_MOST_TEXT = 300  # of an error's message: a record has to fit into one write to a pipe
+
+
+@dataclass(frozen=True)
+class CaptureFailure:
+    """What ended the capture of `rank` in step number `step`.
+
+    operation: see `Operation`. error, message: class and text of the exception. errno: its name (ENOSPC), if any.
+    needed_bytes, free_bytes: room on the disk, where that was too small. exit_code: of a process that ended itself.
+    """
+
+    rank: int
+    operation: str
+    step: int
+    error: str | None = None
+    message: str | None = None
+    errno: str | None = None
+    needed_bytes: int | None = None
+    free_bytes: int | None = None
+    exit_code: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return asdict(self)
+
+    @property
+    def no_space(self) -> bool:
+        """Whether the disk, or what this user may have of it, is full."""
+        return self.errno in ("ENOSPC", "EDQUOT")
+
+
+def failure_of(rank: int, operation: Operation, step: int, error: BaseException) -> CaptureFailure:
+    """The record of an exception."""
+    import errno
+
+    message, name = str(error), None
+    if isinstance(error, OSError) and error.errno is not None:
+        name = errno.errorcode.get(error.errno)
+        message = error.strerror or message
+    return CaptureFailure(
+        rank, operation.value, step, type(error).__name__, message[:_MOST_TEXT] or None, name,
+        getattr(error, "needed_bytes", None), getattr(error, "free_bytes", None),
+    )  # fmt: skip
+
+
+def read_failure(value: object) -> CaptureFailure | None:
+    """The record that `value`, part of a manifest, holds; None where it is none, or cannot be believed."""
+    if not isinstance(value, Mapping):
+        return None
+    numbers = {"rank", "step", "needed_bytes", "free_bytes", "exit_code"}
+    needed = {"rank", "operation", "step"}
+    kept: dict[str, Any] = {}
+    for field in fields(CaptureFailure):
+        item = value.get(field.name)
+        right = type(item) is int if field.name in numbers else isinstance(item, str)
+        if right:
+            kept[field.name] = item
+        elif item is not None or field.name in needed:
+            return None
+    return CaptureFailure(**kept)
+
+
+def steps_unseen(failure: CaptureFailure) -> bool:
+    """Whether the launcher hears of this rank's steps no more."""
+    return failure.operation in {
+        one.value for one in (Operation.PREPARE, Operation.HOOK, Operation.HEARTBEAT)
+    }
+
+
+def cause_text(failure: CaptureFailure) -> str:
+    """What went wrong, as in "no space left on device while it wrote the trace, in step 14"."""
+    where = f"in step {failure.step}"
+    if failure.operation == Operation.EXIT.value:
+        code = "" if failure.exit_code is None else f" with exit code {failure.exit_code}"
+        return f"the process ended itself{code} while it was being captured, {where}"
+    known = {operation.value: text for operation, text in _DOING.items()}
+    doing = known.get(failure.operation, "")
+    what = failure.message or failure.error or "an unknown error"
+    if failure.no_space:
+        what = "no space left on device"
+        if failure.needed_bytes is not None and failure.free_bytes is not None:
+            what += f" (needs about {size_text(failure.needed_bytes)}, {size_text(failure.free_bytes)} free)"
+    elif failure.errno is None and failure.error is not None and failure.message is not None:
+        what = f"{failure.error}: {what}"
+    return f"{what} {doing}, {where}" if doing else f"{what}, {where}"
+
+
+def advice_text(failure: CaptureFailure) -> str:
+    """What to do about it."""
+    if failure.operation == Operation.EXIT.value:
+        return (
+            "os._exit, or an exit in compiled code, runs no clean-up, so the trace is lost: end the script after the "
+            "recorded steps, or record earlier ones with a lower --skip-first, --unprofiled, --warmup or --active"
+        )
+    if failure.no_space:
+        return (
+            "free some space there, choose another --out, or record less: a lower --active, no --with-stack"
+        )
+    if failure.errno in ("EACCES", "EPERM", "EROFS"):
+        return "get permission to write there, or choose another --out"
+    return "repeat the run; if it fails again, please report it with run.json"
+
+
+def by_cause(failures: Sequence[CaptureFailure]) -> list[tuple[list[int], CaptureFailure]]:
+    """Ranks to which the same happened, and one of their records."""
+    groups: dict[str, tuple[list[int], CaptureFailure]] = {}
+    for failure in sorted(failures, key=lambda one: one.rank):
+        groups.setdefault(cause_text(failure), ([], failure))[0].append(failure.rank)
+    return list(groups.values())

@@ -1,0 +1,46 @@
+"""Ranks whose capture ended before it was complete, as the launcher can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from traceops.capture.manifest import RankManifest
+from traceops.capture.progress import Progress
+from traceops.capture.schedule import Phase
+from traceops.core.capture_failure import CaptureFailure, Operation
+from traceops.core.exit_codes import reported_codes
+from traceops.launch.process import TorchrunResult
+
+_COMPLETE = (Phase.DONE.value, "ended")
+
+
+def cut_short(
+    records: Sequence[Progress], ranks: Sequence[RankManifest], ended: TorchrunResult
+) -> list[CaptureFailure]:
+    """Ranks that ended themselves in the middle of their capture: os._exit says goodbye to nobody.
+
+    records: where the ranks of this machine were last. Those that a signal ended are left out: they did not do it.
+    """
+    if ended.signal is not None or ended.hung:
+        return []
+    reported = reported_codes(ended.torchrun_log)
+    running = {rank.rank for rank in ranks if rank.status == "running" and rank.failure is None}
+    found = []
+    for record in records:
+        code = reported.get(record.rank, 0 if ended.returncode == 0 or record.rank in ended.gone else None)
+        if record.rank in running and record.phase not in _COMPLETE and code is not None and code >= 0:
+            found.append(CaptureFailure(record.rank, Operation.EXIT.value, record.step, exit_code=code))
+    return found
+
+
+def with_failures(ranks: Sequence[RankManifest], told: Sequence[CaptureFailure]) -> list[RankManifest]:
+    """The manifests, with what the ranks could not write there themselves."""
+    known = {failure.rank: failure for failure in told}
+    return [replace(rank, failure=rank.failure or known.get(rank.rank)) for rank in ranks]
+
+
+def early_ends(ranks: Sequence[RankManifest], told: Sequence[CaptureFailure]) -> list[CaptureFailure]:
+    """One for each rank whose capture ended early; what its manifest says comes first."""
+    known = {failure.rank: failure for failure in told}
+    return list((known | {rank.rank: rank.failure for rank in ranks if rank.failure is not None}).values())
