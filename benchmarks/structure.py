@@ -44,6 +44,7 @@ LATE: dict[str, str] = {
     "traceops.capture.recorder": "torch, once the profiler starts; isal may be missing",
     "traceops.capture.steps": "torch, once the script has imported it",
     "traceops.capture.timing": "torch, once a GPU is used",
+    "traceops.capture.trace_file": "the quicker packer, if it is installed",
     "traceops.cli": "what only a mistake of ours or a closed stream needs",
     "traceops.cli.analyze": "renderers: while workers read, which are forked without them",
     "traceops.compare.capture": "the pipeline, where traces are given and not a report.json",

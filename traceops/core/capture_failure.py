@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
+from errno import errorcode
 from typing import Any
 
 from traceops.core.units import size_text
@@ -75,11 +76,9 @@ class CaptureFailure:
 
 def failure_of(rank: int, operation: Operation, step: int, error: BaseException) -> CaptureFailure:
     """The record of an exception."""
-    import errno
-
     message, name = str(error), None
     if isinstance(error, OSError) and error.errno is not None:
-        name = errno.errorcode.get(error.errno)
+        name = errorcode.get(error.errno)
         message = error.strerror or message
     return CaptureFailure(
         rank, operation.value, step, type(error).__name__, message[:_MOST_TEXT] or None, name,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ from traceops.capture.last_words import LastWords
 from traceops.capture.manifest import RankManifest, merge, readable_ranks, write_json, write_rank
 from traceops.capture.progress import read_progress
 from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text
-from traceops.core.errors import UsageError
 from traceops.core.exit_codes import reported_codes, shell_code
 from traceops.core.run_lock import Launcher, RunLock, hold
 from traceops.launch import aftermath
-from traceops.launch.aside import Aside, reason
+from traceops.launch.aside import Aside
 from traceops.launch.debug_variables import hang_variables, nccl_log_variables
 from traceops.launch.display import Screen, Source
 from traceops.launch.early_ends import cut_short, early_ends, with_failures
@@ -36,6 +34,7 @@ from traceops.launch.plan import Plan
 from traceops.launch.process import Guard, TorchrunResult, run
 from traceops.launch.reserve import Reserve
 from traceops.launch.signals import held_signals
+from traceops.launch.writable import progress_folder, writable
 from traceops.traces.summary_header import SUFFIX
 
 HUNG = 124  # as timeout(1) has it
@@ -64,9 +63,9 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
     screen = Screen()
     aside = Aside(screen)
     started = time.time_ns()
-    with _writable(plan.out):
+    with writable(plan.out):
         plan.evidence.mkdir(parents=True, exist_ok=True)  # torch and NCCL write there, but do not make it
-    with _progress_folder() as progress:
+    with progress_folder() as progress:
         # One node: we have looked at the folder and merge the manifests; several: each rank claims its own.
         capture: dict[str, Any] = {"progress": progress, "launched": plan.cluster.nnodes == 1}
         hangs = None
@@ -82,7 +81,7 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
             words = LastWords(Path(progress))
         if hangs is not None:
             hangs.last_words = words
-        with _writable(plan.out):
+        with writable(plan.out):
             _write_run(plan, [], env, started, status="running")
             reserve = Reserve(plan.out)
         with aside("telling of the run"):
@@ -191,30 +190,6 @@ def _how_it_ended(
     return code, ranks, failure
 
 
-@contextmanager
-def _writable(out: Path) -> Iterator[None]:
-    """Before anything is started: refuse a folder that cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(
-            f"{out} cannot be written ({reason(error)}); make room or get permission there, or choose another --out"
-        ) from error
-
-
-@contextmanager
-def _progress_folder() -> Iterator[str]:
-    """A folder of this launcher's own for the ranks' records, gone at the end."""
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="traceops-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise UsageError(
-            f"{tempfile.gettempdir()} cannot be written ({reason(error)}); make room there, or set TMPDIR"
-        ) from error
-    with folder as path:
-        yield path
-
-
 def _summarize(plan: Plan, here: list[RankManifest], screen: Screen) -> None:
     from traceops.launch.summarize import summarize_traces  # NumPy and the pipeline, which few runs need
 
@@ -309,8 +284,8 @@ def _tell(
         screen.say(f"torchrun ended with {ended.returncode} and named no rank; its last words:")
         tail = ended.torchrun_log.splitlines(keepends=True)[-_TAIL_LINES:]
         screen.output("".join(tail).encode(), Source(error=True))
-    elif ended.saved and (told := saved_evidence(plan.evidence)):
-        screen.say(f"saved before the end, in {short_path(plan.evidence)}: {told}")
+    elif ended.saved and (saved := saved_evidence(plan.evidence)):
+        screen.say(f"saved before the end, in {short_path(plan.evidence)}: {saved}")
         screen.say(f"next: traceops diagnose {short_path(plan.out)}")
     for note in sorted({rank.note for rank in ranks if rank.note}):
         screen.say(note)
