@@ -1,4 +1,4 @@
-"""What the strategies' tests share: where the groups of ranks leave what they computed, and one thread, as ranks have."""
+"""One thread, as ranks have, and one folder for what the groups of ranks computed."""
 
 import os
 
