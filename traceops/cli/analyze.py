@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from traceops.cli.arguments import fails, make_writable, output_folder, report_formats
 from traceops.core.errors import InputError
+from traceops.core.plain_text import printable
 from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce
 from traceops.pipeline.mapping.progress import ProgressLine
 from traceops.pipeline.mapping.ranks import MapOptions
@@ -43,7 +44,8 @@ def main(args: argparse.Namespace) -> int:
             unusable = error
             if len(found.windows) > 1:
                 print(
-                    f"traceops analyze: capture window {window.index} is left out: {error}", file=sys.stderr
+                    printable(f"traceops analyze: capture window {window.index} is left out: {error}"),
+                    file=sys.stderr,
                 )
             continue
         from traceops.render import write_report  # behind the map: its processes need none of it
@@ -55,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
         reports.append(report)
         shown = next((path for path in written if path.suffix == ".html"), written[0])
         if args.quiet:
-            print(shown)
+            print(printable(str(shown)))
         else:
             print_report(report, sys.stdout, shown)
         if args.select == "latest":
@@ -82,5 +84,5 @@ def _note_other_windows(found: Discovery, used: Window, quiet: bool) -> None:
         folders = sorted({str(PurePosixPath(window.files[0].path).parent) for window in others})
         print(
             f"{len(others)} other capture window{'s were' if len(others) > 1 else ' was'} left out "
-            f"({', '.join(folders[:4])}{' …' if len(folders) > 4 else ''}); --select all analyses each"
+            f"({printable(', '.join(folders[:4]))}{' …' if len(folders) > 4 else ''}); --select all analyses each"
         )

@@ -13,6 +13,7 @@ from traceops.compare import Capture, CompareConfig, compare, load_config
 from traceops.compare.capture import pair_folder, read_capture
 from traceops.compare.config import with_thresholds
 from traceops.core.errors import UsageError
+from traceops.core.plain_text import printable
 from traceops.render.comparison import FORMATS, write_comparison
 from traceops.render.comparison.github import announce
 from traceops.render.comparison.terminal import print_comparison
@@ -31,7 +32,7 @@ def main(args: argparse.Namespace) -> int:
     folder = Path(args.output) if args.output else _folder(default, head[0])
     written = write_comparison(result, folder, formats, plotlyjs=args.plotlyjs, name=args.name)
     if args.quiet:
-        print(result.sentence)
+        print(printable(result.sentence))
     else:
         print_comparison(result, sys.stdout, written[0])
     announce(result, os.environ, sys.stdout, name=args.name)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from traceops.cli.arguments import fails, output_folder, report_formats
+from traceops.core.plain_text import printable
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.discover import run_folder_of
 from traceops.render import write_diagnosis
@@ -23,7 +24,7 @@ def main(args: argparse.Namespace) -> int:
     folder = Path(args.output) if args.output else output_folder(run_folder, diagnosis.evidence.name)
     written = write_diagnosis(diagnosis, verdicts, folder, formats)
     if args.quiet:
-        print(written[0])
+        print(printable(str(written[0])))
     else:
         print_diagnosis(diagnosis, sys.stdout, written[0])
     return fails([finding for verdict in verdicts for finding in verdict.findings], args.fail_on)

@@ -12,6 +12,7 @@ from pathlib import Path
 from traceops.cli.arguments import make_writable, reach, report_formats
 from traceops.core.errors import UsageError
 from traceops.core.findings import Severity
+from traceops.core.plain_text import printable
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.torch_here import require_torch
 from traceops.doctor.checkup import BUDGET_S, Options, check_up, judge_saved
@@ -59,7 +60,7 @@ def _check_up(args: argparse.Namespace, formats: tuple[str, ...], identity: Node
 
     def tell(text: str) -> None:
         if tells:
-            print(f"doctor: {text}", file=sys.stderr, flush=True)
+            print(printable(f"doctor: {text}"), file=sys.stderr, flush=True)
 
     if identity.nodes > 1:
         tell(f"waiting for {identity.nodes - 1} other node{'s' if identity.nodes > 2 else ''}")
@@ -98,7 +99,7 @@ def _report(checkup: Checkup, folder: Path, formats: tuple[str, ...], args: argp
     if args.json:
         print(json_text(document_of(checkup)), end="")
     elif args.quiet:
-        print(written[0])
+        print(printable(str(written[0])))
     else:
         print_doctor(checkup, sys.stdout, written, verbose=args.verbose)
 

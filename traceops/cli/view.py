@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from traceops.cli.arguments import output_folder
+from traceops.core.plain_text import printable
 from traceops.pipeline.analyze import find_traces
 from traceops.pipeline.mapping.progress import ProgressLine
 from traceops.timeline.write import FILE_NAME, write_timeline
@@ -26,17 +27,17 @@ def main(args: argparse.Namespace) -> int:
             progress=progress,
         )
     for path, problem in timeline.problems:
-        print(f"traceops view: {path}: {problem}", file=sys.stderr)
+        print(printable(f"traceops view: {path}: {problem}"), file=sys.stderr)
     if args.quiet:
-        print(timeline.path)
+        print(printable(str(timeline.path)))
         return 0
     ranks = len(timeline.ranks)
     print(
-        f"{timeline.path}: {timeline.size_bytes / 1e6:.1f} MB, {timeline.events:,} events of {ranks} "
+        f"{printable(str(timeline.path))}: {timeline.size_bytes / 1e6:.1f} MB, {timeline.events:,} events of {ranks} "
         f"rank{'s' if ranks != 1 else ''} over {timeline.duration_ns / 1e6:,.1f} ms, {timeline.added:,} added"
     )
     for note in timeline.notes:
-        print(f"  {note}")
+        print(printable(f"  {note}"))
     if len(found.windows) > 1:
         print(f"  the last of {len(found.windows)} capture windows; for another give the path of its trace")
     print("Open it in a browser: ui.perfetto.dev, Open trace file. The file stays on this machine.")

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from traceops.core.errors import InputError
@@ -60,8 +60,9 @@ def _taken(path: Path) -> int | None:
     if not _is_at(descriptor, path):
         os.close(descriptor)
         return None
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+    with suppress(OSError):  # a full disk: then nobody learns who holds it
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
     return descriptor
 
 

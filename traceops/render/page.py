@@ -23,6 +23,7 @@ CDN = "https://cdn.plot.ly"
 BUNDLE = "cartesian"  # of plotly's own bundles the smallest with bar, box, heatmap and scatter
 PLOTLYJS = ("inline", "cdn")
 _HERE = "plotly.js comes here"
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 @functools.cache
@@ -69,10 +70,10 @@ def chart_page(
         )
     )
     if source:
-        return text.encode("utf-8", "replace")
+        return _bytes(text)
     # 1.5 MB that need no escaping go in last, as bytes; what comes after them is the template's own.
     before, _, after = text.rpartition(_HERE)
-    return b"".join((before.encode("utf-8", "replace"), library, after.encode("utf-8", "replace")))
+    return b"".join((_bytes(before), library, _bytes(after)))
 
 
 def plain_page(template: str, styles: Sequence[str], content: Mapping[str, Any]) -> bytes:
@@ -88,7 +89,12 @@ def plain_page(template: str, styles: Sequence[str], content: Mapping[str, Any])
             **content,
         )
     )
-    return text.encode("utf-8", "replace")
+    return _bytes(text)
+
+
+def _bytes(text: str) -> bytes:
+    """In UTF-8; a page has no control characters, whatever the names in it have."""
+    return _CONTROL.sub("\ufffd", text).encode("utf-8", "replace")
 
 
 def prepare(*templates: str) -> None:

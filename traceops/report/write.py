@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 import numpy as np
 
+# Control characters that JSON need not escape, and that steer a terminal all the same.
+_LATE_CONTROL = re.compile("[\x7f-\x9f]")
+
 
 def json_text(document: Any) -> str:
     """A struct, dataclass or plain objects as indented JSON; null for what is no finite number."""
-    return msgspec.json.format(json_bytes(document), indent=1).decode() + "\n"
+    text = msgspec.json.format(json_bytes(document), indent=1).decode()
+    return _LATE_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
 
 
 def json_bytes(document: Any) -> bytes:

@@ -10,6 +10,10 @@ from typing import Any
 
 import msgspec
 
+# Signs of a formula, also where blanks or a full-width form stand in its place.
+_FORMULA = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")
+_CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
+
 
 def struct_csv(rows: Sequence[msgspec.Struct]) -> str:
     """Rows of one type as CSV, a column a field; empty without rows."""
@@ -29,7 +33,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...] = ()) -
 def _csv(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
+    writer.writerow([_cell(column) for column in columns])
     for row in rows:
         writer.writerow([_cell(value) for value in row])
     return text.getvalue()
@@ -43,9 +47,9 @@ def _cell(value: Any) -> Any:
     if type(value) is float:
         return value
     if isinstance(value, (list, tuple)):
-        return " ".join(map(str, value))
+        return _cell(" ".join(map(str, value)))
     if isinstance(value, str):
-        value = value.replace("\0", "\ufffd")  # which ends a file for some readers of CSV
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@"):
-        return "'" + value  # a name from a trace is no spreadsheet formula
+        value = value.translate(_CONTROL)  # a table is also shown with cat
+        if value.lstrip()[:1] in _FORMULA:
+            return "'" + value  # a name from a trace is no spreadsheet formula
     return value
