@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.measure.profiler_cost import profiler_slowdown
 from traceops.measure.summary import RankSummary
 from traceops.rules.clocks import UNALIGNED_CLOCKS, judge_clocks
 from traceops.rules.inputs import Inputs
+from traceops.traces.run_manifest import capture_failures
 
 MISSING_RANKS = Rule(
     id="TO-V001",
@@ -97,7 +99,12 @@ _SLOWDOWN_BOUNDS = (1.10, 1.30)  # profiled ÷ unprofiled step: info, warning
 def judge(inputs: Inputs) -> list[Verdict]:
     """How far the traces can be trusted."""
     return [
-        judge_missing(inputs.run.world, [summary.rank for summary in inputs.ranks], inputs.single_file),
+        judge_missing(
+            inputs.run.world,
+            [summary.rank for summary in inputs.ranks],
+            inputs.single_file,
+            capture_failures(inputs.manifest),
+        ),
         judge_damage(inputs.ranks, inputs.found.problems),
         judge_steps(inputs.ranks),
         judge_backward_sync(inputs.ranks, inputs.manifest),
@@ -107,17 +114,25 @@ def judge(inputs: Inputs) -> list[Verdict]:
     ]
 
 
-def judge_missing(world: int, present: Sequence[int], single_file: bool) -> Verdict:
-    """TO-V001; asked about one file, missing ranks are only worth a remark."""
+def judge_missing(
+    world: int, present: Sequence[int], single_file: bool, failures: Sequence[CaptureFailure] = ()
+) -> Verdict:
+    """TO-V001; asked about one file, missing ranks are only worth a remark. failures: why, where run.json says so."""
     missing = sorted(set(range(world)) - set(present))
     if not missing:
         return MISSING_RANKS.clear(f"all {world} ranks have a trace")
+    told = by_cause([failure for failure in failures if failure.rank in set(missing)])
+    why = "".join(
+        f" Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:16]))}: {cause_text(failure)};"
+        f" {advice_text(failure)}."
+        for ranks, failure in told
+    )
     listed = ", ".join(map(str, missing[:16])) + (f" … ({len(missing)} in all)" if len(missing) > 16 else "")
     return MISSING_RANKS.verdict(
         MISSING_RANKS.finding(
             "info" if single_file else "warning",
             "high",
-            f"{len(missing)} of {world} ranks {'has' if len(missing) == 1 else 'have'} no trace: {listed}.",
+            f"{len(missing)} of {world} ranks {'has' if len(missing) == 1 else 'have'} no trace: {listed}.{why}",
             [Evidence("ranks without a trace", len(missing), "ranks", 0)],
             ranks=missing[:_MOST_LISTED],
         ),

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from traceops.core.capture_failure import advice_text, by_cause, cause_text
 from traceops.core.errors import InputError, problem_of
 from traceops.traces.kineto import read_meta
 from traceops.traces.listing import PAIRS, list_files
-from traceops.traces.run_manifest import MOST_RANKS, read_run_manifest, recorded_steps
+from traceops.traces.run_manifest import MOST_RANKS, capture_failures, read_run_manifest, recorded_steps
 from traceops.traces.scan import Scanner
 from traceops.traces.source import chunks, is_remote, open_binary
 from traceops.traces.summary_header import ANEW, SUFFIX, read_header
@@ -76,6 +77,14 @@ def discover(path: str) -> Discovery:
     if not candidates:
         if problems:
             raise _none_readable(path, problems)
+        early = by_cause(capture_failures(read_run_manifest(root)[0]))
+        if early:
+            told = "; ".join(
+                f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:16]))}: {cause_text(failure)} "
+                f"({advice_text(failure)})"
+                for ranks, failure in early
+            )
+            raise InputError(f"{path} holds no traces, because the capture ended early: {told}")
         raise InputError(
             f"{path} holds no traces. Expected torch.profiler's *.json or *.json.gz, such as "
             "rank_0/host_123.pt.trace.json.gz; capture some with: traceops run --strategy pytorch_ddp"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from traceops.core.capture_failure import CaptureFailure, read_failure
 from traceops.core.errors import InputError, problem_of
 from traceops.core.run_lock import Launcher, launcher_state
 from traceops.traces.source import is_remote, read_whole
@@ -132,6 +133,13 @@ def manifest_ranks(manifest: dict[str, Any]) -> tuple[ManifestRank, ...]:
         for entry in manifest.get("ranks") or ()
         if isinstance(entry.get("rank"), int)
     )
+
+
+def capture_failures(manifest: dict[str, Any]) -> tuple[CaptureFailure, ...]:
+    """Captures that ended early, as run.json tells of them; what cannot be believed is left out."""
+    told = manifest.get("failures")
+    found = [read_failure(value) for value in told] if isinstance(told, list) else []
+    return tuple(failure for failure in found if failure is not None)
 
 
 def _step_times(value: Any) -> tuple[float | None, ...]:
