@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from traceops.measure.summary import RankSummary
 
 # All members leave these together; of a broadcast or a reduce the root may leave long before.
 _SYNCHRONISES = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.I)
+_TOGETHER_NS = 50_000  # both ends of a message are left within this time where neither could go on before
 _LEAST_ANCHORS = 3
 _LEAST_FOR_DRIFT = 8
 _OUT_OF_NOISE = 6.0  # times the residual that a drift moves a clock over the window
@@ -58,17 +59,19 @@ def align_clocks(
     """Fit offset and drift by Theil–Sen on ends of collectives, along a spanning tree over the groups.
 
     Ranks of one host share its clock: they get the median of their fits, unless their own ends
-    contradict that (a trace whose times were shifted).
+    contradict that (a trace whose times were shifted), and one without anchors gets another's.
     """
     ends = {summary.rank: summary.comm.end for summary in ranks}
     anchors: dict[int, dict[int, int]] = {rank: {} for rank in ends}
+    together = _end_together(ranks, matching)
     used = 0
     for number, collective in enumerate(matching.collectives):
-        if _SYNCHRONISES.search(collective.op):
+        if _SYNCHRONISES.search(collective.op) or number in together:
             used += 1
             for rank, position in collective.members:
                 anchors[rank][number] = int(ends[rank][position])
     fits = _along_tree(anchors)
+    fits |= _of_their_hosts(fits, anchors.keys() - fits.keys(), hosts or {})
     unaligned = tuple(sorted(anchors.keys() - fits.keys()))
     fits |= dict.fromkeys(unaligned, ClockFit())
     fits = _one_a_host(fits, anchors, hosts or {})
@@ -80,6 +83,38 @@ def align_clocks(
         float(np.percentile(spread, 95)) if len(spread) else None,
         unaligned if len(anchors) > 1 else (),
     )
+
+
+def _end_together(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> set[int]:
+    """Sends and receives that both ends leave together: a small message may be sent long before it is received.
+
+    Those of two ranks on GPUs, both ways at once, or else the ones that end latest at the sender.
+    """
+    ends = {summary.rank: summary.comm.end for summary in ranks if summary.on_gpu}
+    apart: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    found = set[int]()
+    for number, collective in enumerate(matching.collectives):
+        if len(collective.members) != 2 or any(rank not in ends for rank in collective.group):
+            continue
+        if len(set(collective.links)) == 2:
+            found.add(number)
+        elif collective.links:
+            (sender, sent), (receiver, received) = (collective.members[i] for i in collective.links[0])
+            apart[sender, receiver].append((int(ends[sender][sent]) - int(ends[receiver][received]), number))
+    for own in apart.values():
+        latest = max(later for later, _ in own)
+        found |= {number for later, number in own if latest - later <= _TOGETHER_NS}
+    return found
+
+
+def _of_their_hosts(
+    fits: Mapping[int, ClockFit], others: Iterable[int], hosts: Mapping[int, str | None]
+) -> dict[int, ClockFit]:
+    """The fits of ranks that share no anchor with the others, but the host of one that has a fit."""
+    by_host = {host: fits[rank] for rank in sorted(fits) if (host := hosts.get(rank)) is not None}
+    return {
+        rank: by_host[host] for rank in others if (host := hosts.get(rank)) is not None and host in by_host
+    }
 
 
 def theil_sen(x: Int, y: Int) -> tuple[float, float]:

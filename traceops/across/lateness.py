@@ -91,7 +91,7 @@ def measure_lateness(
     origin = {rank: (-1, int(own.nodes.begin[own.nodes.first_edge])) for rank, own in state.items()}
     step_of = dict.fromkeys(state, -1)
     latest = dict.fromkeys(state, -1)
-    last_of = [matching.collectives[kind].last_rank for kind in graph.kind]
+    last_of = _LastMembers(graph, matching)
     number_of = {
         (rank, node): number for number, members in enumerate(graph.members) for rank, node in members
     }
@@ -104,15 +104,14 @@ def measure_lateness(
                     origin[rank] = (latest[rank], int(state[rank].nodes.end[latest[rank]]))
                     charged[rank] = {}
             latest[rank] = node
-        if last_of[number] is None:
-            continue
-        root = None
+        roots: dict[tuple[int, int], tuple[int, int]] = {}
         for rank, node in members:
             ns = state[rank].held_up[node]
-            if ns <= 0 or rank == last_of[number]:
+            if ns <= 0 or (last := last_of(number, rank)) is None or last[0] == rank:
                 continue
-            if root is None:
-                root = _came_on_its_own(graph, state, last_of, number_of, number)
+            if last not in roots:
+                roots[last] = _came_on_its_own(graph, state, last_of, number_of, last)
+            root = roots[last]
             shares = _shares(state, origin, charged, root, (rank, node))
             total = sum(shares.values())
             for (who, cause), part in shares.items():
@@ -155,17 +154,33 @@ def _rank(summary: RankSummary, graph: StepGraph, positions: Int, waits: tuple[I
     )
 
 
+class _LastMembers:
+    """Whom a rank waited for in each collective: the last to arrive of those that it cannot end without."""
+
+    def __init__(self, graph: StepGraph, matching: MatchedCollectives) -> None:
+        self._graph = graph
+        self._collectives = [matching.collectives[kind] for kind in graph.kind]
+        self._last = [collective.last_rank for collective in self._collectives]
+
+    def __call__(self, number: int, rank: int) -> tuple[int, int] | None:
+        """The last one as (rank, node); None where nobody waits for all others."""
+        members = self._graph.members[number]
+        if self._graph.needs[number] is None:
+            last = self._last[number]
+            return None if last is None else next(member for member in members if member[0] == last)
+        waits = dict(zip(members, self._collectives[number].wait_ns, strict=True))
+        return min(self._graph.needed_by(number, rank), key=lambda member: waits[member])
+
+
 def _came_on_its_own(
     graph: StepGraph,
     state: Mapping[int, _RankDelays],
-    last_of: Sequence[int | None],
+    last_of: _LastMembers,
     number_of: Mapping[tuple[int, int], int],
-    number: int,
+    last: tuple[int, int],
 ) -> tuple[int, int]:
     """The rank and node that the last arrival goes back to, through collectives that it had to follow."""
-    rank = last_of[number]
-    assert rank is not None
-    node = dict(graph.members[number])[rank]
+    rank, node = last
     for _ in range(len(graph.members)):
         nodes = state[rank].nodes
         before = int(nodes.after[node])
@@ -173,11 +188,10 @@ def _came_on_its_own(
         freed = int(nodes.end[before]) if before >= 0 else 0
         if before < 0 or freed <= int(nodes.standing[node]) or int(nodes.begin[node]) - freed > FOLLOWS_NS:
             break
-        earlier = number_of[rank, before]
-        other = last_of[earlier]
-        if other is None:
+        earlier = last_of(number_of[rank, before], rank)
+        if earlier is None:
             break
-        rank, node = other, dict(graph.members[earlier])[other]
+        rank, node = earlier
     return rank, node
 
 

@@ -10,7 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from traceops.across.groups import group_of, only_group
 from traceops.across.pair import pair
+from traceops.across.send_receive import NO_END, NO_PARTNER, NO_TRACE, OTHER_SIZE, Exchange, match_exchanges
 from traceops.core.arrays import Int
 from traceops.measure.program import NEVER
 from traceops.measure.summary import RankSummary
@@ -21,7 +23,9 @@ _OP_IN_KERNEL = re.compile(
     re.I,
 )
 _Key = tuple[int, str, str]
-_SEND_RECEIVE = "send_recv"
+_SENDS_IN_KERNEL = re.compile(r"send_?recv", re.I)
+SEND_RECEIVE = "send_recv"
+GROUPED_SEND_RECEIVE = "batched_send_recv"  # several that one call makes at once
 NO_METADATA = "coalesced or grouped, its metadata is missing"
 BEFORE_WINDOW = "launched before the window, nothing is known of it"
 _ROOTED = re.compile(r"broadcast|^reduce$|^_?reduce_?oop|^gather|^scatter", re.I)
@@ -33,7 +37,8 @@ class Collective:
     """One matched collective: per member rank its event and how long it waited there.
 
     `transfer_ns` is the shortest duration among the members: the last to arrive waits for nobody, so
-    its event is transfer only. It needs no common clock.
+    its event is transfer only. It needs no common clock. Of sends and receives without a GPU it may be less
+    (send_receive.py).
     """
 
     group: tuple[int, ...]
@@ -44,6 +49,7 @@ class Collective:
     members: tuple[tuple[int, int], ...]  # rank, position in the rank's CommEvents
     transfer_ns: int
     wait_ns: tuple[int, ...]  # in the order of `members`
+    links: tuple[tuple[int, int], ...] = ()  # of sends and receives: sender and receiver, places in `members`
 
     @property
     def last_rank(self) -> int | None:
@@ -73,7 +79,7 @@ class MatchedCollectives:
 def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> MatchedCollectives:
     """Match by (global ranks of the group, description, operation), and in it by sequence or from the end.
 
-    Point-to-point goes by (source, destination), in order. Windows start at different moments but ranks
+    Sends and receives go by their two ends, in order (send_receive.py). Windows start at different moments but ranks
     leave a step together, so counting from the end pairs them [docs/metrics.md]. A pair whose sizes differ
     is left out rather than believed.
     """
@@ -84,51 +90,48 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
     events = 0
     for summary in ranks:
         events += len(summary.comm.start)
-        default = _only_group(summary, world)
-        others_known = any(args is not None for args in summary.comm.args)
+        default = only_group(summary, world)
+        others_known = any(
+            args is not None and not _SENDS_IN_KERNEL.search(name)
+            for args, name in zip(summary.comm.args, summary.comm.name, strict=True)
+        )
         for position, args in enumerate(summary.comm.args):
-            group = (args.group_ranks if args is not None else None) or default
-            if (
-                args is not None
-                and args.group_ranks is None
-                and args.group_size not in (None, len(group or ()))
-            ):
-                group = None  # it says that it was another group than the only one we know
+            if summary.comm.parts[position]:
+                continue
+            group = group_of(args, default)
             op = _operation(args, summary.comm.name[position])
-            point_to_point = _is_point_to_point(op)
-            if point_to_point and args is not None:
-                group = _ends_of(summary.rank, args, group)
-            if args is None and others_known:
+            if args is None and (others_known or _SENDS_IN_KERNEL.search(summary.comm.name[position])):
                 launched = summary.program.host[position] > NEVER
                 unmatched[NO_METADATA if launched else BEFORE_WINDOW] += 1
-            elif point_to_point and (group is None or args is None):
-                unmatched["point-to-point whose other end is not named"] += 1
+            elif _is_point_to_point(op):
+                unmatched[NO_END] += 1
             elif group is None:
                 unmatched["its process group is not known"] += 1
             elif (number := groups.number(group)) is None:
-                unmatched["ranks of its group have no trace"] += 1
+                unmatched[NO_TRACE] += 1
             else:
                 description = (args.group_description if args else None) or ""
-                # A send and its receive are one operation from one rank to another.
-                by_key[number, description, _SEND_RECEIVE if point_to_point else op][summary.rank].append(
-                    position
-                )
+                by_key[number, description, op][summary.rank].append(position)
     durations = {summary.rank: (summary.comm.end - summary.comm.start).tolist() for summary in ranks}
     collectives: list[Collective] = []
     for (number, description, op), positions in by_key.items():
         group = tuple(sorted(groups.ranks[number]))
         paired = pair(group, positions, summaries)
-        unmatched["outside the window of other ranks"] += sum(map(len, positions.values())) - len(
-            group
-        ) * len(paired)
+        unmatched[NO_PARTNER] += sum(map(len, positions.values())) - len(group) * len(paired)
         for members in paired:
             args_of = [summaries[rank].comm.args[position] for rank, position in members]
             sizes = {(a.elements_in, a.dtype) for a in args_of if a is not None}
             if len(sizes) > 1 and not _uneven_by_design(op):
-                unmatched["sizes differ between ranks"] += len(members)
+                unmatched[OTHER_SIZE] += len(members)
                 continue
             spent = [durations[rank][position] for rank, position in members]
             collectives.append(_collective(group, description, op, members, args_of[0], spent))
+    exchanges, alone = match_exchanges(ranks, world)
+    for reason, count in alone.items():
+        unmatched[reason] += count
+    for exchange in exchanges:
+        spent = [durations[rank][position] for rank, position in exchange.events]
+        collectives.append(_exchanged(exchange, spent))
     unmatched = {reason: count for reason, count in unmatched.items() if count}
     return MatchedCollectives(tuple(collectives), events, unmatched)
 
@@ -152,16 +155,6 @@ class _Groups:
                 self.ranks += [group] if whole else []
             seen = self._seen[id(group)] = group, self._number[group]
         return seen[1]
-
-
-def _ends_of(rank: int, args: CommArgs, group: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """(source, destination) of a send or receive as global ranks; None where the other end is not named."""
-    if group is None or rank not in group:
-        return None
-    other = args.destination if args.destination is not None else args.source
-    if other is None or not 0 <= other < len(group) or group[other] == rank:
-        return None
-    return (rank, group[other]) if args.destination is not None else (group[other], rank)
 
 
 def waits_by_rank(
@@ -208,6 +201,22 @@ def _collective(
     )
 
 
+def _exchanged(exchange: Exchange, durations: list[int]) -> Collective:
+    """Sends and receives as one operation of all whose events they tie together."""
+    first, transfer = exchange.messages[0], exchange.transfer_ns
+    return Collective(
+        group=tuple(rank for rank, _ in exchange.events),
+        description=first.send.description,
+        op=SEND_RECEIVE if len(exchange.messages) == 1 else GROUPED_SEND_RECEIVE,
+        elements=exchange.elements,
+        dtype=first.send.dtype or first.receive.dtype,
+        members=exchange.events,
+        transfer_ns=transfer,
+        wait_ns=tuple(duration - transfer for duration in durations),
+        links=exchange.links,
+    )
+
+
 def _operation(args: CommArgs | None, kernel: str) -> str:
     if args is not None:
         return args.op.strip("_").lower()
@@ -222,11 +231,3 @@ def _is_point_to_point(op: str) -> bool:
 
 def _uneven_by_design(op: str) -> bool:
     return "to_all" in op or "alltoall" in op or op.endswith("v")
-
-
-def _only_group(summary: RankSummary, world: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The group of an event that names none, where there is no choice."""
-    groups = {group.ranks for group in summary.meta.groups if len(group.ranks) > 1}
-    if len(groups) == 1:
-        return next(iter(groups))
-    return world if not groups and len(world) > 1 else None

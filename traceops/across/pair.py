@@ -44,6 +44,13 @@ def pair(
     return paired
 
 
+def in_rhythm(
+    group: tuple[int, ...], positions: dict[int, list[int]], summaries: dict[int, RankSummary]
+) -> list[tuple[tuple[int, int], ...]]:
+    """Members of each of a group's events, counted from the end of the window and moved where the rhythm says so."""
+    return _pair_from_end(group, positions, summaries) or []
+
+
 def _pair_from_end(
     group: tuple[int, ...],
     positions: dict[int, list[int]],

@@ -44,6 +44,7 @@ _COMM_WORDS = (
     "quickreduce",
 )
 _CPU_COMM = re.compile(r"^(gloo|mpi|ucc):")
+_ONE_WAY = re.compile(r"^(gloo|mpi|ucc):i?(send|recv)")
 _CPU_COMM_FALLBACK = re.compile(r"^record_param_comms$")
 _NOT_CPU_COMPUTE = re.compile(
     r"^(c10d::|_?c10d_functional|record_param_comms|(gloo|mpi|ucc|nccl):|ProfilerStep)"
@@ -142,7 +143,9 @@ def _cpu_activity(events: Events, host: HostRows) -> Activity:
     wrapper = named(events, _CPU_WRAPPER).take(events.name[ops])
     ops = ops[~wrapper] if not wrapper.all() else ops  # very old torch wrote operators without a namespace
     # Work inside data loading (collating without workers) is input, and on a communication thread no compute.
-    ops = ops[~_inside(events, ops, host.inputs) & ~_inside(events, ops, comm)]
+    # A send or receive lasts until it is waited for, with work of its thread meanwhile.
+    whole = comm[~named(events, _ONE_WAY).take(events.name[comm])]
+    ops = ops[~begin_inside(events, ops, host.inputs) & ~begin_inside(events, ops, whole)]
     lying = find_nesting(events, ops)
     ops = np.sort(lying.rows[lying.outermost])
     rows = np.concatenate((ops, comm))
@@ -151,7 +154,7 @@ def _cpu_activity(events: Events, host: HostRows) -> Activity:
     return Activity(False, rows, start, start + events.dur[rows], kind, rows, start, host)
 
 
-def _inside(events: Events, rows: Int, parents: Int) -> NDArray[np.bool_]:
+def begin_inside(events: Events, rows: Int, parents: Int) -> NDArray[np.bool_]:
     """Which rows start inside one of the parents on the same thread."""
     inside = np.zeros(len(rows), dtype=bool)
     for tid in np.unique(events.tid[parents]):

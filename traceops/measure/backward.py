@@ -14,7 +14,7 @@ from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 
 NO_BACKWARD = np.iinfo(np.int64).min
-_BACKWARD = re.compile(r"^autograd::engine::evaluate_function")
+BACKWARD_NAME = re.compile(r"^autograd::engine::evaluate_function")
 # Wrappers whose very purpose is to synchronise inside backward.
 _PROMISES = re.compile(r"^(DistributedDataParallel\.forward|FullyShardedDataParallel\.forward|FSDP::)")
 
@@ -37,7 +37,7 @@ class BackwardSync:
 
 def measure_backward_sync(events: Events, activity: Activity, steps: StepBounds) -> BackwardSync:
     """Count the steps in which a collective was launched between backward's first and last function."""
-    backward = rows_named(events, _BACKWARD)
+    backward = rows_named(events, BACKWARD_NAME)
     backward = backward[np.argsort(events.ts[backward], kind="stable")]
     begun, over = events.ts[backward], events.ts[backward] + events.dur[backward]
     order = activity.by_launch[activity.launch[activity.by_launch] >= 0]

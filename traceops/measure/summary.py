@@ -11,6 +11,7 @@ from traceops.core.arrays import Int
 from traceops.measure.activity import COMM, COMPUTE, Activity, find_activity
 from traceops.measure.backward import BackwardSync, measure_backward_sync
 from traceops.measure.breakdown import Breakdown, measure_breakdown
+from traceops.measure.exchanges import find_exchanges
 from traceops.measure.host import HostTime, measure_host
 from traceops.measure.hta_agreement import HtaAgreement, compare_tables
 from traceops.measure.hta_tables import HtaTables, hta_tables
@@ -26,7 +27,10 @@ from traceops.traces.model import CommArgs, Events, RankTrace, TraceMeta
 
 @dataclass(frozen=True)
 class CommEvents:
-    """One rank's collectives in start order (ns); `args[i]` is None where the trace says nothing of it."""
+    """One rank's collectives in start order (ns); `args[i]` is None where the trace says nothing of it.
+
+    What follows `args` is of sends and receives, as in Exchanges.
+    """
 
     start: Int
     end: Int
@@ -34,6 +38,12 @@ class CommEvents:
     stream: Int
     name: tuple[str, ...]
     args: tuple[CommArgs | None, ...]
+    parts: tuple[tuple[CommArgs, ...], ...]
+    before: NDArray[np.int8]
+    after: NDArray[np.int8]
+    stage: Int
+    micro_batch: Int
+    weights_apart: bool
 
 
 @dataclass(frozen=True)
@@ -117,13 +127,20 @@ def _by_hta_itself(rank: int, trace: RankTrace, ours: HtaTables) -> tuple[HtaTab
 
 def _comm_events(events: Events, activity: Activity, steps: StepBounds, comm: Int) -> CommEvents:
     rows = activity.row[comm]
+    known = find_exchanges(events, activity, comm)
     return CommEvents(
         start=activity.start[comm],
         end=activity.end[comm],
         step=steps.of_activity[comm],
         stream=events.stream[rows] if activity.on_gpu else events.tid[rows],
         name=tuple(events.names[i] for i in events.name[rows]),
-        args=tuple(events.comm.get(int(row)) for row in rows),
+        args=known.args,
+        parts=known.parts,
+        before=known.before,
+        after=known.after,
+        stage=known.stage,
+        micro_batch=known.micro_batch,
+        weights_apart=known.weights_apart,
     )
 
 

@@ -51,7 +51,7 @@ def critical_path(graph: StepGraph, step: int) -> list[PathSegment]:
             break
         number = number_of[rank, before]
         last, last_node = max(
-            graph.members[number],
+            graph.needed_by(number, rank),
             key=lambda member: (int(graph.ranks[member[0]].begin[member[1]]), -member[0]),
         )
         arrived = min(int(graph.ranks[last].begin[last_node]), freed)

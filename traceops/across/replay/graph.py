@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.across.clocks import ClockFit
-from traceops.across.match import MatchedCollectives
+from traceops.across.match import Collective, MatchedCollectives
 from traceops.core.arrays import Int
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.program import FOLLOWS_NS, NEVER, RankProgram
@@ -22,6 +22,7 @@ from traceops.measure.summary import RankSummary
 WORK = (*OWN_BUCKETS, "masked")
 
 Label = tuple[Any, ...]
+_Program = tuple[frozenset[Label], bool, int | None]  # collectives, whether launches are known, stage
 _ALIKE = 0.9  # of their collectives that ranks of one role share
 _MOST_ROLES = 64  # beyond so many different programs only equal ones are one role
 _MATCHED = 0.5  # of a rank's collectives in a step: with fewer the step shows too little
@@ -60,11 +61,13 @@ class RankNodes:
 class StepGraph:
     """All ranks' nodes; `members[c]` are (rank, node) of collective c, in an order in which they can be replayed.
 
-    `kind[c]` is the index of the collective in `matching.collectives`.
+    `needs[c][i]` are the members, as positions in `members[c]`, that member i cannot end without, itself too; None
+    where all members end together. `kind[c]` is the index of the collective in `matching.collectives`.
     """
 
     ranks: dict[int, RankNodes]
     members: tuple[tuple[tuple[int, int], ...], ...]
+    needs: tuple[tuple[tuple[int, ...], ...] | None, ...]
     transfer: Int
     kind: tuple[int, ...]
     steps: tuple[int, ...]
@@ -72,13 +75,20 @@ class StepGraph:
     roles: dict[int, tuple[int, ...]]  # rank -> the ranks that ran nearly the same program, itself too
 
     @cached_property
-    def collective_of(self) -> dict[int, Int]:
-        """Rank -> index into `members` of each of its nodes, -1 for step edges."""
+    def end_of(self) -> dict[int, Int]:
+        """Rank -> the place of each of its nodes among the members of all collectives in order, -1 for step edges."""
         found = {rank: [-1] * len(nodes.work) for rank, nodes in self.ranks.items()}
-        for number, members in enumerate(self.members):
-            for rank, node in members:
-                found[rank][node] = number
+        for place, (rank, node) in enumerate(member for members in self.members for member in members):
+            found[rank][node] = place
         return {rank: np.array(own, dtype=np.int64) for rank, own in found.items()}
+
+    def needed_by(self, number: int, rank: int) -> tuple[tuple[int, int], ...]:
+        """Those members of a collective, as (rank, node), that this rank's cannot end without, itself too."""
+        members, needs = self.members[number], self.needs[number]
+        if needs is None:
+            return members
+        own = next(i for i, (member, _) in enumerate(members) if member == rank)
+        return tuple(members[i] for i in needs[own])
 
     def peers(self, rank: int) -> list[int]:
         """The other ranks that ran the same program."""
@@ -86,9 +96,15 @@ class StepGraph:
 
 
 def build_graph(
-    ranks: Sequence[RankSummary], matching: MatchedCollectives, fits: Mapping[int, ClockFit]
+    ranks: Sequence[RankSummary],
+    matching: MatchedCollectives,
+    fits: Mapping[int, ClockFit],
+    stages: Mapping[int, int] | None = None,
 ) -> StepGraph | None:
-    """The graph over the steps that all ranks share; None where there is nothing to compare."""
+    """The graph over the steps that all ranks share; None where there is nothing to compare.
+
+    Ranks in different `stages` of a pipeline are no peers, whatever their programs look like.
+    """
     steps = _common_steps(ranks, matching)
     if not steps or len(ranks) < 2 or not matching.collectives:
         return None
@@ -98,9 +114,9 @@ def build_graph(
     # By step, and in it from the end, because windows start at different moments; then peers' labels agree.
     for number in range(len(matching.collectives) - 1, -1, -1):
         collective = matching.collectives[number]
-        for rank, position in collective.members:
-            args = by_rank[rank].comm.args[position]
-            sends = args is not None and args.destination is not None  # stages of a pipeline are no peers
+        senders = {i for i, _ in collective.links}
+        for place, (rank, position) in enumerate(collective.members):
+            sends = place in senders
             step = by_rank[rank].step_number(position)
             key = (step, collective.description, len(collective.group), collective.op, sends)
             labels[rank].append((position, (*key, count[rank, key]), number))
@@ -117,20 +133,44 @@ def build_graph(
             for number in order
         ),
         transfer=np.array([matching.collectives[number].transfer_ns for number in order], dtype=np.int64),
+        needs=tuple(
+            _needs(
+                matching.collectives[number],
+                [(nodes[rank], at[rank][number]) for rank, _ in matching.collectives[number].members],
+            )
+            for number in order
+        ),
         kind=tuple(order),
         steps=steps,
         edges={rank: np.arange(len(own.work) - len(steps) - 1, len(own.work)) for rank, own in nodes.items()},
-        roles=_roles(nodes, steps),
+        roles=_roles(nodes, steps, stages or {}),
     )
 
 
-def _roles(nodes: Mapping[int, RankNodes], steps: Sequence[int]) -> dict[int, tuple[int, ...]]:
+def _needs(
+    collective: Collective, ends: Sequence[tuple[RankNodes, int]]
+) -> tuple[tuple[int, ...], ...] | None:
+    """What each member waits for: both ends of a message for each other, unless it was sent before it was asked for."""
+    if not collective.links:
+        return None
+    needs = [{place} for place in range(len(ends))]
+    for sender, receiver in collective.links:
+        needs[receiver].add(sender)
+        (own, node), (theirs, other) = ends[sender], ends[receiver]
+        if int(own.end[node]) > int(theirs.begin[other]):
+            needs[sender].add(receiver)
+    return tuple(tuple(sorted(own)) for own in needs)
+
+
+def _roles(
+    nodes: Mapping[int, RankNodes], steps: Sequence[int], stages: Mapping[int, int]
+) -> dict[int, tuple[int, ...]]:
     """Ranks whose programs are nearly the same: a collective more here and there makes no other role."""
-    by_program: dict[tuple[frozenset[Label], bool], list[int]] = defaultdict(list)
+    by_program: dict[_Program, list[int]] = defaultdict(list)
     for rank, own in nodes.items():
         launches_known = bool((own.host > NEVER).any())  # else its host cannot be compared, nor its causes
         inside = frozenset(label for label in own.labels if label[0] == "step" or label[0] in steps)
-        by_program[inside, launches_known].append(rank)
+        by_program[inside, launches_known, stages.get(rank)].append(rank)
     roles: dict[int, tuple[int, ...]] = {}
     for program, ranks in by_program.items():
         like = (
@@ -143,9 +183,9 @@ def _roles(nodes: Mapping[int, RankNodes], steps: Sequence[int]) -> dict[int, tu
     return roles
 
 
-def _alike(one: tuple[frozenset[Label], bool], other: tuple[frozenset[Label], bool]) -> bool:
+def _alike(one: _Program, other: _Program) -> bool:
     shared = len(one[0] & other[0])
-    return one[1] == other[1] and shared >= _ALIKE * max(len(one[0]), len(other[0]))
+    return one[1:] == other[1:] and shared >= _ALIKE * max(len(one[0]), len(other[0]))
 
 
 def _common_steps(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> tuple[int, ...]:
@@ -239,7 +279,7 @@ def _rank_nodes(
         labels=(*(label for _, label, _ in own), *(("step", number) for number in (*steps, "end"))),
         work=work,
         delay=delay,
-        after=np.concatenate((after, np.full(len(edges), -1, dtype=np.int64))),
+        after=np.concatenate((after, _closing(end, edges))),
         stands_at=moments,
         standing=fit.correct(standing),
         join_node=join_node,
@@ -253,6 +293,15 @@ def _rank_nodes(
         begin=fit.correct(np.concatenate((start, edges))),
         end=fit.correct(np.concatenate((end, edges))),
     )
+
+
+def _closing(end: Int, edges: Int) -> Int:
+    """The collective whose end is the step's, -1 where the step ends with something else."""
+    if not len(end):
+        return np.full(len(edges), -1, dtype=np.int64)
+    order = np.argsort(end, kind="stable")
+    at = np.minimum(np.searchsorted(end[order], edges), len(end) - 1)
+    return np.where(end[order][at] == edges, order[at], -1)
 
 
 def _followed(start: Int, end: Int, stream: Int, ready: Int) -> tuple[Int, Int]:

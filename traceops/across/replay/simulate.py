@@ -58,15 +58,21 @@ def simulate(graph: StepGraph, change: Scenario | None = None) -> SimulatedSteps
         own = nodes if source == rank else relabelled(graph.ranks[source], nodes)
         spared = change.without_on is not None and rank not in change.without_on
         without = () if spared else change.without
-        programs[rank] = _Simulation(own, graph.collective_of[rank], without, keep_lead=as_measured)
+        programs[rank] = _Simulation(own, graph.end_of[rank], without, keep_lead=as_measured)
     transfer = (graph.transfer if change.transfer is None else change.transfer).tolist()
     ends: list[int] = []
     waited_for = dict.fromkeys(graph.ranks, 0)
-    for number, members in enumerate(graph.members):
+    for number, (members, needs) in enumerate(zip(graph.members, graph.needs, strict=True)):
         begins = [programs[rank].begin(node, ends) for rank, node in members]
-        latest = max(begins)
-        waited_for[members[begins.index(latest)][0]] += len(begins) * latest - sum(begins)
-        ends.append(latest + transfer[number])
+        if needs is None:
+            latest = max(begins)
+            waited_for[members[begins.index(latest)][0]] += len(begins) * latest - sum(begins)
+            ends += [latest + transfer[number]] * len(members)
+            continue
+        for begin, needed in zip(begins, needs, strict=True):
+            last = max(needed, key=lambda place: begins[place])
+            waited_for[members[last][0]] += begins[last] - begin
+            ends.append(begins[last] + transfer[number])
     edges = {
         rank: np.array([programs[rank].begin(node, ends) for node in own.tolist()], dtype=np.int64)
         for rank, own in graph.edges.items()
@@ -116,9 +122,7 @@ def _lead(nodes: RankNodes) -> int:
 class _Simulation:
     """One rank while it is replayed: how far it is behind its own time after each of its joins and launches."""
 
-    def __init__(
-        self, nodes: RankNodes, collective_of: Int, without: tuple[str, ...], keep_lead: bool
-    ) -> None:
+    def __init__(self, nodes: RankNodes, end_of: Int, without: tuple[str, ...], keep_lead: bool) -> None:
         work, join_work, host = nodes.work, nodes.join_work, nodes.host
         if not keep_lead:
             host = host + _lead(nodes)
@@ -144,11 +148,11 @@ class _Simulation:
         # A join for a node that is not there holds nothing up.
         joins = order[order < len(join_work)]
         joins = joins[nodes.join_node[joins] >= 0]
-        self._joins: list[int] = collective_of[nodes.join_node[joins]].tolist()
+        self._joins: list[int] = end_of[nodes.join_node[joins]].tolist()
         self._join_work: list[int] = join_work[joins].tolist()
         self._joins_before: list[int] = np.searchsorted(place[joins], place[len(join_work) :]).tolist()
         self._held_up = [0]  # by the first joins
-        self._after: list[int] = np.where(nodes.after >= 0, collective_of[nodes.after], -1).tolist()
+        self._after: list[int] = np.where(nodes.after >= 0, end_of[nodes.after], -1).tolist()
 
     def begin(self, node: int, ends: list[int]) -> int:
         """When the node begins, given the ends of the collectives before it."""

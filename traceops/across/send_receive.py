@@ -1,0 +1,139 @@
+"""Which sends and receives of the ranks are the same, and which of their events depend on each other."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from traceops.across.groups import Ranks
+from traceops.across.message_ends import named_halves
+from traceops.across.messages import APART_NS, LEAST_SHARE, Event, Half, Message, alike, pair_messages
+from traceops.measure.summary import RankSummary
+
+NO_END = "point-to-point whose other end is not named"
+NO_TRACE = "ranks of its group have no trace"
+NO_PARTNER = "outside the window of other ranks"
+OTHER_SIZE = "sizes differ between ranks"
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Events that a chain of messages ties together, at most one a rank, and the messages between them.
+
+    `transfer_ns` is how long they take once all events have begun.
+    """
+
+    events: tuple[Event, ...]
+    messages: tuple[Message, ...]
+    transfer_ns: int
+
+    @property
+    def links(self) -> tuple[tuple[int, int], ...]:
+        """Sender and receiver of each message, as positions in `events`."""
+        at = {event: i for i, event in enumerate(self.events)}
+        return tuple((at[message.send.event], at[message.receive.event]) for message in self.messages)
+
+    @property
+    def elements(self) -> int | None:
+        """What the busiest event sends or receives, whichever is more; None where a size is not known."""
+        moved: Counter[tuple[Event, bool]] = Counter()
+        for half in (half for message in self.messages for half in (message.send, message.receive)):
+            if half.elements is None:
+                return None
+            moved[half.event, half.sends] += half.elements
+        return max(moved.values(), default=None)
+
+
+def match_exchanges(ranks: Sequence[RankSummary], world: Ranks) -> tuple[list[Exchange], dict[str, int]]:
+    """Exchanges of all ranks, and how many events that send or receive found no partner, by reason.
+
+    A message goes from one rank to another, in the order in which it was called, step by step.
+    """
+    by_rank = {summary.rank: summary for summary in ranks}
+    halves = named_halves(ranks, world)
+    reasons: dict[Event, str] = {}
+    lanes: dict[tuple[int, int, str], tuple[list[Half], list[Half]]] = defaultdict(lambda: ([], []))
+    for half in halves:
+        if half.other is None:
+            reasons[half.event] = NO_END
+        elif half.other not in by_rank:
+            reasons[half.event] = NO_TRACE
+        else:
+            reasons[half.event] = NO_PARTNER
+            ends = (half.rank, half.other) if half.sends else (half.other, half.rank)
+            lane = (*ends, half.description)
+            lanes[lane][0 if half.sends else 1].append(half)
+    messages = []
+    for sent, received in lanes.values():
+        for message in pair_messages(sent, received, by_rank):
+            if alike(message):
+                messages.append(message)
+            else:
+                reasons[message.send.event] = reasons[message.receive.event] = OTHER_SIZE
+    exchanges = _exchanges(messages, by_rank)
+    found = {event for exchange in exchanges for event in exchange.events}
+    return exchanges, dict(Counter(reason for event, reason in reasons.items() if event not in found))
+
+
+def _transfers(messages: Sequence[Message], summaries: Mapping[int, RankSummary]) -> list[int]:
+    """How long each message takes from when both ends are there, ns: an end that came first lasts that much longer.
+
+    Without a GPU both ends may be there long before they are waited for, which their events last until: then, where
+    the clocks of the two ranks agree, until the receive is over.
+    """
+    spans = []
+    for message in messages:
+        ends = [summaries[half.rank].comm for half in (message.send, message.receive)]
+        at = (message.send.position, message.receive.position)
+        spans.append(
+            [int(column[i]) for comm, i in zip(ends, at, strict=True) for column in (comm.start, comm.end)]
+        )
+    least = [min(sent_until - sent, received - asked) for sent, sent_until, asked, received in spans]
+    good: Counter[tuple[int, int]] = Counter()
+    every: Counter[tuple[int, int]] = Counter()
+    pairs = [(min(m.send.rank, m.receive.rank), max(m.send.rank, m.receive.rank)) for m in messages]
+    for pair, (sent, _, _, received) in zip(pairs, spans, strict=True):
+        every[pair] += 1
+        good[pair] += sent <= received + APART_NS
+    for i, (message, pair, (sent, _, asked, received)) in enumerate(zip(messages, pairs, spans, strict=True)):
+        on_host = not (summaries[message.send.rank].on_gpu or summaries[message.receive.rank].on_gpu)
+        if on_host and good[pair] >= LEAST_SHARE * every[pair]:
+            least[i] = min(least[i], max(received - max(sent, asked), 0))
+    return least
+
+
+def _exchanges(messages: Sequence[Message], summaries: Mapping[int, RankSummary]) -> list[Exchange]:
+    """Messages whose events are grouped calls belong together, unless that would put two events of a rank in one."""
+    root: dict[Event, Event] = {}
+    ranks: dict[Event, set[int]] = {}
+    kept: list[Message] = []
+
+    def find(event: Event) -> Event:
+        while root[event] != event:
+            root[event] = event = root[root[event]]
+        return event
+
+    for message in messages:
+        ends = message.send.event, message.receive.event
+        for event in ends:
+            if event not in root:
+                root[event], ranks[event] = event, {event[0]}
+        one, other = find(ends[0]), find(ends[1])
+        if one != other:
+            if ranks[one] & ranks[other]:
+                continue
+            root[other] = one
+            ranks[one] |= ranks.pop(other)
+        kept.append(message)
+    together: dict[Event, list[tuple[Message, int]]] = defaultdict(list)
+    for message, transfer in zip(kept, _transfers(kept, summaries), strict=True):
+        together[find(message.send.event)].append((message, transfer))
+    return [
+        Exchange(
+            tuple(sorted({half.event for m, _ in own for half in (m.send, m.receive)})),
+            tuple(m for m, _ in own),
+            min(transfer for _, transfer in own),
+        )
+        for own in together.values()
+    ]
