@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from traceops.across.bubble import Bubble, measure_bubbles
 from traceops.across.clocks import ClockAlignment, align_clocks
 from traceops.across.lateness import Lateness, measure_lateness
 from traceops.across.links import LinkReference, reference_of, reference_transfers
 from traceops.across.match import MatchedCollectives, match_collectives, waits_by_rank
+from traceops.across.replay.even_stages import predict_pipelines
 from traceops.across.replay.graph import StepGraph, build_graph
 from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if
+from traceops.across.stages import find_pipelines, stage_of
 from traceops.across.stragglers import Stragglers, measure_stragglers
 from traceops.core.arrays import Int
 from traceops.core.intervals import intersect, subtract, union
@@ -58,6 +61,7 @@ class CrossRank:
     what_if: WhatIf | None = None
     fabric: Fabric | None = None
     devices: int | None = None
+    bubbles: tuple[Bubble, ...] = ()  # of the pipelines among the ranks
 
     def reference(self, group: Sequence[int]) -> LinkReference | None:
         """What the link between these ranks should give."""
@@ -79,7 +83,8 @@ def measure_across(
     split = bool(matching.collectives)
     hosts = hosts or {}
     clocks = align_clocks(ranks, matching, hosts)
-    graph = build_graph(ranks, matching, clocks.fits)
+    pipelines = find_pipelines(ranks, matching)
+    graph = build_graph(ranks, matching, clocks.fits, stage_of(pipelines))
     lateness = measure_lateness(ranks, matching, graph) if graph is not None else None
     times = []
     for summary in ranks:
@@ -114,12 +119,14 @@ def measure_across(
     run = CrossRank(
         tuple(times), matching, split, world, known, device, clocks, fabric=fabric, devices=devices
     )
+    run = replace(run, bubbles=measure_bubbles(pipelines, ranks, matching))
     if graph is None or lateness is None:
         return run
     replays = Replays(graph)
     stragglers = measure_stragglers(replays, lateness)
     reference = reference_transfers(matching, graph.kind, device, known, world, fabric, devices)
     what_if = measure_what_if(replays, _rank_sets(stragglers), reference)
+    what_if = what_if.with_more(predict_pipelines(graph, run.bubbles))
     return replace(run, graph=graph, lateness=lateness, stragglers=stragglers, what_if=what_if)
 
 

@@ -42,6 +42,17 @@ class BucketWords:
     of_several: str = ""
 
 
+# Schedules of pipelines. The keys are those of traceops.across.stages.Schedule.
+SCHEDULES: Mapping[str, str] = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "interleaved 1F1B",
+    "looped_bfs": "a breadth-first loop",
+    "zero_bubble": "a zero-bubble schedule",
+    "forward_only": "forward only",
+    "other": "an unknown schedule",
+}
+
 # The keys are those of traceops.across.lateness.CAUSES.
 CAUSES: Mapping[str, CauseWords] = {
     "gpu_compute": CauseWords(

@@ -14,6 +14,7 @@ from traceops.hangs.json_types import HangJson
 from traceops.report.rows import (
     CollectiveRow,
     Inventory,
+    PipelineRow,
     RankRow,
     ReferenceRow,
     StepRow,
@@ -44,6 +45,9 @@ class ReportBase(msgspec.Struct, frozen=True, kw_only=True):
     collectives: tuple[CollectiveRow, ...]
     inventory: Inventory | None = None
     what_if: tuple[WhatIfRow, ...] = ()
+    pipelines: Annotated[
+        tuple[PipelineRow, ...], Meta(description="Pipelines among the ranks, and what their stages wait.")
+    ] = ()
     findings: tuple[Finding, ...]
     checks: tuple[Check, ...] = ()
 

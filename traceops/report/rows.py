@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from traceops.report.numbers import Count, NotNegative, Number, Whole
 
+ScheduleName = Literal["gpipe", "1f1b", "interleaved", "looped_bfs", "zero_bubble", "forward_only", "other"]
 LinkSource = Literal["doctor", "graph", "table", "siblings"]
 
 
@@ -118,6 +119,47 @@ class WhatIfRow(msgspec.Struct, frozen=True, kw_only=True):
     step_time_ms: float | None
     predicted_step_time_ms: float | None
     saved_pct: float | None
+
+
+class StageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank of a pipeline, ms a step, the mean over its steps.
+
+    `bubble_ms` is waiting for activations and gradients with nothing else to do; the three after it add up to it.
+    """
+
+    rank: Whole
+    stage: Annotated[Count, Meta(description="The first one, where it holds several.")]
+    step_time_ms: NotNegative
+    work_ms: Annotated[NotNegative, Meta(description="Computation and copies.")]
+    bubble_ms: NotNegative
+    imbalance_ms: Annotated[NotNegative, Meta(description="Of the bubble: for a slower stage.")]
+    fill_drain_ms: Annotated[
+        NotNegative,
+        Meta(description="Of the bubble: while the first micro-batch comes in and the last leaves."),
+    ]
+    late_ms: Annotated[
+        NotNegative,
+        Meta(description="Of the bubble: the rest. All that is no imbalance, without a known schedule."),
+    ]
+
+
+class PipelineRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks in the order of their stages."""
+
+    ranks: tuple[Whole, ...]
+    schedule: Annotated[
+        ScheduleName, Meta(description="The order of sends and receives; other where it is none of these.")
+    ]
+    stages_per_rank: Count | None = None
+    micro_batches: Annotated[Count | None, Meta(description="A step.")] = None
+    bubble_pct: Annotated[NotNegative, Meta(description="Of the step, mean over the stages.")]
+    schedule_bubble_pct: Annotated[
+        Number | None,
+        Meta(
+            description="What even stages wait by the schedule alone, (p - 1) / (v m + p - 1); null if not known."
+        ),
+    ] = None
+    stages: tuple[StageRow, ...]
 
 
 class ReferenceRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from traceops.rules import (
     machine,
     memory,
     overlap,
+    pipeline,
     regression,
     stragglers,
     validity,
@@ -37,6 +38,7 @@ class Family:
 FAMILIES: tuple[Family, ...] = (
     Family("TO-V", "validity of the capture", validity.RULES, validity.judge),
     Family("TO-S", "stragglers", stragglers.RULES, stragglers.judge),
+    Family("TO-B", "pipelines", pipeline.RULES, pipeline.judge),
     Family("TO-O", "overlap", overlap.RULES, overlap.judge),
     Family("TO-I", "idle GPUs", idle.RULES, idle.judge),
     Family("TO-C", "bandwidth", bandwidth.RULES, bandwidth.judge),

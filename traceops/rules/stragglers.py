@@ -96,6 +96,8 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
         return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
     if run.stragglers.alone is not None:
         why = f"the others wait most for rank {run.stragglers.alone}, and no other rank runs its program"
+        if any(run.stragglers.alone in bubble.pipeline.ranks for bubble in run.bubbles):
+            why = f"the others wait most for rank {run.stragglers.alone}, a stage of a pipeline: see TO-B001"
         return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
     persistent, sometimes = list[Finding](), list[Finding]()
     left_out, too_few = list[str](), ""

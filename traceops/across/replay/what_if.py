@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -58,6 +58,11 @@ class WhatIf:
             if prediction.change == change and (not ranks or prediction.ranks == tuple(ranks)):
                 return float((self.replayed_ns - prediction.step_ns).mean())
         return None
+
+    def with_more(self, predictions: Sequence[Prediction]) -> WhatIf:
+        """The same with other predictions among them."""
+        made = sorted((*self.predictions, *predictions), key=lambda p: (float(p.step_ns.mean()), p.change))
+        return replace(self, predictions=tuple(made))
 
     @property
     def slowdown(self) -> float | None:

@@ -9,8 +9,10 @@ from traceops.core.findings import Check
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import percent_text
 from traceops.core.words import BUCKETS as BUCKET_WORDS
+from traceops.core.words import SCHEDULES
 from traceops.measure.ledger import BUCKETS
 from traceops.report.model import Report
+from traceops.report.rows import PipelineRow
 from traceops.rules import stragglers
 
 _LEAST_PART_PCT = 4.0  # of the critical path, to be named
@@ -65,6 +67,21 @@ def clocks_sentence(report: Report) -> str:
     if clocks.unaligned:
         said += f" Not aligned: ranks {ranks_text(clocks.unaligned, 8)}."
     return said
+
+
+def pipeline_sentence(pipeline: PipelineRow) -> str:
+    """'Ranks 0 to 3: 1F1B, 8 micro-batches a step. Stages wait 29 % of it; by the schedule alone, 27 %.'"""
+    held = pipeline.stages_per_rank
+    said = f"Ranks {', '.join(map(str, pipeline.ranks[:16]))}{' …' if len(pipeline.ranks) > 16 else ''}: "
+    said += SCHEDULES[pipeline.schedule]
+    if held is not None and held > 1:
+        said += f", {held} stages a rank"
+    if pipeline.micro_batches is not None:
+        said += f", {pipeline.micro_batches} micro-batches a step"
+    said += f". Its stages wait {pipeline.bubble_pct:.0f} % of a step for each other"
+    if pipeline.schedule_bubble_pct is not None:
+        said += f"; even ones would wait {pipeline.schedule_bubble_pct:.0f} % by the schedule alone"
+    return f"{said}."
 
 
 def path_sentence(report: Report) -> str:

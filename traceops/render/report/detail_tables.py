@@ -10,7 +10,7 @@ from traceops.core.rank_text import ranks_text
 from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, name, number, rows_of, size
 from traceops.render.report.terms import COLUMNS, KINDS
 from traceops.report.model import Report
-from traceops.report.rows import CollectiveRow, ReferenceRow
+from traceops.report.rows import CollectiveRow, PipelineRow, ReferenceRow
 from traceops.report.tables import BlockingCallRow, KernelRow
 
 MOST_KERNELS = 25
@@ -117,6 +117,21 @@ def what_if_table(report: Report) -> Table | None:
         Column("saved_pct", "Saved %", decimals=1),
     ]
     return build_table("What one change would save", columns, report.what_if)
+
+
+def stages_table(pipeline: PipelineRow) -> Table:
+    """A row a stage of a pipeline: its work and its bubble."""
+    columns = [
+        Column("stage", "Stage"),
+        Column("rank", "Rank"),
+        Column("step_time_ms", "Step ms"),
+        Column("work_ms", "Work ms"),
+        Column("bubble_ms", "Bubble ms"),
+        Column("imbalance_ms", "For a slower stage"),
+        Column("fill_drain_ms", "Fill and drain"),
+        Column("late_ms", "Late sends"),
+    ]
+    return build_table("Stages of a pipeline", columns, pipeline.stages)
 
 
 def evidence_table(finding: Finding) -> Table:

@@ -18,6 +18,7 @@ SECTIONS = (
     sections.hang,
     lambda report, shown: findings_section(report.findings, report.checks),
     sections.lateness,
+    sections.pipelines,
     sections.what_if,
     sections.ledger,
     sections.critical_path,

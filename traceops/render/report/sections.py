@@ -80,6 +80,24 @@ def lateness(report: Report, shown: Sequence[int]) -> Section | None:
     return Section("lateness", "Who is waited for, and why", tuple(blocks), "Who is waited for")
 
 
+def pipelines(report: Report, shown: Sequence[int]) -> Section | None:
+    """What the stages of each pipeline wait for each other."""
+    if not report.pipelines:
+        return None
+    blocks: list[Block] = [
+        soft(
+            "The bubble is what a stage waits for activations and gradients with nothing else to do: for a slower "
+            "stage, while the pipeline fills and drains, or for sends that come late."
+        )
+    ]
+    for pipeline in report.pipelines:
+        blocks += [
+            text(cross_text.pipeline_sentence(pipeline)),
+            TableBlock(detail_tables.stages_table(pipeline)),
+        ]
+    return Section("pipelines", "What stages wait for each other", tuple(blocks), "Pipelines")
+
+
 def what_if(report: Report, shown: Sequence[int]) -> Section | None:
     """What a change would save."""
     table = detail_tables.what_if_table(report)

@@ -45,7 +45,8 @@ def verdict(report: Report) -> Headline:
         more = f" {others} more finding{'s' if others > 1 else ''} below." if others else ""
         return Headline(hang_level(report.hang), f"{hang_sentence(report.hang)}{more}")
     serious = [f for f in report.findings if f.severity != "info"]
-    waiting = None if stragglers_judged(report) else _waiting(report)
+    # Stages of a pipeline wait for each other without anybody being late.
+    waiting = None if stragglers_judged(report) or report.pipelines else _waiting(report)
     if serious:
         first = serious[0]
         lead, covered = _lead(report, first)

@@ -1,0 +1,144 @@
+"""Sends and receives find each other, pipelines are told by them, and so is what their stages wait for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.across.pipelines import gpipe, one_forward_one_backward, write_pipeline
+from tests.drawn import examples
+from traceops import analyze
+from traceops.across.cross_rank import CrossRank, measure_across
+from traceops.across.match import GROUPED_SEND_RECEIVE
+from traceops.across.replay.even_stages import STAGES_EVEN
+from traceops.measure.summary import summarize
+from traceops.render.report.verdict import verdict
+from traceops.rules.pipeline import judge_bubble, judge_late, judge_uneven
+from traceops.traces.discover import discover
+
+DATA = Path(__file__).parents[1] / "data"
+SCHEDULES = {"gpipe": gpipe, "1f1b": one_forward_one_backward}
+
+
+def measured(folder: Path) -> CrossRank:
+    ranks = [summarize(file) for file in discover(str(folder)).windows[0].files]
+    return measure_across(ranks, len(ranks), dict.fromkeys(range(len(ranks)), "host"))
+
+
+@examples(12)
+@given(
+    name=st.sampled_from(sorted(SCHEDULES)),
+    stages=st.integers(2, 5),
+    micro_batches=st.integers(2, 9),
+    own_metadata=st.booleans(),
+)
+def test_even_stages_have_the_bubble_of_their_schedule(
+    tmp_path_factory, name, stages, micro_batches, own_metadata
+):
+    folder = tmp_path_factory.mktemp("run")
+    write_pipeline(folder, [3000.0] * stages, micro_batches, SCHEDULES[name], own_metadata=own_metadata)
+    run = measured(folder)
+    assert run.matching.matched_pct == 100.0, run.matching.unmatched
+    (bubble,) = run.bubbles
+    pipeline = bubble.pipeline
+    assert (pipeline.ranks, pipeline.chunks, pipeline.micro_batches) == (
+        tuple(range(stages)),
+        1,
+        micro_batches,
+    )
+    assert pipeline.schedule == name
+    ideal = (stages - 1) / (micro_batches + stages - 1)
+    assert bubble.ideal_share == pytest.approx(ideal)
+    assert bubble.share == pytest.approx(ideal, abs=0.02)
+    for stage in bubble.stages:
+        assert stage.imbalance + stage.fill_drain + stage.late == pytest.approx(stage.bubble)
+        assert stage.imbalance <= 0.001 * stage.step
+    assert run.what_if is not None and run.what_if.holds
+    assert run.what_if.saved_ns(STAGES_EVEN) == pytest.approx(0, abs=0.01 * stage.step)
+
+
+@examples(8)
+@given(
+    name=st.sampled_from(sorted(SCHEDULES)),
+    forward=st.lists(st.integers(1, 6), min_size=2, max_size=4),
+    micro_batches=st.integers(4, 8),
+)
+def test_even_stages_are_predicted_as_the_even_run_takes(tmp_path_factory, name, forward, micro_batches):
+    uneven, even = tmp_path_factory.mktemp("uneven"), tmp_path_factory.mktemp("even")
+    mean = 1000.0 * sum(forward) / len(forward)
+    write_pipeline(uneven, [1000.0 * ms for ms in forward], micro_batches, SCHEDULES[name])
+    write_pipeline(even, [mean] * len(forward), micro_batches, SCHEDULES[name])
+    run, truth = measured(uneven), measured(even)
+    assert run.matching.matched_pct == truth.matching.matched_pct == 100.0
+    assert run.what_if is not None and truth.what_if is not None and run.what_if.holds
+    (prediction,) = [made for made in run.what_if.predictions if made.change == STAGES_EVEN]
+    assert prediction.step_ns.mean() == pytest.approx(truth.what_if.measured_ns.mean(), rel=0.1)
+    (bubble,) = run.bubbles
+    assert bubble.slowest.work == pytest.approx(max(stage.work for stage in bubble.stages))
+    assert forward[bubble.slowest.stage] == max(forward)
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "chunks", "micro_batches"),
+    [
+        ("pipeline_uneven2", "1f1b", 1, 8),
+        ("pipeline_gpipe4", "gpipe", 1, 8),
+        ("pipeline_uneven_gloo2", "1f1b", 1, 8),
+        ("pipeline_interleaved4", "interleaved", 2, 4),
+        ("pipeline_zero_bubble2", "zero_bubble", 2, 4),
+        ("pipeline4", "forward_only", 1, 4),
+    ],
+)
+def test_recorded_pipelines_are_matched_and_told_apart(name, schedule, chunks, micro_batches):
+    run = measured(DATA / name)
+    assert run.matching.matched_pct == 100.0, run.matching.unmatched
+    (bubble,) = run.bubbles
+    pipeline = bubble.pipeline
+    assert pipeline.ranks == tuple(range(len(run.ranks)))
+    assert (pipeline.schedule, pipeline.chunks, pipeline.micro_batches) == (schedule, chunks, micro_batches)
+
+
+def test_uneven_stages_are_told_with_their_cost_and_cure():
+    # Two H200s, stages of 8 and 16 blocks; 12 and 12 took 90.7 ms a step.
+    report = analyze(DATA / "pipeline_uneven2")
+    assert report.summary.matching is not None and report.summary.matching.matched_pct == 100.0
+    assert report.summary.replay is not None and (report.summary.replay.error_pct or 0) < 5
+    (even,) = [row for row in report.what_if if row.change == STAGES_EVEN]
+    assert even.predicted_step_time_ms == pytest.approx(90.7, rel=0.1)
+    (found,) = [finding for finding in report.findings if finding.rule == "TO-B001"]
+    assert (found.severity, found.ranks, found.cause) == ("warning", (1,), None)
+    assert "move about 27 % of its blocks to rank 0" in found.message
+    assert not [finding for finding in report.findings if finding.rule.startswith("TO-S")]
+    said = verdict(report)
+    assert (said.level, "TO-B001" in said.sentence) == ("warning", True)
+    (pipeline,) = report.pipelines
+    for stage in pipeline.stages:
+        parts = stage.imbalance_ms + stage.fill_drain_ms + stage.late_ms
+        assert parts == pytest.approx(stage.bubble_ms, abs=1e-5)
+    assert pipeline.stages[0].imbalance_ms > 0.7 * pipeline.stages[0].bubble_ms
+
+
+def test_a_large_bubble_and_a_slow_gpu_are_not_uneven_blocks(tmp_path):
+    runs = ("few", [3000.0] * 2, 4), ("many", [3000.0] * 2, 16), ("slow", [3000.0, 6000.0], 16)
+    for name, forward, micro_batches in runs:
+        (tmp_path / name).mkdir()
+        write_pipeline(tmp_path / name, forward, micro_batches)
+    few, many, slow = (measured(tmp_path / name) for name in ("few", "many", "slow"))
+    (bubble,) = judge_bubble(few).findings
+    assert bubble.severity == "warning" and "20 % where stages are equal" in bubble.message
+    assert judge_uneven(few).clear and judge_uneven(many).clear
+    assert judge_bubble(many).clear and judge_late(many).clear
+    (found,) = judge_uneven(slow).findings  # as many of the same kernels, which take twice as long
+    assert (found.ranks, found.cause) == ((1,), "gpu_compute")
+    assert "take 2.00 times as long" in found.message and "blocks to" not in found.message
+
+
+def test_what_goes_around_in_a_ring_is_no_pipeline():
+    run = measured(DATA / "pipeline4")
+    rings = [c for c in run.matching.collectives if c.op == GROUPED_SEND_RECEIVE]
+    assert len(rings) == 3 and all(c.group == (0, 1, 2, 3) for c in rings)
+    (bubble,) = run.bubbles
+    assert not set(bubble.pipeline.collectives) & {run.matching.collectives.index(c) for c in rings}

@@ -1,0 +1,70 @@
+"""What even stages, and more micro-batches, would buy a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from traceops.across.bubble import Bubble, passes_of
+from traceops.across.replay.graph import WORK, RankNodes, StepGraph
+from traceops.across.replay.simulate import Scenario, simulate
+from traceops.across.replay.what_if import Prediction
+from traceops.measure.program import NEVER
+
+STAGES_EVEN = "stages even"
+TWICE_THE_MICRO_BATCHES = "twice the micro-batches"
+_MOVES = [WORK.index("compute"), WORK.index("memory")]  # with the layers; the rest is the rank's own
+_HOST_BOUND = 0.05  # of the step: a host that is late so long would be later with twice as many launches
+
+
+def predict_pipelines(graph: StepGraph, bubbles: Sequence[Bubble]) -> list[Prediction]:
+    """The steps with the same work shared evenly over the stages, and with twice as many micro-batches, half as large.
+
+    The latter only where the schedule's bubble is known and no host bounds its stage. It takes kernels of half the
+    size to need half the time, so it is the most that can be saved.
+    """
+    inside = [bubble for bubble in bubbles if all(stage.rank in graph.ranks for stage in bubble.stages)]
+    if not inside:
+        return []
+    ranks = tuple(sorted(stage.rank for bubble in inside for stage in bubble.stages))
+    shares = {
+        stage.rank: bubble.mean_work / stage.work
+        for bubble in inside
+        for stage in bubble.stages
+        if stage.work > 0
+    }
+    nodes = {rank: _scaled(own, shares[rank]) if rank in shares else own for rank, own in graph.ranks.items()}
+    made = [Prediction(STAGES_EVEN, ranks, simulate(replace(graph, ranks=nodes), Scenario()).step_ns())]
+    saved = [_half_the_passage(bubble, graph) for bubble in inside]
+    if all(own is not None for own in saved):
+        base = simulate(graph).step_ns()
+        least = min(own for own in saved if own is not None)
+        made.append(Prediction(TWICE_THE_MICRO_BATCHES, ranks, base - least))
+    return made
+
+
+def _half_the_passage(bubble: Bubble, graph: StepGraph) -> float | None:
+    """Half of the time in which a pipeline fills and drains, ns; None where it cannot be said what that becomes."""
+    if passes_of(bubble.pipeline) is None or bubble.pipeline.schedule == "forward_only":
+        return None
+    late = WORK.index("idle_host")
+    for stage in bubble.stages:
+        nodes, edges = graph.ranks[stage.rank], graph.edges[stage.rank]
+        spent = nodes.spent[edges[-1], late] - nodes.spent[edges[0], late]
+        if spent > _HOST_BOUND * (nodes.begin[edges[-1]] - nodes.begin[edges[0]]):
+            return None
+    return min(stage.fill_drain for stage in bubble.stages) / 2
+
+
+def _scaled(nodes: RankNodes, share: float) -> RankNodes:
+    """A rank with this share of its computation, and of the host's time that launches it."""
+    known = nodes.host > NEVER
+    host = nodes.host.copy()
+    if known.any():
+        first = int(host[known].min())
+        host[known] = first + np.rint(share * (host[known] - first)).astype(np.int64)
+    more = np.rint((share - 1) * nodes.spent[:, _MOVES].sum(axis=1)).astype(np.int64)
+    joined = np.rint((share - 1) * nodes.join_spent[:, _MOVES].sum(axis=1)).astype(np.int64)
+    return replace(nodes, work=nodes.work + more, join_work=nodes.join_work + joined, host=host)

@@ -1,0 +1,215 @@
+"""TO-B001 to TO-B003: stages of a pipeline that wait for each other, and for which reason."""
+
+from __future__ import annotations
+
+from traceops.across.bubble import Bubble, StageTimes
+from traceops.across.cross_rank import CrossRank
+from traceops.across.replay.even_stages import STAGES_EVEN, TWICE_THE_MICRO_BATCHES
+from traceops.across.send_receive import NO_END
+from traceops.core.findings import Evidence, Finding, severity_of
+from traceops.core.rank_text import ranks_text
+from traceops.core.rule import Rule, Verdict
+from traceops.core.words import SCHEDULES
+from traceops.rules.inputs import Inputs
+
+_EVEN_PCT = (5.0, 10.0, 20.0)  # of the step, saved by even stages: info, warning, error
+_FILL_PCT = (10.0, 15.0, 30.0)  # of the step, filling and draining: info, warning, error
+_LATE_PCT = (10.0, 20.0)  # of the step, waiting for sends that come late: info, warning
+_MOST = 0.5  # of what the slowest stage takes more: the part that slower kernels have to be for them to be the cause
+_SLOWER = 1.1  # times as long as on the other stages, from where kernels are called slower
+
+UNEVEN_STAGES = Rule(
+    id="TO-B001",
+    title="One stage of a pipeline takes longer than the others",
+    fires=(
+        "Fires where the other stages wait for the slowest one and the same work shared evenly over the stages would "
+        "save 5 % of the step (info), 10 % (warning) or 20 % (error), by a replay."
+    ),
+    advice=(
+        "Move blocks from the slowest stage to the others until each has the same time, not the same number: "
+        "embedding, head and loss count too. What cannot be moved, split: more stages a rank (an interleaved schedule)."
+    ),
+    by_cause=(
+        (
+            "gpu_compute",
+            "The same kernels take longer on this stage: compare its GPU's clocks, temperature and power with the "
+            "others' (nvidia-smi -q -d PERFORMANCE,CLOCK) before you move blocks, and look for another process on it.",
+        ),
+    ),
+)
+LARGE_BUBBLE = Rule(
+    id="TO-B002",
+    title="A pipeline fills and drains for a large part of the step",
+    fires=(
+        "Fires where the stages wait 10 % of the step (info), 15 % (warning) or 30 % (error) for the first micro-batch "
+        "to come in and the last one to leave, mean over the stages; uneven stages and late sends are not counted."
+    ),
+    advice=(
+        "Cut the batch into more, smaller micro-batches, as long as the kernels stay large enough; give each rank "
+        "several stages (ScheduleInterleaved1F1B), or take a zero-bubble schedule; or use fewer stages."
+    ),
+)
+LATE_SENDS = Rule(
+    id="TO-B003",
+    title="Stages of a pipeline wait for sends that come late",
+    fires=(
+        "Info where the stages wait 10 % of the step beyond what their schedule, micro-batches and uneven work account "
+        "for, mean over the stages; warning from 20 %."
+    ),
+    advice=(
+        "Look in the merged timeline (traceops view) at what the sending stage does between the end of a micro-batch "
+        "and its send: a host that launches late (TO-I001), synchronisations, other communication on the same link, "
+        "micro-batches of uneven size."
+    ),
+)
+RULES = (UNEVEN_STAGES, LARGE_BUBBLE, LATE_SENDS)
+
+
+def judge(inputs: Inputs) -> list[Verdict]:
+    """What stages of a pipeline wait for each other."""
+    run = inputs.run
+    if not run.bubbles:
+        return [_no_pipeline(run, rule) for rule in RULES]
+    return [judge_uneven(run), judge_bubble(run), judge_late(run)]
+
+
+def judge_uneven(run: CrossRank) -> Verdict:
+    """TO-B001."""
+    if run.what_if is None or not run.what_if.holds:
+        return UNEVEN_STAGES.not_evaluated("the steps of the pipeline could not be replayed")
+    saved = run.what_if.saved_ns(STAGES_EVEN)
+    step = float(run.what_if.replayed_ns.mean())
+    if saved is None or not step:
+        return UNEVEN_STAGES.not_evaluated("the steps of the pipeline could not be replayed with even stages")
+    severity = severity_of(100 * saved / step, *_EVEN_PCT)
+    if severity is None:
+        return UNEVEN_STAGES.clear(
+            f"even stages would save {100 * saved / step:.1f} % of the step (bound {_EVEN_PCT[0]:g} %)"
+        )
+    worst = max(run.bubbles, key=lambda bubble: bubble.slowest.work - bubble.mean_work)
+    slowest = worst.slowest
+    others = [stage for stage in worst.stages if stage is not slowest]
+    usual = max(sum(stage.work for stage in others) / len(others), 1.0)
+    waiting = sum(stage.imbalance for stage in others) / len(others)
+    slower = worst.slower is not None and worst.slower >= max(_SLOWER, 1 + _MOST * (slowest.work / usual - 1))
+    they = "the other stage" if len(others) == 1 else "the other stages"
+    message = (
+        f"Stage {slowest.stage} of the pipeline (rank {slowest.rank}) computes {slowest.work / 1e6:.2f} ms a step, "
+        f"{they} {usual / 1e6:.2f} ms and {'waits' if len(others) == 1 else 'wait'} {waiting / 1e6:.2f} ms for it. "
+        f"With the same work shared evenly the step would take "
+        f"{(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms ({100 * saved / step:.0f} % less)"
+    )
+    moved = 100 * (1 - worst.mean_work / slowest.work)
+    if slower:
+        assert worst.slower is not None
+        message += f". The same kernels take {worst.slower:.2f} times as long there as on the others."
+    else:
+        message += f": move about {moved:.0f} % of its blocks to {_faster(worst)}."
+    evidence = [
+        Evidence("saved by even stages", _ms(saved), "ms/step", _ms(_EVEN_PCT[0] / 100 * step), slowest.rank),
+        Evidence("of the step", round(100 * saved / step, 1), "%", _EVEN_PCT[0], slowest.rank),
+        *(Evidence("work of a stage", _ms(stage.work), "ms/step", rank=stage.rank) for stage in worst.stages),
+        *(Evidence("waits for a slower stage", _ms(s.imbalance), "ms/step", rank=s.rank) for s in others),
+        Evidence("of its blocks to move", round(moved, 1), "%", rank=slowest.rank),
+    ]
+    found = UNEVEN_STAGES.finding(
+        severity,
+        "high",
+        message,
+        evidence,
+        ranks=[slowest.rank],
+        impact_ms=_ms(saved),
+        cause="gpu_compute" if slower else None,
+    )
+    return UNEVEN_STAGES.verdict(found)
+
+
+def judge_bubble(run: CrossRank) -> Verdict:
+    """TO-B002."""
+    known = [bubble for bubble in run.bubbles if bubble.ideal_share is not None]
+    if not known:
+        return LARGE_BUBBLE.not_evaluated("what the schedule's own bubble is, is not known")
+    worst = max(known, key=lambda bubble: _share(bubble, "fill_drain"))
+    share = 100 * _share(worst, "fill_drain")
+    severity = severity_of(share, *_FILL_PCT)
+    if severity is None:
+        return LARGE_BUBBLE.clear(
+            f"filling and draining take {share:.1f} % of the step (bound {_FILL_PCT[0]:g} %)"
+        )
+    waiting, step = _mean(worst, "fill_drain"), _mean(worst, "step")
+    pipeline, assumed = worst.pipeline, 100 * (worst.ideal_share or 0.0)
+    held = f" of {pipeline.chunks} stages each" if (pipeline.chunks or 1) > 1 else ""
+    message = (
+        f"The pipeline of ranks {ranks_text(pipeline.ranks, 8)} fills and drains for {waiting / 1e6:.2f} of each "
+        f"{step / 1e6:.2f} ms step ({share:.0f} %): {SCHEDULES[pipeline.schedule]} with {pipeline.micro_batches} "
+        f"micro-batches over {len(pipeline.ranks)} ranks{held} leave {assumed:.0f} % where stages are equal."
+    )
+    saved = None if run.what_if is None else run.what_if.saved_ns(TWICE_THE_MICRO_BATCHES)
+    if saved is not None:
+        message += f" Twice the micro-batches, half as large, would save up to {saved / 1e6:.2f} ms a step."
+    evidence = [
+        Evidence("fills and drains", _ms(waiting), "ms/step", _ms(_FILL_PCT[0] / 100 * step)),
+        Evidence("of the step", round(share, 1), "%", _FILL_PCT[0]),
+        Evidence("by the schedule alone", round(assumed, 1), "%"),
+        Evidence("micro-batches", pipeline.micro_batches),
+    ]
+    found = LARGE_BUBBLE.finding(
+        severity, "high", message, evidence, ranks=pipeline.ranks,
+        impact_ms=_ms(waiting if saved is None else saved),
+    )  # fmt: skip
+    return LARGE_BUBBLE.verdict(found)
+
+
+def judge_late(run: CrossRank) -> Verdict:
+    """TO-B003."""
+    known = [bubble for bubble in run.bubbles if bubble.ideal_share is not None]
+    if not known:
+        return LATE_SENDS.not_evaluated("what the schedule's own bubble is, is not known")
+    worst = max(known, key=lambda bubble: _share(bubble, "late"))
+    share = 100 * _share(worst, "late")
+    severity = severity_of(share, *_LATE_PCT)
+    if severity is None:
+        return LATE_SENDS.clear(f"{share:.1f} % of the step (bound {_LATE_PCT[0]:g} %)")
+    waiting = _mean(worst, "late")
+    most = max(worst.stages, key=lambda stage: stage.late)
+    message = (
+        f"The stages of the pipeline wait {waiting / 1e6:.2f} ms a step ({share:.0f} %) for sends that come later than "
+        f"their schedule and their work account for; rank {most.rank} waits most, {most.late / 1e6:.2f} ms."
+    )
+    evidence = [
+        Evidence("waits for late sends", _ms(stage.late), "ms/step", rank=stage.rank)
+        for stage in worst.stages
+    ]
+    found: Finding = LATE_SENDS.finding(
+        severity, "medium", message, evidence, ranks=worst.pipeline.ranks, impact_ms=_ms(waiting)
+    )
+    return LATE_SENDS.verdict(found)
+
+
+def _no_pipeline(run: CrossRank, rule: Rule) -> Verdict:
+    if len(run.ranks) < 2:
+        return rule.not_evaluated("there is only one rank")
+    if NO_END in run.matching.unmatched:
+        return rule.not_evaluated("sends and receives do not say between which ranks they are")
+    return rule.clear("no rank hands activations on to another: this is no pipeline")
+
+
+def _faster(bubble: Bubble) -> str:
+    below = [stage for stage in bubble.stages if stage.work < bubble.mean_work]
+    fastest = sorted(below, key=lambda stage: stage.work)[:2]
+    return " and ".join(f"rank {stage.rank}" for stage in sorted(fastest, key=lambda stage: stage.stage))
+
+
+def _mean(bubble: Bubble, what: str) -> float:
+    return float(sum(getattr(stage, what) for stage in bubble.stages)) / len(bubble.stages)
+
+
+def _share(bubble: Bubble, what: str) -> float:
+    def of(stage: StageTimes) -> float:
+        return float(getattr(stage, what)) / stage.step if stage.step else 0.0
+
+    return sum(map(of, bubble.stages)) / len(bubble.stages)
+
+
+def _ms(ns: float) -> float:
+    return round(ns / 1e6, 3)
