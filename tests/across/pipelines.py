@@ -72,26 +72,28 @@ def write_pipeline(
     schedule: Callable[[int, int, int], list[Any]] = gpipe,
     steps: int = 4,
     own_metadata: bool = False,
+    first: int = 0,
+    world: int | None = None,
 ) -> None:
     """A trace a stage, whose micro-batch takes so long forward and twice that backward, µs.
 
     The first step is not marked: the window opens after it. `own_metadata`: single sends and receives say in the
-    kernel what they are, as without grouping.
+    kernel what they are, as without grouping. The stages are ranks from `first` on of a `world`.
     """
     stages = len(forward_us)
     ranks = [Rank(schedule(stage, stages, micro_batches)) for stage in range(stages)]
     for step in range(steps):
-        _step(ranks, forward_us, step, own_metadata)
+        _step(ranks, forward_us, step, own_metadata, first)
     for number, rank in enumerate(ranks):
         info = {
-            "backend": "nccl", "rank": number, "world_size": stages,
-            "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "ranks": list(range(stages))}],
+            "backend": "nccl", "rank": first + number, "world_size": world or stages,
+            "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "ranks": list(range(world or stages))}],
         }  # fmt: skip
         trace = {"distributedInfo": info, "baseTimeNanoseconds": 0, "traceEvents": rank.events}
-        (folder / f"rank_{number}.json").write_text(json.dumps(trace))
+        (folder / f"rank_{first + number}.json").write_text(json.dumps(trace))
 
 
-def _step(ranks: list[Rank], forward_us: Sequence[float], step: int, own_metadata: bool) -> None:
+def _step(ranks: list[Rank], forward_us: Sequence[float], step: int, own_metadata: bool, first: int) -> None:
     """Runs a step of all ranks: whatever can go on does, until nothing is left."""
     starts = [rank.host for rank in ranks]
     at = [0] * len(ranks)
@@ -124,7 +126,7 @@ def _step(ranks: list[Rank], forward_us: Sequence[float], step: int, own_metadat
                         break
                     begun = posted[key][0]
                     over[key] = max([begun, *(posted[peer][0] for peer in peers)]) + TRANSFER_US
-                    _exchanged(rank, number, call, begun, over[key], own_metadata)
+                    _exchanged(rank, first, call, begun, over[key], own_metadata)
                 at[number] += 1
                 moved = True
     assert all(done == len(rank.program) for done, rank in zip(at, ranks, strict=True)), (
@@ -155,18 +157,16 @@ def _computed(rank: Rank, way: str, us: float) -> None:
 
 
 def _exchanged(
-    rank: Rank, number: int, call: list[Any], begun: float, over: float, own_metadata: bool
+    rank: Rank, first: int, call: list[Any], begun: float, over: float, own_metadata: bool
 ) -> None:
     grouped = not own_metadata or len(call) > 1
     args: dict[str, Any] = {}
     for kind, _, _, peer in call:
         args = {
             "Collective name": kind, "In msg nelems": ELEMENTS, "Out msg nelems": ELEMENTS, "dtype": "BFloat16",
-            "Group size": 99, "Process Group Name": "0", "Process Group Description": "default_pg",
-            ("Dst Rank" if kind == "send" else "Src Rank"): peer,
+            "Process Group Name": "0", "Process Group Description": "default_pg",
+            ("Dst Rank" if kind == "send" else "Src Rank"): first + peer,
         }  # fmt: skip
-        args["Group size"] = None
-        args = {key: value for key, value in args.items() if value is not None}
         rank.events.append(_event("cpu_op", "record_param_comms", 1, rank.host, 3.0, **args))
         rank.host += 4.0 if grouped else 0.0
     if grouped:

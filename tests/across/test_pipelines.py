@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -142,3 +143,33 @@ def test_what_goes_around_in_a_ring_is_no_pipeline():
     assert len(rings) == 3 and all(c.group == (0, 1, 2, 3) for c in rings)
     (bubble,) = run.bubbles
     assert not set(bubble.pipeline.collectives) & {run.matching.collectives.index(c) for c in rings}
+
+
+def test_the_same_stage_of_two_pipelines_are_peers_and_others_are_not(tmp_path):
+    for first in (0, 3):
+        write_pipeline(tmp_path, [2000.0, 2000.0, 2000.0], 6, one_forward_one_backward, first=first, world=6)
+    run = measured(tmp_path)
+    assert run.matching.matched_pct == 100.0, run.matching.unmatched
+    assert [bubble.pipeline.ranks for bubble in run.bubbles] == [(0, 1, 2), (3, 4, 5)]
+    assert run.graph is not None
+    assert run.graph.roles == {rank: (rank % 3, rank % 3 + 3) for rank in range(6)}
+
+
+def borders(stage: int, ranks: int, micro_batches: int) -> list[Any]:
+    """Neighbours exchange the borders of their parts in one call before each pass, as in spatial parallelism."""
+    others = [other for other in (stage - 1, stage + 1) if 0 <= other < ranks]
+    program: list[Any] = []
+    for way in "FB":
+        for i in range(micro_batches):
+            program.append([(kind, way, i, other) for kind in ("send", "recv") for other in others])
+            program.append((way, i))
+    return program
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_neighbours_that_exchange_borders_are_no_pipeline(ranks, tmp_path):
+    write_pipeline(tmp_path, [2000.0] * ranks, 4, borders)
+    run = measured(tmp_path)
+    assert run.matching.matched_pct == 100.0, run.matching.unmatched
+    assert run.bubbles == ()
+    assert run.what_if is not None and run.what_if.error_pct < 1

@@ -67,7 +67,8 @@ def find_pipelines(ranks: Sequence[RankSummary], matching: MatchedCollectives) -
     for members in _connected([*forward, *backward]):
         own = {edge: passed for edge, passed in forward.items() if edge[0] in members}
         back = {edge: passed for edge, passed in backward.items() if edge[0] in members}
-        order = _in_order(own, back)
+        noted = any((by_rank[rank].comm.stage >= 0).any() for rank in members)
+        order = _in_order(own, back) or (_folded(own, back) if noted else None)
         if order is not None:
             found.append(_pipeline(*order, own, back, by_rank))
     return tuple(sorted(found, key=lambda pipeline: pipeline.ranks))
@@ -112,7 +113,7 @@ def _in_order(
         onward[sender].append(receiver)
         into[receiver].append(sender)
     if any(len(own) > 1 for own in (*onward.values(), *into.values())):
-        return _folded(forward, backward)
+        return None
     first = [rank for rank in onward if rank not in into]
     if first:
         return _walk(first[0], onward), 1
@@ -121,7 +122,7 @@ def _in_order(
     weakest = [edge for edge, count in counts.items() if count == least]
     even = all(count == whole for edge, count in counts.items() if edge not in weakest)
     if len(weakest) != 1 or not even or whole % (whole - least) or not backward:
-        return _folded(forward, backward)
+        return None
     return _walk(weakest[0][1], onward), whole // (whole - least)
 
 
@@ -135,7 +136,10 @@ def _walk(first: int, onward: Mapping[int, Sequence[int]]) -> tuple[int, ...]:
 def _folded(
     forward: Mapping[Edge, Sequence[_Passed]], backward: Mapping[Edge, Sequence[_Passed]]
 ) -> tuple[tuple[int, ...], int | None] | None:
-    """A chain that both passes go along both ways, as where the last stages lie on the first ranks (zero bubble, V)."""
+    """A chain that both passes go along both ways, as where the last stages lie on the first ranks (zero bubble, V).
+
+    Neighbours that exchange the borders of their parts look the same: only for ranks whose trace notes stages.
+    """
     neighbours: dict[int, set[int]] = defaultdict(set)
     for sender, receiver in forward:
         neighbours[sender].add(receiver)
