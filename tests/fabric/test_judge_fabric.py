@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from traceops.fabric.circumstances import Circumstances
+from traceops.fabric.discover import named_fabric
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Measured, Nic, Path, Pcie, Quote
 from traceops.fabric.nccl import (
@@ -384,3 +385,54 @@ def test_links_that_are_down_on_one_gpu_only():
     assert any("2 of GPU1" in f.message for f in found)
     unused = tuple(replace(gpu, nvlinks=12, nvlinks_down=6) for gpu in gpus)
     assert not fired(Fabric((Machine("a", unused),)))
+
+
+WARNINGS_ONLY = """20:13:32 - NCCL WARN NET/OFI Only EFA provider is supported
+20:13:32 - NCCL WARN NET/OFI aws-ofi-nccl initialization failed
+20:13:32 - NCCL version 2.10.3+cuda11.3
+"""
+
+
+def judged_text(tmp_path, text):
+    (tmp_path / "nccl.log").write_text(text)
+    return verdicts(named_fabric([tmp_path / "nccl.log"]))["TO-P003"]
+
+
+def test_without_info_lines_nothing_follows_from_missing_connections(tmp_path):
+    (found,) = judged_text(tmp_path, WARNINGS_ONLY).findings
+    assert (found.severity, found.confidence) == ("info", "medium")
+    assert "did not start" not in found.message and "no connection" not in found.message
+    assert "goes on over sockets" in found.message and "NCCL_DEBUG=INFO would say" in found.message
+
+
+def test_info_lines_of_one_process_tell_nothing_of_another(tmp_path):
+    other = "a:1:2 [0] NCCL INFO cudaDriverVersion 13000\n"
+    failed = "{}:1:2 [0] ofi_init:1134 NCCL WARN NET/OFI Only EFA provider is supported\n"
+    (found,) = judged_text(tmp_path, other + failed.format("b")).findings
+    assert (found.severity, "NCCL_DEBUG=INFO would say" in found.message) == ("info", True)
+    (found,) = judged_text(tmp_path, other + failed.format("a")).findings
+    assert found.severity == "warning" and "the log ends before" in found.message
+
+
+def test_that_nothing_started_is_what_nccl_says_and_not_what_is_missing(tmp_path):
+    line = "a:1:2 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found\n"
+    assert [found.severity for found in judged_text(tmp_path, line).findings] == ["error"]
+
+
+def test_a_log_that_ends_before_the_connections_clears_no_network(tmp_path):
+    begin = (
+        "a:{0}:9 [{0}] NCCL INFO Using network Socket\n"
+        "a:{0}:9 [{0}] NCCL INFO comm 0x5{0} rank {0} nranks 2 cudaDev {0} busId {0}000 commId 0x7 - Init START\n"
+    )
+    text = begin.format(1) + begin.format(2).replace("rank 2", "rank 0")
+    assert "no connection between ranks" in judged_text(tmp_path, text).not_evaluated
+    assert (
+        "no connection between ranks" in judged_text(tmp_path, begin.splitlines()[0].format(1)).not_evaluated
+    )
+
+
+def test_a_plugin_that_failed_is_not_called_unneeded_from_a_part_of_the_ranks():
+    failed = (quote("NET/OFI Only EFA provider is supported"),)
+    half = log([(0, 1, "P2P", "CUMEM", None)], places=("a", "a", "b", "b"), plugin_failures=failed)
+    (found,) = verdicts(Fabric((), half))["TO-P003"].findings
+    assert "no rank needed" not in found.message and "does not tell of all ranks" in found.message

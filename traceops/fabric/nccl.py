@@ -171,6 +171,8 @@ class NcclLog:
     machines: from ``=== System``, where the log has it; NICs are called ``NET0``, … as NCCL counts them.
     choices: the tuner's, as far as the log has them. tuners: external tuner plugins in use. p2p_disabled: lines that
     say that GPUs cannot reach each other directly. connections_left_out: beyond the most that are kept.
+    informed: host and pid of processes that wrote NCCL INFO lines ("" and 0: lines that name none). Of another one
+    nothing follows from what is missing: NCCL_DEBUG=WARN tells neither networks nor connections.
     """
 
     files: tuple[str, ...]
@@ -187,3 +189,4 @@ class NcclLog:
     tuners: tuple[str, ...] = ()
     p2p_disabled: tuple[Quote, ...] = ()
     connections_left_out: int = 0
+    informed: frozenset[tuple[str, int]] = frozenset()

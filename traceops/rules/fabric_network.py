@@ -14,15 +14,17 @@ from traceops.fabric.model import Gpu, Machine, Nic, Path, PathKind
 from traceops.fabric.nccl import NcclLog, NcclSetting, Network
 from traceops.fabric.nics import is_rdma
 from traceops.fabric.talks import Talk, distance, job_ranks, members, nearest_nics, nic_name, ranks_in, sender
+from traceops.fabric.told import all_ranks_told, failed_are_informed, has_no_network, why_not_told
 
 SOCKETS = Rule(
     id="TO-P003",
     title="NCCL's network failed to start or fell back to sockets",
     fires=(
         "From NCCL's log: connections via NET/Socket, or a network plugin that was found and did not start. "
-        "Error where nothing could connect, or a plugin failed and hosts talk over sockets; warning between "
-        "GPUs of one host, or where a fast network is there or was switched off; info where nothing tells of "
-        "a faster one. A host without any fast network is no finding."
+        "Error where NCCL says that no network started, or a plugin failed and hosts talk over sockets; "
+        "warning between GPUs of one host, or where a fast network is there or was switched off; info where "
+        "nothing tells of a faster one, and where a plugin failed in a log without INFO lines, which cannot "
+        "tell what NCCL used instead. A host without any fast network is no finding."
     ),
     advice=(
         "Unset what chooses the network (NCCL_SOCKET_IFNAME, NCCL_NET, NCCL_IB_HCA, NCCL_P2P_DISABLE) if the "
@@ -84,6 +86,8 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
     if not over_sockets and not log.plugin_failures:
         networks = sorted({network.plugin for network in log.networks})
         used = sorted({talk.way for talk in talked if talk.connection.transport in _OUTSIDE})
+        if unknown := why_not_told(log):
+            return SOCKETS.not_evaluated(unknown)
         return SOCKETS.clear(_clear(networks, used, bool(log.communicators)))
     between = [talk for talk in over_sockets if not talk.inside]
     pairs = len({members(talk) for talk in over_sockets})
@@ -95,13 +99,20 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
         severity = "warning"
         instead = ", ".join(sorted({network.plugin for network in log.networks}))
         message = f"A network's plugin did not start; NCCL uses the network {instead} in its place."
+    elif log.plugin_failures and not connected and not has_no_network(log):
+        severity = "warning" if failed_are_informed(log) else "info"
+        message = _what_instead(log)
     elif log.plugin_failures and not connected:
         severity = "error"
         message = f"NCCL's network did not start, and no connection was made{_by_settings(log)}."
     elif log.plugin_failures:
         severity = "error" if between else "warning" if over_sockets else "info"
         others = sorted({talk.way for talk in talked if talk.connection.transport == "NET"})
-        so = "; no rank needed the network in this run."
+        so = (
+            "; no rank needed the network in this run."
+            if all_ranks_told(log)
+            else "; the log does not tell of all ranks' connections, and none that it has is over the network."
+        )
         if over_sockets:
             so = ", and NCCL fell back to sockets."
         elif others:
@@ -231,6 +242,18 @@ def _asked_for_sockets(log: NcclLog) -> list[NcclSetting]:
         ):
             found.setdefault(setting.name, setting)
     return list(found.values())
+
+
+def _what_instead(log: NcclLog) -> str:
+    if failed_are_informed(log):
+        return (
+            "A network's plugin did not start, and the log ends before it names another network: NCCL normally goes on "
+            "over sockets."
+        )
+    return (
+        "A network's plugin is absent or does not suit this machine. NCCL normally goes on over sockets then; this log "
+        "has no INFO lines of that process, so it cannot tell: NCCL_DEBUG=INFO would say which network is in use."
+    )
 
 
 def _by_settings(log: NcclLog) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from traceops.fabric.model import Quote
 from traceops.fabric.nccl import NcclLog, NcclSetting, TunerChoice
 from traceops.fabric.readers.nccl_comms import Communicators
-from traceops.fabric.readers.nccl_lines import NOBODY, LineReader, NcclLine, holds_nccl_lines, quoted
+from traceops.fabric.readers.nccl_lines import NOBODY, LineReader, NcclLine, Speaker, holds_nccl_lines, quoted
 from traceops.fabric.readers.nccl_links import (
     Link,
     read_collnet,
@@ -95,11 +95,15 @@ class _Reader:
         self._warnings: dict[bytes, Quote] = {}
         self._p2p: dict[bytes, Quote] = {}
         self._tuners: dict[str, None] = {}
+        self._informed: set[Speaker] = set()
 
     def take(self, line: NcclLine, path: str) -> None:
         if line.warns:
             self._warning(line, path)
-        elif line.message.startswith((b"Channel ", b"CollNet ")):
+            return
+        if line.speaker not in self._informed and b"NCCL INFO " in line.raw:
+            self._informed.add(line.speaker)
+        if line.message.startswith((b"Channel ", b"CollNet ")):
             self._channel(line, path)
         else:
             self._other(line, path)
@@ -232,6 +236,7 @@ class _Reader:
             tuners=tuple(self._tuners),
             p2p_disabled=tuple(self._p2p.values()),
             connections_left_out=left_out,
+            informed=frozenset((speaker.host, speaker.pid) for speaker in self._informed),
         )
 
 
