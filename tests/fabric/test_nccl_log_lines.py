@@ -265,7 +265,9 @@ def test_lines_without_a_process_still_tell(tmp_path: Path) -> None:
     )
     assert [event.kind for event in log.network_events] == ["plugin_failed"]
     assert [(setting.name, setting.value) for setting in log.settings] == [("NCCL_IB_DISABLE", "1")]
-    assert (log.communicators, log.nccl_versions) == ((), ("2.10.3+cuda11.3",))
+    [[connection]] = [communicator.connections for communicator in log.communicators]
+    assert (connection.source, connection.destination, connection.transport) == (0, 8, "NET")
+    assert log.nccl_versions == ("2.10.3+cuda11.3",)
 
 
 def test_rubbish_between_marks(tmp_path: Path) -> None:
@@ -280,3 +282,32 @@ def test_rubbish_between_marks(tmp_path: Path) -> None:
     )
     assert log.communicators == ()
     assert [setting.value for setting in log.settings] == ["\ufffd\ufffd"]
+
+
+def test_connections_of_lines_that_name_no_process_are_read(tmp_path):
+    """As people paste them: `grep -o "NCCL INFO.*"`, or a logger that prints the message only."""
+    (tmp_path / "nccl.log").write_text(
+        "NCCL INFO Check P2P Type isAllDirectP2p 1 directMode 0\n"
+        "NCCL INFO Channel 00/0 : 1[1] -> 0[0] via P2P/CUMEM\n"
+        "NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+        "NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+        "NCCL INFO Connected all rings, use ring PXN 0 GDR 1\n"
+    )
+    log = read_nccl_log([str(tmp_path / "nccl.log")])
+    (communicator,) = log.communicators
+    rows = [(row.source, row.destination, row.transport, row.detail, row.channels, row.quote.line)
+            for row in communicator.connections]  # fmt: skip
+    assert rows == [(0, 1, "P2P", "CUMEM", 2, 3), (1, 0, "P2P", "CUMEM", 1, 2)]
+    assert (communicator.size, communicator.at_least) == (2, True)
+    assert [(place.host, place.pid, place.nvml_device) for place in communicator.places.values()] == [
+        (None, None, 0), (None, None, 1)
+    ]  # fmt: skip
+
+
+def test_lines_without_a_process_add_nothing_to_those_with_one(tmp_path):
+    (tmp_path / "nccl.log").write_text(
+        "a:1:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+        "NCCL INFO Channel 00/0 : 1[1] -> 0[0] via SHM/direct/direct\n"
+    )
+    (communicator,) = read_nccl_log([str(tmp_path / "nccl.log")]).communicators
+    assert [(row.source, row.transport) for row in communicator.connections] == [(0, "P2P")]

@@ -201,7 +201,8 @@ class Communicators:
 
     def _imply(self) -> None:
         """The members that connections speak of where no line names a communicator: until 2.17 the first such line came
-        when it was complete, so a log of a start that failed has none. Who speaks for several ranks is passed over."""
+        when it was complete, so a log of a start that failed has none. Who speaks for several ranks is passed over.
+        A host without a name stands for lines that name no process: of those the ranks tell which belong together."""
         lanes = [(speaker, lane) for speaker, lane in self._lanes.items() if lane.links]
         ends = [rank for _, lane in lanes for link in lane.links for rank in (link.source, link.destination)]
         rings = [len(ring) for lane in self._lanes.values() for ring in lane.rings]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from traceops.fabric.model import Quote
@@ -163,9 +163,9 @@ def communicator_of(name: str, members: list[Member], connections: tuple[Connect
     size = members[0].init.size
     for member in members:
         init = member.init
-        place = RankPlace(
-            init.rank, member.host, member.pid, init.cuda_device, init.nvml_device, init.bus_id or None
-        )
+        place = RankPlace(init.rank, nvml_device=init.nvml_device, bus_id=init.bus_id or None)
+        if member.host:
+            place = replace(place, host=member.host, pid=member.pid, cuda_device=init.cuda_device)
         places.setdefault(init.rank, place)
         for pattern, graph in member.graphs.items():
             graphs.setdefault(pattern, graph)

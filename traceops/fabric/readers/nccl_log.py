@@ -83,6 +83,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self._comms = Communicators()
+        self._nameless = Communicators()  # of connections whose lines name no process
         self._networks = Networks()
         self._systems = Systems()
         self._links: dict[bytes, Link | None] = {}
@@ -101,7 +102,11 @@ class _Reader:
         if line.warns:
             self._warning(line, path)
             return
-        if line.speaker not in self._informed and b"NCCL INFO " in line.raw:
+        if (
+            line.speaker not in self._informed
+            and len(self._informed) < _MOST_REMEMBERED
+            and b"NCCL INFO " in line.raw
+        ):
             self._informed.add(line.speaker)
         if line.message.startswith((b"Channel ", b"CollNet ")):
             self._channel(line, path)
@@ -121,8 +126,13 @@ class _Reader:
                 self._comms.take_ring(speaker, ring)
             return
         channel = head.partition(b" ")[2].partition(b"/")[0]
-        if channel.isdigit() and len(channel) <= 4 and speaker is not NOBODY:
+        if not channel.isdigit() or len(channel) > 4:
+            return
+        if speaker is not NOBODY:
             self._comms.take_link(speaker, link, int(channel), path, line.number, line.raw)
+        elif link.transport != "COLLNET":  # the ranks are all that is told of who says so
+            own = link.destination if link.is_receive else link.source
+            self._nameless.take_link(Speaker("", own, -1), link, int(channel), path, line.number, line.raw)
 
     def _warning(self, line: NcclLine, path: str) -> None:
         message = line.message.rstrip()
@@ -217,6 +227,8 @@ class _Reader:
 
     def finish(self, files: tuple[str, ...]) -> NcclLog:
         communicators, left_out = self._comms.finish()
+        if not communicators:
+            communicators, left_out = self._nameless.finish()
         events = self._networks.events()
         return NcclLog(
             files=files,
