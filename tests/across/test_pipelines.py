@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from traceops import analyze
 from traceops.across.cross_rank import CrossRank, measure_across
 from traceops.across.match import GROUPED_SEND_RECEIVE
 from traceops.across.replay.even_stages import STAGES_EVEN
+from traceops.across.send_receive import NO_END
 from traceops.measure.summary import summarize
 from traceops.render.report.verdict import verdict
-from traceops.rules.pipeline import judge_bubble, judge_late, judge_uneven
-from traceops.traces.discover import discover
+from traceops.rules.inputs import Inputs
+from traceops.rules.pipeline import judge, judge_bubble, judge_late, judge_uneven
+from traceops.traces.discover import Discovery, discover
 
 DATA = Path(__file__).parents[1] / "data"
 SCHEDULES = {"gpipe": gpipe, "1f1b": one_forward_one_backward}
@@ -173,3 +176,19 @@ def test_neighbours_that_exchange_borders_are_no_pipeline(ranks, tmp_path):
     assert run.matching.matched_pct == 100.0, run.matching.unmatched
     assert run.bubbles == ()
     assert run.what_if is not None and run.what_if.error_pct < 1
+
+
+def test_sends_of_a_trace_without_the_host_are_unmatched_and_said_so(tmp_path):
+    write_pipeline(tmp_path, [2000.0] * 2, 4)
+    for file in tmp_path.iterdir():
+        trace = json.loads(file.read_text())
+        trace["traceEvents"] = [event for event in trace["traceEvents"] if event["cat"] == "kernel"]
+        file.write_text(json.dumps(trace))
+    run = measured(tmp_path)
+    assert run.matching.matched_pct == 0.0 and list(run.matching.unmatched) == [NO_END]
+    assert run.bubbles == () and judge_no_pipeline(run)
+
+
+def judge_no_pipeline(run: CrossRank) -> bool:
+    found = Discovery(root=".", name="run", windows=())
+    return all(said.not_evaluated for said in judge(Inputs(found, run)))

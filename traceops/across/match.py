@@ -95,12 +95,14 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
             args is not None and not _SENDS_IN_KERNEL.search(name)
             for args, name in zip(summary.comm.args, summary.comm.name, strict=True)
         )
+        calls_known = bool((summary.program.host[: len(summary.comm.args)] > NEVER).any())
         for position, args in enumerate(summary.comm.args):
             if summary.comm.parts[position]:
                 continue
             group = group_of(args, default)
             op = _operation(args, summary.comm.name[position])
-            if args is None and (others_known or _SENDS_IN_KERNEL.search(summary.comm.name[position])):
+            sends = calls_known and _SENDS_IN_KERNEL.search(summary.comm.name[position])
+            if args is None and (others_known or sends):
                 launched = summary.program.host[position] > NEVER
                 unmatched[NO_METADATA if launched else BEFORE_WINDOW] += 1
             elif _is_point_to_point(op):
