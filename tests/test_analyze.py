@@ -174,8 +174,9 @@ def test_the_profilers_own_cost(ddp, plain, severity):
     )
     report = analyze(ddp)
     assert [f.severity for f in found(report, "TO-V005")] == ([severity] if severity else [])
-    [host] = found(report, "TO-I001")
-    assert host.confidence == ("high" if plain > 20 else "low")
+    host = found(report, "TO-I001")
+    # A step of 12 ms has no room for the host time that the profiled steps show.
+    assert [f.confidence for f in host] == {22.0: ["high"], 18.0: ["low"], 12.0: []}[plain]
 
 
 def test_without_unprofiled_steps_nobody_claims_the_profiler_is_cheap():

@@ -2,7 +2,7 @@
 
 What stays is byte for byte what kineto wrote (layout, order and digits), except that
 - flow arrows, Python frames and CPU operators inside other operators go (those of collectives stay),
-- arguments nobody here reads go (shapes, strides, launch geometry), and so do the path in `traceName`
+- arguments nobody here reads go (shapes, strides, block sizes), and so do the path in `traceName`
   and the names of people and jobs.
 """
 
@@ -19,7 +19,7 @@ BETWEEN = "\n  },\n  {\n"
 DROPPED_CATS = {"fwdbwd", "ac2g", "python_function"}
 COMM_OP = re.compile(r"record_param_comms|c10d::|nccl:|gloo:")
 KEPT_ARGS = {
-    "External id", "device", "stream", "correlation", "bytes", "memory bandwidth (GB/s)", "wait_on_stream",
+    "External id", "device", "stream", "grid", "correlation", "bytes", "memory bandwidth (GB/s)", "wait_on_stream",
     "wait_on_cuda_event_record_corr_id", "Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size",
     "Process Group Name", "Process Group Description", "Process Group Ranks", "Seq", "Rank", "Src Rank", "Dst Rank",
     "name", "labels", "sort_index",  # metadata events

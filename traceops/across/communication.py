@@ -17,8 +17,5 @@ def exposed_pct(run: CrossRank) -> float | None:
 
 def exposed_shares(run: CrossRank) -> dict[int, float]:
     """Percent of its steps that each rank spends in transfer which nothing hides; ranks without a step are left out."""
-    return {
-        times.summary.rank: 100.0 * int(times.buckets["comm_transfer"].sum()) / int(times.duration.sum())
-        for times in run.ranks
-        if int(times.duration.sum()) > 0
-    }
+    shares = {times.summary.rank: times.share_pct("comm_transfer") for times in run.ranks}
+    return {rank: share for rank, share in shares.items() if share is not None}

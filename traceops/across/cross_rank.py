@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceops.across.bubble import Bubble, measure_bubbles
 from traceops.across.clocks import ClockAlignment, align_clocks
@@ -17,11 +19,13 @@ from traceops.across.replay.graph import StepGraph, build_graph
 from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if
 from traceops.across.stages import find_pipelines, stage_of
 from traceops.across.stragglers import Stragglers, measure_stragglers
+from traceops.across.work import WorkCompared, compare_work
 from traceops.core.arrays import Int
 from traceops.core.intervals import intersect, subtract, union
 from traceops.fabric.fabric import Fabric
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import RankSummary
+from traceops.measure.typical import typical_steps
 
 
 @dataclass(frozen=True)
@@ -29,15 +33,31 @@ class RankTimes:
     """One rank's ledger, ns per bucket and step; waiting and transfer of all its collectives in the steps.
 
     `caused_wait_ns` is what others waited for this rank with nothing else to do; all of them None where
-    waiting and transfer cannot be told apart.
+    waiting and transfer cannot be told apart. `typical` says which steps are like the others: means are
+    taken over these.
     """
 
     summary: RankSummary
     duration: Int
     buckets: dict[str, Int]
+    typical: NDArray[np.bool_]
     wait_ns: int | None
     transfer_ns: int | None
     caused_wait_ns: int | None
+
+    def mean_ms(self, bucket: str) -> float:
+        """Time in a bucket, ms: mean over the typical steps."""
+        return mean_ms(self.buckets[bucket][self.typical])
+
+    @property
+    def step_ms(self) -> float:
+        """Duration of a step, ms: mean over the typical steps."""
+        return mean_ms(self.duration[self.typical])
+
+    def share_pct(self, bucket: str) -> float | None:
+        """Percent of the typical steps that a bucket takes; None without a step."""
+        total = int(self.duration[self.typical].sum())
+        return 100.0 * int(self.buckets[bucket][self.typical].sum()) / total if total > 0 else None
 
 
 @dataclass(frozen=True)
@@ -62,6 +82,13 @@ class CrossRank:
     fabric: Fabric | None = None
     devices: int | None = None
     bubbles: tuple[Bubble, ...] = ()  # of the pipelines among the ranks
+    work: Mapping[int, WorkCompared] = field(default_factory=dict)  # of stragglers whose GPU computes longer
+    unlike: tuple[int, ...] = ()  # numbers of the steps that take far longer than the typical one
+
+    @property
+    def step_ms(self) -> float:
+        """The typical step, ms: the median over ranks of their means."""
+        return float(np.median([times.step_ms for times in self.ranks])) if self.ranks else 0.0
 
     def reference(self, group: Sequence[int]) -> LinkReference | None:
         """What the link between these ranks should give."""
@@ -86,8 +113,10 @@ def measure_across(
     pipelines = find_pipelines(ranks, matching)
     graph = build_graph(ranks, matching, clocks.fits, stage_of(pipelines))
     lateness = measure_lateness(ranks, matching, graph) if graph is not None else None
+    unlike = unlike_steps(ranks)
     times = []
     for summary in ranks:
+        typical = ~np.isin(summary.step_numbers, unlike)
         start, turn, end = waits[summary.rank]
         edges_start, edges_end = summary.step_edges[:-1], summary.step_edges[1:]
         exposed = summary.ledger.exposed
@@ -106,6 +135,7 @@ def measure_across(
                 summary=summary,
                 duration=summary.ledger.duration,
                 buckets={name: buckets[name] for name in BUCKETS},
+                typical=typical if typical.any() else ~typical,
                 wait_ns=int((turn - start)[inside].sum()) if split else None,
                 transfer_ns=int((end - turn)[inside].sum()) if split else None,
                 caused_wait_ns=None
@@ -117,7 +147,16 @@ def measure_across(
     devices = max((summary.meta.devices or 0 for summary in ranks), default=0) or None
     known = {summary.rank: hosts.get(summary.rank) for summary in ranks}
     run = CrossRank(
-        tuple(times), matching, split, world, known, device, clocks, fabric=fabric, devices=devices
+        tuple(times),
+        matching,
+        split,
+        world,
+        known,
+        device,
+        clocks,
+        fabric=fabric,
+        devices=devices,
+        unlike=unlike,
     )
     run = replace(run, bubbles=measure_bubbles(pipelines, ranks, matching))
     if graph is None or lateness is None:
@@ -125,9 +164,37 @@ def measure_across(
     replays = Replays(graph)
     stragglers = measure_stragglers(replays, lateness)
     reference = reference_transfers(matching, graph.kind, device, known, world, fabric, devices)
-    what_if = measure_what_if(replays, _rank_sets(stragglers), reference)
+    work = _work(ranks, graph, stragglers)
+    uneven = [rank for rank, compared in work.items() if compared.kind == "more_work"]
+    typical = ~np.isin(graph.steps, unlike)
+    what_if = measure_what_if(replays, _rank_sets(stragglers), reference, typical, uneven, 1e6 * run.step_ms)
     what_if = what_if.with_more(predict_pipelines(graph, run.bubbles))
-    return replace(run, graph=graph, lateness=lateness, stragglers=stragglers, what_if=what_if)
+    return replace(run, graph=graph, lateness=lateness, stragglers=stragglers, what_if=what_if, work=work)
+
+
+def unlike_steps(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
+    """Numbers of the steps that take far longer than most, by their median over ranks, in order."""
+    by_step: dict[int, list[int]] = defaultdict(list)
+    for summary in ranks:
+        for number, ns in zip(summary.step_numbers.tolist(), summary.ledger.duration.tolist(), strict=True):
+            by_step[number].append(ns)
+    numbers = sorted(by_step)
+    typical = typical_steps([float(np.median(by_step[number])) for number in numbers])
+    return tuple(number for number, like in zip(numbers, typical.tolist(), strict=True) if not like)
+
+
+def _work(ranks: Sequence[RankSummary], graph: StepGraph, stragglers: Stragglers) -> dict[int, WorkCompared]:
+    """Of each straggler that computes longer: whether it is slower, or has more to do than peers that are not late."""
+    by_rank = {summary.rank: summary for summary in ranks}
+    found = {straggler.rank for straggler in stragglers.found}
+    return {
+        straggler.rank: compare_work(
+            by_rank[straggler.rank],
+            [by_rank[rank] for rank in graph.peers(straggler.rank) if rank not in found],
+        )
+        for straggler in stragglers.found
+        if straggler.cause == "gpu_compute"
+    }
 
 
 def _rank_sets(stragglers: Stragglers) -> list[tuple[int, ...]]:
@@ -140,5 +207,5 @@ def _rank_sets(stragglers: Stragglers) -> list[tuple[int, ...]]:
 
 
 def mean_ms(ns: Int) -> float:
-    """Mean over a rank's steps, ms."""
+    """Mean of times in ns, as ms; 0 without any."""
     return float(np.mean(ns)) / 1e6 if len(ns) else 0.0

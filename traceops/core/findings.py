@@ -13,6 +13,7 @@ Severity = Literal["error", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]
 Status = Literal["fired", "clear", "not_evaluated"]
 Unjudged = Literal["planned", "elsewhere"]
+ComputesLonger = Literal["slower", "more_work", "extra_kernels"]
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 CONFIDENCES: tuple[Confidence, ...] = ("low", "medium", "high")
@@ -60,6 +61,13 @@ class Finding:
     impact_ms: Annotated[float | None, Meta(description="Up to this much of each step.")] = None
     cause: str | None = None
     advice: str = ""
+    computes_longer: Annotated[
+        ComputesLonger | UnsetType,
+        Meta(
+            description="Behind the cause gpu_compute. slower: the same work takes longer. more_work: the rank has "
+            "more of it. extra_kernels: it runs kernels that its peers do not run. Absent where that is not known."
+        ),
+    ] = UNSET
 
 
 @dataclass(frozen=True)

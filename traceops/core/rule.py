@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from traceops.core.findings import Confidence, Evidence, Finding, Severity
+from msgspec import UNSET, UnsetType
+
+from traceops.core.findings import ComputesLonger, Confidence, Evidence, Finding, Severity
 
 
 class JudgedBy(Enum):
@@ -37,7 +39,8 @@ class Rule:
 
     `fires` says when, `advice` what to do about it; `by_cause` is the advice for findings with that cause, in
     place of `advice`. `loses` is what one rank and what several do meanwhile, where a finding costs time of the step:
-    'waits for input for' makes 'rank 3 waits for input for 9 ms'.
+    'waits for input for' makes 'rank 3 waits for input for 9 ms'. `cured` is the state in which it costs nothing:
+    'with input in time'.
     """
 
     id: str
@@ -46,6 +49,7 @@ class Rule:
     advice: str = ""
     by_cause: tuple[tuple[str, str], ...] = ()
     loses: tuple[str, str] | None = None
+    cured: str = ""
     judged_by: JudgedBy = JudgedBy.ANALYZE
 
     def advice_for(self, cause: str | None) -> str:
@@ -63,6 +67,7 @@ class Rule:
         steps: Sequence[int] = (),
         impact_ms: float | None = None,
         cause: str | None = None,
+        computes_longer: ComputesLonger | UnsetType = UNSET,
     ) -> Finding:
         """A finding of this rule, with its title and advice. Raises ValueError without evidence."""
         if not evidence:
@@ -78,7 +83,8 @@ class Rule:
             steps=tuple(steps),
             impact_ms=impact_ms,
             cause=cause,
-            advice=self.advice_for(cause),
+            advice=self.advice_for(cause if computes_longer is UNSET else computes_longer),
+            computes_longer=computes_longer,
         )
 
     def verdict(self, *findings: Finding, clear: str = "", not_evaluated: str = "") -> Verdict:

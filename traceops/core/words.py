@@ -22,6 +22,7 @@ class CauseWords:
     subject: str
     why: str
     changed: str
+    cured: str = "at its peers' pace"
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,33 @@ CAUSES: Mapping[str, CauseWords] = {
         subject="Rank {} is late",
         why="no single cause",
         changed="for no single reason",
+    ),
+}
+
+# The keys are those of traceops.core.findings.ComputesLonger: what is behind the cause gpu_compute.
+COMPUTES_LONGER: Mapping[str, CauseWords] = {
+    "slower": CauseWords(
+        label="Slower GPU",
+        clause="its GPU takes longer for the same work",
+        subject="Rank {}'s GPU takes longer for the same work",
+        why="slower at the same work",
+        changed="its GPU takes longer for the same work",
+    ),
+    "more_work": CauseWords(
+        label="More work",
+        clause="it has more to compute than its peers",
+        subject="Rank {} has more to compute than its peers",
+        why="more to compute",
+        changed="it has more to compute",
+        cured="with the work shared evenly",
+    ),
+    "extra_kernels": CauseWords(
+        label="Kernels of its own",
+        clause="it runs kernels that its peers do not run",
+        subject="Rank {} runs kernels that its peers do not run",
+        why="kernels of its own",
+        changed="it runs kernels that it did not run before",
+        cured="without them",
     ),
 }
 

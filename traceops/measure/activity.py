@@ -25,11 +25,13 @@ from traceops.traces.model import Events
 
 COMPUTE, COMM, MEMORY = 0, 1, 2
 
-# Collective kernels by name: NCCL old and new, RCCL, MSCCL, NVSHMEM, symmetric memory, vLLM's and TensorRT-LLM's own.
+# Collective kernels by name: NCCL old and new, RCCL, oneCCL, MSCCL, NVSHMEM, symmetric memory, DeepEP, MORI,
+# TransformerEngine's userbuffers, vLLM's and TensorRT-LLM's own.
 _COMM_KERNEL = re.compile(
     r"^(void )?(nccl|rccl|msccl|nvshmem|deep_ep|onccl|hccl)|ncclDevKernel|ncclKernel|rccl_main_kernel"
     r"|nvshmem|multimem_|symm_mem|(one|two)_shot_all_?reduce|cross_device_reduce|all_?reduce.*(one|two)_?shot"
-    r"|allreduce_fusion|quickreduce|custom_all_?reduce",
+    r"|allreduce_fusion|quickreduce|custom_all_?reduce"
+    r"|dpsk::ep::|(inter|intra)node(_ll)?::|oneccl|userbuffers|\bmori::",
     re.IGNORECASE,
 )
 _COMM_WORDS = (
@@ -42,6 +44,11 @@ _COMM_WORDS = (
     "all_reduce",
     "cross_device_reduce",
     "quickreduce",
+    "dpsk::ep::",
+    "node::",
+    "node_ll::",
+    "userbuffers",
+    "mori::",
 )
 _CPU_COMM = re.compile(r"^(gloo|mpi|ucc):")
 _ONE_WAY = re.compile(r"^(gloo|mpi|ucc):i?(send|recv)")
@@ -60,7 +67,8 @@ class Activity:
     """Intervals on device lanes, in the trace's order: GPU streams, or threads where there is no GPU.
 
     `launch` is the row of the host call that launched it, -1 where the trace holds none; `launched` when that
-    call began, or else the activity itself. `host` has the rows of the host's events.
+    call began, or else the activity itself. `host` has the rows of the host's events. `lost` says that the host
+    launched kernels of which the trace holds none.
     """
 
     on_gpu: bool
@@ -71,6 +79,7 @@ class Activity:
     launch: Int
     launched: Int
     host: HostRows
+    lost: bool = False
 
     def union_of(self, *kinds: int) -> Intervals:
         """Time in which an activity of one of these classes runs on any lane."""
@@ -95,7 +104,7 @@ def find_activity(events: Events) -> Activity:
     host = HostRows(events)
     gpu = np.flatnonzero(events.in_cats(*DEVICE_CATS))
     if not len(gpu):
-        return _cpu_activity(events, host)
+        return _cpu_activity(events, host, lost=len(host.kernel_launches) > 0)
     start = events.ts[gpu]
     launch = _launch_of(events, gpu, host.launches)
     launched = np.where(launch >= 0, events.ts[launch], start)
@@ -133,11 +142,13 @@ def _launch_of(events: Events, rows: Int, calls: Int) -> Int:
     return launch[np.where((sought >= 0) & (sought < span), sought, span)]
 
 
-def _cpu_activity(events: Events, host: HostRows) -> Activity:
+def _cpu_activity(events: Events, host: HostRows, lost: bool) -> Activity:
     comm = rows_named(events, _CPU_COMM)
     comm = comm[events.in_cats(*ANNOTATION_CATS)[comm]]
     if not len(comm):
         comm = rows_named(events, _CPU_COMM_FALLBACK)
+    if lost:  # the calls of a backend whose kernels are missing only launch them
+        comm = comm[:0]
     ops = np.flatnonzero(events.in_cats(*OPERATOR_CATS))
     ops = ops[~named(events, _NOT_CPU_COMPUTE).take(events.name[ops])]
     wrapper = named(events, _CPU_WRAPPER).take(events.name[ops])
@@ -151,7 +162,7 @@ def _cpu_activity(events: Events, host: HostRows) -> Activity:
     rows = np.concatenate((ops, comm))
     kind = np.repeat(np.array([COMPUTE, COMM], dtype=np.int8), (len(ops), len(comm)))
     start = events.ts[rows]
-    return Activity(False, rows, start, start + events.dur[rows], kind, rows, start, host)
+    return Activity(False, rows, start, start + events.dur[rows], kind, rows, start, host, lost)
 
 
 def begin_inside(events: Events, rows: Int, parents: Int) -> NDArray[np.bool_]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
 from traceops.core.intervals import union
 from traceops.measure.grouping import groups
 from traceops.measure.host_rows import HostRows
 from traceops.measure.steps import StepBounds
+from traceops.measure.typical import typical_steps
 from traceops.traces.model import Events
 
 MOST_REGIONS = 60
+MOST_EXTRA = 12  # regions kept of a step that is unlike the others
 
 
 @dataclass(frozen=True)
@@ -27,16 +30,30 @@ class BlockingCall:
 
 
 @dataclass(frozen=True)
+class ExtraRegion:
+    """What the host was in longer, in a step that takes far longer than the rank's others.
+
+    `ms` is its time in that step beyond what it takes in a typical one.
+    """
+
+    step: int
+    name: str
+    ms: float
+
+
+@dataclass(frozen=True)
 class HostTime:
     """Per rank, over all its steps: blocking calls, most time first, data loading, and what the host was in.
 
     `regions` are annotations and outermost operators by name with their total in ms, most time first.
+    `extra` has what grew in each step that is unlike the others, most first.
     """
 
     blocking: tuple[BlockingCall, ...]
     input_ms: float
     input_names: tuple[str, ...]
     regions: tuple[tuple[str, float], ...]
+    extra: tuple[ExtraRegion, ...] = ()
 
 
 def measure_host(host: HostRows, steps: StepBounds) -> HostTime:
@@ -48,6 +65,7 @@ def measure_host(host: HostRows, steps: StepBounds) -> HostTime:
         input_ms=union(events.ts[loading], events.ts[loading] + events.dur[loading]).total / 1e6,
         input_names=tuple(sorted({events.names[i] for i in events.name[loading]})),
         regions=_regions(host, steps),
+        extra=_extra_regions(host, steps),
     )
 
 
@@ -80,12 +98,43 @@ def _blocking(host: HostRows, rows: Int) -> tuple[BlockingCall, ...]:
 
 def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]:
     """Total time by name of annotations and of operators inside no other operator, ms."""
-    events, nesting = host.events, host.nesting
-    rows = np.concatenate((host.annotations, np.sort(nesting.rows[nesting.outermost])))
-    rows = _inside_steps(events, rows, steps)
+    events, rows = host.events, _inside_steps(host.events, _region_rows(host), steps)
     total = np.bincount(events.name[rows], weights=events.dur[rows], minlength=len(events.names))
     most = np.argsort(-total, kind="stable")[:MOST_REGIONS]
     return tuple((events.names[i], float(total[i]) / 1e6) for i in most if total[i] > 0)
+
+
+def _region_rows(host: HostRows) -> Int:
+    """Annotations, and operators inside no other operator."""
+    nesting = host.nesting
+    return np.concatenate((host.annotations, np.sort(nesting.rows[nesting.outermost])))
+
+
+def _extra_regions(host: HostRows, steps: StepBounds) -> tuple[ExtraRegion, ...]:
+    """The regions that grew in steps unlike the others, by step, most growth first."""
+    typical = typical_steps(np.diff(steps.edges))
+    if typical.all():
+        return ()
+    events, rows = host.events, _region_rows(host)
+    step = np.searchsorted(steps.host_start, events.ts[rows], side="right") - 1
+    inside = (step >= 0) & (events.ts[rows] < steps.host_end[np.maximum(step, 0)])
+    rows, step = rows[inside], step[inside]
+    usual = _totals(events, rows[typical[step]]) / max(int(typical.sum()), 1)
+    found: list[ExtraRegion] = []
+    for odd in np.flatnonzero(~typical).tolist():
+        more = _totals(events, rows[step == odd]) - usual
+        most = np.argsort(-more, kind="stable")[:MOST_EXTRA]
+        number = int(steps.number[odd])
+        found += [ExtraRegion(number, events.names[i], float(more[i]) / 1e6) for i in most if more[i] > 0]
+    return tuple(found)
+
+
+def _totals(events: Events, rows: Int) -> NDArray[np.float64]:
+    """Time by name, ns."""
+    total: NDArray[np.float64] = np.bincount(
+        events.name[rows], weights=events.dur[rows].astype(np.float64), minlength=len(events.names)
+    )
+    return total
 
 
 def _inside_steps(events: Events, rows: Int, steps: StepBounds) -> Int:

@@ -37,6 +37,9 @@ _INPUT_WORDS = ("data", "batch", "pipeline")
 _BLOCKING = re.compile(
     r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(2D|3D|DtoH)?$|^cuMemcpyDtoH"
 )
+_LAUNCHES = re.compile(
+    r"^(cuda|hip|cu)(Launch(Kernel|CooperativeKernel)|GraphLaunch|ModuleLaunch)|^hipExtModuleLaunch"
+)
 _QUEUES = re.compile(
     r"Launch|^(cuda|hip)?Mem(cpy|set).*Async|^cuMem(cpy|set).*Async|^(cuda|hip|cu)EventRecord"
 )
@@ -54,6 +57,11 @@ class HostRows:
     def launches(self) -> Int:
         """Calls of the device's runtime or driver."""
         return np.flatnonzero(self.events.in_cats(*LAUNCH_CATS))
+
+    @cached_property
+    def kernel_launches(self) -> Int:
+        """Calls that launch a kernel or a graph of kernels."""
+        return self._of_name(self.launches, named(self.events, _LAUNCHES))
 
     @cached_property
     def blocking(self) -> Int:

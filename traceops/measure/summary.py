@@ -69,6 +69,7 @@ class RankSummary:
     host: HostTime
     backward: BackwardSync
     hta: HtaTables
+    kernels_lost: bool = False  # kernels were launched, and the trace holds none of them
     hta_agreement: HtaAgreement | None = None  # None where HTA's own code was not asked
 
     def step_number(self, position: int) -> int | None:
@@ -113,6 +114,7 @@ def summarize(file: TraceFile, with_hta: bool = False, ahead: bool = False) -> R
         host=measure_host(activity.host, steps),
         backward=measure_backward_sync(events, activity, steps),
         hta=hta,
+        kernels_lost=activity.lost,
         hta_agreement=agreement,
     )
 

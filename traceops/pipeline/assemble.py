@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from traceops.across.cross_rank import CrossRank, RankTimes, mean_ms
+from traceops.core.findings import Check
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.rule import Verdict
 from traceops.measure.hta_agreement import agreement_of_ranks
@@ -24,9 +25,10 @@ from traceops.pipeline.assemble_pipelines import pipeline_rows
 from traceops.pipeline.run_info import rank_hosts
 from traceops.report.model import Report
 from traceops.report.rows import RankRow, StepRow
-from traceops.report.run import Ledger, Matching, Run, StepTime, Summary, WorstRank
+from traceops.report.run import Ledger, Matching, Run, StepTime, Summary, UnjudgedTime, WorstRank
 from traceops.report.tables import BlockingCallRow, KernelRow
 from traceops.rules import hangs
+from traceops.rules.coverage import unjudged_time
 from traceops.rules.explained import merge_overlapping
 from traceops.rules.results import checks, most_important_first
 from traceops.traces.discover import Discovery
@@ -45,15 +47,15 @@ def assemble(
     """Everything the renderers need, in the units and keys of report.json."""
     of_hang = hangs.in_order_of_roots(hang, verdicts)
     others = [f for verdict in verdicts if verdict.rule not in hangs.BY_ID for f in verdict.findings]
-    rank_rows = _rank_rows(found, run)
+    rank_rows, judged = _rank_rows(found, run), checks(verdicts)
     report = Report(
         run=run_info,
-        summary=_summary(found, run, rank_rows),
+        summary=_summary(found, run, rank_rows, judged),
         ranks=rank_rows,
         steps=tuple(row for times in run.ranks for row in _step_rows(times)),
         collectives=collective_rows(run),
         findings=(*of_hang, *most_important_first(merge_overlapping(others))),
-        checks=tuple(checks(verdicts)),
+        checks=tuple(judged),
         what_if=what_if_rows(run),
         pipelines=pipeline_rows(run),
         tables=msgspec.structs.replace(
@@ -97,7 +99,7 @@ def _rank_row(
         overlap_pct=breakdown.overlap_pct,
         breakdown_source="hta" if breakdown.source == "hta" else "traceops",
         breakdown_note=breakdown.why_not_hta,
-        exposed_comm_ms=_round(mean_ms(summary.ledger.buckets["comm"])),
+        exposed_comm_ms=_round(mean_ms(summary.ledger.buckets["comm"][times.typical])),
         wait_ms=_per_step(times.wait_ns, steps),
         transfer_ms=_per_step(times.transfer_ns, steps),
         caused_wait_ms=_per_step(times.caused_wait_ns, steps),
@@ -130,7 +132,9 @@ def _step_rows(times: RankTimes) -> Iterator[StepRow]:
         )
 
 
-def _summary(found: Discovery, run: CrossRank, rank_rows: Sequence[RankRow]) -> Summary:
+def _summary(
+    found: Discovery, run: CrossRank, rank_rows: Sequence[RankRow], judged: Sequence[Check]
+) -> Summary:
     by_step: dict[int, list[int]] = defaultdict(list)
     for times in run.ranks:
         for number, duration in zip(times.summary.step_numbers, times.duration, strict=True):
@@ -139,7 +143,7 @@ def _summary(found: Discovery, run: CrossRank, rank_rows: Sequence[RankRow]) -> 
         by_step.pop(NO_STEP, None)  # the whole window of a rank that marks no steps is no step
     durations = [float(np.median(own)) / 1e6 for own in by_step.values()]
     ledger = {bucket: _median([row.bucket_ms(bucket) for row in rank_rows]) for bucket in BUCKETS}
-    step = _median([mean_ms(times.duration) for times in run.ranks]) or 0.0
+    step = run.step_ms
     worst = {}
     for bucket in BUCKETS:
         known = [(ms, row.rank) for row in rank_rows if (ms := row.bucket_ms(bucket)) is not None]
@@ -151,6 +155,8 @@ def _summary(found: Discovery, run: CrossRank, rank_rows: Sequence[RankRow]) -> 
             p5=_round(float(np.percentile(durations, 5))) if durations else None,
             p95=_round(float(np.percentile(durations, 95))) if durations else None,
             n=len(durations),
+            typical=_round(run.step_ms) if durations else None,
+            unlike=tuple(number for number in run.unlike if number >= 0),
         ),
         ledger_ms=Ledger(**ledger),
         ledger_pct=Ledger(
@@ -167,6 +173,7 @@ def _summary(found: Discovery, run: CrossRank, rank_rows: Sequence[RankRow]) -> 
         non_compute_pct=_median([row.non_compute_pct for row in rank_rows], 2),
         unprofiled_step_time_ms=found.manifest.get("unprofiled_step_ms"),
         profiler_slowdown=_round(profiler_slowdown(found.manifest), 4),
+        unjudged=tuple(UnjudgedTime(**vars(one)) for one in unjudged_time(run, judged)),
         matching=Matching(
             events=run.matching.events,
             matched_pct=run.matching.matched_pct,
@@ -273,7 +280,7 @@ def _hta_records(rank: int, table: Columns | None) -> list[dict[str, Any]]:
 def _bucket_ms(run: CrossRank, times: RankTimes, bucket: str) -> float | None:
     if bucket in ("comm_wait", "comm_transfer") and not run.split and len(times.summary.comm.start):
         return None  # cannot be told apart, which is not the same as none
-    return _round(mean_ms(times.buckets[bucket]))
+    return _round(times.mean_ms(bucket))
 
 
 def _per_step(ns: int | None, steps: int) -> float | None:

@@ -32,10 +32,10 @@ def what_if_rows(run: CrossRank) -> tuple[WhatIfRow, ...]:
     """
     if run.what_if is None or not run.what_if.holds:
         return ()
-    step = float(run.what_if.replayed_ns.mean())
+    step = run.what_if.mean_ns(run.what_if.replayed_ns)
     rows = []
     for prediction in run.what_if.predictions:
-        predicted = float(prediction.step_ns.mean())
+        predicted = run.what_if.mean_ns(prediction.step_ns)
         rows.append(
             WhatIfRow(
                 change=prediction.change,

@@ -66,6 +66,34 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     p5: Number | None = None
     p95: Number | None = None
     n: int = 0
+    typical: Annotated[
+        Number | None,
+        Meta(
+            description="The typical step: mean over the steps that are not `unlike`. Shares are of this step."
+        ),
+    ] = None
+    unlike: Annotated[
+        tuple[Whole, ...],
+        Meta(
+            description="Steps that take far longer than most (TO-T001); no mean and no what-if counts them."
+        ),
+    ] = ()
+
+
+class UnjudgedTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Time of a step that no rule could judge, on the rank that has most of such time."""
+
+    bucket: str
+    rank: Whole
+    pct: Annotated[Number, Meta(description="Of the rank's typical step.")]
+    why: Annotated[
+        Literal["unmatched", "not_evaluated", "no_rule"],
+        Meta(
+            description="unmatched: communication without its partners on other ranks. not_evaluated: its rule lacked "
+            "what it needs, see `checks`. no_rule: no rule judges this bucket."
+        ),
+    ]
+    rule: Annotated[str | None, Meta(description="The rule that would judge it.")] = None
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,11 +151,11 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """The run in short: medians over ranks of means over steps, unless said otherwise."""
+    """The run in short: medians over ranks of means over typical steps, unless said otherwise."""
 
     step_time_ms: StepTime = StepTime()
     ledger_ms: Annotated[
-        Ledger, Meta(description="Per bucket the median over ranks of the mean over steps.")
+        Ledger, Meta(description="Per bucket the median over ranks of the mean over typical steps.")
     ] = Ledger()
     ledger_pct: Annotated[Ledger, Meta(description="The same in percent of the step.")] = Ledger()
     ledger_worst_rank: dict[str, WorstRank] = {}
@@ -143,6 +171,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     non_compute_pct: float | None = None
     unprofiled_step_time_ms: float | None = None
     profiler_slowdown: float | None = None
+    unjudged: Annotated[
+        tuple[UnjudgedTime, ...],
+        Meta(description="What no rule could judge, most first, on the rank where it is most of the step."),
+    ] = ()
     matching: Matching | None = None
     clocks: Clocks | None = None
     replay: Replay | None = None

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from traceops.across.cross_rank import CrossRank, mean_ms
+from traceops.across.cross_rank import CrossRank
 from traceops.across.links import (
     LARGE_BYTES,
     LinkReference,
@@ -72,7 +72,7 @@ def judge_low(run: CrossRank) -> Verdict:
     """TO-C001: large messages of a group against the reference of the link between its ranks."""
     device, hosts = run.device, run.hosts
     steps = max((len(times.duration) for times in run.ranks), default=1)
-    step_ms = float(np.median([mean_ms(times.duration) for times in run.ranks]))
+    step_ms = run.step_ms
     saved = run.what_if.saved_ns(REFERENCE) if run.what_if is not None else None
     large = _large(run.matching)
     if not large:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from traceops.across.cross_rank import CrossRank, mean_ms
+from traceops.across.cross_rank import CrossRank
 from traceops.core.findings import Evidence, Severity
 from traceops.core.rule import Rule, Verdict
 
@@ -66,5 +64,5 @@ def judge_clocks(run: CrossRank) -> Verdict:
 
 def out_of_step_pct(run: CrossRank) -> float:
     """Median spread of the aligned ends of one collective, percent of the step."""
-    step_ns = 1e6 * float(np.median([mean_ms(times.duration) for times in run.ranks]))
+    step_ns = 1e6 * run.step_ms
     return 100 * (run.clocks.residual_p50_ns or 0.0) / step_ns if step_ns else 0.0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from traceops.across.cross_rank import CrossRank, RankTimes, mean_ms
+from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.findings import Confidence, Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
@@ -19,13 +19,16 @@ HOST_BOUND = Rule(
     title="GPUs starve: kernels wait for the host to launch them",
     fires=(
         "Idle time that ends with a kernel launched after the idle time began, on the worst rank: info from "
-        "10 % of the step, warning from 20 %, error from 40 %."
+        "10 % of the step, warning from 20 %, error from 40 %. Where nothing tells what the profiler costs, at most a "
+        "warning. Where steps were timed without the profiler, no "
+        "more of it is claimed than such a step leaves beside the device's work, and it is judged against that step."
     ),
     advice=(
         "Give the GPU more work per launch: a larger batch, torch.compile or CUDA graphs, fused optimizers "
         "(fused=True); look for Python work in the step, and for too few CPU cores per rank."
     ),
-    loses=("has nothing to run because the host launches too late for", "have nothing to run for up to"),
+    loses=("waits for its host to launch kernels for", "wait for their hosts to launch kernels for up to"),
+    cured="with launches in time",
 )
 
 INPUT_BOUND = Rule(
@@ -40,6 +43,7 @@ INPUT_BOUND = Rule(
         "non_blocking copies, cheaper transforms, data nearer to the node."
     ),
     loses=("waits for input for", "wait for input for up to"),
+    cured="with input in time",
 )
 
 BLOCKED_ON_DEVICE = Rule(
@@ -57,9 +61,11 @@ BLOCKED_ON_DEVICE = Rule(
         "runs dry while the host blocks on the device for",
         "run dry while the host blocks on the device for up to",
     ),
+    cured="without these calls",
 )
 RULES = (HOST_BOUND, INPUT_BOUND, BLOCKED_ON_DEVICE)
 
+_DEVICE_WORK = ("compute", "comm_transfer", "comm_unmatched", "memory")
 _SLOWED = 1.2  # profiled ÷ unprofiled step from which host times are mostly the profiler's
 
 
@@ -74,58 +80,97 @@ class IdleJudgement:
     gpu_only: bool
     change: str  # of traceops.across.replay.what_if
     message: str  # {where}, {ms}, {pct}
+    whole_change: bool = (
+        True  # whether `change` takes away this bucket only, so that its saving is the rule's
+    )
     detail: Callable[[RankTimes], tuple[Evidence, ...]] = lambda _: ()
+
+
+@dataclass(frozen=True)
+class _Idle:
+    """Idle time of one rank in one bucket, ms a step; `step_ms` is the step that it is a part of.
+
+    `recorded_ms` is what the trace shows, `ms` what of it a step without the profiler has room for.
+    """
+
+    times: RankTimes
+    ms: float
+    step_ms: float
+    recorded_ms: float
+
+    @property
+    def pct(self) -> float:
+        return 100.0 * self.ms / self.step_ms
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the profiler stretched it: the step without the profiler has no room for all of it."""
+        return self.ms < self.recorded_ms
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Why the device was idle."""
-    return judge_idle(inputs.run, inputs.slowdown)
+    return judge_idle(inputs.run, inputs.slowdown, inputs.unprofiled_ms)
 
 
-def judge_idle(run: CrossRank, profiler_slowdown: float | None) -> list[Verdict]:
-    """One verdict a rule. `profiler_slowdown` (profiled ÷ unprofiled step) lowers confidence in host causes."""
-    return [_judge(kind, run, profiler_slowdown) for kind in _JUDGEMENTS]
+def judge_idle(
+    run: CrossRank, profiler_slowdown: float | None, unprofiled_ms: float | None = None
+) -> list[Verdict]:
+    """One verdict a rule. `profiler_slowdown` (profiled ÷ unprofiled step) lowers confidence in host causes.
+
+    `unprofiled_ms` is the median step without the profiler, None where none was timed.
+    """
+    return [_judge(kind, run, profiler_slowdown, unprofiled_ms) for kind in _JUDGEMENTS]
 
 
-def _judge(kind: IdleJudgement, run: CrossRank, profiler_slowdown: float | None) -> Verdict:
+def _judge(
+    kind: IdleJudgement, run: CrossRank, profiler_slowdown: float | None, unprofiled_ms: float | None
+) -> Verdict:
     judged = [times for times in run.ranks if times.summary.on_gpu or not kind.gpu_only]
     if not judged:
         return kind.rule.not_evaluated("the traces hold no GPU activity")
     # What a damaged trace lost looks like idle time: it is judged only where there is no whole one.
     judged = [times for times in judged if not times.summary.damage] or judged
     damaged = bool(judged[0].summary.damage)
-    shares = {
-        times.summary.rank: share for times in judged if (share := _share(times, kind.bucket)) is not None
-    }
-    if not shares:
+    idle = [_idle(times, kind.bucket, unprofiled_ms) for times in judged if times.step_ms > 0]
+    if not idle:
         return kind.rule.not_evaluated("the traces hold no complete step")
-    hit = [times for times in judged if shares.get(times.summary.rank, 0.0) >= kind.bounds[0]]
-    worst_share = max(shares.values())
-    severity = severity_of(worst_share, *kind.bounds)
+    hit = [one for one in idle if one.pct >= kind.bounds[0]]
+    worst = max(idle, key=lambda one: one.pct)
+    severity = severity_of(worst.pct, *kind.bounds)
     if severity is None:
         return kind.rule.clear(
-            f"at most {worst_share:.1f} % of the step on any rank (bound {kind.bounds[0]:g} %)",
+            f"at most {worst.pct:.1f} % of the step on any rank (bound {kind.bounds[0]:g} %){_stretched(idle)}",
         )
-    worst = max(hit, key=lambda times: shares[times.summary.rank])
-    impact = mean_ms(worst.buckets[kind.bucket])
+    unknown = kind.bucket == "idle_host" and profiler_slowdown is None
+    if unknown and severity == "error":
+        severity = "warning"  # the profiler stretches the host's work, and nothing says by how much
     saved = _saved_ms(run, kind)
-    ranks = [times.summary.rank for times in hit]
+    ranks, rank = [one.times.summary.rank for one in hit], worst.times.summary.rank
+    shares = [one.pct for one in idle]
     evidence = (
-        Evidence(kind.bucket, round(impact, 3), "ms/step", rank=worst.summary.rank),
-        Evidence(f"{kind.bucket}_pct", round(worst_share, 1), "%", kind.bounds[0], rank=worst.summary.rank),
+        Evidence(kind.bucket, round(worst.ms, 3), "ms/step", rank=rank),
+        Evidence(f"{kind.bucket}_pct", round(worst.pct, 1), "%", kind.bounds[0], rank=rank),
         Evidence(
             f"{kind.bucket}_pct (least, median, most over ranks)",
-            " / ".join(
-                f"{v:.1f}" for v in (min(shares.values()), np.median(list(shares.values())), worst_share)
-            ),
+            f"{min(shares):.1f} / {np.median(shares):.1f} / {worst.pct:.1f}",
             "%",
         ),
+        Evidence("step", round(worst.step_ms if worst.bounded else run.step_ms, 3), "ms"),
         *(() if saved is None else (Evidence("saved without it", round(saved, 3), "ms/step"),)),
-        *kind.detail(worst),
+        *_recorded(worst),
+        *kind.detail(worst.times),
     )
-    message = kind.message.format(where=_where(ranks, len(run.ranks)), ms=impact, pct=worst_share)
-    if kind.bucket == "idle_host" and profiler_slowdown is not None and profiler_slowdown > _SLOWED:
+    message = kind.message.format(where=_where(ranks, len(run.ranks)), ms=worst.ms, pct=worst.pct)
+    if worst.bounded:
+        message += (
+            f" The trace shows {worst.recorded_ms:.2f} of {worst.times.step_ms:.2f} ms, but a step without the "
+            f"profiler takes {worst.step_ms:.2f} ms and has no room for more."
+        )
+    elif kind.bucket == "idle_host" and profiler_slowdown is not None and profiler_slowdown > _SLOWED:
         message += f" The profiler made the step {profiler_slowdown:.2f} times as long, most of it host time."
+    elif unknown:
+        message += " These traces do not tell how much of it is the profiler's own cost."
     return kind.rule.verdict(
         kind.rule.finding(
             severity,
@@ -133,9 +178,46 @@ def _judge(kind: IdleJudgement, run: CrossRank, profiler_slowdown: float | None)
             message,
             evidence,
             ranks=ranks,
-            impact_ms=round(impact if saved is None else min(impact, saved), 3),
+            impact_ms=round(_impact_ms(kind, worst, saved), 3),
             cause=kind.cause,
         )
+    )
+
+
+def _impact_ms(kind: IdleJudgement, worst: _Idle, saved: float | None) -> float:
+    """How much shorter a step would be, ms: as the replay has it, within what is this bucket's."""
+    if saved is None:
+        return worst.ms
+    return saved if kind.whole_change and not worst.bounded else min(worst.ms, saved)
+
+
+def _idle(times: RankTimes, bucket: str, unprofiled_ms: float | None) -> _Idle:
+    """A rank's idle time in a bucket, as far as a step without the profiler leaves room for it.
+
+    The device's own work takes as long without the profiler; the host's does not.
+    """
+    recorded, step = times.mean_ms(bucket), times.step_ms
+    if unprofiled_ms is None or not times.summary.on_gpu or unprofiled_ms >= step:
+        return _Idle(times, recorded, step, recorded)
+    busy = sum(times.mean_ms(own) for own in _DEVICE_WORK)
+    return _Idle(times, min(recorded, max(unprofiled_ms - busy, 0.0)), unprofiled_ms, recorded)
+
+
+def _recorded(worst: _Idle) -> tuple[Evidence, ...]:
+    if not worst.bounded:
+        return ()
+    rank = worst.times.summary.rank
+    return (Evidence("recorded with the profiler", round(worst.recorded_ms, 3), "ms/step", rank=rank),)
+
+
+def _stretched(idle: Sequence[_Idle]) -> str:
+    """What to add where only the profiler makes it look worse."""
+    worst = max(idle, key=lambda one: one.recorded_ms)
+    if not worst.bounded:
+        return ""
+    return (
+        f"; the trace shows up to {worst.recorded_ms:.1f} ms, but a step without the profiler takes "
+        f"{worst.step_ms:.1f} ms and has no room for it"
     )
 
 
@@ -152,11 +234,6 @@ def _confidence(kind: IdleJudgement, profiler_slowdown: float | None) -> Confide
     if profiler_slowdown is None:
         return "medium"
     return "low" if profiler_slowdown > _SLOWED else "high"
-
-
-def _share(times: RankTimes, bucket: str) -> float | None:
-    total = int(times.duration.sum())
-    return 100.0 * int(times.buckets[bucket].sum()) / total if total > 0 else None
 
 
 def _where(ranks: list[int], count: int) -> str:
@@ -208,6 +285,7 @@ _JUDGEMENTS: tuple[IdleJudgement, ...] = (
         False,
         NO_LOADING,
         "On {where} nothing runs while the next batch is loaded: up to {ms:.2f} ms of each step ({pct:.0f} %).",
+        True,
         _loading,
     ),
     IdleJudgement(
@@ -219,6 +297,7 @@ _JUDGEMENTS: tuple[IdleJudgement, ...] = (
         HOST_IN_TIME,
         "On {where} the host waits for the device inside the step, and the device then runs dry: up to {ms:.2f} ms "
         "of each step ({pct:.1f} %).",
+        False,
         _blocking,
     ),
 )

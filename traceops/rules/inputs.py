@@ -47,6 +47,12 @@ class Inputs:
         return profiler_slowdown(self.manifest)
 
     @property
+    def unprofiled_ms(self) -> float | None:
+        """The median step of those that were timed without the profiler, ms; None without any."""
+        known = self.manifest.get("unprofiled_step_ms")
+        return float(known) if isinstance(known, (int, float)) and known > 0 else None
+
+    @property
     def single_file(self) -> bool:
         """Whether one trace was asked about rather than a folder of them."""
         return not is_remote(self.found.root) and Path(self.found.root).is_file()

@@ -8,7 +8,7 @@ from collections import defaultdict
 import numpy as np
 
 from traceops.across.communication import exposed_shares
-from traceops.across.cross_rank import CrossRank, mean_ms
+from traceops.across.cross_rank import CrossRank
 from traceops.across.links import busbw_gbs, collective_bytes
 from traceops.across.match import Collective, waits_by_rank
 from traceops.across.replay.what_if import NO_COMMUNICATION
@@ -86,8 +86,10 @@ def judge_exposed(run: CrossRank) -> Verdict:
     if not run.split:
         reasons = "; ".join(run.matching.unmatched) or "no collective could be matched"
         return EXPOSED.not_evaluated(f"waiting and transfer cannot be told apart: {reasons}")
-    exposed = sum(int(times.buckets[bucket].sum()) for times in run.ranks for bucket in COMM_BUCKETS)
-    unmatched = sum(int(times.buckets["comm_unmatched"].sum()) for times in run.ranks)
+    exposed = sum(
+        int(times.buckets[bucket][times.typical].sum()) for times in run.ranks for bucket in COMM_BUCKETS
+    )
+    unmatched = sum(int(times.buckets["comm_unmatched"][times.typical].sum()) for times in run.ranks)
     if unmatched > _UNMATCHED_BOUND * exposed:
         return EXPOSED.not_evaluated(
             f"{100 * unmatched / exposed:.0f} % of the exposed communication could not be matched "
@@ -102,7 +104,7 @@ def judge_exposed(run: CrossRank) -> Verdict:
         return EXPOSED.clear(
             f"{median:.1f} % of the step is exposed transfer (bound {_EXPOSED_BOUNDS[0]:g} %)"
         )
-    impact = float(np.median([mean_ms(times.buckets["comm_transfer"]) for times in run.ranks]))
+    impact = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
     saved = run.what_if.saved_ns(NO_COMMUNICATION) if run.what_if is not None else None
     gain = impact if saved is None else min(impact, max(saved, 0.0) / 1e6)
     worst = max(shares, key=lambda rank: shares[rank])
@@ -152,8 +154,8 @@ def judge_small(run: CrossRank) -> Verdict:
         )
     rank = max(members, key=lambda r: sum(members[r]))
     count, total_ms = len(members[rank]) / steps, sum(members[rank]) / 1e6 / steps
-    exposed = float(np.median([mean_ms(times.buckets["comm_transfer"]) for times in run.ranks]))
-    step = float(np.median([mean_ms(times.duration) for times in run.ranks]))
+    exposed = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
+    step = run.step_ms
     cost = min(total_ms, exposed)
     share = 100.0 * cost / step if step else 0.0
     severity = severity_of(share, *_SMALL_BOUNDS) if count >= _MANY else None
@@ -213,8 +215,8 @@ def judge_late_start(run: CrossRank) -> Verdict:
         return LATE_START.not_evaluated("no step holds both a backward pass and matched gradient collectives")
     # Ranks that wait for a late one transfer after their own backward; what counts is the late one's.
     late = min(float(np.median(own)) for own in shares.values())
-    exposed = float(np.median([mean_ms(times.buckets["comm_transfer"]) for times in run.ranks]))
-    step = float(np.median([mean_ms(times.duration) for times in run.ranks]))
+    exposed = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
+    step = run.step_ms
     share = 100.0 * exposed / step if step else 0.0
     severity = severity_of(share, *_LATE_BOUNDS)
     if late < _LATE_SHARE or severity is None:

@@ -78,7 +78,7 @@ def judge_uneven(run: CrossRank) -> Verdict:
     if run.what_if is None or not run.what_if.holds:
         return UNEVEN_STAGES.not_evaluated("the steps of the pipeline could not be replayed")
     saved = run.what_if.saved_ns(STAGES_EVEN)
-    step = float(run.what_if.replayed_ns.mean())
+    step = run.what_if.mean_ns(run.what_if.replayed_ns)
     if saved is None or not step:
         return UNEVEN_STAGES.not_evaluated("the steps of the pipeline could not be replayed with even stages")
     severity = severity_of(100 * saved / step, *_EVEN_PCT)

@@ -16,6 +16,7 @@ from traceops.rules import (
     overlap,
     pipeline,
     regression,
+    steps,
     stragglers,
     validity,
 )
@@ -39,6 +40,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-V", "validity of the capture", validity.RULES, validity.judge),
     Family("TO-S", "stragglers", stragglers.RULES, stragglers.judge),
     Family("TO-B", "pipelines", pipeline.RULES, pipeline.judge),
+    Family("TO-T", "steps unlike the others", steps.RULES, steps.judge),
     Family("TO-O", "overlap", overlap.RULES, overlap.judge),
     Family("TO-I", "idle GPUs", idle.RULES, idle.judge),
     Family("TO-C", "bandwidth", bandwidth.RULES, bandwidth.judge),

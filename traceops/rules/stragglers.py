@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.grown import grown
 from traceops.across.lateness import CAUSES
+from traceops.across.replay.what_if import WORK_SHARED, Steps
 from traceops.across.stragglers import LEAST_SHARE, Straggler
+from traceops.across.work import MORE, WorkCompared
 from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.words import CAUSES as CAUSE_WORDS
+from traceops.core.words import COMPUTES_LONGER
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.inputs import Inputs
 
@@ -30,9 +34,24 @@ PERSISTENTLY_LATE = Rule(
     by_cause=(
         (
             "gpu_compute",
-            "Compare this GPU's clocks, temperature and power with its peers' (nvidia-smi -q -d "
-            "PERFORMANCE,CLOCK), look for another process on it, and for a larger batch or longer sequences "
+            "See `grew` for the kernels. Compare this GPU's clocks, temperature and power with its peers' (nvidia-smi "
+            "-q -d PERFORMANCE,CLOCK), look for another process on it, and for a larger batch or longer sequences "
             "on this rank.",
+        ),
+        (
+            "slower",
+            "Compare this GPU's clocks, temperature and power with its peers' (nvidia-smi -q -d "
+            "PERFORMANCE,CLOCK), and look for another process on it.",
+        ),
+        (
+            "more_work",
+            "Share the work evenly: tokens over experts (an auxiliary loss, a capacity factor), samples over ranks "
+            "by length and not by number (packing, grouping by length), layers over stages.",
+        ),
+        (
+            "extra_kernels",
+            "Look for what launches these kernels on this rank only (see `grew`, and the timeline of traceops "
+            "view): logging, metrics, an extra loss, a branch on the rank.",
         ),
         (
             "host",
@@ -57,7 +76,8 @@ SOMETIMES_LATE = Rule(
     title="A rank is late in some steps only",
     fires=(
         "As TO-S001, for a rank late in at most half of the steps: info where it costs 10 % of a step or more "
-        "in the worst of them, warning from 25 %, error where the mean over all steps reaches 20 %."
+        "in the worst of them, warning from 25 %, error where the mean over all steps reaches 20 % and it is late more "
+        "than once: one late step does not say how often such steps come."
     ),
     advice=(
         "Look at what that rank does in those steps only: checkpointing, evaluation, logging, garbage "
@@ -101,9 +121,10 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
         return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
     persistent, sometimes = list[Finding](), list[Finding]()
     left_out, too_few = list[str](), ""
-    step, seen = float(run.stragglers.step_ns.mean()), _seen_waiting(run)
+    mean = _mean_over(run, PERSISTENTLY_LATE)
+    step, seen = mean(run.stragglers.step_ns), _seen_waiting(run)
     for straggler in run.stragglers.found:
-        saved = float(straggler.saved.mean())
+        saved = mean(straggler.saved)
         most = len(straggler.late_steps) > len(run.lateness.steps) / 2
         if not seen or straggler.share < LEAST_SHARE:
             left_out.append(f"hardly anybody is seen to wait for rank {straggler.rank}")
@@ -161,16 +182,21 @@ def _burst_severity(run: CrossRank, straggler: Straggler) -> Severity | None:
     usual = float(np.median(run.stragglers.step_ns))
     worst = 100 * float(straggler.saved.max()) / usual
     mean = 100 * float(straggler.saved.mean()) / float(run.stragglers.step_ns.mean())
-    if mean >= IMPACT_BOUNDS[1]:
+    severity = severity_of(worst, *_BURST_PCT)
+    if severity is not None and mean >= IMPACT_BOUNDS[1] and len(straggler.late_steps) > 1:
         return "error"
-    return severity_of(worst, *_BURST_PCT)
+    return severity
 
 
 def _finding(
     rule: Rule, severity: Severity, run: CrossRank, straggler: Straggler, slowdown: float | None
 ) -> Finding:
     assert run.stragglers is not None and run.lateness is not None
-    step, saved = float(run.stragglers.step_ns.mean()), float(straggler.saved.mean())
+    mean = _mean_over(run, rule)
+    step, saved = mean(run.stragglers.step_ns), mean(straggler.saved)
+    compared = run.work.get(straggler.rank)
+    longer = UNSET if compared is None else compared.kind
+    shared = run.what_if.saved_ns(WORK_SHARED) if run.what_if is not None and longer == "more_work" else None
     confidence: Confidence = (
         "high" if straggler.chance <= _SURE and straggler.cause != "unknown" else "medium"
     )
@@ -191,25 +217,63 @@ def _finding(
                 "rank may not be late."
             )
     when = "" if rule is PERSISTENTLY_LATE else f" in {_steps(straggler.late_steps)}"
-    why = CAUSE_WORDS[straggler.cause].clause
-    message = f"Rank {straggler.rank} is late{when}: {why}. {_waits(run, straggler)} "
+    words = CAUSE_WORDS[straggler.cause] if longer is UNSET else COMPUTES_LONGER[longer]
+    message = f"Rank {straggler.rank} is late{when}: {words.clause}. {_waits(run, straggler)} "
     beside = sorted(other.rank for other in run.stragglers.found if other.rank != straggler.rank)
+    pace = "At its peers' pace"
+    if shared is not None:
+        message += (
+            f"With the work shared evenly the step would take {(step - shared) / 1e6:.2f} instead of "
+            f"{step / 1e6:.2f} ms ({100 * shared / step:.0f} % less). "
+        )
+        pace = "With as little to do as its peers"
     if beside:
         named = f"rank{'s' if len(beside) > 1 else ''} {', '.join(map(str, beside))}"
         message += f"With {named} cured too, its cure saves {saved / 1e6:.2f} of {step / 1e6:.2f} ms a step"
     else:
-        message += f"At its peers' pace the step would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms"
+        message += f"{pace} the step would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms"
     message += f" ({100 * saved / step:.0f} % less).{note}"
     return rule.finding(
         severity,
         confidence,
         message,
-        _evidence(run, straggler, step, saved),
+        _evidence(run, straggler, step, saved) + _work_evidence(compared, straggler.rank, step, shared),
         ranks=[straggler.rank],
         steps=straggler.late_steps,
-        impact_ms=round(saved / 1e6, 3),
+        impact_ms=round((saved if shared is None else shared) / 1e6, 3),
         cause=straggler.cause,
+        computes_longer=longer,
     )
+
+
+def _mean_over(run: CrossRank, rule: Rule) -> Callable[[Steps], float]:
+    """Mean over steps, ns: over typical ones, but of a rank late in some steps only over all."""
+    if rule is SOMETIMES_LATE or run.what_if is None:
+        return lambda steps: float(steps.mean())
+    return run.what_if.mean_ns
+
+
+def _work_evidence(
+    compared: WorkCompared | None, rank: int, step: float, shared: float | None
+) -> list[Evidence]:
+    """What tells a slower device from more work."""
+    if compared is None or compared.kind is UNSET:
+        return []
+    found = []
+    if compared.kind == "more_work":
+        found.append(Evidence("work of its peers", round(compared.work, 2), "times", MORE, rank))
+    if compared.kind == "extra_kernels":
+        found.append(Evidence("kernels that no peer runs", round(compared.alone_ms, 3), "ms/step", rank=rank))
+    if compared.kind == "slower" and compared.speed is not None:
+        found.append(
+            Evidence("time of its peers for the same kernels", round(compared.speed, 2), "times", rank=rank)
+        )
+    if shared is not None:
+        found.append(
+            Evidence("saved with the work shared evenly", round(shared / 1e6, 3), "ms/step", rank=rank)
+        )
+        found.append(Evidence("of the step, shared evenly", round(100 * shared / step, 1), "%", rank=rank))
+    return found
 
 
 def _only_waited_for(run: CrossRank, leader: Straggler, slowdown: float | None) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""TO-V001 to TO-V005 and TO-V007 (TO-V006 is in clocks.py): how far the traces can be trusted."""
+"""TO-V001 to TO-V005 and TO-V007: how far the traces can be trusted (clocks.py and activity.py have the others)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.measure.profiler_cost import profiler_slowdown
 from traceops.measure.summary import RankSummary
+from traceops.rules.activity import (
+    KERNELS_MISSING,
+    NO_COMMUNICATION_SEEN,
+    judge_communication,
+    judge_kernels,
+)
 from traceops.rules.clocks import UNALIGNED_CLOCKS, judge_clocks
 from traceops.rules.inputs import Inputs
 from traceops.traces.run_manifest import capture_failures
@@ -90,8 +96,9 @@ RULES = (
     PROFILER_COST,
     UNALIGNED_CLOCKS,
     CONTRADICTIONS,
+    KERNELS_MISSING,
+    NO_COMMUNICATION_SEEN,
 )
-
 _MOST_LISTED = 1024  # ranks named in one finding
 _SLOWDOWN_BOUNDS = (1.10, 1.30)  # profiled ÷ unprofiled step: info, warning
 
@@ -111,6 +118,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
         judge_profiler(inputs.manifest),
         judge_clocks(inputs.run),
         judge_contradictions(inputs.found.doubts),
+        judge_kernels(inputs.ranks),
+        judge_communication(inputs.ranks, inputs.run.world),
     ]
 
 

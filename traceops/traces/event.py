@@ -19,6 +19,7 @@ class _Args(msgspec.Struct, gc=False):
     stream: int | str | None = None
     correlation: int | None = None
     dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
+    grid: msgspec.Raw = _ABSENT
     op: str | None = msgspec.field(default=None, name="Collective name")
     elements_in: int | None = msgspec.field(default=None, name="In msg nelems")
     elements_out: int | None = msgspec.field(default=None, name="Out msg nelems")
@@ -78,8 +79,9 @@ def _lenient(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent | No
                 msgspec.Raw(str(value[key]).encode()) if event_type is ExactEvent else to_float(value[key])
             )
     args = value.get("args")
-    if isinstance(args, dict) and "Input Dims" in args:
-        value["args"] = {**args, "Input Dims": _raw_dims(args["Input Dims"], text)}
+    if isinstance(args, dict) and (given := [key for key in ("Input Dims", "grid") if key in args]):
+        raw = _raw_dims(text)
+        value["args"] = {**args, **{key: raw.get(key, _dumped(args[key])) for key in given}}
     try:
         return msgspec.convert(value, event_type, strict=False)
     except msgspec.ValidationError:
@@ -88,18 +90,24 @@ def _lenient(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent | No
 
 class _OnlyDims(msgspec.Struct):
     dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
+    grid: msgspec.Raw = _ABSENT
 
 
 class _OnlyArgs(msgspec.Struct):
     args: _OnlyDims
 
 
-def _raw_dims(dims: Any, text: str) -> msgspec.Raw:
-    """The JSON of "Input Dims" as the file has it, or else written anew."""
+def _raw_dims(text: str) -> dict[str, msgspec.Raw]:
+    """The JSON of "Input Dims" and "grid" as the file has it, as far as it can be told."""
     try:
-        return msgspec.json.decode(text, type=_OnlyArgs).args.dims
+        args = msgspec.json.decode(text, type=_OnlyArgs).args
     except (msgspec.DecodeError, RecursionError):
-        return msgspec.Raw(json.dumps(dims).encode())
+        return {}
+    return {key: raw for key, raw in (("Input Dims", args.dims), ("grid", args.grid)) if raw}
+
+
+def _dumped(dims: Any) -> msgspec.Raw:
+    return msgspec.Raw(json.dumps(dims).encode())
 
 
 def _salvage(value: dict[str, Any], kind: type[_Struct]) -> _Struct:

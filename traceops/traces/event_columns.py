@@ -145,7 +145,10 @@ class EventColumns:
             ),
             "name": [names[e.name] for e in events],
             "cat": [cats[e.cat or ""] for e in events],
-            "shape": [-1 if (a := e.args) is None or not a.dims else shapes[bytes(a.dims)] for e in events],
+            "shape": [
+                -1 if (a := e.args) is None or not (dims := a.dims or a.grid) else shapes[bytes(dims)]
+                for e in events
+            ],
         }
         arrays = {column: np.array(values, dtype_of(column)) for column, values in numbers.items()}
         columns.extend({**arrays, "ts": ts, "dur": dur})

@@ -47,10 +47,10 @@ class Events:
     tid: Int
     stream: Int
     correlation: Int
-    shape: NDArray[np.int32]  # into `shapes`, -1 where the file has no input shapes
+    shape: NDArray[np.int32]  # into `shapes`, -1 where the file has neither input shapes nor a grid
     names: tuple[str, ...]
     cats: tuple[str, ...]
-    shapes: tuple[str, ...]  # an operator's input shapes, as the file writes them
+    shapes: tuple[str, ...]  # an operator's input shapes or a kernel's grid, as the file writes them
     comm: dict[int, CommArgs]  # row -> what its arguments say of the collective
 
     def __len__(self) -> int:

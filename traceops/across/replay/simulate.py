@@ -15,12 +15,16 @@ from traceops.measure.program import NEVER
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a replay does otherwise: ranks that run another's program, own time that vanishes, other transfers."""
+    """What a replay does otherwise: ranks that run another's program, own time that vanishes, other transfers.
+
+    `compute` has a rank's time in compute before each of its nodes (ns), in place of its own.
+    """
 
     program_of: Mapping[int, int] = field(default_factory=dict)  # rank -> the rank whose program it runs
     without: tuple[str, ...] = ()  # of WORK
     without_on: tuple[int, ...] | None = None  # the ranks it vanishes on; None: all
     transfer: Int | None = None
+    compute: Mapping[int, Int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ def simulate(graph: StepGraph, change: Scenario | None = None) -> SimulatedSteps
         own = nodes if source == rank else relabelled(graph.ranks[source], nodes)
         spared = change.without_on is not None and rank not in change.without_on
         without = () if spared else change.without
+        own = _recomputed(own, change.compute[rank]) if rank in change.compute else own
         programs[rank] = _Simulation(own, graph.end_of[rank], without, keep_lead=as_measured)
     transfer = (graph.transfer if change.transfer is None else change.transfer).tolist()
     ends: list[int] = []
@@ -78,6 +83,19 @@ def simulate(graph: StepGraph, change: Scenario | None = None) -> SimulatedSteps
         for rank, own in graph.edges.items()
     }
     return SimulatedSteps(edges, waited_for)
+
+
+def _recomputed(nodes: RankNodes, compute: Int) -> RankNodes:
+    """The program with other times of compute before its nodes. Kernels that take longer are launched as before."""
+    column = WORK.index("compute")
+    own = nodes.spent[:, column]
+    order = np.argsort(own, kind="stable")
+    joined = np.interp(nodes.join_spent[:, column], own[order], compute[order]).astype(np.int64)
+    return replace(
+        nodes,
+        work=nodes.work + compute - own,
+        join_work=nodes.join_work + joined - nodes.join_spent[:, column],
+    )
 
 
 def relabelled(source: RankNodes, target: RankNodes) -> RankNodes:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.across.replay.graph import StepGraph
+from traceops.across.replay.graph import WORK, Label, StepGraph
 from traceops.across.replay.simulate import Scenario, SimulatedSteps, measured_step_ns, simulate
 from traceops.core.arrays import Int
 
@@ -17,6 +17,7 @@ Steps = NDArray[np.float64]
 MOST_ERROR = 0.05  # mean over steps, beyond which nothing is concluded from a replay
 HOST = ("idle_host", "idle_sync", "masked")
 LOADING = ("idle_input",)
+_COMPUTE = WORK.index("compute")
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,25 @@ class Prediction:
 class WhatIf:
     """Replayed steps (ns) as measured and under each change, most time saved first.
 
-    `measured_ns` is what the traces hold, and `error_pct` how far the replay is from it at most.
+    `measured_ns` is what the traces hold, and `error_pct` how far the replay is from it at most. Means are
+    over the `typical` steps, a mask.
     """
 
     measured_ns: Steps
     replayed_ns: Steps
     predictions: tuple[Prediction, ...]
+    typical: NDArray[np.bool_]
+    step_ns: float | None = None
+
+    def mean_ns(self, steps: Steps) -> float:
+        """Mean of replayed times, ns: over the typical steps, or over all where none of them was replayed.
+
+        Scaled so that the replay as measured gives the ledger's step, `step_ns`: a report has one step time.
+        """
+        chosen = self.typical if self.typical.any() else ~self.typical
+        replayed = float(self.replayed_ns[chosen].mean())
+        scale = self.step_ns / replayed if self.step_ns and replayed else 1.0
+        return scale * float(steps[chosen].mean())
 
     @property
     def error_pct(self) -> float:
@@ -56,7 +70,7 @@ class WhatIf:
             return None
         for prediction in self.predictions:
             if prediction.change == change and (not ranks or prediction.ranks == tuple(ranks)):
-                return float((self.replayed_ns - prediction.step_ns).mean())
+                return self.mean_ns(self.replayed_ns - prediction.step_ns)
         return None
 
     def with_more(self, predictions: Sequence[Prediction]) -> WhatIf:
@@ -68,9 +82,10 @@ class WhatIf:
     def slowdown(self) -> float | None:
         """The whole job's straggler slowdown S: the step over the step if all ranks were equal."""
         saved = self.saved_ns(ALL_EQUAL)
+        saved = self.saved_ns(WORK_SHARED) if saved is None else saved
         if saved is None:
             return None
-        mean = float(self.replayed_ns.mean())
+        mean = self.mean_ns(self.replayed_ns)
         return mean / max(mean - saved, 1.0)
 
 
@@ -79,6 +94,7 @@ NO_COMMUNICATION = "communication free"
 REFERENCE = "reference bandwidth"
 NO_LOADING = "input free"
 HOST_IN_TIME = "host never late"
+WORK_SHARED = "work shared evenly"
 
 
 def rank_change(ranks: Sequence[int]) -> str:
@@ -111,12 +127,19 @@ class Replays:
 
 
 def measure_what_if(
-    replays: Replays, rank_sets: Sequence[tuple[int, ...]], reference_ns: Int | None
+    replays: Replays,
+    rank_sets: Sequence[tuple[int, ...]],
+    reference_ns: Int | None,
+    typical: NDArray[np.bool_] | None = None,
+    uneven: Sequence[int] = (),
+    step_ns: float | None = None,
 ) -> WhatIf:
     """Replay the changes that are always of interest, and each of `rank_sets` run as their peers do.
 
     `reference_ns` is each collective's transfer at the bandwidth its link should give, None where nothing
-    is known of the link.
+    is known of the link. `typical` says over which of the graph's steps means are taken, None: all.
+    `uneven` are ranks that have more to do than their peers: then the cure is to share all of the work, and not
+    that everybody has as little of it as the median rank. `step_ns` is the mean typical step as measured.
     """
     graph = replays.graph
     changes = {
@@ -128,7 +151,9 @@ def measure_what_if(
         changes[REFERENCE] = Scenario(transfer=np.minimum(graph.transfer, reference_ns))
     median_of = {role: _faster_median(graph, role) for role in set(graph.roles.values()) if len(role) > 1}
     medians = {rank: median_of[role] for rank, role in graph.roles.items() if role in median_of}
-    if medians:
+    if uneven:
+        changes[WORK_SHARED] = shared_work(graph, uneven)
+    elif medians:
         changes[ALL_EQUAL] = Scenario(program_of=medians)
     made = [Prediction(name, (), simulate(graph, change).step_ns()) for name, change in changes.items()]
     for ranks in rank_sets:
@@ -136,7 +161,8 @@ def measure_what_if(
         if replay is not None:
             made.append(Prediction(rank_change(ranks), tuple(ranks), replay.step_ns()))
     made.sort(key=lambda prediction: (float(prediction.step_ns.mean()), prediction.change))
-    return WhatIf(measured_step_ns(graph), replays.base.step_ns(), tuple(made))
+    typical = np.ones(len(graph.steps), dtype=bool) if typical is None else typical
+    return WhatIf(measured_step_ns(graph), replays.base.step_ns(), tuple(made), typical, step_ns)
 
 
 def cure(graph: StepGraph, ranks: Sequence[int]) -> Scenario | None:
@@ -148,6 +174,36 @@ def cure(graph: StepGraph, ranks: Sequence[int]) -> Scenario | None:
             return None
         program_of[rank] = peer
     return Scenario(program_of=program_of)
+
+
+def shared_work(graph: StepGraph, uneven: Sequence[int]) -> Scenario:
+    """Each of these ranks and its peers compute as long as their mean, between each two of their collectives."""
+    compute: dict[int, Int] = {}
+    for role in {graph.roles[rank] for rank in uneven}:
+        shared = set.intersection(*(set(graph.ranks[rank].labels) for rank in role))
+        own = {rank: _compute_at(graph, rank, shared) for rank in role}
+        mean = np.mean([ns[order] for ns, order in own.values()], axis=0)
+        for rank, (ns, order) in own.items():
+            first = _first_compute(graph, rank)
+            spent = graph.ranks[rank].spent[:, _COMPUTE] - first
+            ascending = np.argsort(ns[order], kind="stable")
+            compute[rank] = first + np.rint(np.interp(spent, ns[order][ascending], mean[ascending])).astype(
+                np.int64
+            )
+    return Scenario(compute=compute)
+
+
+def _compute_at(graph: StepGraph, rank: int, shared: set[Label]) -> tuple[Int, Int]:
+    """Time a rank computed from the first step to each of its nodes, ns; the nodes of `shared` labels in order."""
+    nodes = graph.ranks[rank]
+    at = {label: node for node, label in enumerate(nodes.labels) if label in shared}
+    order = np.array([at[label] for label in sorted(at, key=str)], dtype=np.int64)
+    return nodes.spent[:, _COMPUTE] - _first_compute(graph, rank), order
+
+
+def _first_compute(graph: StepGraph, rank: int) -> int:
+    """What a rank had computed before the first step, ns."""
+    return int(graph.ranks[rank].spent[graph.edges[rank][0], _COMPUTE])
 
 
 def median_peer(graph: StepGraph, rank: int, excluded: Sequence[int]) -> int | None:

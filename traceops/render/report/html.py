@@ -70,7 +70,7 @@ def _facts(report: Report) -> list[tuple[str, Cell]]:
     """The strip of facts under the verdict."""
     run, step = report.run, report.summary.step_time_ms
     missing, steps = run.missing, run.steps
-    median = number(step.median)
+    typical = number(step.typical)
     facts = [
         ("Ranks", Cell(f"{len(run.ranks_present)} of {run.world_size}")),
         ("Ranks missing", Cell(runs_text(missing), css="bad") if missing else Cell("none")),
@@ -81,7 +81,7 @@ def _facts(report: Report) -> list[tuple[str, Cell]]:
         ("torch", word(run.torch_version)),
         ("NCCL", word(run.nccl_version)),
         ("Steps", Cell(f"{len(steps)} ({ranks_text(steps, 4)})") if steps else word(None)),
-        ("Step, median", _unit(median)),
+        ("Typical step", _unit(typical)),
         ("p5 – p95", _unit(number(step.p5), number(step.p95))),
         ("Without profiler", _unit(number(report.summary.unprofiled_step_time_ms))),
     ]

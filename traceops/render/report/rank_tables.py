@@ -57,7 +57,7 @@ def buckets_table(report: Report) -> Table:
     rows = [_BucketRow(b, ms.of(b), pct.of(b), report.summary.ledger_worst_rank.get(b)) for b in BUCKETS]
     columns = [
         Column("bucket", "Where a step goes", number=False, make=lambda row: _bucket_cell(row.bucket)),
-        Column("ms", "ms/step", "median over ranks of the mean over steps"),
+        Column("ms", "ms/step", "median over ranks of the mean over typical steps"),
         Column("pct", "% of step", decimals=1, make=_share_bar),
     ]
     if len(report.ranks) > 1:
@@ -88,8 +88,8 @@ def ranks_table(report: Report, shown: Sequence[int]) -> Table:
         Column("non_compute_pct", "Non-compute %", breakdown, worst="max", decimals=1, apart=_APART_PCT),
         Column("overlap_pct", "Overlap %", COLUMNS["Overlap"], worst="min", decimals=1, apart=_APART_PCT),
         Column("exposed_comm_ms", "Exposed ms", COLUMNS["Exposed"], worst="max", apart=apart),
-        Column("wait_ms", "Wait ms", COLUMNS["Wait"], worst="max", apart=apart),
-        Column("transfer_ms", "Transfer ms", COLUMNS["Transfer"], worst="max", apart=apart),
+        Column("comm_wait_ms", "Wait ms", COLUMNS["Wait"], worst="max", apart=apart),
+        Column("comm_transfer_ms", "Transfer ms", COLUMNS["Transfer"], worst="max", apart=apart),
         Column("caused_wait_ms", "Caused wait ms", COLUMNS["Caused wait"], worst="max", apart=apart),
         Column(
             "late_share",

@@ -6,10 +6,12 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
+from msgspec import UNSET
+
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import ms_text
-from traceops.core.words import CAUSES, CauseWords
+from traceops.core.words import CAUSES, COMPUTES_LONGER, CauseWords
 from traceops.render.report.cross_text import check_of
 from traceops.report.model import Report
 
@@ -45,6 +47,8 @@ def straggler_clause(report: Report, finding: Finding) -> tuple[str, int]:
 
 
 def _words(finding: Finding) -> CauseWords:
+    if finding.computes_longer is not UNSET:
+        return COMPUTES_LONGER[finding.computes_longer]
     return CAUSES.get(finding.cause or "unknown") or CAUSES["unknown"]
 
 
@@ -66,8 +70,10 @@ def _single_clause(report: Report, finding: Finding) -> str:
         return clause
     pct = 100 * saved / step
     if finding.rule == "TO-S001" and finding.severity == "info" and pct < _HARDLY_PCT:
-        return f"{clause}, but at its peers' pace a step would be only {ms_text(saved)} ms shorter"
-    return f"{clause}; at its peers' pace a step would take {ms_text(step - saved)} ms ({pct:.0f} % less)"
+        return f"{clause}, but {_words(finding).cured} a step would be only {ms_text(saved)} ms shorter"
+    return (
+        f"{clause}; {_words(finding).cured} a step would take {ms_text(step - saved)} ms ({pct:.0f} % less)"
+    )
 
 
 def _joint_clause(report: Report, findings: Sequence[Finding], step: float, predicted: float) -> str:
@@ -120,7 +126,9 @@ def who_text(ranks: Sequence[int], count: int) -> str:
 
 
 def mean_of_ranks(report: Report) -> float | None:
-    """The step that per-step costs are shares of: median over ranks of the mean over their steps, ms."""
+    """The typical step, which per-step costs are shares of: median over ranks of the mean over such steps, ms."""
+    if report.summary.step_time_ms.typical is not None:
+        return report.summary.step_time_ms.typical
     durations: dict[int, list[float]] = defaultdict(list)
     for row in report.steps:
         durations[row.rank].append(row.duration_ms)

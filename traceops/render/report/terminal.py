@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from traceops.core.units import fixed_text, percent_text
 from traceops.measure.hta_agreement import HtaAgreement
-from traceops.measure.ledger import BUCKETS
+from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
@@ -69,8 +69,9 @@ def _heading(report: Report) -> str:
     present = len(run.ranks_present)
     parts = [f"{present} of {run.world_size} ranks" if run.ranks_missing else f"{present} ranks"]
     parts += [str(value) for value in (run.device, run.strategy) if value]
-    if step.median is not None:
-        parts.append(f"step {step.median:.2f} ms (median of {step.n}, p5–p95 {step.p5:.2f}–{step.p95:.2f})")
+    if step.typical is not None:
+        of = f"{step.n - len(step.unlike)} typical of {step.n}" if step.unlike else str(step.n)
+        parts.append(f"step {step.typical:.2f} ms (mean of {of}, p5–p95 {step.p5:.2f}–{step.p95:.2f})")
     return f"{run.name}: {' · '.join(parts)}"
 
 
@@ -131,8 +132,8 @@ def _ranks(report: Report) -> TableBlock:
     cells = [
         (
             str(row.rank),
-            fixed_text(row.idle_pct, 1),
-            fixed_text(row.compute_pct, 1),
+            fixed_text(_share_pct(row, IDLE_BUCKETS), 1),
+            fixed_text(_share_pct(row, ("compute",)), 1),
             fixed_text(row.overlap_pct, 1),
             fixed_text(row.comm_wait_ms, 2),
             fixed_text(row.comm_transfer_ms, 2),
@@ -146,6 +147,13 @@ def _ranks(report: Report) -> TableBlock:
     )
     header = ("rank", "idle %", "compute %", "overlap %", "wait ms", "transfer ms", "caused wait")
     return _table(tuple(Column(title, title) for title in header), cells, rest)
+
+
+def _share_pct(row: RankRow, buckets: Sequence[str]) -> float | None:
+    """Percent of the rank's typical step that these buckets take, as in the ledger above; None without a step."""
+    own = {bucket: row.bucket_ms(bucket) or 0.0 for bucket in BUCKETS}
+    whole = sum(own.values())
+    return 100.0 * sum(own[bucket] for bucket in buckets) / whole if whole else None
 
 
 def _table(columns: tuple[Column, ...], rows: Sequence[Sequence[str]], note: str = "") -> TableBlock:

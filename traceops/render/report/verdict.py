@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceops.core.findings import Check, Finding
-from traceops.core.rank_text import ranks_in, runs_text
+from traceops.core.rank_text import ranks_in, ranks_text, runs_text
 from traceops.core.units import ms_text
 from traceops.measure.ledger import BUCKETS
 from traceops.render.document import Headline, Level
+from traceops.render.report.coverage import unjudged_sentence
 from traceops.render.report.stragglers import (
     STRAGGLERS,
     mean_of_ranks,
@@ -20,7 +21,6 @@ from traceops.render.report.stragglers import (
     who_text,
 )
 from traceops.report.model import Report
-from traceops.report.rows import StepRow
 from traceops.rules import hangs
 from traceops.rules.overlap import EXPOSED
 from traceops.rules.registry import BY_ID, Family, family_of
@@ -136,15 +136,24 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
         return finding.message.rstrip("."), 1
     worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])
     if loses is None:
-        step = _of_step(finding, mean_of_ranks(report))
+        lost = _lost_ms(finding)
+        step = _of_step(lost, mean_of_ranks(report))
         return (
-            f"Ranks exchange data for {ms_text(_lost_ms(finding))} ms{step} with no computation to hide it",
+            f"Ranks exchange data for {ms_text(lost)} ms{step} with no computation to hide it",
             1,
         )
     one, several = loses
-    step = _of_step(finding, _mean_step(report.steps, worst))
     who, verb = who_text(finding.ranks, len(report.ranks)), one if len(finding.ranks) == 1 else several
-    return f"{who} {verb} {ms_text(_lost_ms(finding))} ms{step}", 1
+    lost, whole = _lost_ms(finding), _evidence_ms(finding, "step")
+    step_ms = whole if whole is not None else _mean_step(report, worst)
+    clause = f"{who} {verb} {ms_text(lost)} ms{_of_step(lost, step_ms)}"
+    saved = finding.impact_ms
+    if step_ms is None or rule is None or not rule.cured or saved > step_ms:
+        return clause, 1
+    return (
+        f"{clause}; {rule.cured} a step would take {ms_text(step_ms - saved)} ms ({100 * saved / step_ms:.0f} % less)",
+        1,
+    )
 
 
 def _lost_ms(finding: Finding) -> float:
@@ -153,13 +162,18 @@ def _lost_ms(finding: Finding) -> float:
     return float(measured) if isinstance(measured, (int, float)) else finding.impact_ms or 0.0
 
 
+def _evidence_ms(finding: Finding, metric: str) -> float | None:
+    value = next((e.value for e in finding.evidence if e.metric == metric and e.unit == "ms"), None)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
 def _clean_bill(report: Report) -> Headline:
     if not report.steps:
         return Headline(
             "info",
             f"The traces hold no complete step, so where its time went cannot be said. {_nothing_else(report)}",
         )
-    step, compute = _median_step(report), report.summary.ledger_pct.compute
+    step, compute = mean_of_ranks(report), report.summary.ledger_pct.compute
     parts = [] if step is None else [f"a step takes {ms_text(step)} ms"]
     if compute is not None:
         parts.append(f"{compute:.0f} % of it compute")
@@ -169,10 +183,25 @@ def _clean_bill(report: Report) -> Headline:
     about = f": {', '.join(parts)}" if parts else ""
     notes = len(report.findings)
     seen = f" {notes} finding{'s' if notes > 1 else ''} of severity info below." if notes else ""
+    seen = _unlike_text(report) + seen
+    unjudged = unjudged_sentence(report)
+    found = "Nothing serious found in what could be judged" if unjudged else "Nothing serious found"
+    judged = f" {unjudged}" if unjudged else ""
     return Headline(
-        "info" if notes or waiting >= WAIT_WARNING_PCT else "clear",
-        f"Nothing serious found{about}.{seen}{_unjudged_text(report)}",
+        "info" if notes or unjudged or waiting >= WAIT_WARNING_PCT else "clear",
+        f"{found}{about}.{judged}{seen}{_unjudged_text(report)}",
     )
+
+
+def _unlike_text(report: Report) -> str:
+    """That some steps are not what the sentence before speaks of."""
+    unlike = report.summary.step_time_ms.unlike
+    if not unlike:
+        return ""
+    took = [row.duration_ms for row in report.steps if row.step in unlike]
+    one = len(unlike) == 1
+    which = f"step{'' if one else 's'} {ranks_text(unlike, 4)}"
+    return f" That is the typical step: {which} {'takes' if one else 'take'} up to {ms_text(max(took))} ms."
 
 
 def _nothing_else(report: Report) -> str:
@@ -199,19 +228,13 @@ def not_evaluated(checks: Sequence[Check]) -> list[str]:
     return named
 
 
-def _of_step(finding: Finding, step_ms: float | None) -> str:
-    """'of each 54.9 ms step', unless the cost is not known to be a part of that step."""
-    if step_ms is None or finding.impact_ms is None or finding.impact_ms > step_ms:
-        return " a step"
-    return f" of each {ms_text(step_ms)} ms step"
+def _of_step(lost_ms: float, step_ms: float | None) -> str:
+    """' of each 54.9 ms step', unless the cost is not known to be a part of that step."""
+    return " a step" if step_ms is None or lost_ms > step_ms else f" of each {ms_text(step_ms)} ms step"
 
 
-def _mean_step(steps: Sequence[StepRow], rank: int) -> float | None:
-    """Mean step of a rank, ms: impacts are means over its steps, so a share needs the mean too."""
-    own = [row.duration_ms for row in steps if row.rank == rank]
+def _mean_step(report: Report, rank: int) -> float | None:
+    """Mean typical step of a rank, ms: impacts are means over these, so a share needs the mean too."""
+    unlike = report.summary.step_time_ms.unlike
+    own = [row.duration_ms for row in report.steps if row.rank == rank and row.step not in unlike]
     return sum(own) / len(own) if own else None
-
-
-def _median_step(report: Report) -> float | None:
-    median = report.summary.step_time_ms.median
-    return None if median is None else float(median)

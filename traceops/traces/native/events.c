@@ -63,7 +63,7 @@ static Text read_args(Text p, Text end, Event *event, Status *why) {
             p = *p == 'n' ? read_null(p, end, why) : read_string(p, end, &quoted, why);
         } else {
             p = value_end(p, end, why);
-            if (p != NULL && IS("Input Dims")) {
+            if (p != NULL && (IS("Input Dims") || (IS("grid") && event->dims == NULL))) {
                 event->dims = value;
                 event->dims_end = p;
             }

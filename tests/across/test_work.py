@@ -1,0 +1,116 @@
+"""Whether a rank that computes longer is slower, or has more to do."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from msgspec import UNSET
+
+from traceops import analyze
+from traceops.across.work import compare_work
+from traceops.measure.kernels import KernelStats
+from traceops.traces.model import CommArgs
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+class Rank:
+    """The part of a RankSummary that is compared: kernels of one step and the sizes of collectives."""
+
+    def __init__(self, rank, kernels, all_to_alls=()):
+        self.rank = rank
+        self.kernels = tuple(
+            KernelStats(name, "compute", count, us, 0.0, 0.0, blocks) for name, count, us, blocks in kernels
+        )
+        self.step_numbers = (0,)
+        self.comm = self
+        self.args = tuple(CommArgs("all_to_allv", own, other) for own, other in all_to_alls)
+
+
+GEMM, NORM, PERSISTENT = ("gemm", 10, 8000.0, 5000), ("norm", 10, 2000.0, 900), ("nvjet", 4, 9000.0, 132)
+PEERS = (GEMM, NORM, PERSISTENT)
+
+
+def kind_of(own, peers=PEERS, own_sizes=(), peer_sizes=()):
+    ranks = [Rank(1, peers, peer_sizes), Rank(2, peers, peer_sizes)]
+    return compare_work(Rank(0, own, own_sizes), ranks)
+
+
+def times(kernels, factor, blocks=1.0):
+    return tuple((n, c, us * factor, round(b * blocks)) for n, c, us, b in kernels)
+
+
+def test_the_same_launches_that_take_longer_are_a_slower_device():
+    found = kind_of(times(PEERS, 1.3))
+    assert (found.kind, found.work) == ("slower", 1.0)
+    assert found.speed == pytest.approx(1.3)
+
+
+def test_larger_grids_are_more_work_also_where_persistent_kernels_hide_it():
+    own = (*times((GEMM, NORM), 2.0, blocks=2.0), ("nvjet", 4, 18000.0, 132))
+    found = kind_of(own)
+    assert (found.kind, found.work) == ("more_work", 2.0)
+
+
+def test_more_launches_are_more_work():
+    own = (("gemm", 20, 16000.0, 10000), NORM, PERSISTENT)
+    assert kind_of(own).kind == "more_work"
+
+
+def test_more_tokens_in_an_all_to_all_are_more_work_where_grids_tell_nothing():
+    own = (("nvjet_a", 4, 27000.0, 132),)
+    found = kind_of(own, (PERSISTENT,), [(100, 300), (300, 100)], [(100, 100), (100, 100)])
+    assert (found.kind, found.work) == ("more_work", 3.0)
+
+
+def test_slightly_more_tokens_do_not_explain_a_far_slower_device():
+    found = kind_of(times(PEERS, 1.5), PEERS, [(100, 106)], [(100, 100)])
+    assert found.kind == "slower"
+
+
+def test_kernels_that_no_peer_runs_are_extra():
+    found = kind_of((*PEERS, ("logging", 1, 9000.0, 40)))
+    assert found.kind == "extra_kernels"
+    assert found.alone_ms == pytest.approx(9.0)
+
+
+def test_a_small_kernel_more_does_not_make_a_slow_device_a_busy_one():
+    own = (*times(PEERS, 1.4), ("fill", 1, 5.0, 1))
+    assert kind_of(own, (*PEERS, ("fill", 1, 2.0, 1))).kind == "slower"
+    more_often = (*times(PEERS, 1.4), ("fill", 9, 18.0, 9))
+    assert kind_of(more_often, (*PEERS, ("fill", 1, 2.0, 1))).kind == "slower"
+
+
+def test_another_choice_of_kernel_for_the_same_work_is_not_extra_work():
+    own = (GEMM, NORM, ("nvjet_other_tile", 4, 15000.0, 132))
+    assert kind_of(own).kind is UNSET
+
+
+def test_nothing_is_said_without_peers_or_where_it_does_not_compute_longer():
+    assert compare_work(Rank(0, PEERS), []).kind is UNSET
+    assert kind_of(PEERS).kind is UNSET
+
+
+def test_a_skewed_expert_is_cured_by_sharing_the_work():
+    """Measured with tokens shared evenly on the same machine: 39.2 ms a step."""
+    report = analyze(DATA / "expert_skew2")
+    [found] = [f for f in report.findings if f.rule == "TO-S001"]
+    assert (found.ranks, found.cause, found.computes_longer) == ((1,), "gpu_compute", "more_work")
+    shared = next(row for row in report.what_if if row.change == "work shared evenly")
+    assert shared.predicted_step_time_ms == pytest.approx(39.2, rel=0.03)
+    assert found.impact_ms == pytest.approx(shared.step_time_ms - shared.predicted_step_time_ms, abs=0.01)
+    assert not any(row.change == "all ranks as their median" for row in report.what_if)
+    [ratio] = [e.value for e in found.evidence if e.metric == "work of its peers"]
+    assert ratio == pytest.approx(3.0, abs=0.05)  # 75 % of the tokens against 25 %
+    assert "clocks" not in found.advice
+
+
+def test_extra_products_on_one_gpu_are_kernels_that_its_peers_do_not_run():
+    [found] = [f for f in analyze(DATA / "slow_gpu4").findings if f.rule == "TO-S001"]
+    assert (found.ranks, found.cause, found.computes_longer) == ((2,), "gpu_compute", "extra_kernels")
+
+
+def test_a_rank_that_waits_for_input_computes_no_longer():
+    [found] = [f for f in analyze(DATA / "slow_loader4").findings if f.rule == "TO-S001"]
+    assert found.computes_longer is UNSET
+    assert replace(found, cause="input") == found

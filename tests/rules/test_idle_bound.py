@@ -1,0 +1,54 @@
+"""No more host time is claimed than a step without the profiler has room for."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from traceops import analyze
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def timed(tmp_path, unprofiled_ms):
+    run = tmp_path / "run"
+    shutil.copytree(DATA / "fsdp2_4", run)
+    (run / "run.json").write_text(
+        json.dumps({"unprofiled_step_ms": unprofiled_ms, "profiled_step_ms": 39.6, "world_size": 4})
+    )
+    return analyze(run)
+
+
+def host_bound(report):
+    return next((f for f in report.findings if f.rule == "TO-I001"), None)
+
+
+def busy_ms(row):
+    return row.compute_ms + row.comm_transfer_ms + row.comm_unmatched_ms + row.memory_ms
+
+
+@pytest.mark.parametrize("unprofiled_ms", [20.0, 25.0])
+def test_starving_is_bounded_by_the_step_without_the_profiler(tmp_path, unprofiled_ms):
+    report = timed(tmp_path, unprofiled_ms)
+    found = host_bound(report)
+    room = max(min(unprofiled_ms - busy_ms(row), row.idle_host_ms) for row in report.ranks)
+    assert found.evidence[0].value == pytest.approx(room, abs=0.01)
+    assert found.impact_ms <= room + 0.01
+    assert (
+        f"a step without the profiler takes {unprofiled_ms:.2f} ms and has no room for more" in found.message
+    )
+
+
+def test_a_step_without_room_clears_the_rule(tmp_path):
+    report = timed(tmp_path, 12.0)
+    assert host_bound(report) is None
+    check = next(c for c in report.checks if c.rule == "TO-I001")
+    assert check.status == "clear"
+    assert "has no room for it" in check.reason
+
+
+def test_without_such_steps_the_trace_is_believed():
+    found = host_bound(analyze(DATA / "fsdp2_4"))
+    assert found.evidence[0].value == pytest.approx(27.4, abs=0.1)
+    assert "without the profiler" not in found.message

@@ -1,0 +1,85 @@
+"""Steps unlike the others: left out of the typical step, and told apart with what they do more."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from traceops import analyze
+from traceops.measure.ledger import BUCKETS
+from traceops.render.report.verdict import verdict
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture(scope="module")
+def recompiling():
+    return analyze(DATA / "recompile2")
+
+
+def one(report, rule):
+    return next((f for f in report.findings if f.rule == rule), None)
+
+
+def with_unprofiled(tmp_path, series):
+    """The run with other steps timed without the profiler, ms on both ranks."""
+    run = tmp_path / "run"
+    shutil.copytree(DATA / "recompile2", run)
+    manifest = json.loads((run / "run.json").read_text())
+    for rank in manifest["ranks"]:
+        rank["unprofiled_step_ms"] = series
+    (run / "run.json").write_text(json.dumps(manifest))
+    return analyze(run)
+
+
+def test_a_recompilation_is_named_and_weighs_nothing_in_the_typical_step(recompiling):
+    step = recompiling.summary.step_time_ms
+    assert step.unlike == (10,)
+    assert step.typical == pytest.approx(132.6, abs=0.1)
+    found = one(recompiling, "TO-T001")
+    assert (found.severity, found.cause, found.steps) == ("info", "recompilation", (10,))
+    assert "TORCH_LOGS=recompiles" in found.advice
+    assert "how often it comes cannot be said" in found.message
+    assert found.impact_ms is None
+
+
+def test_the_ledger_is_of_the_typical_step(recompiling):
+    ledger = recompiling.summary.ledger_ms
+    own = [row for row in recompiling.steps if row.step != 10]
+    for bucket in BUCKETS:
+        by_rank = [sum(getattr(row, bucket) for row in own if row.rank == rank) / 3 for rank in (0, 1)]
+        assert ledger.of(bucket) == pytest.approx(sum(by_rank) / 2, abs=1e-5)
+
+
+def test_a_healthy_run_with_one_recompilation_is_not_said_to_starve(recompiling):
+    """97 % busy between recompilations, measured without the profiler: 120 ms a step."""
+    assert one(recompiling, "TO-I001") is None
+    said = verdict(recompiling)
+    assert said.level == "info"
+    assert "step 10 takes up to 2150 ms" in said.sentence
+
+
+def test_what_recurs_is_weighed_by_the_steps_timed_without_the_profiler(tmp_path):
+    report = with_unprofiled(tmp_path, [120.0] * 8 + [1900.0] + [120.0] * 8)
+    found = one(report, "TO-T001")
+    assert found.severity == "error"
+    assert "Of 21 timed steps 2 are such" in found.message
+    assert found.impact_ms > 0
+
+
+def test_a_rare_long_step_is_a_remark(tmp_path):
+    report = with_unprofiled(tmp_path, [120.0] * 400)
+    found = one(report, "TO-T001")
+    assert found.severity == "info"
+    assert next(e.value for e in found.evidence if e.metric == "beyond typical steps") < 5
+
+
+def test_even_steps_are_clear():
+    check = next(c for c in analyze(DATA / "ddp4").checks if c.rule == "TO-T001")
+    assert check.status == "clear"
+
+
+def test_two_steps_cannot_tell_which_is_typical():
+    check = next(c for c in analyze(DATA / "hta/amd").checks if c.rule == "TO-T001")
+    assert check.status == "not_evaluated"

@@ -1,0 +1,152 @@
+"""Whether a rank that computes longer is slower at the same work, or has more to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec import UNSET, UnsetType
+
+from traceops.core.findings import ComputesLonger
+from traceops.measure.kernels import KernelStats
+from traceops.measure.summary import RankSummary
+
+MORE = 1.05  # times the peers' blocks, launches or bytes: more work
+_SLOWER = 1.10  # times the peers' time for the same launches of the same blocks: a slower device
+_MOST_EXTRA = 0.6  # of what it computes longer: kernels its peers do not have, that make it extra work
+_EXPLAINS = 0.5  # of what it computes longer: what its share of the work must explain
+_SCALES = 0.05  # of what it computes longer: growth of kernels whose blocks tell the work
+_ALIKE = 0.9  # of the peers' time: kernels that the rank has too
+
+
+@dataclass(frozen=True)
+class WorkCompared:
+    """A rank's computation beside its median peer's, a step.
+
+    `kind` is why it computes longer, UNSET where the traces do not tell. `extra_ms` is what it computes longer in
+    all, `alone_ms` in kernels that no peer runs. `work` is how much more it has to do: the largest of the ratios of
+    blocks, launches and elements that speak for it; 1 where none does. `speed` is its time for launches that are the
+    same on its peers over theirs, None where there are none.
+    """
+
+    kind: ComputesLonger | UnsetType
+    extra_ms: float
+    alone_ms: float
+    work: float
+    speed: float | None
+
+
+def compare_work(own: RankSummary, peers: Sequence[RankSummary]) -> WorkCompared:
+    """Compare a rank with its median peer by kernels, their launches and blocks, and bytes it exchanges.
+
+    Kernels whose grid is as large as the device whatever they compute (persistent ones) say nothing of how much
+    work they have; the others and the bytes do. Time is called slower where nothing speaks for more work.
+    """
+    if not peers:
+        return WorkCompared(UNSET, 0.0, 0.0, 1.0, None)
+    peer = sorted(peers, key=lambda other: (_compute_ms(other), other.rank))[len(peers) // 2]
+    mine, theirs = _kernels(own), _kernels(peer)
+    steps, peer_steps = max(len(own.step_numbers), 1), max(len(peer.step_numbers), 1)
+    extra = _compute_ms(own) - _compute_ms(peer)
+    alone = sum(k.total_us for name, k in mine.items() if name not in theirs) / 1e3 / steps
+    missing = sum(k.total_us for name, k in theirs.items() if name not in mine) / 1e3 / peer_steps
+    speed = _same_launches_ratio(mine, theirs, steps, peer_steps)
+    work = max(_blocks_ratio(mine, theirs, steps, peer_steps, extra), _bytes_ratio(own, peer), 1.0)
+    return WorkCompared(
+        _kind(extra, alone, missing, work, speed, _compute_ms(peer)), extra, alone, work, speed
+    )
+
+
+def _kind(
+    extra: float, alone: float, missing: float, work: float, speed: float | None, peer_ms: float
+) -> ComputesLonger | UnsetType:
+    if extra <= 0:
+        return UNSET
+    if work >= MORE and (work - 1) * peer_ms >= _EXPLAINS * extra:
+        return "more_work"
+    # A kernel under another name on the peers is a choice between two for the same work, not work of its own.
+    if alone - missing >= _MOST_EXTRA * extra and missing <= (1 - _ALIKE) * peer_ms:
+        return "extra_kernels"
+    if speed is not None and speed >= _SLOWER:
+        return "slower"
+    return UNSET
+
+
+def _kernels(summary: RankSummary) -> dict[str, KernelStats]:
+    return {kernel.name: kernel for kernel in summary.kernels if kernel.kind == "compute"}
+
+
+def _compute_ms(summary: RankSummary) -> float:
+    """Time of all compute kernels, ms a step."""
+    return (
+        sum(k.total_us for k in summary.kernels if k.kind == "compute")
+        / 1e3
+        / max(len(summary.step_numbers), 1)
+    )
+
+
+def _same_launches_ratio(
+    mine: Mapping[str, KernelStats], theirs: Mapping[str, KernelStats], steps: int, peer_steps: int
+) -> float | None:
+    """The rank's time over its peer's for kernels with equal launches and blocks; None without any."""
+    same = [
+        (mine[name], theirs[name])
+        for name in mine.keys() & theirs.keys()
+        if mine[name].count * peer_steps == theirs[name].count * steps
+        and mine[name].blocks * peer_steps == theirs[name].blocks * steps
+    ]
+    peer_us = sum(k.total_us for _, k in same) / peer_steps
+    return sum(k.total_us for k, _ in same) / steps / peer_us if peer_us > 0 else None
+
+
+def _blocks_ratio(
+    mine: Mapping[str, KernelStats],
+    theirs: Mapping[str, KernelStats],
+    steps: int,
+    peer_steps: int,
+    extra: float,
+) -> float:
+    """How many times the blocks of its peer the rank runs: mean by time over kernels of both that differ in blocks.
+
+    1 where these are too few to say so: a small kernel more on one rank is no share of the work.
+    """
+    ratios, weights, growth = [], [], 0.0
+    for name in mine.keys() & theirs.keys():
+        one, other = mine[name], theirs[name]
+        units, of_peer = (
+            (one.blocks, other.blocks) if min(one.blocks, other.blocks) > 0 else (one.count, other.count)
+        )
+        ratio = (units / steps) / (of_peer / peer_steps)
+        grown = one.total_us / steps - other.total_us / peer_steps
+        if ratio >= MORE and grown > 0:
+            ratios.append(ratio)
+            weights.append(one.total_us)
+            growth += grown / 1e3
+    return float(np.average(ratios, weights=weights)) if growth >= max(_SCALES * extra, 1e-9) else 1.0
+
+
+def _bytes_ratio(own: RankSummary, peer: RankSummary) -> float:
+    """How many times the elements of its peer the rank sends or receives in all-to-alls of uneven parts.
+
+    One side of each is what a rank has itself, the other what it gets to work on: the side that differs more counts.
+    """
+    mine, theirs = _all_to_alls(own), _all_to_alls(peer)
+    if not mine or len(mine) != len(theirs):
+        return 1.0
+    return float(
+        np.median([max(a / b for a, b in zip(*both, strict=True)) for both in zip(mine, theirs, strict=True)])
+    )
+
+
+def _all_to_alls(summary: RankSummary) -> list[tuple[int, int]]:
+    """Elements in and out of each all-to-all, in order; those of unknown or no size are left out."""
+    return [
+        (args.elements_in, args.elements_out)
+        for args in summary.comm.args
+        if args is not None and args.elements_in and args.elements_out and _is_all_to_all(args.op)
+    ]
+
+
+def _is_all_to_all(op: str) -> bool:
+    return op.replace("_", "").lower().startswith("alltoall")

@@ -1,0 +1,26 @@
+"""Which steps are like the others, so that what is said of a step is true of most of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FAR = 1.5  # times the median: a shorter step is never unlike the others
+_SPREADS = 5.0  # and this many times what the steps spread by
+_NORMAL = 1.4826  # median absolute deviation to standard deviation [Rousseeuw and Croux 1993]
+_LEAST = 3  # steps: of two, neither is the usual one
+
+
+def typical_steps(durations: ArrayLike) -> NDArray[np.bool_]:
+    """Mask of the steps that take about as long as most do; `durations` in any unit, in any order.
+
+    A step is left out where it takes more than 1.5 times the median and lies far beyond what the steps
+    spread by. Fewer than half can be left out. A short step is not: work that is missing is no cost.
+    """
+    steps = np.asarray(durations, dtype=float)
+    if len(steps) < _LEAST:
+        return np.ones(len(steps), dtype=bool)
+    middle = float(np.median(steps))
+    spread = _NORMAL * float(np.median(np.abs(steps - middle)))
+    typical: NDArray[np.bool_] = steps <= max(FAR * middle, middle + _SPREADS * spread)
+    return typical

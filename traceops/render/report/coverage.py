@@ -1,0 +1,59 @@
+"""What a report could not judge of a step, why, and what would make it judgeable."""
+
+from __future__ import annotations
+
+from traceops.across.match import NO_METADATA
+from traceops.core.words import BUCKETS
+from traceops.render.report.cross_text import check_of
+from traceops.report.model import Report
+from traceops.report.run import UnjudgedTime
+
+MOST_UNJUDGED_PCT = 10.0  # of a step: no clean bill while more of it is unjudged
+_ALL_RANKS = "Analyse the traces of all ranks together"
+_WITH_METADATA = "Record CPU activity too: then the trace says what each communication kernel belongs to"
+_TO_MATCH = {  # why communication was not matched -> what would let it be
+    "ranks of its group have no trace": "Add the traces of the missing ranks",
+    "outside the window of other ranks": "Start and stop the profiler at the same steps on all ranks",
+    "point-to-point whose other end is not named": _WITH_METADATA,
+    "its process group is not known": _WITH_METADATA,
+    NO_METADATA: _WITH_METADATA,
+}
+_TO_JUDGE = {  # bucket of a step -> what would make it judgeable
+    "comm_unmatched": _ALL_RANKS,
+    "comm_transfer": _ALL_RANKS,
+    "comm_wait": _ALL_RANKS,
+    "memory": "See the copies in the timeline (traceops view)",
+    "idle_dependency": "See in the timeline (traceops view) what the next kernel waited for",
+    "idle_gap": "See the gaps in the timeline (traceops view)",
+    "idle_host": "Record the run on GPUs",
+    "idle_sync": "Record the run on GPUs",
+    "idle_input": "Record steps with traceops run or torch.profiler's schedule",
+}
+
+
+def unjudged_sentence(report: Report) -> str:
+    """One or two sentences on what was not judged; '' where a tenth of the step or less is not."""
+    unjudged = report.summary.unjudged
+    total = sum(one.pct for one in unjudged)
+    if total <= MOST_UNJUDGED_PCT:
+        return ""
+    most = unjudged[0]
+    who = f"rank {most.rank}'s step" if len(report.ranks) > 1 else "the step"
+    what = BUCKETS[most.bucket].metric
+    rest = f", {most.pct:.0f} % of it {what}" if len(unjudged) > 1 and total - most.pct >= 1 else f": {what}"
+    reason = _unmatched_reason(report) if most.why == "unmatched" else ""
+    cure = _TO_MATCH.get(reason, _TO_JUDGE[most.bucket])
+    return f"Not judged: {total:.0f} % of {who}{rest}, because {_why(report, most, reason)}. {cure}."
+
+
+def _unmatched_reason(report: Report) -> str:
+    """Why most of the unmatched communication was left out; '' where nothing says so."""
+    left_out = report.summary.matching.unmatched if report.summary.matching is not None else {}
+    return max(left_out, key=lambda name: left_out[name], default="")
+
+
+def _why(report: Report, most: UnjudgedTime, unmatched: str) -> str:
+    if most.why == "unmatched":
+        return f"it could not be matched across ranks{f' ({unmatched})' if unmatched else ''}"
+    check = check_of(report, most.rule) if most.rule else None
+    return check.reason if check is not None else "no rule judges it"

@@ -1,0 +1,85 @@
+"""TO-V008 and TO-V009: traces that hold no GPU activity, or none that is known as communication."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traceops.core.findings import Evidence
+from traceops.core.rank_text import who_first
+from traceops.core.rule import Rule, Verdict
+from traceops.measure.summary import RankSummary
+
+KERNELS_MISSING = Rule(
+    id="TO-V008",
+    title="The trace holds no GPU activity",
+    fires="Fires where the host launched kernels and the trace of the rank holds none of them.",
+    advice=(
+        "Record again with ProfilerActivity.CUDA. If it was on, CUPTI gave no records: look for another profiler on "
+        "the GPU (nsys, ncu, dcgm), for missing rights (NVreg_RestrictProfilingToAdminUsers), and for a libcupti of "
+        "another CUDA version."
+    ),
+)
+
+NO_COMMUNICATION_SEEN = Rule(
+    id="TO-V009",
+    title="No communication is recognised in a run of several ranks",
+    fires=(
+        "Fires where the world is larger than one, the traces hold GPU kernels, and no kernel on any rank is known as "
+        "communication. Nothing is then claimed about overlap, waiting or stragglers."
+    ),
+    advice=(
+        "If one of the kernels named here is communication, tell us its name. If the window holds none (gradient "
+        "accumulation under no_sync()), capture a window with an optimizer step."
+    ),
+)
+
+_MOST_KERNELS = 5  # named where none is known as communication
+
+
+def judge_kernels(ranks: Sequence[RankSummary]) -> Verdict:
+    """TO-V008: operators of the host stand in for the device's work, so nothing is known of the device."""
+    lost = [summary.rank for summary in ranks if summary.kernels_lost]
+    if not lost:
+        return KERNELS_MISSING.clear("no trace launches kernels that it does not hold")
+    return KERNELS_MISSING.verdict(
+        KERNELS_MISSING.finding(
+            "warning",
+            "high",
+            f"{who_first(lost)} launched kernels, and the trace{'s hold' if len(lost) > 1 else ' holds'} none of "
+            "them. What is called compute here is the time of the host's operators; nothing is known of the GPU.",
+            [Evidence("ranks without GPU activity", len(lost), "ranks", 0)],
+            ranks=lost,
+        )
+    )
+
+
+def judge_communication(ranks: Sequence[RankSummary], world: int) -> Verdict:
+    """TO-V009: communication that nobody recognises looks like compute."""
+    if world < 2:
+        return NO_COMMUNICATION_SEEN.not_evaluated("there is only one rank")
+    on_gpu = [summary for summary in ranks if summary.on_gpu]
+    if not on_gpu:
+        return NO_COMMUNICATION_SEEN.not_evaluated("the traces hold no GPU activity")
+    if any(len(summary.comm.start) for summary in ranks):
+        return NO_COMMUNICATION_SEEN.clear("the traces hold communication")
+    first = on_gpu[0]
+    steps = max(len(first.step_numbers), 1)
+    return NO_COMMUNICATION_SEEN.verdict(
+        NO_COMMUNICATION_SEEN.finding(
+            "info",
+            "medium",
+            f"No kernel is known as communication, though the run has {world} ranks. Communication may be among the "
+            "kernels that count as compute here.",
+            [
+                Evidence(
+                    f"kernel: {kernel.name}",
+                    round(kernel.total_us / 1e3 / steps, 3),
+                    "ms/step",
+                    rank=first.rank,
+                )
+                for kernel in first.kernels[:_MOST_KERNELS]
+            ]
+            or [Evidence("kernels known as communication", 0, "kernels", 1)],
+            ranks=[summary.rank for summary in on_gpu],
+        )
+    )

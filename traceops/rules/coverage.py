@@ -1,0 +1,66 @@
+"""How much of a step no rule judged: a clean bill holds for the rest only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from traceops.across.cross_rank import CrossRank
+from traceops.core.findings import Check
+from traceops.core.rule import Rule
+from traceops.measure.ledger import BUCKETS
+from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
+from traceops.rules.overlap import EXPOSED
+from traceops.rules.stragglers import PERSISTENTLY_LATE
+
+LEAST_PCT = 0.5  # of the step: less is not listed
+
+# Which rule judges the time in a bucket. Compute is left out: no rule judges how well a kernel uses the device.
+JUDGED_BY: dict[str, Rule | None] = {
+    "comm_transfer": EXPOSED,
+    "comm_wait": PERSISTENTLY_LATE,
+    "comm_unmatched": None,
+    "memory": None,
+    "idle_input": INPUT_BOUND,
+    "idle_sync": BLOCKED_ON_DEVICE,
+    "idle_host": HOST_BOUND,
+    "idle_dependency": None,
+    "idle_gap": None,
+}
+assert set(JUDGED_BY) == set(BUCKETS) - {"compute"}
+
+
+@dataclass(frozen=True)
+class UnjudgedBucket:
+    """A bucket's share of one rank's typical step that no rule judged; `rule` would, were it evaluated."""
+
+    bucket: str
+    rank: int
+    pct: float
+    why: Literal["unmatched", "not_evaluated", "no_rule"]
+    rule: str | None
+
+
+def unjudged_time(run: CrossRank, checks: Sequence[Check]) -> tuple[UnjudgedBucket, ...]:
+    """The unjudged buckets, most first, of the rank that has most such time; empty without a step."""
+    evaluated = {check.rule for check in checks if check.status != "not_evaluated"}
+    open_buckets = [name for name, rule in JUDGED_BY.items() if rule is None or rule.id not in evaluated]
+    by_rank = {
+        times.summary.rank: {name: times.share_pct(name) or 0.0 for name in open_buckets}
+        for times in run.ranks
+    }
+    worst = max(by_rank, key=lambda rank: (sum(by_rank[rank].values()), -rank), default=None)
+    if worst is None:
+        return ()
+    found = [_bucket(name, worst, pct) for name, pct in by_rank[worst].items() if pct >= LEAST_PCT]
+    return tuple(sorted(found, key=lambda one: -one.pct))
+
+
+def _bucket(name: str, rank: int, pct: float) -> UnjudgedBucket:
+    rule = JUDGED_BY[name]
+    if name == "comm_unmatched":
+        return UnjudgedBucket(name, rank, round(pct, 2), "unmatched", None)
+    return UnjudgedBucket(
+        name, rank, round(pct, 2), "no_rule" if rule is None else "not_evaluated", rule.id if rule else None
+    )

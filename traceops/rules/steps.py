@@ -1,0 +1,242 @@
+"""TO-T001: steps that take far longer than the typical one, with what they do more and how much of the run they are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.core.findings import Evidence, Severity, severity_of
+from traceops.core.rule import Rule, Verdict
+from traceops.measure.ledger import OWN_BUCKETS
+from traceops.measure.steps import NO_STEP
+from traceops.measure.typical import typical_steps
+from traceops.rules.inputs import Inputs
+from traceops.traces.run_manifest import manifest_ranks
+
+UNLIKE_STEPS = Rule(
+    id="TO-T001",
+    title="Some steps take far longer than the typical one",
+    fires=(
+        "Fires where a step takes more than 1.5 times the median and lies far beyond what the steps spread by. The "
+        "ledger, the idle rules and the what-if leave such steps out. Info where it was seen once; from the second "
+        "time on by the share of all timed steps that they take more than typical ones: warning from 10 %, error "
+        "from 30 %."
+    ),
+    advice=(
+        "See these steps in the merged timeline (traceops view). Where they belong to the training (evaluation, "
+        "checkpoints), make them rarer or cheaper; record more steps to learn how often they come."
+    ),
+    by_cause=(
+        (
+            "recompilation",
+            "torch.compile compiles again in these steps. TORCH_LOGS=recompiles names the guard that failed. Keep "
+            "shapes and flags equal, or mark what changes as dynamic (torch._dynamo.mark_dynamic).",
+        ),
+        (
+            "evaluation",
+            "Evaluate less often or on fewer batches, and record a window without an evaluation to see the "
+            "training alone.",
+        ),
+        (
+            "checkpoint",
+            "Save less often, or save beside the training (torch.distributed.checkpoint.async_save).",
+        ),
+        (
+            "garbage_collection",
+            "Python's garbage collector runs inside these steps. Call gc.disable() and gc.collect() every few "
+            "hundred steps, on all ranks at the same step.",
+        ),
+        (
+            "input",
+            "The loader falls behind now and then: more workers (num_workers), a larger prefetch_factor, "
+            "persistent_workers=True, samples of even size.",
+        ),
+    ),
+)
+RULES = (UNLIKE_STEPS,)
+
+_BOUNDS = (0.0, 10.0, 30.0)  # percent of all timed steps: info, warning, error
+_MOST_NAMED = 3
+_OTHER_WORK = 1.2  # times the kernels of a typical step
+_LEAST_PART = 0.25  # of what a step takes more: a region that says why
+_REGIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("recompilation", re.compile(r"dynamo|compile_inner|inductor_compile|entire_frame_compile|fx_codegen")),
+    ("evaluation", re.compile(r"(?i)\beval|evaluat|validat")),
+    (
+        "checkpoint",
+        re.compile(r"(?i)save_?(state|checkpoint|model)|checkpoint_?(save|write)|torch\.save|dcp[._:]"),
+    ),
+    ("garbage_collection", re.compile(r"(?i)\bgc\b|garbage")),
+)
+_DOES = {
+    "recompilation": "torch.compile compiles again",
+    "evaluation": "an evaluation runs",
+    "checkpoint": "a checkpoint is written",
+    "garbage_collection": "Python's garbage collector runs",
+    "input": "the next batch comes late",
+    "host": "the host launches late",
+    "gpu_compute": "the GPU computes longer",
+    "copy": "copies take longer",
+    "other_work": "other work runs",
+    "unknown": "",
+}
+_CAUSE_OF = {
+    "idle_input": "input",
+    "idle_host": "host",
+    "idle_sync": "host",
+    "compute": "gpu_compute",
+    "memory": "copy",
+}
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """Steps of the run that were timed, recorded or not: how many, how many are unlike, and their share, percent."""
+
+    steps: int
+    unlike: int
+    share_pct: float
+    typical_ms: float
+
+
+def judge(inputs: Inputs) -> list[Verdict]:
+    """Steps unlike the others."""
+    run = inputs.run
+    every = {int(n) for times in run.ranks for n in times.summary.step_numbers if n != NO_STEP}
+    if len(every) < 3:
+        return [UNLIKE_STEPS.not_evaluated(f"{len(every)} recorded steps do not show which one is typical")]
+    if not run.unlike:
+        return [UNLIKE_STEPS.clear(f"all {len(every)} recorded steps take about as long as the typical one")]
+    timed = _timed(run, _unprofiled(inputs))
+    worst = max(run.ranks, key=lambda times: _own_excess_ms(times, run.unlike))
+    took = [_duration_ms(run, number) for number in run.unlike]
+    cause, region = _cause(worst, run.unlike)
+    seen_often = timed.unlike > 1
+    severity: Severity = (severity_of(timed.share_pct, *_BOUNDS) or "info") if seen_often else "info"
+    kernels, usual = _kernels(worst, run.unlike)
+    message = f"{_steps_text(run.unlike)} {_takes(took)}; the typical step takes {run.step_ms:.1f} ms."
+    why = _DOES[cause]
+    if why:
+        shown = f" ({region[0]}, {region[1]:.0f} ms)" if region else ""
+        message += f" Meanwhile {why} on rank {worst.summary.rank}{shown}."
+    message += (
+        f" Of {timed.steps} timed steps {timed.unlike} are such: {timed.share_pct:.0f} % of the time."
+        if seen_often
+        else f" Of {timed.steps} timed steps it is the only one: how often it comes cannot be said."
+    )
+    evidence = [
+        Evidence("longest step", round(max(took), 3), "ms", round(run.step_ms * 1.5, 3)),
+        Evidence("typical step", round(run.step_ms, 3), "ms"),
+        Evidence("such steps", timed.unlike, f"of {timed.steps} timed steps"),
+        Evidence("beyond typical steps", round(timed.share_pct, 2), "% of the time"),
+    ]
+    if kernels >= _OTHER_WORK * usual or usual >= _OTHER_WORK * kernels:
+        evidence.append(
+            Evidence("kernels", round(kernels), "a step", rank=worst.summary.rank, peers=round(usual))
+        )
+    evidence += [
+        Evidence(
+            f"host longer in: {one.name}", round(one.ms, 3), "ms", rank=worst.summary.rank, step=one.step
+        )
+        for one in worst.summary.host.extra
+        if one.step in run.unlike
+    ][:_MOST_NAMED]
+    return [
+        UNLIKE_STEPS.verdict(
+            UNLIKE_STEPS.finding(
+                severity,
+                "high" if region else "medium",
+                message,
+                evidence,
+                ranks=[times.summary.rank for times in run.ranks],
+                steps=run.unlike,
+                impact_ms=round(timed.share_pct / 100 * timed.typical_ms, 3) if seen_often else None,
+                cause=cause,
+            )
+        )
+    ]
+
+
+def _unprofiled(inputs: Inputs) -> list[float]:
+    """Steps timed without the profiler, ms: the median over ranks of each."""
+    series = [own.unprofiled_step_ms for own in manifest_ranks(inputs.manifest)]
+    count = min((len(own) for own in series), default=0)
+    rows = ([own[i] for own in series] for i in range(count))
+    return [float(np.median([ms for ms in row if ms is not None])) for row in rows if None not in row]
+
+
+def _timed(run: CrossRank, unprofiled: list[float]) -> _Timed:
+    """Recorded and unrecorded steps, each against the typical one of its own kind."""
+    numbers = sorted({int(n) for times in run.ranks for n in times.summary.step_numbers if n != NO_STEP})
+    more = total = 0.0
+    unlike = 0
+    recorded = [_duration_ms(run, number) for number in numbers]
+    typical_ms = run.step_ms
+    for steps in (recorded, unprofiled):
+        if not steps:
+            continue
+        like = typical_steps(steps)
+        usual = float(np.mean(np.array(steps)[like]))
+        more += sum(ms - usual for ms, typical in zip(steps, like, strict=True) if not typical)
+        total += sum(steps)
+        unlike += int((~like).sum())
+    return _Timed(len(recorded) + len(unprofiled), unlike, 100 * more / total if total else 0.0, typical_ms)
+
+
+def _duration_ms(run: CrossRank, number: int) -> float:
+    """A step's duration, ms: the median over the ranks that recorded it."""
+    own = [times.duration[times.summary.step_numbers == number] for times in run.ranks]
+    return float(np.median(np.concatenate(own))) / 1e6
+
+
+def _own_excess_ms(times: RankTimes, unlike: tuple[int, ...]) -> float:
+    """What a rank's own time in these steps exceeds its typical steps by, without waiting for others, ms."""
+    return sum(_growth(times, unlike).values())
+
+
+def _growth(times: RankTimes, unlike: tuple[int, ...]) -> dict[str, float]:
+    """Growth of the rank's own buckets in these steps, ms over all of them."""
+    odd = np.isin(times.summary.step_numbers, unlike)
+    return {
+        bucket: float((times.buckets[bucket][odd] / 1e6 - times.mean_ms(bucket)).sum())
+        for bucket in OWN_BUCKETS
+    }
+
+
+def _cause(times: RankTimes, unlike: tuple[int, ...]) -> tuple[str, tuple[str, float] | None]:
+    """Why, and the region that says so: by what the host was in, else by the bucket that grew most."""
+    growth = _growth(times, unlike)
+    total = max(sum(growth.values()), 1e-9)
+    extra = [one for one in times.summary.host.extra if one.step in unlike]
+    for cause, pattern in _REGIONS:
+        known = [
+            one for one in extra if pattern.search(one.name) and one.ms >= _LEAST_PART * total / len(unlike)
+        ]
+        if known:
+            most = max(known, key=lambda one: one.ms)
+            return cause, (most.name, most.ms)
+    kernels, usual = _kernels(times, unlike)
+    if kernels >= _OTHER_WORK * usual:
+        return "other_work", None
+    bucket = max(growth, key=lambda name: growth[name])
+    return (_CAUSE_OF.get(bucket, "unknown") if growth[bucket] >= 0.5 * total else "unknown"), None
+
+
+def _kernels(times: RankTimes, unlike: tuple[int, ...]) -> tuple[float, float]:
+    """Kernels a step: in these steps, and in typical ones."""
+    counts = times.summary.inventory.step_kernels
+    odd = np.isin(times.summary.step_numbers, unlike)
+    typical = counts[times.typical]
+    return float(counts[odd].mean()) if odd.any() else 0.0, float(typical.mean()) if len(typical) else 0.0
+
+
+def _steps_text(steps: tuple[int, ...]) -> str:
+    listed = ", ".join(map(str, steps[:8])) + (" …" if len(steps) > 8 else "")
+    return f"Step{'s' if len(steps) > 1 else ''} {listed}"
+
+
+def _takes(took: list[float]) -> str:
+    return f"takes {took[0]:.1f} ms" if len(took) == 1 else f"take {min(took):.1f} to {max(took):.1f} ms"
