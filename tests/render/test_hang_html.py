@@ -49,7 +49,7 @@ def test_pages_nest_and_ask_for_nothing(diagnosis: Diagnosis) -> None:
     assert all((a.get("href") or "")[:1] in ("#", "d") for a in (*shown.all("a"), *shown.all("link")))
     policy = next(a["content"] for a in shown.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None and "default-src 'none'; script-src 'none'" in policy
-    assert hang_sentence(diagnosis) in shown.text()
+    assert hang_sentence(diagnosis).replace("\x1b", "\ufffd") in shown.text()
     assert all(a.get("scope") in ("col", "row") for a in shown.all("th"))
 
 
@@ -88,7 +88,7 @@ def test_stacks_of_the_cause_and_problems_are_there() -> None:
 def test_what_came_from_a_file_stays_text() -> None:
     shown = page(skipped(text=HOSTILE))
     assert not any("onerror" in attributes for _, attributes in shown.elements)
-    assert shown.text().count(HOSTILE) > 5
+    assert shown.text().count(HOSTILE.replace("\x1b", "\ufffd")) > 5 and "\x1b" not in shown.text()
 
 
 def test_512_ranks_stay_a_small_page() -> None:

@@ -55,7 +55,10 @@ def make_finding(
 def test_first_serious_finding_says_who_loses_what_of_which_step() -> None:
     said = verdict(make_report([make_finding("TO-I002")]))
     assert said.level == "error"
-    assert said.sentence == "Rank 1 waits for input for 29.3 ms of each 50.0 ms step (TO-I002, error)."
+    assert said.sentence == (
+        "Rank 1 waits for input for 29.3 ms of each 50.0 ms step; with input in time a step would take 20.7 ms "
+        "(59 % less) (TO-I002, error)."
+    )
 
 
 def test_waiting_of_the_others_is_added_and_the_further_findings_counted() -> None:
