@@ -131,10 +131,8 @@ def _extra_regions(host: HostRows, steps: StepBounds) -> tuple[ExtraRegion, ...]
 
 def _totals(events: Events, rows: Int) -> NDArray[np.float64]:
     """Time by name, ns."""
-    total: NDArray[np.float64] = np.bincount(
-        events.name[rows], weights=events.dur[rows].astype(np.float64), minlength=len(events.names)
-    )
-    return total
+    total = np.bincount(events.name[rows], weights=events.dur[rows], minlength=len(events.names))
+    return total.astype(np.float64)
 
 
 def _inside_steps(events: Events, rows: Int, steps: StepBounds) -> Int:
