@@ -17,10 +17,17 @@ from traceops.traces.kineto import load_trace
 from traceops.traces.model import Events, RankTrace, TraceMeta
 
 DATA = Path(__file__).resolve().parents[1] / "data"
+ON_CPU = {
+    "cpu_only",
+    "pipeline_gpipe4",
+    "pipeline_interleaved4",
+    "pipeline_uneven_gloo2",
+    "pipeline_zero_bubble2",
+}
 GPU_TRACES = [
     path
     for path in sorted(DATA.rglob("*.json.gz"))
-    if "runs" not in path.parts and path.parent.name != "cpu_only"
+    if "runs" not in path.parts and path.parent.name not in ON_CPU
 ]
 
 
