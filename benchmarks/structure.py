@@ -54,6 +54,7 @@ LATE: dict[str, str] = {
     "traceops.doctor.worker": "torch, under a deadline that the worker has to announce first",
     "traceops.fabric.discover": "readers: most folders of traces hold nothing for them",
     "traceops.fabric.read": "readers of files that few runs have",
+    "traceops.hangs.discover": "readers of the fabric: most hangs leave dumps only",
     "traceops.hangs.in_report": "the diagnosis: most runs do not hang",
     "traceops.launch.hangs": "the diagnosis: most runs do not hang",
     "traceops.launch.session": "NumPy and the pipeline, for --summarize only",

@@ -12,19 +12,19 @@ from traceops.hangs.diagnose import diagnose
 from traceops.hangs.discover import run_folder_of
 from traceops.render import write_diagnosis
 from traceops.render.hang.terminal import print_diagnosis
-from traceops.rules.hangs import judge_hang
+from traceops.rules.diagnosis import beside_the_roots, judge_diagnosis
 
 
 def main(args: argparse.Namespace) -> int:
     formats = report_formats(args.format)
 
     diagnosis = diagnose(args.path)
-    verdicts = judge_hang(diagnosis)
+    verdicts = judge_diagnosis(diagnosis)
     run_folder = str(run_folder_of(Path(args.path)))  # of its evidence too: one place for both reports
     folder = Path(args.output) if args.output else output_folder(run_folder, diagnosis.evidence.name)
     written = write_diagnosis(diagnosis, verdicts, folder, formats)
     if args.quiet:
         print(printable(str(written[0])))
     else:
-        print_diagnosis(diagnosis, sys.stdout, written[0])
+        print_diagnosis(diagnosis, sys.stdout, written[0], beside_the_roots(diagnosis, verdicts))
     return fails([finding for verdict in verdicts for finding in verdict.findings], args.fail_on)

@@ -23,6 +23,7 @@ from traceops.hangs.processes import Death, deaths, stopped
 from traceops.hangs.stack_activity import StackActivity, stack_activity
 from traceops.hangs.stuck import stuck_together
 from traceops.hangs.waits import Waits, find_waits, with_roots
+from traceops.hangs.ways import with_way
 
 
 def diagnose(path: str | os.PathLike[str], *, jobs: int | None = None) -> Diagnosis:
@@ -109,10 +110,12 @@ def _roots(
         roots = without_record.from_stacks(evidence, activities)
     errors = without_record.gpu_errors(evidence.log)
     init = evidence.stall is not None and evidence.stall.kind == "init"
-    return [
+    roots = [
         _with_activity(_before_first_step(_with_gpu(root, activities, errors), init), activities)
         for root in roots
     ]
+    on_gloo = {rank for rank, position in ranks.items() if position.record.backend == "gloo"}
+    return [root if on_gloo.intersection(root.ranks) else with_way(root, evidence.fabric) for root in roots]
 
 
 def _explained(roots: Iterable[Root], waits: Waits) -> set[int]:

@@ -12,6 +12,7 @@ from typing import Any
 from traceops.core.errors import FileError, InputError, problem_of
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.regular_file import open_regular
+from traceops.fabric.fabric import Fabric
 from traceops.hangs.dump_files import read_dumps
 from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, RecordedGroup
 from traceops.hangs.jobs import one_job
@@ -64,6 +65,7 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Hang
     records = {rank: _with_groups(record, found.groups.get(rank, {})) for rank, record in records.items()}
     for rank, record in records_from_log(found.log).items():
         records.setdefault(rank, record)
+    fabric = _fabric(found)
     world, log = _world_size(found, records), tuple(found.log)
     problems = [*found.problems, *dropped]
     if world is not None:
@@ -73,7 +75,7 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Hang
         listed = "".join(f"\n  {file}: {what}" for file, what in problems[:20])
         raise InputError(
             f"{root} holds no evidence of a hang: no flight-recorder dump, no log that tells of one, no stacks"
-            f"{listed}"
+            f"{listed}{_elsewhere(root, fabric)}"
         )
     return HangEvidence(
         root=str(root),
@@ -87,7 +89,31 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Hang
         files=tuple(found.files),
         problems=redact_fields(tuple(problems)),
         failed_rank=manifest.get("failed_rank") if isinstance(manifest.get("failed_rank"), int) else None,
+        fabric=fabric,
     )
+
+
+def _fabric(found: Found) -> Fabric | None:
+    """What the texts tell of machines, links and NCCL's connections; None where they tell nothing."""
+    if not found.texts:
+        return None
+    from traceops.fabric.read import read_fabric  # most hangs leave dumps only
+
+    fabric = read_fabric(found.texts, [])
+    known = {path for path, _ in found.problems}
+    found.problems += [problem for problem in fabric.problems if problem[0] not in known]
+    if not fabric.tells:
+        return None
+    told = [
+        *(fabric.log.files if fabric.log is not None else ()),
+        *(s for m in fabric.machines for s in m.sources),
+    ]
+    found.files += dict.fromkeys(path for path in told if path not in found.files)
+    return fabric
+
+
+def _elsewhere(root: Path, fabric: Fabric | None) -> str:
+    return "" if fabric is None else f"\nIt tells of links and NCCL, though: traceops doctor --from {root}"
 
 
 def run_folder_of(path: Path) -> Path:
@@ -171,6 +197,8 @@ def _read_all_dumps(found: Found, jobs: int | None, *, alone: bool) -> None:
 
 def _read_text(path: Path, found: Found) -> None:
     kind, rank = sniff(str(path)), _rank_of_text(path, found.one_node)
+    if kind != "stacks":
+        found.texts.append(path)
     if kind == "stacks":
         if rank is None:
             raise FileError(path, "does not say of which rank it is; name it …_rank_<number>")

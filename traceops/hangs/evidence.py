@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from traceops.fabric.fabric import Fabric
 from traceops.traces.run_manifest import MOST_RANKS
 
 State = Literal["scheduled", "started", "completed"]
@@ -215,7 +216,7 @@ class HangEvidence:
     """All that was found of a hang, by rank; any part may be empty.
 
     world_size: None where nothing tells. problems: (file, what is wrong with it or why it was left out).
-    failed_rank: the rank that failed first, as the launcher saw it.
+    failed_rank: the rank that failed first, as the launcher saw it. fabric: machines, links and NCCL's lines, if any.
     """
 
     root: str
@@ -229,6 +230,7 @@ class HangEvidence:
     files: tuple[str, ...] = ()
     problems: tuple[tuple[str, str], ...] = ()
     failed_rank: int | None = None
+    fabric: Fabric | None = None
 
     @property
     def counted(self) -> int:

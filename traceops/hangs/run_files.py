@@ -29,6 +29,7 @@ class Found:
     files: list[str] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
     one_node: bool = False
+    texts: list[Path] = field(default_factory=list)  # files that may tell of the fabric
 
 
 def read_run_file(path: Path, found: Found) -> bool:

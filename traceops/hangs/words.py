@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from traceops.core.rank_text import who, who_first
+from traceops.fabric.model import PathKind
 from traceops.hangs.calls import code_place, describe, shape_text
 from traceops.hangs.model import Wait, WaitReason
 from traceops.hangs.positions import Call, ProcessGroup
@@ -164,6 +165,16 @@ def nobody_finished(
     return (
         f"{called} {call_text(call)}, and {'none' if len(members) > 1 else 'it never'} finished it"
         f"{' on ' + who(members) if finished else ''}{':' if starts == 'started' else ';'} {told}"
+    )
+
+
+def by_p2p(statement: str, gpus: tuple[str, str], way: str, path: PathKind) -> str:
+    """A collective that none finished, between GPUs that NCCL has talk to each other directly over PCIe."""
+    one, other = gpus
+    how = f"across sockets only ({path})" if path == "SYS" else f"over PCIe ({path})"
+    return (
+        f"{statement}. NCCL sends by {way} between {one} and {other}, which reach each other {how}: P2P that the "
+        "driver promises and that is broken hangs like this"
     )
 
 

@@ -14,6 +14,7 @@ from traceops.render.report.csv import CSV_FILES, render_csv_files
 from traceops.report.document import render_json
 from traceops.report.model import Report
 from traceops.report.write import json_text
+from traceops.rules.diagnosis import fabric_findings
 from traceops.rules.hangs import in_order_of_roots
 from traceops.rules.results import judged_checks
 
@@ -48,11 +49,11 @@ def write_diagnosis(
 ) -> list[Path]:
     """Write a hang's page, hang.json and CSV files into `folder`, as `write_report` does; the page comes first.
 
-    `verdicts` are those of `judge_hang`.
+    `verdicts` are those of `judge_diagnosis`.
     """
     from traceops.render.hang.csv import HANG_CSV_FILES, render_hang_csv_files
 
-    found = in_order_of_roots(diagnosis, verdicts)
+    found = [*in_order_of_roots(diagnosis, verdicts), *fabric_findings(verdicts)]
     checked = judged_checks(verdicts)
     contents: dict[str, str | bytes] = {}
     if "html" in formats:

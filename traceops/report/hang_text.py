@@ -109,6 +109,10 @@ def read_text(diagnosis: Diagnosis) -> str:
     ):
         if ranks:
             parts.append(f"{what} of {who(ranks)}{world.format(len(ranks))}")
+    if evidence.fabric is not None and evidence.fabric.machines:
+        parts.append(f"topology of {_counted(len(evidence.fabric.machines), 'machine')}")
+    if evidence.fabric is not None and evidence.fabric.log is not None:
+        parts.append(f"NCCL's lines in {_counted(len(evidence.fabric.log.files), 'log')}")
     logs = {event.path for event in evidence.log}
     if logs:
         parts.append(f"{len(logs)} log{'s' if len(logs) > 1 else ''} with errors or progress")
@@ -153,6 +157,9 @@ def _waiting(diagnosis: Diagnosis) -> list[int]:
 
 def _nobody(diagnosis: Diagnosis) -> str:
     unknown = unknown_ranks(diagnosis)
+    if _tells_of_fabric_only(diagnosis):
+        only = "No rank hangs or fails in what was read: it tells of machines and NCCL only"
+        return f"{only}. Read: {read_text(diagnosis)}."
     text = f"Nobody is seen to wait for another rank. Read: {read_text(diagnosis)}."
     if not any(record.source == "flight recorder" for record in diagnosis.evidence.records.values()):
         text += " There is no flight-recorder dump, so what ranks wait in cannot be seen."
@@ -160,3 +167,15 @@ def _nobody(diagnosis: Diagnosis) -> str:
         which = "it" if ranks_in(unknown) == 1 else "one of them"
         text += f" Nothing is known of {who_runs(unknown)}: {which} may be what the others wait for."
     return text
+
+
+def _tells_of_fabric_only(diagnosis: Diagnosis) -> bool:
+    """Whether no rank is told of, and the logs hold nothing but NCCL's warnings."""
+    evidence = diagnosis.evidence
+    ranks = evidence.records or evidence.stacks or evidence.processes or evidence.stall
+    nccl = all(event.kind == "nccl" for event in evidence.log)
+    return evidence.fabric is not None and not ranks and evidence.failed_rank is None and nccl
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

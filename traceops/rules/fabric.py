@@ -19,7 +19,7 @@ _NONE = (
     "of NCCL in the run folder or beside the traces"
 )
 # Hangs that a broken link explains as well as anything else does.
-_OF_A_LINK = (GPU_STUCK.id, NO_START.id, NETWORK_STUCK.id)
+OF_A_LINK = (GPU_STUCK.id, NO_START.id, NETWORK_STUCK.id)
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -49,6 +49,6 @@ def _circumstances(inputs: Inputs) -> Circumstances:
         device=inputs.run.device,
         slow=low[0].severity if low else None,
         exposed_pct=exposed_pct(inputs.run),
-        hung=inputs.hang is not None and any(root.rule in _OF_A_LINK for root in inputs.hang.roots),
+        hung=inputs.hang is not None and any(root.rule in OF_A_LINK for root in inputs.hang.roots),
         lost_ms=low[0].impact_ms if low else None,
     )

@@ -73,7 +73,7 @@ def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
         if not across:
             continue
         between = [talk for talk in own if _is_one_of(talk, across)]
-        severity, why = _weight(known)
+        severity, why = _weight(known, between)
         given, nearer = _measured(known, machine, across), _measured(known, machine, pairs, "SYS")
         if given is not None and nearer is not None and 2 * given < nearer:
             severity = at_least(severity, "warning")
@@ -208,9 +208,9 @@ def _switched_off(log: NcclLog, *, over_pcie: bool = False) -> list[NcclSetting]
     return list(found.values())
 
 
-def _weight(known: Circumstances) -> tuple[Severity, str]:
-    """Far apart alone is information; with a hang or with time lost it is more."""
-    if known.hung:
+def _weight(known: Circumstances, between: Sequence[Talk]) -> tuple[Severity, str]:
+    """Far apart alone is information; with a hang that P2P explains or with time lost it is more."""
+    if known.hung and (not between or any(talk.connection.transport == "P2P" for talk in between)):
         return (
             "warning",
             "; ranks hang in a collective, and P2P that is promised but broken does that: try NCCL_P2P_DISABLE=1",

@@ -118,6 +118,22 @@ NETWORK_STUCK = Rule(
         "through sockets (168 ms), NCCL_IB_DISABLE=1 takes TCP between hosts. These tell where the fault is "
         "and are no cure."
     ),
+    by_cause=(
+        (
+            "p2p",
+            "Try NCCL_P2P_DISABLE=1: traffic then goes through host memory. To test it: `traceops run --env "
+            "NCCL_P2P_DISABLE=1 -- SCRIPT`; if that gets past the call, P2P is what is broken. `traceops doctor` "
+            "tests P2P between each pair of GPUs. What breaks it is mostly the IOMMU or ACS (off, or iommu=pt), a "
+            "virtual machine, or the driver: mend that, or keep the variable.",
+        ),
+        (
+            "way_known",
+            "Turn off the way that NCCL takes, one at a time: NCCL_P2P_DISABLE=1 sends traffic inside a host "
+            "through shared memory, with NCCL_SHM_DISABLE=1 through sockets, NCCL_IB_DISABLE=1 takes TCP between "
+            "hosts. `traceops run --env NAME=1 -- SCRIPT` tests one, `traceops doctor` tests them on this machine. "
+            "These tell where the fault is and are no cure.",
+        ),
+    ),
 )
 RULES = (NEVER_CALLED, MISMATCH, GPU_STUCK, DIED, NO_START, NETWORK_STUCK)
 BY_ID = {rule.id: rule for rule in RULES}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text, who_runs
 from traceops.hangs.model import Diagnosis, Root
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, TableBlock, text
+from traceops.render.finding_blocks import finding_block
 from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.hang_rows import RankGroup, merged_ranks
 from traceops.report.hang_text import (
@@ -37,12 +39,19 @@ _MOST_NOTES = 5
 _MOST_ADVICE = 400  # characters
 
 
-def print_diagnosis(diagnosis: Diagnosis, file: TextIO, written: Path | None = None) -> None:
-    """The cause first, for people who read a job's log over ssh; `written` is where the whole report lies."""
-    write_terminal(describe_summary(diagnosis, written), file, widths=_WIDTHS)
+def print_diagnosis(
+    diagnosis: Diagnosis, file: TextIO, written: Path | None = None, beside: Sequence[Finding] = ()
+) -> None:
+    """The cause first, for people who read a job's log over ssh; `written` is where the whole report lies.
+
+    beside: findings on the machines and links, which come after the causes.
+    """
+    write_terminal(describe_summary(diagnosis, written, beside), file, widths=_WIDTHS)
 
 
-def describe_summary(diagnosis: Diagnosis, written: Path | None = None) -> list[Block]:
+def describe_summary(
+    diagnosis: Diagnosis, written: Path | None = None, beside: Sequence[Finding] = ()
+) -> list[Block]:
     """What the terminal says of a hang; `written` is where all of it lies."""
     level = hang_level(diagnosis)
     blocks: list[Block] = []
@@ -54,6 +63,8 @@ def describe_summary(diagnosis: Diagnosis, written: Path | None = None) -> list[
         if number:
             blocks.append(text(""))
         blocks += _root(root, advised)
+    for finding in beside:
+        blocks += [text(""), finding_block(finding)]
     if diagnosis.ranks:
         blocks += [text(""), _ranks(diagnosis), text("")]
     if diagnosis.roots:
