@@ -75,7 +75,10 @@ def test_it_says_who_hangs_and_writes_beside_the_report(
     held = json.loads((out / "hang.json").read_text())
     jsonschema.validate(held, json.loads(schema_path("hang").read_text()))
     assert held["hang"]["roots"][0]["ranks"] == [3] and held["hang"]["roots"][0]["waiting"] == [0, 1, 2]
-    assert {check["rule"] for check in held["checks"]} == {f"TO-H00{n}" for n in range(1, 7)}
+    assert {check["rule"] for check in held["checks"]} == {
+        *(f"TO-H00{n}" for n in range(1, 7)),
+        *(f"TO-E00{n}" for n in range(1, 8)),
+    }
 
 
 def test_analyze_and_diagnose_leave_each_others_files_alone(folder: Path) -> None:

@@ -13,6 +13,8 @@ from traceops.core.rank_text import who, who_first
 from traceops.hangs import roots as found_in_records
 from traceops.hangs import without_record, words
 from traceops.hangs.calls import code_place, message_bytes
+from traceops.hangs.crash_roots import with_crashes
+from traceops.hangs.crashes import find_crashes
 from traceops.hangs.discover import find_evidence
 from traceops.hangs.evidence import HangEvidence, LogEvent
 from traceops.hangs.json_types import RankState, RankStatus
@@ -105,7 +107,7 @@ def _roots(
         explained = _explained(roots, waits) | noticed
         roots += without_record.silent(ranks, waits, activities, stopped(evidence), evidence.log, explained)
     roots += stuck_together(ranks, waits, _explained(roots, waits))
-    roots = roots or reported
+    roots = with_crashes(roots or reported, find_crashes(evidence.log))
     if not roots:
         roots = without_record.from_stacks(evidence, activities)
     errors = without_record.gpu_errors(evidence.log)

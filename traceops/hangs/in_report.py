@@ -33,10 +33,14 @@ def diagnosis_of_run(root: str) -> tuple[Diagnosis | None, str]:
 
 
 def evidence_hint(path: str) -> str:
-    """What to say where `path` has no traces but evidence of a hang; empty where it has none."""
-    if is_remote(path) or not (_has_evidence(path) or _has_any(Path(path), _DUMPS)):
+    """What to say where `path` has no traces but evidence of a hang, or of a rank that failed; empty without."""
+    if is_remote(path):
         return ""
-    return f"\nIt holds evidence of a hang, though: traceops diagnose {path}"
+    if _has_any(Path(path, "evidence"), _OURS) or _has_any(Path(path), _DUMPS):
+        return f"\nIt holds evidence of a hang, though: traceops diagnose {path}"
+    if _has_evidence(path):
+        return f"\nA rank failed before anything was recorded: traceops diagnose {path} says which and why"
+    return ""
 
 
 def _has_evidence(path: str) -> bool:

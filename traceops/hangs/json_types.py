@@ -27,7 +27,7 @@ class RootJson(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that the others wait for, with the rule it is a case of and the proof."""
 
     rule: Annotated[str, Meta(pattern=r"^TO-[A-Z]\d{3}$")]
-    ranks: SomeRanks
+    ranks: Annotated[tuple[int, ...], Meta(description="Empty for a crash (TO-E…) whose rank no line tells.")]
     confidence: Confidence
     message: str
     waiting: Annotated[
@@ -42,6 +42,18 @@ class RootJson(msgspec.Struct, frozen=True, kw_only=True):
     where: Annotated[str | None, Meta(description="Line of code of the operation.")]
     doing: Annotated[str | None, Meta(description="What the root ranks did instead.")]
     evidence: tuple[RootEvidence, ...]
+
+
+class SeenLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a log that tells of a failure, a timeout or an end, whether or not it is a cause."""
+
+    file: str
+    line: int
+    rank: int | None
+    kind: Annotated[
+        str, Meta(description="As docs/formats.md lists them: timeout, error, memory, cuda, exit, …")
+    ]
+    text: str
 
 
 class RankStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +102,10 @@ class HangJson(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[FileProblem, ...]
     notes: tuple[str, ...]
     not_evaluated: Annotated[dict[str, str], Meta(description="Rule: why it could not be judged.")]
+    seen: Annotated[
+        tuple[SeenLine, ...],
+        Meta(description="What logs tell of failures: the first 200 lines, in their order."),
+    ] = ()
 
 
 class HangRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from traceops.core.findings import Confidence
+from traceops.hangs.crashes import Crash
 from traceops.hangs.evidence import HangEvidence
 from traceops.hangs.json_types import RankStatus
 
@@ -34,7 +35,8 @@ class Root:
     statement: what they did, as a sentence without its full stop; tells_waiting: it says who waits for them.
     waiting: ranks that wait for these, directly or through others. group, op, sequence, bytes, where: the
     operation in question and its line of code. doing: what the root ranks were doing instead.
-    evidence: (what, value).
+    evidence: (what, value). crash: how the ranks crashed, where the log tells; a root that only crashed (TO-E…) may
+    have no ranks, where no line names one.
     """
 
     rule: str
@@ -52,6 +54,7 @@ class Root:
     where: str | None = None
     doing: str | None = None
     evidence: tuple[tuple[str, str], ...] = ()
+    crash: Crash | None = None
 
     @property
     def message(self) -> str:

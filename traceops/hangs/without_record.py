@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
@@ -26,6 +27,7 @@ _TOLD_BY_TORCH: tuple[tuple[Literal["missing", "mismatch"], str], ...] = (
     ("mismatch", MISMATCH),
 )
 _MOST = 8
+_KILLED = 128 + signal.SIGKILL
 
 
 def died(dead: Mapping[int, Death], waits: Waits, everybody: Sequence[int]) -> list[Root]:
@@ -48,7 +50,8 @@ def died(dead: Mapping[int, Death], waits: Waits, everybody: Sequence[int]) -> l
                 statement=words.died(rank, how, waiting, first),
                 tells_waiting=first is not None,
                 waiting=waiting or tuple(other for other in everybody if other not in dead),
-                cause=death.cause,
+                cause=death.cause
+                or ("killed" if death.exit_code == _KILLED and death.detail is None else None),
                 group=first.group if first else None,
                 op=first.op if first else None,
                 sequence=first.sequence if first else None,

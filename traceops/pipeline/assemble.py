@@ -27,7 +27,7 @@ from traceops.report.model import Report
 from traceops.report.rows import RankRow, StepRow
 from traceops.report.run import Ledger, Matching, Run, StepTime, Summary, UnjudgedTime, WorstRank
 from traceops.report.tables import BlockingCallRow, KernelRow
-from traceops.rules import hangs
+from traceops.rules import root_rules
 from traceops.rules.coverage import unjudged_time
 from traceops.rules.explained import merge_overlapping
 from traceops.rules.results import checks, most_important_first
@@ -45,8 +45,8 @@ def assemble(
     hang: Diagnosis | None = None,
 ) -> Report:
     """Everything the renderers need, in the units and keys of report.json."""
-    of_hang = hangs.in_order_of_roots(hang, verdicts)
-    others = [f for verdict in verdicts if verdict.rule not in hangs.BY_ID for f in verdict.findings]
+    of_hang = root_rules.in_order_of_roots(hang, verdicts)
+    others = [f for verdict in verdicts if verdict.rule not in root_rules.BY_ID for f in verdict.findings]
     rank_rows, judged = _rank_rows(found, run), checks(verdicts)
     report = Report(
         run=run_info,

@@ -7,14 +7,24 @@ from collections.abc import Sequence
 from traceops.core.file_problem import FileProblem
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import first_ranks
-from traceops.hangs.json_types import HangDocument, HangJson, HangRun, RootEvidence, RootJson, WaitJson
+from traceops.hangs.json_types import (
+    HangDocument,
+    HangJson,
+    HangRun,
+    RootEvidence,
+    RootJson,
+    SeenLine,
+    WaitJson,
+)
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.words import WAIT_REASONS
 from traceops.report.hang_rows import MergedWait, merged_waits
+from traceops.report.hang_seen import seen_events
 from traceops.report.hang_text import hang_level, hang_sentence, known_ranks, shown_path, unknown_ranks
 from traceops.report.run import MOST_MISSING
 
 MOST_WAITS = 2000  # after merging
+MOST_SEEN = 200
 
 
 def hang_document(diagnosis: Diagnosis, findings: Sequence[Finding], checks: Sequence[Check]) -> HangDocument:
@@ -55,6 +65,16 @@ def hang_json(diagnosis: Diagnosis) -> HangJson:
         ),
         notes=diagnosis.notes,
         not_evaluated=diagnosis.not_evaluated,
+        seen=tuple(
+            SeenLine(
+                file=shown_path(diagnosis, event.path),
+                line=event.line,
+                rank=event.rank,
+                kind=event.kind,
+                text=event.text,
+            )
+            for event in seen_events(diagnosis)[:MOST_SEEN]
+        ),
     )
 
 

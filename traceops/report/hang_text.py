@@ -9,14 +9,17 @@ from traceops.core.rank_text import ranks_in, runs_of, runs_without, who, who_fi
 from traceops.core.units import size_range_text
 from traceops.hangs.model import Diagnosis, Root
 from traceops.report.hang_rows import RankGroup
-from traceops.rules.hangs import BY_ID
+from traceops.report.hang_seen import seen_events, timed_out
+from traceops.rules.root_rules import advice_of
 
 
 def hang_level(diagnosis: Diagnosis) -> Severity:
     """How bad it is: 'error' with a cause, 'warning' where something waits or stalled, else 'info'."""
     if diagnosis.roots:
         return "error"
-    return "warning" if _waiting(diagnosis) or diagnosis.evidence.stall is not None else "info"
+    seen = seen_events(diagnosis) and not _tells_of_fabric_only(diagnosis)
+    trouble = _waiting(diagnosis) or diagnosis.evidence.stall is not None or seen
+    return "warning" if trouble else "info"
 
 
 def hang_sentence(diagnosis: Diagnosis) -> str:
@@ -29,7 +32,9 @@ def hang_sentence(diagnosis: Diagnosis) -> str:
     waiting = _waiting(diagnosis)
     if waiting:
         verb = "waits" if len(waiting) == 1 else "wait"
-        return f"{stall}{who_first(waiting)} {verb}, but what was read does not tell for whom."
+        timed = timed_out(diagnosis)
+        what = f" in {operation_text(timed.op, timed.sequence)}" if timed is not None else ""
+        return f"{stall}{who_first(waiting)} {verb}{what}, but what was read does not tell for whom."
     return stall + _nobody(diagnosis)
 
 
@@ -50,7 +55,7 @@ def root_label(root: Root) -> str:
 
 def root_advice(root: Root) -> str:
     """What to do about a cause."""
-    return BY_ID[root.rule].advice_for(root.cause) if root.rule in BY_ID else ""
+    return advice_of(root)
 
 
 def operation_text(op: str | None, sequence: int | None = None, group: str | None = None) -> str:
@@ -156,10 +161,13 @@ def _waiting(diagnosis: Diagnosis) -> list[int]:
 
 
 def _nobody(diagnosis: Diagnosis) -> str:
-    unknown = unknown_ranks(diagnosis)
     if _tells_of_fabric_only(diagnosis):
         only = "No rank hangs or fails in what was read: it tells of machines and NCCL only"
         return f"{only}. Read: {read_text(diagnosis)}."
+    if seen := seen_events(diagnosis):
+        lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
+        return f"{lines} of trouble, but no cause is told: see them below. Read: {read_text(diagnosis)}."
+    unknown = unknown_ranks(diagnosis)
     text = f"Nobody is seen to wait for another rank. Read: {read_text(diagnosis)}."
     if not any(record.source == "flight recorder" for record in diagnosis.evidence.records.values()):
         text += " There is no flight-recorder dump, so what ranks wait in cannot be seen."

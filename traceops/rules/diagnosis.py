@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from traceops.core.findings import Finding
 from traceops.core.rule import Verdict
 from traceops.fabric.circumstances import Circumstances
+from traceops.rules.crashes import judge_crashes
 from traceops.rules.fabric import OF_A_LINK, judge_fabric
 from traceops.rules.fabric import RULES as FABRIC_RULES
 from traceops.rules.fabric_paths import ACROSS_NUMA_NODES
@@ -21,8 +22,8 @@ _FABRIC = {rule.id for rule in FABRIC_RULES}
 
 
 def judge_diagnosis(diagnosis: Diagnosis) -> list[Verdict]:
-    """Those of `judge_hang`, and where the evidence tells of the fabric those of its rules, weighed by the hang."""
-    verdicts = judge_hang(diagnosis)
+    """Those of hangs and crashes, and where the evidence tells of the fabric its rules, weighed by the hang."""
+    verdicts = [*judge_hang(diagnosis), *judge_crashes(diagnosis)]
     fabric = diagnosis.evidence.fabric
     if fabric is not None:
         hung = any(root.rule in OF_A_LINK for root in diagnosis.roots)

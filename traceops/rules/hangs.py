@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict
+from traceops.rules.crashes import advice_for
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis, Root
@@ -74,6 +75,12 @@ DIED = Rule(
         "others are echoes. traceops run keeps the rank's output in logs/."
     ),
     by_cause=(
+        (
+            "killed",
+            "Nothing in the log says who sent SIGKILL; most often it is the kernel, because the host's memory ran out: "
+            "dmesg -T | grep -i -E 'oom|killed process' on that host, or sacct -j JOB -o State,MaxRSS; in Kubernetes "
+            "kubectl describe pod (OOMKilled). Else a scheduler or a person ended it.",
+        ),
         (
             "memory",
             "The rank ran out of memory. On the host: fewer data-loader workers, less prefetching, no copy of "
@@ -150,9 +157,13 @@ def judge_hang(diagnosis: Diagnosis) -> list[Verdict]:
     """One verdict for each of TO-H001 to TO-H006, in that order."""
     found: dict[str, list[Finding]] = defaultdict(list)
     for root in diagnosis.roots:
+        if root.rule not in BY_ID:
+            continue
         found[root.rule].append(_finding(diagnosis, root))
     clear = (
         "the ranks wait for another reason"
+        if found
+        else "a rank crashed, and none is seen to wait for another reason"
         if diagnosis.roots
         else "no rank waits in a collective, as far as was read"
     )
@@ -167,15 +178,6 @@ def judge_hang(diagnosis: Diagnosis) -> list[Verdict]:
     return verdicts
 
 
-def in_order_of_roots(diagnosis: Diagnosis | None, verdicts: Sequence[Verdict]) -> list[Finding]:
-    """The findings of these rules, in the order of the diagnosis' roots: the most certain first."""
-    found = [finding for verdict in verdicts if verdict.rule in BY_ID for finding in verdict.findings]
-    order = {
-        (root.rule, root.ranks): number for number, root in enumerate(diagnosis.roots if diagnosis else ())
-    }
-    return sorted(found, key=lambda finding: order.get((finding.rule, finding.ranks), len(order)))
-
-
 def _finding(diagnosis: Diagnosis, root: Root) -> Finding:
     stall = diagnosis.evidence.stall
     proof = [Evidence(metric, value) for metric, value in root.evidence]
@@ -187,7 +189,7 @@ def _finding(diagnosis: Diagnosis, root: Root) -> Finding:
         proof.append(Evidence("message", root.bytes, "bytes"))
     if stall is not None:
         proof.append(Evidence("no step finished for", round(stall.stalled_s, 1), "s", stall.limit_s))
-    return BY_ID[root.rule].finding(
+    found = BY_ID[root.rule].finding(
         "error",
         root.confidence,
         root.message,
@@ -195,3 +197,4 @@ def _finding(diagnosis: Diagnosis, root: Root) -> Finding:
         ranks=root.ranks,
         cause=root.cause,
     )
+    return found if root.crash is None else replace(found, advice=advice_for(root.crash))

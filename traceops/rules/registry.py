@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from traceops.core.rule import Rule, Verdict
 from traceops.rules import (
     bandwidth,
+    crashes,
     fabric,
     hangs,
     idle,
@@ -46,6 +47,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-C", "bandwidth", bandwidth.RULES, bandwidth.judge),
     Family("TO-P", "topology", fabric.RULES, fabric.judge),
     Family("TO-H", "hangs", hangs.RULES, hangs.judge),
+    Family("TO-E", "crashes", crashes.RULES, crashes.judge),
     Family("TO-D", "the machine", machine.RULES),
     Family("TO-M", "memory", memory.RULES),
     Family("TO-R", "regressions", regression.RULES),

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from traceops.hangs.crash_kinds import NEEDLES as CRASH_NEEDLES
+from traceops.hangs.crash_kinds import told_alone
 from traceops.hangs.evidence import LogKind
 
 # As torch's watchdog writes operations -> as its flight recorder does.
@@ -104,7 +106,7 @@ def told_by(body: str) -> Told | None:
     for kind, needle, exceptions in _SIMPLE:
         if needle in body and not any(exception in body for exception in exceptions):
             return Told(kind, body, {})
-    return None
+    return Told("error", body, {}) if told_alone(body) else None
 
 
 # In this order: the first that is in the line says what it is.
@@ -223,4 +225,5 @@ NEEDLES: tuple[bytes, ...] = (
     b"NCCL WARN ", b"imed out waiting", b"Killed process", b"Xid (", b"Traceback (most recent call last)",
     b"Fatal Python error", b"Stack trace of the failed", b"exitcode", b"srun: error: ", b"exited on signal",
     b"terminated with ", *(words.encode() for words in RESTARTS), *(needle.encode() for _, needle, _ in _SIMPLE),
+    *CRASH_NEEDLES,
 )  # fmt: skip

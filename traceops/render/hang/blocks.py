@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceops.core.rank_text import who_runs
-from traceops.hangs.evidence import RankStacks, ThreadStack
+from traceops.hangs.evidence import LogEvent, RankStacks, ThreadStack
 from traceops.hangs.model import Diagnosis
 from traceops.render.document import (
     Block,
@@ -21,6 +21,7 @@ from traceops.render.document import (
 from traceops.render.hang import tables as hang_tables
 from traceops.render.hang.graph import LINE, PADDING, WIDTH, wait_graphs
 from traceops.report.hang_rows import merged_ranks
+from traceops.report.hang_seen import seen_lines, what_would_decide
 from traceops.report.hang_text import (
     hang_sentence,
     read_text,
@@ -107,6 +108,10 @@ def sources_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
     blocks: list[Block] = [
         text(f"{stall}. " if stall else "", f"Read: {read_text(diagnosis)}.", _unknown(diagnosis))
     ]
+    if seen := [_seen_line(diagnosis, event, said_by) for event, said_by in seen_lines(diagnosis)]:
+        blocks += [soft("What logs tell of trouble besides:"), items(seen, "files")]
+    if wanted := what_would_decide(diagnosis):
+        blocks.append(text(wanted))
     if evidence.problems:
         blocks.append(not_used([(shown_path(diagnosis, path), said) for path, said in evidence.problems]))
     if diagnosis.notes:
@@ -117,6 +122,11 @@ def sources_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
         rest = (soft(f"{more} more."),) if more > 0 else ()
         blocks.append(fold(f"Files read ({len(evidence.files)})", items(files, "files"), *rest))
     return tuple(blocks)
+
+
+def _seen_line(diagnosis: Diagnosis, event: LogEvent, said_by: str) -> str:
+    by = f"{said_by}: " if said_by else ""
+    return f"{shown_path(diagnosis, event.path)}:{event.line}: {by}{event.text}"
 
 
 def _unknown(diagnosis: Diagnosis) -> str:

@@ -15,6 +15,7 @@ from traceops.render.document import Block, Code, TableBlock, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.hang_rows import RankGroup, merged_ranks
+from traceops.report.hang_seen import seen_left_out, seen_lines, what_would_decide
 from traceops.report.hang_text import (
     hang_level,
     hang_sentence,
@@ -37,6 +38,7 @@ _MOST_EVIDENCE = 6
 _MOST_PROBLEMS = 5
 _MOST_NOTES = 5
 _MOST_ADVICE = 400  # characters
+_MOST_SEEN = 300
 
 
 def print_diagnosis(
@@ -75,6 +77,7 @@ def describe_summary(
     else:
         for rule, reason in diagnosis.not_evaluated.items():
             blocks.append(text(f"Not evaluated: {rule}, {reason}", look="soft", indent=(0, 2)))
+    blocks += _seen(diagnosis)
     blocks += _remarks(diagnosis)
     if written is not None:
         blocks.append(Code((f"Report: {written}",), look=""))
@@ -116,6 +119,19 @@ def _ranks(diagnosis: Diagnosis) -> TableBlock:
     left = sum(len(group.ranks) for group in rest)
     note = f"{left} more ranks in hang_ranks.csv" if rest else ""
     return TableBlock(Table("", tuple(filled), rows, note=note))
+
+
+def _seen(diagnosis: Diagnosis) -> Iterator[Block]:
+    """What logs tell of trouble besides the causes, and what would decide where there is none."""
+    also = "Also seen" if diagnosis.roots else "Seen"
+    for event, said_by in seen_lines(diagnosis):
+        by = f"{said_by}: " if said_by else ""
+        said = textwrap.shorten(event.text, _MOST_SEEN, placeholder=" …")
+        yield text(f"{also}: {shown_path(diagnosis, event.path)}:{event.line}: {by}{said}", indent=(0, 2))
+    if left := seen_left_out(diagnosis):
+        yield text(f"… and {left} more messages in hang.json", look="soft")
+    if wanted := what_would_decide(diagnosis):
+        yield text(f"→ {wanted}", indent=(0, 2))
 
 
 def _value(group: RankGroup, key: str) -> str:

@@ -1,0 +1,167 @@
+"""Logs of jobs that crashed: what failed, on which rank, at which line, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from traceops.hangs.diagnose import diagnose
+from traceops.hangs.memory_message import memory_message
+from traceops.report.hang_seen import seen_lines, what_would_decide
+from traceops.report.hang_text import hang_level, hang_sentence, root_advice
+from traceops.rules.crashes import RULES
+from traceops.rules.diagnosis import judge_diagnosis
+
+DATA = Path(__file__).parents[1] / "data" / "crash_logs"
+# File: rule, cause, ranks, and what the page has to say.
+WRITTEN_WITH = {
+    "oom_unused_half": ("TO-E001", "too_large", (), "22.78 GiB"),
+    "oom_larger_than_gpu": ("TO-E001", "too_large", (), "55.57 GiB"),
+    "oom_torch1": ("TO-E001", "too_large", (), "10.24 MiB is reserved but unallocated"),
+    "port_torchtune": ("TO-E007", "port_in_use", (), "port is in use"),
+    "unused_parameters": ("TO-E006", "unused_parameters", (), "no gradient"),
+    "shm_bus_error": ("TO-E002", "shared_memory", (), "/dev/shm"),
+    "batch_norm": ("TO-E006", "batch_norm", (), "torch.Size([1, 16, 1, 1])"),
+    "disk_full": ("TO-E007", "disk_full", (), "disk or the quota is full"),
+    "device_assert": ("TO-E003", "device_assert", (0,), "index out of range"),
+    "nccl_no_route": ("TO-E004", "nccl_system", (), "unhandled system error"),
+    "sigkill_torchrun": ("TO-H004", "killed", (0,), "SIGKILL"),
+    "import_undefined_symbol": ("TO-E005", "import_error", (7,), "train.py:120"),
+    "slurm_oom_kill": ("TO-E002", "host_memory", (), "host's memory"),
+    "fork": ("TO-E006", "cuda_fork", (), "forked process"),
+}
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity "
+    "of 79.00 GiB of "
+    "which {free} is free. Including non-PyTorch memory, this process has {process} memory in use. Of "
+    "the allocated memory "
+    "{allocated} is allocated by PyTorch, and {unused} is reserved by PyTorch but unallocated."
+)
+
+
+@pytest.mark.parametrize("name", WRITTEN_WITH)
+def test_a_crash_is_told_with_its_rule_cause_and_rank(name: str) -> None:
+    rule, cause, ranks, said = WRITTEN_WITH[name]
+    diagnosis = diagnose(DATA / f"{name}.txt")
+    (root,) = diagnosis.roots
+    assert (root.rule, root.cause, root.ranks) == (rule, cause, ranks)
+    assert said in hang_sentence(diagnosis) and "Nobody" not in hang_sentence(diagnosis)
+    assert root_advice(root)
+    fired = {verdict.rule for verdict in judge_diagnosis(diagnosis) if verdict.findings}
+    assert fired == {rule}
+
+
+@pytest.fixture
+def told(tmp_path: Path):
+    """The diagnosis of texts by file name."""
+
+    def tell(**texts: str):
+        for name, text in texts.items():
+            (tmp_path / f"{name}.log").write_text(text)
+        return diagnose(tmp_path)
+
+    return tell
+
+
+@pytest.mark.parametrize(
+    ("asked", "free", "process", "allocated", "unused", "cause"),
+    [
+        ("6.26 GiB", "139.56 MiB", "78.86 GiB", "78.00 GiB", "24.10 MiB", "too_large"),
+        ("2.00 GiB", "500.00 MiB", "78.40 GiB", "60.00 GiB", "17.00 GiB", "fragmented"),
+        ("2.00 GiB", "500.00 MiB", "38.00 GiB", "37.00 GiB", "24.10 MiB", "others"),
+        ("90.00 GiB", "70.00 GiB", "9.00 GiB", "8.00 GiB", "1.00 GiB", "too_large"),
+    ],
+)
+def test_the_numbers_say_why_memory_did_not_suffice(asked, free, process, allocated, unused, cause) -> None:
+    text = OOM.format(asked=asked, free=free, process=process, allocated=allocated, unused=unused)
+    assert memory_message(text).cause == cause
+
+
+def test_numbers_that_contradict_what_happened_give_no_cause() -> None:
+    text = "CUDA out of memory. Tried to allocate 2.26 GiB (GPU 0; 6.00 GiB total capacity; 781.59 MiB already allocated; 3.03 GiB free; 1.24 GiB reserved in total by PyTorch)"  # noqa: E501
+    assert memory_message(text).asked == round(2.26 * 2**30) and memory_message(text).cause is None
+
+
+def raised(rank: int, error: str, line: int = 7) -> str:
+    return (
+        f"[rank{rank}]: Traceback (most recent call last):\n"
+        f'[rank{rank}]:   File "/home/me/train.py", line {line}, in step\n'
+        f"[rank{rank}]:     loss.backward()\n"
+        f"[rank{rank}]: {error}\n"
+    )
+
+
+def test_the_first_failure_is_the_cause_and_echoes_are_not(told) -> None:
+    diagnosis = told(
+        train=raised(3, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+        + raised(1, "RuntimeError: [enforce] something else broke")
+        + raised(
+            0,
+            "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a "
+            "network error",
+        )
+    )
+    (root,) = diagnosis.roots
+    assert (root.rule, root.ranks, root.cause) == ("TO-H004", (3,), "memory")
+    assert root.crash is not None and root.crash.kind == "gpu_memory"
+    assert "FSDP" in root_advice(root)
+    seen = {event.rank for event, _ in seen_lines(diagnosis)}
+    assert seen == {0, 1}
+
+
+def test_of_several_failures_in_one_log_the_first_is_the_cause(told) -> None:
+    diagnosis = told(
+        train=raised(1, "RuntimeError: something broke", line=5)
+        + raised(3, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+    )
+    (root,) = diagnosis.roots
+    assert (root.rule, root.ranks, root.where, root.confidence) == (
+        "TO-E005",
+        (1,),
+        "step (train.py:5)",
+        "medium",
+    )
+    assert [event.rank for event, _ in seen_lines(diagnosis)] == [3]
+
+
+def test_a_failure_that_all_ranks_share_is_one_cause(told) -> None:
+    diagnosis = told(
+        **{f"rank{rank}": raised(rank, "ModuleNotFoundError: No module named 'apex'") for rank in range(4)}
+    )
+    (root,) = diagnosis.roots
+    assert (root.rule, root.cause, root.ranks) == ("TO-E005", "import_error", (0, 1, 2, 3))
+    assert "No module named 'apex'" in root.message
+
+
+def test_a_failed_assertion_is_a_crash_with_its_line(told) -> None:
+    diagnosis = told(out=raised(2, "AssertionError: batch is empty", line=41))
+    assert hang_sentence(diagnosis).startswith(
+        "Rank 2 failed an assertion, at step (train.py:41): AssertionError: batch is empty."
+    )
+
+
+def test_what_follows_a_timeout_is_no_crash_of_its_own(told) -> None:
+    work = "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600040 milliseconds"
+    diagnosis = told(
+        out="".join(
+            f"[rank{rank}]: [Rank {rank}] Watchdog caught collective operation timeout: {work}\n"
+            for rank in (0, 1)
+        )
+        + raised(0, "RuntimeError: cannot go on")
+    )
+    assert [root.rule for root in diagnosis.roots] == ["TO-H006"]
+
+
+def test_without_a_cause_what_was_seen_is_listed_with_what_would_decide(told) -> None:
+    diagnosis = told(out="x\n[rank1]: RuntimeError: Connection reset by peer\n")
+    assert diagnosis.roots == () and hang_level(diagnosis) == "warning"
+    assert "Nobody" not in hang_sentence(diagnosis) and "1 message of trouble" in hang_sentence(diagnosis)
+    ((event, said_by),) = seen_lines(diagnosis)
+    assert (event.line, said_by) == (2, "Rank 1")
+    assert "every rank's own output" in what_would_decide(diagnosis)
+
+
+def test_every_rule_says_what_to_do_about_each_of_its_causes() -> None:
+    for rule in RULES:
+        assert rule.fires and rule.advice and all(advice for _, advice in rule.by_cause)

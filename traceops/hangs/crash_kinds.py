@@ -1,0 +1,154 @@
+"""What a message of a program that crashed is a case of: the wordings of torch, NCCL and Linux, by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+CrashKind = Literal[
+    "gpu_memory", "host_memory", "illegal_access", "device_assert", "launch_failure", "gpu_hardware",
+    "nccl_system", "nccl_usage", "nccl_internal", "nccl_gpu", "duplicate_gpu", "import_error", "assertion",
+    "scaler_bf16", "batch_norm",
+    "cuda_fork", "unused_parameters", "ready_twice", "shared_view", "shared_memory", "port_in_use",
+    "disk_full", "write_failed", "no_such_gpu", "no_kernel", "nan_loss", "native_crash", "exception",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Wording:
+    """A message that holds all of `words` is a case of `kind`, unless it holds one of `but`."""
+
+    kind: CrashKind
+    words: tuple[str, ...]
+    but: tuple[str, ...] = ()
+
+    def is_in(self, text: str) -> bool:
+        return all(word in text for word in self.words) and not any(word in text for word in self.but)
+
+
+# The rule that each kind is a case of.
+RULE_OF: Mapping[CrashKind, str] = {
+    "gpu_memory": "TO-E001",
+    "host_memory": "TO-E002", "shared_memory": "TO-E002",
+    "illegal_access": "TO-E003", "device_assert": "TO-E003", "launch_failure": "TO-E003", "gpu_hardware": "TO-E003",
+    "no_such_gpu": "TO-E003", "no_kernel": "TO-E003",
+    "nccl_system": "TO-E004", "nccl_usage": "TO-E004", "nccl_internal": "TO-E004", "nccl_gpu": "TO-E004",
+    "duplicate_gpu": "TO-E004",
+    "import_error": "TO-E005", "assertion": "TO-E005", "exception": "TO-E005", "nan_loss": "TO-E005",
+    "native_crash": "TO-E005",
+    "scaler_bf16": "TO-E006", "batch_norm": "TO-E006", "cuda_fork": "TO-E006", "unused_parameters": "TO-E006",
+    "ready_twice": "TO-E006", "shared_view": "TO-E006",
+    "port_in_use": "TO-E007", "disk_full": "TO-E007", "write_failed": "TO-E007",
+}  # fmt: skip
+
+
+def _each(kind: CrashKind, *words: str) -> tuple[Wording, ...]:
+    return tuple(Wording(kind, (word,)) for word in words)
+
+
+# In this order: the first that fits says what a message is.
+WORDINGS: tuple[Wording, ...] = (
+    Wording("scaler_bf16", ("_amp_foreach_non_finite_check_and_unscale", "BFloat16")),
+    *_each("batch_norm", "Expected more than 1 value per channel when training"),
+    *_each("cuda_fork", "Cannot re-initialize CUDA in forked subprocess"),
+    *_each("unused_parameters", "Expected to have finished reduction in the prior iteration"),
+    *_each("ready_twice", "Expected to mark a variable ready only once"),
+    *_each(
+        "shared_view",
+        "more than one element of the written-to tensor refers to a single memory location",
+        "is a view and is being modified inplace",
+    ),
+    *_each("shared_memory", "insufficient shared memory (shm)", "workers are out of shared memory"),
+    Wording("shared_memory", ("No space left on device", "/dev/shm")),
+    Wording("shared_memory", ("No space left on device", "</torch_")),
+    Wording("shared_memory", ("No space left on device", "shared memory segment")),
+    Wording("shared_memory", ("DataLoader worker", "is killed by signal: Bus error")),
+    Wording("shared_memory", ("failed to extend", "/dev/shm")),
+    Wording("disk_full", ("No space left on device",), ("Warning: ",)),
+    *_each("disk_full", "Disk quota exceeded"),
+    *_each("write_failed", "PytorchStreamWriter failed writing file"),
+    *_each("port_in_use", "failed to listen on any local network address", "EADDRINUSE"),
+    Wording("port_in_use", ("Address already in use",), ("failed to bind to", "failed to listen on [")),
+    *_each("duplicate_gpu", "Duplicate GPU detected"),
+    *_each("no_such_gpu", "invalid device ordinal", "No CUDA GPUs are available"),
+    *_each("no_kernel", "no kernel image is available for execution"),
+    *_each(
+        "illegal_access",
+        "an illegal memory access was encountered",
+        "CUDA_ERROR_ILLEGAL_ADDRESS",
+        "misaligned address",
+    ),
+    *_each("device_assert", "device-side assert triggered"),
+    *_each("gpu_hardware", "uncorrectable ECC error", "GPU has fallen off the bus", "HW Exception by GPU"),
+    *_each("launch_failure", "unspecified launch failure", "CUBLAS_STATUS_EXECUTION_FAILED"),
+    *_each(
+        "gpu_memory",
+        "CUDA out of memory",
+        "HIP out of memory",
+        "CUDA error: out of memory",
+        "OutOfMemoryError",
+        "CUBLAS_STATUS_ALLOC_FAILED",
+    ),
+    Wording("gpu_memory", ("uda failure", "out of memory")),
+    *_each(
+        "host_memory",
+        "can't allocate memory",
+        "annot allocate memory",
+        "std::bad_alloc",
+        "oom-kill:",
+        "oom-kill event",
+        "oom_kill event",
+        "OOM Killed",
+        "OOMKilled",
+    ),
+    Wording("host_memory", ("DataLoader worker", "is killed by signal: Killed")),
+    Wording("host_memory", ("Killed process", "ut of memory")),
+    Wording("host_memory", ("Killed process", "oom")),
+    *_each("nan_loss", "Loss is nan, stopping", "loss is NaN, stopping"),
+    *_each("nccl_usage", "ncclInvalidUsage", "NCCL error: invalid usage"),
+    *_each("nccl_internal", "ncclInternalError"),
+    *_each("nccl_gpu", "ncclUnhandledCudaError", "unhandled cuda error"),
+    *_each("nccl_system", "ncclSystemError", "unhandled system error"),
+    *_each("native_crash", "Fatal Python error: "),
+)
+# What the name of the exception that ended a program says, where its message is of no kind above.
+_BY_EXCEPTION: tuple[tuple[CrashKind, tuple[str, ...]], ...] = (
+    ("import_error", ("ImportError", "ModuleNotFoundError")),
+    ("assertion", ("AssertionError",)),
+    ("host_memory", ("MemoryError",)),
+)
+# One-line messages that the log's other rules do not know, and that are a crash without a traceback too.
+ALONE: tuple[CrashKind, ...] = (
+    "scaler_bf16", "batch_norm", "cuda_fork", "unused_parameters", "ready_twice", "shared_view", "shared_memory",
+    "disk_full", "write_failed", "port_in_use", "duplicate_gpu", "no_such_gpu", "no_kernel", "illegal_access",
+    "device_assert", "launch_failure", "gpu_memory", "nan_loss",
+)  # fmt: skip
+# What follows from another's failure as often as it is one: told only where nothing else failed.
+LATER: tuple[CrashKind, ...] = ("nccl_system", "nccl_internal", "nccl_gpu", "native_crash")
+
+_CODE = ("raise ", "warnings.warn", "#")  # a line of a traceback, or of the program's own text
+
+
+def crash_kind(text: str, *, raised: bool = True) -> CrashKind | None:
+    """What a message is a case of; None where it is no known crash. raised: it is the end of a traceback."""
+    for wording in WORDINGS:
+        if wording.is_in(text):
+            return wording.kind
+    if not raised:
+        return None
+    name = text.partition(":")[0].rpartition(".")[2].strip()
+    return next((kind for kind, names in _BY_EXCEPTION if name in names), "exception")
+
+
+def told_alone(text: str, kinds: Collection[CrashKind] = ALONE) -> bool:
+    """Whether a line by itself tells of a crash."""
+    if text.lstrip().startswith(_CODE):
+        return False
+    return any(wording.kind in kinds and wording.is_in(text) for wording in WORDINGS)
+
+
+# A block of a log without any of these tells of no crash: a word of each message of `ALONE`.
+NEEDLES: tuple[bytes, ...] = tuple(
+    dict.fromkeys(wording.words[0].encode() for wording in WORDINGS if wording.kind in ALONE)
+)

@@ -1,0 +1,80 @@
+"""Crashes as causes: where no hang explains what was read, or where a rank that others wait for had crashed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from traceops.core.findings import Confidence
+from traceops.hangs.crash_kinds import LATER, RULE_OF
+from traceops.hangs.crash_words import crash_statement, own_line
+from traceops.hangs.crashes import Crash
+from traceops.hangs.model import Root
+from traceops.hangs.roots import DIED, HOST
+
+_MOST_TEXT = 420
+
+
+def with_crashes(roots: Sequence[Root], crashes: Sequence[Crash]) -> list[Root]:
+    """The causes, with the crash of each rank that died; the first crash is the cause where no other is known.
+
+    A rank of which nothing is known but that it crashed, and that others wait for, is a crash too.
+    """
+    if not crashes:
+        return list(roots)
+    if not roots:
+        return [crash_root(crashes[0])]
+    return [_explained(root, crashes) for root in _first_to_die(roots, crashes[0])]
+
+
+def _first_to_die(roots: Sequence[Root], first: Crash) -> Sequence[Root]:
+    """Without those who died later, where no exit code but the log's order alone says who died."""
+    by_log = [root for root in roots if root.rule == DIED and root.confidence != "high"]
+    if len(by_log) < 2 or not first.alone or not any(set(root.ranks) & set(first.ranks) for root in by_log):
+        return roots
+    return [root for root in roots if root not in by_log or set(root.ranks) & set(first.ranks)]
+
+
+def _explained(root: Root, crashes: Sequence[Crash]) -> Root:
+    crash = next((crash for crash in crashes if set(crash.ranks) & set(root.ranks)), None)
+    if crash is None:
+        return root
+    if root.rule == DIED:
+        return replace(root, crash=crash, evidence=(*root.evidence, *_proof(crash)))
+    if root.rule == HOST and root.confidence == "low" and set(root.ranks) <= set(crash.ranks):
+        waiting = tuple(rank for rank in root.waiting if rank not in crash.ranks)
+        told = crash_root(crash)
+        return replace(
+            told,
+            waiting=waiting,
+            group=root.group,
+            group_ranks=root.group_ranks,
+            op=root.op,
+            sequence=root.sequence,
+        )
+    return root
+
+
+def crash_root(crash: Crash) -> Root:
+    """The crash as a cause."""
+    confidence: Confidence = "high"
+    if not crash.alone or crash.kind in (*LATER, "exception", "write_failed"):
+        confidence = "medium"
+    return Root(
+        rule=RULE_OF[crash.kind],
+        ranks=crash.ranks,
+        confidence=confidence,
+        statement=crash_statement(crash),
+        cause=crash.cause,
+        where=own_line(crash),
+        evidence=_proof(crash),
+        crash=crash,
+    )
+
+
+def _proof(crash: Crash) -> tuple[tuple[str, str], ...]:
+    event = crash.event
+    proof = [(f"{event.path}:{event.line}", event.text[:_MOST_TEXT])]
+    if event.frames and event.frames[0] != crash.own_frame:
+        proof.append(("raised in", str(event.frames[0])))
+    return tuple(proof)

@@ -1,0 +1,116 @@
+"""A crash in words: what a rank did, with the arithmetic of memory, as a statement without its full stop."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from traceops.core.rank_text import who_first
+from traceops.hangs.crash_kinds import CrashKind
+from traceops.hangs.crashes import Crash
+from traceops.hangs.memory_message import MemoryCause, MemoryMessage
+
+_DID: Mapping[CrashKind, str] = {
+    "gpu_memory": "ran out of GPU memory",
+    "host_memory": "ran out of the host's memory",
+    "shared_memory": "ran out of shared memory (/dev/shm)",
+    "illegal_access": "made an illegal memory access on its GPU",
+    "device_assert": "failed an assertion on its GPU (device-side assert), most often an index out of range",
+    "launch_failure": "had a kernel fail on its GPU",
+    "gpu_hardware": "had its GPU fail (hardware)",
+    "no_such_gpu": "asked for a GPU that it does not see",
+    "no_kernel": "runs a build without kernels for this GPU",
+    "nccl_system": "had NCCL fail in a system call or library",
+    "nccl_usage": "called NCCL in an invalid way",
+    "nccl_internal": "had NCCL fail inside",
+    "nccl_gpu": "had NCCL fail in a CUDA call",
+    "duplicate_gpu": "uses the same GPU as another rank",
+    "import_error": "crashed while importing",
+    "assertion": "failed an assertion",
+    "exception": "crashed",
+    "nan_loss": "stopped because the loss is NaN",
+    "native_crash": "crashed in compiled code",
+    "scaler_bf16": "used a GradScaler with bf16 gradients, which need no scaler",
+    "batch_norm": "gave BatchNorm one value per channel in training",
+    "cuda_fork": "used CUDA in a forked process",
+    "unused_parameters": "has parameters under DDP that got no gradient",
+    "ready_twice": "has a parameter under DDP that was ready twice in one backward pass",
+    "shared_view": "wrote in place to a tensor that shares its memory (a view, or one made by expand)",
+    "port_in_use": "could not listen: the port is in use",
+    "disk_full": "could not write: the disk or the quota is full",
+    "write_failed": "could not write a checkpoint",
+}
+_MEMORY: Mapping[MemoryCause, str] = {
+    "too_large": "all of that would not be enough, so it is too large, not fragmented",
+    "fragmented": "enough is reserved but in pieces: the memory is fragmented",
+    "others": "other processes on this GPU hold the rest",
+}
+# The kinds whose message is the news: the rest of the statement says it already.
+_QUOTED: tuple[CrashKind, ...] = (
+    "import_error", "assertion", "exception", "native_crash", "nccl_system", "nccl_usage", "nccl_internal", "nccl_gpu",
+    "no_such_gpu", "write_failed", "batch_norm",
+)  # fmt: skip
+_EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w{0,60}\.){0,8}([A-Za-z_]\w{0,80}: )")
+_MOST = 240
+
+
+def crash_statement(crash: Crash) -> str:
+    """'Rank 5 ran out of GPU memory at train (train.py:5): it asked for 6.26 GiB, …'."""
+    subject = who_first(crash.ranks) if crash.ranks else "The program"
+    did = _DID[crash.kind]
+    if len(crash.ranks) > 1:
+        did = _plural(did)
+    where = own_line(crash)
+    told = f"{subject} {did}" + (f", at {where}" if where else "")
+    if crash.memory is not None:
+        numbers = memory_text(crash.memory)
+        return f"{told}: {numbers}" if numbers else told
+    if crash.kind in _QUOTED:
+        return f"{told}: {_quoted(crash.event.text)}"
+    return told
+
+
+def own_line(crash: Crash) -> str | None:
+    """The innermost line of the program's own code, as 'train (train.py:5)'."""
+    frame = crash.own_frame
+    if frame is None:
+        return None
+    name = frame.file.replace("\\", "/").rpartition("/")[2]
+    at = name if frame.line is None else f"{name}:{frame.line}"
+    return f"{frame.function} ({at})"
+
+
+def memory_text(memory: MemoryMessage) -> str:
+    """'it asked for 6.26 GiB with 0.14 GiB free of 47.40 GiB; torch uses 46.76 GiB and holds 0.02 GiB more that …'."""
+    if memory.asked is None:
+        return ""
+    text = f"it asked for {_size(memory.asked)}"
+    if memory.free is not None:
+        text += f" with {_size(memory.free)} free"
+    if memory.total is not None:
+        text += f" of {_size(memory.total)}"
+    if memory.allocated is not None:
+        text += f"; tensors take {_size(memory.allocated)}"
+    if memory.unallocated is not None:
+        text += f", {_size(memory.unallocated)} is reserved but unallocated"
+    if memory.cause == "others":
+        text += f", other processes hold {_size(memory.others or 0)}"
+    return f"{text}: {_MEMORY[memory.cause]}" if memory.cause is not None else text
+
+
+def _size(nbytes: int) -> str:
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= factor:
+            return f"{nbytes / factor:.2f} {unit}"
+    return f"{nbytes} bytes"
+
+
+def _quoted(text: str) -> str:
+    said = _EXCEPTION.sub(r"\1", text.strip()).rstrip(". ")
+    return said if len(said) <= _MOST else f"{said[:_MOST]} …"
+
+
+def _plural(did: str) -> str:
+    verb, _, rest = did.partition(" ")
+    verb = {"has": "have", "uses": "use", "runs": "run"}.get(verb, verb)
+    return f"{verb} {rest}" if rest else verb

@@ -1,0 +1,107 @@
+"""Crashes in logs: each rank's first failure of its own, and which of them came first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from traceops.hangs.crash_kinds import LATER, CrashKind, crash_kind
+from traceops.hangs.evidence import Frame, LogEvent
+from traceops.hangs.memory_message import MemoryMessage, memory_message
+from traceops.hangs.stack_activity import is_own
+
+_FAILURES = ("error", "memory", "cuda", "nccl", "connection")
+# What ranks raise because another is gone or the watchdog gave up.
+_ECHOES = (
+    "communicator was aborted", "Watchdog caught collective", "Broken pipe", "Connection reset", "Connection closed",
+    "remote process exited", "Connection refused", "NCCL watchdog", "terminated with exception", "timed out",
+    "Timed out",
+    "ProcessRaisedException", "ProcessExitedException", "EOFError", "ConnectionResetError", "DistStoreError",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Crash:
+    """One kind of failure. ranks: whose first failure it was, empty where no line tells; event: the first of it.
+
+    alone: nothing else of its own failed on other ranks, or this is known to have come before it.
+    """
+
+    kind: CrashKind
+    ranks: tuple[int, ...]
+    event: LogEvent
+    alone: bool = True
+
+    @property
+    def memory(self) -> MemoryMessage | None:
+        """The numbers of an out-of-memory message; None of other kinds."""
+        return memory_message(self.event.text) if self.kind == "gpu_memory" else None
+
+    @property
+    def cause(self) -> str:
+        """The kind, of memory what its numbers come to where they do."""
+        memory = self.memory
+        return self.kind if memory is None or memory.cause is None else memory.cause
+
+    @property
+    def own_frame(self) -> Frame | None:
+        """The innermost frame of the program's own code."""
+        return next((frame for frame in self.event.frames if is_own(frame)), None)
+
+
+def find_crashes(log: Sequence[LogEvent]) -> list[Crash]:
+    """What failed by itself, by kind, first failure first; empty where a log tells of echoes and hangs only."""
+    first = _first_failures(log)
+    own = {rank: told for rank, told in first.items() if told[0] not in LATER} or first
+    by_kind: defaultdict[CrashKind, list[LogEvent]] = defaultdict(list)
+    for kind, event in own.values():
+        by_kind[kind].append(event)
+    crashes = [_crash(kind, events) for kind, events in by_kind.items()]
+    crashes.sort(key=lambda crash: crash.kind == "exception")
+    one_file = len({crash.event.path for crash in crashes}) == 1
+    if one_file:
+        crashes.sort(key=lambda crash: crash.event.line)
+    return [replace(crash, alone=one_file or len(crashes) == 1) for crash in crashes]
+
+
+def _crash(kind: CrashKind, events: Sequence[LogEvent]) -> Crash:
+    told = max(events, key=lambda event: (bool(event.frames), event.rank is not None))
+    ranks = tuple(sorted({event.rank for event in events if event.rank is not None}))
+    return Crash(kind, ranks, told)
+
+
+def _first_failures(log: Sequence[LogEvent]) -> dict[tuple[str, int | None], tuple[CrashKind, LogEvent]]:
+    """Of each rank, and of the lines of each file that name none, the first failure of its own."""
+    waited = _first_timeouts(log)
+    found: dict[tuple[str, int | None], tuple[CrashKind, LogEvent]] = {}
+    for event in log:
+        kind = kind_of(event)
+        if kind is None or event.line > waited.get(event.path, event.line):
+            continue
+        key = (event.path if event.rank is None else "", event.rank)
+        known = found.get(key)
+        if known is None or (known[0] in LATER and kind not in LATER):
+            found[key] = kind, event
+        elif known[0] == kind and event.frames and not known[1].frames:
+            found[key] = kind, event  # the same, with its traceback
+    return found
+
+
+def _first_timeouts(log: Sequence[LogEvent]) -> dict[str, int]:
+    """The line in which each file first tells of a collective that ran out of time: what is later follows."""
+    lines: dict[str, int] = {}
+    for event in log:
+        if event.kind == "timeout":
+            lines[event.path] = min(event.line, lines.get(event.path, event.line))
+    return lines
+
+
+def kind_of(event: LogEvent) -> CrashKind | None:
+    """The kind of crash that one event tells of; None for echoes of others' and for what ends no program."""
+    if event.kind not in _FAILURES or any(words in event.text for words in _ECHOES):
+        return None
+    kind = crash_kind(event.text, raised=event.kind == "error")
+    if kind is None and event.kind == "memory":
+        return "host_memory"
+    return kind

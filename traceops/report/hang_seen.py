@@ -1,0 +1,85 @@
+"""What logs tell of failures, whether or not it is a cause: nothing that was read and classified is "
+"left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from traceops.core.rank_text import who_first
+from traceops.hangs.evidence import LogEvent
+from traceops.hangs.model import Diagnosis
+
+_MOST_LINES = 8
+
+
+def seen_events(diagnosis: Diagnosis) -> list[LogEvent]:
+    """Lines that tell of trouble: all that were classified but how far ranks have come and what the "
+    "causes quote."""
+    quoted = {what for root in diagnosis.roots for what, _ in root.evidence}
+    return [
+        event
+        for event in diagnosis.evidence.log
+        if event.kind != "status" and f"{event.path}:{event.line}" not in quoted
+    ]
+
+
+def timed_out(diagnosis: Diagnosis) -> LogEvent | None:
+    """The collective that timed out, where the logs tell of one only."""
+    events = [event for event in diagnosis.evidence.log if event.kind == "timeout" and event.op is not None]
+    calls = {(event.op, event.sequence) for event in events}
+    return events[0] if len(calls) == 1 else None
+
+
+def seen_groups(events: Sequence[LogEvent]) -> list[tuple[LogEvent, tuple[int, ...]]]:
+    """The first event of each text, with the ranks that say the same, numbers in it aside."""
+    groups: dict[tuple[str, str], list[LogEvent]] = {}
+    for event in events:
+        alike = "".join(char for char in event.text if not char.isdecimal())
+        groups.setdefault((event.kind, alike), []).append(event)
+    return [
+        (same[0], tuple(sorted({event.rank for event in same if event.rank is not None})))
+        for same in groups.values()
+    ]
+
+
+def seen_lines(diagnosis: Diagnosis) -> Iterator[tuple[LogEvent, str]]:
+    """The lines to list, the first event of each message and who says it ('' where no line tells).
+
+    Beside hangs none: their causes tell what the lines mean.
+    """
+    if any(root.crash is None for root in diagnosis.roots):
+        return
+    for event, ranks in seen_groups(seen_events(diagnosis))[:_MOST_LINES]:
+        yield event, who_first(ranks) if ranks else ""
+
+
+def seen_left_out(diagnosis: Diagnosis) -> int:
+    """How many kinds of messages `seen_lines` leaves to hang.json."""
+    if any(root.crash is None for root in diagnosis.roots):
+        return 0
+    return max(len(seen_groups(seen_events(diagnosis))) - _MOST_LINES, 0)
+
+
+def what_would_decide(diagnosis: Diagnosis) -> str:
+    """The evidence to bring where no cause is told, with the command that gets it; '' where there is one."""
+    kinds = {event.kind for event in seen_events(diagnosis)}
+    if diagnosis.roots or kinds <= {
+        "nccl"
+    }:  # NCCL's warnings: the rules of the fabric say what would tell more
+        return ""
+    ranks = {event.rank for event in diagnosis.evidence.log if event.rank is not None}
+    if "timeout" in kinds:
+        of = "the other ranks' logs" if len(ranks) == 1 else "a flight-recorder dump of every rank"
+        return (
+            f"To decide, bring {of}. With TORCH_NCCL_TRACE_BUFFER_SIZE=2000 (TORCH_FR_BUFFER_SIZE from "
+            f"torch 2.9) and "
+            "TORCH_NCCL_DUMP_ON_TIMEOUT=1 every rank leaves a dump of what it was in; traceops diagnose "
+            "reads them."
+        )
+    if kinds & {"connection", "monitor", "exit"}:
+        return (
+            "To decide, bring every rank's own output: these lines follow from something earlier. "
+            "torchrun --redirects 3 "
+            "--log-dir DIR keeps it; then: traceops diagnose DIR."
+        )
+    return "To decide, bring the whole log, with the lines before these: traceops diagnose FILE."

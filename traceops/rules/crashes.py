@@ -1,0 +1,306 @@
+"""The verdicts on crashes in a job's logs: a finding for each that is a cause, and for each rank that "
+"died of one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from traceops.core.findings import Evidence, Finding
+from traceops.core.rule import Rule, Verdict
+from traceops.hangs.crash_kinds import RULE_OF
+
+if TYPE_CHECKING:
+    from traceops.hangs.crashes import Crash
+    from traceops.hangs.model import Diagnosis, Root
+    from traceops.rules.inputs import Inputs
+
+GPU_MEMORY = Rule(
+    id="TO-E001",
+    title="Out of GPU memory",
+    fires=(
+        "A log has torch's out-of-memory message. Its numbers say why, where they do: more was reserved "
+        "but unallocated "
+        "than the request lacked (fragmented), other processes held the rest, or neither (too large)."
+    ),
+    advice=(
+        "Use a smaller batch per GPU with accumulation, activation checkpointing, or sharding (FSDP). "
+        "traceops run "
+        "records memory over a step; torch.cuda.memory._record_memory_history() shows who holds it."
+    ),
+    by_cause=(
+        (
+            "too_large",
+            "PYTORCH_CUDA_ALLOC_CONF will not help: what is reserved but unallocated would not be "
+            "enough. Use a smaller batch per "
+            "GPU with accumulation, activation checkpointing, or sharding of parameters and optimizer "
+            "state (FSDP, "
+            "ZeRO). If it is raised in the first optimizer step, the optimizer's state did not fit: "
+            "shard it, or use "
+            "an optimizer with less state.",
+        ),
+        (
+            "fragmented",
+            "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (torch 2.1 and later; before it "
+            "max_split_size_mb:128). Batches of varying shapes fragment memory: pad them to a few lengths.",
+        ),
+        (
+            "others",
+            "See with nvidia-smi which processes are on this GPU: a run that did not end, or several "
+            "ranks on one "
+            "GPU (torch.cuda.set_device(local_rank), CUDA_VISIBLE_DEVICES).",
+        ),
+    ),
+)
+
+HOST_MEMORY = Rule(
+    id="TO-E002",
+    title="Out of the host's memory or of /dev/shm",
+    fires=(
+        "A log tells that an allocation on the host failed, that the kernel or Slurm killed a process "
+        "for its memory, "
+        "or that data-loader workers ran out of shared memory."
+    ),
+    advice=(
+        "Use fewer data-loader workers, less prefetching, no copy of the data set in every worker, or "
+        "raise the limit "
+        "of the job or container (--mem, resources.limits.memory). dmesg tells which process was killed."
+    ),
+    by_cause=(
+        (
+            "shared_memory",
+            "Give the container more shared memory: docker run --shm-size=16g or --ipc=host; in "
+            "Kubernetes an emptyDir "
+            "with medium: Memory at /dev/shm. df -h /dev/shm shows it. Fewer workers or "
+            "torch.multiprocessing.set_sharing_strategy('file_system') need less.",
+        ),
+    ),
+)
+
+GPU_ERROR = Rule(
+    id="TO-E003",
+    title="A GPU reported an error",
+    fires=(
+        "The first failure in a log is a CUDA error: an illegal access, a failed assertion on the "
+        "device, a failed "
+        "kernel, hardware, or a device that is not there."
+    ),
+    advice=(
+        "CUDA errors are reported late, so the line of the traceback may not be the one at fault. Run "
+        "again with "
+        "CUDA_LAUNCH_BLOCKING=1: then it is."
+    ),
+    by_cause=(
+        (
+            "illegal_access",
+            "The error is reported late, so the line of the traceback may not be the one at fault. Run "
+            "once with "
+            "CUDA_LAUNCH_BLOCKING=1 to see the call, or under compute-sanitizer to see the kernel and "
+            "the address. "
+            "Suspects are custom kernels (Triton, CUDA extensions), indexes out of range, and tensors of "
+            "another "
+            "device. If only one machine has it, look for Xid errors there (dmesg).",
+        ),
+        (
+            "device_assert",
+            "Most often an index or a label out of range: a class number of at least num_classes, a "
+            "token of at least "
+            "the embedding's size. Check the batch on the CPU, or run with CUDA_LAUNCH_BLOCKING=1 to see "
+            "the call. "
+            "Every later CUDA call of the process fails too.",
+        ),
+        (
+            "gpu_hardware",
+            "Drain the node: nvidia-smi -q -d ECC,PAGE_RETIREMENT and dmesg (Xid) tell which GPU. "
+            "traceops doctor tests it.",
+        ),
+        (
+            "no_such_gpu",
+            "More ranks on this host than GPUs it sees, or cuda:RANK where cuda:LOCAL_RANK is meant. Compare "
+            "--nproc-per-node with nvidia-smi -L and CUDA_VISIBLE_DEVICES.",
+        ),
+        (
+            "no_kernel",
+            "Install a build of torch, or of the extension, that was made for this GPU: "
+            "torch.cuda.get_arch_list() beside torch.cuda.get_device_capability().",
+        ),
+    ),
+)
+
+NCCL_ERROR = Rule(
+    id="TO-E004",
+    title="NCCL failed",
+    fires=(
+        "A log has an NCCL error, and no failure of another kind that it may follow from. Errors that "
+        "tell of a "
+        "peer that is gone are not counted."
+    ),
+    advice="Run again with NCCL_DEBUG=INFO: the first WARN line before the error says what failed.",
+    by_cause=(
+        (
+            "nccl_system",
+            "A system call failed: a host that cannot be reached (NCCL_SOCKET_IFNAME names the "
+            "interface; a firewall), "
+            "/dev/shm that is full, a limit on locked memory or open files. NCCL_DEBUG=INFO shows the "
+            "first WARN "
+            "line; traceops doctor tests the rest.",
+        ),
+        (
+            "duplicate_gpu",
+            "Two ranks chose one GPU: call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before "
+            "the first "
+            "collective, and start no more ranks than GPUs.",
+        ),
+        (
+            "nccl_gpu",
+            "A CUDA call inside NCCL failed: often out of memory, or an earlier CUDA error of the same rank. "
+            "NCCL_DEBUG=INFO shows which call.",
+        ),
+    ),
+)
+
+SCRIPT_ERROR = Rule(
+    id="TO-E005",
+    title="The program raised an error",
+    fires=(
+        "The first failure in a log is an exception of the program: an import, an assertion, or another "
+        "that is of no "
+        "other rule's kind."
+    ),
+    advice=(
+        "Read the traceback at the line given: this is an error of the program, and errors of other "
+        "ranks about lost "
+        "connections follow from it."
+    ),
+    by_cause=(
+        (
+            "import_error",
+            "The rank's environment lacks the module, or it was built for another torch (undefined "
+            "symbol: reinstall "
+            "it against the torch in use). Check which Python each rank runs (torchrun and python of one "
+            "environment, "
+            "on every host).",
+        ),
+        (
+            "nan_loss",
+            "Find the first step with a value that is not finite: "
+            "torch.autograd.set_detect_anomaly(True) for a short "
+            "run, a lower learning rate, gradient clipping, bf16 in place of fp16.",
+        ),
+        (
+            "native_crash",
+            "Compiled code crashed. PYTHONFAULTHANDLER=1 shows the Python line, a core dump in gdb the "
+            "rest; suspect "
+            "extensions that were built for another torch.",
+        ),
+    ),
+)
+
+MISUSE = Rule(
+    id="TO-E006",
+    title="torch was used in a way that it refuses",
+    fires="The first failure in a log is a message of torch that has one known cause and cure.",
+    advice="See the cause.",
+    by_cause=(
+        (
+            "scaler_bf16",
+            "bf16 has the range of fp32 and needs no GradScaler: remove it, or make it "
+            "GradScaler(enabled=False). If fp16 "
+            "was meant, the parameters must be fp32 (autocast to float16), not bf16.",
+        ),
+        (
+            "batch_norm",
+            "The last batch has one sample on this rank: drop_last=True in the DataLoader, a larger "
+            "batch per GPU, or "
+            "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model).",
+        ),
+        (
+            "cuda_fork",
+            "A process that was forked after CUDA was used cannot use it. Keep CUDA out of data-loader "
+            "workers (move "
+            "batches in the main process), or start them with multiprocessing_context='spawn' "
+            "(DataLoader) or "
+            "torch.multiprocessing.set_start_method('spawn') under if __name__ == '__main__'.",
+        ),
+        (
+            "unused_parameters",
+            "Use all parameters in the loss, freeze those that are not used, or pass "
+            "find_unused_parameters=True to DDP "
+            "(it costs a walk of the graph each step). TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters.",
+        ),
+        (
+            "ready_twice",
+            "Activation checkpointing that runs a part twice, or a parameter used in several backward "
+            "passes: use "
+            "use_reentrant=False, or static_graph=True in DDP.",
+        ),
+        (
+            "shared_view",
+            "Call .clone() (or .contiguous()) on the tensor before it is written to: expand and views "
+            "share memory, and "
+            "DDP writes buffers in place (broadcast_buffers).",
+        ),
+    ),
+)
+
+REFUSED = Rule(
+    id="TO-E007",
+    title="The machine refused: port, disk or quota",
+    fires="The first failure in a log is a port that is in use, or a file that could not be written.",
+    advice="Free what the message names, then start again.",
+    by_cause=(
+        (
+            "port_in_use",
+            "Another job, or one that did not end, listens on the port: find it with ss -ltnp, or take a "
+            "free port: "
+            "torchrun --standalone, or --rdzv-endpoint localhost:0; else another --master-port.",
+        ),
+        (
+            "disk_full",
+            "Free space or raise the quota (df -h, df -i, quota), keep fewer checkpoints, and write them "
+            "elsewhere. A "
+            "checkpoint that was being written is not whole.",
+        ),
+        (
+            "write_failed",
+            "Most often a full disk or quota (df -h, df -i, quota), else a file system that went away. "
+            "The checkpoint is "
+            "not whole.",
+        ),
+    ),
+)
+RULES = (GPU_MEMORY, HOST_MEMORY, GPU_ERROR, NCCL_ERROR, SCRIPT_ERROR, MISUSE, REFUSED)
+BY_ID = {rule.id: rule for rule in RULES}
+
+
+def advice_for(crash: Crash) -> str:
+    """What to do about a crash, whichever rule its rank is a case of."""
+    return BY_ID[RULE_OF[crash.kind]].advice_for(crash.cause)
+
+
+def judge(inputs: Inputs) -> list[Verdict]:
+    """The verdicts on crashes in the run's logs, or why there are none."""
+    if inputs.hang is None:
+        return [rule.not_evaluated(inputs.no_hang) for rule in RULES]
+    return judge_crashes(inputs.hang)
+
+
+def judge_crashes(diagnosis: Diagnosis) -> list[Verdict]:
+    """One verdict for each of these rules, in their order."""
+    found: dict[str, list[Finding]] = defaultdict(list)
+    for root in diagnosis.roots:
+        if root.rule in BY_ID:
+            found[root.rule].append(_finding(root))
+    if not diagnosis.evidence.log:
+        return [rule.not_evaluated("no log tells of an error") for rule in RULES]
+    return [
+        rule.verdict(*found[rule.id], clear="no such error is the cause, as far as was read")
+        for rule in RULES
+    ]
+
+
+def _finding(root: Root) -> Finding:
+    proof = [Evidence(metric, value) for metric, value in root.evidence]
+    return BY_ID[root.rule].finding(
+        "error", root.confidence, root.message, proof, ranks=root.ranks, cause=root.cause
+    )
