@@ -249,3 +249,23 @@ def test_mutated_files_are_read_or_refused(tmp_path_factory, seed):
             read(str(path))
         except InputError as error:
             assert "topo.xml" in str(error)
+
+
+def test_links_of_amd_gpus_are_xgmi():
+    """RCCL's file of four MI250: each die reaches three others over XGMI, the rest over those or PCIe."""
+    (machine,) = read_topology_xml(str(DATA / "mi250x8_rccl.xml"))
+    near = machine.path("GPU0", "GPU1")
+    assert near is not None and near.quote is not None
+    assert (near.kind, near.count, near.quote.line) == ("XGMI", 1, 9)
+    kinds = [path.kind for pair, path in machine.paths.items() if "NIC0" not in pair]
+    assert (kinds.count("XGMI"), kinds.count("PHB")) == (12, 16)
+    assert {gpu.nvlinks for gpu in machine.gpus} == {None}
+
+
+@pytest.mark.parametrize("tclass", ["0x120000", "0x130000", "0x030000"])
+def test_an_mi300_is_a_processing_accelerator(saved, tclass):
+    link = '<xgmi target="0000:0{}:00.0" count="1" tclass="' + tclass + '"/>'
+    text = cpu(0, gpu("0000:0c:00.0", 0, link.format("d"))) + cpu(1, gpu("0000:0d:00.0", 1, link.format("c")))
+    (machine,) = read_topology_xml(saved(f'<system version="2">{text}</system>'))
+    path = machine.path("GPU0", "GPU1")
+    assert path is not None and (path.kind, path.count) == ("XGMI", 1)

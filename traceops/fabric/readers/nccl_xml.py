@@ -108,7 +108,7 @@ def _gpu(index: int, element: Element, parents: tuple[Element, ...]) -> Gpu:
         numa=_node(cpu),
         cpus=_cores(cpu.attributes.get("affinity", "")),
         pcie=_pcie(parents),
-        nvlinks=up,
+        nvlinks=None if any(link.tag == "xgmi" for link in element.children) else up,
         nvlink_gbs=_nvlink_gbs(element.whole("sm")) if up else None,
     )
 

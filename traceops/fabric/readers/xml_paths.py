@@ -12,7 +12,8 @@ from traceops.fabric.readers.plain_xml import Element
 
 # What a link's other end is, by the first digits of its PCI class.
 _SWITCH_CLASS = "0x068000"
-_GPU_CLASS = "0x03"
+_GPU_CLASSES = ("0x03", "0x12", "0x13")  # display controllers and, of AMD, processing accelerators
+_LINK_KINDS: dict[str, PathKind] = {"nvlink": "NV", "xgmi": "XGMI"}  # by element: of NCCL, and of RCCL
 _UNSEEN = "fffffff"  # in a virtual machine the switch is not visible: NCCL takes it for one
 
 Device = tuple[str, Element, tuple[Element, ...]]
@@ -21,43 +22,46 @@ Device = tuple[str, Element, tuple[Element, ...]]
 def machine_paths(path: str, devices: Sequence[Device]) -> dict[tuple[str, str], Path]:
     """The paths between all pairs of one host's devices, each given as its label, element and those around it.
 
-    NVLinks directly or through NVSwitch come first; else where the tree's branches meet decides: PIX below one PCIe
-    switch, PXB below several, PHB at the CPU, SYS between CPUs. A NIC that is on no PCI bus has no path: NCCL hangs
-    it on the first CPU for want of a place.
+    NVLinks directly or through NVSwitch, and RCCL's XGMI, come first; else where the tree's branches meet decides: PIX
+    below one PCIe switch, PXB below several, PHB at the CPU, SYS between CPUs. A NIC that is on no PCI bus has no
+    path: NCCL hangs it on the first CPU for want of a place.
     """
-    nvlinks = _nvlinks([device for device in devices if device[1].tag == "gpu"])
+    gpus = [device for device in devices if device[1].tag == "gpu"]
+    joined = {
+        pair: (kind, count) for tag, kind in _LINK_KINDS.items() for pair, count in _links(gpus, tag).items()
+    }
     lines = {label: element.quote(path) for label, element, _ in devices}
     links = {label: _link(element).quote(path) for label, element, _ in devices}
     paths: dict[tuple[str, str], Path] = {}
     for (one, _, parents), (other, element, other_parents) in combinations(devices, 2):
-        count = nvlinks.get((one, other)) or nvlinks.get((other, one))
-        kind = "NV" if count else _meeting(parents, other_parents)
+        link = joined.get((one, other)) or joined.get((other, one))
+        kind = link[0] if link else _meeting(parents, other_parents)
         if kind is not None:
-            quote = links[one] if count else lines[other] if element.tag == "net" else lines[one]
-            paths[one, other] = Path(kind, count or None, quote=quote)
+            quote = links[one] if link else lines[other] if element.tag == "net" else lines[one]
+            paths[one, other] = Path(kind, link[1] if link else None, quote=quote)
     return paths
 
 
 def _link(gpu: Element) -> Element:
-    """The first line that tells of a GPU's NVLinks."""
-    return next((child for child in gpu.children if child.tag == "nvlink"), gpu)
+    """The first line that tells of a GPU's links to others."""
+    return next((child for child in gpu.children if child.tag in _LINK_KINDS), gpu)
 
 
-def _nvlinks(gpus: Sequence[Device]) -> dict[tuple[str, str], int]:
-    """NVLinks between pairs of GPUs: a switch gives each pair as many as the one with fewer has."""
+def _links(gpus: Sequence[Device], tag: str) -> dict[tuple[str, str], int]:
+    """Links of a kind between pairs of GPUs: a switch gives each pair as many as the one with fewer has."""
     by_bus = {_bus_id(parents): label for label, _, parents in gpus}
     direct: defaultdict[tuple[str, str], int] = defaultdict(int)
     switched: defaultdict[str, int] = defaultdict(int)
     for label, gpu, _ in gpus:
         for link in gpu.children:
             count = link.whole("count") or 0
-            if link.tag != "nvlink" or count <= 0:
+            if link.tag != tag or count <= 0:
                 continue
             target, end = link.attributes.get("target", "").lower(), link.attributes.get("tclass", "").lower()
             peer = by_bus.get(normal_bus_id(target))
             if end == _SWITCH_CLASS or target.startswith(_UNSEEN):
                 switched[label] += count
-            elif peer is not None and peer != label and (not end or end.startswith(_GPU_CLASS)):
+            elif peer is not None and peer != label and (not end or end.startswith(_GPU_CLASSES)):
                 direct[label, peer] += count
     found = {pair: max(count, direct.get(pair[::-1], 0)) for pair, count in list(direct.items())}
     for one, other in combinations(switched, 2):
