@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
+from traceops.core.errors import FileError
 from traceops.measure.activity import COMM, COMPUTE, Activity, find_activity
 from traceops.measure.backward import BackwardSync, measure_backward_sync
 from traceops.measure.breakdown import Breakdown, measure_breakdown
@@ -21,6 +22,7 @@ from traceops.measure.ledger import RankLedger, find_lane, ledger_of
 from traceops.measure.program import RankProgram, measure_program
 from traceops.measure.steps import StepBounds, find_steps
 from traceops.traces.discover import TraceFile
+from traceops.traces.foreign import why_foreign
 from traceops.traces.kineto import load_trace
 from traceops.traces.model import CommArgs, Events, RankTrace, TraceMeta
 
@@ -81,9 +83,11 @@ class RankSummary:
 def summarize(file: TraceFile, with_hta: bool = False, ahead: bool = False) -> RankSummary:
     """Load one trace and measure it, HTA's analyses by HTA's own code on demand; `ahead` as in `load_trace`.
 
-    Raises InputError where the file cannot be opened.
+    Raises InputError where the file cannot be opened, or is no trace of torch's profiler.
     """
     trace = load_trace(file.path, ahead)
+    if foreign := why_foreign(trace):
+        raise FileError(file.path, foreign, ": ")
     events = trace.events
     activity = find_activity(events)
     steps = find_steps(events, activity, file.steps)

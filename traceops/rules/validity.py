@@ -32,10 +32,10 @@ MISSING_RANKS = Rule(
 
 DAMAGED = Rule(
     id="TO-V002",
-    title="A trace is truncated or damaged",
+    title="A trace is damaged or cannot be used",
     fires=(
-        "Fires for every file that looks like a trace and is empty, cut off, not JSON, a second trace of one "
-        "rank or of another run."
+        "Fires for every file that looks like a trace and is empty, cut off, not JSON, not of torch's "
+        "profiler, a second trace of one rank or of another run."
     ),
     advice=(
         "Capture again, or copy the file again; check the disk's free space and that the job was not killed "

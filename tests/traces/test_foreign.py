@@ -1,0 +1,71 @@
+"""Chrome traces of other programs are told as what they are; torch's own, whatever is left of them, are not."""
+
+import gzip
+import json
+
+import pytest
+
+from traceops.core.errors import InputError
+from traceops.measure.summary import summarize
+from traceops.traces.discover import discover
+from traceops.traces.foreign import why_foreign
+from traceops.traces.kineto import load_trace
+
+SPAN = {"ph": "X", "pid": 1, "tid": 1, "ts": 100.0, "dur": 10.0}
+NAMED = {"ph": "M", "pid": 1, "tid": 1, "name": "process_name"}
+FOREIGN = {
+    "JAX": {
+        "displayTimeUnit": "ns",
+        "metadata": {"highres-ticks": True},
+        "traceEvents": [NAMED | {"args": {"name": "/device:GPU:0"}}, SPAN | {"name": "fusion.1"}, {}],
+    },
+    "VizTracer": {
+        "traceEvents": [SPAN | {"name": "f (a.py:1)", "cat": "FEE"}],
+        "viztracer_metadata": {"version": "1"},
+    },
+    "ONNX Runtime": [SPAN | {"cat": "Session", "name": "model_loading_uri", "args": {}}],
+    "Horovod": [
+        NAMED | {"args": {"name": "w"}},
+        {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1, "pid": 1},
+    ],
+    "Chrome": {
+        "traceEvents": [SPAN | {"cat": "toplevel", "name": "ThreadControllerImpl::RunTask"}],
+        "metadata": {"source": "DevTools"},
+    },
+    "none of torch's profiler": {"traceEvents": [SPAN | {"cat": "mine", "name": "work"}]},
+}
+
+
+@pytest.mark.parametrize("maker", FOREIGN)
+def test_the_program_is_named_and_nothing_is_called_damaged(tmp_path, maker):
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(FOREIGN[maker]).encode()))
+    (window,) = discover(str(path)).windows
+    with pytest.raises(InputError) as told:
+        summarize(window.files[0])
+    said = str(told.value)
+    assert said.startswith(str(path)) and maker in said and "Chrome trace" in said
+    assert "damaged" not in said and "summary" not in said
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"traceEvents": [SPAN | {"cat": "Kernel", "name": "k"}]},  # older torch wrote capitals
+        {"traceEvents": [SPAN | {"cat": "privateuse1_runtime", "name": "launch"}]},
+        {
+            "distributedInfo": {"rank": 3, "world_size": 4},
+            "traceEvents": [SPAN | {"cat": "mine", "name": "x"}],
+        },
+    ],
+)
+def test_what_torch_wrote_is_torchs(tmp_path, content):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(content))
+    assert why_foreign(load_trace(str(path))) == ""
+
+
+def test_a_trace_that_was_cut_off_stays_damaged(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text('{"traceEvents": [{"ph": "X", "cat": "mi')
+    assert why_foreign(load_trace(str(path))) == ""
