@@ -184,6 +184,18 @@ def test_ends_far_apart_after_alignment_are_a_warning():
     assert "12 collectives" in verdict.clear
 
 
+def test_ranks_of_one_host_share_a_clock_and_are_not_told_to_keep_clocks_in_step():
+    wide = across(simulate(replace(program(ddp, steps=6), end_jitter_us=800.0), 4))
+    for hosts, at_fault in (("aaaa", False), ("aabb", True)):
+        [found] = judge_clocks(replace(wide, hosts=dict(enumerate(hosts)))).findings
+        assert ("a clock jumped" in found.message) is at_fault
+        assert ("chrony" in found.advice) is at_fault
+    [found] = judge_clocks(
+        replace(wide, hosts=dict.fromkeys(range(4)))
+    ).findings  # not known: it may be a clock
+    assert "a clock jumped" in found.message
+
+
 def test_ranks_are_reached_through_groups_that_others_share():
     """No two of 0 and 3 are ever in one group: the way leads over 1 or 2."""
     groups = (Groups("a", "pairs", 2, 1), Groups("b", "far", 2, 2))

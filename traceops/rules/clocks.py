@@ -18,6 +18,14 @@ UNALIGNED_CLOCKS = Rule(
         "Keep the hosts' clocks in step (chrony, PTP), and capture longer windows: every all-reduce, "
         "all-gather or reduce-scatter is an anchor. Do not compare positions of ranks in the merged timeline."
     ),
+    by_cause=(
+        (
+            "one_host",
+            "Ranks of one host share a clock, so no clock is at fault: see that the traces are of one run and one "
+            "window, and capture longer windows (every all-reduce, all-gather or reduce-scatter is an anchor). Do "
+            "not compare positions of ranks in the merged timeline until then.",
+        ),
+    ),
 )
 
 MOST_OUT_OF_STEP_PCT = 5.0  # of the step: median spread of aligned ends beyond which ranks are not compared
@@ -40,11 +48,13 @@ def judge_clocks(run: CrossRank) -> Verdict:
     if spread_pct <= MOST_OUT_OF_STEP_PCT and not clocks.unaligned:
         return UNALIGNED_CLOCKS.clear(f"aligned {told}")
     ranks = clocks.unaligned
+    shared = _on_one_host(run)
+    why = "the traces are not of one run" if shared else "a clock jumped, the traces are not of one run"
     message = (
         f"Rank(s) {', '.join(map(str, ranks[:16]))} share too few collectives with the others to align their clocks."
         if ranks
-        else f"After alignment the {told}, {spread_pct:.0f} % of a step: a clock jumped, the traces are not of "
-        "one run, or collectives are paired wrongly. Nothing that compares these ranks is to be trusted."
+        else f"After alignment the {told}, {spread_pct:.0f} % of a step: {why}, or collectives are paired wrongly. "
+        "Nothing that compares these ranks is to be trusted."
     )
     evidence = [
         Evidence(
@@ -58,8 +68,16 @@ def judge_clocks(run: CrossRank) -> Verdict:
     ]
     severity: Severity = "info" if ranks else "warning"
     return UNALIGNED_CLOCKS.verdict(
-        UNALIGNED_CLOCKS.finding(severity, "high", message, evidence, ranks=ranks)
+        UNALIGNED_CLOCKS.finding(
+            severity, "high", message, evidence, ranks=ranks, cause="one_host" if shared else None
+        )
     )
+
+
+def _on_one_host(run: CrossRank) -> bool:
+    """Whether all ranks are known to run on the same host, and so read the same clock."""
+    hosts = {run.hosts.get(times.summary.rank) for times in run.ranks}
+    return len(hosts) == 1 and None not in hosts
 
 
 def out_of_step_pct(run: CrossRank) -> float:
