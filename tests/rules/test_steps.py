@@ -83,3 +83,15 @@ def test_even_steps_are_clear():
 def test_two_steps_cannot_tell_which_is_typical():
     check = next(c for c in analyze(DATA / "hta/amd").checks if c.rule == "TO-T001")
     assert check.status == "not_evaluated"
+
+
+def test_a_late_rank_explains_the_step_it_makes_long():
+    """Rank 0 does extra products in one step; autograd's own `evaluate_function` is no evaluation."""
+    report = analyze(DATA / "late_step4")
+    [late] = [f for f in report.findings if f.rule == "TO-S002"]
+    assert (late.ranks, late.severity) == ((0,), "warning")  # seen once
+    found = one(report, "TO-T001")
+    assert (found.severity, found.cause) == ("info", "unknown")
+    assert found.message.endswith("TO-S002 (rank 0) explains it.")
+    said = verdict(report).sentence
+    assert "without them such a step would take" in said and "instead of 107 ms" in said

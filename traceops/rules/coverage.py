@@ -12,21 +12,23 @@ from traceops.core.rule import Rule
 from traceops.measure.ledger import BUCKETS
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.overlap import EXPOSED
+from traceops.rules.pipeline import LARGE_BUBBLE
 from traceops.rules.stragglers import PERSISTENTLY_LATE
 
 LEAST_PCT = 0.5  # of the step: less is not listed
 
-# Which rule judges the time in a bucket. Compute is left out: no rule judges how well a kernel uses the device.
-JUDGED_BY: dict[str, Rule | None] = {
-    "comm_transfer": EXPOSED,
-    "comm_wait": PERSISTENTLY_LATE,
-    "comm_unmatched": None,
-    "memory": None,
-    "idle_input": INPUT_BOUND,
-    "idle_sync": BLOCKED_ON_DEVICE,
-    "idle_host": HOST_BOUND,
-    "idle_dependency": None,
-    "idle_gap": None,
+# Which rules judge the time in a bucket; one that was evaluated will do. Waiting in a pipeline is its bubble, elsewhere
+# it is for stragglers. Compute is left out: no rule judges how well a kernel uses the device.
+JUDGED_BY: dict[str, tuple[Rule, ...]] = {
+    "comm_transfer": (EXPOSED,),
+    "comm_wait": (PERSISTENTLY_LATE, LARGE_BUBBLE),
+    "comm_unmatched": (),
+    "memory": (),
+    "idle_input": (INPUT_BOUND,),
+    "idle_sync": (BLOCKED_ON_DEVICE,),
+    "idle_host": (HOST_BOUND,),
+    "idle_dependency": (),
+    "idle_gap": (),
 }
 assert set(JUDGED_BY) == set(BUCKETS) - {"compute"}
 
@@ -45,7 +47,9 @@ class UnjudgedBucket:
 def unjudged_time(run: CrossRank, checks: Sequence[Check]) -> tuple[UnjudgedBucket, ...]:
     """The unjudged buckets, most first, of the rank that has most such time; empty without a step."""
     evaluated = {check.rule for check in checks if check.status != "not_evaluated"}
-    open_buckets = [name for name, rule in JUDGED_BY.items() if rule is None or rule.id not in evaluated]
+    open_buckets = [
+        name for name, rules in JUDGED_BY.items() if evaluated.isdisjoint(rule.id for rule in rules)
+    ]
     by_rank = {
         times.summary.rank: {name: times.share_pct(name) or 0.0 for name in open_buckets}
         for times in run.ranks
@@ -58,9 +62,9 @@ def unjudged_time(run: CrossRank, checks: Sequence[Check]) -> tuple[UnjudgedBuck
 
 
 def _bucket(name: str, rank: int, pct: float) -> UnjudgedBucket:
-    rule = JUDGED_BY[name]
+    rules = JUDGED_BY[name]
     if name == "comm_unmatched":
         return UnjudgedBucket(name, rank, round(pct, 2), "unmatched", None)
-    return UnjudgedBucket(
-        name, rank, round(pct, 2), "no_rule" if rule is None else "not_evaluated", rule.id if rule else None
-    )
+    if not rules:
+        return UnjudgedBucket(name, rank, round(pct, 2), "no_rule", None)
+    return UnjudgedBucket(name, rank, round(pct, 2), "not_evaluated", rules[0].id)

@@ -11,6 +11,7 @@ from traceops.rules import stragglers
 from traceops.rules.bandwidth import LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.overlap import EXPOSED, LATE_START, SMALL_COLLECTIVES
+from traceops.rules.steps import UNLIKE_STEPS
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
 
 
@@ -32,6 +33,7 @@ EXPLAINS: tuple[Explains, ...] = (
     Explains(PERSISTENTLY_LATE, "host", (HOST_BOUND, BLOCKED_ON_DEVICE), True),
     Explains(SOMETIMES_LATE, "input", (HOST_BOUND, INPUT_BOUND), True),
     Explains(SOMETIMES_LATE, "host", (HOST_BOUND, BLOCKED_ON_DEVICE), True),
+    Explains(SOMETIMES_LATE, None, (UNLIKE_STEPS,), False),
     Explains(SLOWER_THAN_SIBLINGS, None, (LOW_BANDWIDTH, EXPOSED), False),
     Explains(LOW_BANDWIDTH, None, (EXPOSED, LATE_START), False),
     Explains(LATE_START, None, (EXPOSED,), False),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank
@@ -91,6 +90,7 @@ IDS = tuple(rule.id for rule in RULES)
 IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error
 _BURST_PCT = (10.0, 25.0)  # what a rank late in some steps costs the worst of them: info, warning
 _WAITING_PCT = 10.0  # of the step: waiting for one rank that is worth a remark though its cure saves little
+_FELT = 0.25  # of what a rank costs in its worst step: the others lose time in such a step too
 _CHANCE = 0.12  # two ranks of three steps each cannot do better than one in ten
 _SURE = 0.05
 _VISIBLE = 0.25  # of the saving: what the others must be seen to wait
@@ -178,9 +178,9 @@ def _seen_waiting(run: CrossRank) -> bool:
 
 
 def _burst_severity(run: CrossRank, straggler: Straggler) -> Severity | None:
+    """By the part of its worst step that a rank costs: in a step that is long for all, being later is no cause."""
     assert run.stragglers is not None
-    usual = float(np.median(run.stragglers.step_ns))
-    worst = 100 * float(straggler.saved.max()) / usual
+    worst = 100 * float((straggler.saved / run.stragglers.step_ns).max())
     mean = 100 * float(straggler.saved.mean()) / float(run.stragglers.step_ns.mean())
     severity = severity_of(worst, *_BURST_PCT)
     if severity is not None and mean >= IMPACT_BOUNDS[1] and len(straggler.late_steps) > 1:
@@ -333,6 +333,7 @@ def _evidence(run: CrossRank, straggler: Straggler, step: float, saved: float) -
         Evidence(f"cause ({' / '.join(CAUSES)})", split, "%", rank=rank),
         Evidence("late steps", f"{len(straggler.late_steps)} of {len(straggler.saved)}", rank=rank),
         Evidence("chance", round(straggler.chance, 4), "probability", _CHANCE, rank),
+        *_late_step_evidence(run, straggler),
         *(
             Evidence(
                 f"grew: {one.name}",
@@ -344,6 +345,19 @@ def _evidence(run: CrossRank, straggler: Straggler, step: float, saved: float) -
             )
             for one in grown(run, rank, straggler.cause)
         ),
+    ]
+
+
+def _late_step_evidence(run: CrossRank, straggler: Straggler) -> list[Evidence]:
+    """The mean step that the others lose time in, and what the cure saves there; nothing where they do in all."""
+    assert run.stragglers is not None
+    felt = straggler.saved >= _FELT * max(float(straggler.saved.max()), 1.0)
+    if not felt.any() or felt.all():
+        return []
+    late, saved = (float(ns[felt].mean()) / 1e6 for ns in (run.stragglers.step_ns, straggler.saved))
+    return [
+        Evidence("late step", round(late, 3), "ms", rank=straggler.rank),
+        Evidence("saved in a late step", round(saved, 3), "ms", rank=straggler.rank),
     ]
 
 

@@ -58,6 +58,13 @@ def _single_clause(report: Report, finding: Finding) -> str:
     subject = _words(finding).subject.format(finding.ranks[0])
     if finding.rule == "TO-S002" and finding.steps:
         subject += f" in step{'s' if len(finding.steps) > 1 else ''} {ranks_text(finding.steps, 4)}"
+    late, saved_late = _evidence(finding, "late step"), _evidence(finding, "saved in a late step")
+    if finding.rule == "TO-S002" and late is not None and saved_late is not None:
+        pct = 100 * saved_late / late if late else 0.0
+        return (
+            f"{subject}: {_words(finding).cured} such a step would take {ms_text(late - saved_late)} instead of "
+            f"{ms_text(late)} ms ({pct:.0f} % less)"
+        )
     step, saved = _step_ms(report), finding.impact_ms
     waits = _waiting_for(finding)
     others = len(report.ranks) - 1
@@ -97,7 +104,12 @@ def _joint_clause(report: Report, findings: Sequence[Finding], step: float, pred
 
 def _waiting_for(finding: Finding) -> float | None:
     """Waiting for the rank, ms a step, mean over the others."""
-    return _measured(next((e for e in finding.evidence if e.metric == "waiting for it"), None))
+    return _evidence(finding, "waiting for it")
+
+
+def _evidence(finding: Finding, metric: str) -> float | None:
+    """A number of the finding's evidence; None where it has none of that name."""
+    return _measured(next((e for e in finding.evidence if e.metric == metric), None))
 
 
 def _measured(evidence: Evidence | None) -> float | None:
