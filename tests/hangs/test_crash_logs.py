@@ -165,3 +165,63 @@ def test_without_a_cause_what_was_seen_is_listed_with_what_would_decide(told) ->
 def test_every_rule_says_what_to_do_about_each_of_its_causes() -> None:
     for rule in RULES:
         assert rule.fires and rule.advice and all(advice for _, advice in rule.by_cause)
+
+
+WATCHDOG = (
+    "[rank{rank}]:[E1111 17:01:37] [Rank {rank}] Watchdog caught collective operation timeout: "
+    "{gap}WorkNCCL(SeqNum=14863, "
+    "OpType=ALLREDUCE, NumelIn=14845952, NumelOut=14845952, Timeout(ms)=1800000) {gap}ran for 1800048 "
+    "milliseconds "
+    "before timing out.\n"
+)
+
+
+@pytest.mark.parametrize("gap", ["\n", "\n> ", "\n>> ", ""])
+def test_a_watchdog_message_broken_over_lines_is_one(told, gap: str) -> None:
+    text = "".join(WATCHDOG.format(rank=rank, gap=gap) for rank in range(4))
+    diagnosis = told(train=text if ">" not in gap else "> " + text.replace("\n[", "\n> ["))
+    assert [(event.rank, event.sequence) for event in diagnosis.evidence.log] == [
+        (rank, 14863) for rank in range(4)
+    ]
+    (root,) = diagnosis.roots
+    assert (root.rule, root.ranks, root.sequence) == ("TO-H006", (0, 1, 2, 3), 14863)
+
+
+def test_a_watchdog_message_broken_within_a_word_is_one(told) -> None:
+    text = WATCHDOG.format(rank=2, gap="").replace("NumelOut=14845952", "NumelOut=1484\n5952")
+    (event,) = told(train=text).evidence.log
+    assert (event.rank, event.elements_out) == (2, 14845952)
+
+
+def test_one_ranks_log_accuses_nobody(told) -> None:
+    diagnosis = told(train=WATCHDOG.format(rank=1, gap=""))
+    assert diagnosis.roots == () and diagnosis.evidence.world_size is None
+    assert [status.rank for status in diagnosis.ranks] == [1]
+    assert hang_sentence(diagnosis) == (
+        "Rank 1 waits in all_reduce #14863, but what was read does not tell for whom."
+    )
+    assert "the other ranks' logs" in what_would_decide(diagnosis)
+
+
+def test_an_nccl_error_keeps_its_last_error(told) -> None:
+    text = (DATA / "nccl_no_route.txt").read_text()
+    (root,) = told(out=text).roots
+    assert "No route to host" in root.evidence[0][1]
+
+
+def test_an_out_of_memory_message_broken_over_lines_keeps_its_numbers(told) -> None:
+    text = OOM.format(
+        asked="2.00 GiB", free="500.00 MiB", process="78.40 GiB", allocated="60.00 GiB", unused="17.00 GiB"
+    )
+    broken = text.replace(" which ", "\nwhich ").replace(" Of the ", "\nOf the ")
+    (root,) = told(out=f"[rank5]: {broken}\n[rank5]: bye\n").roots
+    assert (root.rule, root.ranks, root.cause) == ("TO-E001", (5,), "fragmented")
+
+
+def test_a_ray_workers_prefix_is_no_part_of_a_traceback(told) -> None:
+    text = "".join(
+        f"(RayTrainWorker pid=77, ip=10.0.0.2) {line}\n"
+        for line in raised(2, "AssertionError: no").splitlines()
+    )
+    (root,) = told(out=text).roots
+    assert (root.rule, root.ranks, root.where) == ("TO-E005", (2,), "step (train.py:7)")

@@ -257,4 +257,7 @@ def _world_size(found: Found, records: dict[int, RankRecord]) -> int | None:
     members = {group.ranks for record in records.values() for group in record.groups.values() if group.ranks}
     named = {rank for event in found.log for rank in (event.rank, *event.accused) if rank is not None}
     own = {*records, *found.stacks, *found.processes}
+    from_logs = all(record.source == "log" for record in records.values())
+    if len({*own, *named}) == 1 and from_logs and not (found.worlds or found.stacks or found.processes):
+        return None  # one rank's log tells of no others, whatever its number
     return world_of([*found.worlds, *(max(ranks) + 1 for ranks in members)], own, named)

@@ -29,7 +29,7 @@ def stuck_together(ranks: Mapping[int, RankPosition], waits: Waits, explained: C
     roots = []
     for operation in _joined_operations(ranks, waits):
         here = [call for call in operation.calls if call.rank not in explained]
-        if not here:
+        if not here or _is_one_log(operation, ranks):
             continue
         finished = _finished_elsewhere(operation, ranks, waits)
         started = [call for call in operation.calls if call.op.state == "started"]
@@ -49,6 +49,13 @@ def stuck_together(ranks: Mapping[int, RankPosition], waits: Waits, explained: C
         else:
             roots.append(_network(operation, ranks, waits, finished))
     return roots
+
+
+def _is_one_log(operation: JoinedOperation, ranks: Mapping[int, RankPosition]) -> bool:
+    """Whether only one rank's log tells of the operation, and nothing of who else is in the group."""
+    first = operation.calls[0]
+    alone = len(operation.calls) == 1 and len(ranks) == 1
+    return alone and operation.group.ranks is None and ranks[first.rank].record.source == "log"
 
 
 def _starts_unknown(position: RankPosition) -> bool:

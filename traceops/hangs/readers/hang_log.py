@@ -14,6 +14,7 @@ from traceops.hangs.readers.log_records import records_from_log
 from traceops.hangs.readers.log_rules import GROUP, NEEDLES, RANK_IN_GROUP, RESTARTS, told_by
 from traceops.hangs.readers.log_speaker import Speakers
 from traceops.hangs.readers.log_tracebacks import SURVIVED, Raised, Tracebacks, fatal_frame, operation_in
+from traceops.hangs.readers.logical_lines import LogicalLines
 from traceops.traces.text_lines import blocks, holds_any, lines
 
 __all__ = ["read_log", "records_from_log"]
@@ -52,7 +53,7 @@ def read_log(path: str, rank: int | None = None) -> tuple[LogEvent, ...]:
     for number, block in blocks(path):
         if reader.busy or holds_any(block, NEEDLES):
             for line_number, line in lines(block, number):
-                reader.take(line_number, line)
+                reader.read(line_number, line)
     return reader.finish()
 
 
@@ -61,6 +62,7 @@ class _LogReader:
 
     def __init__(self, path: str, rank: int | None) -> None:
         self._speakers = Speakers(rank)
+        self._lines = LogicalLines()
         self._events = EventList(path)
         self._exits = Exits()
         self._launched: list[Exit] = []
@@ -77,9 +79,15 @@ class _LogReader:
     @property
     def busy(self) -> bool:
         """Whether the next lines matter, whatever they hold."""
+        if self._lines.is_open:
+            return True
         return bool(self._open) or self._failed is not None or self._fatal is not None or self._exits.is_open
 
-    def take(self, number: int, line: str) -> None:
+    def read(self, number: int, line: str) -> None:
+        for its_number, whole in self._lines.take(number, line):
+            self._take(its_number, whole)
+
+    def _take(self, number: int, line: str) -> None:
         rank, body = self._speakers.split(line)
         if self._failed is not None and self._stack_of_failed(rank, body):
             return
@@ -259,6 +267,8 @@ class _LogReader:
             del exits[_MOST_SPEAKERS:]
 
     def finish(self) -> tuple[LogEvent, ...]:
+        for number, line in self._lines.flush():
+            self._take(number, line)
         # A node's or a task's count is a rank only where nobody counts the ranks themselves.
         for ended in self._launched or self._unsure:
             self._events.add(

@@ -1,0 +1,99 @@
+"""Messages that terminals, e-mails and C++ broke over several lines, as one line each, without quotation marks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import product
+
+from traceops.hangs.memory_message import memory_message
+from traceops.hangs.readers.log_rules import WORK
+
+_QUOTED = re.compile(r"^(?:> ?){1,8}")
+_WORKER = re.compile(r"^\([A-Za-z_][\w.]{0,80} pid=\d{1,10}(?:, ip=[\w.:]{1,60})?\) ?")  # Ray
+_PREFIX = re.compile(r"^(?:\[rank[ :]{0,2}\d{1,7}\]:? ?|\[[A-Za-z_-]{1,40}\d{1,7}\]: ?)")
+_TIMEOUT = ("Watchdog caught collective operation timeout", "WorkNCCL(")
+_MEMORY = "out of memory. Tried to allocate"
+_MEMORY_WORDS = ("iB", "memory", "PyTorch", "capac", "PYTORCH", "pytorch.org")
+_NCCL = "NCCL error"
+_NCCL_MORE = ("nccl", "Last error:")
+_MOST = 5  # lines that are joined
+_LONGEST = 2000  # characters of a line that may be joined
+
+
+class LogicalLines:
+    """Holds a line that begins a broken message until its rest has come."""
+
+    def __init__(self) -> None:
+        self._held: list[str] = []
+        self._number = 0
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._held)
+
+    def take(self, number: int, line: str) -> Iterator[tuple[int, str]]:
+        """The whole lines that are ready, with the number of their first line."""
+        line = _WORKER.sub("", _QUOTED.sub("", line, count=1), count=1)
+        if self._held:
+            if self._continues(line):
+                self._held.append(_PREFIX.sub("", line, count=1).strip())
+                if len(self._held) >= _MOST or self._is_whole():
+                    yield from self.flush()
+                return
+            yield from self.flush()
+        if _begins(line):
+            self._held, self._number = [line.rstrip()], number
+        else:
+            yield number, line
+
+    def flush(self) -> Iterator[tuple[int, str]]:
+        """What is held, whole or not."""
+        if self._held:
+            yield self._number, _joined(self._held)
+            self._held = []
+
+    def _continues(self, line: str) -> bool:
+        first = self._held[0]
+        own = _PREFIX.match(line)
+        begun = _PREFIX.match(first)
+        if len(line) > _LONGEST or (own is not None and (begun is None or own[0] != begun[0])):
+            return False
+        body = line[own.end() :] if own is not None else line
+        if not body.strip():
+            return False
+        if _NCCL in first:
+            return body.startswith(_NCCL_MORE) or self._held[-1].endswith("Last error:")
+        if _MEMORY in first:
+            return any(word in body for word in _MEMORY_WORDS) and "Traceback" not in body
+        return not any(words in body for words in _TIMEOUT[:1]) and "Traceback" not in body
+
+    def _is_whole(self) -> bool:
+        first, text = self._held[0], " ".join(self._held)
+        if _NCCL in first:
+            return len(self._held) > 2 and self._held[-2].endswith("Last error:")
+        if _MEMORY in first:
+            return text.endswith(("environment-variables)", "CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"))
+        return WORK.search(_joined(self._held)) is not None
+
+
+def _begins(line: str) -> bool:
+    if len(line) > _LONGEST:
+        return False
+    if any(words in line for words in _TIMEOUT):
+        return WORK.search(line) is None and ("WorkNCCL(" in line or line.rstrip().endswith("timeout:"))
+    if _MEMORY in line:
+        return memory_message(line).free is None or memory_message(line).unallocated is None
+    return _NCCL in line and "NCCL version" in line
+
+
+def _joined(parts: list[str]) -> str:
+    """The parts as one line: broken at a space, or within a word where only that makes a message of it."""
+    spaced = " ".join(parts)
+    if len(parts) < 2 or _TIMEOUT[1] not in spaced.replace(" ", "") or WORK.search(spaced) is not None:
+        return spaced
+    for glue in product((" ", ""), repeat=len(parts) - 1):
+        text = parts[0] + "".join(space + part for space, part in zip(glue, parts[1:], strict=True))
+        if WORK.search(text) is not None:
+            return text
+    return spaced
