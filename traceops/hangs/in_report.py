@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceops.core.errors import InputError
+from traceops.core.regular_file import open_regular
 from traceops.traces.run_manifest import read_run_manifest
 from traceops.traces.source import is_remote
 
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
 
 _OURS = ("hang.*.json", "flight_recorder_*", "stacks_*")
 # As torch names its flight recorder's dumps by default, and as people call them.
+_HEAD = 1 << 16
+_MOST_LOOKED_AT = 200  # files, where no name tells
 _DUMPS = (*_OURS, "nccl_trace_rank_*", "comm_lib_trace_rank_*", "fr_*")
 
 
@@ -40,6 +45,8 @@ def evidence_hint(path: str) -> str:
         return f"\nIt holds evidence of a hang, though: traceops diagnose {path}"
     if _has_evidence(path):
         return f"\nA rank failed before anything was recorded: traceops diagnose {path} says which and why"
+    if _has_dump(Path(path)):
+        return f"\nIt holds a dump of the flight recorder, though: traceops diagnose {path}"
     return ""
 
 
@@ -51,6 +58,30 @@ def _has_evidence(path: str) -> bool:
         return False
     manifest, _ = read_run_manifest(path)
     return manifest.get("status") in ("failed", "hung") and manifest.get("failed_rank") is not None
+
+
+def _has_dump(path: Path) -> bool:
+    """Whether one of the first files under a path is a flight recorder's dump, whatever its name."""
+    for file in [path] if path.is_file() else _first_files(path):
+        try:
+            with open_regular(file) as opened:
+                if _is_dump(opened.read(_HEAD)):
+                    return True
+        except OSError:
+            continue
+    return False
+
+
+def _is_dump(head: bytes) -> bool:
+    """By what stands in it: a trace names groups too, and a pickle may be of anything."""
+    if head.lstrip()[:1] not in (b"{", b"\x80") or b"traceEvents" in head or b"distributedInfo" in head:
+        return False
+    return b"entries" in head and (b"pg_config" in head or b"record_id" in head)
+
+
+def _first_files(folder: Path) -> Iterator[Path]:
+    files = (Path(parent, name) for parent, _, names in os.walk(folder) for name in sorted(names))
+    return islice(files, _MOST_LOOKED_AT)
 
 
 def _has_any(folder: Path, patterns: Sequence[str]) -> bool:
