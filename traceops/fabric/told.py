@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from traceops.fabric.nccl import NcclLog, NetworkEventKind
+from traceops.fabric.model import Machine
+from traceops.fabric.nccl import NcclLog, NcclSetting, NetworkEventKind
 
 # NCCL itself says that it has no network: it does not go on over another one.
 _NOTHING_LEFT: tuple[NetworkEventKind, ...] = ("no_interface", "no_network")
+
+_TO_SOCKETS = (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "SOCKET"))
 
 
 def has_no_network(log: NcclLog) -> bool:
@@ -39,3 +42,21 @@ def why_not_told(log: NcclLog) -> str:
     if several or (not log.communicators and only_sockets):
         return "the log holds no connection between ranks: it was cut, or NCCL_DEBUG_SUBSYS leaves them out"
     return ""
+
+
+def names_all_nics(machine: Machine, log: NcclLog) -> bool:
+    """Whether a matrix or a look at the machine says what it has; NCCL's log and XML say only what it may use."""
+    others = set(machine.sources) - set(log.files)
+    return not machine.sources or any(not source.endswith(".xml") for source in others)
+
+
+def asked_for_sockets(log: NcclLog) -> list[NcclSetting]:
+    """The settings that the log tells of and that choose sockets, each variable once."""
+    found: dict[str, NcclSetting] = {}
+    for setting in log.settings:
+        if any(
+            setting.name == name and setting.value.strip().upper().startswith(value)
+            for name, value in _TO_SOCKETS
+        ):
+            found.setdefault(setting.name, setting)
+    return list(found.values())

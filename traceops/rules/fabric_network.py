@@ -10,11 +10,18 @@ from traceops.core.findings import Evidence, Severity
 from traceops.core.rule import Rule, Verdict
 from traceops.fabric.circumstances import Circumstances, at_least, hosts_text, quoted
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.model import Gpu, Machine, Nic, Path, PathKind
-from traceops.fabric.nccl import NcclLog, NcclSetting, Network
+from traceops.fabric.model import Gpu, Nic, Path, PathKind
+from traceops.fabric.nccl import NcclLog, Network
 from traceops.fabric.nics import is_rdma
 from traceops.fabric.talks import Talk, distance, job_ranks, members, nearest_nics, nic_name, ranks_in, sender
-from traceops.fabric.told import all_ranks_told, failed_are_informed, has_no_network, why_not_told
+from traceops.fabric.told import (
+    all_ranks_told,
+    asked_for_sockets,
+    failed_are_informed,
+    has_no_network,
+    names_all_nics,
+    why_not_told,
+)
 
 SOCKETS = Rule(
     id="TO-P003",
@@ -52,7 +59,6 @@ RULES = (SOCKETS, FAR_NIC)
 
 _OUTSIDE = ("NET", "COLLNET")
 _SLOW_NETWORK = "Socket"
-_TO_SOCKETS = (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "SOCKET"))
 _CHOOSING = ("NCCL_SOCKET_IFNAME", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_SOCKET_FAMILY")
 _NO_LOG = "no log of NCCL says which network it uses (NCCL_DEBUG=INFO)"
 
@@ -76,8 +82,8 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
         return SOCKETS.not_evaluated(_NO_LOG)
     over_sockets = [talk for talk in talked if _is_socket(talk)]
     fast = [nic for machine in fabric.machines for nic in machine.nics if _is_fast(nic)]
-    asked_for = _asked_for_sockets(log)
-    nothing_faster = not fast and any(_names_all_nics(machine, log) for machine in fabric.machines)
+    asked_for = asked_for_sockets(log)
+    nothing_faster = not fast and any(names_all_nics(machine, log) for machine in fabric.machines)
     evidence = [
         *quoted(log.plugin_failures, "NCCL"),
         *quoted((setting.quote for setting in asked_for), "NCCL"),
@@ -233,17 +239,6 @@ def _ends(networks: Sequence[Network], talk: Talk) -> list[tuple[Gpu, Nic]]:
     return [(gpu, nic) for nic in machine.nics if nic.name in names or nic.label in names][:1]
 
 
-def _asked_for_sockets(log: NcclLog) -> list[NcclSetting]:
-    found: dict[str, NcclSetting] = {}
-    for setting in log.settings:
-        if any(
-            setting.name == name and setting.value.strip().upper().startswith(value)
-            for name, value in _TO_SOCKETS
-        ):
-            found.setdefault(setting.name, setting)
-    return list(found.values())
-
-
 def _what_instead(log: NcclLog) -> str:
     if failed_are_informed(log):
         return (
@@ -287,12 +282,6 @@ def _is_socket(talk: Talk) -> bool:
 
 def _is_fast(nic: Nic) -> bool:
     return is_rdma(nic) and nic.up is not False
-
-
-def _names_all_nics(machine: Machine, log: NcclLog) -> bool:
-    """Whether a matrix or a look at the machine says what it has; NCCL's log and XML say only what it may use."""
-    others = set(machine.sources) - set(log.files)
-    return not machine.sources or any(not source.endswith(".xml") for source in others)
 
 
 def _far(path: PathKind) -> str:
