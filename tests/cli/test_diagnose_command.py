@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import shutil
@@ -171,3 +172,14 @@ def test_diagnose_never_imports_torch_pandas_or_plotly(folder: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0"
+
+
+def test_a_paste_is_read_from_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pasted = b"> [rank3]: torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(pasted)))
+    assert main(["diagnose", "-", "-o", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("✖ Rank 3 made an illegal memory access") and "compute-sanitizer" in said
+    assert json.loads((tmp_path / "out" / "hang.json").read_text())["hang"]["roots"][0]["ranks"] == [3]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.memory_message import memory_message
 from traceops.report.hang_seen import seen_lines, what_would_decide
@@ -31,6 +32,20 @@ WRITTEN_WITH = {
     "slurm_oom_kill": ("TO-E002", "host_memory", (), "host's memory"),
     "fork": ("TO-E006", "cuda_fork", (), "forked process"),
 }
+SET_ASIDE = {
+    "shm_torch_file": ("TO-E002", "shared_memory", ()),
+    "shm_torch_file_old": ("TO-E002", "shared_memory", ()),
+    "duplicate_gpu_mpi": ("TO-E004", "duplicate_gpu", (2, 4)),
+    "duplicate_gpu_megatron": ("TO-E004", "duplicate_gpu", ()),
+    "duplicate_gpu_upside_down": ("TO-E004", "duplicate_gpu", ()),
+    "device_ordinal": ("TO-E003", "no_such_gpu", ()),
+    "device_ordinal_two_at_once": ("TO-E003", "no_such_gpu", ()),
+    "device_ordinal_torch1": ("TO-E003", "no_such_gpu", ()),
+    "ready_twice": ("TO-E006", "ready_twice", (1,)),
+    "ecc": ("TO-E003", "gpu_hardware", ()),
+    "ecc_torch1": ("TO-E003", "gpu_hardware", ()),
+    "ecc_and_watchdog": ("TO-E003", "gpu_hardware", ()),
+}
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity "
     "of 79.00 GiB of "
@@ -50,6 +65,12 @@ def test_a_crash_is_told_with_its_rule_cause_and_rank(name: str) -> None:
     assert root_advice(root)
     fired = {verdict.rule for verdict in judge_diagnosis(diagnosis) if verdict.findings}
     assert fired == {rule}
+
+
+@pytest.mark.parametrize("name", SET_ASIDE)
+def test_messages_that_the_rules_were_not_written_with(name: str) -> None:
+    (root,) = diagnose(DATA / "set_aside" / f"{name}.txt").roots
+    assert (root.rule, root.cause, root.ranks) == SET_ASIDE[name]
 
 
 @pytest.fixture
@@ -225,3 +246,32 @@ def test_a_ray_workers_prefix_is_no_part_of_a_traceback(told) -> None:
     )
     (root,) = told(out=text).roots
     assert (root.rule, root.ranks, root.where) == ("TO-E005", (2,), "step (train.py:7)")
+
+
+def test_ranks_that_ras_tells_apart_are_named_and_nobody_is_accused() -> None:
+    diagnosis = diagnose(DATA / "ras" / "ahead.txt")
+    assert diagnosis.roots == ()
+    assert hang_sentence(diagnosis).startswith(
+        "Ranks 12–13 have launched AllGather 641 of communicator fa93daea854b060b, 1 ahead of the 30 others (640)"
+    )
+    assert "ask again" in what_would_decide(diagnosis)
+
+
+def test_one_rank_that_ras_tells_behind_is_named(tmp_path: Path) -> None:
+    text = (DATA / "ras" / "ahead.txt").read_text()
+    head = text[: text.index("  Communicator ranks")]
+    said = (
+        "  Communicator ranks have different AllReduce operation counts\n"
+        "  7 ranks have launched up to operation 64\n"
+        "  Rank 7 has launched up to operation 60 -- GPU 3 managed by process 16 on node node1\n"
+    )
+    (tmp_path / "ras.txt").write_text(head + said)
+    (event,) = diagnose(tmp_path).evidence.log
+    assert "Rank 7 has launched AllReduce 60" in event.text and "4 behind the 7 others (64)" in event.text
+
+
+def test_a_ras_report_without_errors_is_quiet(tmp_path: Path) -> None:
+    text = (DATA / "ras" / "ahead.txt").read_text()
+    (tmp_path / "ras.txt").write_text(text[: text.index("Warnings")].replace("MISMATCH", "OK"))
+    with pytest.raises(InputError, match="no evidence"):
+        diagnose(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from pathlib import Path
 
 from traceops.cli.arguments import fails, output_folder, report_formats
@@ -14,13 +15,26 @@ from traceops.render import write_diagnosis
 from traceops.render.hang.terminal import print_diagnosis
 from traceops.rules.diagnosis import beside_the_roots, judge_diagnosis
 
+_MOST_PASTED = 1 << 28  # bytes
+
 
 def main(args: argparse.Namespace) -> int:
     formats = report_formats(args.format)
 
-    diagnosis = diagnose(args.path)
+    if args.path == "-":
+        with tempfile.TemporaryDirectory() as folder:
+            paste = Path(folder, "paste.log")
+            paste.write_bytes(sys.stdin.buffer.read(_MOST_PASTED))
+            return _report(args, str(paste), formats)
+    return _report(args, args.path, formats)
+
+
+def _report(args: argparse.Namespace, path: str, formats: tuple[str, ...]) -> int:
+    diagnosis = diagnose(path)
     verdicts = judge_diagnosis(diagnosis)
-    run_folder = str(run_folder_of(Path(args.path)))  # of its evidence too: one place for both reports
+    run_folder = (
+        "paste" if args.path == "-" else str(run_folder_of(Path(path)))
+    )  # of its evidence too: one place for both reports
     folder = Path(args.output) if args.output else output_folder(run_folder, diagnosis.evidence.name)
     written = write_diagnosis(diagnosis, verdicts, folder, formats)
     if args.quiet:

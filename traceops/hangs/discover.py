@@ -18,6 +18,7 @@ from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, Record
 from traceops.hangs.jobs import one_job
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import read_log, records_from_log
+from traceops.hangs.readers.ras import SUMMARY, read_ras
 from traceops.hangs.readers.stacks import read_stacks, sniff
 from traceops.hangs.run_files import Found, read_run, read_run_file
 from traceops.hangs.world import within_world, world_of
@@ -167,7 +168,7 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
         elif is_dump(head):
             _read_dump(path, found)
         else:
-            _read_text(path, found)
+            _read_text(path, head, found)
     except InputError as error:
         if alone:
             raise
@@ -195,7 +196,7 @@ def _read_all_dumps(found: Found, jobs: int | None, *, alone: bool) -> None:
             found.files.append(str(path))
 
 
-def _read_text(path: Path, found: Found) -> None:
+def _read_text(path: Path, head: bytes, found: Found) -> None:
     kind, rank = sniff(str(path)), _rank_of_text(path, found.one_node)
     if kind != "stacks":
         found.texts.append(path)
@@ -206,7 +207,8 @@ def _read_text(path: Path, found: Found) -> None:
         found.stacks.setdefault(rank, []).append(stacks)
         found.files.append(str(path))
     elif kind == "log":
-        events = read_log(str(path), rank)
+        is_ras = SUMMARY in head and b"Ranks" in head
+        events = read_ras(str(path)) if is_ras else read_log(str(path), rank)
         if events:
             found.log += events
             found.files.append(str(path))

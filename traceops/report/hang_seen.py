@@ -68,6 +68,13 @@ def what_would_decide(diagnosis: Diagnosis) -> str:
     }:  # NCCL's warnings: the rules of the fabric say what would tell more
         return ""
     ranks = {event.rank for event in diagnosis.evidence.log if event.rank is not None}
+    if "ras" in kinds:
+        return (
+            "To decide, ask again ten seconds later (ncclras): counts that grow are a job that runs; "
+            "where they stand still, "
+            "the ranks ahead wait for those behind, and py-spy dump --pid PID of a rank behind shows "
+            "what it does instead."
+        )
     if "timeout" in kinds:
         of = "the other ranks' logs" if len(ranks) == 1 else "a flight-recorder dump of every rank"
         return (

@@ -9,7 +9,10 @@ HELP = "Explain a hang: which rank, in what, and who waits; from dumps, logs and
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("path", help="profile/NAME, its evidence, a folder of dumps and logs of any job, or one dump or log")
+    add(
+        "path",
+        help="profile/NAME, its evidence, a folder of dumps and logs of any job, one dump or log, or - (a paste)",
+    )
     add(
         "-o",
         "--output",
