@@ -100,7 +100,8 @@ RULES = (
     NO_COMMUNICATION_SEEN,
 )
 _MOST_LISTED = 1024  # ranks named in one finding
-_SLOWDOWN_BOUNDS = (1.10, 1.30)  # profiled ÷ unprofiled step: info, warning
+SLOWED = 1.10  # profiled ÷ unprofiled step
+_SLOWDOWN_BOUNDS = (SLOWED, 1.30)  # info, warning
 
 
 def judge(inputs: Inputs) -> list[Verdict]:

@@ -18,6 +18,7 @@ from traceops.render.report.verdict import verdict
 from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
+from traceops.rules.validity import SLOWED
 
 _MOST_RANKS = 8
 _BAR_WIDTH = 30
@@ -117,6 +118,9 @@ def _what_if(report: Report) -> list[TableBlock]:
         if error is None
         else f"unchanged, the replay is within {percent_text(error)} of the measured steps"
     )
+    plain, slowdown = report.summary.unprofiled_step_time_ms, report.summary.profiler_slowdown
+    if within and plain is not None and slowdown is not None and slowdown >= SLOWED:
+        within += f"; these are steps with the profiler, without it one takes {fixed_text(plain, 2)} ms"
     columns = (
         Column("change", "what if", number=False),
         Column("step", "step ms"),

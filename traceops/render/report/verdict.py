@@ -24,7 +24,7 @@ from traceops.report.model import Report
 from traceops.rules import hangs
 from traceops.rules.overlap import EXPOSED
 from traceops.rules.registry import BY_ID, Family, family_of
-from traceops.rules.validity import MISSING_RANKS
+from traceops.rules.validity import MISSING_RANKS, PROFILER_COST, SLOWED
 
 WAIT_INFO_PCT = 10.0  # of the step, median over ranks: the bounds a straggler is judged by [docs/metrics.md]
 WAIT_WARNING_PCT = 20.0
@@ -57,6 +57,7 @@ def verdict(report: Report) -> Headline:
                 sentence += _others_wait(report, first.ranks)
             else:
                 sentence += f" {waiting.sentence()}"
+        sentence += _as_recorded(report, first)
         if others:
             sentence += f" {others} more finding{'s' if others > 1 else ''} below."
         return Headline(first.severity, sentence)
@@ -72,6 +73,16 @@ def verdict(report: Report) -> Headline:
 def _label(finding: Finding) -> str:
     """'TO-S001, error', and the confidence where it is low."""
     return f"{finding.rule}, {finding.severity}{', low confidence' if finding.confidence == 'low' else ''}"
+
+
+def _as_recorded(report: Report, first: Finding) -> str:
+    """That the profiler made the steps much longer, where the sentence before speaks of such steps."""
+    plain, slowdown = report.summary.unprofiled_step_time_ms, report.summary.profiler_slowdown
+    if plain is None or slowdown is None or slowdown < SLOWED or first.rule == PROFILER_COST.id:
+        return ""
+    if any(e.metric == "recorded with the profiler" for e in first.evidence):
+        return ""  # it speaks of the step without the profiler
+    return f" The profiler stretches these steps: without it one takes {ms_text(plain)} ms."
 
 
 def _others_wait(report: Report, blamed: Sequence[int]) -> str:
