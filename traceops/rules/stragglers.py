@@ -371,9 +371,10 @@ def _clear(run: CrossRank) -> str:
     leader = run.stragglers.leader
     if leader is None:
         return "no rank makes the others wait"
-    step = float(run.stragglers.step_ns.mean())
-    saved = max(float(leader.alone.mean()), 0.0)
+    mean = _mean_over(run, PERSISTENTLY_LATE)
+    step, saved = mean(run.stragglers.step_ns), max(mean(leader.alone), 0.0)
+    waits = "" if run.unlike else f", {_waiting_ms(run, leader):.2f} ms a step"
     return (
-        f"the others wait most for rank {leader.rank}, {_waiting_ms(run, leader):.2f} ms a step; at its peers' pace "
+        f"the others wait most for rank {leader.rank}{waits}; at its peers' pace "
         f"{saved / 1e6:.2f} of {step / 1e6:.2f} ms would be saved (bound {IMPACT_BOUNDS[0]:g} %)"
     )

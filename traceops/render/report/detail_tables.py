@@ -122,8 +122,8 @@ def what_if_table(report: Report) -> Table | None:
 def stages_table(pipeline: PipelineRow) -> Table:
     """A row a stage of a pipeline: its work and its bubble."""
     columns = [
-        Column("stage", "Stage"),
-        Column("rank", "Rank"),
+        Column("stage", "Stage", decimals=0),
+        Column("rank", "Rank", decimals=0),
         Column("step_time_ms", "Step ms"),
         Column("work_ms", "Work ms"),
         Column("bubble_ms", "Bubble ms"),
