@@ -44,6 +44,8 @@ for step, batch in enumerate(batches):
     optimizer.step()
     if options.steps > 100:
         time.sleep(0.02)
+    if options.fail == "leave" and step == 9:
+        os._exit(5)  # says goodbye to nobody
     if rank == 1 and step == 9:
         if options.fail == "raise":
             raise ValueError("boom")
@@ -133,6 +135,19 @@ def test_the_exit_code_and_name_of_the_rank_that_failed_first(start, tmp_path, f
     assert [(root.rule, root.ranks) for root in diagnose(folder).roots] == [("TO-H004", (1,))]
     (trace,) = run["ranks"][0]["traces"]
     assert steps_in(folder / trace)[0] == 4 and not run["ranks"][0]["windows"][0]["complete"]
+
+
+def test_a_rank_that_leaves_in_the_middle_of_its_capture_is_told_as_that(start, tmp_path):
+    schedule = ("--skip-first", "1", "--unprofiled", "1", "--active", "9", "--hang-timeout", "30")
+    got, _, err = finish(
+        start("--name", "left", *schedule, "--", "app/train.py", "--steps", "40", "--fail", "leave")
+    )
+    assert got == 5 and not left_behind(tmp_path), err
+    run = run_json(tmp_path / "profile" / "left")
+    assert (run["status"], run["exit_code"]) == ("failed", 5)
+    left = {(one["rank"], one["operation"], one["exit_code"]) for one in run["failures"]}
+    assert left <= {(0, "exit", 5), (1, "exit", 5)} and left, run["failures"]
+    assert all(one["step"] in (9, 10) for one in run["failures"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
