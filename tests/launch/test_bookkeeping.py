@@ -3,6 +3,7 @@
 import copy
 import errno
 import json
+import signal
 from functools import partial
 from itertools import count, cycle
 from pathlib import Path
@@ -28,6 +29,15 @@ ERRORS = [
     MemoryError(),
 ]
 _ARITHMETIC = ("_exit_code", "shell_code")
+
+
+@pytest.fixture(autouse=True)
+def own_signals():
+    """What restores them fails here too: they would stay for all tests that come after."""
+    handlers = {number: signal.getsignal(number) for number in (1, 2, 3, 15)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

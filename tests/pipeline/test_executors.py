@@ -80,6 +80,23 @@ def test_killed_workers_cost_their_ranks(ddp, processes_pay, monkeypatch, bad):
         assert "killed" in message
 
 
+def test_workers_die_of_what_their_parent_handles():
+    """Else a pool that broke ends them in vain, and waits for them for ever."""
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    try:
+        with executors.processes(1) as workers:
+            futures = [workers.executor.submit(is_default, number) for number in numbers]
+            assert [future.result() for future in futures] == [True] * 3
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def is_default(number):
+    return signal.getsignal(number) is signal.SIG_DFL
+
+
 def half_a_result(wrote=None):
     """Writes as much of a result as a worker that is killed meanwhile; is killed, unless `wrote` is to be told."""
     frame = sys._getframe()

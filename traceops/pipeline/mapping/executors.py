@@ -104,8 +104,15 @@ def processes(jobs: int) -> Iterator[WorkerPool]:
 
 
 def _begin(parent: int) -> None:
-    """In a new process: Ctrl-C is the parent's to handle, and when the parent is killed this ends too."""
+    """In a new process: Ctrl-C is the parent's to handle, and when the parent is killed this ends too.
+
+    Handlers of the parent's stay behind. A pool whose worker died ends the others with SIGTERM and waits for them: who
+    handled it would go on writing a result that nobody reads, and the pool would wait for ever.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in ("SIGTERM", "SIGHUP", "SIGQUIT"):  # Windows has but the first
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
     if sys.platform == "linux":
         import ctypes
 
