@@ -46,6 +46,7 @@ def slow_ledger(events):
             "idle_sync",
             "idle_host",
             "idle_dependency",
+            "idle_unknown",
             "idle_gap",
         )
     }
@@ -56,7 +57,7 @@ def slow_ledger(events):
         idle = np.flatnonzero(np.diff(np.concatenate(([False], piece == 0, [False]))))
         for gap_start, gap_end in (idle.reshape(-1, 2) + start).tolist():
             following = device[(place := bisect_left(begins, gap_end)) : place + 1]
-            for name, ns in _causes(threads, following, gap_start, gap_end).items():
+            for name, ns in _causes(threads, device, following, gap_start, gap_end).items():
                 result[name][step] += ns
     return numbers, edges, result
 
@@ -106,16 +107,27 @@ def _threads(rows):
     return found
 
 
-def _causes(threads, following, start, end):
+def _causes(threads, device, following, start, end):
     launch = following[0]["launch"] if following else None
     if end - start < 1000:
         return {"idle_gap": end - start}
-    if not launch or launch["ts"] <= start:
-        return {"idle_dependency": end - start}
+    if not launch:
+        return {"idle_unknown": end - start}
+    over, begins = launch["end"], following[0]["ts"]
+    earlier = [row["ts"] for row in device if row["launch"] is launch and row["ts"] < begins]
+    over = min([over, *earlier])  # the kernels before in a graph show that its launch is over
+    host_until = end if start < over and begins - over <= 20_000 else min(max(over, start), end)
+    rest = {"idle_dependency": end - host_until}
+    if host_until == start:
+        return rest
     loading, blocking = threads[launch["tid"]]
-    painted = np.zeros(end - start, dtype=bool)
+    painted = np.zeros(host_until - start, dtype=bool)
     for row in loading:
         painted[max(row["ts"] - start, 0) : max(row["end"] - start, 0)] = True
     blocked = any(row["ts"] <= start < row["end"] for row in blocking)
     taken = int(painted.sum())
-    return {"idle_input": taken, "idle_sync" if blocked else "idle_host": end - start - taken}
+    return {
+        **rest,
+        "idle_input": taken,
+        "idle_sync" if blocked else "idle_host": host_until - start - taken,
+    }

@@ -90,9 +90,11 @@ def traces(draw):
             ("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy"),
         ]))  # fmt: skip
         early = launched if launched is None or launched <= ts else ts
+        of_graph = draw(st.integers(0, 3)) == 0  # a launch has more than one kernel
         rows += kernel(
-            ts, draw(LENGTHS), early, name, cat, draw(st.sampled_from([7, 20])), draw(THREADS), correlation
-        )
+            ts, draw(LENGTHS), early, name, cat, draw(st.sampled_from([7, 20])), draw(THREADS),
+            draw(st.integers(0, correlation)) if of_graph else correlation,
+        )  # fmt: skip
     for name in draw(
         st.lists(st.sampled_from(["cudaStreamSynchronize", "cudaDeviceSynchronize"]), max_size=3)
     ):
@@ -101,6 +103,8 @@ def traces(draw):
         st.lists(st.sampled_from(["dataloader_next", "enumerate(DataLoader)#_Iter.__next__"]), max_size=3)
     ):
         rows.append(note(name, draw(TIMES), draw(LENGTHS), draw(THREADS)))
+    scale = draw(st.sampled_from([1, 10]))  # below and above what an idle device takes to start a kernel
+    rows = [{**row, "ts": scale * row["ts"], "dur": scale * row["dur"]} for row in rows]
     return build(draw(st.permutations(rows)))
 
 
@@ -138,7 +142,7 @@ def cpu_traces(draw):
 def test_any_ledger_without_a_gpu_adds_up(events):
     steps, ledger = measure(events)
     check_adds_up(steps, ledger)
-    for bucket in ("memory", "idle_sync", "idle_dependency", "idle_gap"):
+    for bucket in ("memory", "idle_sync", "idle_dependency", "idle_unknown", "idle_gap"):
         assert ledger.buckets[bucket].sum() == 0
 
 
@@ -166,12 +170,53 @@ def test_kernel_launched_after_the_device_ran_dry_waited_for_the_host():
 
 
 def test_kernel_launched_before_the_device_ran_dry_waited_for_a_dependency():
-    for launched in (900, 1000):  # it ran dry at 1000
+    for launched in (900, 990):  # it ran dry at 1000, the call takes 10
         assert buckets(kernel(9000, 1000, launched)) == {"compute": 2, "idle_dependency": 8}
 
 
-def test_kernel_without_a_launch_record_is_no_proof_against_the_host():
-    assert buckets([*kernel(9000, 1000), *kernel(10_000, 1000, 100)]) == {"compute": 3, "idle_dependency": 8}
+def test_a_gap_splits_where_the_launch_was_over():
+    """A kernel that was launched early in a long gap: for what came after its host is not to blame."""
+    late = kernel(463_040, 1000, 2000)
+    steps, ledger = measure(build([step(3, 0, 500_000), *kernel(0, 1000, 0), *late]))
+    check_adds_up(steps, ledger)
+    assert {name: ns[0] for name, ns in ledger.buckets.items() if ns[0]} == {
+        "compute": 2000, "idle_host": 1010, "idle_dependency": 461_030,
+    }  # fmt: skip
+
+
+def test_what_an_idle_device_takes_to_start_a_kernel_belongs_to_its_late_launch():
+    assert buckets(kernel(29_000, 1000, 9000)) == {"compute": 2, "idle_host": 28}
+    assert buckets(kernel(29_011, 1000, 9000)) == {"compute": 2, "idle_host": 8.01, "idle_dependency": 20.001}
+
+
+def test_only_the_part_before_the_launch_is_input_or_a_blocked_host():
+    late = kernel(40_000, 1000, 5000)
+    assert buckets([note("dataloader_next", 2000, 30_000), *late]) == {
+        "compute": 2, "idle_input": 3.01, "idle_host": 1, "idle_dependency": 34.99,
+    }  # fmt: skip
+    assert buckets([call("cudaStreamSynchronize", 500, 600), *late]) == {
+        "compute": 2, "idle_sync": 4.01, "idle_dependency": 34.99,
+    }  # fmt: skip
+
+
+def test_gaps_between_the_kernels_of_a_graph_are_not_the_hosts():
+    """A graph's launch may take longer than its first kernels: they show that it was over for the device."""
+    graph = {**call("cudaGraphLaunch", 6000, 9000, correlation=77), "dur": 9000}
+    kernels = [kernel(ts, 1000, correlation=77)[0] for ts in (8000, 12_000, 16_000)]
+    assert buckets([graph, *kernels]) == {"compute": 4, "idle_host": 7, "idle_dependency": 6}
+
+
+def test_kernel_without_a_launch_record_waited_for_nobody_knows_what():
+    rows = [*kernel(9000, 1000), *kernel(10_000, 1000, 100)]
+    assert buckets(rows) == {"compute": 3, "idle_unknown": 8}
+
+
+def test_without_any_launch_record_all_idle_time_is_of_unknown_cause():
+    steps, ledger = measure(build([*kernel(0, 1000), *kernel(9000, 1000), *kernel(10_500, 500)]))
+    check_adds_up(steps, ledger)
+    assert {name: ns[0] for name, ns in ledger.buckets.items() if ns[0]} == {
+        "compute": 2500, "idle_unknown": 8000, "idle_gap": 500,
+    }  # fmt: skip
 
 
 def test_short_gap_is_the_devices_own_whoever_caused_it():

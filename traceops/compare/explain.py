@@ -81,7 +81,7 @@ def explain(
             timed.append(_of_bucket(bucket, left[bucket], ledger, changes, base, head))
     timed += [
         Explanation("other", bucket_text(b, ledger), left[b], (b,))
-        for b in ("idle_dependency", "idle_gap", "comm_unmatched")
+        for b in ("idle_dependency", "idle_unknown", "idle_gap", "comm_unmatched")
         if abs(left.get(b, 0.0)) >= ledger.worth_ms
     ]
     keep(_more_kernels(changes) if _KERNELS in regressed else None, sure=True)

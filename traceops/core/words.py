@@ -196,12 +196,22 @@ BUCKETS: Mapping[str, BucketWords] = {
         label="Idle: dependency",
         metric="idle: dependency",
         definition=(
-            "Nothing runs; the next kernel had been launched and waited for an event or another stream."
+            "Nothing runs; the next kernel had been launched. It waited for an event, another stream, or work that the "
+            "trace does not show."
         ),
         of_rank="dependencies between streams",
         of_several="dependencies between streams",
         longer="idle: dependency grew",
         shorter="idle: dependency shrank",
+    ),
+    "idle_unknown": BucketWords(
+        label="Idle: cause unknown",
+        metric="idle: cause unknown",
+        definition="Nothing runs; the trace does not hold the call that launched the next kernel.",
+        of_rank="idle time of unknown cause",
+        of_several="idle time of unknown cause",
+        longer="idle: cause unknown grew",
+        shorter="idle: cause unknown shrank",
     ),
     "idle_gap": BucketWords(
         label="Idle: gaps",

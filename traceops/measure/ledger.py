@@ -17,11 +17,12 @@ from traceops.traces.model import Events
 
 # `comm` is split into the three comm_* buckets once the ranks are compared (traceops.across).
 COMM_BUCKETS = ("comm_transfer", "comm_wait", "comm_unmatched")
-IDLE_BUCKETS = ("idle_input", "idle_sync", "idle_host", "idle_dependency", "idle_gap")
+IDLE_BUCKETS = ("idle_input", "idle_sync", "idle_host", "idle_dependency", "idle_unknown", "idle_gap")
 BUCKETS = ("compute", *COMM_BUCKETS, "memory", *IDLE_BUCKETS)
 OWN_BUCKETS = ("compute", "memory", *IDLE_BUCKETS)
 
 BACK_TO_BACK_NS = 1_000  # a shorter gap between kernels is the device's own
+STARTS_NS = 20_000  # an idle device starts a kernel this soon after its launch (measured: 1 to 8 µs)
 _STEP_MARK = re.compile("^ProfilerStep")
 
 
@@ -72,35 +73,51 @@ def find_lane(events: Events, activity: Activity, steps: StepBounds) -> Lane:
 
 
 def _idle_by_cause(events: Events, activity: Activity, idle: Intervals) -> dict[str, Intervals]:
-    """Idle time by the cause of the activity that ends the gap."""
+    """Idle time by the cause of the activity that ends the gap: the host's until its launch was over."""
     following = np.searchsorted(activity.start[activity.by_start], idle.end, side="left")
     some = following < len(activity.start)
     launch = np.full(len(idle), -1, dtype=np.int64)
     launch[some] = activity.launch[activity.by_start[following[some]]]
     if activity.on_gpu:
-        launched = np.where(launch >= 0, events.ts[launch], np.iinfo(np.int64).min)
-        late = launched > idle.start  # idle came first: the device waited for the host
-        thread = np.where(launch >= 0, events.tid[launch], -1)
+        known = launch >= 0
+        until = _launched_by(events, activity, idle, launch, following)
+        thread = np.where(known, events.tid[launch], -1)
     else:
-        late = np.ones(len(idle), dtype=bool)
+        known = np.ones(len(idle), dtype=bool)
+        until = idle.end
         thread = np.full(len(idle), _main_thread(events))
     short = (idle.end - idle.start < BACK_TO_BACK_NS) & activity.on_gpu
-    judged = late & ~short
+    judged = known & (until > idle.start) & ~short
     synced = judged & _blocked_when_idle_began(events, activity.host.blocking, idle.start, thread)
-    loading = _loading_within(events, activity.host.inputs, idle, thread, judged)
-    by_cause = {
-        "idle_sync": synced,
-        "idle_host": judged & ~synced,
-        "idle_dependency": ~late & ~short,
-        "idle_gap": short,
-    }
+    late = Intervals(idle.start[judged], until[judged])
+    loading = _loading_within(events, activity.host.inputs, late, thread[judged])
+    after = known & ~short & (until < idle.end)
     return {
         "idle_input": loading,
-        **{
-            bucket: subtract(Intervals(idle.start[own], idle.end[own]), loading)
-            for bucket, own in by_cause.items()
-        },
+        "idle_sync": subtract(Intervals(idle.start[synced], until[synced]), loading),
+        "idle_host": subtract(Intervals(idle.start[judged & ~synced], until[judged & ~synced]), loading),
+        "idle_dependency": Intervals(until[after], idle.end[after]),
+        "idle_unknown": Intervals(idle.start[~known & ~short], idle.end[~known & ~short]),
+        "idle_gap": Intervals(idle.start[short], idle.end[short]),
     }
+
+
+def _launched_by(events: Events, activity: Activity, idle: Intervals, launch: Int, following: Int) -> Int:
+    """Until when each gap is the host's: its end, if what ends it began as soon as it was launched.
+
+    Else the moment when the launch was over: what came after had another cause, which the host cannot help. A launch
+    that has begun to take effect (the kernels before in a CUDA graph) is over. Gaps whose `launch` is -1 count for
+    nothing.
+    """
+    at = activity.by_start[np.minimum(following, max(len(activity.start) - 1, 0))]
+    over = events.ts[launch] + events.dur[launch]
+    first = np.zeros(len(events) + 1, dtype=np.int64)  # of each launch: when its first activity began
+    backwards = activity.by_start[::-1]
+    first[activity.launch[backwards]] = activity.start[backwards]
+    over = np.where(first[launch] < activity.start[at], np.minimum(over, first[launch]), over)
+    at_once = activity.start[at] - over <= STARTS_NS
+    until: Int = np.where(at_once & (over > idle.start), idle.end, np.clip(over, idle.start, idle.end))
+    return until
 
 
 def _main_thread(events: Events) -> int:
@@ -126,14 +143,12 @@ def _blocked_when_idle_began(events: Events, rows: Int, gap_start: Int, thread: 
     return blocked
 
 
-def _loading_within(
-    events: Events, rows: Int, idle: Intervals, thread: Int, judged: NDArray[np.bool_]
-) -> Intervals:
-    """The part of the judged gaps in which their launching thread was inside data loading (`rows`)."""
+def _loading_within(events: Events, rows: Int, late: Intervals, thread: Int) -> Intervals:
+    """The part of these gaps in which their launching thread was inside data loading (`rows`)."""
     found = empty()
     for tid in np.unique(events.tid[rows]):
         own = rows[events.tid[rows] == tid]
-        gaps = judged & (thread == tid)
+        gaps = thread == tid
         loading = union(events.ts[own], events.ts[own] + events.dur[own])
-        found = merge(found, intersect(Intervals(idle.start[gaps], idle.end[gaps]), loading))
+        found = merge(found, intersect(Intervals(late.start[gaps], late.end[gaps]), loading))
     return found

@@ -45,6 +45,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     idle_sync_ms: Number | None = None
     idle_host_ms: Number | None = None
     idle_dependency_ms: Number | None = None
+    idle_unknown_ms: Number | None = 0.0  # older reports count it as idle_dependency
     idle_gap_ms: Number | None = None
     input_ms: Annotated[
         Number | None, Meta(description="The host in data loading, the device busy or not.")
@@ -82,6 +83,7 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     idle_sync: NotNegative | None = None
     idle_host: NotNegative | None = None
     idle_dependency: NotNegative | None = None
+    idle_unknown: NotNegative | None = 0.0
     idle_gap: NotNegative | None = None
     kernels: Count | None = None
     collectives: Count | None = None

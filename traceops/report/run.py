@@ -87,10 +87,11 @@ class UnjudgedTime(msgspec.Struct, frozen=True, kw_only=True):
     rank: Whole
     pct: Annotated[Number, Meta(description="Of the rank's typical step.")]
     why: Annotated[
-        Literal["unmatched", "not_evaluated", "no_rule"],
+        Literal["unmatched", "no_launch", "not_evaluated", "no_rule"],
         Meta(
-            description="unmatched: communication without its partners on other ranks. not_evaluated: its rule lacked "
-            "what it needs, see `checks`. no_rule: no rule judges this bucket."
+            description="unmatched: communication without its partners on other ranks. no_launch: idle time before "
+            "kernels whose launch the trace does not hold. not_evaluated: its rule lacked what it needs, see "
+            "`checks`. no_rule: no rule judges this bucket."
         ),
     ]
     rule: Annotated[str | None, Meta(description="The rule that would judge it.")] = None
@@ -108,6 +109,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     idle_sync: Number | None = None
     idle_host: Number | None = None
     idle_dependency: Number | None = None
+    idle_unknown: Number | None = 0.0  # older reports count it as idle_dependency
     idle_gap: Number | None = None
 
     def of(self, bucket: str) -> float | None:

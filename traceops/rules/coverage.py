@@ -28,6 +28,7 @@ JUDGED_BY: dict[str, tuple[Rule, ...]] = {
     "idle_sync": (BLOCKED_ON_DEVICE,),
     "idle_host": (HOST_BOUND,),
     "idle_dependency": (),
+    "idle_unknown": (),
     "idle_gap": (),
 }
 assert set(JUDGED_BY) == set(BUCKETS) - {"compute"}
@@ -40,7 +41,7 @@ class UnjudgedBucket:
     bucket: str
     rank: int
     pct: float
-    why: Literal["unmatched", "not_evaluated", "no_rule"]
+    why: Literal["unmatched", "no_launch", "not_evaluated", "no_rule"]
     rule: str | None
 
 
@@ -65,6 +66,8 @@ def _bucket(name: str, rank: int, pct: float) -> UnjudgedBucket:
     rules = JUDGED_BY[name]
     if name == "comm_unmatched":
         return UnjudgedBucket(name, rank, round(pct, 2), "unmatched", None)
+    if name == "idle_unknown":
+        return UnjudgedBucket(name, rank, round(pct, 2), "no_launch", None)
     if not rules:
         return UnjudgedBucket(name, rank, round(pct, 2), "no_rule", None)
     return UnjudgedBucket(name, rank, round(pct, 2), "not_evaluated", rules[0].id)

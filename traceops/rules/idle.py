@@ -66,6 +66,7 @@ BLOCKED_ON_DEVICE = Rule(
 RULES = (HOST_BOUND, INPUT_BOUND, BLOCKED_ON_DEVICE)
 
 _DEVICE_WORK = ("compute", "comm_transfer", "comm_unmatched", "memory")
+_UNKNOWN_PCT = 10.0  # of the step: idle time of unknown cause beyond which no cause is ruled out
 _SLOWED = 1.2  # profiled ÷ unprofiled step from which host times are mostly the profiler's
 
 
@@ -138,12 +139,17 @@ def _judge(
     hit = [one for one in idle if one.pct >= kind.bounds[0]]
     worst = max(idle, key=lambda one: one.pct)
     severity = severity_of(worst.pct, *kind.bounds)
+    if severity is None and (unknown := _unknown_pct(judged)) > _UNKNOWN_PCT:
+        return kind.rule.not_evaluated(
+            f"{unknown:.0f} % of the step is idle time of unknown cause: the traces do not hold the calls that "
+            "launched the kernels behind it",
+        )
     if severity is None:
         return kind.rule.clear(
             f"at most {worst.pct:.1f} % of the step on any rank (bound {kind.bounds[0]:g} %){_stretched(idle)}",
         )
-    unknown = kind.bucket == "idle_host" and profiler_slowdown is None
-    if unknown and severity == "error":
+    untold = kind.bucket == "idle_host" and profiler_slowdown is None
+    if untold and severity == "error":
         severity = "warning"  # the profiler stretches the host's work, and nothing says by how much
     saved = _saved_ms(run, kind)
     ranks, rank = [one.times.summary.rank for one in hit], worst.times.summary.rank
@@ -169,7 +175,7 @@ def _judge(
         )
     elif kind.bucket == "idle_host" and profiler_slowdown is not None and profiler_slowdown > _SLOWED:
         message += f" The profiler made the step {profiler_slowdown:.2f} times as long, most of it host time."
-    elif unknown:
+    elif untold:
         message += " These traces do not tell how much of it is the profiler's own cost."
     return kind.rule.verdict(
         kind.rule.finding(
@@ -182,6 +188,11 @@ def _judge(
             cause=kind.cause,
         )
     )
+
+
+def _unknown_pct(ranks: Sequence[RankTimes]) -> float:
+    """The most that any of these ranks is idle for an unknown cause, percent of its step."""
+    return max((times.share_pct("idle_unknown") or 0.0 for times in ranks), default=0.0)
 
 
 def _impact_ms(kind: IdleJudgement, worst: _Idle, saved: float | None) -> float:

@@ -24,6 +24,7 @@ _TO_JUDGE = {  # bucket of a step -> what would make it judgeable
     "comm_wait": _ALL_RANKS,
     "memory": "See the copies in the timeline (traceops view)",
     "idle_dependency": "See in the timeline (traceops view) what the next kernel waited for",
+    "idle_unknown": "Record the CUDA calls too (ProfilerActivity.CPU beside CUDA): they say what launched each kernel",
     "idle_gap": "See the gaps in the timeline (traceops view)",
     "idle_host": "Record the run on GPUs",
     "idle_sync": "Record the run on GPUs",
@@ -55,5 +56,7 @@ def _unmatched_reason(report: Report) -> str:
 def _why(report: Report, most: UnjudgedTime, unmatched: str) -> str:
     if most.why == "unmatched":
         return f"it could not be matched across ranks{f' ({unmatched})' if unmatched else ''}"
+    if most.why == "no_launch":
+        return "the traces do not hold the calls that launched the kernels behind it"
     check = check_of(report, most.rule) if most.rule else None
     return check.reason if check is not None else "no rule judges it"

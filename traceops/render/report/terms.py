@@ -36,6 +36,7 @@ TERMS: dict[str, BucketTerm] = {
     "idle_sync": _term("idle_sync", "#F0E442"),
     "idle_host": _term("idle_host", "#56B4E9"),
     "idle_dependency": _term("idle_dependency", "#7A7A7A"),
+    "idle_unknown": _term("idle_unknown", "#4D4D4D"),
     "idle_gap": _term("idle_gap", "#BDBDBD"),
 }
 TRANSFER = "transfer"  # what the critical path calls a collective with all members there
