@@ -127,10 +127,12 @@ def check_up(
 def judge_saved(fabric: Fabric, verdicts: Sequence[Verdict]) -> Checkup:
     """The checkup of files that others saved: nothing was looked at or tested."""
     hosts = dict.fromkeys(machine.host for machine in fabric.machines if machine.host)
+    hosts |= dict.fromkeys(host for benchmark in fabric.benchmarks for host in benchmark.hosts)
     verdicts = [*verdicts, *judge_looks((), (), tested=False), judge_tests((), ())]
     return Checkup(
         tuple(hosts), "nccl", time.time(), 0.0, fabric.machines, (), (), _findings(verdicts),
         tuple(judged_checks(verdicts)), references=fabric.references, problems=fabric.problems, log=fabric.log,
+        benchmarks=fabric.benchmarks,
     )  # fmt: skip
 
 

@@ -11,9 +11,9 @@ from traceops.core.file_problem import FileProblem, file_problems
 from traceops.core.findings import Check, Finding
 from traceops.core.tool import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.doctor.model import Checkup, EnvironmentChange, Remedy, Trial
-from traceops.fabric.json_types import MachineJson, NcclJson, ReferenceJson
+from traceops.fabric.json_types import BenchmarkJson, MachineJson, NcclJson, ReferenceJson
 from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
-from traceops.fabric.to_json import machine_json, nccl_json, reference_json
+from traceops.fabric.to_json import MOST_ROWS, benchmark_json, machine_json, nccl_json, reference_json
 from traceops.machine.look import Look
 
 
@@ -56,6 +56,7 @@ class DoctorDocument(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
     references: tuple[ReferenceJson, ...] = ()
     nccl: NcclJson | None = None
+    benchmarks: Annotated[tuple[BenchmarkJson, ...], Meta(description="Of nccl-tests, in saved logs.")] = ()
     problems: tuple[FileProblem, ...] = ()
 
 
@@ -77,12 +78,13 @@ def document_of(checkup: Checkup) -> DoctorDocument:
         checks=checkup.checks,
         references=tuple(map(reference_json, checkup.references)),
         nccl=None if checkup.log is None else nccl_json(checkup.log),
+        benchmarks=tuple(map(benchmark_json, checkup.benchmarks[:MOST_ROWS])),
         problems=file_problems(checkup.problems),
     )
 
 
 def checkup_of(document: DoctorDocument) -> Checkup:
-    """The checkup that a document was made of, without NCCL's log and the serial numbers of GPUs."""
+    """The checkup that a document was made of, without NCCL's log, tests of others and serial numbers of GPUs."""
     return Checkup(
         hosts=document.hosts,
         backend=document.backend,
@@ -121,5 +123,7 @@ def _remedy(found: RemedyJson) -> Remedy:
 
 def _machine(found: MachineJson) -> Machine:
     gpus = tuple(Gpu(**msgspec.structs.asdict(gpu)) for gpu in found.gpus)
-    paths = {one.devices: Path(one.kind, one.count, one.gbs) for one in found.paths}
+    paths = {
+        one.devices: Path(one.kind, one.count, one.gbs, back_share=one.back_share) for one in found.paths
+    }
     return Machine(found.host, gpus, found.nics, paths, found.sources)

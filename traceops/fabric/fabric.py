@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from traceops.fabric.benchmarks import Benchmark
 from traceops.fabric.model import Machine, Reference
 from traceops.fabric.nccl import GraphBandwidth, NcclLog
 
@@ -12,7 +13,8 @@ from traceops.fabric.nccl import GraphBandwidth, NcclLog
 class Fabric:
     """All evidence of the fabric of one run. problems: files that could not be used, and why.
 
-    graphs: from NCCL_GRAPH_DUMP_FILE, which does not say of which communicator: of the job's first.
+    graphs: from NCCL_GRAPH_DUMP_FILE, which does not say of which communicator: of the job's first. benchmarks: what
+    nccl-tests and rccl-tests measured, as their logs tell it.
     """
 
     machines: tuple[Machine, ...] = ()
@@ -20,8 +22,11 @@ class Fabric:
     references: tuple[Reference, ...] = ()
     problems: tuple[tuple[str, str], ...] = ()
     graphs: tuple[GraphBandwidth, ...] = ()
+    benchmarks: tuple[Benchmark, ...] = ()
 
     @property
     def tells(self) -> bool:
         """Whether any file told anything."""
-        return bool(self.machines or self.log is not None or self.references or self.graphs)
+        return bool(
+            self.machines or self.log is not None or self.references or self.graphs or self.benchmarks
+        )

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from traceops.core.file_problem import FileProblem
+from traceops.fabric.benchmarks import BenchmarkSize
 from traceops.fabric.model import Measured, Nic, PathKind, Pcie, Quote
 from traceops.fabric.nccl import GraphBandwidth, TunerChoice
 
@@ -35,6 +36,12 @@ class PathJson(msgspec.Struct, frozen=True):
     kind: PathKind
     count: Annotated[int | None, Meta(description="NVLinks.")] = None
     gbs: float | None = None
+    back_share: Annotated[
+        float | None,
+        Meta(
+            description="Of the links from the first device to the second, as many as lead back; null: all."
+        ),
+    ] = None
 
 
 class MachineJson(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +149,18 @@ class NcclJson(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[Quote, ...]
 
 
+class BenchmarkJson(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a test of nccl-tests or rccl-tests, as its log tells it."""
+
+    op: Annotated[str | None, Meta(description="all_reduce, …; null where nothing tells it.")]
+    ranks: Count
+    hosts: tuple[str, ...]
+    gpu: str | None
+    wrong: Annotated[Count | None, Meta(description="Elements; null where nothing was checked.")]
+    average_gbs: float | None
+    sizes: tuple[BenchmarkSize, ...]
+
+
 class FabricJson(msgspec.Struct, frozen=True, kw_only=True):
     """Evidence of the machines and of what NCCL did on them."""
 
@@ -150,4 +169,5 @@ class FabricJson(msgspec.Struct, frozen=True, kw_only=True):
     nccl: NcclJson | None
     graphs: Annotated[tuple[GraphBandwidth, ...], Meta(description="From NCCL_GRAPH_DUMP_FILE.")] = ()
     references: tuple[ReferenceJson, ...]
+    benchmarks: Annotated[tuple[BenchmarkJson, ...], Meta(description="Of nccl-tests and rccl-tests.")] = ()
     problems: tuple[FileProblem, ...]

@@ -25,12 +25,17 @@ class Quote:
 
 @dataclass(frozen=True)
 class Path:
-    """How two devices reach each other. count: NVLinks of kind NV. gbs: one-way GB/s where the source says it."""
+    """How two devices reach each other. count: links of kind NV or XGMI. gbs: one-way GB/s where the source says it.
+
+    back_share: of the links from the first device to the second, as many as lead back, where a source tells of both
+    ways and they differ (0.5: half as many); `Machine.paths` then has the wider way. None where they are alike.
+    """
 
     kind: PathKind
     count: int | None = None
     gbs: float | None = None
     quote: Quote | None = None
+    back_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,8 @@ class Pcie:
 class Gpu:
     """A GPU of one machine. index: as nvidia-smi counts. bus_id: ``0000:3b:00.0``, lower case. numa: -1 is None.
 
-    cpus: near cores as a list like ``0-11,24-35``. nvlinks: links that are up. nvlink_gbs: of one link, one way.
-    nvlinks_down: links that exist and are not up.
+    cpus: near cores as a list like ``0-11,24-35``. nvlinks: links that are up. nvlink_gbs: of one link, one way; of
+    a GPU by AMD of one XGMI link, as RCCL counts it. nvlinks_down: links that exist and are not up.
     """
 
     index: int

@@ -68,6 +68,8 @@ class GraphBandwidth:
 
     pattern: 4 ring, 1 and 3 trees, 5 NVLS [NCCL, graph.h]. intra and inter: inside hosts and between them.
     The type is the farthest path used: ``NVL``, ``NVB``, ``C2C``, ``PIX``, ``PXB``, ``PXN``, ``PHB``, ``SYS``.
+    devices: the GPUs of a channel, as NCCL's XML counts them. leaves_host: whether a channel goes through a network
+    device. None and empty where the source is a log, which tells that of the communicator.
     """
 
     pattern: int
@@ -77,6 +79,8 @@ class GraphBandwidth:
     intra_type: str | None
     inter_type: str | None
     quote: Quote
+    devices: tuple[int, ...] = ()
+    leaves_host: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Reads what was saved of the fabric: topology matrices, NCCL's logs, XML dumps, the doctor's measurements."""
+"""Reads what was saved of the fabric: topology matrices, NCCL's logs, XML dumps, measurements of others and ours."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 
 from traceops.core.errors import FileError, InputError, problem_of
 from traceops.core.regular_file import open_regular
+from traceops.fabric.benchmarks import Benchmark
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.merge import merge_machines
 from traceops.fabric.model import Machine, Reference
 from traceops.fabric.nccl import GraphBandwidth
 from traceops.fabric.readers.nccl_log import holds_nccl_lines, read_nccl_log
+from traceops.fabric.readers.nccl_tests import holds_nccl_tests, read_nccl_tests
 from traceops.fabric.readers.rocm_topo import looks_like_rocm_topo, read_rocm_topo
 from traceops.fabric.readers.topo_matrix import looks_like_topo_matrix, read_topo_matrices
 from traceops.fabric.reference import references_in
@@ -28,6 +30,7 @@ class _Found:
     graphs: list[GraphBandwidth] = field(default_factory=list)
     logs: list[str] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
+    benchmarks: list[Benchmark] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -48,8 +51,8 @@ def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
         if not _read(path, found):
             raise FileError(
                 path,
-                "holds no topology matrix, no NCCL lines (NCCL_DEBUG=INFO), no topology XML and nothing of "
-                "traceops doctor",
+                "holds no topology matrix, no NCCL lines (NCCL_DEBUG=INFO), no topology XML, no results of nccl-tests "
+                "and nothing of traceops doctor",
             )
     log = read_nccl_log(found.logs) if found.logs else None
     machines = [*found.machines, *(log.machines if log is not None else ())]
@@ -58,7 +61,9 @@ def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
             (log.files[0], f"{log.connections_left_out:,} connections of NCCL's log are left out")
         )
     references, problems = tuple(found.references), tuple(found.problems)
-    return Fabric(merge_machines(machines), log, references, problems, tuple(found.graphs))
+    return Fabric(
+        merge_machines(machines), log, references, problems, tuple(found.graphs), tuple(found.benchmarks)
+    )
 
 
 def _read(path: Path, found: _Found) -> bool:
@@ -97,6 +102,9 @@ def _read(path: Path, found: _Found) -> bool:
         told = True
     if holds_nccl_lines(str(path)):
         found.logs.append(str(path))
+        told = True
+    if holds_nccl_tests(str(path)) and (benchmarks := read_nccl_tests(str(path))):
+        found.benchmarks += benchmarks
         told = True
     return told
 

@@ -7,8 +7,10 @@ from typing import TypeVar
 
 from traceops.core.file_problem import file_problems
 from traceops.fabric.alike import alike_connections, alike_machines
+from traceops.fabric.benchmarks import Benchmark
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.json_types import (
+    BenchmarkJson,
     ChannelsJson,
     CommunicatorJson,
     FabricJson,
@@ -44,7 +46,21 @@ def fabric_json(fabric: Fabric) -> FabricJson:
         nccl=None if fabric.log is None else nccl_json(fabric.log),
         graphs=fabric.graphs[:MOST_ROWS],
         references=tuple(reference_json(reference) for reference in fabric.references[:MOST_MACHINES]),
+        benchmarks=tuple(map(benchmark_json, fabric.benchmarks[:MOST_ROWS])),
         problems=file_problems(fabric.problems[:MOST_ROWS]),
+    )
+
+
+def benchmark_json(benchmark: Benchmark) -> BenchmarkJson:
+    """One run of nccl-tests."""
+    return BenchmarkJson(
+        op=benchmark.op,
+        ranks=len(benchmark.ranks),
+        hosts=benchmark.hosts[:MOST_HOSTS],
+        gpu=benchmark.gpu,
+        wrong=benchmark.wrong,
+        average_gbs=benchmark.average_gbs,
+        sizes=benchmark.sizes,
     )
 
 
@@ -120,7 +136,7 @@ def _gpu(gpu: Gpu) -> GpuJson:
 
 def _paths(machine: Machine) -> tuple[PathJson, ...]:
     def joined(devices: tuple[str, str], path: Path) -> PathJson:
-        return PathJson(devices, path.kind, path.count, path.gbs)
+        return PathJson(devices, path.kind, path.count, path.gbs, path.back_share)
 
     return tuple(joined(devices, path) for devices, path in machine.paths.items())
 

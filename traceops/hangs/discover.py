@@ -108,6 +108,7 @@ def _fabric(found: Found) -> Fabric | None:
     told = [
         *(fabric.log.files if fabric.log is not None else ()),
         *(s for m in fabric.machines for s in m.sources),
+        *(benchmark.quote.path for benchmark in fabric.benchmarks),
     ]
     found.files += dict.fromkeys(path for path in told if path not in found.files)
     return fabric

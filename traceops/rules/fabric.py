@@ -1,4 +1,4 @@
-"""TO-P001 to TO-P005: what the fabric's evidence says is wrong with it."""
+"""TO-P001 to TO-P008: what the fabric's evidence says is wrong with it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from traceops.core.rule import Verdict
 from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.talks import talks
-from traceops.rules import fabric_network, fabric_paths, fabric_widths
+from traceops.rules import fabric_benchmarks, fabric_graph, fabric_network, fabric_paths, fabric_widths
 from traceops.rules.bandwidth import LOW_BANDWIDTH
 from traceops.rules.hangs import GPU_STUCK, NETWORK_STUCK, NO_START
 from traceops.rules.inputs import Inputs
 
-RULES = (*fabric_paths.RULES, *fabric_network.RULES, *fabric_widths.RULES)
+RULES = (
+    *fabric_paths.RULES,
+    *fabric_network.RULES,
+    *fabric_widths.RULES,
+    *fabric_graph.RULES,
+    *fabric_benchmarks.RULES,
+)
 
 _NONE = (
     "nothing tells of the fabric: no topology matrix (nvidia-smi topo -m), no NCCL log (NCCL_DEBUG=INFO) and no XML "
@@ -29,7 +35,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
 
 def judge_fabric(fabric: Fabric | None, circumstances: Circumstances | None = None) -> list[Verdict]:
     """A verdict for each rule of the fabric."""
-    if fabric is None or not (fabric.machines or fabric.log is not None):
+    if fabric is None or not (
+        fabric.machines or fabric.graphs or fabric.benchmarks or fabric.log is not None
+    ):
         return [rule.not_evaluated(_NONE) for rule in RULES]
     known = circumstances or Circumstances()
     talked = talks(fabric)
@@ -39,6 +47,8 @@ def judge_fabric(fabric: Fabric | None, circumstances: Circumstances | None = No
         fabric_network.judge_sockets(fabric, talked, known),
         fabric_network.judge_far_nic(fabric, talked),
         fabric_widths.judge_widths(fabric),
+        fabric_graph.judge_graph(fabric, known),
+        *fabric_benchmarks.judge_benchmarks(fabric),
     ]
 
 

@@ -77,7 +77,7 @@ def _below(machine: Machine, metric: str, unit: str, siblings: Sequence[_Width])
     low = [width for width in siblings if width.value < usual]
     if not low:
         return []
-    named = ", ".join(f"{width.device} ({width.value:g} {unit})" for width in low[:8])
+    named = ", ".join(f"{width.device} ({_amount(width.value, unit)})" for width in low[:8])
     where = f" on {machine.host}" if machine.host else ""
     made_so = all(width.most is not None and width.value >= width.most for width in low)
     return [
@@ -93,6 +93,11 @@ def _below(machine: Machine, metric: str, unit: str, siblings: Sequence[_Width])
             ],
         )
     ]
+
+
+def _amount(value: float, unit: str) -> str:
+    """'1 link', '12 links', '25 GB/s a link'."""
+    return f"{value:g} {unit.removesuffix('s') if value == 1 and unit in ('links', 'lanes') else unit}"
 
 
 def _links_down(machine: Machine) -> list[Finding]:

@@ -207,7 +207,11 @@ def _machine(
         ends_of = label_of[one_bus], label_of[other_bus]
         told = labelled.pop((ends_of[1], ends_of[0]), None) or labelled.get(ends_of)
         path_of = _between(gpus[one_bus], gpus[other_bus], one_bus, other_bus, told)
-        if path_of is not None:
+        back_of = _between(gpus[other_bus], gpus[one_bus], other_bus, one_bus, told)
+        if back_of is not None and back_of.back_share is not None:  # the wider way comes first
+            labelled.pop(ends_of, None)
+            labelled[ends_of[::-1]] = back_of
+        elif path_of is not None:
             labelled[ends_of] = path_of
     return Machine(
         host,
@@ -221,7 +225,10 @@ def _machine(
 
 def _between(one: _GpuSeen, other: _GpuSeen, one_bus: str, other_bus: str, told: Path | None) -> Path | None:
     """What the tree has between two GPUs, or else what the paths say."""
-    direct = one.nvlinks.get(other_bus) or other.nvlinks.get(one_bus)
+    there, back = one.nvlinks.get(other_bus), other.nvlinks.get(one_bus)
+    direct = there or back
+    if there is not None and back is not None and back[1] < there[1]:
+        return Path(there[0], gbs=there[1], quote=there[2], back_share=back[1] / there[1])
     if direct is None and _SWITCH in one.nvlinks and _SWITCH in other.nvlinks:
         direct = min(one.nvlinks[_SWITCH], other.nvlinks[_SWITCH], key=lambda link: link[1])
     if direct is not None:

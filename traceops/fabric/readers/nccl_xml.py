@@ -18,6 +18,8 @@ _BEFORE_ROOT = {"<?": "?>", "<!--": "-->"}  # what may stand there, and its end
 _GENERATIONS = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0)  # GT/s of PCIe 1 to 7
 # One way, GB/s of one NVLink, by compute capability [NVIDIA's architecture papers]; 8.6 is the bridge of A40 and 3090.
 _NVLINK_GBS = ((100, 50.0), (90, 25.0), (87, None), (86, 14.0625), (70, 25.0), (60, 20.0))
+# The same of one XGMI link, by AMD's name of the architecture or its number in older files [RCCL, graph/topo.h].
+_XGMI_GBS = (("gfx94", 48.0), ("94", 48.0), ("gfx90a", 36.0), ("910", 36.0), ("gfx90", 24.0), ("90", 24.0))
 _WITHOUT_NVLINK = 120  # workstation and embedded Blackwell, from here on
 _MOST_DEVICES = 256  # of a kind, on one host
 
@@ -71,7 +73,17 @@ def read_graph_xml(path: str) -> tuple[GraphBandwidth, ...]:
             continue
         types = (graph.attributes.get("typeintra"), graph.attributes.get("typeinter"))
         quote = graph.quote(path)
-        found.append(GraphBandwidth(pattern, channels, channels * intra, channels * inter, *types, quote))
+        ways = [
+            element for channel in graph.children if channel.tag == "channel" for element in channel.children
+        ]
+        devices = {number for way in ways if way.tag == "gpu" and (number := way.whole("dev")) is not None}
+        found.append(
+            GraphBandwidth(
+                pattern, channels, channels * intra, channels * inter, *types, quote,
+                devices=tuple(sorted(devices))[:_MOST_DEVICES],
+                leaves_host=any(way.tag == "net" for way in ways) if ways else None,
+            )
+        )  # fmt: skip
     return tuple(found)
 
 
@@ -102,14 +114,21 @@ def _machine(path: str, host: str | None, cpus: list[Element]) -> Machine:
 def _gpu(index: int, element: Element, parents: tuple[Element, ...]) -> Gpu:
     cpu = parents[0]
     up = sum(max(link.whole("count") or 0, 0) for link in element.children if link.tag == "nvlink")
+    has_xgmi = any(link.tag == "xgmi" for link in element.children)
     return Gpu(
         index=index,
         bus_id=_bus_id(parents),
         numa=_node(cpu),
         cpus=_cores(cpu.attributes.get("affinity", "")),
         pcie=_pcie(parents),
-        nvlinks=None if any(link.tag == "xgmi" for link in element.children) else up,
-        nvlink_gbs=_nvlink_gbs(element.whole("sm")) if up else None,
+        nvlinks=None if has_xgmi else up,
+        nvlink_gbs=(
+            _xgmi_gbs(element.attributes.get("gcn"))
+            if has_xgmi
+            else _nvlink_gbs(element.whole("sm"))
+            if up
+            else None
+        ),
     )
 
 
@@ -163,6 +182,10 @@ def _nvlink_gbs(capability: int | None) -> float | None:
     if capability is None or capability >= _WITHOUT_NVLINK:
         return None
     return next((gbs for least, gbs in _NVLINK_GBS if capability >= least), None)
+
+
+def _xgmi_gbs(architecture: str | None) -> float | None:
+    return next((gbs for name, gbs in _XGMI_GBS if (architecture or "").startswith(name)), None)
 
 
 def _cores(mask: str) -> str | None:

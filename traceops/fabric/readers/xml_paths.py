@@ -28,17 +28,20 @@ def machine_paths(path: str, devices: Sequence[Device]) -> dict[tuple[str, str],
     """
     gpus = [device for device in devices if device[1].tag == "gpu"]
     joined = {
-        pair: (kind, count) for tag, kind in _LINK_KINDS.items() for pair, count in _links(gpus, tag).items()
+        pair: (kind, *count) for tag, kind in _LINK_KINDS.items() for pair, count in _links(gpus, tag).items()
     }
     lines = {label: element.quote(path) for label, element, _ in devices}
     links = {label: _link(element).quote(path) for label, element, _ in devices}
     paths: dict[tuple[str, str], Path] = {}
     for (one, _, parents), (other, element, other_parents) in combinations(devices, 2):
-        link = joined.get((one, other)) or joined.get((other, one))
-        kind = link[0] if link else _meeting(parents, other_parents)
-        if kind is not None:
-            quote = links[one] if link else lines[other] if element.tag == "net" else lines[one]
-            paths[one, other] = Path(kind, link[1] if link else None, quote=quote)
+        if (link := joined.get((one, other)) or joined.get((other, one))) is not None:
+            kind, count, back = link
+            wider = (one, other) if (one, other) in joined else (other, one)
+            paths[wider if back is not None else (one, other)] = Path(
+                kind, count, quote=links[wider[0] if back is not None else one], back_share=back
+            )
+        elif (met := _meeting(parents, other_parents)) is not None:
+            paths[one, other] = Path(met, quote=lines[other] if element.tag == "net" else lines[one])
     return paths
 
 
@@ -47,8 +50,11 @@ def _link(gpu: Element) -> Element:
     return next((child for child in gpu.children if child.tag in _LINK_KINDS), gpu)
 
 
-def _links(gpus: Sequence[Device], tag: str) -> dict[tuple[str, str], int]:
-    """Links of a kind between pairs of GPUs: a switch gives each pair as many as the one with fewer has."""
+def _links(gpus: Sequence[Device], tag: str) -> dict[tuple[str, str], tuple[int, float | None]]:
+    """Links of a kind between pairs of GPUs, and the share of them that leads back where it is not all.
+
+    A switch gives each pair as many as the one with fewer has. Of a pair whose two ways differ the key has the wider.
+    """
     by_bus = {_bus_id(parents): label for label, _, parents in gpus}
     direct: defaultdict[tuple[str, str], int] = defaultdict(int)
     switched: defaultdict[str, int] = defaultdict(int)
@@ -63,9 +69,19 @@ def _links(gpus: Sequence[Device], tag: str) -> dict[tuple[str, str], int]:
                 switched[label] += count
             elif peer is not None and peer != label and (not end or end.startswith(_GPU_CLASSES)):
                 direct[label, peer] += count
-    found = {pair: max(count, direct.get(pair[::-1], 0)) for pair, count in list(direct.items())}
+    tells = {
+        one for one, _ in direct
+    }  # a GPU without any such line may have been left out by who saved the file
+    found: dict[tuple[str, str], tuple[int, float | None]] = {}
+    for pair, count in direct.items():
+        back = direct.get(pair[::-1], 0)
+        if back < count and pair[1] in tells:
+            found[pair] = count, back / count
+        elif back <= count and pair[::-1] not in found:
+            found[pair] = count, None
     for one, other in combinations(switched, 2):
-        found.setdefault((one, other), min(switched[one], switched[other]))
+        if (other, one) not in found:
+            found.setdefault((one, other), (min(switched[one], switched[other]), None))
     return found
 
 

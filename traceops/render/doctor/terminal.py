@@ -14,6 +14,7 @@ from traceops.render.cells import Cell, Column, Table
 from traceops.render.doctor.rows import PairMatrix, attempts, measured_with, pair_matrices
 from traceops.render.doctor.text import (
     bandwidth_text,
+    benchmark_line,
     doctor_verdict,
     fallback_lines,
     largest,
@@ -37,6 +38,7 @@ _MOST_MATRIX = 16  # devices
 _MOST_WARNINGS = 5
 _MOST_SAID = 3  # lines of a failed test's output
 _MOST_PROBLEMS = 5
+_MOST_BENCHMARKS = 8
 _ITEM = (0, 2)  # columns of an item's first line and of the further ones
 _INNER = (4, 6)
 _LEVEL = {"note": "info", "ok": "clear"}
@@ -76,6 +78,7 @@ def describe_summary(checkup: Checkup, written: Sequence[Path] = (), *, verbose:
     blocks += _trials(checkup, verbose)
     blocks += _attempts(checkup)
     blocks += _bandwidth(checkup)
+    blocks += _benchmarks(checkup)
     document = next((str(path) for path in written if path.suffix == ".json"), "doctor.json")
     blocks += _settings(checkup, document)
     for path, problem in checkup.problems[:_MOST_PROBLEMS]:
@@ -174,6 +177,14 @@ def _bandwidth(checkup: Checkup) -> Iterator[Block]:
             yield text(f"Bus bandwidth{where}{with_}, {on}: {said}.", indent=_ITEM)
     for matrix in pair_matrices(checkup):
         yield from _matrix(matrix)
+
+
+def _benchmarks(checkup: Checkup) -> Iterator[Block]:
+    """A line a test of others: the best bandwidth, and the time of the smallest message."""
+    for one in checkup.benchmarks[:_MOST_BENCHMARKS]:
+        yield text(f"{benchmark_line(one)}.", indent=_ITEM)
+    if (rest := len(checkup.benchmarks) - _MOST_BENCHMARKS) > 0:
+        yield soft(f"{rest} more tests of nccl-tests are in doctor.json.")
 
 
 def _matrix(matrix: PairMatrix) -> Iterator[Block]:

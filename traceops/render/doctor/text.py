@@ -14,6 +14,7 @@ from traceops.core.units import message_text, rate_text
 from traceops.doctor.judge_tests import trial_text
 from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Remedy, Trial
 from traceops.fabric.alike import alike_connections, alike_machines
+from traceops.fabric.benchmarks import Benchmark
 from traceops.fabric.model import Machine, Measured, Quote
 from traceops.fabric.nccl import NcclLog
 from traceops.fabric.talks import way_text
@@ -22,6 +23,7 @@ from traceops.render.document import Headline
 from traceops.render.report.fabric_html import nccl_sentence
 from traceops.render.topology.figure import count, description
 from traceops.render.topology.shape import shape_of
+from traceops.rules.fabric_benchmarks import SLOW_TEST, benchmark_text
 from traceops.rules.machine import RULES, wrong_looks
 
 _WORST_FIRST: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "not_evaluated": 3, "ok": 4}
@@ -145,7 +147,13 @@ def read_text(checkup: Checkup) -> str:
     logs = checkup.log.files if checkup.log is not None else ()
     topologies = [source for machine in checkup.machines for source in machine.sources if source not in logs]
     references = [reference.source for reference in checkup.references if reference.source]
-    kinds = (("topology", topologies), ("NCCL's log", logs), ("the doctor's measurements", references))
+    tests = [benchmark.quote.path for benchmark in checkup.benchmarks]
+    kinds = (
+        ("topology", topologies),
+        ("NCCL's log", logs),
+        ("results of nccl-tests", tests),
+        ("the doctor's measurements", references),
+    )
     parts = []
     for kind, files in kinds:
         names = list(dict.fromkeys(PurePath(file).name for file in files))
@@ -249,6 +257,13 @@ def bandwidth_text(one: Measured) -> str:
     return f"{one.op} {rate_text(one.busbw_gbs)} GB/s at {message_text(one.bytes)}"
 
 
+def benchmark_line(one: Benchmark) -> str:
+    """'all_reduce of nccl-tests over 8 GPUs on node-1: 340 GB/s at 1 GiB, 24.1 µs at 8 B'."""
+    best, least = one.best, one.smallest
+    latency = f", {least.time_us:.4g} µs at {message_text(least.bytes)}" if least is not best else ""
+    return f"{benchmark_text(one)}: {rate_text(best.busbw_gbs)} GB/s at {message_text(best.bytes)}{latency}"
+
+
 def _with_settings(checkup: Checkup, settings: Remedy) -> Headline:
     change = with_text(settings.change)
     after = "" if settings.after_gbs is None else f"{rate_text(settings.after_gbs)} GB/s"
@@ -285,6 +300,11 @@ def _healthy(checkup: Checkup) -> Headline:
             said = warning_text(warned[0]).rstrip(".")
             unexplained = "" if other_findings(checkup) else "No rule says what is wrong, but "
             return Headline("info", f"{unexplained}NCCL itself warned: {said}{more}.")
+        if checkup.benchmarks:
+            said = benchmark_line(max(checkup.benchmarks, key=lambda one: one.best.busbw_gbs))
+            judged = any(check.rule == SLOW_TEST.id and check.status == "clear" for check in checkup.checks)
+            but = "" if judged else " What the links can do is not known."
+            return Headline("info", f"Nothing wrong was seen. {said}.{but}")
         return Headline("info", "Nothing wrong was seen, but communication was not tested.")
     on = "" if checkup.backend == "nccl" else f" on {checkup.backend}, without GPUs"
     return Headline("clear", f"Nothing wrong was found{on}" + (f": {speeds}." if speeds else "."))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from traceops.core.units import size_text
 from traceops.fabric.alike import alike_connections, alike_machines
+from traceops.fabric.benchmarks import Benchmark
+from traceops.fabric.circumstances import hosts_text
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.host_names import same_host
 from traceops.fabric.json_types import ConnectionJson
@@ -39,6 +42,7 @@ _MOST_FIGURES = 4  # of makes of machine
 _MOST_CONNECTIONS = 24
 _MOST_SETTINGS = 40
 _MOST_PROBLEMS = 40
+_MOST_BENCHMARKS = 40
 SOURCES = {
     "doctor": ("traceops doctor", "measured on this machine by traceops doctor"),
     "graph": ("NCCL", "what NCCL's own search expects of these links, from its log"),
@@ -66,6 +70,8 @@ def fabric_blocks(report: Report) -> tuple[Block, ...]:
         blocks += [Heading("NCCL"), text(nccl_sentence(fabric.log))]
         if connections := connections_table(fabric.log):
             blocks.append(TableBlock(connections))
+    if tests := benchmarks_table(fabric.benchmarks):
+        blocks.append(TableBlock(tests))
     if lines := _settings(fabric.log):
         blocks.append(
             fold(f"Variables NCCL says were set ({len(lines)})", items(lines, "quotes")),
@@ -148,6 +154,42 @@ def connections_table(log: NcclLog) -> Table | None:
     rest = len(rows) - _MOST_CONNECTIONS
     note = f"{rest} more in report.json." if rest > 0 else ""
     return build_table("How NCCL connected the ranks", columns, rows[:_MOST_CONNECTIONS], note=note)
+
+
+def benchmarks_table(benchmarks: Sequence[Benchmark]) -> Table | None:
+    """What nccl-tests measured, the slowest first; None without any."""
+    if not benchmarks:
+        return None
+    rows = sorted(benchmarks, key=lambda one: one.best.busbw_gbs)
+    columns = [
+        Column("op", "Operation", number=False, make=lambda one: Cell(one.op or "not told")),
+        Column("on", "On", number=False, make=lambda one: name(_on(one), 60)),
+        Column(
+            "gbs",
+            "Bus GB/s",
+            "the best of its large messages, or of all",
+            make=lambda one: number(one.best.busbw_gbs),
+        ),
+        Column("at", "At", make=lambda one: size(one.best.bytes)),
+        Column("latency", "Smallest µs", "time of the smallest message; hover has its size", make=_latency),
+        Column("wrong", "Wrong", "values that came out wrong", make=_wrong),
+    ]
+    rest = len(rows) - _MOST_BENCHMARKS
+    note = f"{rest} more in the JSON file." if rest > 0 else ""
+    return build_table("Results of nccl-tests in the logs", columns, rows[:_MOST_BENCHMARKS], note=note)
+
+
+def _on(one: Benchmark) -> str:
+    hosts = hosts_text(one.hosts, "on")
+    return f"{len(one.ranks) or 'unknown'} × {one.gpu or 'GPU'}{hosts}"
+
+
+def _latency(one: Benchmark) -> Cell:
+    return Cell(number(one.smallest.time_us, 1).text, size_text(one.smallest.bytes))
+
+
+def _wrong(one: Benchmark) -> Cell:
+    return Cell("–", "not checked", "unknown") if one.wrong is None else number(one.wrong, 0)
 
 
 def nccl_sentence(log: NcclLog) -> str:

@@ -1,0 +1,238 @@
+"""The tables of nccl-tests and rccl-tests in logs: what is read of them, and what the rules say of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from drawn import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceops.cli import main
+from traceops.fabric.benchmarks import Benchmark, BenchmarkRank, BenchmarkSize
+from traceops.fabric.discover import named_fabric, run_fabric
+from traceops.fabric.fabric import Fabric
+from traceops.fabric.model import Gpu, Machine, Quote
+from traceops.fabric.model import Path as Way
+from traceops.fabric.readers.nccl_tests import holds_nccl_tests, read_nccl_tests
+from traceops.rules.fabric_benchmarks import judge_benchmarks
+
+DATA = Path(__file__).parents[1] / "data" / "nccl_tests"
+HEADER = "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong\n"
+
+
+def of(name: str) -> list[Benchmark]:
+    return list(read_nccl_tests(str(DATA / name)))
+
+
+def said(*paths: Path) -> dict[str, tuple[list[tuple[str, str]], str, str]]:
+    """By rule: severity and message of its findings, why it was not evaluated, why it is clear."""
+    verdicts = judge_benchmarks(named_fabric(paths))
+    return {
+        one.rule: ([(f.severity, f.message) for f in one.findings], one.not_evaluated, one.clear)
+        for one in verdicts
+    }
+
+
+def test_two_tests_in_one_log_with_their_ranks_and_sizes():
+    reduce, gather = of("h100x4.txt")
+    assert (reduce.op, gather.op) == ("all_reduce", "all_gather")
+    assert (reduce.gpu, reduce.hosts) == ("NVIDIA H100 80GB HBM3", ("node-1",))
+    assert [(rank.rank, rank.device, rank.bus_id) for rank in reduce.ranks] == [
+        (i, i, f"0000:{0x1B + 0x10 * i:02x}:00.0") for i in range(4)
+    ]
+    assert [row.bytes for row in reduce.sizes] == [8, 1 << 20, 1 << 26, 1 << 28, 1 << 30]
+    assert (reduce.smallest.time_us, reduce.best.bytes, reduce.best.busbw_gbs) == (21.4, 1 << 30, 377.47)
+    assert (reduce.wrong, reduce.average_gbs) == (0, 189.1)
+    line = (DATA / "h100x4.txt").read_text().splitlines()[reduce.best.quote.line - 1]
+    assert reduce.best.quote.text == line.strip()
+
+
+def test_the_two_of_a_row_that_is_faster_counts_and_wrong_values_of_both_are_added(tmp_path):
+    table = tmp_path / "log"
+    table.write_text(
+        HEADER + "  67108864  16777216  float  sum  -1  900.0  74.5  111.8  3  450.0  149.1  223.7  4\n"
+    )
+    [one] = read_nccl_tests(str(table))
+    assert [(row.time_us, row.busbw_gbs, row.wrong) for row in one.sizes] == [(450.0, 223.7, 7)]
+
+
+def test_a_prefix_of_mpirun_changes_nothing():
+    [one] = of("a100x8_slow_and_wrong.txt")
+    assert (one.op, len(one.ranks), one.wrong, one.out_of_bounds) == ("all_reduce", 8, 1536, 1)
+
+
+def test_old_tables_of_a_size_each_are_one_test_whose_operation_follows_from_its_bandwidths():
+    [one] = of("v100x4_old.txt")
+    assert (one.op, [row.bytes for row in one.sizes]) == ("all_reduce", [1024, 1 << 20, 1 << 26])
+    assert one.wrong is None  # validation: 0
+    assert {rank.bus_id for rank in one.ranks} == {f"0000:{0x1B + 0x10 * i:02x}:00.0" for i in range(4)}
+
+
+def test_rows_that_nccl_broke_into_are_put_together():
+    [one] = of("a100x2_with_nccl_lines.txt")
+    assert [(row.bytes, row.time_us, row.wrong) for row in one.sizes] == [
+        (1 << 25, 198.0, 0),
+        (1 << 26, 360.0, 0),
+    ]
+
+
+def test_a_time_without_decimals_is_no_root(tmp_path):
+    """Before 2.11 there was no such column, and a time of seven digits and more was printed without a point."""
+    old, row = (
+        HEADER.replace("  root", "").replace("#wrong", "error"),
+        "  67108864  16777216  float  sum  90472",
+    )
+    table = tmp_path / "log"
+    table.write_text(f"{old}{row}  0.74  1.11  4e-07  90443  0.75  1.12  4e-07\n")
+    [one] = read_nccl_tests(str(table))
+    assert [(one.time_us, one.busbw_gbs, one.wrong) for one in one.sizes] == [(90443.0, 1.12, None)]
+
+
+def test_a_table_that_nothing_ends_is_not_gone_on_with(tmp_path):
+    row = "  67108864  16777216  float  sum  -1  900.0  74.5  111.8  0  450.0  149.1  223.7  0\n"
+    table = tmp_path / "log"
+    table.write_text(f"all_reduce_perf\n{HEADER}{row}\nall_reduce_perf\n{HEADER}{row}")
+    assert [len(one.sizes) for one in read_nccl_tests(str(table))] == [1, 1]
+
+
+def test_processes_that_each_ran_alone_are_told_and_not_judged():
+    [one] = of("without_mpi.txt")
+    assert one.alone == 2
+    (findings, why, _), values = (
+        said(DATA / "without_mpi.txt")["TO-P008"],
+        said(DATA / "without_mpi.txt")["TO-P007"],
+    )
+    assert not findings
+    assert "2 processes of one rank" in why
+    assert "MPI=1" in why
+    assert values[1]
+
+
+def test_columns_that_rccl_adds_are_passed_over():
+    [one] = of("mi300x8_rccl.txt")
+    assert (one.gpu, [row.bytes for row in one.sizes]) == ("AMD Instinct MI300X", [1 << 20, 1 << 27])
+    assert "not known" in said(DATA / "mi300x8_rccl.txt")["TO-P008"][1]
+
+
+def test_wrong_values_and_far_too_little_bandwidth_are_findings():
+    known = said(DATA / "a100x8_slow_and_wrong.txt")
+    assert known["TO-P007"][0] == [
+        ("error", "all_reduce of nccl-tests over 8 GPUs on node-2 got 1,536 wrong values at 1 GiB.")
+    ]
+    [(severity, message)] = known["TO-P008"][0]
+    assert severity == "warning"
+    assert "25.6 GB/s (bus bandwidth) at 1 GiB, 11 % of the 230 GB/s that NVLink 3 gives" in message
+
+
+def test_what_the_links_give_is_clear():
+    known = said(DATA / "h100x4.txt")
+    assert known["TO-P007"] == ([], "", "2 tests of nccl-tests got right values")
+    assert "377 GB/s over 4 GPUs on node-1 (350 GB/s is what NVLink 4 gives)" in known["TO-P008"][2]
+
+
+def benchmark(
+    op="all_reduce", gbs=20.0, count=2, hosts=("a", "a"), gpu="NVIDIA A100 80GB PCIe", size=1 << 30
+):
+    ranks = tuple(BenchmarkRank(i, hosts[i % len(hosts)], i, gpu, f"0000:{i:02x}:00.0") for i in range(count))
+    row = BenchmarkSize(size, 1000.0, gbs, 0, Quote("log", 1, "row"))
+    return Benchmark(op, ranks, (row,), row.quote)
+
+
+BRIDGED = Machine(
+    None,
+    tuple(Gpu(i, bus_id=f"0000:{i:02x}:00.0", nvlinks=12, nvlink_gbs=25.0) for i in range(2)),
+    paths={("GPU0", "GPU1"): Way("NV", 12)},
+)
+
+
+def slow(one: Benchmark, *machines: Machine) -> tuple[list[str], str]:
+    verdict = judge_benchmarks(Fabric(machines, benchmarks=(one,)))[1]
+    return [found.severity for found in verdict.findings], verdict.not_evaluated
+
+
+def test_a_topology_tells_what_a_bridge_gives_where_the_name_does_not():
+    assert slow(benchmark(gbs=180.0), BRIDGED) == ([], "")
+    assert slow(benchmark(gbs=100.0), BRIDGED)[0] == ["warning"]
+    assert slow(benchmark(gbs=20.0), BRIDGED)[0] == ["error"]
+    assert "not known" in slow(benchmark(gbs=20.0))[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"op": "sendrecv"}, "does not use all links"),
+        ({"op": "alltoall"}, "does not use all links"),
+        ({"op": None}, "which operation"),
+        ({"size": 1 << 20}, "largest message is 1 MiB"),
+        ({"count": 1}, "one rank"),
+        ({"hosts": ("a", "b")}, "not known"),
+    ],
+)
+def test_what_says_nothing_of_the_links_is_not_judged(change, why):
+    findings, said_why = slow(benchmark(**{"gbs": 5.0, **change}), BRIDGED)
+    assert not findings
+    assert why in said_why
+
+
+def test_doctor_reads_and_tells_them(tmp_path, capsys):
+    code = main(
+        [
+            "doctor",
+            "--from",
+            str(DATA / "a100x8_slow_and_wrong.txt"),
+            "-o",
+            str(tmp_path),
+            "--fail-on",
+            "error",
+        ]
+    )
+    out = " ".join(capsys.readouterr().out.split())
+    assert code == 1
+    assert "A test of nccl-tests got wrong values" in out
+    assert "results of nccl-tests in a100x8_slow_and_wrong.txt" in out
+    kept = json.loads((tmp_path / "doctor.json").read_text())["benchmarks"]
+    assert [(one["op"], one["ranks"], one["hosts"], one["wrong"]) for one in kept] == [
+        ("all_reduce", 8, ["node-2"], 1536)
+    ]
+    page = (tmp_path / "doctor.html").read_text()
+    assert "Results of nccl-tests in the logs" in page
+
+
+def test_a_clean_result_is_told_with_bandwidth_and_latency(tmp_path, capsys):
+    assert main(["doctor", "--from", str(DATA / "h100x4.txt"), "-o", str(tmp_path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "all_reduce of nccl-tests over 4 GPUs on node-1: 377 GB/s at 1 GiB, 21.4 µs at 8 B." in out
+
+
+def test_they_are_found_beside_traces(tmp_path):
+    (tmp_path / "all_reduce.log").write_bytes((DATA / "h100x4.txt").read_bytes())
+    fabric = run_fabric(str(tmp_path))
+    assert fabric is not None
+    assert [one.op for one in fabric.benchmarks] == ["all_reduce", "all_gather"]
+
+
+def test_a_text_that_only_speaks_of_them_holds_none(tmp_path):
+    note = tmp_path / "note.txt"
+    note.write_text("algbw and busbw by size are what nccl-tests prints\n 8 2 float sum\n")
+    assert holds_nccl_tests(str(note))
+    assert not read_nccl_tests(str(note))
+
+
+LINES = "".join(one.read_text() for one in sorted(DATA.glob("*.txt"))).splitlines()
+
+
+@examples(60)
+@given(data=st.data())
+def test_whatever_is_cut_out_of_logs_or_mixed_is_read_without_a_failure(data, tmp_path_factory):
+    lines = data.draw(st.lists(st.sampled_from(LINES), max_size=60))
+    cut = data.draw(st.integers(0, 120))
+    text = "\n".join(line[: cut or None] if place % 5 == 0 else line for place, line in enumerate(lines))
+    path = tmp_path_factory.mktemp("log") / "x.log"
+    path.write_text(text)
+    for one in read_nccl_tests(str(path)):
+        assert one.sizes
+        assert all(row.bytes >= 0 and row.time_us > 0 for row in one.sizes)
+        judge_benchmarks(Fabric(benchmarks=(one,)))

@@ -1,0 +1,88 @@
+"""The nouns of what nccl-tests and rccl-tests measured, as their logs tell it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from traceops.fabric.model import Quote
+
+LARGE_BYTES = 32_000_000  # from here the links set the time of a test that runs by itself
+
+
+@dataclass(frozen=True)
+class BenchmarkRank:
+    """Where a rank of a test ran. device: as its process counts. bus_id: as far as told (``0000:1b:00.0``)."""
+
+    rank: int
+    host: str
+    device: int
+    gpu: str
+    bus_id: str | None = None
+
+
+@dataclass(frozen=True)
+class BenchmarkSize:
+    """One row of the table: the faster of its two ways (out of place, in place).
+
+    bytes: of the message, as nccl-tests counts. wrong: elements that came out wrong, of both ways; None where they
+    were not checked.
+    """
+
+    bytes: Annotated[int, Meta(ge=0)]
+    time_us: float
+    busbw_gbs: float
+    wrong: int | None
+    quote: Quote
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One run of a test. op: ``all_reduce``, …, None where nothing tells it. ranks: by rank.
+
+    alone: processes that each ran a test of one rank, as nccl-tests does when it was built without MPI. out_of_bounds:
+    what the end of the table says. average_gbs: bus bandwidth over all sizes, which small ones pull down.
+    """
+
+    op: str | None
+    ranks: tuple[BenchmarkRank, ...]
+    sizes: tuple[BenchmarkSize, ...]
+    quote: Quote
+    average_gbs: float | None = None
+    out_of_bounds: int | None = None
+    alone: int = 0
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(rank.host for rank in self.ranks))
+
+    @property
+    def gpu(self) -> str | None:
+        """The name of its GPUs; None where they differ or are not told."""
+        names = {rank.gpu for rank in self.ranks}
+        return names.pop() if len(names) == 1 else None
+
+    @property
+    def large(self) -> BenchmarkSize | None:
+        """The row with the highest bus bandwidth among large messages."""
+        rows = [row for row in self.sizes if row.bytes >= LARGE_BYTES]
+        return max(rows, key=lambda row: row.busbw_gbs, default=None)
+
+    @property
+    def best(self) -> BenchmarkSize:
+        """That row; of a test without large messages the best of all."""
+        return self.large or max(self.sizes, key=lambda row: row.busbw_gbs)
+
+    @property
+    def smallest(self) -> BenchmarkSize:
+        return min(self.sizes, key=lambda row: row.bytes)
+
+    @property
+    def wrong(self) -> int | None:
+        """Elements that came out wrong, of all sizes; None where nothing was checked."""
+        counts = [row.wrong for row in self.sizes if row.wrong is not None]
+        if self.out_of_bounds:
+            return max(sum(counts), self.out_of_bounds)
+        return sum(counts) if counts else self.out_of_bounds
