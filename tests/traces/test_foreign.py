@@ -69,3 +69,45 @@ def test_a_trace_that_was_cut_off_stays_damaged(tmp_path):
     path = tmp_path / "trace.json"
     path.write_text('{"traceEvents": [{"ph": "X", "cat": "mi')
     assert why_foreign(load_trace(str(path))) == ""
+
+
+OPERATOR = SPAN | {"cat": "cpu_op", "name": "aten::mm"}
+CALL = SPAN | {"cat": "cuda_runtime", "name": "cudaGetDeviceCount", "args": {"correlation": 1}}
+
+
+@pytest.mark.parametrize(
+    ("events", "cut", "says"),
+    [
+        ([OPERATOR, SPAN | {"cat": "enqueue"}, SPAN | {"cat": "dequeue"}], "", "Ascend NPU"),
+        ([CALL, CALL], "", "2 calls of the GPU's runtime, but no operator, no kernel and no step"),
+        (
+            [{"name": "k", "ph": "b", "cat": "GPU", "ts": 1, "pid": 1, "tid": 1}],
+            ", ",
+            "what can be read of it holds no",
+        ),
+    ],
+)
+def test_a_trace_of_which_nothing_can_be_judged_says_why(tmp_path, events, cut, says):
+    path = tmp_path / "rank0.json"
+    text = json.dumps(events)
+    path.write_text(text[:-1] + cut if cut else text)
+    (window,) = discover(str(path)).windows
+    with pytest.raises(InputError) as told:
+        summarize(window.files[0])
+    assert says in str(told.value) and "cannot be read as a summary" not in str(told.value)
+
+
+def test_collectives_of_nccl_without_a_gpu_in_the_trace_are_not_missed_in_backward(tmp_path):
+    path = tmp_path / "rank0.json"
+    host = [
+        ("user_annotation", "ProfilerStep#1", 0, 100),
+        ("cpu_op", "DistributedDataParallel.forward", 1, 10),
+        ("cpu_op", "autograd::engine::evaluate_function: Mm", 20, 10),
+        ("user_annotation", "nccl:all_to_all", 50, 5),
+        ("cpu_op", "record_param_comms", 50, 5),
+    ]
+    events = [SPAN | {"cat": cat, "name": name, "ts": ts, "dur": dur} for cat, name, ts, dur in host]
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    (window,) = discover(str(path)).windows
+    backward = summarize(window.files[0]).backward
+    assert backward.steps_with_backward == 1 and not backward.launches_known

@@ -8,10 +8,11 @@ from typing import Literal
 
 CrashKind = Literal[
     "gpu_memory", "host_memory", "illegal_access", "device_assert", "launch_failure", "gpu_hardware",
-    "nccl_system", "nccl_usage", "nccl_internal", "nccl_gpu", "duplicate_gpu", "import_error", "assertion",
+    "gpu_hang", "nccl_system", "nccl_usage", "nccl_internal", "nccl_gpu", "duplicate_gpu", "rank_twice", "import_error",
+    "assertion",
     "scaler_bf16", "batch_norm",
     "cuda_fork", "unused_parameters", "ready_twice", "shared_view", "shared_memory", "port_in_use",
-    "disk_full", "write_failed", "no_such_gpu", "no_kernel", "nan_loss", "native_crash", "exception",
+    "disk_full", "write_failed", "no_such_gpu", "no_kernel", "nan_loss", "native_crash", "bus_error", "exception",
 ]  # fmt: skip
 
 
@@ -32,11 +33,11 @@ RULE_OF: Mapping[CrashKind, str] = {
     "gpu_memory": "TO-E001",
     "host_memory": "TO-E002", "shared_memory": "TO-E002",
     "illegal_access": "TO-E003", "device_assert": "TO-E003", "launch_failure": "TO-E003", "gpu_hardware": "TO-E003",
-    "no_such_gpu": "TO-E003", "no_kernel": "TO-E003",
+    "no_such_gpu": "TO-E003", "no_kernel": "TO-E003", "gpu_hang": "TO-E003",
     "nccl_system": "TO-E004", "nccl_usage": "TO-E004", "nccl_internal": "TO-E004", "nccl_gpu": "TO-E004",
-    "duplicate_gpu": "TO-E004",
+    "duplicate_gpu": "TO-E004", "rank_twice": "TO-E004",
     "import_error": "TO-E005", "assertion": "TO-E005", "exception": "TO-E005", "nan_loss": "TO-E005",
-    "native_crash": "TO-E005",
+    "native_crash": "TO-E005", "bus_error": "TO-E005",
     "scaler_bf16": "TO-E006", "batch_norm": "TO-E006", "cuda_fork": "TO-E006", "unused_parameters": "TO-E006",
     "ready_twice": "TO-E006", "shared_view": "TO-E006",
     "port_in_use": "TO-E007", "disk_full": "TO-E007", "write_failed": "TO-E007",
@@ -83,8 +84,11 @@ WORDINGS: tuple[Wording, ...] = (
         "CUDA_ERROR_ILLEGAL_ADDRESS",
         "misaligned address",
     ),
-    *_each("device_assert", "device-side assert triggered"),
-    *_each("gpu_hardware", "uncorrectable ECC error", "GPU has fallen off the bus", "HW Exception by GPU"),
+    *_each("rank_twice", "has already checked in"),
+    *_each("device_assert", "device-side assert triggered", "Device-side assertion `"),
+    Wording("device_assert", ("Assertion `", "block: [", "thread: [")),
+    *_each("gpu_hardware", "uncorrectable ECC error", "fallen off the bus"),
+    *_each("gpu_hang", "HW Exception by GPU"),
     *_each("launch_failure", "unspecified launch failure", "CUBLAS_STATUS_EXECUTION_FAILED"),
     *_each(
         "gpu_memory",
@@ -114,7 +118,12 @@ WORDINGS: tuple[Wording, ...] = (
     *_each("nccl_internal", "ncclInternalError"),
     *_each("nccl_gpu", "ncclUnhandledCudaError", "unhandled cuda error"),
     *_each("nccl_system", "ncclSystemError", "unhandled system error"),
-    *_each("native_crash", "Fatal Python error: "),
+    Wording("bus_error", ("Fatal Python error: Bus error",)),
+    Wording("bus_error", ("Caught signal 7 (Bus error",)),
+    *_each(
+        "native_crash", "Fatal Python error: ", "Caught signal 11 (", "Caught signal 4 (", "Caught signal 8 ("
+    ),
+    Wording("import_error", ("Failed to import ", "because of the following error")),
 )
 # What the name of the exception that ended a program says, where its message is of no kind above.
 _BY_EXCEPTION: tuple[tuple[CrashKind, tuple[str, ...]], ...] = (
@@ -126,10 +135,11 @@ _BY_EXCEPTION: tuple[tuple[CrashKind, tuple[str, ...]], ...] = (
 ALONE: tuple[CrashKind, ...] = (
     "scaler_bf16", "batch_norm", "cuda_fork", "unused_parameters", "ready_twice", "shared_view", "shared_memory",
     "disk_full", "write_failed", "port_in_use", "duplicate_gpu", "no_such_gpu", "no_kernel", "illegal_access",
-    "device_assert", "launch_failure", "gpu_memory", "nan_loss",
+    "device_assert", "launch_failure", "gpu_memory", "nan_loss", "bus_error", "native_crash", "import_error",
+    "gpu_hardware", "gpu_hang",
 )  # fmt: skip
 # What follows from another's failure as often as it is one: told only where nothing else failed.
-LATER: tuple[CrashKind, ...] = ("nccl_system", "nccl_internal", "nccl_gpu", "native_crash")
+LATER: tuple[CrashKind, ...] = ("nccl_system", "nccl_internal", "nccl_gpu", "native_crash", "bus_error")
 
 _CODE = ("raise ", "warnings.warn", "#")  # a line of a traceback, or of the program's own text
 

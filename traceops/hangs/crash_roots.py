@@ -24,7 +24,8 @@ def with_crashes(roots: Sequence[Root], crashes: Sequence[Crash]) -> list[Root]:
         return list(roots)
     if not roots:
         return [crash_root(crashes[0])]
-    return [_explained(root, crashes) for root in _first_to_die(roots, crashes[0])]
+    alone = len(roots) == len(crashes) == 1  # an error that names no rank is that of the one that died
+    return [_explained(root, crashes, alone) for root in _first_to_die(roots, crashes[0])]
 
 
 def _first_to_die(roots: Sequence[Root], first: Crash) -> Sequence[Root]:
@@ -35,8 +36,10 @@ def _first_to_die(roots: Sequence[Root], first: Crash) -> Sequence[Root]:
     return [root for root in roots if root not in by_log or set(root.ranks) & set(first.ranks)]
 
 
-def _explained(root: Root, crashes: Sequence[Crash]) -> Root:
+def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
     crash = next((crash for crash in crashes if set(crash.ranks) & set(root.ranks)), None)
+    if crash is None and alone and not crashes[0].ranks and root.rule == DIED and root.cause is None:
+        crash = crashes[0]
     if crash is None:
         return root
     if root.rule == DIED:

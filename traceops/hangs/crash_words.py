@@ -18,6 +18,7 @@ _DID: Mapping[CrashKind, str] = {
     "device_assert": "failed an assertion on its GPU (device-side assert), most often an index out of range",
     "launch_failure": "had a kernel fail on its GPU",
     "gpu_hardware": "had its GPU fail (hardware)",
+    "gpu_hang": "had its GPU hang, as ROCm reports",
     "no_such_gpu": "asked for a GPU that it does not see",
     "no_kernel": "runs a build without kernels for this GPU",
     "nccl_system": "had NCCL fail in a system call or library",
@@ -25,11 +26,13 @@ _DID: Mapping[CrashKind, str] = {
     "nccl_internal": "had NCCL fail inside",
     "nccl_gpu": "had NCCL fail in a CUDA call",
     "duplicate_gpu": "uses the same GPU as another rank",
+    "rank_twice": "started two processes that call themselves the same rank",
     "import_error": "crashed while importing",
     "assertion": "failed an assertion",
     "exception": "crashed",
     "nan_loss": "stopped because the loss is NaN",
     "native_crash": "crashed in compiled code",
+    "bus_error": "crashed with a bus error",
     "scaler_bf16": "used a GradScaler with bf16 gradients, which need no scaler",
     "batch_norm": "gave BatchNorm one value per channel in training",
     "cuda_fork": "used CUDA in a forked process",
@@ -47,8 +50,8 @@ _MEMORY: Mapping[MemoryCause, str] = {
 }
 # The kinds whose message is the news: the rest of the statement says it already.
 _QUOTED: tuple[CrashKind, ...] = (
-    "import_error", "assertion", "exception", "native_crash", "nccl_system", "nccl_usage", "nccl_internal", "nccl_gpu",
-    "no_such_gpu", "write_failed", "batch_norm",
+    "import_error", "assertion", "exception", "native_crash", "bus_error", "nccl_system", "nccl_usage", "nccl_internal",
+    "nccl_gpu", "no_such_gpu", "write_failed", "batch_norm", "rank_twice",
 )  # fmt: skip
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w{0,60}\.){0,8}([A-Za-z_]\w{0,80}: )")
 _MOST = 240

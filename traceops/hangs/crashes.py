@@ -21,6 +21,10 @@ _ECHOES = (
 )  # fmt: skip
 
 
+# The watchdog asks the GPU, and so is told of an error that a kernel of this process made.
+_THREAD_ENDED = "thread terminated with exception: "
+
+
 @dataclass(frozen=True)
 class Crash:
     """One kind of failure. ranks: whose first failure it was, empty where no line tells; event: the first of it.
@@ -52,7 +56,7 @@ class Crash:
 
 def find_crashes(log: Sequence[LogEvent]) -> list[Crash]:
     """What failed by itself, by kind, first failure first; empty where a log tells of echoes and hangs only."""
-    first = _first_failures(log)
+    first = _first_failures(log) or _first_failures(log, by_watchdog=True)
     own = {rank: told for rank, told in first.items() if told[0] not in LATER} or first
     by_kind: defaultdict[CrashKind, list[LogEvent]] = defaultdict(list)
     for kind, event in own.values():
@@ -71,12 +75,14 @@ def _crash(kind: CrashKind, events: Sequence[LogEvent]) -> Crash:
     return Crash(kind, ranks, told)
 
 
-def _first_failures(log: Sequence[LogEvent]) -> dict[tuple[str, int | None], tuple[CrashKind, LogEvent]]:
+def _first_failures(
+    log: Sequence[LogEvent], by_watchdog: bool = False
+) -> dict[tuple[str, int | None], tuple[CrashKind, LogEvent]]:
     """Of each rank, and of the lines of each file that name none, the first failure of its own."""
     waited = _first_timeouts(log)
     found: dict[tuple[str, int | None], tuple[CrashKind, LogEvent]] = {}
     for event in log:
-        kind = kind_of(event)
+        kind = kind_of(event, by_watchdog=by_watchdog)
         if kind is None or event.line > waited.get(event.path, event.line):
             continue
         key = (event.path if event.rank is None else "", event.rank)
@@ -97,11 +103,17 @@ def _first_timeouts(log: Sequence[LogEvent]) -> dict[str, int]:
     return lines
 
 
-def kind_of(event: LogEvent) -> CrashKind | None:
-    """The kind of crash that one event tells of; None for echoes of others' and for what ends no program."""
-    if event.kind not in _FAILURES or any(words in event.text for words in _ECHOES):
+def kind_of(event: LogEvent, *, by_watchdog: bool = False) -> CrashKind | None:
+    """The kind of crash that one event tells of; None for echoes of others' and for what ends no program.
+
+    by_watchdog: what ended its thread counts too.
+    """
+    if event.kind not in _FAILURES:
         return None
-    kind = crash_kind(event.text, raised=event.kind == "error")
+    text = event.text.partition(_THREAD_ENDED)[2] if by_watchdog and event.kind == "cuda" else ""
+    if not text and any(words in event.text for words in _ECHOES):
+        return None
+    kind = crash_kind(text or event.text, raised=event.kind == "error")
     if kind is None and event.kind == "memory":
         return "host_memory"
     return kind

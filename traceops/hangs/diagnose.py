@@ -21,7 +21,7 @@ from traceops.hangs.json_types import RankState, RankStatus
 from traceops.hangs.mismatch import mismatches, noticed_mismatch
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.positions import RankPosition, rank_positions
-from traceops.hangs.processes import Death, deaths, stopped
+from traceops.hangs.processes import Death, deaths, ended_too, stopped
 from traceops.hangs.stack_activity import StackActivity, stack_activity
 from traceops.hangs.stuck import stuck_together
 from traceops.hangs.waits import Waits, find_waits, with_roots
@@ -93,7 +93,7 @@ def _roots(
     reported = without_record.from_log(evidence.log)
     told = [root for root in reported if root.rule == found_in_records.MISMATCH]
     roots = mismatches(ranks, waits, steps) or told or noticed_mismatch(evidence, noticed, ranks, waits)
-    roots += without_record.died(dead, waits, evidence.everybody)
+    roots += without_record.died(dead, waits, _known(evidence))
     perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)
     inside = {rank for rank, seen in activities.items() if seen.kind in without_record.WAITING}
     away = {rank for rank, seen in activities.items() if seen.kind not in perhaps}
@@ -118,6 +118,13 @@ def _roots(
     ]
     on_gloo = {rank for rank, position in ranks.items() if position.record.backend == "gloo"}
     return [root if on_gloo.intersection(root.ranks) else with_way(root, evidence.fabric) for root in roots]
+
+
+def _known(evidence: HangEvidence) -> list[int]:
+    """Ranks of which anything was read, and not that they failed too."""
+    told = {event.rank for event in evidence.log} | {rank for event in evidence.log for rank in event.accused}
+    known = {*evidence.records, *evidence.stacks, *evidence.processes, *told} - ended_too(evidence)
+    return [rank for rank in evidence.everybody if rank in known]
 
 
 def _explained(roots: Iterable[Root], waits: Waits) -> set[int]:
@@ -177,7 +184,7 @@ def _rank_statuses(
     roots: Sequence[Root],
 ) -> list[RankStatus]:
     to_blame = {rank for root in roots for rank in root.ranks}
-    halted = stopped(evidence)
+    halted, failed = stopped(evidence), ended_too(evidence)
     rows = []
     for rank in evidence.everybody:
         position, process = ranks.get(rank), evidence.processes.get(rank)
@@ -191,6 +198,8 @@ def _rank_statuses(
             state = "root"
         elif head is not None or (rank in activities and activities[rank].kind in without_record.WAITING):
             state = "waiting"
+        elif rank in failed:
+            state = "dead"
         elif position is None and rank not in activities and (process is None or process.state is None):
             state = "absent"
         else:

@@ -12,6 +12,7 @@ from traceops.hangs.evidence import GroupStatus, HangEvidence, Operation, RankRe
 
 # The root of one may be through with it before others come.
 ROOTED = re.compile(r"broadcast|^reduce$|^_?reduce_?oop|^gather|^scatter", re.I)
+_OF_ALL = "default_pg"  # as torch calls the group of all ranks
 _MOST_NAMED = 8  # members by which a group without a name is called
 
 
@@ -137,9 +138,12 @@ def _groups(
     for name in sorted(record.groups, key=_creation_order):
         group = record.groups[name]
         ranks = group.ranks or (world if group.is_of_all else None)
-        number = str(alike[ranks, group.description]) if ranks else name
-        alike[ranks, group.description] += 1
-        key = (ranks, group.description, number)
+        # Who is in it is a guess from a log: the guess is no name for it.
+        guessed = record.source == "log" and group.ranks is None and group.is_of_all
+        description = group.description or (_OF_ALL if guessed else "")
+        number = str(alike[ranks, description]) if ranks else name
+        alike[ranks, description] += 1
+        key = (ranks, description, number)
         named[name] = known.setdefault(key, ProcessGroup(len(known), *key))
     return named
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from traceops.hangs.crashes import find_crashes
 from traceops.hangs.evidence import HangEvidence, LogEvent
 
 # How ranks end that did nothing wrong: by themselves, or by the SIGTERM that follows another's failure.
 _OBEYED = (None, 0, -signal.SIGTERM, 128 + signal.SIGTERM)
 # What a rank says of a failure of its own, and what it says when another's reaches it.
 _OWN = ("error", "memory", "cuda")
+_OOM_KILLS = ("oom_kill", "oom-kill", "OOM Killed", "Killed process")
 _REACHED = ("connection", "timeout", "nccl", "monitor")
 
 
@@ -39,6 +41,12 @@ def deaths(evidence: HangEvidence) -> dict[int, Death]:
 def stopped(evidence: HangEvidence) -> list[int]:
     """Ranks whose process was stopped by a signal (SIGSTOP, a debugger)."""
     return sorted(rank for rank, process in evidence.processes.items() if process.state in ("T", "t"))
+
+
+def ended_too(evidence: HangEvidence) -> set[int]:
+    """Ranks that a launcher says ended with a failure, first or later, or were ended."""
+    exits = [event for event in evidence.log if event.kind == "exit" and event.exit_code not in (None, 0)]
+    return {rank for event in exits for rank in event.accused}
 
 
 def _gone(evidence: HangEvidence) -> dict[int, Death]:
@@ -71,7 +79,15 @@ def _failed(evidence: HangEvidence) -> dict[int, Death]:
             code = event.exit_code if event.exit_code >= 0 else 128 - event.exit_code
         error = process.error if process is not None else None
         found[rank] = _death(evidence, rank, code, error, gone=False)
+    if len(found) == 1 and len(told := find_crashes(evidence.log)) == 1 and not told[0].ranks:
+        # One rank ended, and one error was raised that names none.
+        found = {rank: _with_detail(death, told[0].event.text) for rank, death in found.items()}
     return found
+
+
+def _with_detail(death: Death, text: str) -> Death:
+    by_itself = death.exit_code is not None and death.exit_code < 128
+    return replace(death, detail=text.rstrip(". ")) if death.detail is None and by_itself else death
 
 
 def _first_causes(evidence: HangEvidence, roots: list[int], exits: dict[int, LogEvent]) -> list[int]:
@@ -95,6 +111,8 @@ def _first_causes(evidence: HangEvidence, roots: list[int], exits: dict[int, Log
 def _death(evidence: HangEvidence, rank: int, code: int | None, error: str | None, *, gone: bool) -> Death:
     own = [event for event in evidence.log if event.rank == rank]
     memory = next((event for event in own if event.kind == "memory"), None)
+    if memory is None and code == 128 + signal.SIGKILL:
+        memory = _oom_kill(evidence, rank)
     cuda = next((event for event in own if event.kind == "cuda"), None)
     said = error or _first_text(own, "error")
     cause = "memory" if memory is not None else "gpu" if cuda is not None else None
@@ -104,6 +122,17 @@ def _death(evidence: HangEvidence, rank: int, code: int | None, error: str | Non
     return Death(
         rank, gone, code, detail, cause, sure=(code is not None or evidence.stall is not None) and not aborted
     )
+
+
+def _oom_kill(evidence: HangEvidence, rank: int) -> LogEvent | None:
+    """Who killed the rank, where Slurm or the kernel says that it was for its memory."""
+    told = [event for event in evidence.log if rank in event.accused and "Out Of Memory" in event.text]
+    killed = [
+        event
+        for event in evidence.log
+        if event.kind == "memory" and event.rank is None and any(words in event.text for words in _OOM_KILLS)
+    ]
+    return next((event for event in (*told, *killed) if rank in event.accused or not event.accused), None)
 
 
 def _first_text(events: list[LogEvent], kind: str) -> str | None:

@@ -12,7 +12,7 @@ from traceops.core.rank_text import who
 from traceops.hangs import words
 from traceops.hangs.evidence import HangEvidence, LogEvent
 from traceops.hangs.model import Root
-from traceops.hangs.positions import RankPosition
+from traceops.hangs.positions import Call, RankPosition
 from traceops.hangs.processes import Death
 from traceops.hangs.roots import DIED, GPU, HOST, MISMATCH, NETWORK, START
 from traceops.hangs.stack_activity import StackActivity
@@ -30,8 +30,8 @@ _MOST = 8
 _KILLED = 128 + signal.SIGKILL
 
 
-def died(dead: Mapping[int, Death], waits: Waits, everybody: Sequence[int]) -> list[Root]:
-    """Ranks whose process ended by itself; the others wait for it, or were ended with it."""
+def died(dead: Mapping[int, Death], waits: Waits, others: Sequence[int]) -> list[Root]:
+    """Ranks whose process ended by itself; `others`, of whom something is known, wait for it or were ended with it."""
     roots = []
     for rank, death in dead.items():
         waiting = waits.waiting_for([rank])
@@ -49,7 +49,7 @@ def died(dead: Mapping[int, Death], waits: Waits, everybody: Sequence[int]) -> l
                 else "medium",
                 statement=words.died(rank, how, waiting, first),
                 tells_waiting=first is not None,
-                waiting=waiting or tuple(other for other in everybody if other not in dead),
+                waiting=waiting or tuple(other for other in others if other not in dead),
                 cause=death.cause
                 or ("killed" if death.exit_code == _KILLED and death.detail is None else None),
                 group=first.group if first else None,
@@ -93,13 +93,15 @@ def silent(
         wait = absent[members[0]]
         waiting = tuple(rank for rank in waits.waiting_for(members) if rank not in members)
         head = ranks[wait.rank].head
-        said = [event for event in log if event.rank in members] if kind == "unseen" else []
+        here = [rank for rank in waiting if rank in ranks and _is_in(ranks[rank], head)]
+        told = [event for event in log if {event.rank, *event.accused} & set(members)]
+        said = told if kind == "unseen" else []
         roots.append(
             Root(
                 rule=HOST,
                 ranks=tuple(sorted(members)),
                 confidence=_SURE.get(kind, "low"),
-                statement=words.without_record(members, "said" if said else kind, waiting, wait),
+                statement=words.without_record(members, "said" if said else kind, here or waiting, wait),
                 tells_waiting=True,
                 waiting=waiting,
                 cause="host" if kind != "unseen" else None,
@@ -108,13 +110,18 @@ def silent(
                 op=wait.op,
                 sequence=wait.sequence,
                 evidence=(
-                    (f"waits of {who(waiting)}", words.waited_operation(wait)),
+                    (f"waits of {who(here or waiting)}", words.waited_operation(wait)),
                     ("record", "none"),
                     *((f"{event.path}:{event.line}", event.text[:300]) for event in said[:4]),
                 ),
             )
         )
     return roots
+
+
+def _is_in(position: RankPosition, call: Call | None) -> bool:
+    """Whether this is what the rank waits in."""
+    return call is not None and position.head is not None and position.head.key == call.key
 
 
 def from_stacks(evidence: HangEvidence, activities: Mapping[int, StackActivity]) -> list[Root]:

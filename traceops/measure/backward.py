@@ -57,6 +57,8 @@ def measure_backward_sync(events: Events, activity: Activity, steps: StepBounds)
             computed = compute_end[_between(compute_launched, first, last)]
             device_end[step] = computed.max(initial=NO_BACKWARD)
     known = len(comm) > 0 or not (activity.kind == COMM).any()
+    if not activity.on_gpu and any(name.startswith("nccl:") for name in events.names):
+        known = False  # what NCCL ran is on the GPU, of which the trace holds nothing
     promise = next((name for name in events.names if _PROMISES.match(name)), "")
     return BackwardSync(with_backward, synchronised, promise, device_end, known)
 

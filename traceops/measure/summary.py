@@ -90,6 +90,8 @@ def summarize(file: TraceFile, with_hta: bool = False, ahead: bool = False) -> R
         raise FileError(file.path, foreign, ": ")
     events = trace.events
     activity = find_activity(events)
+    if not (len(activity.row) or len(activity.host.steps[0])):
+        raise FileError(file.path, _why_empty(trace, len(activity.host.launches)), ": ")
     steps = find_steps(events, activity, file.steps)
     lane = find_lane(events, activity, steps)
     comm: NDArray[np.int64] = np.flatnonzero(activity.kind == COMM)
@@ -121,6 +123,14 @@ def summarize(file: TraceFile, with_hta: bool = False, ahead: bool = False) -> R
         kernels_lost=activity.lost,
         hta_agreement=agreement,
     )
+
+
+def _why_empty(trace: RankTrace, calls: int) -> str:
+    """What a trace is that holds no operator, no kernel and no step. calls: of the GPU's runtime."""
+    if trace.damage:
+        return f"{'; '.join(trace.damage)}; what can be read of it holds no operator, no kernel and no step"
+    held = f"it holds {calls:,} calls of the GPU's runtime, but" if calls else "it holds"
+    return f"{held} no operator, no kernel and no step: nothing ran while the profiler recorded; record training steps"
 
 
 def _by_hta_itself(rank: int, trace: RankTrace, ours: HtaTables) -> tuple[HtaTables, HtaAgreement]:

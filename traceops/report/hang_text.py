@@ -144,7 +144,13 @@ def shown_path(diagnosis: Diagnosis, path: str) -> str:
 
 def known_ranks(diagnosis: Diagnosis) -> list[int]:
     """Ranks of which anything was found, in order."""
-    return [rank.rank for rank in diagnosis.ranks if rank.sources or rank.state in ("dead", "stopped")]
+    log = diagnosis.evidence.log
+    told = {rank for event in log if event.kind in ("mismatch", "exit") for rank in event.accused}
+    return [
+        rank.rank
+        for rank in diagnosis.ranks
+        if rank.sources or rank.state in ("dead", "stopped") or rank.rank in told
+    ]
 
 
 def unknown_ranks(diagnosis: Diagnosis) -> tuple[tuple[int, int], ...]:

@@ -115,6 +115,13 @@ GPU_ERROR = Rule(
             "traceops doctor tests it.",
         ),
         (
+            "gpu_hang",
+            "The kernel log of that host (dmesg, amdgpu) says which GPU was reset and why: a page fault, a ring "
+            "that timed out, RAS errors (rocm-smi --showrasinfo). Run once with AMD_SERIALIZE_KERNEL=3 to see the "
+            "kernel that hangs. If it is always one GPU, drain the node; if not, try another ROCm or leave out the "
+            "kernel.",
+        ),
+        (
             "no_such_gpu",
             "More ranks on this host than GPUs it sees, or cuda:RANK where cuda:LOCAL_RANK is meant. Compare "
             "--nproc-per-node with nvidia-smi -L and CUDA_VISIBLE_DEVICES.",
@@ -152,6 +159,12 @@ NCCL_ERROR = Rule(
             "collective, and start no more ranks than GPUs.",
         ),
         (
+            "rank_twice",
+            "Two processes have one RANK: start every rank once. Use srun or torchrun and not both, with as many tasks "
+            "a node as the program expects (Lightning: --ntasks-per-node equal to devices), and a MASTER_PORT that no "
+            "other job has.",
+        ),
+        (
             "nccl_gpu",
             "A CUDA call inside NCCL failed: often out of memory, or an earlier CUDA error of the same rank. "
             "NCCL_DEBUG=INFO shows which call.",
@@ -186,6 +199,12 @@ SCRIPT_ERROR = Rule(
             "Find the first step with a value that is not finite: "
             "torch.autograd.set_detect_anomaly(True) for a short "
             "run, a lower learning rate, gradient clipping, bf16 in place of fp16.",
+        ),
+        (
+            "bus_error",
+            "Most often /dev/shm is full: NCCL and data-loader workers map files there (df -h /dev/shm). Give the "
+            "container more: docker run --shm-size=16g or --ipc=host; in Kubernetes an emptyDir with medium: Memory. "
+            "Else a file that was mapped and then cut short, on a disk or network file system.",
         ),
         (
             "native_crash",

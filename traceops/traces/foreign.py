@@ -11,6 +11,12 @@ _TORCHS = frozenset((
     "python_function", "overhead", "trace", "collective_comm", "cuda_sync", "mtia_ccp_events",
     "concurrent_kernel", "cpu_instant_event", "python_gc",
 ))  # fmt: skip
+# Of torch_npu only: what ran on the NPU is in tracks of its own, in msprof's words.
+_NPU_QUEUES = {"enqueue", "dequeue"}
+_NPU = (
+    "it is a trace of an Ascend NPU (torch_npu, msprof), whose device activity traceops cannot read: the host's "
+    "operators alone would tell nothing true of its steps; ui.perfetto.dev shows it"
+)
 _ENDINGS = ("_runtime", "_driver", "_memcpy", "_memset", "_op", "_kernel", "_user_annotation")
 # What is in the first bytes or the last of a file of each program; the first that is found counts.
 _MAKERS: tuple[tuple[bytes, str], ...] = (
@@ -31,6 +37,8 @@ _LOOKED_AT = 1 << 20
 
 def why_foreign(trace: RankTrace) -> str:
     """What a trace is that holds nothing of torch's profiler; empty for torch's own, and for one that is damaged."""
+    if {category.lower() for category in trace.events.cats} >= _NPU_QUEUES:
+        return _NPU
     if trace.damage or trace.meta != TraceMeta() or any(map(_is_torchs, trace.events.cats)):
         return ""
     maker = _maker(trace.path)

@@ -13,7 +13,14 @@ from traceops.hangs.readers.log_exits import Exit, Exits
 from traceops.hangs.readers.log_records import records_from_log
 from traceops.hangs.readers.log_rules import GROUP, NEEDLES, RANK_IN_GROUP, RESTARTS, told_by
 from traceops.hangs.readers.log_speaker import Speakers
-from traceops.hangs.readers.log_tracebacks import SURVIVED, Raised, Tracebacks, fatal_frame, operation_in
+from traceops.hangs.readers.log_tracebacks import (
+    SURVIVED,
+    Raised,
+    Tracebacks,
+    begins_inside,
+    fatal_frame,
+    operation_in,
+)
 from traceops.hangs.readers.logical_lines import LogicalLines
 from traceops.traces.text_lines import blocks, holds_any, lines
 
@@ -30,6 +37,7 @@ _FATAL_SIGNALS = {
     f"{_FATAL}Illegal instruction": signal.SIGILL,
 }
 _CURRENT = re.compile(r"^Current thread 0x[0-9a-f]{1,16}(?: \[.{0,200}\])? \(most recent call first\):")
+_BEGIN = 1 << 13
 _MOST_FRAMES = 200
 _MOST_SPEAKERS = 1 << 14
 # Threads that end a process repeat, in other words, what was said before.
@@ -51,6 +59,8 @@ def read_log(path: str, rank: int | None = None) -> tuple[LogEvent, ...]:
     """
     reader = _LogReader(path, rank)
     for number, block in blocks(path):
+        if number == 1:
+            reader.look_at_the_beginning(block)
         if reader.busy or holds_any(block, NEEDLES):
             for line_number, line in lines(block, number):
                 reader.read(line_number, line)
@@ -74,7 +84,8 @@ class _LogReader:
         self._raised: dict[int | None, OpenEvent] = {}
         self._failed: tuple[int | None, OpenEvent] | None = None  # whose stack of a failed collective comes
         self._fatal: tuple[int | None, OpenEvent, bool] | None = None
-        self._restarted = 0  # the line in which torchrun last said that it starts the ranks again
+        self._reported = 0  # the line in which a launcher last reported a rank's end
+        self._boundaries = [0]  # lines in which torchrun starts the ranks again, or Slurm ended a job
 
     @property
     def busy(self) -> bool:
@@ -82,6 +93,13 @@ class _LogReader:
         if self._lines.is_open:
             return True
         return bool(self._open) or self._failed is not None or self._fatal is not None or self._exits.is_open
+
+    def look_at_the_beginning(self, block: bytes) -> None:
+        """A paste may begin in the middle of a traceback."""
+        begin = [(number, line) for number, line in lines(block[:_BEGIN], 1) if line.strip()][:2]
+        if len(begin) == 2 and begins_inside(begin[0][1], begin[1][1]):
+            self._tracebacks[self._speakers.default].begin_inside(begin[0][0])
+            self._open.add(self._speakers.default)
 
     def read(self, number: int, line: str) -> None:
         for its_number, whole in self._lines.take(number, line):
@@ -99,7 +117,7 @@ class _LogReader:
         if self._traceback(number, rank, body):
             return
         if any(words in body for words in RESTARTS):
-            self._restarted = number
+            self._boundaries.append(number)
         if _FATAL in body:
             text = body[body.index(_FATAL) :]
             self._fatal = (rank, self._events.add("error", rank, number, text), False)
@@ -261,7 +279,12 @@ class _LogReader:
 
     def _end(self, ended: Exit) -> None:
         if ended.pid is not None and ended.sure:
+            if ended.pid not in self._pids and ended.ranks[0] in self._pids.values():
+                self._boundaries.append(
+                    self._reported
+                )  # this rank ended before: another run in the same file
             self._pids[ended.pid] = ended.ranks[0]
+            self._reported = ended.line
         (self._launched if ended.sure else self._unsure).append(ended)
         for exits in (self._launched, self._unsure):
             del exits[_MOST_SPEAKERS:]
@@ -280,8 +303,10 @@ class _LogReader:
                 open_event.amend(accused=(self._pids[pid],))
         self._place_fatal()
         events = self._events.in_order()
-        latest = tuple(event for event in events if event.line > self._restarted)
-        return latest or events  # an attempt before the last explains only itself
+        for first in reversed(self._boundaries):  # an attempt before the last explains only itself
+            if latest := tuple(event for event in events if event.line > first):
+                return latest
+        return events
 
     def _place_fatal(self) -> None:
         """Python says of itself which signal ended it, torchrun of which rank: one of each belong together."""

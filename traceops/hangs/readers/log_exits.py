@@ -14,6 +14,7 @@ _FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,7}) \(
 _SRUN = re.compile(r"srun: error: [^\s:]{1,200}: tasks? ([\d,\-]{1,2000}): (.{1,200})")
 _SRUN_CODE = re.compile(r"Exited with exit code (\d{1,5})")
 _MPI = re.compile(r"noticed that process rank (\d{1,7}) .{0,200}?exited on signal (\d{1,3})")
+_PALS = re.compile(r"^[^\s:]{1,200}: rank (\d{1,7}) died from signal (\d{1,3})")  # Cray's mpiexec
 _SPAWN = re.compile(r"process (\d{1,7}) terminated with (?:signal (SIG[A-Z]{1,10})|exit code (\d{1,5}))")
 # Slurm's words for a signal, as strsignal has them.
 _SIGNALS = {
@@ -87,6 +88,8 @@ def _failed(number: int, body: str) -> Exit | None:
         return None if srun is None else Exit(number, _tasks(match[1]), srun, match[0], sure=False)
     if "exited on signal" in body and (match := _MPI.search(body)) is not None:
         return Exit(number, (int(match[1]),), -int(match[2]), match[0], root=True)
+    if " died from signal " in body and (match := _PALS.match(body)) is not None:
+        return Exit(number, (int(match[1]),), -int(match[2]), match[0])
     if "terminated with " in body and (match := _SPAWN.search(body)) is not None:
         code = int(match[3]) if match[3] else -getattr(signal, match[2], 0)
         return Exit(number, (int(match[1]),), code, match[0], sure=False) if code else None

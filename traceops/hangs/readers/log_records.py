@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
+
+from msgspec import structs
 
 from traceops.hangs.evidence import GroupStatus, LogEvent, Operation, RankRecord, RecordedGroup
 
@@ -17,11 +20,52 @@ def records_from_log(events: Iterable[LogEvent]) -> dict[int, RankRecord]:
     A timeout without a number in its group cannot be compared between ranks and is left out.
     """
     said: defaultdict[int, list[LogEvent]] = defaultdict(list)
-    for event in events:
+    for event in _with_groups_of_others(list(events)):
         is_call = event.kind == "timeout" and event.op is not None and event.sequence is not None
         if event.rank is not None and (is_call or event.kind == "status"):
             said[event.rank].append(event)
-    return {rank: _record(rank, its) for rank, its in sorted(said.items())}
+    return _with_status_alone({rank: _record(rank, its) for rank, its in sorted(said.items())})
+
+
+def _with_status_alone(records: dict[int, RankRecord]) -> dict[int, RankRecord]:
+    """Ranks of which only a status line is left wait in what comes after the last that is done, as others call it."""
+    calls = {(op.group, op.sequence): op for record in records.values() for op in record.operations}
+    found = {}
+    for rank, record in records.items():
+        stuck = [
+            calls[name, status.completed + 1]
+            for name, status in record.status.items()
+            if status.completed is not None
+            and (status.enqueued or 0) > status.completed
+            and (name, status.completed + 1) in calls
+        ]
+        if not record.operations and stuck:
+            record = replace(
+                record,
+                operations=tuple(structs.replace(op, record=i, frames=()) for i, op in enumerate(stuck)),
+            )
+        found[rank] = record
+    return found
+
+
+def _with_groups_of_others(events: list[LogEvent]) -> list[LogEvent]:
+    """A timeout that names no group is of the group in which other ranks' call of that number and size is."""
+    groups: defaultdict[tuple[object, ...], set[tuple[str, str | None]]] = defaultdict(set)
+    for event in events:
+        if event.kind == "timeout" and event.group is not None and event.elements_in is not None:
+            groups[_call(event)].add((event.group, event.group_description))
+    named = []
+    for event in events:
+        known = groups.get(_call(event), set()) if event.kind == "timeout" and event.group is None else set()
+        if len(known) == 1:
+            ((group, description),) = known
+            event = replace(event, group=group, group_description=description)
+        named.append(event)
+    return named
+
+
+def _call(event: LogEvent) -> tuple[object, ...]:
+    return event.op, event.sequence, event.elements_in, event.elements_out
 
 
 def _record(rank: int, events: list[LogEvent]) -> RankRecord:

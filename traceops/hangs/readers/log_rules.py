@@ -127,7 +127,7 @@ _SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (
     ("cuda", "Cuda failure", ()),
     ("cuda", "uncorrectable ECC error", ()),
     ("cuda", "device-side assert triggered", ()),
-    ("cuda", "GPU has fallen off the bus", ()),
+    ("cuda", "fallen off the bus", ()),
     ("cuda", "ncclUnhandledCudaError", ()),
     ("cuda", "HW Exception by GPU", ()),
     ("cuda", "CUBLAS_STATUS_EXECUTION_FAILED", ()),
@@ -135,6 +135,7 @@ _SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (
     ("monitor", "watchdog got stuck for", ()),
     ("monitor", "watchdog was stuck for", ()),
     ("monitor", "monitor thread timeout", ()),
+    ("monitor", "No available shared memory broadcast block found", ()),  # vLLM's engine and its workers
     ("connection", "ncclRemoteError", ()),
     ("connection", "ncclSystemError", ()),
     ("connection", "remote process exited or there was a network error", ()),
@@ -208,7 +209,8 @@ def _nccl_warning(body: str) -> Told:
     if "Cuda failure" in said or "CUDA failure" in said:
         return Told("memory" if "out of memory" in said else "cuda", body, {})
     lost = (
-        "Connection closed", "Connection reset", "Connection refused", "Connection timed out", "Broken pipe",
+        "Connection closed", "Connection reset", "Connection refused", "connection abort", "No route to host",
+        "Network is unreachable", "Connection timed out", "Broken pipe",
         "Got completion", "socketProgress", "remote peer", "remote error", "Timeout waiting",
     )  # fmt: skip
     if any(words in said for words in lost):
@@ -216,14 +218,20 @@ def _nccl_warning(body: str) -> Told:
     return Told("nccl", body, {})
 
 
-# Torchrun begins another attempt.
-RESTARTS = ("will restart worker group", "; restarting worker group", "] Restarting worker group")
+# Torchrun begins another attempt; or Slurm ended a job, and what follows in the file is another's.
+RESTARTS = (
+    "slurmstepd: error: *** JOB ",
+    "will restart worker group",
+    "; restarting worker group",
+    "] Restarting worker group",
+)
 
 # A block of a log that holds none of these tells nothing, and its lines are not looked at.
 NEEDLES: tuple[bytes, ...] = (
     b"Watchdog caught", b"WorkNCCL(", b"ast enqueued", b"[PG ", b"mismatch between collectives", b"monitoredBarrier",
     b"NCCL WARN ", b"imed out waiting", b"Killed process", b"Xid (", b"Traceback (most recent call last)",
     b"Fatal Python error", b"Stack trace of the failed", b"exitcode", b"srun: error: ", b"exited on signal",
+    b" died from signal ",
     b"terminated with ", *(words.encode() for words in RESTARTS), *(needle.encode() for _, needle, _ in _SIMPLE),
     *CRASH_NEEDLES,
 )  # fmt: skip

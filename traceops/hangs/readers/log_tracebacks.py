@@ -12,6 +12,7 @@ from traceops.hangs.evidence import Frame
 _START = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s{0,64}File "(.{0,4096})", line (\d{1,9})(?:, in (.{1,1000}))?$')
 _FATAL_FRAME = re.compile(r'^  File "(.{0,4096})", line (\d{1,9}|\?\?\?) in (.{1,1000})$')
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt)(?::|$)")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 # What Python goes on after.
 SURVIVED = ("Exception ignored in", "Exception in thread", "Exception ignored on", "--- Logging error ---")
@@ -52,6 +53,7 @@ class _Open:
     frames: deque[Frame] = field(default_factory=lambda: deque(maxlen=_MOST_FRAMES))
     shifted: bool = False
     length: int = 0
+    cut: bool = False  # without its first line: only what looks like an exception ends it
 
 
 class Tracebacks:
@@ -65,6 +67,10 @@ class Tracebacks:
     @property
     def is_open(self) -> bool:
         return self._open is not None
+
+    def begin_inside(self, number: int) -> None:
+        """The next line is inside a traceback whose beginning was cut off."""
+        self._open = _Open(number, 0, 0, "", False, cut=True)
 
     def take(self, number: int, body: str) -> Raised | None:
         """Look at the next line; the traceback that ends with it."""
@@ -109,8 +115,16 @@ class Tracebacks:
         if len(line) - len(line.lstrip(" ")) > open_.base:
             return None
         self._open = None
+        if open_.cut and _EXCEPTION.match(line) is None:
+            return None
         frames = tuple(reversed(open_.frames))
         return Raised(line.strip(), open_.line, frames, open_.link, open_.survived)
+
+
+def begins_inside(first: str, second: str) -> bool:
+    """Whether a text that begins with these lines is cut off in the middle of a traceback."""
+    frames = [_FRAME.match(line) is not None for line in (first, second)]
+    return first.startswith("  ") and (frames[0] or frames[1])
 
 
 def fatal_frame(body: str) -> Frame | None:

@@ -43,6 +43,7 @@ _STACK_LINE = re.compile(
     re.MULTILINE,
 )
 # What only a training's log has: a dump inside one belongs to the log's reader.
+_HOLE = re.compile(rb"\0{64,4096}")
 _LOG_LINE = re.compile(
     rb"Traceback \(most recent call last\)|ProcessGroup|torch/distributed/(?:run|elastic)|NCCL (?:WARN|INFO)"
     rb"|^\[rank ?\d{1,7}\]|Warning: ",
@@ -219,7 +220,11 @@ def _is_pyspy_json(head: bytes) -> bool:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Text has no NUL bytes and few other control bytes; logs of several programs may hold a few."""
+    """Text has no NUL bytes and few other control bytes; logs of several programs may hold a few.
+
+    A log that was cut while a program still wrote to it has a hole there, of NULs only.
+    """
+    head = _HOLE.sub(b"", head)
     if b"\0" in head:
         return head.count(b"\0") * 200 > len(head)
     odd = sum(head.count(bytes([code])) for code in range(1, 32) if code not in (7, 8, 9, 10, 12, 13, 27))
