@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traceops.across.arrivals import without_late_ends
 from traceops.across.bubble import Bubble, measure_bubbles
+from traceops.across.charged import ChargedWaiting, charged_waiting
 from traceops.across.clocks import ClockAlignment, align_clocks
 from traceops.across.lateness import Lateness, measure_lateness
 from traceops.across.links import LinkReference, reference_of, reference_transfers
@@ -21,7 +23,7 @@ from traceops.across.stages import find_pipelines, stage_of
 from traceops.across.stragglers import Stragglers, measure_stragglers
 from traceops.across.work import WorkCompared, compare_work
 from traceops.core.arrays import Int
-from traceops.core.intervals import intersect, subtract, union
+from traceops.core.intervals import Intervals, intersect, subtract, union
 from traceops.fabric.fabric import Fabric
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import RankSummary
@@ -33,7 +35,8 @@ class RankTimes:
     """One rank's ledger, ns per bucket and step; waiting and transfer of all its collectives in the steps.
 
     `caused_wait_ns` is what others waited for this rank with nothing else to do; all of them None where
-    waiting and transfer cannot be told apart. `typical` says which steps are like the others: means are
+    waiting and transfer cannot be told apart; the last also where much of the waiting is charged to nobody.
+    `typical` says which steps are like the others: means are
     taken over these.
     """
 
@@ -77,6 +80,7 @@ class CrossRank:
     clocks: ClockAlignment
     graph: StepGraph | None = None
     lateness: Lateness | None = None
+    charged: ChargedWaiting | None = None
     stragglers: Stragglers | None = None
     what_if: WhatIf | None = None
     fabric: Fabric | None = None
@@ -106,14 +110,17 @@ def measure_across(
     `hosts` names the host of each rank where that is known; `fabric` is what was saved of the machines.
     """
     matching = match_collectives(ranks, tuple(range(world)))
-    waits = waits_by_rank(matching, ranks)
     split = bool(matching.collectives)
     hosts = hosts or {}
     clocks = align_clocks(ranks, matching, hosts)
+    matching = without_late_ends(matching, ranks, clocks)
+    waits = waits_by_rank(matching, ranks)
     pipelines = find_pipelines(ranks, matching)
     graph = build_graph(ranks, matching, clocks.fits, stage_of(pipelines))
     lateness = measure_lateness(ranks, matching, graph) if graph is not None else None
     unlike = unlike_steps(ranks)
+    waiting = {summary.rank: _waiting(summary, waits[summary.rank]) for summary in ranks}
+    charged = charged_waiting(ranks, waiting, lateness) if lateness is not None else None
     times = []
     for summary in ranks:
         typical = ~np.isin(summary.step_numbers, unlike)
@@ -122,10 +129,9 @@ def measure_across(
         exposed = summary.ledger.exposed
         transfer = union(turn, end)
         transferring = intersect(exposed, transfer)
-        waiting = subtract(intersect(exposed, union(start, turn)), transfer)
         buckets = {name: ns for name, ns in summary.ledger.buckets.items() if name != "comm"}
         buckets["comm_transfer"] = transferring.within(edges_start, edges_end)
-        buckets["comm_wait"] = waiting.within(edges_start, edges_end)
+        buckets["comm_wait"] = waiting[summary.rank].within(edges_start, edges_end)
         buckets["comm_unmatched"] = (
             summary.ledger.buckets["comm"] - buckets["comm_transfer"] - buckets["comm_wait"]
         )
@@ -139,7 +145,7 @@ def measure_across(
                 wait_ns=int((turn - start)[inside].sum()) if split else None,
                 transfer_ns=int((end - turn)[inside].sum()) if split else None,
                 caused_wait_ns=None
-                if lateness is None
+                if lateness is None or charged is None or not charged.holds
                 else round(float(lateness.caused[summary.rank].sum())),
             )
         )
@@ -169,7 +175,21 @@ def measure_across(
     typical = ~np.isin(graph.steps, unlike)
     what_if = measure_what_if(replays, _rank_sets(stragglers), reference, typical, uneven, 1e6 * run.step_ms)
     what_if = what_if.with_more(predict_pipelines(graph, run.bubbles))
-    return replace(run, graph=graph, lateness=lateness, stragglers=stragglers, what_if=what_if, work=work)
+    return replace(
+        run,
+        graph=graph,
+        lateness=lateness,
+        charged=charged,
+        stragglers=stragglers,
+        what_if=what_if,
+        work=work,
+    )
+
+
+def _waiting(summary: RankSummary, waits: tuple[Int, Int, Int]) -> Intervals:
+    """Exposed communication in which no collective has all its members."""
+    start, turn, end = waits
+    return subtract(intersect(summary.ledger.exposed, union(start, turn)), union(turn, end))
 
 
 def unlike_steps(ranks: Sequence[RankSummary]) -> tuple[int, ...]:

@@ -50,12 +50,15 @@ class Collective:
     transfer_ns: int
     wait_ns: tuple[int, ...]  # in the order of `members`
     links: tuple[tuple[int, int], ...] = ()  # of sends and receives: sender and receiver, places in `members`
+    came_last: int | None = None  # by the clock, where that was asked
 
     @property
     def last_rank(self) -> int | None:
         """The member that arrived last; None for rooted operations, where no member waits for all others."""
         if _ROOTED.search(self.op):
             return None
+        if self.came_last is not None:
+            return self.came_last
         return self.members[self.wait_ns.index(min(self.wait_ns))][0]
 
 

@@ -150,9 +150,12 @@ def _cpu_activity(events: Events, host: HostRows, lost: bool) -> Activity:
     if lost:  # the calls of a backend whose kernels are missing only launch them
         comm = comm[:0]
     ops = np.flatnonzero(events.in_cats(*OPERATOR_CATS))
-    ops = ops[~named(events, _NOT_CPU_COMPUTE).take(events.name[ops])]
+    other = named(events, _NOT_CPU_COMPUTE).take(events.name[ops])
+    ops, calls = ops[~other], ops[other]
     wrapper = named(events, _CPU_WRAPPER).take(events.name[ops])
     ops = ops[~wrapper] if not wrapper.all() else ops  # very old torch wrote operators without a namespace
+    # An operator that calls a collective or waits for one (wait_tensor in DTensor's aten::addmm) does so inside.
+    ops = ops[~_hold(events, ops, calls)]
     # Work inside data loading (collating without workers) is input, and on a communication thread no compute.
     # A send or receive lasts until it is waited for, with work of its thread meanwhile.
     whole = comm[~named(events, _ONE_WAY).take(events.name[comm])]
@@ -163,6 +166,17 @@ def _cpu_activity(events: Events, host: HostRows, lost: bool) -> Activity:
     kind = np.repeat(np.array([COMPUTE, COMM], dtype=np.int8), (len(ops), len(comm)))
     start = events.ts[rows]
     return Activity(False, rows, start, start + events.dur[rows], kind, rows, start, host, lost)
+
+
+def _hold(events: Events, rows: Int, inner: Int) -> NDArray[np.bool_]:
+    """Which rows have one of `inner` begin inside them on their thread."""
+    held = np.zeros(len(rows), dtype=bool)
+    for tid in np.unique(events.tid[inner]):
+        mine = np.flatnonzero(events.tid[rows] == tid)
+        begins = np.sort(events.ts[inner[events.tid[inner] == tid]])
+        start, end = events.ts[rows[mine]], events.ts[rows[mine]] + events.dur[rows[mine]]
+        held[mine] = np.searchsorted(begins, end) > np.searchsorted(begins, start)
+    return held
 
 
 def begin_inside(events: Events, rows: Int, parents: Int) -> NDArray[np.bool_]:

@@ -16,6 +16,9 @@ from traceops.traces.model import Events
 
 RELEASE_NS = 20_000  # a kernel that waited for a collective starts this soon after its end
 FOLLOWS_NS = 50_000  # what began this soon after another's end on another stream waited for it
+WAKES = 0.25  # of a thread's wait: how far from the end of a collective it may go on that waited for it
+WAKES_NS = 5_000_000  # and at most this
+BETWEEN_NS = 1_000_000  # a thread may spend this between two operators without waiting for anything
 HELD_UP_NS = 50_000  # a launch that takes this long waits for room in the device's queue
 NEVER = np.iinfo(np.int64).min // 4
 PAINTED = 400  # cells a step in the picture of the timeline
@@ -31,6 +34,8 @@ class RankProgram:
     Join j: from `join_start[j]` to `join_end[j]` the rank had nothing else to do than to wait for its
     collective `join_comm[j]`. `own[n]` is the time spent in each of OWN_BUCKETS before `times[n]`, and
     `painted[s, c]` the code of what most of cell c of step s went to.
+    `unheld` is exposed communication that did not hold the rank up: its own host had not launched what comes next, or
+    that began while the communication went on.
     `host` is the host's own time (the moment less all time it was held up by the device before) of each
     collective's launch, then of the launch of what ends each step edge, NEVER where there is none;
     `host_input` how much of it the host had spent in data loading.
@@ -40,6 +45,7 @@ class RankProgram:
     join_start: Int
     join_end: Int
     join_comm: Int
+    unheld: Intervals
     times: Int
     own: Int
     host: Int
@@ -62,7 +68,7 @@ def measure_program(
 ) -> RankProgram:
     """The program of one rank; `comm` are the positions of its collectives in `activity`, in start order."""
     ready = _ready(activity, comm)
-    join_start, join_end, join_comm = _joins(activity, lane, comm, steps)
+    join_start, join_end, join_comm, unheld = _joins(activity, lane, comm, steps)
     times = np.unique(
         np.concatenate(
             (activity.start[comm], activity.end[comm], ready, join_start, join_end, steps.edges)
@@ -71,7 +77,8 @@ def measure_program(
     own = np.stack([lane.own[bucket].covered_before(times) for bucket in OWN_BUCKETS], axis=1)
     host, host_input = _host(events, activity, comm, steps)
     painted = _paint(lane, steps)
-    return RankProgram(ready, join_start, join_end, join_comm, times, own, host, host_input, painted)
+    joins = join_start, join_end, join_comm
+    return RankProgram(ready, *joins, unheld, times, own, host, host_input, painted)
 
 
 def _ready(activity: Activity, comm: Int) -> Int:
@@ -103,10 +110,11 @@ def _ready(activity: Activity, comm: Int) -> Int:
     return known
 
 
-def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tuple[Int, Int, Int]:
+def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tuple[Int, Int, Int, Intervals]:
     """Exposed communication that held the rank up: what comes next had been launched and began at its end.
 
-    A rank whose next kernel was launched later was late itself, and communication merely ran meanwhile.
+    A rank whose next kernel was launched later was late itself, and communication merely ran meanwhile. So it did where
+    the next kernel began before any ended. That time is the last of what this returns.
     """
     work = activity.by_start[activity.kind[activity.by_start] != COMM]
     spells = _spells(lane.exposed, union(activity.start[work], activity.end[work]))
@@ -114,24 +122,47 @@ def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tupl
     by_end = comm[np.argsort(activity.end[comm], kind="stable")]
     position = np.empty(len(activity.start), dtype=np.int64)
     position[comm] = np.arange(len(comm))
+    if not activity.on_gpu:
+        waited_for = _thread_waited_for(activity, spells, by_end)
+        kept = waited_for >= 0
+        between = ~kept & (end - start < BETWEEN_NS)
+        return start[kept], end[kept], position[waited_for[kept]], union(start[between], end[between])
     last = np.searchsorted(activity.end[by_end], end, side="right") - 1
     ended = np.where(last >= 0, activity.end[by_end][np.maximum(last, 0)], 0) if len(by_end) else end * 0
-    released = (last >= 0) & (end - ended <= RELEASE_NS)
-    if activity.on_gpu:
-        following = np.searchsorted(activity.start[work], end, side="left")
-        some = following < len(work)
-        first = (
-            work[np.minimum(following, len(work) - 1)] if len(work) else np.zeros(len(end), dtype=np.int64)
-        )
-        begins = np.where(some, activity.start[first] if len(work) else 0, np.iinfo(np.int64).max)
-        known = np.where(activity.launch[first] >= 0, activity.launched[first], start) if len(work) else start
-        issued = np.where(some, known, end)
-        # What ends a step is waited for by whatever comes after it.
-        closes = np.isin(end, steps.edges)
-        released &= closes | ((begins - end <= RELEASE_NS) & (issued < end))
-        start = np.where(closes, start, np.clip(issued, start, end))
-    kept = released & (end > start)
-    return start[kept], end[kept], position[by_end[last[kept]]]
+    freed = (last >= 0) & (end - ended <= RELEASE_NS)
+    following = np.searchsorted(activity.start[work], end, side="left")
+    some = following < len(work)
+    first = work[np.minimum(following, len(work) - 1)] if len(work) else np.zeros(len(end), dtype=np.int64)
+    begins = np.where(some, activity.start[first] if len(work) else 0, np.iinfo(np.int64).max)
+    known = np.where(activity.launch[first] >= 0, activity.launched[first], start) if len(work) else start
+    issued = np.where(some, known, end)
+    # What ends a step is waited for by whatever comes after it.
+    closes = np.isin(end, steps.edges)
+    released = freed & (closes | ((begins - end <= RELEASE_NS) & (issued < end)))
+    launched = np.where(closes, start, np.clip(issued, start, end))
+    kept = released & (end > launched)
+    joined = position[by_end[last[kept]]]
+    return launched[kept], end[kept], joined, union(start, np.where(freed | closes, launched, end))
+
+
+def _thread_waited_for(activity: Activity, spells: Intervals, by_end: Int) -> Int:
+    """The collective that each spell without a GPU waited for, as a position in `activity`; -1 for none.
+
+    It is the one that ends nearest to the spell's end. A thread that waited goes on a little after the collective's
+    end, when it is woken up, or a little before what the backend's own thread recorded as its end.
+    """
+    start, end = spells.start, spells.end
+    if not len(by_end):
+        return np.full(len(end), -1, dtype=np.int64)
+    near = np.clip(WAKES * (end - start), RELEASE_NS, WAKES_NS)
+    after = np.searchsorted(activity.end[by_end], end, side="right")
+    before, after = np.maximum(after - 1, 0), np.minimum(after, len(by_end) - 1)
+    woken, early = (np.abs(activity.end[by_end[at]] - end) for at in (before, after))
+    woke = (woken <= near) & (activity.end[by_end[before]] <= end) & (activity.end[by_end[before]] > start)
+    went = (early <= near) & (activity.end[by_end[after]] > end) & (activity.start[by_end[after]] < end)
+    nearest = np.where(went & ~(woke & (woken <= early)), by_end[after], by_end[before])
+    waited_for: Int = np.where(woke | went, nearest, -1)
+    return waited_for
 
 
 def _spells(exposed: Intervals, work: Intervals) -> Intervals:

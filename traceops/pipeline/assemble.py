@@ -173,6 +173,7 @@ def _summary(
         non_compute_pct=_median([row.non_compute_pct for row in rank_rows], 2),
         unprofiled_step_time_ms=found.manifest.get("unprofiled_step_ms"),
         profiler_slowdown=_round(profiler_slowdown(found.manifest), 4),
+        uncharged_wait_pct=None if run.charged is None else _round(run.charged.uncharged_pct, 2),
         unjudged=tuple(UnjudgedTime(**vars(one)) for one in unjudged_time(run, judged)),
         matching=Matching(
             events=run.matching.events,

@@ -86,8 +86,11 @@ def cross_rank_tables(run: CrossRank) -> Tables:
 
 
 def _lateness_rows(run: CrossRank) -> tuple[LatenessRow, ...]:
-    """A row a rank and step: waiting it caused by cause, and what it waited itself, ms."""
-    if run.lateness is None:
+    """A row a rank and step: waiting it caused by cause, and what it waited itself, ms.
+
+    None where nobody is charged for much of the waiting: what is charged would show the wrong ranks.
+    """
+    if run.lateness is None or (run.charged is not None and not run.charged.holds):
         return ()
     return tuple(
         LatenessRow(

@@ -173,6 +173,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     non_compute_pct: float | None = None
     unprofiled_step_time_ms: float | None = None
     profiler_slowdown: float | None = None
+    uncharged_wait_pct: Annotated[
+        Number | None,
+        Meta(
+            description="Of the exposed waiting, what is charged to no rank. Where it is more than 5 %, and more than "
+            "2 % of the steps, stragglers are not evaluated, and no rank has a `late_share`."
+        ),
+    ] = None
     unjudged: Annotated[
         tuple[UnjudgedTime, ...],
         Meta(description="What no rule could judge, most first, on the rank where it is most of the step."),

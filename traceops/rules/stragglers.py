@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from msgspec import UNSET
+from numpy.typing import NDArray
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.grown import grown
@@ -119,6 +121,9 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
         if any(run.stragglers.alone in bubble.pipeline.ranks for bubble in run.bubbles):
             why = f"the others wait most for rank {run.stragglers.alone}, a stage of a pipeline: see TO-B001"
         return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
+    if run.charged is not None and not run.charged.holds:
+        why = f"{run.charged.uncharged_pct:.0f} % of what ranks wait for each other can be charged to nobody"
+        return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
     persistent, sometimes = list[Finding](), list[Finding]()
     left_out, too_few = list[str](), ""
     mean = _mean_over(run, PERSISTENTLY_LATE)
@@ -138,6 +143,11 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
         elif most and (severity := severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)):
             severity = "warning" if severity == "info" else severity
             persistent.append(_finding(PERSISTENTLY_LATE, severity, run, straggler, profiler_slowdown))
+        elif not most and not _seen_in_its_steps(run, straggler):
+            left_out.append(
+                f"rank {straggler.rank} takes longer in {_steps(straggler.late_steps)}, but hardly anybody is seen to "
+                "wait for it there"
+            )
         elif not most and (burst := _burst_severity(run, straggler)) is not None:
             sometimes.append(_finding(SOMETIMES_LATE, burst, run, straggler, profiler_slowdown))
     leader = run.stragglers.leader
@@ -165,16 +175,37 @@ def _nothing_to_compare(run: CrossRank) -> str:
 def _seen_waiting(run: CrossRank) -> bool:
     """Whether the ranks that are not late wait for those that are, as far as their cure would save."""
     assert run.stragglers is not None
-    found = run.stragglers.found
     if run.stragglers.joint_ns is None:
         return False
-    late = {straggler.rank for straggler in found}
-    waiting = sum(sum(s.caused.values()) for s in found)
+    return _wait_for_late(run, run.stragglers.step_ns - run.stragglers.joint_ns)
+
+
+def _seen_in_its_steps(run: CrossRank, straggler: Straggler) -> bool:
+    """The same for the steps in which a rank costs most, and those after: a wait may come a step later."""
+    assert run.stragglers is not None and run.stragglers.joint_ns is not None
+    felt = straggler.saved >= _FELT * max(float(straggler.saved.max()), 1.0)
+    near = felt | np.concatenate(([False], felt[:-1]))
+    return _wait_for_late(run, (run.stragglers.step_ns - run.stragglers.joint_ns) * felt, near)
+
+
+def _wait_for_late(run: CrossRank, saved: Steps, among: NDArray[np.bool_] | None = None) -> bool:
+    """Whether in these steps (None: all) the others wait for the late ranks a good part of what is `saved`, ns."""
+    assert run.stragglers is not None and run.lateness is not None
+    late = {straggler.rank for straggler in run.stragglers.found}
+    steps = run.lateness.steps
+    chosen = np.ones(len(steps), dtype=bool) if among is None else among
+    waiting = sum(float(run.lateness.caused[rank].sum(axis=0)[chosen].sum()) for rank in late)
     # Waiting that other work hides delays the transfers behind it all the same.
-    hidden = sum(sum(c.wait_ns) for c in run.matching.collectives if c.last_rank in late)
-    steps = max(len(run.stragglers.step_ns), 1)
-    waiting = max(waiting, hidden / steps) / max(len(run.ranks) - len(found), 1)
-    return waiting >= _VISIBLE * float((run.stragglers.step_ns - run.stragglers.joint_ns).mean())
+    named = {number for number, wanted in zip(steps, chosen, strict=True) if wanted}
+    by_rank = {times.summary.rank: times.summary for times in run.ranks}
+    hidden = sum(
+        sum(c.wait_ns)
+        for c in run.matching.collectives
+        if c.last_rank in late
+        and (among is None or by_rank[c.members[0][0]].step_number(c.members[0][1]) in named)
+    )
+    others = max(len(run.ranks) - len(late), 1)
+    return max(waiting, hidden) / others >= _VISIBLE * float(saved.sum())
 
 
 def _burst_severity(run: CrossRank, straggler: Straggler) -> Severity | None:
@@ -283,6 +314,8 @@ def _only_waited_for(run: CrossRank, leader: Straggler, slowdown: float | None) 
     waiting = _waiting_ms(run, leader) * 1e6
     if waiting < _WAITING_PCT / 100 * step or leader.chance > _CHANCE:
         return []
+    if saved >= IMPACT_BOUNDS[0] / 100 * step:
+        return []  # it would save a lot, and was left out for another reason
     message = (
         f"Rank {leader.rank} comes last and the others wait {waiting / 1e6:.2f} ms a step for it "
         f"({CAUSE_WORDS[leader.cause].clause}), but they would hardly be faster without it: its cure "

@@ -22,6 +22,7 @@ from traceops.measure.summary import RankSummary
 WORK = (*OWN_BUCKETS, "masked")
 
 Label = tuple[Any, ...]
+_Labelled = tuple[int, Label, int, int]  # position in the rank's communication, label, collective, lag (ns)
 _Program = tuple[frozenset[Label], bool, int | None]  # collectives, whether launches are known, stage
 _ALIKE = 0.9  # of their collectives that ranks of one role share
 _MOST_ROLES = 64  # beyond so many different programs only equal ones are one role
@@ -109,7 +110,7 @@ def build_graph(
     if not steps or len(ranks) < 2 or not matching.collectives:
         return None
     by_rank = {summary.rank: summary for summary in ranks}
-    labels: dict[int, list[tuple[int, Label, int]]] = {summary.rank: [] for summary in ranks}
+    labels: dict[int, list[_Labelled]] = {summary.rank: [] for summary in ranks}
     count: dict[tuple[int, Label], int] = defaultdict(int)
     # By step, and in it from the end, because windows start at different moments; then peers' labels agree.
     for number in range(len(matching.collectives) - 1, -1, -1):
@@ -119,12 +120,14 @@ def build_graph(
             sends = place in senders
             step = by_rank[rank].step_number(position)
             key = (step, collective.description, len(collective.group), collective.op, sends)
-            labels[rank].append((position, (*key, count[rank, key]), number))
+            spent = int(by_rank[rank].comm.end[position] - by_rank[rank].comm.start[position])
+            lag = spent - collective.wait_ns[place] - collective.transfer_ns
+            labels[rank].append((position, (*key, count[rank, key]), number, lag))
             count[rank, key] += 1
     for own in labels.values():
         own.sort(key=lambda entry: entry[0])
     nodes = {s.rank: _rank_nodes(s, fits[s.rank], labels[s.rank], steps) for s in ranks}
-    at = {rank: {number: i for i, (_, _, number) in enumerate(own)} for rank, own in labels.items()}
+    at = {rank: {number: i for i, (_, _, number, _) in enumerate(own)} for rank, own in labels.items()}
     order = _order(matching, nodes, at)
     return StepGraph(
         ranks=nodes,
@@ -240,10 +243,12 @@ def _order(
 
 
 def _rank_nodes(
-    summary: RankSummary, fit: ClockFit, own: Sequence[tuple[int, Label, int]], steps: tuple[int, ...]
+    summary: RankSummary, fit: ClockFit, own: Sequence[_Labelled], steps: tuple[int, ...]
 ) -> RankNodes:
+    """The rank's part; what its own threads end a collective later than it was over (lag) is its own time."""
     comm, program = summary.comm, summary.program
-    at = np.array([position for position, _, _ in own], dtype=np.int64)
+    at = np.array([position for position, *_ in own], dtype=np.int64)
+    lag = np.array([lag for *_, lag in own], dtype=np.int64)
     node_of = np.full(len(comm.start) + 1, -1, dtype=np.int64)
     node_of[at] = np.arange(len(at))
     known = node_of[program.join_comm] >= 0 if len(program.join_comm) else np.zeros(0, dtype=bool)
@@ -257,7 +262,7 @@ def _rank_nodes(
     for stream in np.unique(comm.stream[at]):  # a stream runs in order
         same = comm.stream[at] == stream
         ready[same] = np.minimum(np.maximum.accumulate(ready[same]), start[same])
-    after, after_end = _followed(start, end, comm.stream[at], ready)
+    after, after_end = _followed(start, end - lag, comm.stream[at], ready)
 
     waited = np.concatenate(([0], np.cumsum(join_end - join_start)))
     moments = np.concatenate((ready, edges))
@@ -273,10 +278,10 @@ def _rank_nodes(
     base = np.maximum(standing[: len(at)], after_end)
     delay = np.concatenate((np.maximum(start - base, 0), np.zeros(len(edges), dtype=np.int64)))
     # A join ends when its collective does, or a little later.
-    late = join_end - end[join_node] if len(join_node) else np.zeros(0, dtype=np.int64)
+    late = join_end - (end - lag)[join_node] if len(join_node) else np.zeros(0, dtype=np.int64)
     chosen = np.concatenate((at, len(comm.start) + first + np.arange(len(edges))))
     return RankNodes(
-        labels=(*(label for _, label, _ in own), *(("step", number) for number in (*steps, "end"))),
+        labels=(*(label for _, label, *_ in own), *(("step", number) for number in (*steps, "end"))),
         work=work,
         delay=delay,
         after=np.concatenate((after, _closing(end, edges))),

@@ -53,6 +53,9 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
     joins = (program.join_start, program.join_end, program.join_comm)
     yield "program", all(column.shape == (len(program.join_comm),) for column in joins)
     yield "program", _within(program.join_comm, 0, count)
+    unheld = program.unheld
+    yield "program", unheld.start.shape == unheld.end.shape == (len(unheld.start),)
+    yield "program", _sorted(np.stack((unheld.start, unheld.end), axis=1).ravel())
     yield "program", bool((program.join_start <= program.join_end).all())
     yield (
         "program",

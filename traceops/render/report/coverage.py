@@ -18,6 +18,7 @@ _TO_MATCH = {  # why communication was not matched -> what would let it be
     "its process group is not known": _WITH_METADATA,
     NO_METADATA: _WITH_METADATA,
 }
+_WHOM = "See in the timeline (traceops view) whom the ranks wait for, and record more steps"
 _TO_JUDGE = {  # bucket of a step -> what would make it judgeable
     "comm_unmatched": _ALL_RANKS,
     "comm_transfer": _ALL_RANKS,
@@ -44,6 +45,8 @@ def unjudged_sentence(report: Report) -> str:
     rest = f", {most.pct:.0f} % of it {what}" if len(unjudged) > 1 and total - most.pct >= 1 else f": {what}"
     reason = _unmatched_reason(report) if most.why == "unmatched" else ""
     cure = _TO_MATCH.get(reason, _TO_JUDGE[most.bucket])
+    if most.bucket == "comm_wait" and len(report.ranks) == report.run.world_size:
+        cure = _WHOM
     return f"Not judged: {total:.0f} % of {who}{rest}, because {_why(report, most, reason)}. {cure}."
 
 

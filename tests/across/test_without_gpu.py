@@ -1,0 +1,84 @@
+"""Ranks that make others wait on gloo: real runs, and threads that go on late for a reason of their own."""
+
+import json
+from pathlib import Path
+
+import pytest
+from generated_run import SlowHost, ddp, simulate, write_traces
+from measured_runs import across, program
+
+from traceops import analyze
+from traceops.render.report.verdict import verdict
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.mark.parametrize("name, slept_ms", [("straggler_gloo2", 50), ("tensor_parallel_gloo2", 50)])
+def test_the_rank_that_sleeps_is_named(name, slept_ms):
+    report = analyze(DATA / name)
+    late = [finding for finding in report.findings if finding.rule in ("TO-S001", "TO-S002")]
+    assert [(f.rule, f.severity, f.ranks, f.cause) for f in late] == [("TO-S001", "error", (1,), "host")]
+    assert late[0].impact_ms == pytest.approx(slept_ms, rel=0.4)
+    assert report.ranks[1].late_share > 0.9
+    assert report.ranks[0].comm_wait_ms > slept_ms
+    assert verdict(report).sentence.startswith("Rank 1's host launches late")
+
+
+def test_waiting_for_a_functional_collective_is_no_compute():
+    report = analyze(DATA / "tensor_parallel_gloo2")
+    waits, other = report.ranks
+    assert waits.compute_ms == pytest.approx(other.compute_ms, rel=0.35)
+    assert waits.compute_ms < 30
+
+
+def stretched(folder, rank, last_gloo_ms=0.0, behind_ms=0.0):
+    """Make a rank's last collective end later, or its last operator and step; nobody is there to wait for that."""
+    path = folder / f"rank_{rank}.pt.trace.json"
+    trace = json.loads(path.read_text())
+    rows = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    steps = [event for event in rows if event["name"].startswith("ProfilerStep")]
+    last = max(steps, key=lambda event: event["ts"])
+    collective = max((e for e in rows if e["name"].startswith("gloo:")), key=lambda e: e["ts"] + e["dur"])
+    collective["dur"] += 1000 * last_gloo_ms
+    for event in rows:
+        if (
+            event["cat"] == "cpu_op"
+            and event["ts"] >= collective["ts"] + collective["dur"] - 1000 * last_gloo_ms
+        ):
+            event["ts"] += 1000 * last_gloo_ms
+    last["dur"] += 1000 * (last_gloo_ms + behind_ms)
+    path.write_text(json.dumps(trace))
+
+
+@pytest.fixture
+def healthy(tmp_path):
+    write_traces(simulate(program(ddp, device="cpu", steps=4), 2), tmp_path)
+    return tmp_path
+
+
+def test_a_thread_that_goes_on_late_waits_for_nobody(healthy):
+    """Its backend was kept from running after all had come: no other rank made it wait."""
+    stretched(healthy, 0, last_gloo_ms=30)
+    report = analyze(healthy)
+    assert report.ranks[0].comm_wait_ms < 1
+    assert report.ranks[1].caused_wait_ms < 1
+    assert report.summary.replay.error_pct < 2
+
+
+def test_a_step_in_which_nobody_waits_for_a_rank_is_not_held_against_it(tmp_path):
+    """The others wait a little for it in every step, but not in the one that takes it long."""
+    write_traces(simulate(program(ddp, device="cpu", steps=6), 2, [SlowHost(0, extra_us=2500)]), tmp_path)
+    stretched(tmp_path, 0, behind_ms=30)
+    report = analyze(tmp_path)
+    assert report.ranks[1].comm_wait_ms > 1
+    assert [finding for finding in report.findings if finding.rule == "TO-S002"] == []
+    [check] = [check for check in report.checks if check.rule == "TO-S002"]
+    assert "hardly anybody is seen to wait for it there" in check.reason
+
+
+def test_the_rank_that_came_last_is_told_by_the_clock():
+    run = across(simulate(program(ddp, device="cpu"), 3, [SlowHost(2, extra_us=5000)]))
+    lasts = [collective.last_rank for collective in run.matching.collectives]
+    assert lasts.count(2) >= len(lasts) / 3
+    for collective in run.matching.collectives:
+        assert collective.wait_ns[[rank for rank, _ in collective.members].index(collective.last_rank)] == 0
