@@ -24,7 +24,8 @@ _TO_JUDGE = {  # bucket of a step -> what would make it judgeable
     "comm_transfer": _ALL_RANKS,
     "comm_wait": _ALL_RANKS,
     "memory": "See the copies in the timeline (traceops view)",
-    "idle_dependency": "See in the timeline (traceops view) what the next kernel waited for",
+    "idle_dependency": "See in the timeline (traceops view) what the next kernel waited for; it may be work that "
+    "the trace does not show, as that of another process",
     "idle_unknown": "Record the CUDA calls too (ProfilerActivity.CPU beside CUDA): they say what launched each kernel",
     "idle_gap": "See the gaps in the timeline (traceops view)",
     "idle_host": "Record the run on GPUs",
