@@ -9,11 +9,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from traceops.capture.environment import environment_that_matters, git_state, script_name, software_versions
-from traceops.capture.manifest import RankManifest, merge, read_ranks, write_json
+from traceops.capture.manifest import (
+    RankManifest,
+    merge,
+    read_ranks,
+    readable_ranks,
+    write_json,
+    write_rank,
+)
 from traceops.capture.settings import CaptureSettings
 from traceops.core.errors import UsageError
 
@@ -105,6 +112,20 @@ def write_run(out: Path) -> None:
             failed_rank=None if first is None else first.rank,
         )
         write_json(out / "run.json", asdict(run))
+
+
+def record_exit(out: Path | None, settings: CaptureSettings, code: int, error: str | None) -> None:
+    """Write how this process ended into its manifest, whichever capture of it wrote that; `error` if one ended it."""
+    if out is None:
+        return
+    for record in readable_ranks(out)[0]:
+        if record.pid != os.getpid():
+            continue
+        if error is not None and record.error is None:
+            record = replace(record, status="failed", error=error)
+        write_rank(out, replace(record, exit_code=code))
+    if not settings.launched:
+        write_run(out)
 
 
 def _exit_code(ranks: list[RankManifest], first: RankManifest | None) -> int | None:

@@ -13,9 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from traceops.capture.folder import who_am_i, write_run
+from traceops.capture.folder import record_exit, who_am_i
 from traceops.capture.guard import contained, say
-from traceops.capture.manifest import readable_ranks, write_rank
 from traceops.capture.peer_failure import is_peer_failure
 from traceops.capture.responder import Responder
 from traceops.capture.session import Capture, describe
@@ -62,7 +61,8 @@ def main(argv: Sequence[str]) -> int:
             contained(responder.save)  # what it waited in tells who did not come
     if session is not None:
         session.close(error)
-        session.guard.run(Operation.MANIFEST, _record_exit, session, code, error)
+        reason = None if error is None else describe(error)
+        session.guard.run(Operation.MANIFEST, record_exit, session.out, session.settings, code, reason)
     if os.environ.get(IMPORTS_ENV):
         contained(_record_imports, Path(os.environ[IMPORTS_ENV]))
     return code
@@ -112,21 +112,6 @@ def _own_traceback(error: BaseException) -> BaseException:
     while frame is not None and frame.tb_frame.f_code.co_filename in _HERE:
         frame = frame.tb_next
     return error.with_traceback(frame)
-
-
-def _record_exit(session: Capture, code: int, error: BaseException | None) -> None:
-    """Write how the process ended into its manifest, whichever capture of this process wrote it."""
-    out = session.out
-    if out is None:
-        return
-    for record in readable_ranks(out)[0]:
-        if record.pid != os.getpid():
-            continue
-        if error is not None and record.error is None:
-            record = replace(record, status="failed", error=describe(error))
-        write_rank(out, replace(record, exit_code=code))
-    if not session.settings.launched:
-        write_run(out)
 
 
 def _record_imports(folder: Path) -> None:

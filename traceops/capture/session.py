@@ -418,6 +418,11 @@ class Capture:
         return self._out
 
 
+def capture_here() -> Capture | None:
+    """The capture that is open in this process."""
+    return _current
+
+
 def describe(error: BaseException) -> str:
     """The last line of the error's traceback, which names it."""
     text = str(error).strip()

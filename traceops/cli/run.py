@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from traceops.core.errors import UsageError
 from traceops.core.run_lock import held
 from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
 from traceops.launch.against import DEFAULT_REPEAT, prepare, run_series
-from traceops.launch.checks import check_gpus, check_script
+from traceops.launch.checks import check_command, check_gpus, check_script, starts_ranks
 from traceops.launch.display import Screen
 from traceops.launch.fallback import Fallback, alone, stands_for
 from traceops.launch.folder import clear, free_folder, refuse
@@ -42,9 +43,17 @@ def main(args: argparse.Namespace) -> int:
     if args.settings is not None:
         applied, told = read_applied(args.settings, extra_env, fallback=args.fallback)
     require_torch()
-    if trains:
+    if args.launcher == "none":
+        _check_alone(args, trains, decided)
+        _refuse_training_options(config)
+    elif trains:
         check_script(trains)
         _refuse_training_options(config)
+        if (call := starts_ranks(trains)) is not None:
+            Screen().say(
+                f"{trains[0]} calls {call}: if that starts its ranks, stop this and use "
+                f"traceops run --launcher none -- {shlex.join(trains)}"
+            )
     ours = {**(applied.set if applied else {}), **extra_env}
     gpus = 0 if config.device == "cpu" else gpus_shown(gpu_count(), ours.get("CUDA_VISIBLE_DEVICES"))
     fallback = None
@@ -59,7 +68,10 @@ def main(args: argparse.Namespace) -> int:
             args.master_addr, args.master_port,
         )  # fmt: skip
         cluster.check()
-        check_gpus(nproc, gpus)
+        if args.launcher == "torchrun":
+            check_gpus(nproc, gpus)
+        else:
+            cluster = Cluster(1)  # the command decides
     name = args.name or _default_name(args.script, config) + ("" if fallback is None else "-single")
     if not trains:
         trains = _strategy(config, decided, cluster.world_size, "cuda" if gpus else "cpu")
@@ -74,10 +86,13 @@ def main(args: argparse.Namespace) -> int:
         settings["schedule"] = schedule
     if args.overwrite:
         settings["overwrite"] = True
-    limits = None if args.hang_timeout == 0 else HangTimeouts(args.hang_timeout, args.init_timeout)
+    # Where the command starts the ranks, nobody knows of one before it ends a step: before that nothing is watched.
+    init_s = 0.0 if args.launcher == "none" else args.init_timeout
+    limits = None if args.hang_timeout == 0 else HangTimeouts(args.hang_timeout, init_s)
     plan = Plan(
         args.name or out.name, out, cluster, trains, settings, extra_env, not args.no_log_files, limits,
         summarize=args.summarize, settings=applied, fallback=fallback, gpus=gpus > 0,
+        launcher=args.launcher,
     )  # fmt: skip
     series = None if repeat is None else prepare(plan, args.against, repeat, os.environ)
     if cluster.nnodes == 1:  # on a shared disk another node may have begun to write the very same run
@@ -93,6 +108,23 @@ def main(args: argparse.Namespace) -> int:
             refuse(out, overwrite=args.overwrite)  # another run may have ended meanwhile
             clear(out)
         return launch(plan, lock=lock) if series is None else run_series(series)
+
+
+def _check_alone(args: argparse.Namespace, trains: list[str], schedule: Schedule) -> None:
+    """Raise UsageError for what has no meaning where the command starts the ranks, and for one that is not there."""
+    cluster = ("nproc", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port")
+    given = [name for name in (*cluster, "against", "fallback") if getattr(args, name) is not None]
+    given += ["nnodes"] if args.nnodes != 1 else []
+    if given:
+        flags = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise UsageError(
+            f"{flags}: not with --launcher none, where the command decides how many ranks there are"
+        )
+    if schedule.skip_first < 1:
+        raise UsageError(
+            "--skip-first 0: with --launcher none the capture opens at the end of the first step; use 1"
+        )
+    check_command(trains)
 
 
 def _strategy(config: TrainConfig, schedule: Schedule, world_size: int, device: str) -> list[str]:

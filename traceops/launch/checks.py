@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import shutil
 from pathlib import Path
 
 from traceops.core.errors import UsageError
+
+_LARGEST_SCRIPT = 1 << 20  # characters
+_STARTS_RANKS = re.compile(
+    r"^[^#\n]*?\b((?:mp|multiprocessing|xmp)\.spawn|notebook_launcher)\(", re.MULTILINE
+)
 
 
 def check_gpus(nproc: int, gpus: int) -> None:
@@ -17,11 +25,41 @@ def check_gpus(nproc: int, gpus: int) -> None:
 
 
 def check_script(trains: list[str]) -> None:
-    """Raise UsageError for a script that is not there."""
+    """Raise UsageError for a script that is not there, and for a program, which torchrun cannot start."""
     if trains[0] == "-m":
         if len(trains) < 2:
             raise UsageError("-m: name the module to run after it")
     elif trains[0].startswith("-"):
         raise UsageError(f"{trains[0]}: the script comes first after --, then its own options")
+    elif not Path(trains[0]).exists() and shutil.which(trains[0]):
+        raise UsageError(
+            f"{trains[0]} is a program, not a script; where it starts the ranks itself: "
+            f"traceops run --launcher none -- {shlex.join(trains)}"
+        )
     elif not Path(trains[0]).exists():
         raise UsageError(f"{trains[0]} does not exist; give the path of the script to profile after --")
+
+
+def check_command(trains: list[str]) -> None:
+    """Raise UsageError for a command that cannot be started: --launcher none."""
+    if not trains:
+        raise UsageError("--launcher none: give the command that starts the ranks after --")
+    if trains[0] == "-m" or trains[0].endswith(".py"):
+        check_script(trains)
+    elif shutil.which(trains[0]) is None:
+        raise UsageError(f"{trains[0]} is no program that can be found; give the command after --")
+
+
+def starts_ranks(trains: list[str]) -> str | None:
+    """The call by which this script seems to start ranks itself; None where it has none, or cannot be read.
+
+    Under torchrun each of its ranks would start them.
+    """
+    if not trains[0].endswith(".py"):
+        return None
+    try:
+        with Path(trains[0]).open(encoding="utf-8", errors="replace") as file:
+            found = _STARTS_RANKS.search(file.read(_LARGEST_SCRIPT))
+    except OSError:
+        return None
+    return found[1] if found else None

@@ -13,14 +13,16 @@ _SPAN_S = 10.0
 class Pace:
     """Turns the ranks' records into steps, step time and samples per second of the last seconds."""
 
-    def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: int | None) -> None:
+        self._ranks = ranks  # None: as many as come
         self._seen: deque[tuple[int, int, int | None]] = deque()  # (time_ns, step, samples of all ranks)
 
     def line(self, records: Sequence[Progress], alive: int) -> str:
         """What to show; the step is that of the rank furthest behind."""
         behind = min(records, key=lambda record: record.step, default=None)
-        people = f"{alive}/{self._ranks} ranks alive"
+        if behind is None and self._ranks is None:
+            return "before the first step"
+        people = f"{alive}/{len(records) if self._ranks is None else self._ranks} ranks alive"
         if behind is None or behind.step == 0:
             return f"before the first step · {people}"
         known = [record.samples for record in records if record.samples is not None]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from traceops.capture.environment import host
 from traceops.capture.settings import ENV
@@ -20,6 +20,14 @@ from traceops.fabric import lone_rank
 from traceops.launch.fallback import Fallback
 from traceops.launch.hang_timeouts import HangTimeouts
 from traceops.launch.settings import Applied
+
+# Of a torchrun that we ourselves stand below: with them each rank of the command would be one of that job.
+_OF_TORCHRUN = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+)  # fmt: skip
+JOINING = PACKAGE / "capture" / "joining"  # first on the PYTHONPATH where the command starts the ranks
 
 # torchrun expands ${rank} itself, for each line that a rank prints.
 LOG_PREFIX = "[rank ${rank}] "
@@ -93,7 +101,8 @@ class Plan:
 
     capture: the JSON object in TRACEOPS_CAPTURE. extra_env: from --env. trains: the script (or "-m", module)
     and its arguments. limits: when the ranks count as hanging; None does not watch them. checkout: of the code
-    that runs; None for the working folder as it is. summarize: the traces of this node, once it has ended.
+    that runs; None for the working folder as it is. launcher: who starts the ranks, torchrun or, with "none", the
+    command in `trains` itself. summarize: the traces of this node, once it has ended.
     settings: the doctor's. fallback: where one rank stands in for many. gpus: whether the ranks run on them.
     """
 
@@ -110,6 +119,7 @@ class Plan:
     settings: Applied | None = None
     fallback: Fallback | None = None
     gpus: bool = False
+    launcher: Literal["torchrun", "none"] = "torchrun"
 
     @property
     def evidence(self) -> Path:
@@ -119,14 +129,19 @@ class Plan:
     @property
     def rank_logs(self) -> Path | None:
         """Folder in which torchrun makes the files that the ranks of this node write their output to, if they do."""
-        return self.out / "logs" / f"{host()}.{os.getpid()}" if self.log_files else None
+        if not self.log_files or self.launcher == "none":
+            return None
+        return self.out / "logs" / f"{host()}.{os.getpid()}"
 
     def command(self, *, pasted: bool = False) -> list[str]:
-        """torchrun, which starts the capture's bootstrap on every rank, which runs the script.
+        """torchrun, which starts the capture's bootstrap on every rank, which runs the script; or the user's command.
 
         pasted: into a shell, so that torchrun has to show the ranks' output. For `traceops run` it only writes the
         files: what it shows of them has a mark for each refresh of a progress bar.
         """
+        if self.launcher == "none":
+            python = self.trains[0] == "-m" or self.trains[0].endswith(".py")
+            return [sys.executable, *self.trains] if python else list(self.trains)
         logs: list[str] = []
         if self.rank_logs is not None:
             folder = self.rank_logs.parent if pasted else self.rank_logs
@@ -140,6 +155,8 @@ class Plan:
     def removed(self) -> tuple[str, ...]:
         """Variables that the ranks do not inherit."""
         names = [*(self.settings.unset if self.settings else ()), *(lone_rank.UNSET if self.fallback else ())]
+        if self.launcher == "none" and "TORCHELASTIC_RUN_ID" in os.environ:
+            names += _OF_TORCHRUN
         return tuple(dict.fromkeys(names))
 
     def environment(self, environ: Mapping[str, str], **capture: Any) -> dict[str, str]:
@@ -150,9 +167,9 @@ class Plan:
     def assignments(self, environ: Mapping[str, str], **capture: Any) -> dict[str, str]:
         """Variables to set on top of `environ`; `capture` adds to the settings of the capture."""
         values = {ENV: json.dumps({"out": str(self.out), **self.capture, **capture})}
-        if "OMP_NUM_THREADS" not in environ and self.cluster.nproc > 1:
+        if self.launcher == "torchrun" and "OMP_NUM_THREADS" not in environ and self.cluster.nproc > 1:
             values["OMP_NUM_THREADS"] = "1"  # as torchrun does, without its warning
-        if self.log_files:
+        if self.rank_logs is not None:
             values["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = LOG_PREFIX
         path = python_path(environ)
         if path is not None:
@@ -161,7 +178,11 @@ class Plan:
             values |= lone_rank.SET
         if self.settings is not None:
             values |= self.settings.set
-        return {**values, **self.extra_env}
+        values |= self.extra_env
+        if self.launcher == "none":
+            after = values.get("PYTHONPATH") or environ.get("PYTHONPATH")
+            values["PYTHONPATH"] = os.pathsep.join([str(JOINING), *([after] if after else [])])
+        return values
 
     def shell(self, environ: Mapping[str, str]) -> str:
         """One line to paste into a shell; run like that, the ranks write run.json themselves."""

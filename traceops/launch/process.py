@@ -68,7 +68,7 @@ def run(
     env: Mapping[str, str],
     *,
     progress: Path,
-    ranks: int,
+    ranks: int | None,
     logs: Path | None,
     rank_of: RankOf,
     screen: Screen,
@@ -80,7 +80,7 @@ def run(
     """Run `command` until it and all its processes have ended.
 
     folder: where it starts, None for here. progress: folder of the ranks' records. ranks: how many run on this
-    machine. logs, rank_of: see `Forwarder`. received: the signals that came, see `held_signals`.
+    machine, where that is known. logs, rank_of: see `Forwarder`. received: the signals that came, see `held_signals`.
     A signal ends the run, and so does a hang: SIGTERM to torchrun, which passes it on, and SIGKILL to whatever is left.
     """
     process, control = _start(command, env, folder, guard)

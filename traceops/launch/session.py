@@ -39,6 +39,10 @@ from traceops.traces.summary_header import SUFFIX
 
 HUNG = 124  # as timeout(1) has it
 _TAIL_LINES = 20
+_NOBODY = (
+    "no process of the command was seen to train: none ended the step of a torch optimizer, or they run where the "
+    "environment does not reach (python -I or -E, a container)"
+)
 
 
 def launch(plan: Plan, *, advise: bool = True, lock: RunLock | None = None) -> int:
@@ -57,6 +61,17 @@ def launch(plan: Plan, *, advise: bool = True, lock: RunLock | None = None) -> i
     finally:
         if lock is None:
             own.release()
+
+
+def _who(plan: Plan) -> str:
+    if plan.launcher == "none":
+        return "ranks as the command starts them"
+    return f"{plan.cluster.nproc} rank{'s' if plan.cluster.nproc > 1 else ''}"
+
+
+def _expected(plan: Plan) -> int | None:
+    """The ranks of this machine; None where the command starts as many as it likes."""
+    return None if plan.launcher == "none" else plan.cluster.nproc
 
 
 def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None], advise: bool) -> int:
@@ -85,14 +100,12 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
             _write_run(plan, [], env, started, status="running")
             reserve = Reserve(plan.out)
         with aside("telling of the run"):
-            screen.say(
-                f"{plan.cluster.nproc} rank{'s' if plan.cluster.nproc > 1 else ''}, run folder {short_path(plan.out)}"
-            )
+            screen.say(f"{_who(plan)}, run folder {short_path(plan.out)}")
         fabric: FabricEvidence | None = None
         with aside("saving the machine's topology"):
             fabric = FabricEvidence(plan.evidence, gpus=plan.gpus)
         ended = run(
-            plan.command(), env, progress=Path(progress), ranks=plan.cluster.nproc, logs=plan.rank_logs,
+            plan.command(), env, progress=Path(progress), ranks=_expected(plan), logs=plan.rank_logs,
             rank_of=rank_of(plan.cluster, Path(progress)), screen=screen, received=received,
             guard=Guard(lock, aftermath.command_line(plan.out, plan.rank_logs), Path(progress)), hangs=hangs,
             folder=None if plan.checkout is None else plan.checkout.folder,
@@ -281,9 +294,12 @@ def _tell(
         screen.say(f"hang: the job was ended; evidence is in {short_path(plan.evidence)}")
         screen.say(f"next: traceops diagnose {short_path(plan.out)}")
     elif code and not ended.signal:
-        screen.say(f"torchrun ended with {ended.returncode} and named no rank; its last words:")
-        tail = ended.torchrun_log.splitlines(keepends=True)[-_TAIL_LINES:]
-        screen.output("".join(tail).encode(), Source(error=True))
+        if plan.launcher == "none":  # it has said itself what it had to say
+            screen.say(f"the command ended with {code}; no rank was seen to fail")
+        else:
+            screen.say(f"torchrun ended with {ended.returncode} and named no rank; its last words:")
+            tail = ended.torchrun_log.splitlines(keepends=True)[-_TAIL_LINES:]
+            screen.output("".join(tail).encode(), Source(error=True))
     elif ended.saved and (saved := saved_evidence(plan.evidence)):
         screen.say(f"saved before the end, in {short_path(plan.evidence)}: {saved}")
         screen.say(f"next: traceops diagnose {short_path(plan.out)}")
@@ -296,7 +312,12 @@ def _tell(
         )
         screen.say(f"next time: {advice_text(early)}")
     traced = sum(bool(rank.traces) for rank in ranks)
-    screen.say(f"{traced} of {plan.cluster.world_size} ranks traced in {short_path(plan.out)}")
+    world = plan.cluster.world_size
+    if plan.launcher == "none":
+        world = max((rank.world_size for rank in ranks), default=0)
+    if not world:
+        screen.say(_NOBODY)
+    screen.say(f"{traced} of {world} ranks traced in {short_path(plan.out)}")
     if failure is not None and any(plan.evidence.glob("flight_recorder_*")):
         screen.say(f"next: traceops diagnose {short_path(plan.out)}, if another rank may be the cause")
     elif advise and traced and not ended.hung and not ended.saved:

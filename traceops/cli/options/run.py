@@ -31,6 +31,8 @@ _SETTINGS = """doctor.json of traceops doctor: start the ranks with the variable
 work; --env wins"""
 _FALLBACK = """one rank, on one GPU or the CPU, with as many samples a step as all ranks would have had: built-in
 strategies accumulate gradients; a script has to be told with its own option"""
+_LAUNCHER = """none: the command after -- starts the ranks itself (mp.spawn, accelerate launch, deepspeed, srun, or one
+process); the capture opens in each process that ends an optimizer step (%(default)s)"""
 _HANGS = """A training hangs if no rank finishes a step for so long and nothing in it moves: what the ranks do
 is saved to evidence/ in the run folder, the cause is named, and the job ended with exit code 124. A slow
 step, in which something does move, may take ten times as long."""
@@ -53,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rdzv-id", metavar="ID", help="name of the meeting (the run's name)")
     add("--master-addr", metavar="HOST", help="first node, for a static rendezvous")
     add("--master-port", type=int, metavar="PORT", help="its port")
+    add("--launcher", choices=("torchrun", "none"), default="torchrun", help=_LAUNCHER)
     add("--env", action="append", default=[], metavar="KEY=VALUE", help="set for all ranks; repeatable")
     add("--settings", metavar="FILE", help=_SETTINGS)
     add("--fallback", choices=("single",), help=_FALLBACK)

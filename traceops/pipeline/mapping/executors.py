@@ -98,8 +98,8 @@ def processes(jobs: int) -> Iterator[WorkerPool]:
         yield WorkerPool(pool, jobs, (BrokenExecutor,), elsewhere=False, end_if_one_died=end_if_one_died)
     except BaseException:
         end()
-        # Waits for the pool's thread, as Python does at its end: there it would wake it first, by a pipe that the thread
-        # may just have closed, and print a traceback.
+        # Waits for the pool's thread, as Python does at its end: there it would wake it first, by a pipe that the
+        # thread may just have closed, and print a traceback.
         pool.shutdown(cancel_futures=True)
         raise
     pool.shutdown()

@@ -1,0 +1,122 @@
+"""The capture of a process that nobody told that it is a rank: it opens where the first training step ends.
+
+Under ``traceops run --launcher none`` the command starts the ranks itself. `joining/sitecustomize.py` calls `join` in
+each of its Python processes that loads torch's optimizers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from traceops.capture.folder import record_exit, who_am_i
+from traceops.capture.guard import Guard, contained, say
+from traceops.capture.responder import Responder
+from traceops.capture.session import Capture, capture_here, describe
+from traceops.capture.settings import CaptureSettings, from_environment
+from traceops.capture.steps import on_training_step
+from traceops.core.capture_failure import Operation
+
+_joined: _Joined | None = None
+
+
+def join() -> None:
+    """Have the capture open in this process with its first training step, and in processes that are forked from it."""
+    global _joined
+    _joined = _Joined(_settings_here())
+    os.register_at_fork(after_in_child=lambda: contained(_forked))
+
+
+def _forked() -> None:
+    """A process that is forked from a rank is one of its helpers, else it may become a rank."""
+    global _joined
+    if _joined is not None and not _joined.opened:
+        _joined.stop()
+        _joined = _Joined(_settings_here())
+
+
+def _settings_here() -> CaptureSettings:
+    """Those of the launcher; without its folder for heartbeats on a machine that it is not on."""
+    settings = from_environment(CaptureSettings())
+    if settings.progress is not None and not Path(settings.progress).is_dir():
+        settings = replace(settings, progress=None, evidence=None)
+    return settings
+
+
+class _Joined:
+    """This process, once it ends a training step."""
+
+    def __init__(self, settings: CaptureSettings) -> None:
+        self._settings = settings
+        self._capture: Capture | None = None
+        self._error: BaseException | None = None
+        self._pid = os.getpid()
+        self.opened = False
+        self._guard = Guard(lambda operation, error: say(f"nothing is captured: {describe(error)}"))
+        self.stop = on_training_step(self._stepped, self._guard)
+
+    def _stepped(self) -> None:
+        if self._capture is not None:
+            self._capture.step()
+        elif not self.opened:
+            self.opened = True
+            self._open()
+
+    def _open(self) -> None:
+        rank = who_am_i()[0]
+        if capture_here() is not None or not self._is_first(rank):
+            self.stop()
+            return
+        session = Capture(self._settings, automatic=True)
+        session.__enter__()
+        if self._settings.progress is not None and self._settings.evidence is not None:
+            session.guard.run(
+                Operation.ANSWER,
+                Responder,
+                Path(self._settings.progress),
+                Path(self._settings.evidence),
+                rank,
+            )
+        session.on_failure(self.stop)
+        self._capture = session
+        self._at_the_end()
+        session.step()  # the step that has just ended
+
+    def _is_first(self, rank: int) -> bool:
+        """Whether no other process of the command is this rank: one that trains by itself takes itself for rank 0."""
+        folder = Path(str(self._settings.out), f"rank_{rank}")
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            os.close(os.open(folder / ".joined", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        except FileExistsError:
+            return False
+        return True
+
+    def _at_the_end(self) -> None:
+        """Close the capture however the process ends; a child of multiprocessing leaves Python's `atexit` out."""
+        from multiprocessing import parent_process, util
+
+        if parent_process() is None:
+            atexit.register(self._close)
+        else:
+            util.Finalize(None, self._close, exitpriority=100)
+        before = sys.excepthook
+
+        def failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            self._error = error
+            before(kind, error, trace)
+
+        sys.excepthook = failed
+
+    def _close(self) -> None:
+        if self._capture is None or os.getpid() != self._pid:
+            return
+        session, self._capture = self._capture, None
+        session.close(self._error)
+        if self._error is not None:
+            reason = describe(self._error)
+            session.guard.run(Operation.MANIFEST, record_exit, session.out, session.settings, 1, reason)
