@@ -13,6 +13,7 @@ from traceops.capture.guard import Guard
 from traceops.core.capture_failure import Operation
 
 _MODULE = "torch.optim.optimizer"
+_SCALER = "torch.amp.grad_scaler"  # torch loads it before its optimizers
 
 
 class StepDetector:
@@ -59,6 +60,7 @@ class _Boundary:
         self.off = False
         self._depth = 0
         self._due = False
+        self._any = False  # optimizer has stepped since the gradient scaler's last update
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer's step is complete."""
@@ -67,12 +69,31 @@ class _Boundary:
 
     def _stepped(self, optimizer: Any) -> None:
         """Decide what it means; within a wrapper's (ZeroRedundancyOptimizer) it does not count."""
+        self._any = True
         if self._depth > 1 or not self._detector.stepped(id(optimizer)):
             return
         if self._depth == 0:  # compiled: nothing of ours is around the call
             self._step()
         else:
             self._due = True
+
+    def _updated(self) -> None:
+        """A gradient scaler ends the iteration: one whose optimizers it skipped is a step all the same."""
+        skipped, self._any = not self._any, False
+        if skipped:
+            self._step()
+
+    def around_update(self, update: Callable[..., Any]) -> Callable[..., Any]:
+        """`update` of the gradient scalers, watched for iterations without a step of an optimizer."""
+
+        @functools.wraps(update)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            result = update(*args, **kwargs)
+            if not self.off:
+                self._guard.run(Operation.HOOK, self._updated)
+            return result
+
+        return watched
 
     def around(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """`step` of an optimizer class, watched for where the outermost call ends."""
@@ -116,6 +137,11 @@ class _Boundary:
             before = vars(module.Optimizer)["profile_hook_step"]
             self._undo.append(lambda: setattr(module.Optimizer, "profile_hook_step", before))
             module.Optimizer.profile_hook_step = staticmethod(lambda step: self.around(wrap(step)))
+        scaler = getattr(sys.modules.get(_SCALER), "GradScaler", None)
+        if scaler is not None:
+            update = scaler.update
+            self._undo.append(lambda: setattr(scaler, "update", update))
+            scaler.update = self.around_update(update)
 
     def remove(self) -> None:
         """Watch nothing any more; an optimizer whose class is wrapped already costs one look at a flag a step."""
