@@ -363,8 +363,8 @@ def fired_text(fabric):
 
 def test_links_to_a_switch_are_counted_once_and_none_at_all_is_found():
     assert switched() == []
-    assert switched(3, 17) == ["NVLinks of GPU3 (17 links) on a is below the 18 links of its siblings."]
-    assert switched(3) == ["NVLinks of GPU3 (0 links) on a is below the 18 links of its siblings."]
+    assert switched(3, 17) == ["NVLinks of GPU3 (17 links) on a are below the 18 links of its siblings."]
+    assert switched(3) == ["NVLinks of GPU3 (0 links) on a are below the 18 links of its siblings."]
 
 
 def test_gpus_without_a_bridge_and_parts_of_a_mesh_are_made_so():

@@ -17,6 +17,32 @@ ROWS = (
 )
 
 
+def on_terminal(monkeypatch: pytest.MonkeyPatch, *parts: tuple[str, str], hanging: int) -> list[str]:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    Printer(terminal).line(*parts, hanging=hanging)
+    return re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue()).splitlines()
+
+
+def test_a_terminal_gets_lines_broken_at_words_and_indented(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = on_terminal(
+        monkeypatch, ("● TO-X001 ", "cyan"), ("A title. ", "bold"), ("word " * 20, ""), hanging=2
+    )
+    assert lines[0].startswith("● TO-X001 A title. word")
+    assert all(line.startswith("  word") and len(line) <= 40 for line in lines[1:])
+    assert sum(line.count("word") for line in lines) == 20
+
+
+def test_what_is_wider_than_the_terminal_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/a/path" * 10
+    assert on_terminal(monkeypatch, (f"    see {path} there", ""), hanging=6) == [
+        "    see",
+        f"      {path}",
+        "      there",
+    ]
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -35,7 +61,13 @@ def test_a_terminal_gets_the_same_text_as_a_pipe(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TERM", "xterm")
     terminal, pipe = Terminal(), io.StringIO()
     lines = printed(pipe)
-    assert printed(terminal) == lines
+    shown = printed(terminal)
+    words = next(
+        place for place, line in enumerate(shown) if "where" in line
+    )  # above: one line, broken at words
+    assert " ".join(shown[:words]).split() == lines[0].split()
+    assert shown[words:] == lines[1:]
+    assert max(map(len, shown)) <= 80
     assert "\x1b[1m" in terminal.getvalue() and "\x1b" not in pipe.getvalue()
     assert lines[0].startswith("run: [red]b \ufffd[31m:x: ü") and lines[0].count("word") == 40
     assert max(map(len, lines[1:])) == 80 and "█…" in lines[2]

@@ -64,7 +64,9 @@ def test_first_serious_finding_says_who_loses_what_of_which_step() -> None:
 def test_waiting_of_the_others_is_added_and_the_further_findings_counted() -> None:
     findings = [make_finding("TO-I002"), make_finding("TO-I001", "info")]
     said = verdict(make_report(findings, wait_pct=68.0))
-    assert said.sentence.endswith("(TO-I002, error). Rank 0 waits 34.0 ms a step. 1 more finding below.")
+    assert said.sentence.endswith(
+        "(TO-I002, error). Rank 0 waits 34.0 ms a step in collectives. 1 more finding below."
+    )
 
 
 def test_a_late_rank_that_no_finding_names_is_named_beside_the_finding() -> None:

@@ -88,7 +88,10 @@ class Check:
 
 @dataclass(frozen=True)
 class CheckCounts:
-    """How many rules fired, are clear, and could not be judged."""
+    """How many rules fired, are clear, and could not be judged on the data at hand.
+
+    Rules that no data of the run could decide (see `Check.unjudged`) are in none of them.
+    """
 
     fired: int = 0
     clear: int = 0
@@ -97,7 +100,7 @@ class CheckCounts:
 
 def count_checks(checks: Iterable[Check]) -> CheckCounts:
     """How the checks came out."""
-    counts: Counter[str] = Counter(check.status for check in checks)
+    counts: Counter[str] = Counter(check.status for check in checks if check.unjudged is UNSET)
     return CheckCounts(**counts)
 
 

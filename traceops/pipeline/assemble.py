@@ -93,6 +93,7 @@ def _rank_row(
         host=host,
         steps=len(times.duration),
         step_time_ms=_round(float(np.median(times.duration)) / 1e6) if len(times.duration) else None,
+        typical_step_ms=_round(times.step_ms) if len(times.duration) else None,
         idle_pct=breakdown.idle_pct,
         compute_pct=breakdown.compute_pct,
         non_compute_pct=breakdown.non_compute_pct,

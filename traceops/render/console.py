@@ -25,6 +25,33 @@ def plain(text: str, style: str = "") -> Text:
     return Text(printable(text), style=style)
 
 
+def broken_at_words(parts: Sequence[tuple[str, str]], width: int, hanging: int = 0) -> list[Text]:
+    """Parts of a line, each a text and a style, as lines no wider than that; further ones begin with blanks.
+
+    What stands before the first word stays. A word that is wider than a line, as a path may be, is not broken.
+    """
+    whole = Text.assemble(*parts)
+    text = whole.plain
+    indent = max(hanging, len(text) - len(text.lstrip(" ")))
+    broken = textwrap.wrap(
+        text,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        expand_tabs=False,
+        replace_whitespace=False,
+    )
+    lines, at = [], 0
+    for number, line in enumerate(broken):
+        words = line if number == 0 else line[indent:]
+        at = text.index(words, at)
+        piece = whole[at : at + len(words)]
+        lines.append(piece if number == 0 else Text(" " * indent) + piece)
+        at += len(words)
+    return lines or [whole]
+
+
 def rich_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int], caption: str = ""
 ) -> Table:

@@ -39,18 +39,24 @@ class Printer:
             self._console = PlainConsole(file=file, highlight=False, soft_wrap=True)
 
     def line(self, *parts: tuple[str, str], hanging: int = 0) -> None:
-        """A line, or several where the terminal is not wide enough: it breaks them itself, without `hanging`."""
+        """A line; on a terminal that is not wide enough several, broken at words, the further ones indented."""
         shown = [(printable(text), style) for text, style in parts]
         if self._console is None:
             self._file.write("".join(text for text, _ in shown) + "\n")
         else:
-            from rich.text import Text
+            from traceops.render.console import broken_at_words
 
-            self._console.print(Text.assemble(*shown))
+            for line in broken_at_words(shown, self._console.width, hanging):
+                self._console.print(line)
 
     def whole(self, text: str, style: str = "") -> None:
-        """As `line`: none is broken here."""
-        self.line((text, style))
+        """A line as it is, so that it can be copied; a terminal that is not wide enough breaks it itself."""
+        if self._console is None:
+            self.line((text, style))
+        else:
+            from traceops.render.console import plain
+
+            self._console.print(plain(text, style))
 
     def table(
         self,

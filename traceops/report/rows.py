@@ -20,6 +20,9 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None = None
     steps: int = 0
     step_time_ms: Annotated[Number | None, Meta(description="Median over its steps.")] = None
+    typical_step_ms: Annotated[
+        Number | None, Meta(description="Mean over its typical steps, which its ledger adds up to.")
+    ] = None
     idle_pct: Number | None = None
     compute_pct: Number | None = None
     non_compute_pct: Number | None = None

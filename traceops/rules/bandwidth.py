@@ -106,7 +106,7 @@ def judge_low(run: CrossRank) -> Verdict:
     named = {hosts.get(rank) for rank in group}
     where = f"of {len(named)} hosts" if len(named) > 1 else "of one host"
     if None in named:
-        where += ", which these traces do not name"
+        where += " (the traces name no host; so few ranks are taken to share one)"
     ranks = sorted({rank for _, _, own, _, _ in low for rank in own})
     of_it = 100.0 * achieved / reference.busbw_gbs
     message = (

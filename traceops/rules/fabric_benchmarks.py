@@ -138,10 +138,8 @@ def _slow(one: Benchmark, large: BenchmarkSize, expected: _Expected, reached: fl
 
 def _not_judged(one: Benchmark, large: BenchmarkSize | None) -> str:
     """Why the bandwidth of a test says nothing of its links; empty where it may."""
-    if one.alone or len(one.ranks) == 1:
-        several = f"{one.alone} processes" if one.alone else "one process"
-        built = ": build nccl-tests with MPI=1, so that the processes are one job" if one.alone else ""
-        return f"nccl-tests ran on {several} of one rank, so nothing was sent{built}"
+    if alone := alone_text(one):
+        return alone
     if not one.ranks:
         return "the log does not say which GPUs nccl-tests ran on"
     if large is None:
@@ -152,6 +150,15 @@ def _not_judged(one: Benchmark, large: BenchmarkSize | None) -> str:
     if one.op not in _JUDGED:
         return f"{one.op} does not use all links of a GPU on every machine"
     return ""
+
+
+def alone_text(one: Benchmark) -> str:
+    """That no rank had another one to talk to, and how to mend it; empty where there were several."""
+    if not one.alone and len(one.ranks) != 1:
+        return ""
+    several = f"{one.alone} processes" if one.alone else "one process"
+    built = ": build nccl-tests with MPI=1, so that the processes are one job" if one.alone else ""
+    return f"nccl-tests ran on {several} of one rank, so nothing was sent{built}"
 
 
 def _expected(one: Benchmark, fabric: Fabric) -> _Expected | None:

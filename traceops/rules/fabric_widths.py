@@ -84,7 +84,7 @@ def _below(machine: Machine, metric: str, unit: str, siblings: Sequence[_Width])
         NARROW_LINK.finding(
             "info" if made_so else "warning",
             "high" if counts[usual] > len(low) else "medium",
-            f"{metric} of {named}{where} is below the {usual:g} {unit} of "
+            f"{metric} of {named}{where} {'are' if metric.endswith('s') else 'is'} below the {usual:g} {unit} of "
             f"{'its' if len(low) == 1 else 'their'} siblings"
             f"{': the slot allows no more' if made_so else ''}.",
             [

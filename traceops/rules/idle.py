@@ -11,6 +11,7 @@ import numpy as np
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.findings import Confidence, Evidence, severity_of
+from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
 from traceops.rules.inputs import Inputs
 
@@ -167,7 +168,10 @@ def _judge(
         *_recorded(worst),
         *kind.detail(worst.times),
     )
-    message = kind.message.format(where=_where(ranks, len(run.ranks)), ms=worst.ms, pct=worst.pct)
+    at_most = "" if len(ranks) == 1 else "up to "
+    message = kind.message.format(
+        where=_where(ranks, len(run.ranks)), ms=f"{at_most}{worst.ms:.2f}", pct=worst.pct
+    )
     if worst.bounded:
         message += (
             f" The trace shows {worst.recorded_ms:.2f} of {worst.times.step_ms:.2f} ms, but a step without the "
@@ -250,11 +254,7 @@ def _confidence(kind: IdleJudgement, profiler_slowdown: float | None) -> Confide
 def _where(ranks: list[int], count: int) -> str:
     if len(ranks) == count:
         return "all ranks" if count > 1 else f"rank {ranks[0]}"
-    return (
-        ("rank " if len(ranks) == 1 else "ranks ")
-        + ", ".join(map(str, ranks[:8]))
-        + (" …" if len(ranks) > 8 else "")
-    )
+    return who(ranks)
 
 
 def _loading(times: RankTimes) -> tuple[Evidence, ...]:
@@ -285,7 +285,7 @@ _JUDGEMENTS: tuple[IdleJudgement, ...] = (
         "host",
         True,
         HOST_IN_TIME,
-        "On {where} the GPU has nothing to run because the host has not launched it yet: up to {ms:.2f} ms of each "
+        "On {where} the GPU has nothing to run because the host has not launched it yet: {ms} ms of each "
         "step ({pct:.0f} %).",
     ),
     IdleJudgement(
@@ -295,7 +295,7 @@ _JUDGEMENTS: tuple[IdleJudgement, ...] = (
         "input",
         False,
         NO_LOADING,
-        "On {where} nothing runs while the next batch is loaded: up to {ms:.2f} ms of each step ({pct:.0f} %).",
+        "On {where} nothing runs while the next batch is loaded: {ms} ms of each step ({pct:.0f} %).",
         True,
         _loading,
     ),
@@ -306,7 +306,7 @@ _JUDGEMENTS: tuple[IdleJudgement, ...] = (
         "host",
         True,
         HOST_IN_TIME,
-        "On {where} the host waits for the device inside the step, and the device then runs dry: up to {ms:.2f} ms "
+        "On {where} the host waits for the device inside the step, and the device then runs dry: {ms} ms "
         "of each step ({pct:.1f} %).",
         False,
         _blocking,

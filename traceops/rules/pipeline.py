@@ -141,8 +141,9 @@ def judge_bubble(run: CrossRank) -> Verdict:
     held = f" of {pipeline.chunks} stages each" if (pipeline.chunks or 1) > 1 else ""
     message = (
         f"The pipeline of ranks {ranks_text(pipeline.ranks, 8)} fills and drains for {waiting / 1e6:.2f} of each "
-        f"{step / 1e6:.2f} ms step ({share:.0f} %): {SCHEDULES[pipeline.schedule]} with {pipeline.micro_batches} "
-        f"micro-batches over {len(pipeline.ranks)} ranks{held} leave {assumed:.0f} % where stages are equal."
+        f"{step / 1e6:.2f} ms step ({share:.0f} %). By its schedule ({SCHEDULES[pipeline.schedule]}, "
+        f"{pipeline.micro_batches} micro-batches over {len(pipeline.ranks)} ranks{held}) it is {assumed:.0f} % where "
+        "all stages take equally long."
     )
     saved = None if run.what_if is None else run.what_if.saved_ns(TWICE_THE_MICRO_BATCHES)
     if saved is not None:

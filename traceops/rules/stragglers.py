@@ -247,11 +247,13 @@ def _finding(
                 f" The profiler made the steps {slowdown:.2f} times as long, most of it host time: without it this "
                 "rank may not be late."
             )
+    # Of a rank that is late in some steps only, numbers are means over all of them.
+    average = "" if rule is PERSISTENTLY_LATE else " on average"
     when = "" if rule is PERSISTENTLY_LATE else f" in {_steps(straggler.late_steps)}"
     words = CAUSE_WORDS[straggler.cause] if longer is UNSET else COMPUTES_LONGER[longer]
-    message = f"Rank {straggler.rank} is late{when}: {words.clause}. {_waits(run, straggler)} "
+    message = f"Rank {straggler.rank} is late{when}: {words.clause}. {_waits(run, straggler, average)} "
     beside = sorted(other.rank for other in run.stragglers.found if other.rank != straggler.rank)
-    pace = "At its peers' pace"
+    pace = "Without them" if longer == "extra_kernels" else "At its peers' pace"
     if shared is not None:
         message += (
             f"With the work shared evenly the step would take {(step - shared) / 1e6:.2f} instead of "
@@ -260,9 +262,13 @@ def _finding(
         pace = "With as little to do as its peers"
     if beside:
         named = f"rank{'s' if len(beside) > 1 else ''} {', '.join(map(str, beside))}"
-        message += f"With {named} cured too, its cure saves {saved / 1e6:.2f} of {step / 1e6:.2f} ms a step"
+        message += (
+            f"With {named} cured too, its cure saves {saved / 1e6:.2f} of {step / 1e6:.2f} ms a step{average}"
+        )
     else:
-        message += f"{pace} the step would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms"
+        message += (
+            f"{pace} the step would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms{average}"
+        )
     message += f" ({100 * saved / step:.0f} % less).{note}"
     return rule.finding(
         severity,
@@ -336,7 +342,7 @@ def _only_waited_for(run: CrossRank, leader: Straggler, slowdown: float | None) 
     ]
 
 
-def _waits(run: CrossRank, straggler: Straggler) -> str:
+def _waits(run: CrossRank, straggler: Straggler, average: str = "") -> str:
     waiting = _waiting_ms(run, straggler)
     if waiting < 0.01:
         return "Nobody is seen to wait for it alone, because others are as late or later."
@@ -344,7 +350,7 @@ def _waits(run: CrossRank, straggler: Straggler) -> str:
     if waiting < _VISIBLE * float(straggler.saved.mean()) / 1e6 and len(run.stragglers.found) == 1:
         return "It delays transfers, which the others partly hide behind their own work."
     wait = "The other rank waits" if len(run.ranks) == 2 else f"The other {len(run.ranks) - 1} ranks wait"
-    return f"{wait} {waiting:.2f} ms a step for it."
+    return f"{wait} {waiting:.2f} ms a step for it{average}."
 
 
 def _waiting_ms(run: CrossRank, straggler: Straggler) -> float:

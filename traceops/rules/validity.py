@@ -7,6 +7,7 @@ from typing import Any
 
 from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text
 from traceops.core.findings import Evidence, severity_of
+from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict
 from traceops.measure.profiler_cost import profiler_slowdown
 from traceops.measure.summary import RankSummary
@@ -137,7 +138,7 @@ def judge_missing(
         f" {advice_text(failure)}."
         for ranks, failure in told
     )
-    listed = ", ".join(map(str, missing[:16])) + (f" … ({len(missing)} in all)" if len(missing) > 16 else "")
+    listed = ranks_text(missing)
     return MISSING_RANKS.verdict(
         MISSING_RANKS.finding(
             "info" if single_file else "warning",

@@ -23,7 +23,7 @@ from traceops.render.document import Headline
 from traceops.render.report.fabric_html import nccl_sentence
 from traceops.render.topology.figure import count, description
 from traceops.render.topology.shape import shape_of
-from traceops.rules.fabric_benchmarks import SLOW_TEST, benchmark_text
+from traceops.rules.fabric_benchmarks import SLOW_TEST, alone_text, benchmark_text
 from traceops.rules.machine import RULES, wrong_looks
 
 _WORST_FIRST: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "not_evaluated": 3, "ok": 4}
@@ -259,6 +259,8 @@ def bandwidth_text(one: Measured) -> str:
 
 def benchmark_line(one: Benchmark) -> str:
     """'all_reduce of nccl-tests over 8 GPUs on node-1: 340 GB/s at 1 GiB, 24.1 µs at 8 B'."""
+    if alone := alone_text(one):
+        return alone
     best, least = one.best, one.smallest
     latency = f", {least.time_us:.4g} µs at {message_text(least.bytes)}" if least is not best else ""
     return f"{benchmark_text(one)}: {rate_text(best.busbw_gbs)} GB/s at {message_text(best.bytes)}{latency}"
@@ -303,7 +305,8 @@ def _healthy(checkup: Checkup) -> Headline:
         if checkup.benchmarks:
             said = benchmark_line(max(checkup.benchmarks, key=lambda one: one.best.busbw_gbs))
             judged = any(check.rule == SLOW_TEST.id and check.status == "clear" for check in checkup.checks)
-            but = "" if judged else " What the links can do is not known."
+            nothing_sent = all(map(alone_text, checkup.benchmarks))
+            but = "" if judged or nothing_sent else " What the links can do is not known."
             return Headline("info", f"Nothing wrong was seen. {said}.{but}")
         return Headline("info", "Nothing wrong was seen, but communication was not tested.")
     on = "" if checkup.backend == "nccl" else f" on {checkup.backend}, without GPUs"

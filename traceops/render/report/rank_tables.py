@@ -82,14 +82,14 @@ def ranks_table(report: Report, shown: Sequence[int]) -> Table:
     columns = [
         Column("rank", "Rank", decimals=0),
         *([Column("host", "Host", number=False, make=_host)] if any(row.host for row in rows) else []),
-        Column("step_time_ms", "Step ms", COLUMNS["Step"], worst="max", apart=apart),
+        Column("typical_step_ms", "Step ms", COLUMNS["Step"], worst="max", apart=apart),
         Column("idle_pct", "Idle %", breakdown, worst="max", decimals=1, apart=_APART_PCT),
         Column("compute_pct", "Compute %", breakdown, worst="min", decimals=1, apart=_APART_PCT),
         Column("non_compute_pct", "Non-compute %", breakdown, worst="max", decimals=1, apart=_APART_PCT),
         Column("overlap_pct", "Overlap %", COLUMNS["Overlap"], worst="min", decimals=1, apart=_APART_PCT),
         Column("exposed_comm_ms", "Exposed ms", COLUMNS["Exposed"], worst="max", apart=apart),
-        Column("comm_wait_ms", "Wait ms", COLUMNS["Wait"], worst="max", apart=apart),
-        Column("comm_transfer_ms", "Transfer ms", COLUMNS["Transfer"], worst="max", apart=apart),
+        Column("comm_wait_ms", "Exposed wait ms", COLUMNS["Wait"], worst="max", apart=apart),
+        Column("comm_transfer_ms", "Exposed transfer ms", COLUMNS["Transfer"], worst="max", apart=apart),
         Column("caused_wait_ms", "Caused wait ms", COLUMNS["Caused wait"], worst="max", apart=apart),
         Column(
             "late_share",

@@ -326,7 +326,7 @@ def checks(report: Report, shown: Sequence[int]) -> Section:
     summary = spans(
         f"{counts.fired} fired, {counts.clear} clear, ",
         bold(f"{counts.not_evaluated} not evaluated"),
-        f" of {len(report.checks)} rules",
+        f" of {counts.fired + counts.clear + counts.not_evaluated} rules",
     )
     return Section(
         "checks",

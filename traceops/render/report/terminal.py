@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from msgspec import UNSET
-
+from traceops.core.findings import count_checks
 from traceops.core.units import fixed_text, percent_text
 from traceops.measure.hta_agreement import HtaAgreement
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, Table
-from traceops.render.document import Block, TableBlock, soft, text
+from traceops.render.document import Block, Code, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.report.verdict import verdict
 from traceops.render.writers.terminal import MARK, write_terminal
@@ -35,20 +34,20 @@ def describe_summary(report: Report, written: Path) -> list[Block]:
     """What the terminal says of a report; `written` is where all of it lies."""
     said = verdict(report)
     blocks: list[Block] = [
-        text(_heading(report), look="bold"),
-        text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}"),
+        text(_heading(report), look="bold", indent=(0, 2)),
+        text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
         _ledger(report),
         *_what_if(report),
         _ranks(report),
         *(finding_block(finding) for finding in report.findings),
     ]
-    skipped = sum(check.status == "not_evaluated" and check.unjudged is UNSET for check in report.checks)
+    skipped = count_checks(report.checks).not_evaluated
     if skipped:
         rules = f"{skipped} rule{'s' if skipped > 1 else ''}"
         blocks.append(soft(f"{rules} could not be evaluated on these traces; the report says why."))
     if report.hta_agreement is not None:
         blocks.append(text(hta_sentence(report.hta_agreement)))
-    return [*blocks, text(f"Report: {written}")]
+    return [*blocks, Code((f"Report: {written}",), look="")]
 
 
 def hta_sentence(found: HtaAgreement) -> str:
@@ -149,7 +148,7 @@ def _ranks(report: Report) -> TableBlock:
     rest = (
         f"the {len(rows)} worst of {all_ranks} ranks; all are in summary.csv" if all_ranks > len(rows) else ""
     )
-    header = ("rank", "idle %", "compute %", "overlap %", "wait ms", "transfer ms", "caused wait")
+    header = ("rank", "idle %", "compute %", "overlap %", "comm_wait ms", "comm_transfer ms", "caused wait")
     return _table(tuple(Column(title, title) for title in header), cells, rest)
 
 

@@ -50,7 +50,7 @@ def term_of(kind: Any) -> BucketTerm:
 
 
 COLUMNS: dict[str, str] = {
-    "Step": "Device time of one step; on the table the median over the rank's steps.",
+    "Step": "Device time of one step: the mean over the rank's typical steps, which its ledger adds up to.",
     "Idle, compute, non-compute": (
         "Shares of the device time from the first to the last activity, by HTA's definitions: nothing runs; compute "
         "runs; only communication or memory copies run."
@@ -59,8 +59,14 @@ COLUMNS: dict[str, str] = {
     "Exposed": (
         "Communication with no compute at the same moment: transfer + waiting + unmatched in the ledger."
     ),
-    "Wait": "Time in collectives before their last member arrived, hidden behind compute or not.",
-    "Transfer": "Time in collectives after their last member arrived, hidden behind compute or not.",
+    "Wait": (
+        "Time in collectives before their last member arrived, with no compute beside it: comm_wait of the ledger. "
+        "wait_ms in the files counts what compute hides too."
+    ),
+    "Transfer": (
+        "Time in collectives after their last member arrived, with no compute beside it: comm_transfer of the ledger. "
+        "transfer_ms in the files counts what compute hides too."
+    ),
     "Caused wait": (
         "What all other ranks waited in collectives that this rank entered last; can exceed the step, as it sums "
         "over ranks."

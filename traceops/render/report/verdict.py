@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import ranks_in, ranks_text, runs_text
 from traceops.core.units import ms_text
@@ -92,7 +94,7 @@ def _others_wait(report: Report, blamed: Sequence[int]) -> str:
     if not known:
         return ""
     who = f"Rank {next(iter(waits))} waits" if len(waits) == 1 else "The others wait"
-    return f" {who} {ms_text(statistics.median(known))} ms a step."
+    return f" {who} {ms_text(statistics.median(known))} ms a step in collectives."
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,8 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
         count = ranks_in(missing)
         verb = "ranks has" if count == 1 else "ranks have"
         return (
-            f"{count} of {world} {verb} no trace ({runs_text(missing, 4)}), so nothing is known of them",
+            f"{count} of {world} {verb} no trace ({runs_text(missing, 4)}), so nothing is known of "
+            f"{'it' if count == 1 else 'them'}",
             1,
         )
     rule = BY_ID.get(finding.rule)
@@ -212,7 +215,7 @@ def _unlike_text(report: Report) -> str:
     took = [row.duration_ms for row in report.steps if row.step in unlike]
     one = len(unlike) == 1
     which = f"step{'' if one else 's'} {ranks_text(unlike, 4)}"
-    return f" That is the typical step: {which} {'takes' if one else 'take'} up to {ms_text(max(took))} ms."
+    return f" That is the typical step: {which} {'takes' if one else 'take up to'} {ms_text(max(took))} ms."
 
 
 def _nothing_else(report: Report) -> str:
@@ -225,9 +228,14 @@ def _unjudged_text(report: Report) -> str:
 
 
 def not_evaluated(checks: Sequence[Check]) -> list[str]:
-    """What nobody judged: a family of rules by its name if none of it was judged, else the rules' ids."""
+    """What could not be judged: a family of rules by its name if none of it was judged, else the rules' ids.
+
+    Rules that no data of the run could decide are left out, as `count_checks` leaves them out.
+    """
     families: dict[Family | None, list[Check]] = defaultdict(list)
     for check in checks:
+        if check.unjudged is not UNSET:
+            continue
         families[family_of(check.rule)].append(check)
     named: list[str] = []
     for family, members in families.items():
