@@ -161,6 +161,12 @@ def test_two_equal_stragglers_hidden_behind_a_third_are_found():
     assert {found[2] for found in said(across(run))} == {(1,), (4,), (6,)}
 
 
+def test_without_a_gpu_no_gpu_is_to_blame_even_of_a_hidden_straggler():
+    faults = [SlowCompute(1, extra_us=3000), *(SlowCompute(r, extra_us=2000) for r in (4, 6))]
+    run = simulate(program(ddp, steps=5, device="cpu"), 8, faults)
+    assert {found[2:] for found in said(across(run))} == {((1,), "host"), ((4,), "host"), ((6,), "host")}
+
+
 def test_ranks_that_take_turns_are_late_in_their_steps():
     faults = [SlowCompute(1, extra_us=2500, steps=(3, 5, 7)), SlowCompute(6, extra_us=2500, steps=(4, 6, 8))]
     found = findings(across(simulate(program(fsdp2, steps=6), 8, faults)))

@@ -208,7 +208,9 @@ def _cause_by_replay(
             return cause
     compute = WORK.index("compute")
     more = _spent(graph, rank)[compute] - np.median([_spent(graph, peer)[compute] for peer in peers])
-    return "gpu_compute" if more / max(len(graph.steps), 1) >= _COVERS * saved else "unknown"
+    if more / max(len(graph.steps), 1) < _COVERS * saved:
+        return "unknown"
+    return "host" if rank in graph.on_cpu else "gpu_compute"
 
 
 def _spent(graph: StepGraph, rank: int) -> NDArray[np.int64]:

@@ -74,6 +74,7 @@ class StepGraph:
     steps: tuple[int, ...]
     edges: dict[int, NDArray[np.int64]]  # rank -> node of each edge of `steps`, one more than steps
     roles: dict[int, tuple[int, ...]]  # rank -> the ranks that ran nearly the same program, itself too
+    on_cpu: frozenset[int] = frozenset()  # ranks whose work the host itself does
 
     @cached_property
     def end_of(self) -> dict[int, Int]:
@@ -147,6 +148,7 @@ def build_graph(
         steps=steps,
         edges={rank: np.arange(len(own.work) - len(steps) - 1, len(own.work)) for rank, own in nodes.items()},
         roles=_roles(nodes, steps, stages or {}),
+        on_cpu=frozenset(summary.rank for summary in ranks if not summary.on_gpu),
     )
 
 
