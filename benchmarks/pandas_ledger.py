@@ -9,6 +9,7 @@ import gzip
 import json
 import re
 import sys
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ import pandas as pd
 
 DEVICE = ["kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"]
 LAUNCHES = ["cuda_runtime", "cuda_driver", "runtime", "driver"]
+STEP = r"ProfilerStep\s*#\s*\d+"
 COMM = r"nccl|rccl|multimem_|dpsk::ep::|deep_ep|nvshmem|cross_device_reduce"
+HALF_A_MICROSECOND = 0.0005  # in ms
 NEVER = np.iinfo(np.int64).min
 COLUMNS = ["step", "step_ms", "busy_ms", "exposed_ms", "memory_ms", "idle_ms"]
 
@@ -41,6 +44,11 @@ def read(path: Path) -> pd.DataFrame:
 
 
 def _ns(microseconds: str | int) -> int:
+    whole, _, part = str(microseconds).partition(".")
+    if len(part) <= 3 and part.isdecimal():
+        return int(whole) * 1000 + (
+            int(part.ljust(3, "0")) if not whole.startswith("-") else -int(part.ljust(3, "0"))
+        )
     return round(Fraction(microseconds) * 1000)
 
 
@@ -48,6 +56,8 @@ def steps_of(path: Path) -> pd.DataFrame:
     """COLUMNS of each marked step on the GPU (of the one window where none is marked), in ms."""
     frame = read(path)
     device = frame[frame.cat.isin(DEVICE)].copy()
+    if device.empty:
+        return pd.DataFrame(columns=COLUMNS)
     calls = frame[frame.cat.isin(LAUNCHES) & (frame.id != -1)].sort_values("ts", kind="stable")
     launched = device.id.map(calls.drop_duplicates("id").set_index("id").ts)
     device["kind"] = np.where(device.cat.str.contains("mem"), "memory", "compute")
@@ -68,7 +78,7 @@ def _edges(
     frame: pd.DataFrame, device: pd.DataFrame, launched: pd.Series[Any]
 ) -> tuple[list[int], list[int | None]]:
     """Step k ends with the last activity launched in steps up to k."""
-    marks = frame[frame.name.str.match(r"ProfilerStep\s*#\s*\d+") & ~frame.cat.str.startswith("gpu")]
+    marks = frame[frame.name.str.match(STEP) & ~frame.cat.str.startswith("gpu")]
     marks = marks.drop_duplicates("ts").sort_values("ts", kind="stable")
     if marks.empty:
         return [int(device.ts.min()), int(device.end.max())], [None]
@@ -98,6 +108,61 @@ def _union(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _within(spans: pd.DataFrame, begin: int, end: int) -> int:
     return int((spans.end.clip(begin, end) - spans.ts.clip(begin, end)).sum())
+
+
+def differing_steps(report: dict[str, Any], traces: Sequence[Path]) -> tuple[int, int]:
+    """(Marked steps of a report.json with device activity, those of them that differ by a microsecond or more).
+
+    traces: of the ranks in their order. Steps that traceops found by itself, without marks, are left out.
+    """
+    compared = differing = 0
+    for rank, path in zip(sorted(row["rank"] for row in report["ranks"]), traces, strict=True):
+        ours = {row["step"]: row for row in report["steps"] if row["rank"] == rank}
+        for row in steps_of(path).to_dict("records"):
+            told = ours.get(row["step"]) if row["step"] is not None else _only(ours)
+            if told is None:
+                continue
+            compared += 1
+            differing += any(
+                abs(told_ms - row[name]) > HALF_A_MICROSECOND for name, told_ms in of_traceops(told).items()
+            )
+    return compared, differing
+
+
+def waiting_of(traces: Sequence[Path]) -> list[float]:
+    """What each rank waits in collectives a step, ms, where all ranks call the same ones in one order."""
+    durations, steps = [], []
+    for path in traces:
+        frame = read(path).sort_values("ts", kind="stable")
+        calls = frame[frame.cat.isin(LAUNCHES) & (frame.id != -1)].drop_duplicates("id").set_index("id").ts
+        marks = frame[frame.name.str.match(STEP) & ~frame.cat.str.startswith("gpu")].ts
+        steps.append(marks.nunique())
+        called = frame[(frame.cat == "kernel") & frame.name.str.contains(COMM, case=False)]
+        called = called[called.id.map(calls) >= marks.min()]  # not what was launched before the window
+        durations.append((called.end - called.ts).reset_index(drop=True))
+    table = pd.concat(durations, axis=1)
+    if table.isna().any(axis=None):
+        raise ValueError("the ranks do not call the same number of collectives")
+    waiting = table.sub(table.min(axis=1), axis=0).sum() / 1e6
+    return [float(ms) / count for ms, count in zip(waiting, steps, strict=True)]
+
+
+def _only(steps: dict[Any, Any]) -> Any:
+    return next(iter(steps.values())) if len(steps) == 1 else None
+
+
+def of_traceops(step: dict[str, float]) -> dict[str, float]:
+    """A step of report.json in the columns of `steps_of`."""
+    exposed = sum(step[name] for name in ("comm_transfer", "comm_wait", "comm_unmatched"))
+    idle = sum(value for name, value in step.items() if name.startswith("idle_"))
+    busy = step["compute"] + exposed + step["memory"]
+    return {
+        "step_ms": step["duration_ms"],
+        "busy_ms": busy,
+        "exposed_ms": exposed,
+        "memory_ms": step["memory"],
+        "idle_ms": idle,
+    }
 
 
 if __name__ == "__main__":
