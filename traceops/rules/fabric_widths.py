@@ -180,11 +180,21 @@ def _nic_lanes(machine: Machine) -> list[_Width]:
 
 
 def _nic_speed(machine: Machine) -> list[_Width]:
+    """A card with several ports, all of them slower than those of other cards, is another card."""
+    nics = [nic for nic in _single(machine) if nic.speed_gbs and nic.up is not False]
+    ports: dict[str, list[float]] = defaultdict(list)
+    for nic in nics:
+        ports[_card(nic)].append(nic.speed_gbs or 0.0)
+    most = {card: max(speeds) for card, speeds in ports.items() if card and len(speeds) > 1}
     return [
-        _Width(nic.name or nic.label, _role(machine, nic), nic.speed_gbs * 8)
-        for nic in _single(machine)
-        if nic.speed_gbs and nic.up is not False
+        _Width(nic.name or nic.label, (_role(machine, nic), most.get(_card(nic))), (nic.speed_gbs or 0.0) * 8)
+        for nic in nics
     ]
+
+
+def _card(nic: Nic) -> str:
+    """Its PCI device without the function, which is one a port; empty where it is not known."""
+    return (nic.bus_id or "").rpartition(".")[0]
 
 
 def _role(machine: Machine, nic: Nic) -> Hashable:

@@ -209,7 +209,11 @@ class _Speaker:
         path = self._machine.path(*pair)
         if path is None:
             return NOT_KNOWN
-        return f"{path.kind}{path.count or ''}" if path.kind == "NV" else path.kind
+        if path.kind != "NV":
+            return path.kind
+        if path.count and path.back_share is not None:
+            return f"NV{path.count} one way, NV{round(path.count * path.back_share)} back"
+        return f"NV{path.count or ''}"
 
 
 def _devices(machine: Machine) -> list[tuple[str, int | None]]:
