@@ -13,6 +13,9 @@ CrashKind = Literal[
     "scaler_bf16", "batch_norm",
     "cuda_fork", "unused_parameters", "ready_twice", "shared_view", "shared_memory", "port_in_use",
     "disk_full", "write_failed", "no_such_gpu", "no_kernel", "nan_loss", "native_crash", "bus_error", "exception",
+    "driver_old", "load_device", "two_devices", "modified_inplace", "state_dict", "broken_file", "open_files",
+    "loader_died", "rendezvous", "gloo_connect", "evicted_memory", "evicted_disk", "killed",
+    "time_limit", "preempted", "node_failure", "hangup", "terminated", "cancelled",
 ]  # fmt: skip
 
 
@@ -31,16 +34,22 @@ class Wording:
 # The rule that each kind is a case of.
 RULE_OF: Mapping[CrashKind, str] = {
     "gpu_memory": "TO-E001",
-    "host_memory": "TO-E002", "shared_memory": "TO-E002",
+    "host_memory": "TO-E002", "shared_memory": "TO-E002", "evicted_memory": "TO-E002",
     "illegal_access": "TO-E003", "device_assert": "TO-E003", "launch_failure": "TO-E003", "gpu_hardware": "TO-E003",
-    "no_such_gpu": "TO-E003", "no_kernel": "TO-E003", "gpu_hang": "TO-E003",
+    "no_such_gpu": "TO-E003", "no_kernel": "TO-E003", "gpu_hang": "TO-E003", "driver_old": "TO-E003",
     "nccl_system": "TO-E004", "nccl_usage": "TO-E004", "nccl_internal": "TO-E004", "nccl_gpu": "TO-E004",
     "duplicate_gpu": "TO-E004", "rank_twice": "TO-E004",
     "import_error": "TO-E005", "assertion": "TO-E005", "exception": "TO-E005", "nan_loss": "TO-E005",
-    "native_crash": "TO-E005", "bus_error": "TO-E005",
+    "native_crash": "TO-E005", "bus_error": "TO-E005", "state_dict": "TO-E005", "broken_file": "TO-E005",
+    "loader_died": "TO-E005",
     "scaler_bf16": "TO-E006", "batch_norm": "TO-E006", "cuda_fork": "TO-E006", "unused_parameters": "TO-E006",
-    "ready_twice": "TO-E006", "shared_view": "TO-E006",
-    "port_in_use": "TO-E007", "disk_full": "TO-E007", "write_failed": "TO-E007",
+    "ready_twice": "TO-E006", "shared_view": "TO-E006", "load_device": "TO-E006", "two_devices": "TO-E006",
+    "modified_inplace": "TO-E006",
+    "port_in_use": "TO-E007", "disk_full": "TO-E007", "write_failed": "TO-E007", "open_files": "TO-E007",
+    "evicted_disk": "TO-E007", "rendezvous": "TO-E007", "gloo_connect": "TO-E007",
+    "time_limit": "TO-E008", "preempted": "TO-E008", "node_failure": "TO-E008", "hangup": "TO-E008",
+    "terminated": "TO-E008", "cancelled": "TO-E008",
+    "killed": "TO-H004",
 }  # fmt: skip
 
 
@@ -70,12 +79,35 @@ WORDINGS: tuple[Wording, ...] = (
     Wording("shared_memory", ("No space left on device", "shared memory segment")),
     Wording("shared_memory", ("DataLoader worker", "is killed by signal: Bus error")),
     Wording("shared_memory", ("failed to extend", "/dev/shm")),
+    *_each("evicted_memory", "low on resource: memory", "had condition: [MemoryPressure]"),
+    *_each("evicted_disk", "low on resource: ephemeral-storage", "had condition: [DiskPressure]"),
     Wording("disk_full", ("No space left on device",), ("Warning: ",)),
+    Wording("disk_full", ("no space left on device",), ("Warning: ",)),
     *_each("disk_full", "Disk quota exceeded"),
     *_each("write_failed", "PytorchStreamWriter failed writing file"),
     *_each("port_in_use", "failed to listen on any local network address", "EADDRINUSE"),
     Wording("port_in_use", ("Address already in use",), ("failed to bind to", "failed to listen on [")),
+    *_each("open_files", "Too many open files", "received 0 items of ancdata"),
     *_each("duplicate_gpu", "Duplicate GPU detected"),
+    *_each(
+        "driver_old",
+        "NVIDIA driver on your system is too old",
+        "CUDA driver version is insufficient for CUDA runtime version",
+    ),
+    *_each("load_device", "Attempting to deserialize object on"),
+    *_each("two_devices", "Expected all tensors to be on the same device"),
+    *_each(
+        "modified_inplace",
+        "variables needed for gradient computation has been modified by an inplace operation",
+    ),
+    *_each("state_dict", "Error(s) in loading state_dict for"),
+    *_each(
+        "broken_file",
+        "Error while deserializing header",
+        "PytorchStreamReader failed",
+        "invalid load key, 'v'",
+        "unpickling stack underflow",
+    ),
     *_each("no_such_gpu", "invalid device ordinal", "No CUDA GPUs are available"),
     *_each("no_kernel", "no kernel image is available for execution"),
     *_each(
@@ -90,8 +122,10 @@ WORDINGS: tuple[Wording, ...] = (
     *_each("gpu_hardware", "uncorrectable ECC error", "fallen off the bus"),
     *_each("gpu_hang", "HW Exception by GPU"),
     *_each("launch_failure", "unspecified launch failure", "CUBLAS_STATUS_EXECUTION_FAILED"),
+    *_each("host_memory", "node running low on memory", "killed due to memory pressure (OOM)"),
     *_each(
         "gpu_memory",
+        "Failed to CUDA calloc",
         "CUDA out of memory",
         "HIP out of memory",
         "CUDA error: out of memory",
@@ -108,12 +142,36 @@ WORDINGS: tuple[Wording, ...] = (
         "oom-kill event",
         "oom_kill event",
         "OOM Killed",
-        "OOMKilled",
     ),
+    Wording("host_memory", ("OOMKilled",), ("false", "False", "OOMKilled: 0")),
     Wording("host_memory", ("DataLoader worker", "is killed by signal: Killed")),
     Wording("host_memory", ("Killed process", "ut of memory")),
     Wording("host_memory", ("Killed process", "oom")),
-    *_each("nan_loss", "Loss is nan, stopping", "loss is NaN, stopping"),
+    *_each(
+        "loader_died",
+        "DataLoader worker exited unexpectedly",
+    ),
+    Wording("loader_died", ("DataLoader worker (pid", "exited unexpectedly")),
+    *_each(
+        "nan_loss",
+        "Loss is nan, stopping",
+        "loss is NaN, stopping",
+        "found NaN in local",
+        "Current loss scale already at minimum",
+    ),
+    *_each("time_limit", "DUE TO TIME LIMIT"),
+    *_each("preempted", "DUE TO PREEMPTION", "DUE TO JOB REQUEUE"),
+    *_each("node_failure", "error: Node failure on", "DUE TO NODE FAILURE", "NodeNotReady"),
+    *_each("hangup", "Signals.SIGHUP death signal", "Received 1 death signal", "closing signal SIGHUP"),
+    *_each("terminated", "Signals.SIGTERM death signal", "Received 15 death signal"),
+    Wording("cancelled", ("error: *** ", " CANCELLED AT ")),
+    *_each("gloo_connect", "Gloo connectFullMesh failed"),
+    Wording("rendezvous", ("waiting for clients", "clients joined")),
+    Wording("rendezvous", ("waiting for workers", "workers joined")),
+    Wording("rendezvous", ("client socket has timed out after", "while trying to connect to")),
+    Wording("rendezvous", ("client socket has failed to connect to any network address",)),
+    Wording("rendezvous", ("process group in store based barrier on rank",)),
+    *_each("rendezvous", "RendezvousTimeoutError", "RendezvousConnectionError"),
     *_each("nccl_usage", "ncclInvalidUsage", "NCCL error: invalid usage"),
     *_each("nccl_internal", "ncclInternalError"),
     *_each("nccl_gpu", "ncclUnhandledCudaError", "unhandled cuda error"),
@@ -124,6 +182,24 @@ WORDINGS: tuple[Wording, ...] = (
         "native_crash", "Fatal Python error: ", "Caught signal 11 (", "Caught signal 4 (", "Caught signal 8 ("
     ),
     Wording("import_error", ("Failed to import ", "because of the following error")),
+    *_each("native_crash", "a process crashed: SIG"),
+    *_each("killed", "a process was killed: SIGKILL"),
+    *_each("terminated", "a process was ended: SIGTERM"),
+)
+
+
+def _xids(kind: CrashKind, *codes: int) -> tuple[Wording, ...]:
+    """Errors that the NVIDIA driver wrote into the kernel's log, by their number."""
+    told = [("Xid (", f"): {code},") for code in codes] + [
+        ("caused by previous Xid", f" {code}") for code in codes
+    ]
+    return tuple(Wording(kind, words) for words in told)
+
+
+WORDINGS += (
+    *_xids("gpu_hardware", 48, 61, 62, 64, 74, 79, 94, 95, 119, 120, 140, 143, *range(144, 151)),
+    *_xids("illegal_access", 31),
+    *_xids("launch_failure", 13),
 )
 # What the name of the exception that ended a program says, where its message is of no kind above.
 _BY_EXCEPTION: tuple[tuple[CrashKind, tuple[str, ...]], ...] = (
@@ -137,9 +213,20 @@ ALONE: tuple[CrashKind, ...] = (
     "disk_full", "write_failed", "port_in_use", "duplicate_gpu", "no_such_gpu", "no_kernel", "illegal_access",
     "device_assert", "launch_failure", "gpu_memory", "nan_loss", "bus_error", "native_crash", "import_error",
     "gpu_hardware", "gpu_hang",
+    "host_memory", "evicted_memory", "evicted_disk",
+    "open_files", "driver_old", "load_device", "two_devices", "modified_inplace", "state_dict", "broken_file",
+    "loader_died", "time_limit", "preempted", "node_failure", "hangup", "terminated", "cancelled",
+    "gloo_connect", "rendezvous",
 )  # fmt: skip
 # What follows from another's failure as often as it is one: told only where nothing else failed.
-LATER: tuple[CrashKind, ...] = ("nccl_system", "nccl_internal", "nccl_gpu", "native_crash", "bus_error")
+LATER: tuple[CrashKind, ...] = (
+    "nccl_system", "nccl_internal", "nccl_gpu", "native_crash", "bus_error", "loader_died", "rendezvous",
+    "gloo_connect", "killed", "time_limit", "terminated", "cancelled",
+)  # fmt: skip
+# What no program says of itself: whoever ended it.
+FROM_OUTSIDE: tuple[CrashKind, ...] = (
+    "time_limit", "preempted", "node_failure", "hangup", "terminated", "cancelled", "evicted_memory", "evicted_disk",
+)  # fmt: skip
 
 _CODE = ("raise ", "warnings.warn", "#")  # a line of a traceback, or of the program's own text
 

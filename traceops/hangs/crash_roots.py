@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from traceops.core.findings import Confidence
 from traceops.hangs.crash_kinds import LATER, RULE_OF
-from traceops.hangs.crash_words import crash_statement, own_line
+from traceops.hangs.crash_words import crash_statement, did_what, own_line
 from traceops.hangs.crashes import Crash
 from traceops.hangs.model import Root
 from traceops.hangs.roots import DIED, HOST
@@ -39,7 +39,7 @@ def _first_to_die(roots: Sequence[Root], first: Crash) -> Sequence[Root]:
 def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
     crash = next((crash for crash in crashes if set(crash.ranks) & set(root.ranks)), None)
     if crash is None and alone and not crashes[0].ranks and root.rule == DIED and root.cause is None:
-        crash = crashes[0]
+        return _perhaps_of(root, crashes[0])
     if crash is None:
         return root
     if root.rule == DIED:
@@ -56,6 +56,18 @@ def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
             sequence=root.sequence,
         )
     return root
+
+
+def _perhaps_of(root: Root, crash: Crash) -> Root:
+    """The rank that a launcher saw die, with the only failure that its log tells, whose rank no line names."""
+    told = f"{root.statement}. Its log tells of one failure: a program {did_what(crash)}"
+    where = own_line(crash)
+    return replace(
+        root,
+        statement=told if where is None else f"{told}, at {where}",
+        crash=crash,
+        evidence=(*root.evidence, *_proof(crash)),
+    )
 
 
 def crash_root(crash: Crash) -> Root:

@@ -42,6 +42,25 @@ _DID: Mapping[CrashKind, str] = {
     "port_in_use": "could not listen: the port is in use",
     "disk_full": "could not write: the disk or the quota is full",
     "write_failed": "could not write a checkpoint",
+    "driver_old": "needs a newer NVIDIA driver than this host has",
+    "load_device": "loaded a file that was saved from a GPU which this process does not see",
+    "two_devices": "used tensors of two devices in one operation",
+    "modified_inplace": "changed in place what the backward pass needs",
+    "state_dict": "loaded a checkpoint of another model",
+    "broken_file": "read a file of weights that is not whole, or none",
+    "open_files": "ran out of file descriptors (too many open files)",
+    "loader_died": "lost a data-loader worker, which ended by itself",
+    "rendezvous": "did not find all ranks when the process group was made",
+    "gloo_connect": "could not connect gloo to the other ranks",
+    "evicted_memory": "was evicted by Kubernetes, because its node ran out of memory",
+    "evicted_disk": "was evicted by Kubernetes, because its node ran out of disk (ephemeral-storage)",
+    "killed": "was killed (SIGKILL)",
+    "time_limit": "was ended by Slurm at the job's time limit",
+    "preempted": "was ended by Slurm to make room (preempted or requeued)",
+    "node_failure": "lost a node",
+    "hangup": "was ended by SIGHUP: the terminal or the ssh session that started it was closed",
+    "terminated": "was ended from outside (SIGTERM)",
+    "cancelled": "was cancelled in Slurm",
 }
 _MEMORY: Mapping[MemoryCause, str] = {
     "too_large": "all of that would not be enough, so it is too large, not fragmented",
@@ -51,9 +70,12 @@ _MEMORY: Mapping[MemoryCause, str] = {
 # The kinds whose message is the news: the rest of the statement says it already.
 _QUOTED: tuple[CrashKind, ...] = (
     "import_error", "assertion", "exception", "native_crash", "bus_error", "nccl_system", "nccl_usage", "nccl_internal",
-    "nccl_gpu", "no_such_gpu", "write_failed", "batch_norm", "rank_twice",
+    "nccl_gpu", "no_such_gpu", "write_failed", "batch_norm", "rank_twice", "driver_old", "load_device", "two_devices",
+    "state_dict", "broken_file", "loader_died", "rendezvous", "node_failure", "nan_loss", "gpu_hardware", "killed",
 )  # fmt: skip
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w{0,60}\.){0,8}([A-Za-z_]\w{0,80}: )")
+_NCCL_SOURCE = re.compile(r"NCCL error in: [^\s,]{1,200}, ")
+_NCCL_HINT = " (run with NCCL_DEBUG=INFO for details)"
 _MOST = 240
 
 
@@ -71,6 +93,11 @@ def crash_statement(crash: Crash) -> str:
     if crash.kind in _QUOTED:
         return f"{told}: {_quoted(crash.event.text)}"
     return told
+
+
+def did_what(crash: Crash) -> str:
+    """'ran out of GPU memory': the clause without who did it."""
+    return _DID[crash.kind]
 
 
 def own_line(crash: Crash) -> str | None:
@@ -109,7 +136,11 @@ def _size(nbytes: int) -> str:
 
 
 def _quoted(text: str) -> str:
-    said = _EXCEPTION.sub(r"\1", text.strip()).rstrip(". ")
+    said = (
+        _NCCL_SOURCE.sub("NCCL error: ", _EXCEPTION.sub(r"\1", text.strip()))
+        .replace(_NCCL_HINT, "")
+        .rstrip(". ")
+    )
     return said if len(said) <= _MOST else f"{said[:_MOST]} …"
 
 

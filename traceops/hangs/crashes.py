@@ -11,6 +11,7 @@ from traceops.hangs.evidence import Frame, LogEvent
 from traceops.hangs.memory_message import MemoryMessage, memory_message
 from traceops.hangs.stack_activity import is_own
 
+_TOLD_ANYWAY: tuple[CrashKind, ...] = ("rendezvous", "gloo_connect")  # though their words are those of echoes
 _FAILURES = ("error", "memory", "cuda", "nccl", "connection")
 # What ranks raise because another is gone or the watchdog gave up.
 _ECHOES = (
@@ -111,9 +112,9 @@ def kind_of(event: LogEvent, *, by_watchdog: bool = False) -> CrashKind | None:
     if event.kind not in _FAILURES:
         return None
     text = event.text.partition(_THREAD_ENDED)[2] if by_watchdog and event.kind == "cuda" else ""
-    if not text and any(words in event.text for words in _ECHOES):
-        return None
     kind = crash_kind(text or event.text, raised=event.kind == "error")
+    if not text and kind not in _TOLD_ANYWAY and any(words in event.text for words in _ECHOES):
+        return None
     if kind is None and event.kind == "memory":
         return "host_memory"
     return kind

@@ -13,6 +13,7 @@ _OBEYED = (None, 0, -signal.SIGTERM, 128 + signal.SIGTERM)
 # What a rank says of a failure of its own, and what it says when another's reaches it.
 _OWN = ("error", "memory", "cuda")
 _OOM_KILLS = ("oom_kill", "oom-kill", "OOM Killed", "Killed process")
+_SLURM_MEMORY = "Out Of Memory"
 _REACHED = ("connection", "timeout", "nccl", "monitor")
 
 
@@ -115,6 +116,9 @@ def _death(evidence: HangEvidence, rank: int, code: int | None, error: str | Non
         memory = _oom_kill(evidence, rank)
     cuda = next((event for event in own if event.kind == "cuda"), None)
     said = error or _first_text(own, "error")
+    ends = [event for event in evidence.log if event.kind == "exit" and rank in event.accused]
+    if memory is None:
+        memory = next((event for event in ends if _SLURM_MEMORY in event.text), None)
     cause = "memory" if memory is not None else "gpu" if cuda is not None else None
     detail = said or (memory or cuda).text if (said or memory or cuda) else None  # type: ignore[union-attr]
     # Torch's watchdog aborts a rank that has waited for too long.

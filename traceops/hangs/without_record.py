@@ -14,6 +14,7 @@ from traceops.hangs.evidence import HangEvidence, LogEvent
 from traceops.hangs.model import Root
 from traceops.hangs.positions import Call, RankPosition
 from traceops.hangs.processes import Death
+from traceops.hangs.readers.log_rules import DIFFERENT
 from traceops.hangs.roots import DIED, GPU, HOST, MISMATCH, NETWORK, START
 from traceops.hangs.stack_activity import StackActivity
 from traceops.hangs.waits import Waits
@@ -197,12 +198,17 @@ def from_log(log: Sequence[LogEvent]) -> list[Root]:
                     rule=rule,
                     ranks=ranks,
                     confidence="medium",
-                    statement=words.torch_reports(ranks, kind),
+                    statement=words.torch_reports(ranks, kind, _calls_of(events[0])),
                     cause="host" if rule == HOST else None,
                     evidence=tuple((f"{event.path}:{event.line}", event.text[:300]) for event in events[:4]),
                 )
             )
     return roots
+
+
+def _calls_of(event: LogEvent) -> str:
+    """'rank 1 is running all_reduce number 5, but rank 0 …' where the message tells both calls."""
+    return event.text.removeprefix(DIFFERENT) if event.text.startswith(DIFFERENT) else ""
 
 
 def _most_accused(events: Sequence[LogEvent]) -> tuple[int, ...]:

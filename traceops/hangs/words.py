@@ -40,6 +40,7 @@ _ACTIVITIES: Mapping[ActivityKind, str] = {
     "import": "importing a module",
     "lock": "waiting for a lock or another thread in {}",
 }
+_REPORTS = {False: "torch or NCCL reports", True: "torch reports: "}
 _MOST_HEADS = 6
 _MOST_SIDES = 4
 _MOST_DETAIL = 300  # characters of what a program said
@@ -242,9 +243,10 @@ def waiting_together(*, before_first_step: bool) -> str:
     return f"{told} before the first step: they cannot reach each other, or are fewer than expected"
 
 
-def torch_reports(members: Sequence[int], kind: Literal["missing", "mismatch"]) -> str:
+def torch_reports(members: Sequence[int], kind: Literal["missing", "mismatch"], calls: str = "") -> str:
+    """calls: what they called, as the message tells."""
     did = {"missing": "did not come", "mismatch": "called something else"}[kind]
-    return f"{who_first(members)} {did}, as torch reports"
+    return f"{who_first(members)} {did}, as {_REPORTS[bool(calls)]}{calls}"
 
 
 def called_differently(

@@ -35,6 +35,10 @@ def hang_sentence(diagnosis: Diagnosis) -> str:
         timed = timed_out(diagnosis)
         what = f" in {operation_text(timed.op, timed.sequence)}" if timed is not None else ""
         return f"{stall}{who_first(waiting)} {verb}{what}, but what was read does not tell for whom."
+    if (timed := timed_out(diagnosis)) is not None:
+        who_waited = "A rank" if timed.rank is None else f"Rank {timed.rank}"
+        what = operation_text(timed.op, timed.sequence)
+        return f"{stall}{who_waited} timed out in {what}, but what was read does not tell for whom it waited."
     return stall + _nobody(diagnosis)
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Rule, Verdict
 from traceops.hangs.crash_kinds import RULE_OF
+from traceops.rules.crashes_of_programs import MISUSE, SCRIPT_ERROR
+from traceops.rules.crashes_outside import ENDED, KILLED_ADVICE, REFUSED
 
 if TYPE_CHECKING:
     from traceops.hangs.crashes import Crash
@@ -74,6 +76,12 @@ HOST_MEMORY = Rule(
             "with medium: Memory at /dev/shm. df -h /dev/shm shows it. Fewer workers or "
             "torch.multiprocessing.set_sharing_strategy('file_system') need less.",
         ),
+        (
+            "evicted_memory",
+            "Set the pod's resources.requests.memory to what it needs, so that it is put on a node that has it, and "
+            "limits.memory to the same: a pod that uses more than it requested is evicted first. kubectl describe "
+            "node tells who else was there.",
+        ),
     ),
 )
 
@@ -127,6 +135,11 @@ GPU_ERROR = Rule(
             "--nproc-per-node with nvidia-smi -L and CUDA_VISIBLE_DEVICES.",
         ),
         (
+            "driver_old",
+            "nvidia-smi shows the driver and the newest CUDA it knows. Install a newer driver, or the build of torch "
+            "for that CUDA version (pytorch.org, previous versions).",
+        ),
+        (
             "no_kernel",
             "Install a build of torch, or of the extension, that was made for this GPU: "
             "torch.cuda.get_arch_list() beside torch.cuda.get_device_capability().",
@@ -172,129 +185,14 @@ NCCL_ERROR = Rule(
     ),
 )
 
-SCRIPT_ERROR = Rule(
-    id="TO-E005",
-    title="The program raised an error",
-    fires=(
-        "The first failure in a log is an exception of the program: an import, an assertion, or another "
-        "that is of no "
-        "other rule's kind."
-    ),
-    advice=(
-        "Read the traceback at the line given: this is an error of the program, and errors of other "
-        "ranks about lost "
-        "connections follow from it."
-    ),
-    by_cause=(
-        (
-            "import_error",
-            "The rank's environment lacks the module, or it was built for another torch (undefined "
-            "symbol: reinstall "
-            "it against the torch in use). Check which Python each rank runs (torchrun and python of one "
-            "environment, "
-            "on every host).",
-        ),
-        (
-            "nan_loss",
-            "Find the first step with a value that is not finite: "
-            "torch.autograd.set_detect_anomaly(True) for a short "
-            "run, a lower learning rate, gradient clipping, bf16 in place of fp16.",
-        ),
-        (
-            "bus_error",
-            "Most often /dev/shm is full: NCCL and data-loader workers map files there (df -h /dev/shm). Give the "
-            "container more: docker run --shm-size=16g or --ipc=host; in Kubernetes an emptyDir with medium: Memory. "
-            "Else a file that was mapped and then cut short, on a disk or network file system.",
-        ),
-        (
-            "native_crash",
-            "Compiled code crashed. PYTHONFAULTHANDLER=1 shows the Python line, a core dump in gdb the "
-            "rest; suspect "
-            "extensions that were built for another torch.",
-        ),
-    ),
-)
-
-MISUSE = Rule(
-    id="TO-E006",
-    title="torch was used in a way that it refuses",
-    fires="The first failure in a log is a message of torch that has one known cause and cure.",
-    advice="See the cause.",
-    by_cause=(
-        (
-            "scaler_bf16",
-            "bf16 has the range of fp32 and needs no GradScaler: remove it, or make it "
-            "GradScaler(enabled=False). If fp16 "
-            "was meant, the parameters must be fp32 (autocast to float16), not bf16.",
-        ),
-        (
-            "batch_norm",
-            "The last batch has one sample on this rank: drop_last=True in the DataLoader, a larger "
-            "batch per GPU, or "
-            "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model).",
-        ),
-        (
-            "cuda_fork",
-            "A process that was forked after CUDA was used cannot use it. Keep CUDA out of data-loader "
-            "workers (move "
-            "batches in the main process), or start them with multiprocessing_context='spawn' "
-            "(DataLoader) or "
-            "torch.multiprocessing.set_start_method('spawn') under if __name__ == '__main__'.",
-        ),
-        (
-            "unused_parameters",
-            "Use all parameters in the loss, freeze those that are not used, or pass "
-            "find_unused_parameters=True to DDP "
-            "(it costs a walk of the graph each step). TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters.",
-        ),
-        (
-            "ready_twice",
-            "Activation checkpointing that runs a part twice, or a parameter used in several backward "
-            "passes: use "
-            "use_reentrant=False, or static_graph=True in DDP.",
-        ),
-        (
-            "shared_view",
-            "Call .clone() (or .contiguous()) on the tensor before it is written to: expand and views "
-            "share memory, and "
-            "DDP writes buffers in place (broadcast_buffers).",
-        ),
-    ),
-)
-
-REFUSED = Rule(
-    id="TO-E007",
-    title="The machine refused: port, disk or quota",
-    fires="The first failure in a log is a port that is in use, or a file that could not be written.",
-    advice="Free what the message names, then start again.",
-    by_cause=(
-        (
-            "port_in_use",
-            "Another job, or one that did not end, listens on the port: find it with ss -ltnp, or take a "
-            "free port: "
-            "torchrun --standalone, or --rdzv-endpoint localhost:0; else another --master-port.",
-        ),
-        (
-            "disk_full",
-            "Free space or raise the quota (df -h, df -i, quota), keep fewer checkpoints, and write them "
-            "elsewhere. A "
-            "checkpoint that was being written is not whole.",
-        ),
-        (
-            "write_failed",
-            "Most often a full disk or quota (df -h, df -i, quota), else a file system that went away. "
-            "The checkpoint is "
-            "not whole.",
-        ),
-    ),
-)
-RULES = (GPU_MEMORY, HOST_MEMORY, GPU_ERROR, NCCL_ERROR, SCRIPT_ERROR, MISUSE, REFUSED)
+RULES = (GPU_MEMORY, HOST_MEMORY, GPU_ERROR, NCCL_ERROR, SCRIPT_ERROR, MISUSE, REFUSED, ENDED)
 BY_ID = {rule.id: rule for rule in RULES}
 
 
 def advice_for(crash: Crash) -> str:
     """What to do about a crash, whichever rule its rank is a case of."""
-    return BY_ID[RULE_OF[crash.kind]].advice_for(crash.cause)
+    rule = BY_ID.get(RULE_OF[crash.kind])
+    return KILLED_ADVICE if rule is None else rule.advice_for(crash.cause)
 
 
 def judge(inputs: Inputs) -> list[Verdict]:

@@ -11,18 +11,19 @@ from traceops.hangs.evidence import Frame, LogEvent
 from traceops.hangs.readers.log_events import EventList, OpenEvent, shortened
 from traceops.hangs.readers.log_exits import Exit, Exits
 from traceops.hangs.readers.log_records import records_from_log
-from traceops.hangs.readers.log_rules import GROUP, NEEDLES, RANK_IN_GROUP, RESTARTS, told_by
-from traceops.hangs.readers.log_speaker import Speakers
+from traceops.hangs.readers.log_rules import GROUP, NEEDLES, RESTARTS, told_by
+from traceops.hangs.readers.log_speaker import Speakers, rank_in_message
 from traceops.hangs.readers.log_tracebacks import (
     SURVIVED,
     Raised,
     Tracebacks,
-    begins_inside,
     fatal_frame,
+    is_exception,
+    is_frame,
     operation_in,
 )
 from traceops.hangs.readers.logical_lines import LogicalLines
-from traceops.traces.text_lines import blocks, holds_any, lines
+from traceops.hangs.readers.relevant_lines import relevant_lines
 
 __all__ = ["read_log", "records_from_log"]
 
@@ -37,7 +38,6 @@ _FATAL_SIGNALS = {
     f"{_FATAL}Illegal instruction": signal.SIGILL,
 }
 _CURRENT = re.compile(r"^Current thread 0x[0-9a-f]{1,16}(?: \[.{0,200}\])? \(most recent call first\):")
-_BEGIN = 1 << 13
 _MOST_FRAMES = 200
 _MOST_SPEAKERS = 1 << 14
 # Threads that end a process repeat, in other words, what was said before.
@@ -49,7 +49,7 @@ _NOT_THE_CAUSE = (
     "KeyboardInterrupt",
     "torch.multiprocessing.spawn.",
 )
-_DEFAULT_GROUP = "default_pg"
+_MOST_BARE = 16
 
 
 def read_log(path: str, rank: int | None = None) -> tuple[LogEvent, ...]:
@@ -58,12 +58,8 @@ def read_log(path: str, rank: int | None = None) -> tuple[LogEvent, ...]:
     rank: whose the lines are that name none. Raises InputError where the file cannot be read.
     """
     reader = _LogReader(path, rank)
-    for number, block in blocks(path):
-        if number == 1:
-            reader.look_at_the_beginning(block)
-        if reader.busy or holds_any(block, NEEDLES):
-            for line_number, line in lines(block, number):
-                reader.read(line_number, line)
+    for number, line in relevant_lines(path, NEEDLES, lambda: reader.busy):
+        reader.read(number, line)
     return reader.finish()
 
 
@@ -86,6 +82,7 @@ class _LogReader:
         self._fatal: tuple[int | None, OpenEvent, bool] | None = None
         self._reported = 0  # the line in which a launcher last reported a rank's end
         self._boundaries = [0]  # lines in which torchrun starts the ranks again, or Slurm ended a job
+        self._bare: dict[int | None, tuple[int, str]] = {}  # exceptions without a traceback
 
     @property
     def busy(self) -> bool:
@@ -93,13 +90,6 @@ class _LogReader:
         if self._lines.is_open:
             return True
         return bool(self._open) or self._failed is not None or self._fatal is not None or self._exits.is_open
-
-    def look_at_the_beginning(self, block: bytes) -> None:
-        """A paste may begin in the middle of a traceback."""
-        begin = [(number, line) for number, line in lines(block[:_BEGIN], 1) if line.strip()][:2]
-        if len(begin) == 2 and begins_inside(begin[0][1], begin[1][1]):
-            self._tracebacks[self._speakers.default].begin_inside(begin[0][0])
-            self._open.add(self._speakers.default)
 
     def read(self, number: int, line: str) -> None:
         for its_number, whole in self._lines.take(number, line):
@@ -133,13 +123,17 @@ class _LogReader:
     ) -> OpenEvent | None:
         """Add what one line tells, if anything."""
         told = told_by(body)
+        if told is None and is_exception(body) and not body.startswith(_NOT_THE_CAUSE):
+            if len(self._bare) < _MOST_BARE:
+                self._bare.setdefault(rank, (number, body))
+            return None
         group = GROUP.search(body) if "[PG " in body else None
         if group is not None and told is not None and told.kind != "status":
             self._name_group(rank, group, None)
         if told is None:
             return None
         if rank is None:
-            rank = _rank_in_message(body, group)
+            rank = rank_in_message(body, group)
         fields: dict[str, Any] = dict(told.fields)
         if group is not None:
             fields |= {"group": group["group"], "group_description": group["description"] or None}
@@ -204,7 +198,7 @@ class _LogReader:
         if rank is None and reported is not None and ("traceback :" in body or reported in self._open):
             rank = reported  # torchrun's report shows the error file of this rank
         if rank not in self._tracebacks:
-            begins = "Traceback" in body or body.startswith(SURVIVED)
+            begins = "Traceback" in body or body.startswith(SURVIVED) or is_frame(body)
             if not begins or len(self._tracebacks) >= _MOST_SPEAKERS:
                 return False
         tracebacks = self._tracebacks[rank]
@@ -216,7 +210,7 @@ class _LogReader:
             self._open.discard(rank)
         if raised is not None:
             self._add_raised(rank, raised)
-        return was_open or tracebacks.is_open
+        return (was_open and not tracebacks.dropped) or tracebacks.is_open
 
     def _add_raised(self, rank: int | None, raised: Raised) -> None:
         if raised.survived or raised.text.startswith(_NOT_THE_CAUSE):
@@ -236,7 +230,8 @@ class _LogReader:
             if raised.link == "cause" and before is not None and before.event.kind == "error":
                 self._events.drop(before)
                 text = f"{text} (after {before.event.text})"
-            open_event = self._events.add("error", rank, raised.line, text, frames=raised.frames)
+            speaker = rank if rank is not None else rank_in_message(text, None)
+            open_event = self._events.add("error", speaker, raised.line, text, frames=raised.frames)
         if len(self._raised) < _MOST_SPEAKERS:
             self._raised[rank] = open_event
 
@@ -303,6 +298,12 @@ class _LogReader:
                 open_event.amend(accused=(self._pids[pid],))
         self._place_fatal()
         events = self._events.in_order()
+        if all(event.kind == "status" for event in events):  # a paste of the last line only
+            for rank, (number, text) in self._bare.items():
+                self._events.add(
+                    "error", rank if rank is not None else rank_in_message(text, None), number, text
+                )
+            events = self._events.in_order()
         for first in reversed(self._boundaries):  # an attempt before the last explains only itself
             if latest := tuple(event for event in events if event.line > first):
                 return latest
@@ -319,12 +320,3 @@ class _LogReader:
             ranks = [ended.ranks[0] for ended in self._launched if ended.code == -code]
             if len(open_events) == len(ranks) == 1:
                 open_events[0].amend(rank=ranks[0])
-
-
-def _rank_in_message(body: str, group: re.Match[str] | None) -> int | None:
-    """Messages count ranks within the group: only the group of all ranks tells the rank itself."""
-    if group is not None:
-        is_default = group["description"] == _DEFAULT_GROUP or group["group"] in ("0", _DEFAULT_GROUP)
-        return int(group["rank"]) if is_default else None
-    told = RANK_IN_GROUP.search(body)
-    return None if told is None else int(told[1])

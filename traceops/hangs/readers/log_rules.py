@@ -9,6 +9,8 @@ from typing import Any
 from traceops.hangs.crash_kinds import NEEDLES as CRASH_NEEDLES
 from traceops.hangs.crash_kinds import told_alone
 from traceops.hangs.evidence import LogKind
+from traceops.hangs.readers.log_ends import NEEDLES as END_NEEDLES
+from traceops.hangs.readers.log_ends import ended
 
 # As torch's watchdog writes operations -> as its flight recorder does.
 OPERATIONS = {
@@ -53,6 +55,11 @@ GROUP = re.compile(
     r"Rank (?P<rank>\d{1,7})\]"
 )
 RANK_IN_GROUP = re.compile(r"\[Rank (\d{1,7})\]")
+# What an exception says of whose it is: 'AssertionError: Rank 3: found NaN', 'aborted on rank 7', 'barrier on rank: 2'.
+RANK_OF_MESSAGE = re.compile(r"(?:Error: Rank |aborted on rank |store based barrier on rank: )(\d{1,7})\b")
+_LOOSE_WORK = re.compile(r"Work[A-Z]{1,5}CCL\([^)]{0,200}?OpType=(?P<op>\w{1,40})")
+_SEQUENCE = re.compile(r"SeqNum=(\d{1,18})")
+_AROUND_RANK = re.compile(r"Mismatched collective detected.{0,80}? rank (\d{1,7})\b")
 _FINGERPRINT = re.compile(
     r"Rank (?P<rank>\d{1,7}) is running (?:inconsistent )?collective: (?:CollectiveFingerPrint\()?"
     r"(?:SequenceNumber=(?P<sequence>\d{1,18}),? ?)?(?:OpType=)?(?P<op>[A-Z_]{1,40})"
@@ -61,6 +68,7 @@ _FINGERPRINT = re.compile(
 _GLOO_WAIT = re.compile(r"imed out waiting \d{1,18}ms for (?:recv|send) operation")
 _XID = re.compile(r"Xid \((?:PCI:)?[0-9A-Fa-f:.]{1,20}\): \d{1,4}")
 _KILLED = re.compile(r"Killed process (\d{1,10})")
+DIFFERENT = "Different collectives: "
 _NCCL_WARNING = "NCCL WARN "
 _NCCL_NOTE = " NCCL INFO "
 
@@ -85,6 +93,10 @@ def told_by(body: str) -> Told | None:
         work = WORK.search(body)
         if work is not None:
             return Told("timeout", body, _operation(work))
+        if "WorkNCCL(" in body and " ran for " in body and (told := _LOOSE_WORK.search(body)) is not None:
+            number = _SEQUENCE.search(body)
+            fields = {} if number is None else {"sequence": int(number[1])}
+            return Told("timeout", body, {"op": canonical_op(told["op"]), **fields})
     if "ast enqueued" in body and (status := STATUS.search(body)) is not None:
         done = {name: max(int(status[name]), 0) for name in ("enqueued", "completed")}  # -1: none yet
         return Told("status", body, done)
@@ -106,7 +118,12 @@ def told_by(body: str) -> Told | None:
     for kind, needle, exceptions in _SIMPLE:
         if needle in body and not any(exception in body for exception in exceptions):
             return Told(kind, body, {})
-    return Told("error", body, {}) if told_alone(body) else None
+    if told_alone(body):
+        return Told("error", body, {})
+    end = ended(body)
+    if end is None:
+        return None
+    return Told("error", f"{end} ({body.strip()[-120:]})", {}) if end else Told("exit", body, {})
 
 
 # In this order: the first that is in the line says what it is.
@@ -177,7 +194,7 @@ def _mismatch(body: str) -> Told:
     }
     if first["sequence"] is not None:
         fields["sequence"] = int(first["sequence"])
-    return Told("mismatch", f"Different collectives: {text}", fields)
+    return Told("mismatch", f"{DIFFERENT}{text}", fields)
 
 
 def _call(call: re.Match[str]) -> str:
@@ -205,7 +222,8 @@ def _barrier(body: str) -> Told | None:
 def _nccl_warning(body: str) -> Told:
     said = body.partition(_NCCL_WARNING)[2]
     if "Message truncated" in said or "Mismatched collective" in said:
-        return Told("mismatch", body, {})
+        around = _AROUND_RANK.search(said)
+        return Told("mismatch", body, {} if around is None else {"accused": (int(around[1]),)})
     if "Cuda failure" in said or "CUDA failure" in said:
         return Told("memory" if "out of memory" in said else "cuda", body, {})
     lost = (
@@ -233,5 +251,5 @@ NEEDLES: tuple[bytes, ...] = (
     b"Fatal Python error", b"Stack trace of the failed", b"exitcode", b"srun: error: ", b"exited on signal",
     b" died from signal ",
     b"terminated with ", *(words.encode() for words in RESTARTS), *(needle.encode() for _, needle, _ in _SIMPLE),
-    *CRASH_NEEDLES,
+    *CRASH_NEEDLES, *END_NEEDLES,
 )  # fmt: skip

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 
+from traceops.hangs.readers.log_rules import RANK_IN_GROUP, RANK_OF_MESSAGE
+
+_DEFAULT_GROUP = "default_pg"
 _RANK = re.compile(r"\[rank[ :]{0,2}(\d{1,7})\]:? ?")  # torch's [rank3]: and our own [rank 3]
 _GLOG = re.compile(r"\[rank(\d{1,7})\]:(?=\[[EWIF])")  # follows a progress bar on the same line
 _LABELS = (
     ("mpi", re.compile(r"\[\d{1,9},(\d{1,7})\]<std(?:out|err)>: ?")),
+    ("sagemaker", re.compile(r"\[\d{1,9},mpirank:(\d{1,7}),[\w-]{1,60}\]<std(?:out|err)>: ?")),
+    ("named", re.compile(r"(?:(?:Rank|RANK) (\d{1,7}): |\[RANK (\d{1,7})\]:? )")),
     (
         "role",
         re.compile(r"\[[A-Za-z][A-Za-z_.-]{0,40}?(\d{1,7})\]: ?"),
@@ -63,7 +68,7 @@ class Speakers:
                 continue  # anything may start with a number and a colon
             match = pattern.match(line, start)
             if match is not None and not line.startswith("[rank", start):
-                return kind, int(match[1]), match.end()
+                return kind, int(match[match.lastindex or 1]), match.end()
         return None
 
     def _learn(self, label: tuple[str, int], rank: int) -> None:
@@ -95,3 +100,12 @@ def _told(line: str, start: int) -> tuple[int | None, str]:
 def _is_prefix(before: str) -> bool:
     """Whether this may be a time or a host, rather than a message that mentions a rank."""
     return before.count(" ") <= 4 and "Error" not in before and "Exception" not in before
+
+
+def rank_in_message(body: str, group: re.Match[str] | None) -> int | None:
+    """Messages count ranks within the group: only the group of all ranks tells the rank itself."""
+    if group is not None:
+        is_default = group["description"] == _DEFAULT_GROUP or group["group"] in ("0", _DEFAULT_GROUP)
+        return int(group["rank"]) if is_default else None
+    told = RANK_IN_GROUP.search(body) or RANK_OF_MESSAGE.search(body)
+    return None if told is None else int(told[1])

@@ -12,10 +12,11 @@ from traceops.hangs.evidence import Frame
 _START = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s{0,64}File "(.{0,4096})", line (\d{1,9})(?:, in (.{1,1000}))?$')
 _FATAL_FRAME = re.compile(r'^  File "(.{0,4096})", line (\d{1,9}|\?\?\?) in (.{1,1000})$')
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt)(?::|$)")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 # What Python goes on after.
 SURVIVED = ("Exception ignored in", "Exception in thread", "Exception ignored on", "--- Logging error ---")
+# An exception as Python prints it in the first column; without a traceback it tells only of a program's own text.
+_EXCEPTION = re.compile(r"^([A-Za-z_][\w.]{0,300})(?:Error|Exception|Interrupt|Expired): ?(?=\S|$)")
 _MOST_FRAMES = 200
 _LONGEST = 5000  # lines; what is longer is no traceback
 
@@ -50,10 +51,10 @@ class _Open:
     base: int  # spaces before the lines that are not indented
     link: Literal["", "cause", "origin"]
     survived: bool
+    headless: bool = False  # without its first line: only what looks like an exception ends it
     frames: deque[Frame] = field(default_factory=lambda: deque(maxlen=_MOST_FRAMES))
     shifted: bool = False
     length: int = 0
-    cut: bool = False  # without its first line: only what looks like an exception ends it
 
 
 class Tracebacks:
@@ -63,21 +64,21 @@ class Tracebacks:
         self._open: _Open | None = None
         self._chained = False
         self._survived = False
+        self.dropped = False  # the last line did not end a traceback: what had looked like one was none
 
     @property
     def is_open(self) -> bool:
         return self._open is not None
 
-    def begin_inside(self, number: int) -> None:
-        """The next line is inside a traceback whose beginning was cut off."""
-        self._open = _Open(number, 0, 0, "", False, cut=True)
-
     def take(self, number: int, body: str) -> Raised | None:
         """Look at the next line; the traceback that ends with it."""
+        self.dropped = False
         found = body.find(_START)
         if found >= 0:
             self._begin(number, body, found)
             return None
+        if self._open is None and is_frame(body) and not self._survived:
+            self._open = _Open(number, 0, 0, "", False, headless=True)
         if self._open is None:
             if body.strip():
                 self._chained = any(words in body for words in _CHAINED) or (
@@ -115,16 +116,25 @@ class Tracebacks:
         if len(line) - len(line.lstrip(" ")) > open_.base:
             return None
         self._open = None
-        if open_.cut and _EXCEPTION.match(line) is None:
+        if open_.headless and not is_exception(line.strip()):
+            self.dropped = True
             return None
         frames = tuple(reversed(open_.frames))
         return Raised(line.strip(), open_.line, frames, open_.link, open_.survived)
 
 
-def begins_inside(first: str, second: str) -> bool:
-    """Whether a text that begins with these lines is cut off in the middle of a traceback."""
-    frames = [_FRAME.match(line) is not None for line in (first, second)]
-    return first.startswith("  ") and (frames[0] or frames[1])
+def is_frame(body: str) -> bool:
+    """Whether a line is a frame of a traceback."""
+    if 'File "' not in body:
+        return False
+    match = _FRAME.match(body)
+    return match is not None and match[3] is not None
+
+
+def is_exception(line: str) -> bool:
+    """Whether a line is how a traceback ends: 'ValueError: …'."""
+    match = _EXCEPTION.match(line)
+    return match is not None and match[0][match[1].rfind(".") + 1].isupper()
 
 
 def fatal_frame(body: str) -> Frame | None:

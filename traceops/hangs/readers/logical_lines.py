@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from itertools import product
 
 from traceops.hangs.memory_message import memory_message
+from traceops.hangs.readers.line_prefixes import without_prefixes
 from traceops.hangs.readers.log_rules import WORK
 
-_QUOTED = re.compile(r"^(?:> ?){1,8}")
-_WORKER = re.compile(r"^\([A-Za-z_][\w.]{0,80} pid=\d{1,10}(?:, ip=[\w.:]{1,60})?\) ?")  # Ray
 _PREFIX = re.compile(r"^(?:\[rank[ :]{0,2}\d{1,7}\]:? ?|\[[A-Za-z_-]{1,40}\d{1,7}\]: ?)")
 _TIMEOUT = ("Watchdog caught collective operation timeout", "WorkNCCL(")
 _MEMORY = "out of memory. Tried to allocate"
 _MEMORY_WORDS = ("iB", "memory", "PyTorch", "capac", "PYTORCH", "pytorch.org")
 _NCCL = "NCCL error"
 _NCCL_MORE = ("nccl", "Last error:")
+# An exception whose message begins in the next line.
+_TO_COME = re.compile(r"(?:Error|Exception|Error\(s\) in loading state_dict for \w{1,200}):\s*$")
 _MOST = 5  # lines that are joined
 _LONGEST = 2000  # characters of a line that may be joined
 
@@ -34,7 +35,7 @@ class LogicalLines:
 
     def take(self, number: int, line: str) -> Iterator[tuple[int, str]]:
         """The whole lines that are ready, with the number of their first line."""
-        line = _WORKER.sub("", _QUOTED.sub("", line, count=1), count=1)
+        line = without_prefixes(line)
         if self._held:
             if self._continues(line):
                 self._held.append(_PREFIX.sub("", line, count=1).strip())
@@ -63,13 +64,17 @@ class LogicalLines:
         if not body.strip():
             return False
         if _NCCL in first:
-            return body.startswith(_NCCL_MORE) or self._held[-1].endswith("Last error:")
+            return body.lstrip().startswith(_NCCL_MORE) or self._held[-1].endswith("Last error:")
+        if _TO_COME.search(first) is not None:
+            return "Traceback" not in body
         if _MEMORY in first:
             return any(word in body for word in _MEMORY_WORDS) and "Traceback" not in body
         return not any(words in body for words in _TIMEOUT[:1]) and "Traceback" not in body
 
     def _is_whole(self) -> bool:
         first, text = self._held[0], " ".join(self._held)
+        if _TO_COME.search(first) is not None:
+            return True
         if _NCCL in first:
             return len(self._held) > 2 and self._held[-2].endswith("Last error:")
         if _MEMORY in first:
@@ -82,6 +87,8 @@ def _begins(line: str) -> bool:
         return False
     if any(words in line for words in _TIMEOUT):
         return WORK.search(line) is None and ("WorkNCCL(" in line or line.rstrip().endswith("timeout:"))
+    if _TO_COME.search(line) is not None:
+        return True
     if _MEMORY in line:
         return memory_message(line).free is None or memory_message(line).unallocated is None
     return _NCCL in line and "NCCL version" in line

@@ -1,0 +1,34 @@
+"""What log collectors put in front of a line: quotes, times, pods, containers and workers; not the ranks."""
+
+from __future__ import annotations
+
+import re
+
+_TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]\d{1,9}(?:Z|[+-]\d\d:?\d\d)"
+_PREFIXES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r">[> ]{0,15}",  # an e-mail
+        rf"{_TIME} (?:std(?:out|err) [FP] )?",  # docker logs -t, kubectl logs --timestamps, containerd's files
+        r"\[pod/[\w.-]{1,253}/[\w.-]{1,63}\] ",  # kubectl logs --prefix
+        r"[\w.-]{1,200}-(?:worker|master|launcher|chief|node)-\d{1,6}(?:: ?|  ?\| )",  # stern, kubectl and a loop
+        r"[\w.-]{1,100}-\d{1,4} {1,20}\| ",  # docker compose
+        r"\((?:raylet|[A-Za-z_][\w.<>:]{0,80} pid=\d{1,10}|pid=\d{1,10})(?:, ip=[\w.:]{1,60})?\) ?",  # Ray
+        r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[\d{1,9},)",  # mpirun -timestamp-output
+        r"\[\d{1,10}\] (?=\[rank\d)",  # line numbers of a viewer
+    )
+)
+_MOST = 4
+
+
+def without_prefixes(line: str) -> str:
+    """The line as the program wrote it, with the rank's own prefix if it has one."""
+    start = 0
+    for _ in range(_MOST):
+        match = next(
+            (found for prefix in _PREFIXES if (found := prefix.match(line, start)) is not None), None
+        )
+        if match is None or match.end() == start:
+            break
+        start = match.end()
+    return line[start:]

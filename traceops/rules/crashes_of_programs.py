@@ -1,0 +1,121 @@
+"""Crashes that the program caused: its own errors, and torch used in a way that it refuses."""
+
+from __future__ import annotations
+
+from traceops.core.rule import Rule
+
+SCRIPT_ERROR = Rule(
+    id="TO-E005",
+    title="The program raised an error",
+    fires=(
+        "The first failure in a log is an exception of the program: an import, an assertion, or another "
+        "that is of no "
+        "other rule's kind."
+    ),
+    advice=(
+        "Read the traceback at the line given: this is an error of the program, and errors of other "
+        "ranks about lost "
+        "connections follow from it."
+    ),
+    by_cause=(
+        (
+            "import_error",
+            "The rank's environment lacks the module, or it was built for another torch (undefined "
+            "symbol: reinstall "
+            "it against the torch in use). Check which Python each rank runs (torchrun and python of one "
+            "environment, "
+            "on every host).",
+        ),
+        (
+            "nan_loss",
+            "Find the first step with a value that is not finite: "
+            "torch.autograd.set_detect_anomaly(True) for a short "
+            "run, a lower learning rate, gradient clipping, bf16 in place of fp16.",
+        ),
+        (
+            "native_crash",
+            "Compiled code crashed. PYTHONFAULTHANDLER=1 shows the Python line, a core dump in gdb the "
+            "rest; suspect "
+            "extensions that were built for another torch.",
+        ),
+        (
+            "state_dict",
+            "The checkpoint is of a model with other shapes or names: compare the configuration it was trained with. "
+            "'module.' in front of all names comes from DDP: save model.module.state_dict().",
+        ),
+        (
+            "broken_file",
+            "The file is cut, or a pointer of Git LFS, or a page that was saved in its place: compare its size with "
+            "the original's, and download it again (git lfs pull). A checkpoint that a crash interrupted is not "
+            "whole: take the one before it.",
+        ),
+        (
+            "loader_died",
+            "Run once with num_workers=0: then the error of the data set is raised in the main process, with its "
+            "traceback. If it works so, the workers ran out of memory or of /dev/shm (dmesg).",
+        ),
+    ),
+)
+
+MISUSE = Rule(
+    id="TO-E006",
+    title="torch was used in a way that it refuses",
+    fires="The first failure in a log is a message of torch that has one known cause and cure.",
+    advice="See the cause.",
+    by_cause=(
+        (
+            "scaler_bf16",
+            "bf16 has the range of fp32 and needs no GradScaler: remove it, or make it "
+            "GradScaler(enabled=False). If fp16 "
+            "was meant, the parameters must be fp32 (autocast to float16), not bf16.",
+        ),
+        (
+            "batch_norm",
+            "The last batch has one sample on this rank: drop_last=True in the DataLoader, a larger "
+            "batch per GPU, or "
+            "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model).",
+        ),
+        (
+            "cuda_fork",
+            "A process that was forked after CUDA was used cannot use it. Keep CUDA out of data-loader "
+            "workers (move "
+            "batches in the main process), or start them with multiprocessing_context='spawn' "
+            "(DataLoader) or "
+            "torch.multiprocessing.set_start_method('spawn') under if __name__ == '__main__'.",
+        ),
+        (
+            "unused_parameters",
+            "Use all parameters in the loss, freeze those that are not used, or pass "
+            "find_unused_parameters=True to DDP "
+            "(it costs a walk of the graph each step). TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters.",
+        ),
+        (
+            "ready_twice",
+            "Activation checkpointing that runs a part twice, or a parameter used in several backward "
+            "passes: use "
+            "use_reentrant=False, or static_graph=True in DDP.",
+        ),
+        (
+            "shared_view",
+            "Call .clone() (or .contiguous()) on the tensor before it is written to: expand and views "
+            "share memory, and "
+            "DDP writes buffers in place (broadcast_buffers).",
+        ),
+        (
+            "modified_inplace",
+            "If it comes only with several GPUs: DDP writes buffers in each forward pass, and two of them before one "
+            "backward change what the first needs. DDP(model, broadcast_buffers=False), or one forward for all inputs. "
+            "Else an operation of the program: torch.autograd.set_detect_anomaly(True) names it.",
+        ),
+        (
+            "load_device",
+            "torch.load(FILE, map_location='cpu'), or map_location=f'cuda:{local_rank}': without it each rank loads to "
+            "the GPU that saved it.",
+        ),
+        (
+            "two_devices",
+            "Something was made with .cuda() or on 'cuda:0' on every rank: call torch.cuda.set_device(local_rank) "
+            "first, and make new tensors with device=x.device. Buffers belong to the module (register_buffer).",
+        ),
+    ),
+)

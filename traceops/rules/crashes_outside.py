@@ -1,0 +1,105 @@
+"""Crashes that the machine or whoever runs it caused: what was refused, and programs that were ended from outside."""
+
+from __future__ import annotations
+
+from traceops.core.rule import Rule
+
+REFUSED = Rule(
+    id="TO-E007",
+    title="The machine refused: port, network, disk or a limit",
+    fires=(
+        "The first failure in a log is a port that is in use, a file that could not be written or opened, or ranks "
+        "that did not find each other when the process group was made."
+    ),
+    advice="Free what the message names, then start again.",
+    by_cause=(
+        (
+            "port_in_use",
+            "Another job, or one that did not end, listens on the port: find it with ss -ltnp, or take a "
+            "free port: "
+            "torchrun --standalone, or --rdzv-endpoint localhost:0; else another --master-port.",
+        ),
+        (
+            "disk_full",
+            "Free space or raise the quota (df -h, df -i, quota), keep fewer checkpoints, and write them "
+            "elsewhere. A "
+            "checkpoint that was being written is not whole.",
+        ),
+        (
+            "write_failed",
+            "Most often a full disk or quota (df -h, df -i, quota), else a file system that went away. "
+            "The checkpoint is "
+            "not whole.",
+        ),
+        (
+            "open_files",
+            "Raise the limit (ulimit -n 65536 before the start; LimitNOFILE of a service; docker run --ulimit "
+            "nofile=65536), or torch.multiprocessing.set_sharing_strategy('file_system'). Batches kept in a list hold "
+            "one file a tensor: keep numpy arrays, or copies.",
+        ),
+        (
+            "evicted_disk",
+            "The container's own file system counts: write checkpoints and caches (HF_HOME, TMPDIR) to a volume, or "
+            "request ephemeral-storage.",
+        ),
+        (
+            "rendezvous",
+            "Some ranks were not started, run with another WORLD_SIZE (--nnodes, --nproc-per-node), or cannot reach "
+            "MASTER_ADDR:MASTER_PORT: nc -vz ADDRESS PORT from each node; a firewall; a name that resolves to another "
+            "interface. If a rank crashed while it started, its own output tells.",
+        ),
+        (
+            "gloo_connect",
+            "gloo takes the address that the host's name resolves to. Set GLOO_SOCKET_IFNAME to the interface that "
+            "reaches the other nodes (ip addr) on every node, and let the firewall pass all ports between them.",
+        ),
+    ),
+)
+
+ENDED = Rule(
+    id="TO-E008",
+    title="The job was ended from outside",
+    fires=(
+        "The first failure in a log is a scheduler or a terminal that ended the job: a time limit, preemption, a node "
+        "that was lost, SIGHUP, SIGTERM or a cancellation that nothing else explains."
+    ),
+    advice="Nothing in the program failed, as far as the log tells.",
+    by_cause=(
+        (
+            "time_limit",
+            "Ask for more time (--time), or write a checkpoint and start again from it: #SBATCH --signal=B:USR1@300 "
+            "tells the script five minutes before. If the last steps took longer than those before, the job was slow "
+            "or hung first: traceops run names the cause.",
+        ),
+        (
+            "preempted",
+            "Write checkpoints often enough and let the job start again (#SBATCH --requeue); a queue of higher "
+            "priority is not preempted.",
+        ),
+        (
+            "node_failure",
+            "The node stopped answering: the other ranks' errors follow from it. sacct -j JOB -o NodeList,State and "
+            "the node's kernel log tell more; start again without it (--exclude=NODE).",
+        ),
+        (
+            "hangup",
+            "Start it in tmux or screen, with sbatch, or with setsid nohup COMMAND > log 2>&1 &: nohup alone does not "
+            "help, as torchrun sets its own handler of SIGHUP.",
+        ),
+        (
+            "terminated",
+            "Somebody sent SIGTERM: a scheduler (time limit, preemption, eviction), kill, or the launcher of another "
+            "node whose rank failed. Look at that node's log and at sacct or kubectl describe pod.",
+        ),
+        (
+            "cancelled",
+            "scancel, or Slurm itself after a failed task (srun --kill-on-bad-exit): sacct -j JOB -o "
+            "State,Reason,ExitCode tells who.",
+        ),
+    ),
+)
+KILLED_ADVICE = (
+    "Nothing in the log says who sent SIGKILL; most often it is the kernel, because the host's memory ran out: "
+    "dmesg -T | grep -i -E 'oom|killed process' on that host, sacct -j JOB -o State,MaxRSS, or kubectl describe pod "
+    "(OOMKilled). Fewer data-loader workers and no copy of the data set in every worker need less."
+)
