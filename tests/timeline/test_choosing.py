@@ -144,3 +144,17 @@ def test_steps_of_real_runs(name: str, tmp_path: Path) -> None:
         assert all(phases == {"s", "f"} for phases in ends.values())
         assert bool(flows) == any(e["ph"] == "s" for e in document["traceEvents"])
     assert written.duration_ns > 0
+
+
+def test_found_steps_can_be_chosen_too(tmp_path: Path) -> None:
+    from generated_run import Size, ddp, simulate
+    from unmarked import as_is, write_unmarked
+
+    run = simulate(ddp(steps=6, size=Size(kernel_us=30.0)), 2, seed=1)
+    folder = write_unmarked(run, tmp_path / "run", as_is)
+    timeline, _ = timeline_of(folder, tmp_path / "t.json", steps=[2, 3])
+    for rank in (0, 1):
+        shown = timeline.added_slices(f"rank {rank} · overview", "steps")
+        assert [e["name"] for e in shown] == ["step 2", "step 3"]
+    timeline_of(folder, tmp_path / "whole.json")
+    assert (tmp_path / "t.json").stat().st_size < 0.7 * (tmp_path / "whole.json").stat().st_size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +12,7 @@ from traceops.across.arrivals import without_late_ends
 from traceops.across.bubble import Bubble, measure_bubbles
 from traceops.across.charged import ChargedWaiting, charged_waiting
 from traceops.across.clocks import ClockAlignment, align_clocks
+from traceops.across.first_meeting import without_first_meetings
 from traceops.across.lateness import Lateness, measure_lateness
 from traceops.across.links import LinkReference, reference_of, reference_transfers
 from traceops.across.match import MatchedCollectives, match_collectives, waits_by_rank
@@ -21,13 +21,14 @@ from traceops.across.replay.graph import StepGraph, build_graph
 from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if
 from traceops.across.stages import find_pipelines, stage_of
 from traceops.across.stragglers import Stragglers, measure_stragglers
+from traceops.across.unlike import unlike_steps
 from traceops.across.work import WorkCompared, compare_work
 from traceops.core.arrays import Int
 from traceops.core.intervals import Intervals, intersect, subtract, union
+from traceops.core.words import StepsBy, Unit
 from traceops.fabric.fabric import Fabric
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import RankSummary
-from traceops.measure.typical import typical_steps
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,20 @@ class CrossRank:
     unlike: tuple[int, ...] = ()  # numbers of the steps that take far longer than the typical one
 
     @property
+    def unit(self) -> Unit:
+        """What times are of: a step; the whole window, where nothing says where steps begin; or none that is whole."""
+        by = self.steps_by[0]
+        return "none" if by == "cut_off" else "window" if by == "window" else "step"
+
+    @property
+    def steps_by(self) -> tuple[StepsBy, str]:
+        """What said where steps begin, and its name: on the ranks that have steps, where there are such."""
+        marks = [(times.summary.steps_by, times.summary.step_mark) for times in self.ranks]
+        of_steps = [mark for mark in marks if mark[0] not in ("window", "cut_off")]
+        whole = [mark for mark in marks if mark[0] == "window"]
+        return next(iter(of_steps or whole or marks), ("window", ""))
+
+    @property
     def step_ms(self) -> float:
         """The typical step, ms: the median over ranks of their means."""
         return float(np.median([times.step_ms for times in self.ranks])) if self.ranks else 0.0
@@ -110,37 +125,32 @@ def measure_across(
     `hosts` names the host of each rank where that is known; `fabric` is what was saved of the machines.
     """
     matching = match_collectives(ranks, tuple(range(world)))
-    split = bool(matching.collectives)
     hosts = hosts or {}
     clocks = align_clocks(ranks, matching, hosts)
     matching = without_late_ends(matching, ranks, clocks)
+    matching = without_first_meetings(matching, ranks)
     waits = waits_by_rank(matching, ranks)
+    split = bool(matching.collectives)
     pipelines = find_pipelines(ranks, matching)
     graph = build_graph(ranks, matching, clocks.fits, stage_of(pipelines))
     lateness = measure_lateness(ranks, matching, graph) if graph is not None else None
-    unlike = unlike_steps(ranks)
     waiting = {summary.rank: _waiting(summary, waits[summary.rank]) for summary in ranks}
+    buckets = {
+        summary.rank: _buckets(summary, waiting[summary.rank], waits[summary.rank]) for summary in ranks
+    }
+    of_others = "comm_wait" if split else "comm_unmatched"
+    unlike = unlike_steps(ranks, {rank: own[of_others] for rank, own in buckets.items()})
     charged = charged_waiting(ranks, waiting, lateness) if lateness is not None else None
     times = []
     for summary in ranks:
         typical = ~np.isin(summary.step_numbers, unlike)
         start, turn, end = waits[summary.rank]
-        edges_start, edges_end = summary.step_edges[:-1], summary.step_edges[1:]
-        exposed = summary.ledger.exposed
-        transfer = union(turn, end)
-        transferring = intersect(exposed, transfer)
-        buckets = {name: ns for name, ns in summary.ledger.buckets.items() if name != "comm"}
-        buckets["comm_transfer"] = transferring.within(edges_start, edges_end)
-        buckets["comm_wait"] = waiting[summary.rank].within(edges_start, edges_end)
-        buckets["comm_unmatched"] = (
-            summary.ledger.buckets["comm"] - buckets["comm_transfer"] - buckets["comm_wait"]
-        )
         inside = (start >= summary.step_edges[0]) & (start < summary.step_edges[-1])
         times.append(
             RankTimes(
                 summary=summary,
                 duration=summary.ledger.duration,
-                buckets={name: buckets[name] for name in BUCKETS},
+                buckets=buckets[summary.rank],
                 typical=typical if typical.any() else ~typical,
                 wait_ns=int((turn - start)[inside].sum()) if split else None,
                 transfer_ns=int((end - turn)[inside].sum()) if split else None,
@@ -192,15 +202,18 @@ def _waiting(summary: RankSummary, waits: tuple[Int, Int, Int]) -> Intervals:
     return subtract(intersect(summary.ledger.exposed, union(start, turn)), union(turn, end))
 
 
-def unlike_steps(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
-    """Numbers of the steps that take far longer than most, by their median over ranks, in order."""
-    by_step: dict[int, list[int]] = defaultdict(list)
-    for summary in ranks:
-        for number, ns in zip(summary.step_numbers.tolist(), summary.ledger.duration.tolist(), strict=True):
-            by_step[number].append(ns)
-    numbers = sorted(by_step)
-    typical = typical_steps([float(np.median(by_step[number])) for number in numbers])
-    return tuple(number for number, like in zip(numbers, typical.tolist(), strict=True) if not like)
+def _buckets(summary: RankSummary, waiting: Intervals, waits: tuple[Int, Int, Int]) -> dict[str, Int]:
+    """The rank's ledger with its communication split, ns per bucket and step."""
+    _, turn, end = waits
+    edges_start, edges_end = summary.step_edges[:-1], summary.step_edges[1:]
+    buckets = {name: ns for name, ns in summary.ledger.buckets.items() if name != "comm"}
+    transferring = intersect(summary.ledger.exposed, union(turn, end))
+    buckets["comm_transfer"] = transferring.within(edges_start, edges_end)
+    buckets["comm_wait"] = waiting.within(edges_start, edges_end)
+    buckets["comm_unmatched"] = (
+        summary.ledger.buckets["comm"] - buckets["comm_transfer"] - buckets["comm_wait"]
+    )
+    return {name: buckets[name] for name in BUCKETS}
 
 
 def _work(ranks: Sequence[RankSummary], graph: StepGraph, stragglers: Stragglers) -> dict[int, WorkCompared]:

@@ -7,6 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
+
+# What said where the steps of a trace begin: the profiler's own marks, others that were found, or nothing, so that
+# the numbers are of the whole window. cut_off: a capture of ours ended before a step was whole.
+StepsBy = Literal[
+    "profiler",
+    "annotation",
+    "optimizer",
+    "zero_grad",
+    "loader",
+    "backward",
+    "repetition",
+    "window",
+    "cut_off",
+]
 
 
 @dataclass(frozen=True)
@@ -42,6 +57,20 @@ class BucketWords:
     of_rank: str = ""
     of_several: str = ""
 
+
+# What times are of: a step, a window without steps, or nothing that could be judged.
+Unit = Literal["step", "window", "none"]
+
+# How steps were found, behind '20 steps'; {mark} is the mark's name.
+STEPS_FOUND: Mapping[StepsBy, str] = {
+    "profiler": "marked by the profiler",
+    "annotation": "found by the annotation '{mark}'",
+    "optimizer": "found by {mark}",
+    "zero_grad": "found by {mark}",
+    "loader": "found by {mark}",
+    "backward": "found by their backward passes",
+    "repetition": "found by kernels that repeat",
+}
 
 # Schedules of pipelines. The keys are those of traceops.across.stages.Schedule.
 SCHEDULES: Mapping[str, str] = {

@@ -34,6 +34,7 @@ from traceops.launch.plan import Plan
 from traceops.launch.process import Guard, TorchrunResult, run
 from traceops.launch.reserve import Reserve
 from traceops.launch.signals import held_signals
+from traceops.launch.whole_steps import has_whole_steps, would_fit
 from traceops.launch.writable import progress_folder, writable
 from traceops.traces.summary_header import SUFFIX
 
@@ -311,13 +312,16 @@ def _tell(
             f"the capture of rank{several} {', '.join(map(str, who))} ended early: {cause_text(early)}"
         )
         screen.say(f"next time: {advice_text(early)}")
-    traced = sum(bool(rank.traces) for rank in ranks)
+    traced = sum(has_whole_steps(rank) for rank in ranks)
+    what = "recorded a whole step" if not traced and any(rank.traces for rank in ranks) else "traced"
     world = plan.cluster.world_size
     if plan.launcher == "none":
         world = max((rank.world_size for rank in ranks), default=0)
     if not world:
         screen.say(_NOBODY)
-    screen.say(f"{traced} of {world} ranks traced in {short_path(plan.out)}")
+    screen.say(f"{traced} of {world} ranks {what} in {short_path(plan.out)}")
+    if not traced and (shorter := would_fit(ranks)) is not None:
+        screen.say(f"next: the same with {shorter.flags}")
     if failure is not None and any(plan.evidence.glob("flight_recorder_*")):
         screen.say(f"next: traceops diagnose {short_path(plan.out)}, if another rank may be the cause")
     elif advise and traced and not ended.hung and not ended.saved:

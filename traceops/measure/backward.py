@@ -9,12 +9,11 @@ import numpy as np
 
 from traceops.core.arrays import Int
 from traceops.measure.activity import COMM, COMPUTE, Activity
-from traceops.measure.host_rows import rows_named
+from traceops.measure.host_rows import BACKWARD_NAME, rows_named
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
 
 NO_BACKWARD = np.iinfo(np.int64).min
-BACKWARD_NAME = re.compile(r"^autograd::engine::evaluate_function")
 # Wrappers whose very purpose is to synchronise inside backward.
 _PROMISES = re.compile(r"^(DistributedDataParallel\.forward|FullyShardedDataParallel\.forward|FSDP::)")
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
 from traceops.measure.activity import COMPUTE, Activity, begin_inside
-from traceops.measure.backward import BACKWARD_NAME
-from traceops.measure.host_rows import ANNOTATION_CATS, OPERATOR_CATS, named, rows_named
+from traceops.measure.host_rows import ANNOTATION_CATS, BACKWARD_NAME, OPERATOR_CATS, named, rows_named
 from traceops.traces.model import CommArgs, Events
 
 NOTHING, FORWARD, BACKWARD = -1, 0, 1  # what was computed beside a send or a receive

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
+from traceops.core.words import StepsBy
 from traceops.measure.activity import Activity
+from traceops.measure.found_steps import FoundSteps, found_steps
 from traceops.measure.grouping import distinct
 from traceops.traces.model import Events
 
@@ -30,6 +32,8 @@ class StepBounds:
     host_end: Int
     of_activity: Int
     empty: tuple[int, ...] = ()
+    by: StepsBy = "profiler"
+    mark: str = ""
 
     def __len__(self) -> int:
         return len(self.number)
@@ -39,24 +43,60 @@ def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
     """Step boundaries of one trace [docs/metrics.md, the step ledger].
 
     Device step k ends with the last activity launched in steps up to k. Without a GPU it begins and
-    ends with its annotation. A trace that marks no steps, or only empty ones, is one window from first to last
-    activity. Of a window that was cut off only the `recorded` steps count.
+    ends with its annotation. Where a trace marks no steps they are found by what repeats. Else, and where all marked
+    ones are empty, it is one window from first to last activity. Of a trace of ours only the `recorded` steps count.
     """
+    found = host_steps(events, activity, recorded)
+    if found is None:
+        return _one_window(activity, by="cut_off" if recorded == () else "window")
+    return _bounds(events, activity, found)
+
+
+def host_steps(
+    events: Events, activity: Activity, recorded: tuple[int, ...] | None = None
+) -> FoundSteps | None:
+    """Where steps begin and end on the host: as the profiler marked them, or else as they are found."""
     rows, numbers = activity.host.steps
-    if recorded is not None:
-        whole = np.isin(numbers, recorded)
-        rows, numbers = rows[whole], numbers[whole]
-    if not len(rows):
-        return _one_window(activity)
-    start = events.ts[rows]
-    end = start + events.dur[rows]
+    if recorded is not None and not _of_another_run(numbers, recorded):
+        own = _own_steps(events, rows, numbers, recorded)
+        rows, numbers = rows[own], numbers[own]
+    if len(rows):
+        begin = events.ts[rows]
+        return FoundSteps("profiler", "ProfilerStep", numbers, begin, begin + events.dur[rows])
+    return found_steps(events, activity) if recorded is None else None
+
+
+def _of_another_run(numbers: Int, recorded: tuple[int, ...]) -> bool:
+    """Whether these marks are none that a capture of the `recorded` steps can have left, cut off or whole."""
+    left = (*recorded, max(recorded) + 1) if recorded else ()
+    return bool(left) and len(numbers) > 0 and not np.isin(numbers, left).any()
+
+
+def _own_steps(events: Events, rows: Int, numbers: Int, recorded: tuple[int, ...]) -> Int:
+    """Which marks (positions in `rows`, in time order) are those of the capture's own `recorded` steps.
+
+    Where the program has a profiler of its own, a number may be there more than once. Ours begin with the recording,
+    and each follows on the one before.
+    """
+    own: list[int] = []
+    for number in sorted(recorded):
+        at = np.flatnonzero(numbers == number)
+        if len(at):
+            over = events.ts[rows[own[-1]]] + events.dur[rows[own[-1]]] if own else events.ts[rows[at[0]]]
+            own.append(int(at[np.argmin(np.abs(events.ts[rows[at]] - over))]))
+    return np.sort(np.array(own, dtype=np.int64))
+
+
+def _bounds(events: Events, activity: Activity, found: FoundSteps) -> StepBounds:
+    """The steps on the device's timeline."""
+    numbers, start, end, by, mark = found.number, found.begin, found.end, found.by, found.name
     step = np.searchsorted(start, activity.launched, side="right") - 1
-    step[activity.launched >= end[-1]] = len(rows)
+    step[activity.launched >= end[-1]] = len(start)
     if not activity.on_gpu:
-        return StepBounds(numbers, np.append(start, end[-1]), start, end, step)
+        return StepBounds(numbers, np.append(start, end[-1]), start, end, step, by=by, mark=mark)
     step[_launched_before_window(events, activity)] = -1
-    edges = np.full(len(rows) + 1, np.iinfo(np.int64).min)
-    inside = (step >= -1) & (step < len(rows))
+    edges = np.full(len(start) + 1, np.iinfo(np.int64).min)
+    inside = (step >= -1) & (step < len(start))
     np.maximum.at(edges, step[inside] + 1, activity.end[inside])
     if not (step == -1).any():
         edges[0] = start[0]
@@ -74,15 +114,17 @@ def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
         end[kept],
         position[step + 1],
         tuple(numbers[~kept].tolist()),
+        by,
+        mark,
     )
 
 
-def _one_window(activity: Activity, empty: tuple[int, ...] = ()) -> StepBounds:
+def _one_window(activity: Activity, empty: tuple[int, ...] = (), by: StepsBy = "window") -> StepBounds:
     first = int(activity.start.min()) if len(activity.start) else 0
     last = int(activity.end.max()) if len(activity.end) else first
     edges = np.array([first, last], dtype=np.int64)
     of_activity = np.zeros(len(activity.start), dtype=np.int64)
-    return StepBounds(np.array([NO_STEP]), edges, edges[:1], edges[1:], of_activity, empty)
+    return StepBounds(np.array([NO_STEP]), edges, edges[:1], edges[1:], of_activity, empty, by)
 
 
 def _launched_before_window(events: Events, activity: Activity) -> NDArray[np.bool_]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
 from traceops.core.errors import FileError
+from traceops.core.words import StepsBy
 from traceops.measure.activity import COMM, COMPUTE, Activity, find_activity
 from traceops.measure.backward import BackwardSync, measure_backward_sync
 from traceops.measure.breakdown import Breakdown, measure_breakdown
@@ -73,6 +74,8 @@ class RankSummary:
     hta: HtaTables
     kernels_lost: bool = False  # kernels were launched, and the trace holds none of them
     hta_agreement: HtaAgreement | None = None  # None where HTA's own code was not asked
+    steps_by: StepsBy = "profiler"  # what told where steps begin, and the name of it
+    step_mark: str = ""
 
     def step_number(self, position: int) -> int | None:
         """The number of the step that launched the collective at this position of `comm`; None outside all."""
@@ -122,6 +125,8 @@ def summarize(file: TraceFile, with_hta: bool = False, ahead: bool = False) -> R
         hta=hta,
         kernels_lost=activity.lost,
         hta_agreement=agreement,
+        steps_by=steps.by,
+        step_mark=steps.mark,
     )
 
 

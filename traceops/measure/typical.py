@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -24,3 +26,8 @@ def typical_steps(durations: ArrayLike) -> NDArray[np.bool_]:
     spread = _NORMAL * float(np.median(np.abs(steps - middle)))
     typical: NDArray[np.bool_] = steps <= max(FAR * middle, middle + _SPREADS * spread)
     return typical
+
+
+def spells(odd: Sequence[bool]) -> int:
+    """How often something came: neighbouring steps are one time, as what straddles their boundary is long in both."""
+    return sum(now and not before for before, now in zip((False, *odd), odd, strict=False))

@@ -23,6 +23,7 @@ from traceops.pipeline.assemble_cross import clocks_of, cross_rank_tables, repla
 from traceops.pipeline.assemble_inventory import inventory, peak_memory, step_counts, unprofiled_steps
 from traceops.pipeline.assemble_pipelines import pipeline_rows
 from traceops.pipeline.run_info import rank_hosts
+from traceops.pipeline.without_time import in_words_of_window, without_time
 from traceops.report.model import Report
 from traceops.report.rows import RankRow, StepRow
 from traceops.report.run import Ledger, Matching, Run, StepTime, Summary, UnjudgedTime, WorstRank
@@ -70,6 +71,10 @@ def assemble(
         fabric=run.fabric,
         hta_agreement=agreement_of_ranks(times.summary.hta_agreement for times in run.ranks),
     )
+    if run.unit == "none":
+        report = without_time(report)
+    elif run.unit == "window":
+        report = in_words_of_window(report)
     return redact_fields(report, "summary", "findings", "checks")  # run and hang are already
 
 
@@ -159,6 +164,8 @@ def _summary(
             typical=_round(run.step_ms) if durations else None,
             unlike=tuple(number for number in run.unlike if number >= 0),
         ),
+        steps_found_by=run.steps_by[0],
+        step_mark=run.steps_by[1] or None,
         ledger_ms=Ledger(**ledger),
         ledger_pct=Ledger(
             **{

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from traceops.across.agreed_steps import with_agreed_steps
 from traceops.across.cross_rank import CrossRank, measure_across
 from traceops.core.errors import InputError
 from traceops.fabric.discover import run_fabric
@@ -51,7 +52,7 @@ def conclude(
             f"{found.root}: none of the traces holds an event that could be read:\n{listed}{evidence_hint(found.root)}"
         )
     one = of_one_run(usable, rank_hosts(found, usable), found.manifest)
-    usable = list(one.ranks)
+    usable = with_agreed_steps(one.ranks, world_size(found, one.ranks))
     found = replace(found, problems=(*problems, *one.left_out), doubts=(*found.doubts, *one.doubts))
     fabric = run_fabric(found.root, evidence)
     run = measure_across(usable, world_size(found, usable), rank_hosts(found, usable), fabric)

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from traceops.core.rank_text import runs_of
+from traceops.core.words import StepsBy
 from traceops.report.numbers import NotNegative, Number, Whole
 
 
@@ -156,6 +157,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The run in short: medians over ranks of means over typical steps, unless said otherwise."""
 
     step_time_ms: StepTime = StepTime()
+    steps_found_by: Annotated[
+        StepsBy | None,
+        Meta(
+            description="What said where steps begin: the profiler's marks, other marks, the backward passes, or "
+            "kernels that repeat. window: nothing did, and numbers are of the whole window. cut_off: a capture of "
+            "traceops recorded no step whole. Null in reports of earlier versions."
+        ),
+    ] = None
+    step_mark: Annotated[str | None, Meta(description="The name of that mark.")] = None
     ledger_ms: Annotated[
         Ledger, Meta(description="Per bucket the median over ranks of the mean over typical steps.")
     ] = Ledger()

@@ -35,16 +35,17 @@ class Family:
     about: str
     rules: tuple[Rule, ...]
     judge: Callable[[Inputs], list[Verdict]] | None = None
+    of_steps: bool = False
 
 
 FAMILIES: tuple[Family, ...] = (
     Family("TO-V", "validity of the capture", validity.RULES, validity.judge),
-    Family("TO-S", "stragglers", stragglers.RULES, stragglers.judge),
-    Family("TO-B", "pipelines", pipeline.RULES, pipeline.judge),
-    Family("TO-T", "steps unlike the others", steps.RULES, steps.judge),
-    Family("TO-O", "overlap", overlap.RULES, overlap.judge),
-    Family("TO-I", "idle GPUs", idle.RULES, idle.judge),
-    Family("TO-C", "bandwidth", bandwidth.RULES, bandwidth.judge),
+    Family("TO-S", "stragglers", stragglers.RULES, stragglers.judge, of_steps=True),
+    Family("TO-B", "pipelines", pipeline.RULES, pipeline.judge, of_steps=True),
+    Family("TO-T", "steps unlike the others", steps.RULES, steps.judge, of_steps=True),
+    Family("TO-O", "overlap", overlap.RULES, overlap.judge, of_steps=True),
+    Family("TO-I", "idle GPUs", idle.RULES, idle.judge, of_steps=True),
+    Family("TO-C", "bandwidth", bandwidth.RULES, bandwidth.judge, of_steps=True),
     Family("TO-P", "topology", fabric.RULES, fabric.judge),
     Family("TO-H", "hangs", hangs.RULES, hangs.judge),
     Family("TO-E", "crashes", crashes.RULES, crashes.judge),
@@ -52,6 +53,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-M", "memory", memory.RULES),
     Family("TO-R", "regressions", regression.RULES),
 )
+_NO_STEP = "no step was recorded whole, see TO-V010"
 RULES: tuple[Rule, ...] = tuple(rule for family in FAMILIES for rule in family.rules)
 BY_ID: dict[str, Rule] = {rule.id: rule for rule in RULES}
 
@@ -65,6 +67,26 @@ def judge(inputs: Inputs) -> list[Verdict]:
     """The verdicts of all families on one run, family by family."""
     verdicts: list[Verdict] = []
     for family in FAMILIES:
-        if family.judge is not None:
-            verdicts += family.judge(replace(inputs, earlier=tuple(verdicts)))
+        if family.judge is None:
+            continue
+        if family.of_steps and inputs.run.unit == "none":
+            verdicts += [rule.not_evaluated(_NO_STEP) for rule in family.rules]
+            continue
+        own = family.judge(replace(inputs, earlier=tuple(verdicts)))
+        verdicts += [_at_most_warning(verdict) for verdict in own] if _of_window(family, inputs) else own
     return verdicts
+
+
+def _of_window(family: Family, inputs: Inputs) -> bool:
+    return family.of_steps and inputs.run.unit == "window"
+
+
+def _at_most_warning(verdict: Verdict) -> Verdict:
+    """A window holds what comes once beside what comes again: no error is made of its time."""
+    return replace(
+        verdict,
+        findings=tuple(
+            replace(found, severity="warning") if found.severity == "error" else found
+            for found in verdict.findings
+        ),
+    )

@@ -12,7 +12,7 @@ from traceops.core.findings import Evidence, Severity, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.steps import NO_STEP
-from traceops.measure.typical import typical_steps
+from traceops.measure.typical import spells, typical_steps
 from traceops.rules.inputs import Inputs
 from traceops.traces.run_manifest import manifest_ranks
 
@@ -94,10 +94,14 @@ _CAUSE_OF = {
 
 @dataclass(frozen=True)
 class _Timed:
-    """Steps of the run that were timed, recorded or not: how many, how many are unlike, and their share, percent."""
+    """Steps of the run that were timed, recorded or not: how many, how many are unlike, and their share, percent.
+
+    spells: how often such steps came, neighbours being one time.
+    """
 
     steps: int
     unlike: int
+    spells: int
     share_pct: float
     typical_ms: float
 
@@ -114,7 +118,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     worst = max(run.ranks, key=lambda times: _own_excess_ms(times, run.unlike))
     took = [_duration_ms(run, number) for number in run.unlike]
     cause, region = _cause(worst, run.unlike, sum(took) - len(took) * run.step_ms)
-    seen_often = timed.unlike > 1
+    seen_often = timed.spells > 1
     severity: Severity = (severity_of(timed.share_pct, *_BOUNDS) or "info") if seen_often else "info"
     kernels, usual = _kernels(worst, run.unlike)
     message = f"{_steps_text(run.unlike)} {_takes(took)}; the typical step takes {run.step_ms:.1f} ms."
@@ -125,7 +129,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
     message += (
         f" Of {timed.steps} timed steps {timed.unlike} are such: {timed.share_pct:.0f} % of the time."
         if seen_often
-        else f" Of {timed.steps} timed steps it is the only one: how often it comes cannot be said."
+        else f" Of {timed.steps} timed steps {_the_only(timed.unlike)}: how often {_comes(timed.unlike)} "
+        "cannot be said."
     )
     evidence = [
         Evidence("longest step", round(max(took), 3), "ms", round(run.step_ms * 1.5, 3)),
@@ -171,19 +176,24 @@ def _unprofiled(inputs: Inputs) -> list[float]:
 def _timed(run: CrossRank, unprofiled: list[float]) -> _Timed:
     """Recorded and unrecorded steps, each against the typical one of its own kind."""
     numbers = sorted({int(n) for times in run.ranks for n in times.summary.step_numbers if n != NO_STEP})
-    more = total = 0.0
-    unlike = 0
-    recorded = [_duration_ms(run, number) for number in numbers]
     typical_ms = run.step_ms
-    for steps in (recorded, unprofiled):
-        if not steps:
-            continue
-        like = typical_steps(steps)
-        usual = float(np.mean(np.array(steps)[like]))
-        more += sum(ms - usual for ms, typical in zip(steps, like, strict=True) if not typical)
-        total += sum(steps)
-        unlike += int((~like).sum())
-    return _Timed(len(recorded) + len(unprofiled), unlike, 100 * more / total if total else 0.0, typical_ms)
+    recorded = [_duration_ms(run, number) for number in numbers]
+    like = [number not in run.unlike for number in numbers]
+    more, total = _beyond_usual(recorded, like), sum(recorded)
+    unlike, times = like.count(False), spells([not typical for typical in like])
+    if unprofiled:
+        like = typical_steps(unprofiled).tolist()
+        more, total = more + _beyond_usual(unprofiled, like), total + sum(unprofiled)
+        unlike, times = unlike + like.count(False), times + spells([not typical for typical in like])
+    share = 100 * more / total if total else 0.0
+    return _Timed(len(recorded) + len(unprofiled), unlike, times, share, typical_ms)
+
+
+def _beyond_usual(steps: list[float], like: list[bool]) -> float:
+    """What the steps that are unlike the others take beyond the mean of those, all together."""
+    usual = [ms for ms, typical in zip(steps, like, strict=True) if typical]
+    mean = float(np.mean(usual)) if usual else 0.0
+    return sum(ms - mean for ms, typical in zip(steps, like, strict=True) if not typical)
 
 
 def _duration_ms(run: CrossRank, number: int) -> float:
@@ -245,3 +255,11 @@ def _steps_text(steps: tuple[int, ...]) -> str:
 
 def _takes(took: list[float]) -> str:
     return f"takes {took[0]:.1f} ms" if len(took) == 1 else f"take {min(took):.1f} to {max(took):.1f} ms"
+
+
+def _the_only(count: int) -> str:
+    return "it is the only one" if count == 1 else "they are the only ones"
+
+
+def _comes(count: int) -> str:
+    return "it comes" if count == 1 else "such steps come"

@@ -18,6 +18,7 @@ from traceops.core.findings import Confidence, Evidence, Finding, Severity, seve
 from traceops.core.rule import Rule, Verdict
 from traceops.core.words import CAUSES as CAUSE_WORDS
 from traceops.core.words import COMPUTES_LONGER
+from traceops.measure.typical import spells
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.inputs import Inputs
 
@@ -130,7 +131,7 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
     step, seen = mean(run.stragglers.step_ns), _seen_waiting(run)
     for straggler in run.stragglers.found:
         saved = mean(straggler.saved)
-        most = len(straggler.late_steps) > len(run.lateness.steps) / 2
+        most = _late_in_most(straggler, run)
         if not seen or straggler.share < LEAST_SHARE:
             left_out.append(f"hardly anybody is seen to wait for rank {straggler.rank}")
         elif not straggler.apart:
@@ -158,6 +159,13 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
         PERSISTENTLY_LATE.verdict(*persistent, not_evaluated="" if persistent else too_few, clear=clear),
         SOMETIMES_LATE.verdict(*sometimes, not_evaluated="" if sometimes else too_few, clear=clear),
     ]
+
+
+def _late_in_most(straggler: Straggler, run: CrossRank) -> bool:
+    """Whether it is late in most of the typical steps; what is long for another reason is no evidence of it."""
+    assert run.lateness is not None
+    typical = set(run.lateness.steps) - set(run.unlike) or set(run.lateness.steps)
+    return len(typical & set(straggler.late_steps)) > len(typical) / 2
 
 
 def _nothing_to_compare(run: CrossRank) -> str:
@@ -214,7 +222,9 @@ def _burst_severity(run: CrossRank, straggler: Straggler) -> Severity | None:
     worst = 100 * float((straggler.saved / run.stragglers.step_ns).max())
     mean = 100 * float(straggler.saved.mean()) / float(run.stragglers.step_ns.mean())
     severity = severity_of(worst, *_BURST_PCT)
-    if severity is not None and mean >= IMPACT_BOUNDS[1] and len(straggler.late_steps) > 1:
+    assert run.lateness is not None
+    times = spells([step in straggler.late_steps for step in run.lateness.steps])
+    if severity is not None and mean >= IMPACT_BOUNDS[1] and times > 1:
         return "error"
     return severity
 

@@ -1,4 +1,4 @@
-"""TO-V001 to TO-V005 and TO-V007: how far the traces can be trusted (clocks.py and activity.py have the others)."""
+"""TO-V001 to TO-V005 and TO-V007: how far the traces can be trusted; other modules here have the others."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from traceops.rules.activity import (
 )
 from traceops.rules.clocks import UNALIGNED_CLOCKS, judge_clocks
 from traceops.rules.inputs import Inputs
+from traceops.rules.whole_steps import NO_WHOLE_STEP
+from traceops.rules.whole_steps import judge as judge_whole_steps
 from traceops.traces.run_manifest import capture_failures
 
 MISSING_RANKS = Rule(
@@ -99,6 +101,7 @@ RULES = (
     CONTRADICTIONS,
     KERNELS_MISSING,
     NO_COMMUNICATION_SEEN,
+    NO_WHOLE_STEP,
 )
 _MOST_LISTED = 1024  # ranks named in one finding
 SLOWED = 1.10  # profiled ÷ unprofiled step
@@ -116,12 +119,15 @@ def judge(inputs: Inputs) -> list[Verdict]:
         ),
         judge_damage(inputs.ranks, inputs.found.problems),
         judge_steps(inputs.ranks),
-        judge_backward_sync(inputs.ranks, inputs.manifest),
+        NO_SYNC_IN_BACKWARD.not_evaluated("no step was recorded whole, see TO-V010")
+        if inputs.run.unit == "none"
+        else judge_backward_sync(inputs.ranks, inputs.manifest),
         judge_profiler(inputs.manifest),
         judge_clocks(inputs.run),
         judge_contradictions(inputs.found.doubts),
         judge_kernels(inputs.ranks),
         judge_communication(inputs.ranks, inputs.run.world),
+        judge_whole_steps(inputs),
     ]
 
 
@@ -202,7 +208,7 @@ def judge_steps(ranks: Sequence[RankSummary]) -> Verdict:
     odd = [rank for rank, own in steps.items() if own != every]
     return UNEVEN_STEPS.verdict(
         UNEVEN_STEPS.finding(
-            "warning",
+            "warning" if any(summary.steps_by == "profiler" for summary in ranks) else "info",
             "high",
             f"{'Rank' if len(odd) == 1 else 'Ranks'} {', '.join(map(str, odd[:16]))} "
             f"{'does' if len(odd) == 1 else 'do'} not cover all of steps {_span(every)}; "

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from traceops.measure.host_rows import HostRows
+from traceops.measure.activity import find_activity
+from traceops.measure.steps import host_steps
 from traceops.measure.summary import RankSummary
 from traceops.timeline.reader import WholeEvent
 from traceops.traces.kineto import load_trace
@@ -25,15 +26,20 @@ def step_windows(summary: RankSummary, steps: Iterable[int]) -> tuple[tuple[int,
     Reads the trace again, for a summary does not hold the annotations. Windows that touch are one.
     """
     events = load_trace(summary.path).events
-    rows, numbers = HostRows(events).steps
+    numbers = (*summary.step_numbers.tolist(), *summary.empty_steps)
+    found = host_steps(events, find_activity(events), numbers if summary.steps_by == "profiler" else None)
+    if found is None:
+        return ()
     device_end = dict(
         zip(summary.step_numbers.tolist(), summary.step_edges[1:].tolist(), strict=True),
     )
     wanted = set(steps)
+    # Found steps count from where the rank began to record, until they are put beside those of other ranks.
+    shift = max(numbers, default=0) - int(found.number.max(initial=0))
     windows = [
         (start, max(end, device_end.get(number, end)))
         for number, start, end in zip(
-            numbers.tolist(), events.ts[rows].tolist(), events.end[rows].tolist(), strict=True
+            (found.number + shift).tolist(), found.begin.tolist(), found.end.tolist(), strict=True
         )
         if number in wanted
     ]

@@ -10,9 +10,16 @@ from typing import Any
 
 from traceops.core.capture_failure import advice_text, by_cause, cause_text
 from traceops.core.errors import InputError, problem_of
+from traceops.core.shorter_schedule import shorter_schedule
 from traceops.traces.kineto import read_meta
 from traceops.traces.listing import PAIRS, list_files
-from traceops.traces.run_manifest import MOST_RANKS, capture_failures, read_run_manifest, recorded_steps
+from traceops.traces.run_manifest import (
+    MOST_RANKS,
+    RecordedSteps,
+    capture_failures,
+    read_run_manifest,
+    recorded_steps,
+)
 from traceops.traces.scan import Scanner
 from traceops.traces.source import chunks, is_remote, open_binary
 from traceops.traces.summary_header import ANEW, SUFFIX, read_header
@@ -77,7 +84,8 @@ def discover(path: str) -> Discovery:
     if not candidates:
         if problems:
             raise _none_readable(path, problems)
-        early = by_cause(capture_failures(read_run_manifest(root)[0]))
+        told_of = read_run_manifest(root)[0]
+        early = by_cause(capture_failures(told_of))
         if early:
             told = "; ".join(
                 f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:16]))}: {cause_text(failure)} "
@@ -85,6 +93,13 @@ def discover(path: str) -> Discovery:
                 for ranks, failure in early
             )
             raise InputError(f"{path} holds no traces, because the capture ended early: {told}")
+        steps = told_of.get("steps")
+        shorter = shorter_schedule(told_of.get("schedule"), steps) if isinstance(steps, int) else None
+        if shorter is not None:
+            raise InputError(
+                f"{path} holds no traces: the program ended after {steps} steps, and the schedule needs "
+                f"{shorter.needed}; record it with: traceops run {shorter.flags}"
+            )
         raise InputError(
             f"{path} holds no traces. Expected torch.profiler's *.json or *.json.gz, such as "
             "rank_0/host_123.pt.trace.json.gz; capture some with: traceops run --strategy pytorch_ddp"
@@ -178,17 +193,23 @@ def _without_spare(
 
 
 def _with_steps(
-    candidates: Sequence[Candidate], recorded: dict[str, tuple[int, ...]]
+    candidates: Sequence[Candidate], recorded: dict[str, RecordedSteps]
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
-    """The steps that the capture recorded whole; a summary that was made without knowing them is left out."""
+    """The steps that the capture recorded whole; a summary that was made without knowing them is left out.
+
+    Of a window that reached its end an earlier version did not ask for them.
+    """
     of_stem = {trace_stem(path): steps for path, steps in recorded.items()}
     kept, outdated = [], []
     for candidate in candidates:
-        steps = of_stem.get(trace_stem(candidate.path), candidate.steps)
-        if candidate.summarized and steps != candidate.steps:
-            outdated.append((candidate.path, f"was made when run.json told of other whole steps; {ANEW}"))
-        else:
+        told = of_stem.get(trace_stem(candidate.path))
+        steps = candidate.steps if told is None else told.numbers
+        if not candidate.summarized or steps == candidate.steps:
             kept.append(replace(candidate, steps=steps))
+        elif candidate.steps is None and told is not None and told.complete:
+            kept.append(candidate)
+        else:
+            outdated.append((candidate.path, f"was made when run.json told of other whole steps; {ANEW}"))
     return kept, outdated
 
 

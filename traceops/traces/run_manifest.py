@@ -107,17 +107,33 @@ def _how_it_ended(manifest: dict[str, Any], folder: Path) -> list[str]:
     return []
 
 
-def recorded_steps(manifest: dict[str, Any], root: str) -> dict[str, tuple[int, ...]]:
-    """Trace path -> the steps of its window that were recorded whole, for windows that were cut off."""
+@dataclass(frozen=True)
+class RecordedSteps:
+    """The steps of one window that were recorded whole; complete: the window reached its end."""
+
+    numbers: tuple[int, ...]
+    complete: bool
+
+
+def recorded_steps(manifest: dict[str, Any], root: str) -> dict[str, RecordedSteps]:
+    """Trace path -> the steps of its window that were recorded whole.
+
+    Their numbers tell them from a step that was cut off, and from those of a profiler that the program has itself.
+    """
     steps = {}
     for rank in manifest.get("ranks") or ():
         windows = rank.get("windows")
         for window in windows if isinstance(windows, list) else ():
-            if not isinstance(window, dict) or window.get("complete", True) or not window.get("trace"):
+            if not isinstance(window, dict) or not window.get("trace"):
                 continue
             numbers = window.get("steps")
-            if isinstance(numbers, list) and all(isinstance(n, int) and abs(n) < 1 << 62 for n in numbers):
-                steps[f"{root.rstrip('/')}/{window['trace']}"] = tuple(numbers)
+            if not isinstance(numbers, list) or not all(
+                isinstance(n, int) and not isinstance(n, bool) and abs(n) < 1 << 62 for n in numbers
+            ):
+                continue
+            complete = bool(window.get("complete", True))
+            if numbers or not complete:
+                steps[f"{root.rstrip('/')}/{window['trace']}"] = RecordedSteps(tuple(numbers), complete)
     return steps
 
 

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from traceops.core.rank_text import ranks_text, runs_text
+from traceops.core.window_words import words_of_window
 from traceops.render.cells import Cell, number
-from traceops.render.document import Block, Document, Facts, Section, items, spans
+from traceops.render.document import (
+    Block,
+    Checks,
+    Document,
+    Drawing,
+    Facts,
+    FindingBlock,
+    Section,
+    Terms,
+    items,
+    spans,
+)
 from traceops.render.finding_blocks import findings_section
 from traceops.render.page import word
 from traceops.render.report import sections
+from traceops.render.report.steps_found import how_found
 from traceops.render.report.verdict import verdict
 from traceops.render.report.worst import shown_ranks
 from traceops.render.writers.html import write_html
@@ -46,6 +59,13 @@ def render_html(report: Report, *, plotlyjs: str = "inline") -> bytes:
 
 def describe(report: Report) -> Document:
     """A report as a document: the verdict, facts, and a section for each thing there is to say."""
+    described = _describe(report)
+    if report.summary.steps_found_by != "window":
+        return described
+    return words_of_window(described, (FindingBlock, Checks, Terms, Drawing))
+
+
+def _describe(report: Report) -> Document:
     shown, said, name = shown_ranks(report), verdict(report), str(report.run.name)
     notes = [*report.summary.notes, *_damage(report)]
     intro: list[Block] = [Facts(tuple(_facts(report)))]
@@ -81,6 +101,7 @@ def _facts(report: Report) -> list[tuple[str, Cell]]:
         ("torch", word(run.torch_version)),
         ("NCCL", word(run.nccl_version)),
         ("Steps", Cell(f"{len(steps)} ({ranks_text(steps, 4)})") if steps else word(None)),
+        *((("Steps are", Cell(found)),) if (found := how_found(report)) else ()),
         ("Typical step", _unit(typical)),
         ("p5 – p95", _unit(number(step.p5), number(step.p95))),
         ("Without profiler", _unit(number(report.summary.unprofiled_step_time_ms))),

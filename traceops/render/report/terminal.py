@@ -8,11 +8,13 @@ from typing import TextIO
 
 from traceops.core.findings import count_checks
 from traceops.core.units import fixed_text, percent_text
+from traceops.core.window_words import words_of_window
 from traceops.measure.hta_agreement import HtaAgreement
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, Table
-from traceops.render.document import Block, Code, TableBlock, soft, text
+from traceops.render.document import Block, Code, FindingBlock, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
+from traceops.render.report.steps_found import steps_found_text
 from traceops.render.report.verdict import verdict
 from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.model import Report
@@ -47,6 +49,8 @@ def describe_summary(report: Report, written: Path) -> list[Block]:
         blocks.append(soft(f"{rules} could not be evaluated on these traces; the report says why."))
     if report.hta_agreement is not None:
         blocks.append(text(hta_sentence(report.hta_agreement)))
+    if report.summary.steps_found_by == "window":
+        blocks = words_of_window(blocks, (FindingBlock,))
     return [*blocks, Code((f"Report: {written}",), look="")]
 
 
@@ -69,9 +73,12 @@ def _heading(report: Report) -> str:
     present = len(run.ranks_present)
     parts = [f"{present} of {run.world_size} ranks" if run.ranks_missing else f"{present} ranks"]
     parts += [str(value) for value in (run.device, run.strategy) if value]
-    if step.typical is not None:
+    if step.typical is not None and report.summary.steps_found_by == "window":
+        parts.append(f"no steps are marked; window of {step.typical:.2f} ms")
+    elif step.typical is not None:
         of = f"{step.n - len(step.unlike)} typical of {step.n}" if step.unlike else str(step.n)
         parts.append(f"step {step.typical:.2f} ms (mean of {of}, p5–p95 {step.p5:.2f}–{step.p95:.2f})")
+        parts += [found] if (found := steps_found_text(report)) else []
     return f"{run.name}: {' · '.join(parts)}"
 
 

@@ -12,6 +12,7 @@ from msgspec import UNSET
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import ranks_in, ranks_text, runs_text
 from traceops.core.units import ms_text
+from traceops.core.window_words import of_window
 from traceops.measure.ledger import BUCKETS
 from traceops.render.document import Headline, Level
 from traceops.render.report.coverage import unjudged_sentence
@@ -33,6 +34,14 @@ WAIT_WARNING_PCT = 20.0
 
 
 def verdict(report: Report) -> Headline:
+    """What to act on first, as `_verdict` says it; of a report without steps in words of its window."""
+    said = _verdict(report)
+    if report.summary.steps_found_by != "window":
+        return said
+    return Headline(said.level, of_window(said.sentence))
+
+
+def _verdict(report: Report) -> Headline:
     """What to act on first. Pure: says nothing that the report's own numbers do not hold.
 
     A hang comes before everything else. Then findings of severity warning or error, then a straggler that

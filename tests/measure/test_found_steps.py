@@ -1,0 +1,200 @@
+"""Steps of traces that mark none: found by what repeats, and only where it does."""
+
+import random
+
+import numpy as np
+import pytest
+from events_builder import build, kernel, note
+
+from traceops.measure.activity import find_activity
+from traceops.measure.steps import NO_STEP, find_steps
+
+US = 1_000
+OPTIMIZER = "Optimizer.step#AdamW.step"
+LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+BACKWARD = "autograd::engine::evaluate_function: MmBackward0"
+LAYERS = ("norm", "gemm", "rope", "attention", "gemm", "norm", "gemm", "gelu", "gemm")
+
+
+def pass_of(layers=6, first="embedding", last="cross_entropy"):
+    """Kernels of one iteration, by name."""
+    return (first, *LAYERS * layers, last)
+
+
+def launched(names, at, every=10 * US, behind=3 * US):
+    """These kernels one after the other, launched from the moment `at`, and when the last launch was over."""
+    rows = []
+    for i, name in enumerate(names):
+        start = at + i * every
+        rows += kernel(start + behind, every - US, launched=start, name=name)
+    return rows, at + len(names) * every
+
+
+def iterations(count, names=None, marks=lambda i, start, end: [], gap=20 * US):
+    """So many iterations; `marks` gives the rows beside the kernels of one, from when it begins and ends."""
+    rows, at = [], 1_000_000
+    for i in range(count):
+        own, end = launched(names(i) if callable(names) else names or pass_of(), at)
+        rows += own + marks(i, at, end)
+        at = end + gap
+    return rows
+
+
+def found(rows):
+    events = build(rows)
+    return find_steps(events, find_activity(events))
+
+
+def optimizer(i, start, end, name=OPTIMIZER):
+    return [note(name, end - 5 * US, 4 * US)]
+
+
+def device_only(rows):
+    return [{**row, "correlation": -1} for row in rows if row["cat"] == "kernel"]
+
+
+def test_each_optimizer_step_ends_one():
+    steps = found(iterations(6, marks=optimizer))
+    assert (steps.by, steps.mark, len(steps)) == ("optimizer", "Optimizer.step", 5)
+    assert np.diff(steps.edges).tolist() == [580 * US] * 5  # 56 kernels of 10 µs and 20 µs between iterations
+
+
+def test_several_optimizers_make_one_step():
+    def both(i, start, end):
+        return [*optimizer(i, start, end), note("Optimizer.step#Muon.step", end - 12 * US, 4 * US)]
+
+    assert len(found(iterations(6, marks=both))) == 5
+
+
+def test_micro_batches_are_no_steps():
+    """Four backward passes and four batches from the loader for each optimizer step."""
+
+    def of_four(i, start, end):
+        rows = [note(LOADER, start - 9 * US, 5 * US)]
+        rows += [
+            note(BACKWARD, end - 100 * US, 90 * US, cat="cpu_op"),
+            note("aten::mm", start, US, cat="cpu_op"),
+        ]
+        return rows + (optimizer(i, start, end) if i % 4 == 3 else [])
+
+    steps = found(iterations(24, marks=of_four))
+    assert (steps.by, len(steps)) == ("optimizer", 5)
+    cut = iterations(7, marks=of_four)  # one optimizer step: nothing repeats
+    assert found(cut).by == "window"
+
+
+def test_a_scaler_that_skips_an_optimizer_step_merges_no_iterations():
+    def skipping(i, start, end):
+        return [note("Optimizer.zero_grad#AdamW.zero_grad", start - 9 * US, 4 * US)] + (
+            optimizer(i, start, end) if i % 3 else []
+        )
+
+    steps = found(iterations(9, marks=skipping))
+    assert (steps.by, len(steps)) == ("zero_grad", 8)
+
+
+@pytest.mark.parametrize(
+    "name, numbers",
+    [
+        ("iteration {}", [12, 13, 14, 15, 16]),
+        ("step_{}", [12, 13, 14, 15, 16]),
+        ("execute_model[DECODE {}]", [12, 13, 14, 15, 16]),
+        ("execute_context_0(0)_generation_8(8)", [0, 1, 2, 3, 4]),
+        ("execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32785)", [0, 1, 2, 3, 4]),
+        ("step[DECODE bs=32]", [0, 1, 2, 3, 4]),
+        ("trainStep", [0, 1, 2, 3, 4]),
+    ],
+)
+def test_annotations_that_are_called_steps_are(name, numbers):
+    steps = found(
+        iterations(5, marks=lambda i, start, end: [note(name.format(i + 12), start - US, end - start)])
+    )
+    assert (steps.by, steps.number.tolist()) == ("annotation", numbers)
+
+
+@pytest.mark.parametrize(
+    "name", ["layer_{}", "micro_batch {}", "optimizer_step", "validation_step {}", "stage_{}"]
+)
+def test_parts_of_a_step_are_no_steps(name):
+    def marks(i, start, end):
+        return [note(name.format(i), start - US, end - start)]
+
+    def drawn(i):
+        return random.Random(i).choices(LAYERS, k=40)
+
+    assert found(iterations(5, names=drawn, marks=marks)).by == "window"
+
+
+def test_the_loader_and_the_backward_passes_mark_iterations_where_no_optimizer_does():
+    steps = found(iterations(6, marks=lambda i, start, end: [note(LOADER, start - 9 * US, 5 * US)]))
+    assert (steps.by, len(steps)) == ("loader", 5)
+
+    def forward_and_backward(i, start, end):
+        rows = [note("aten::mm", start + n * US, US, cat="cpu_op") for n in range(3)]
+        return rows + [note(BACKWARD, end - n * 20 * US, 9 * US, cat="cpu_op") for n in range(1, 6)]
+
+    steps = found(iterations(6, marks=forward_and_backward))
+    assert (steps.by, len(steps)) == ("backward", 5)
+
+
+def test_kernels_that_repeat_are_steps_with_and_without_launches():
+    rows = iterations(6)
+    for own in (rows, device_only(rows)):
+        steps = found(own)
+        assert (steps.by, len(steps)) == ("repetition", 5)
+        assert np.diff(steps.edges).tolist() == [580 * US] * 5
+
+
+def test_repetitions_begin_alike_on_all_ranks():
+    """Where the rests lie differently, the same kernel begins a repetition."""
+    one = found(device_only(iterations(6)))
+    other = [dict(row) for row in device_only(iterations(6))]
+    for row in other:
+        if row["name"] == "attention":
+            row["ts"], row["dur"] = row["ts"] + 5 * US, row["dur"] - 5 * US
+    other = found(other)
+    assert one.of_activity.tolist() == other.of_activity.tolist()
+
+
+def test_the_layers_of_a_single_pass_are_no_steps():
+    rows = iterations(1, names=pass_of(layers=40))
+    assert found(rows).by == found(device_only(rows)).by == "window"
+
+
+def test_two_iterations_are_too_few():
+    assert found(iterations(2, marks=optimizer)).by == "window"
+
+
+def test_iterations_that_hold_other_work_each_time_are_no_steps():
+    drawn = random.Random(7)
+    rows = iterations(8, names=lambda i: pass_of(layers=drawn.randint(1, 30)), marks=optimizer)
+    steps = found(rows)
+    assert (steps.by, steps.number.tolist()) == ("window", [NO_STEP])
+
+
+def test_what_covers_a_part_of_the_window_only_is_no_step():
+    rows, after = iterations(4, marks=optimizer), 100_000_000
+    own, _ = launched([f"other_{n % 97}" for n in range(900)], after)
+    assert found(rows + own).by == "window"
+
+
+def test_the_step_in_which_ranks_first_meet_is_left_out():
+    """What they wait there is how far apart they began to record."""
+
+    def marks(i, start, end):
+        return [
+            *kernel(
+                end - 8 * US, 5 * US, launched=end - 9 * US, name="ncclDevKernel_AllReduce_Sum_f32", stream=17
+            ),
+            note(f"iteration {i}", start - US, end - start),
+        ]
+
+    assert found(iterations(6, marks=marks)).number.tolist() == [1, 2, 3, 4, 5]
+
+
+def test_marks_of_the_profiler_come_first():
+    def marks(i, start, end):
+        return [*optimizer(i, start, end), note(f"ProfilerStep#{i + 3}", start - US, end - start + 9 * US)]
+
+    steps = found(iterations(4, marks=marks))
+    assert (steps.by, steps.number.tolist()) == ("profiler", [3, 4, 5, 6])

@@ -1,0 +1,161 @@
+"""Steps that were found, not marked, mean the same on all ranks; where they cannot, each rank is one window."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from traceops.across.match import match_collectives
+from traceops.core.arrays import Int
+from traceops.measure.backward import BackwardSync
+from traceops.measure.found_steps import LEAST_STEPS
+from traceops.measure.inventory import RankInventory
+from traceops.measure.ledger import RankLedger
+from traceops.measure.program import PAINTED, RankProgram
+from traceops.measure.steps import NO_STEP
+from traceops.measure.summary import RankSummary
+
+_CLEAR = 0.9  # of the collectives that two ranks share: they must say the same
+
+
+def with_agreed_steps(ranks: Sequence[RankSummary], world: int) -> list[RankSummary]:
+    """The ranks with steps that mean the same on all of them; as they are where the profiler marked the steps.
+
+    Steps that marks do not number are counted on each rank from where it began to record: what is matched across
+    ranks tells how far that is apart. Ranks that found other marks, none, or hardly any steps in common are left
+    with one window each.
+    """
+    found = [summary for summary in ranks if summary.steps_by not in ("profiler", "window", "cut_off")]
+    if not found:
+        return list(ranks)
+    agreed = _agreed(found, world) if len(found) == len(ranks) else None
+    if agreed is not None:
+        return agreed
+    looked = {summary.rank for summary in found}
+    return [as_one_window(summary) if summary.rank in looked else summary for summary in ranks]
+
+
+def _agreed(ranks: list[RankSummary], world: int) -> list[RankSummary] | None:
+    if len({(summary.steps_by, summary.step_mark) for summary in ranks}) > 1:
+        return None
+    if not _all_equal(ranks):
+        apart = _apart(ranks, world)
+        if apart is None:
+            return None
+        ranks = [_renumbered(summary, apart[summary.rank]) for summary in ranks]
+    numbers = [_numbers(summary) for summary in ranks]
+    common, every = set.intersection(*numbers), set.union(*numbers)
+    return ranks if len(common) >= max(LEAST_STEPS, len(every) / 2) else None
+
+
+def _all_equal(ranks: Sequence[RankSummary]) -> bool:
+    return len({frozenset(_numbers(summary)) for summary in ranks}) == 1
+
+
+def _numbers(summary: RankSummary) -> set[int]:
+    return {*summary.step_numbers.tolist(), *summary.empty_steps}
+
+
+def _apart(ranks: Sequence[RankSummary], world: int) -> dict[int, int] | None:
+    """What to add to each rank's numbers so that matched collectives are in one step; None where that is not clear."""
+    by_rank = {summary.rank: summary for summary in ranks}
+    matching = match_collectives([as_one_window(summary) for summary in ranks], tuple(range(world)))
+    votes: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
+    for collective in matching.collectives:
+        (first, position), *others = collective.members
+        number = by_rank[first].step_number(position)
+        for rank, place in others:
+            other = by_rank[rank].step_number(place)
+            if number is not None and other is not None:
+                votes[first, rank][number - other] += 1
+                votes[rank, first][other - number] += 1
+    apart, reached = {ranks[0].rank: 0}, [ranks[0].rank]
+    for rank in reached:
+        for (one, other), counts in votes.items():
+            if one == rank and other not in apart:
+                shift, most = counts.most_common(1)[0]
+                if most < _CLEAR * counts.total():
+                    return None
+                apart[other] = apart[rank] + shift
+                reached.append(other)
+    if len(apart) < len(ranks):
+        return None
+    least = min(apart[summary.rank] + min(_numbers(summary)) for summary in ranks)
+    return {rank: shift - min(least, 0) for rank, shift in apart.items()}
+
+
+def _renumbered(summary: RankSummary, shift: int) -> RankSummary:
+    if not shift:
+        return summary
+    host = replace(
+        summary.host, extra=tuple(replace(one, step=one.step + shift) for one in summary.host.extra)
+    )
+    return replace(
+        summary,
+        step_numbers=summary.step_numbers + shift,
+        empty_steps=tuple(number + shift for number in summary.empty_steps),
+        host=host,
+    )
+
+
+def as_one_window(summary: RankSummary) -> RankSummary:
+    """The same rank with all its steps taken as one, from the first one's start to the last one's end."""
+    count = len(summary.step_numbers)
+    step = summary.comm.step
+    return replace(
+        summary,
+        step_numbers=np.array([NO_STEP]),
+        step_edges=summary.step_edges[[0, -1]],
+        empty_steps=(),
+        ledger=_ledger(summary.ledger),
+        comm=replace(summary.comm, step=np.where(step < 0, step, np.where(step < count, 0, 1))),
+        program=_program(summary.program, summary.step_edges),
+        inventory=_inventory(summary.inventory),
+        host=replace(summary.host, extra=()),
+        backward=_backward(summary.backward),
+        steps_by="window",
+        step_mark="",
+    )
+
+
+def _ledger(ledger: RankLedger) -> RankLedger:
+    buckets = {name: ns.sum(keepdims=True) for name, ns in ledger.buckets.items()}
+    return RankLedger(ledger.duration.sum(keepdims=True), buckets, ledger.exposed)
+
+
+def _program(program: RankProgram, edges: Int) -> RankProgram:
+    inner = len(program.host) - len(edges)  # collectives, then the edges
+    kept = np.concatenate((np.arange(inner), [inner, len(program.host) - 1]))
+    cells = edges[0] + (edges[-1] - edges[0]) * (np.arange(PAINTED) + 0.5) / PAINTED
+    step = np.clip(np.searchsorted(edges, cells, side="right") - 1, 0, len(edges) - 2)
+    within = (cells - edges[step]) / np.maximum(edges[step + 1] - edges[step], 1)
+    at = np.clip((within * PAINTED).astype(np.int64), 0, PAINTED - 1)
+    return replace(
+        program,
+        host=program.host[kept],
+        host_input=program.host_input[kept],
+        painted=program.painted[step, at][None, :],
+    )
+
+
+def _inventory(inventory: RankInventory) -> RankInventory:
+    known = (inventory.step_bytes >= 0).all()
+    return replace(
+        inventory,
+        step_kernels=inventory.step_kernels.sum(keepdims=True),
+        step_collectives=inventory.step_collectives.sum(keepdims=True),
+        step_bytes=inventory.step_bytes.sum(keepdims=True) if known else np.array([-1]),
+        step_blocking=inventory.step_blocking.sum(keepdims=True),
+    )
+
+
+def _backward(backward: BackwardSync) -> BackwardSync:
+    return replace(
+        backward,
+        steps_with_backward=min(backward.steps_with_backward, 1),
+        steps_synchronised=min(backward.steps_synchronised, 1),
+        device_end=backward.device_end.max(keepdims=True),
+    )

@@ -1,0 +1,55 @@
+"""Which schedule of a capture would have been complete in a program that ended before the one it had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# What a schedule that is too long gives up first, and how many steps it keeps of it.
+_GIVEN_UP = (
+    ("unprofiled", 2),
+    ("warmup", 1),
+    ("skip_first", 1),
+    ("active", 2),
+    ("unprofiled", 0),
+    ("skip_first", 0),
+    ("active", 1),
+    ("warmup", 0),
+)
+_PHASES = ("skip_first", "unprofiled", "warmup", "active")
+_MOST = 1 << 31
+
+
+@dataclass(frozen=True)
+class ShorterSchedule:
+    """A schedule that fits. needed: steps that the one before it takes. flags: it as options of `traceops run`."""
+
+    needed: int
+    active: int
+    flags: str
+
+
+def shorter_schedule(schedule: Any, steps: int) -> ShorterSchedule | None:
+    """For a `schedule` as run.json has it, in a program of so many steps.
+
+    None where it was complete, where nothing fits, or where this is no schedule.
+    """
+    phases = _phases(schedule)
+    if phases is None or steps < 1 or (needed := sum(phases.values())) <= steps:
+        return None
+    for name, least in _GIVEN_UP:
+        excess = sum(phases.values()) - steps
+        if excess > 0:
+            phases[name] = max(min(phases[name], least), phases[name] - excess)
+    flags = " ".join(f"--{name.replace('_', '-')} {phases[name]}" for name in _PHASES)
+    return ShorterSchedule(needed, phases["active"], flags)
+
+
+def _phases(schedule: Any) -> dict[str, int] | None:
+    if not isinstance(schedule, Mapping):
+        return None
+    phases = {name: schedule.get(name) for name in _PHASES}
+    if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < _MOST for n in phases.values()):
+        return None
+    return {name: int(n or 0) for name, n in phases.items()}

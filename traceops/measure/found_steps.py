@@ -1,0 +1,136 @@
+"""Finds the steps of a trace that marks none, and says by what; in doubt it finds none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from traceops.core.arrays import Int
+from traceops.core.words import StepsBy
+from traceops.measure.activity import COMM, Activity
+from traceops.measure.repetition import inside_window, repetitions
+from traceops.measure.step_marks import Marks, optimizer_steps, step_marks
+from traceops.traces.model import Events
+
+LEAST_STEPS = 2
+_MOST_TOGETHER = 8  # marks in one step: micro-batches, optimizers
+_COVERS = 0.8  # of the window's kernels, what may be a part of one step at each end counted in
+_LEAST_TIME = 0.4  # of the window: three steps of which one is cut are half of it
+_MOST_BEYOND = 1.5  # steps for each step of an optimizer, which a gradient scaler may leave out now and then
+_ALIKE = 0.15  # of the median number of kernels: what steps may differ by
+_SURE = 0.9  # of the steps that are alike
+_MOSTLY = 0.65  # an evaluation or a recompilation may be in every third
+
+
+@dataclass(frozen=True)
+class FoundSteps:
+    """Steps by what marks them: step i runs on the host from `begin[i]` to `end[i]` (ns); `name` is the mark's."""
+
+    by: StepsBy
+    name: str
+    number: Int
+    begin: Int
+    end: Int
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    steps: FoundSteps
+    alike: float
+
+
+def found_steps(events: Events, activity: Activity) -> FoundSteps | None:
+    """The steps of the first kind of mark by which nearly all steps hold as many kernels, else of the best; or None.
+
+    The step in which a rank first communicates is left out, with those before it: what ranks wait there is how far
+    apart they began to record.
+    """
+    launched = _launches(activity)
+    if not len(launched):
+        return None
+    optimized = optimizer_steps(events)
+    best: _Candidate | None = None
+    for marks in chain(step_marks(events, activity), repetitions(events, activity)):
+        if marks.by == "repetition" and best is not None:
+            break
+        candidate = _candidate(marks, launched)
+        if candidate is None or _is_part(candidate.steps, optimized):
+            continue
+        if best is None or candidate.alike > best.alike:
+            best = candidate
+        if best.alike >= _SURE:
+            break
+    return None if best is None else _after_first_communication(best.steps, activity)
+
+
+def _launches(activity: Activity) -> Int:
+    """When what was launched inside the window was launched, ns, in order."""
+    return activity.launched[activity.by_launch[inside_window(activity)[activity.by_launch]]]
+
+
+def _candidate(marks: Marks, launched: Int) -> _Candidate | None:
+    """The steps that these marks make, if they cover the window and are alike."""
+    counts = np.diff(np.searchsorted(launched, marks.moment))
+    moment, number = marks.moment, marks.number
+    if marks.open_end and len(counts) > 2 and not _alike(counts[-1:], float(np.median(counts[:-1])))[0]:
+        moment, counts = moment[:-1], counts[:-1]  # the last range ends before its step does
+        number = None if number is None else number[:-1]
+    together, offset = (1, 0) if marks.whole else _together(counts, marks.closing)
+    edges = moment[offset::together]
+    if len(edges) <= LEAST_STEPS:
+        return None
+    at = np.searchsorted(launched, edges)
+    counts = np.diff(at)
+    usual = float(np.median(counts))
+    if len(counts) > LEAST_STEPS and counts[0] < (1 - _ALIKE) * usual:  # recording began in its middle
+        edges, at, counts = edges[1:], at[1:], counts[1:]
+        number = None if number is None else number[1:]
+    alike = float(_alike(counts, usual).mean())
+    if alike < _MOSTLY or not usual:
+        return None
+    part = (1 + _ALIKE) * usual
+    beyond = max(int(at[0]) - part, 0.0) + max(len(launched) - int(at[-1]) - part, 0.0)
+    time = int(min(edges[-1], launched[-1]) - max(edges[0], launched[0]))
+    if beyond > (1 - _COVERS) * len(launched) or time < _LEAST_TIME * int(launched[-1] - launched[0]):
+        return None
+    numbers = np.arange(len(counts)) if number is None else number[: len(counts)]
+    return _Candidate(FoundSteps(marks.by, marks.name, numbers, edges[:-1], edges[1:]), alike)
+
+
+def _is_part(steps: FoundSteps, optimized: int) -> bool:
+    """Whether these are parts of a step: many for each step of an optimizer, such as micro-batches."""
+    return optimized > 0 and len(steps.begin) > optimized * (
+        1.0 if optimized <= LEAST_STEPS else _MOST_BEYOND
+    )
+
+
+def _alike(counts: Int, usual: float) -> Int:
+    close: Int = np.abs(counts - usual) <= max(2.0, _ALIKE * usual)
+    return close
+
+
+def _together(counts: Int, closing: bool) -> tuple[int, int]:
+    """(how many marks make one step, the first of them): the fewest by which steps are alike place by place."""
+    for together in range(1, _MOST_TOGETHER + 1):
+        times = len(counts) // together
+        if times < LEAST_STEPS + (together > 1):
+            break
+        rows = counts[: times * together].reshape(times, together)
+        usual = np.median(rows, axis=0)
+        if all(_alike(rows[:, place], usual[place]).mean() >= _SURE for place in range(together)):
+            # The longest part comes first where marks end a step: several optimizers step behind one backward.
+            longest = int(np.argmax(usual))
+            return together, (longest if closing else longest + 1) % together
+    return 1, 0
+
+
+def _after_first_communication(steps: FoundSteps, activity: Activity) -> FoundSteps | None:
+    comm = activity.launched[(activity.kind == COMM) & inside_window(activity)]
+    kept = slice(0, None)
+    if len(comm):
+        kept = slice(int(np.searchsorted(steps.begin, comm.min(), side="right")), None)
+    if len(steps.begin[kept]) < LEAST_STEPS:
+        return None
+    return FoundSteps(steps.by, steps.name, steps.number[kept], steps.begin[kept], steps.end[kept])

@@ -1,0 +1,88 @@
+"""TO-V010: traces without a complete step, and what would record one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from traceops.core.findings import Evidence
+from traceops.core.rank_text import ranks_text
+from traceops.core.rule import Rule, Verdict
+from traceops.core.shorter_schedule import shorter_schedule
+from traceops.core.words import STEPS_FOUND
+from traceops.measure.summary import RankSummary
+from traceops.rules.inputs import Inputs
+
+NO_WHOLE_STEP = Rule(
+    id="TO-V010",
+    title="No complete step",
+    fires=(
+        "Info where the traces mark no step and nothing in them repeats: their numbers are of the whole window, and "
+        "what is found about its time is a warning at most. Warning where a capture of traceops recorded no step "
+        "whole: nothing is said about time."
+    ),
+    advice=(
+        "Record whole steps: `traceops run`, or torch.profiler with a schedule and profiler.step() where each "
+        "iteration ends."
+    ),
+    by_cause=(
+        ("too_short", "Leave fewer steps out before the recorded ones, or let the program run longer."),
+        ("given_way", "Take the profiler out of the program for this run: two cannot record at once."),
+    ),
+)
+_MOST_SAID = 4
+
+
+def judge(inputs: Inputs) -> Verdict:
+    """Whether there are steps to speak of."""
+    ranks = inputs.ranks
+    cut = [summary.rank for summary in ranks if summary.steps_by == "cut_off"]
+    if cut:
+        return _cut_off(cut, len(ranks), inputs.manifest)
+    without = [summary.rank for summary in ranks if summary.steps_by == "window"]
+    if len(without) < len(ranks):
+        return NO_WHOLE_STEP.clear(_found(ranks))
+    return NO_WHOLE_STEP.verdict(
+        NO_WHOLE_STEP.finding(
+            "info",
+            "high",
+            "The traces mark no steps and nothing in them repeats, so all numbers are of the whole window.",
+            [Evidence("steps", 0, "steps", 1)],
+            ranks=without,
+        )
+    )
+
+
+def _found(ranks: Sequence[RankSummary]) -> str:
+    first = next(summary for summary in ranks if summary.steps_by in STEPS_FOUND)
+    count = len({int(n) for summary in ranks for n in summary.step_numbers if n >= 0})
+    found = STEPS_FOUND[first.steps_by].format(mark=first.step_mark)
+    return f"{count} step{'' if count == 1 else 's'} {found}"
+
+
+def _cut_off(ranks: Sequence[int], count: int, manifest: dict[str, Any]) -> Verdict:
+    entries = [entry for entry in manifest.get("ranks") or () if entry.get("rank") in ranks]
+    steps = min((n for entry in entries if isinstance(n := entry.get("steps"), int)), default=None)
+    shorter = None if steps is None else shorter_schedule(manifest.get("schedule"), steps)
+    said = "No step was recorded whole"
+    if len(ranks) < count:
+        said = f"On rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks, _MOST_SAID)} no step was recorded whole"
+    evidence = [Evidence("whole steps", 0, "steps", 1)]
+    cause = None
+    if any(entry.get("status") == "given_way" for entry in entries):
+        said += ", because the program started a profiler of its own"
+        cause = "given_way"
+    elif shorter is not None and steps is not None:
+        said += f": the program ended after {steps} steps, and the schedule needs {shorter.needed}"
+        cause = "too_short"
+        evidence.append(Evidence("steps of the program", steps, "steps", shorter.needed))
+    said += ". Nothing is said about its time."
+    if shorter is not None and cause == "too_short":
+        said += f" {_would_record(shorter.active)}: traceops run {shorter.flags}"
+    return NO_WHOLE_STEP.verdict(
+        NO_WHOLE_STEP.finding("warning", "high", said, evidence, ranks=ranks, cause=cause)
+    )
+
+
+def _would_record(steps: int) -> str:
+    return "What would record one" if steps == 1 else f"What would record {steps}"
