@@ -52,7 +52,7 @@ def told(tmp_path: Path):
         ),
         (
             "41%|███ | 366/903 [5:15<6:53, 46.16s/it]HW Exception by GPU node-9 (Agent handle: 0x63) reason :GPU Hang",
-            "TO-E003", "gpu_hang", "had its GPU hang, as ROCm reports",
+            "TO-E003", "gpu_hang", "saw its GPU hang, as ROCm reports",
         ),
         ("[ 1843.3] NVRM: fallen off the bus and is not responding to commands.", "TO-E003", "gpu_hardware", "GPU"),
         (

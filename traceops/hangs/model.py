@@ -59,7 +59,7 @@ class Root:
     @property
     def message(self) -> str:
         """The statement as a sentence."""
-        return f"{self.statement}."
+        return self.statement if self.statement.endswith("…") else f"{self.statement}."
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def root_sentence(root: Root) -> str:
         said += f"; {who(root.waiting)} wait{'s' if len(root.waiting) == 1 else ''} for it"
     if root.doing:
         said += f". {'It is' if len(root.ranks) == 1 else 'They are'} {root.doing}"
-    return f"{said}."
+    return said if said.endswith("…") else f"{said}."
 
 
 def root_label(root: Root) -> str:

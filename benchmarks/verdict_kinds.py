@@ -1,0 +1,78 @@
+"""The kinds of sentences that a verdict can be, from the registry of rules and what opens a report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec import UNSET
+
+from traceops.core.findings import Finding
+from traceops.core.rule import JudgedBy
+from traceops.render.document import Headline
+from traceops.report.model import Report
+from traceops.rules.registry import BY_ID, RULES
+
+
+@dataclass(frozen=True, order=True)
+class Kind:
+    """A rule's id, or a command whose verdict no single rule is, and which of its sentences."""
+
+    of: str
+    variant: str = ""
+
+
+# What opens a report, a diagnosis, a checkup or a comparison and is no rule's own: when it is said.
+HEADLINES: dict[Kind, str] = {
+    Kind("analyze", "late"): "a rank is late, and that is only a remark",
+    Kind("analyze", "waiting"): "ranks wait, and who is late could not be judged",
+    Kind("analyze", "clear"): "nothing is wrong",
+    Kind("analyze", "notes"): "nothing is wrong, with remarks",
+    Kind("analyze", "unjudged"): "more than a tenth of the step was not judged",
+    Kind("analyze", "no step"): "the traces hold no complete step",
+    Kind("analyze", "hang"): "the run hung",
+    Kind("diagnose", "cause"): "a cause is known",
+    Kind("diagnose", "waits"): "ranks wait, and nothing tells for whom",
+    Kind("doctor", "files"): "of files that others saved",
+    Kind("doctor", "machine"): "of this machine",
+    Kind("doctor", "settings"): "a setting helps",
+    Kind("doctor", "fallback"): "GPUs do not work together",
+    Kind("compare", "regression"): "a gated metric got worse",
+    Kind("compare", "inconclusive"): "a gated metric could not be decided",
+    Kind("compare", "improvement"): "a gated metric got better",
+    Kind("compare", "no_regression"): "nothing got worse",
+}
+
+
+def kinds() -> list[Kind]:
+    """Every kind: what opens a verdict, then rule by rule its findings, one a cause with advice of its own."""
+    found = list(HEADLINES)
+    for rule in RULES:
+        if rule.judged_by is not JudgedBy.NOBODY:
+            found += [Kind(rule.id), *(Kind(rule.id, cause) for cause, _ in rule.by_cause)]
+    return found
+
+
+def finding_kind(finding: Finding) -> Kind:
+    """The rule, and what its advice depends on where the rule tells that apart."""
+    variant = finding.cause if finding.computes_longer is UNSET else finding.computes_longer
+    rule = BY_ID.get(finding.rule)
+    told = {cause for cause, _ in rule.by_cause} if rule is not None else set()
+    return Kind(finding.rule, variant if variant in told else "")
+
+
+def headline_kind(report: Report, head: Headline) -> Kind:
+    """Which of the sentences that open a report this one is: of a rule where one fired above info."""
+    serious = [finding for finding in report.findings if finding.severity != "info"]
+    if report.hang is not None and report.hang.roots:
+        return Kind("analyze", "hang")
+    if serious:
+        return finding_kind(serious[0])
+    if "for others that are late" in head.sentence:
+        return Kind("analyze", "waiting")
+    if any(finding.rule in ("TO-S001", "TO-S002") for finding in report.findings):
+        return Kind("analyze", "late")
+    if not report.steps:
+        return Kind("analyze", "no step")
+    if "Not judged:" in head.sentence:
+        return Kind("analyze", "unjudged")
+    return Kind("analyze", "clear" if head.level == "clear" else "notes")

@@ -1,0 +1,85 @@
+"""docs/verdicts.md has an entry for every sentence that a verdict can be, and what it quotes reads well."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+from verdict_examples import said_of
+from verdict_kinds import HEADLINES, Kind, kinds
+from verdicts import NO_EXAMPLE, entry_name, examples_in, page, quoted
+
+from traceops.core.rule import JudgedBy
+from traceops.rules.registry import BY_ID, RULES
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "verdicts.md").read_text()
+SECTIONS = dict(part.split("\n", 1) for part in PAGE.split("\n## ")[1:])
+QUOTES = re.findall(r"^  - (?:opens|finding): (.*)$", PAGE, re.MULTILINE)
+
+
+def section(kind: Kind) -> str:
+    if kind in HEADLINES:
+        return SECTIONS["Openings"]
+    return SECTIONS[f"{kind.of}: {BY_ID[kind.of].title}"]
+
+
+@pytest.mark.parametrize("kind", kinds(), ids=lambda kind: f"{kind.of} {kind.variant}".strip())
+def test_every_kind_of_sentence_has_an_entry(kind: Kind) -> None:
+    """With an example below it, or with the words that there is none."""
+    [line, below] = re.findall(rf"^- {re.escape(entry_name(kind))}(.*)\n?(.*)", section(kind), re.MULTILINE)[
+        0
+    ]
+    assert line == f": {NO_EXAMPLE}" if line else below.startswith(("  - opens: ", "  - finding: "))
+
+
+def test_the_page_has_every_rule_that_a_command_judges_and_no_other() -> None:
+    judged = {f"{rule.id}: {rule.title}" for rule in RULES if rule.judged_by is not JudgedBy.NOBODY}
+    assert set(SECTIONS) - {"Openings"} == judged
+
+
+def test_the_count_at_the_top_is_that_of_the_entries() -> None:
+    entries = re.findall(r"^- (.*)$", PAGE, re.MULTILINE)
+    without = [entry for entry in entries if entry.endswith(NO_EXAMPLE)]
+    assert f"{len(entries)} kinds of sentences, {len(entries) - len(without)} of them with an example" in PAGE
+    assert len(entries) == len(kinds())
+
+
+@pytest.mark.parametrize("run", ["slow_loader4", "expert_skew2", "crash_logs/set_aside", "topology"])
+def test_examples_are_what_is_said_today(run: str) -> None:
+    said = {quoted(one.text) for one in said_of(f"tests/data/{run}", ROOT / "tests" / "data" / run)}
+    shown = [quote for quote in QUOTES if f"(`tests/data/{run}" in quote]
+    assert shown
+    for quote in shown:
+        assert quote.split(" ", 1)[1].rpartition(" (`")[0] in said, "run: python benchmarks/verdicts.py"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        r"\bthe other rank wait\b",
+        r"\b[Rr]ank \d+ (?:wait|have|are|run|launch)\b",
+        r"\b[Rr]anks \d+(?:–\d+)?(?:, \d+)* (?:waits|has|is|runs)\b",
+        r"(?<![\d.,–])\b1 (?:ranks|links|findings|steps|things|hosts|pairs|channels|micro-batches)\b",
+        r"\.\.(?![./])",
+        r" [,;](?:\s|$)",
+        r"\bNone\b|\bnan\b|…\.",
+        r"\b[Rr]ank \d+ \w+ .{0,60}for up to",
+    ],
+)
+def test_no_example_has_this_fault(wrong: str) -> None:
+    assert not [quote for quote in QUOTES if re.search(wrong, quote)]
+
+
+def test_a_page_of_nothing_says_so_everywhere() -> None:
+    assert page([]).count(NO_EXAMPLE) == len(kinds())
+
+
+def test_a_page_is_read_back_as_it_was_written() -> None:
+    """So that examples of folders that are not at hand stay."""
+    assert page(examples_in(PAGE)) == PAGE
