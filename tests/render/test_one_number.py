@@ -12,6 +12,7 @@ from html_page import Page
 
 from traceops.core.findings import SEVERITIES, count_checks
 from traceops.pipeline.analyze import analyze
+from traceops.render.report.coverage import KERNELS_UNJUDGED
 from traceops.render.report.csv import render_csv_files
 from traceops.render.report.html import render_html
 from traceops.render.report.rank_tables import ranks_table
@@ -119,11 +120,18 @@ def findings_are_in_the_order_of_what_their_cure_saves(report: Report, page: str
     assert listed == [one.rule for one in report.findings]
 
 
+def what_no_rule_judges_is_said_once(report: Report, page: str, text: str) -> None:
+    serious = any(one.severity != "info" for one in report.findings)
+    assert page.count(KERNELS_UNJUDGED) == bool(report.steps)
+    assert text.count(KERNELS_UNJUDGED) == bool(report.steps and not serious)
+
+
 CHECKS = (
     waiting_and_transfer_are_one_number,
     the_step_is_one_number,
     the_rules_that_could_not_be_evaluated_are_one_number,
     findings_are_in_the_order_of_what_their_cure_saves,
+    what_no_rule_judges_is_said_once,
 )
 
 

@@ -8,6 +8,9 @@ from traceops.render.report.cross_text import check_of
 from traceops.report.model import Report
 from traceops.report.run import UnjudgedTime
 
+KERNELS_UNJUDGED = (
+    "How well the kernels themselves use the device is judged by no rule: compute counts as work done."
+)
 MOST_UNJUDGED_PCT = 10.0  # of a step: no clean bill while more of it is unjudged
 _ALL_RANKS = "Analyse the traces of all ranks together"
 _WITH_METADATA = "Record CPU activity too: then the trace says what each communication kernel belongs to"

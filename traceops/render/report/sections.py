@@ -36,6 +36,7 @@ from traceops.render.report import (
     path_figures,
     rank_tables,
 )
+from traceops.render.report.coverage import KERNELS_UNJUDGED
 from traceops.render.report.terms import COLUMNS, TERMS
 from traceops.render.report.worst import MOST_RANKS
 from traceops.report.model import Report
@@ -133,7 +134,7 @@ def ledger(report: Report, shown: Sequence[int]) -> Section:
             else " Waiting and transfer cannot be told apart here, so all exposed communication counts as unmatched."
         )
         blocks += [
-            soft(f"Every microsecond of a step is in exactly one bucket.{apart}"),
+            soft(f"Every microsecond of a step is in exactly one bucket. {KERNELS_UNJUDGED}{apart}"),
             TableBlock(rank_tables.buckets_table(report)),
             *_ledger_charts(report, shown),
         ]

@@ -14,6 +14,7 @@ from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, FindingBlock, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
+from traceops.render.report.coverage import KERNELS_UNJUDGED
 from traceops.render.report.steps_found import steps_found_text
 from traceops.render.report.verdict import verdict
 from traceops.render.writers.terminal import MARK, write_terminal
@@ -47,6 +48,8 @@ def describe_summary(report: Report, written: Path) -> list[Block]:
     if skipped:
         rules = f"{skipped} rule{'s' if skipped > 1 else ''}"
         blocks.append(soft(f"{rules} could not be evaluated on these traces; the report says why."))
+    if report.steps and all(found.severity == "info" for found in report.findings):
+        blocks.append(soft(KERNELS_UNJUDGED))
     if report.hta_agreement is not None:
         blocks.append(text(hta_sentence(report.hta_agreement)))
     if report.summary.steps_found_by == "window":
