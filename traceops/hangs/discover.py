@@ -18,7 +18,7 @@ from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, Record
 from traceops.hangs.jobs import one_job
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import read_log, records_from_log
-from traceops.hangs.readers.ras import SUMMARY, read_ras
+from traceops.hangs.readers.ras import is_ras, read_ras
 from traceops.hangs.readers.stacks import read_stacks, sniff
 from traceops.hangs.run_files import Found, read_run, read_run_file
 from traceops.hangs.world import within_world, world_of
@@ -166,6 +166,8 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
     try:
         if path.suffix == ".json" and read_run_file(path, found):
             found.files.append(str(path))
+        elif is_ras(head):
+            _read_ras(path, found)
         elif is_dump(head):
             _read_dump(path, found)
         else:
@@ -174,6 +176,14 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
         if alone:
             raise
         found.problems.append((str(path), problem_of(error)))
+
+
+def _read_ras(path: Path, found: Found) -> None:
+    found.texts.append(path)
+    events = read_ras(str(path))
+    if events:
+        found.log += events
+        found.files.append(str(path))
 
 
 def _read_dump(path: Path, found: Found) -> None:
@@ -208,8 +218,7 @@ def _read_text(path: Path, head: bytes, found: Found) -> None:
         found.stacks.setdefault(rank, []).append(stacks)
         found.files.append(str(path))
     elif kind == "log":
-        is_ras = SUMMARY in head and b"Ranks" in head
-        events = read_ras(str(path)) if is_ras else read_log(str(path), rank)
+        events = read_log(str(path), rank)
         if events:
             found.log += events
             found.files.append(str(path))

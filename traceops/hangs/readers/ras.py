@@ -1,17 +1,24 @@
-"""NCCL's RAS report as text (ncclras): communicators whose ranks have launched different numbers of collectives."""
+"""NCCL's RAS report (ncclras), as text and as JSON (ncclras -f json, NCCL 2.28 and later).
+
+After NCCL's src/ras/client_support.cc: the text names ranks only where they are few, the JSON has the counts of all.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 
-from traceops.core.rank_text import who_first
+import msgspec
+
+from traceops.core.errors import FileError
+from traceops.core.regular_file import open_regular
 from traceops.hangs.evidence import LogEvent
+from traceops.hangs.readers.ras_report import Trouble, in_status, lag, lags, reported, unanswered
 from traceops.traces.text_lines import text_lines
 
-_HEAD = re.compile(r"^#(\d{1,9})-(\d{1,9}) \(([0-9a-f]{1,16})\) ([A-Z]{2,20})\s*$")
+_HEAD = re.compile(r"^#(\d{1,9})-(\d{1,9}) \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)\s*$")
 _KIND = re.compile(r"^  Communicator ranks have different (\w{1,40}) operation counts")
 _COUNT = re.compile(
     r"^  (\d{1,9}) ranks have (?:launched up to operation (\d{1,18})|not launched any operations)"
@@ -19,75 +26,203 @@ _COUNT = re.compile(
 _ONE = re.compile(
     r"^  Rank (\d{1,7}) has (?:launched up to operation (\d{1,18})|not launched any operations)"
 )
-_RANK = re.compile(r"^  Rank (\d{1,7}) -- GPU ")
+_STATUSES = re.compile(r"^  \d{1,9} ranks have status (\w{1,20})")
+_STATUS = re.compile(r"^  Rank (\d{1,7}) has status (\w{1,20})")
+_ERRORS = re.compile(r"^  \d{1,9} ranks reported (.{1,80}?)\s*$")
+_ERROR = re.compile(r"^  Rank (\d{1,7}) reported (.{1,80}?) --")
+_MISSING = re.compile(r"^  Missing communicator data from (\d{1,9}) (job process|rank)")
+_DEAD = re.compile(r"^  (\d{1,9}) job process(?:es are| is) considered dead")
+_PROCESS = re.compile(r"^  Process (\d{1,10}) on node (\S{1,100}) managing GPUs? (.{1,100}?)\s*$")
+_RANK = re.compile(r"^  Rank (\d{1,7}) -- ")
 _MOST_LINES = 200_000
+_MOST_BYTES = 1 << 28
 SUMMARY = b"Communicators... ("  # what the report has and no other text
+_ERROR_NAMES = {
+    1: "Unhandled CUDA error", 2: "System error", 3: "Internal error", 4: "Invalid argument", 5: "Invalid usage",
+    6: "Remote process error",
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Lag:
-    """Ranks of one communicator that are apart from the others. op: 'AllGather', or 'collective' where none is told.
-
-    line: of the communicator's warning. ranks have launched `count` operations, the `others` others `of_others`.
-    """
-
-    line: int
-    communicator: str
-    op: str
-    ranks: tuple[int, ...]
-    count: int
-    others: int
-    of_others: int
-
-    @property
-    def text(self) -> str:
-        """What the report says, in a sentence without its full stop."""
-        apart = abs(self.count - self.of_others)
-        side = "ahead of" if self.count > self.of_others else "behind"
-        verb = "has" if len(self.ranks) == 1 else "have"
-        return (
-            f"{who_first(self.ranks)} {verb} launched {self.op} {self.count} of communicator {self.communicator}, "
-            f"{apart} {side} the {self.others} others ({self.of_others})"
-        )
-
-
-def read_ras(path: str) -> tuple[LogEvent, ...]:
-    """An event for each group of ranks that a report names; raises InputError where the file cannot be read."""
-    return tuple(
-        LogEvent("ras", None, path, lag.line, lag.text, op=lag.op, sequence=lag.count)
-        for lag in read_lags(list(islice(text_lines(path), _MOST_LINES)))
+def is_ras(head: bytes) -> bool:
+    """Whether a file begins as a report, of either form."""
+    return (SUMMARY in head and b"Ranks" in head) or (
+        b'"communicators_count"' in head and b'"ranks_count"' in head
     )
 
 
-def read_lags(lines: list[tuple[int, str]]) -> Iterator[Lag]:
-    """The ranks that a report names as apart from most. lines: (number, text) of the file."""
-    start, hash_, op = 0, "", "collective"
+def read_ras(path: str) -> tuple[LogEvent, ...]:
+    """An event for each group of ranks that a report tells apart; raises InputError where the file cannot be read."""
+    with open_regular(path) as file:
+        is_json = file.read(1024).lstrip()[:1] == b"{"
+    found = _read_json(path) if is_json else read_troubles(list(islice(text_lines(path), _MOST_LINES)))
+    return tuple(
+        LogEvent("ras", None, path, told.line, told.text, op=told.op, sequence=told.count) for told in found
+    )
+
+
+def read_troubles(lines: list[tuple[int, str]]) -> Iterator[Trouble]:
+    """What a report's text says is apart from a job that runs. lines: (number, text) of the file."""
+    part: list[tuple[int, str]] = []
+    kind, hash_ = "", ""
+    for number, line in [*lines, (0, "#0-0 (0) MISMATCH")]:
+        head = _HEAD.match(line)
+        if head is None and line.strip() not in ("INCOMPLETE", "DEAD", "TIMEOUT", "Warnings"):
+            part.append((number, line))
+            continue
+        yield from _part(kind, hash_, part)
+        part = [(number, line)]
+        kind, hash_ = (head[4], head[3]) if head is not None else (line.strip(), "")
+
+
+def _part(kind: str, hash_: str, lines: list[tuple[int, str]]) -> Iterator[Trouble]:
+    """One paragraph of the report, from its heading on."""
+    if kind == "MISMATCH":
+        yield from _counts(hash_, lines)
+        yield from _grouped(hash_, lines)
+    elif kind == "ERROR":
+        yield from _grouped(hash_, lines)
+    elif kind == "INCOMPLETE" and hash_:
+        ranks = [int(match[1]) for _, line in lines if (match := _RANK.match(line)) is not None]
+        missing = next((match for _, line in lines if (match := _MISSING.match(line)) is not None), None)
+        if ranks:
+            yield unanswered(lines[0][0], hash_, ranks, dead=False)
+        elif missing is not None:
+            yield Trouble(lines[0][0], f"{missing[1]} ranks did not answer for communicator {hash_}")
+    elif kind in ("INCOMPLETE", "DEAD"):
+        yield from _processes(kind, lines)
+
+
+def _processes(kind: str, lines: list[tuple[int, str]]) -> Iterator[Trouble]:
+    wanted = _DEAD if kind == "DEAD" else _MISSING
+    counted = next((match for _, line in lines if (match := wanted.match(line)) is not None), None)
+    if counted is None:
+        return
+    processes = [match for _, line in lines if (match := _PROCESS.match(line)) is not None]
+    where = ", ".join(f"process {told[1]} on node {told[2]} (GPU {told[3]})" for told in processes[:4])
+    what = "dead or cannot be reached" if kind == "DEAD" else "silent: RAS has no data of them"
+    yield Trouble(lines[0][0], f"{counted[1]} processes of the job are {what}{f': {where}' if where else ''}")
+
+
+def _counts(hash_: str, lines: list[tuple[int, str]]) -> Iterator[Trouble]:
+    """Ranks apart from most, by operation."""
+    start, op = lines[0][0], "collective"
     counts: list[tuple[int, int]] = []  # ranks, operations
-    named: dict[int, list[int]] = {}  # operations -> ranks
-    for number, line in [*lines, (0, "#0-0 (0) END")]:
-        if (head := _HEAD.match(line)) is not None:
-            yield from _lags(start, hash_, op, counts, named)
-            start, hash_, op, counts, named = number, head[3], "collective", [], {}
-        elif (kind := _KIND.match(line)) is not None:
-            if counts:  # the same communicator, of another operation
-                yield from _lags(start, hash_, op, counts, named)
-                start, counts, named = number, [], {}
-            op = kind[1]
-        elif (count := _COUNT.match(line)) is not None:
-            counts.append((int(count[1]), int(count[2] or 0)))
+    named: defaultdict[int, list[int]] = defaultdict(list)  # operations -> ranks
+    for number, line in [*lines[1:], (0, "  Communicator ranks have different END operation counts")]:
+        if (kind := _KIND.match(line)) is not None:
+            if len(counts) > 1:
+                others, of_others = max(counts)
+                for count, ranks in named.items():
+                    if count != of_others:
+                        yield lag(start, hash_, op, ranks, count, others, of_others)
+            start, op = (start, kind[1]) if not counts else (number, kind[1])
+            counts, named = [], defaultdict(list)
+        elif (count_ := _COUNT.match(line)) is not None:
+            counts.append((int(count_[1]), int(count_[2] or 0)))
         elif (one := _ONE.match(line)) is not None:
             counts.append((1, int(one[2] or 0)))
-            named.setdefault(int(one[2] or 0), []).append(int(one[1]))
+            named[int(one[2] or 0)].append(int(one[1]))
         elif (rank := _RANK.match(line)) is not None and counts:
-            named.setdefault(counts[-1][1], []).append(int(rank[1]))
+            named[counts[-1][1]].append(int(rank[1]))
 
 
-def _lags(
-    start: int, hash_: str, op: str, counts: list[tuple[int, int]], named: dict[int, list[int]]
-) -> Iterator[Lag]:
-    if len(counts) < 2:
-        return
-    others, of_others = max(counts)
-    for count, ranks in named.items():
-        if count != of_others:
-            yield Lag(start, hash_, op, tuple(sorted(ranks)), count, others, of_others)
+def _grouped(hash_: str, lines: list[tuple[int, str]]) -> Iterator[Trouble]:
+    """Ranks by status and by error; the text names those that are few."""
+    status: defaultdict[str, list[int]] = defaultdict(list)
+    errors: defaultdict[str, list[int]] = defaultdict(list)
+    into: list[int] | None = None
+    for _, line in lines[1:]:
+        if (one := _STATUS.match(line)) is not None:
+            status[one[2]].append(int(one[1]))
+        elif (several := _STATUSES.match(line)) is not None:
+            into = status[several[1]]
+        elif (one := _ERROR.match(line)) is not None:
+            errors[one[2]].append(int(one[1]))
+        elif (several := _ERRORS.match(line)) is not None:
+            into = errors[several[1]]
+        elif _KIND.match(line) is not None:
+            into = None
+        elif (rank := _RANK.match(line)) is not None and into is not None:
+            into.append(int(rank[1]))
+    for name, ranks in status.items():
+        yield from in_status(lines[0][0], hash_, name, ranks)
+    for error, ranks in errors.items():
+        if ranks:
+            yield reported(lines[0][0], hash_, error, ranks)
+
+
+class _Status(msgspec.Struct):
+    init_state: int = 0
+    async_error: int = 0
+    finalize_called: bool = False
+    destroy_flag: bool = False
+    abort_flag: bool = False
+
+
+class _Rank(msgspec.Struct):
+    rank: int
+    status: _Status = msgspec.field(default_factory=_Status)
+    collective_counts: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class _Gone(msgspec.Struct):
+    unresponsive: bool = False
+    considered_dead: bool = False
+
+
+class _MissingRank(msgspec.Struct):
+    rank: int
+    status: _Gone = msgspec.field(default_factory=_Gone)
+
+
+class _Communicator(msgspec.Struct):
+    hash: str
+    ranks: tuple[_Rank, ...] = ()
+    missing_ranks: tuple[_MissingRank, ...] = ()
+
+
+class _Report(msgspec.Struct):
+    communicators: tuple[_Communicator, ...] = ()
+
+
+def _read_json(path: str) -> Iterator[Trouble]:
+    with open_regular(path) as file:
+        text = file.read(_MOST_BYTES)
+    try:
+        report = msgspec.json.decode(text, type=_Report)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise FileError(path, f"is no whole report of ncclras -f json ({error})") from error
+    return _of_json(report)
+
+
+def _of_json(report: _Report) -> Iterator[Trouble]:
+    for communicator in report.communicators:
+        hash_ = communicator.hash.removeprefix("0x")
+        counts: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        status: defaultdict[str, list[int]] = defaultdict(list)
+        errors: defaultdict[int, list[int]] = defaultdict(list)
+        for rank in communicator.ranks:
+            for op, count in rank.collective_counts.items():
+                counts[op][rank.rank] = count
+            status[_status_of(rank.status)].append(rank.rank)
+            for error in {rank.status.init_state, rank.status.async_error} & set(_ERROR_NAMES):
+                errors[error].append(rank.rank)
+        for missing in communicator.missing_ranks:
+            gone = missing.status
+            status["UNANSWERED" if gone.unresponsive or gone.considered_dead else "NOCOMM"].append(
+                missing.rank
+            )
+        dead = any(missing.status.considered_dead for missing in communicator.missing_ranks)
+        if status["UNANSWERED"]:
+            yield unanswered(1, hash_, status.pop("UNANSWERED"), dead=dead)
+        yield from lags(1, hash_, counts)
+        for name, ranks in status.items():
+            yield from in_status(1, hash_, name, ranks)
+        for error, ranks in errors.items():
+            yield reported(1, hash_, _ERROR_NAMES[error], ranks)
+
+
+def _status_of(status: _Status) -> str:
+    if status.abort_flag:
+        return "ABORT"
+    return "FINALIZE" if status.finalize_called or status.destroy_flag else "RUNNING"
