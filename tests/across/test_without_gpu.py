@@ -1,13 +1,16 @@
 """Ranks that make others wait on gloo: real runs, and threads that go on late for a reason of their own."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from generated_run import SlowHost, ddp, simulate, write_traces
+from generated_run import SlowHost, ddp, simulate, summaries, write_traces
 from measured_runs import across, program
 
 from traceops import analyze
+from traceops.across.cross_rank import measure_across
 from traceops.render.report.verdict import verdict
 
 DATA = Path(__file__).parents[1] / "data"
@@ -74,6 +77,26 @@ def test_a_step_in_which_nobody_waits_for_a_rank_is_not_held_against_it(tmp_path
     assert [finding for finding in report.findings if finding.rule == "TO-S002"] == []
     [check] = [check for check in report.checks if check.rule == "TO-S002"]
     assert "hardly anybody is seen to wait for it there" in check.reason
+
+
+def test_ranks_of_one_host_share_its_clock_though_their_threads_go_on_late():
+    """Ends that lie milliseconds apart, more often on one rank, are no other clock."""
+    run = simulate(program(ddp, device="cpu", steps=6), 2, [SlowHost(1, extra_us=5000)])
+    late = run_with_late_ends(run, rank=1, by_us=(3000, 0, 4000, 2000, 5000))
+    assert late.clocks.fits[0] == late.clocks.fits[1]
+    assert late.clocks.residual_p50_ns < 2e6
+    apart = run_with_late_ends(run, rank=1, by_us=(3000, 0, 4000, 2000, 5000), one_host=False)
+    assert apart.clocks.fits[0] != apart.clocks.fits[1]
+
+
+def run_with_late_ends(run, rank, by_us, one_host=True):
+    """What is measured where every collective of a rank ends later by one of these times, in turn."""
+    ranks = summaries(run)
+    comm = ranks[rank].comm
+    late = np.resize(np.array(by_us), len(comm.end)) * 1000
+    ranks[rank] = replace(ranks[rank], comm=replace(comm, end=comm.end + late))
+    hosts = {0: "a", 1: "a" if one_host else "b"}
+    return measure_across(ranks, 2, hosts)
 
 
 def test_the_rank_that_came_last_is_told_by_the_clock():

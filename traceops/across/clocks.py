@@ -21,6 +21,8 @@ _LEAST_ANCHORS = 3
 _LEAST_FOR_DRIFT = 8
 _OUT_OF_NOISE = 6.0  # times the residual that a drift moves a clock over the window
 _MOST_ANCHORS = 200  # a pair; slopes are taken between all of them
+_ONE_CLOCK_NS = 200_000  # ranks of one host whose fits differ by more have other clocks
+_NOISE = 4.0  # times what the ends of a collective lie apart: no less is told from noise either
 _DRIFT_PPM = 500.0  # no clock of a computer is worse: what looks like more is noise
 
 
@@ -74,8 +76,13 @@ def align_clocks(
     fits |= _of_their_hosts(fits, anchors.keys() - fits.keys(), hosts or {})
     unaligned = tuple(sorted(anchors.keys() - fits.keys()))
     fits |= dict.fromkeys(unaligned, ClockFit())
-    fits = _one_a_host(fits, anchors, hosts or {})
+    own = _spreads(fits, anchors)
+    fits = _one_a_host(fits, anchors, hosts or {}, own)
     spread = _spreads(fits, anchors)
+    if len(own) and np.median(spread) > _ONE_CLOCK_NS:
+        spread = (
+            own  # late threads, and no clock is at fault: each rank's own fit says whether pairs are right
+        )
     return ClockAlignment(
         fits,
         used,
@@ -180,9 +187,13 @@ def _fit(own: Int, common: Int) -> ClockFit:
 
 
 def _one_a_host(
-    fits: dict[int, ClockFit], anchors: dict[int, dict[int, int]], hosts: Mapping[int, Any]
+    fits: dict[int, ClockFit],
+    anchors: dict[int, dict[int, int]],
+    hosts: Mapping[int, Any],
+    spread: np.ndarray[Any, Any],
 ) -> dict[int, ClockFit]:
     """Ranks whose traces came from one clock get its fit: less noise, and kernels keep their order."""
+    most = max(_ONE_CLOCK_NS, _NOISE * float(np.median(spread)) if len(spread) else 0.0)
     by_host: dict[Any, list[int]] = defaultdict(list)
     for rank in fits:
         if hosts.get(rank) is not None and anchors[rank]:
@@ -192,7 +203,7 @@ def _one_a_host(
         if len(own) < 2:
             continue
         offsets = np.array([fits[rank].offset_ns for rank in own])
-        agree = np.ptp(offsets) < 200_000 and all(not fits[rank].drift for rank in own)
+        agree = np.ptp(offsets) < most and all(not fits[rank].drift for rank in own)
         if agree:
             shared = ClockFit(int(np.median(offsets)))
             result |= dict.fromkeys(own, shared)
