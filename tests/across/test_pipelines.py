@@ -132,7 +132,7 @@ def test_a_large_bubble_and_a_slow_gpu_are_not_uneven_blocks(tmp_path):
         write_pipeline(tmp_path / name, forward, micro_batches)
     few, many, slow = (measured(tmp_path / name) for name in ("few", "many", "slow"))
     (bubble,) = judge_bubble(few).findings
-    assert bubble.severity == "warning" and "20 % where stages are equal" in bubble.message
+    assert bubble.severity == "warning" and "20 % where all stages take equally long" in bubble.message
     assert judge_uneven(few).clear and judge_uneven(many).clear
     assert judge_bubble(many).clear and judge_late(many).clear
     (found,) = judge_uneven(slow).findings  # as many of the same kernels, which take twice as long
