@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from msgspec import UNSET
-
 from traceops.core.findings import Finding
 from traceops.core.rule import JudgedBy
 from traceops.render.document import Headline
@@ -54,10 +52,10 @@ def kinds() -> list[Kind]:
 
 def finding_kind(finding: Finding) -> Kind:
     """The rule, and what its advice depends on where the rule tells that apart."""
-    variant = finding.cause if finding.computes_longer is UNSET else finding.computes_longer
     rule = BY_ID.get(finding.rule)
-    told = {cause for cause, _ in rule.by_cause} if rule is not None else set()
-    return Kind(finding.rule, variant if variant in told else "")
+    told = {advice: cause for cause, advice in rule.by_cause} if rule is not None else {}
+    cause = finding.cause if finding.cause in told.values() else ""
+    return Kind(finding.rule, told.get(finding.advice, cause or ""))
 
 
 def headline_kind(report: Report, head: Headline) -> Kind:

@@ -52,3 +52,19 @@ def test_without_such_steps_the_trace_is_believed():
     found = host_bound(analyze(DATA / "fsdp2_4"))
     assert found.evidence[0].value == pytest.approx(27.7, abs=0.1)
     assert "without the profiler" not in found.message
+
+
+def test_advice_is_the_optimizers_where_its_step_keeps_the_host():
+    found = host_bound(analyze(DATA / "hta" / "pair"))
+    assert (
+        "On rank 1 the optimizer alone (Optimizer.step#Shampoo.step) keeps the host for 209.1 ms"
+        in found.message
+    )
+    assert "(offload)" in found.advice
+    assert found.cause == "host"
+
+
+def test_a_short_optimizer_is_not_blamed():
+    found = host_bound(analyze(DATA / "ddp4"))
+    assert "optimizer" not in found.message
+    assert "CUDA graphs" in found.advice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.findings import Confidence, Evidence, severity_of
 from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
+from traceops.rules.idle_optimizer import ADVICE as OPTIMIZER_ADVICE
+from traceops.rules.idle_optimizer import optimizer_time
 from traceops.rules.inputs import Inputs
 
 HOST_BOUND = Rule(
@@ -28,6 +30,7 @@ HOST_BOUND = Rule(
         "Give the GPU more work per launch: a larger batch, torch.compile or CUDA graphs, fused optimizers "
         "(fused=True); look for Python work in the step, and for too few CPU cores per rank."
     ),
+    by_cause=(("optimizer", OPTIMIZER_ADVICE),),
     loses=("waits for its host to launch kernels for", "wait for their hosts to launch kernels for up to"),
     cured="with launches in time",
 )
@@ -181,16 +184,24 @@ def _judge(
         message += f" The profiler made the step {profiler_slowdown:.2f} times as long, most of it host time."
     elif untold:
         message += " These traces do not tell how much of it is the profiler's own cost."
-    return kind.rule.verdict(
-        kind.rule.finding(
-            severity,
-            "low" if damaged else _confidence(kind, profiler_slowdown),
-            message,
-            evidence,
-            ranks=ranks,
-            impact_ms=round(_impact_ms(kind, worst, saved), 3),
-            cause=kind.cause,
+    optimizer = optimizer_time(worst.times, worst.recorded_ms) if kind.rule is HOST_BOUND else None
+    if optimizer is not None:
+        name, took = optimizer
+        message += (
+            f" On rank {rank} the optimizer alone ({name}) keeps the host for {took:.1f} ms of each step."
         )
+        evidence += (Evidence("the optimizer's step", round(took, 3), "ms/step", rank=rank),)
+    found = kind.rule.finding(
+        severity,
+        "low" if damaged else _confidence(kind, profiler_slowdown),
+        message,
+        evidence,
+        ranks=ranks,
+        impact_ms=round(_impact_ms(kind, worst, saved), 3),
+        cause=kind.cause,
+    )
+    return kind.rule.verdict(
+        found if optimizer is None else replace(found, advice=kind.rule.advice_for("optimizer"))
     )
 
 
