@@ -12,6 +12,7 @@ from traceops.core.findings import CONFIDENCES
 from traceops.core.rank_text import who, who_first
 from traceops.hangs import roots as found_in_records
 from traceops.hangs import without_record, words
+from traceops.hangs.aftermath import aftermath
 from traceops.hangs.calls import code_place, message_bytes
 from traceops.hangs.crash_roots import with_crashes
 from traceops.hangs.crashes import find_crashes
@@ -73,7 +74,7 @@ def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
         ranks=tuple(_rank_statuses(evidence, ranks, waits, dead, activities, roots)),
         waits=waits.edges,
         not_evaluated=_not_evaluated(evidence, ranks),
-        notes=_notes(evidence, ranks),
+        notes=(*aftermath(evidence.log, roots), *_notes(evidence, ranks)),
     )
 
 

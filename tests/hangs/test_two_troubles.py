@@ -1,0 +1,134 @@
+"""Two troubles in one folder: both are told, the earlier as the cause and what follows from it as that."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from traceops.hangs.diagnose import diagnose
+from traceops.hangs.model import Diagnosis
+from traceops.report.hang_seen import seen_lines
+from traceops.report.hang_text import hang_sentence, read_text, root_sentence
+from traceops.rules.diagnosis import fabric_findings, judge_diagnosis
+
+
+def raised(rank: int, error: str) -> str:
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/app/train.py", line 41, in step',
+        "    loss = model(batch)",
+        error,
+    )
+    return "".join(f"[rank{rank}]: {line}\n" for line in lines)
+
+
+def timed_out(*ranks: int) -> str:
+    work = "WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000)"
+    return "".join(
+        f"[rank{rank}]:[E1120 10:00:00.561 ProcessGroupNCCL.cpp:689] [Rank {rank}] Watchdog caught collective "
+        f"operation timeout: {work} ran for 600029 milliseconds before timing out.\n"
+        for rank in ranks
+    )
+
+
+CRASHES = {
+    "memory": (
+        raised(2, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+        "GPU memory",
+    ),
+    "import": (raised(2, "ModuleNotFoundError: No module named 'apex'"), "apex"),
+    "illegal": (
+        raised(2, "RuntimeError: CUDA error: an illegal memory access was encountered"),
+        "illegal memory",
+    ),
+    "disk": (raised(2, "OSError: [Errno 28] No space left on device"), "disk or the quota"),
+    "assertion": (raised(2, "AssertionError: batch is empty"), "batch is empty"),
+}
+CANCELLED = "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-04-20T09:09:37{} ***\n"
+SLURM = {
+    "time limit": (CANCELLED.format(" DUE TO TIME LIMIT"), "time limit"),
+    "node failure": ("srun: error: Node failure on node2\n", "node2"),
+    "preempted": (CANCELLED.format(" DUE TO PREEMPTION"), "preempted"),
+}
+# Two GPUs of different processors, P2P between them: the cause of the hang where there is one.
+FABRIC = {
+    "topo.txt": (
+        "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tSYS\t0-15\t0\nGPU1\tSYS\t X \t16-31\t1\n"
+        "\nLegend:\n  X    = Self\n  SYS  = Connection traversing PCIe as well as the SMP interconnect\n"
+    ),
+    "nccl.log": (
+        "node1:100:100 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+        "node1:101:101 [1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via P2P/CUMEM\n"
+    ),
+}
+
+
+@pytest.fixture
+def told(tmp_path: Path):
+    def tell(log: str, more: dict[str, str] | None = None) -> Diagnosis:
+        for name, text in {"train.log": log, **(more or {})}.items():
+            (tmp_path / name).write_text(text)
+        return diagnose(tmp_path)
+
+    return tell
+
+
+def fabric(diagnosis: Diagnosis):
+    return fabric_findings(judge_diagnosis(diagnosis))
+
+
+def answer(diagnosis: Diagnosis) -> str:
+    seen = [f"{event.text} {said_by}" for event, said_by in seen_lines(diagnosis)]
+    roots = [root_sentence(root) for root in diagnosis.roots]
+    return "\n".join([hang_sentence(diagnosis), *roots, *diagnosis.notes, *seen])
+
+
+@pytest.mark.parametrize("crash", CRASHES)
+def test_a_crash_and_the_others_that_wait_for_it(told, crash: str) -> None:
+    text, words = CRASHES[crash]
+    diagnosis = told(text + timed_out(0, 1, 3))
+    assert diagnosis.roots[0].ranks == (2,) and len(diagnosis.roots) == 1
+    assert words in answer(diagnosis) and "0–1, 3" in answer(diagnosis)
+
+
+@pytest.mark.parametrize(("crash", "slurm"), product(CRASHES, SLURM))
+def test_a_crash_and_what_slurm_did_then(told, crash: str, slurm: str) -> None:
+    diagnosis = told(CRASHES[crash][0] + SLURM[slurm][0])
+    assert diagnosis.roots[0].ranks == (2,)
+    assert CRASHES[crash][1] in hang_sentence(diagnosis)
+    (note,) = diagnosis.notes
+    assert note.startswith("After that the program ") and SLURM[slurm][1] in note and "(train.log:5)" in note
+
+
+@pytest.mark.parametrize("slurm", SLURM)
+def test_a_hang_and_what_slurm_did_then(told, slurm: str) -> None:
+    diagnosis = told(timed_out(0, 1, 3) + SLURM[slurm][0])
+    assert diagnosis.roots[0].rule in ("TO-H001", "TO-H006")
+    assert "all_reduce" in answer(diagnosis)
+    assert any(SLURM[slurm][1] in note and note.startswith("After that") for note in diagnosis.notes)
+
+
+@pytest.mark.parametrize("crash", CRASHES)
+def test_a_crash_beside_what_nccl_and_the_machine_tell(told, crash: str) -> None:
+    text = CRASHES[crash][0].replace("[rank2]", "[rank1]")
+    diagnosis = told(text, FABRIC)
+    assert diagnosis.roots[0].ranks == (1,) and CRASHES[crash][1] in hang_sentence(diagnosis)
+    assert "topology of 1 machine" in read_text(diagnosis) and "NCCL's lines in 1 log" in read_text(diagnosis)
+    assert any("SYS" in finding.message or "P2P" in finding.message for finding in fabric(diagnosis))
+
+
+def test_a_hang_over_a_path_that_is_broken(told) -> None:
+    diagnosis = told(timed_out(0, 1), FABRIC)
+    assert (diagnosis.roots[0].rule, diagnosis.roots[0].cause) == ("TO-H006", "p2p")
+
+
+def test_two_ranks_that_crash_in_different_ways(told) -> None:
+    diagnosis = told(CRASHES["memory"][0] + CRASHES["assertion"][0].replace("rank2", "rank3"))
+    assert diagnosis.roots[0].ranks == (2,)
+    assert "GPU memory" in answer(diagnosis) and "batch is empty" in answer(diagnosis)
+
+
+def test_there_are_thirty() -> None:
+    assert len(CRASHES) * (2 + len(SLURM)) + len(SLURM) + 2 == 30
