@@ -198,3 +198,15 @@ def test_marks_of_the_profiler_come_first():
 
     steps = found(iterations(4, marks=marks))
     assert (steps.by, steps.number.tolist()) == ("profiler", [3, 4, 5, 6])
+
+
+def test_micro_batches_without_an_optimizer_in_sight_make_steps_by_what_every_third_does_more():
+    def names(i):
+        return [*pass_of(), *["multi_tensor_apply"] * 3] if i % 3 == 2 else pass_of()
+
+    def marks(i, start, end):
+        return [note(LOADER, start - 9 * US, 5 * US)]
+
+    assert len(found(iterations(18, names=names, marks=marks))) == 5
+    copied = iterations(18, names=lambda i: [*pass_of(), "copy"] if i % 2 else pass_of(), marks=marks)
+    assert len(found(copied)) == 17  # a copy now and then is none

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
 from traceops.core.words import StepsBy
@@ -20,6 +21,7 @@ _COVERS = 0.8  # of the window's kernels, what may be a part of one step at each
 _LEAST_TIME = 0.4  # of the window: three steps of which one is cut are half of it
 _MOST_BEYOND = 1.5  # steps for each step of an optimizer, which a gradient scaler may leave out now and then
 _ALIKE = 0.15  # of the median number of kernels: what steps may differ by
+_APART = 0.02  # of the median: what the marks that make one step differ by at least
 _SURE = 0.9  # of the steps that are alike
 _MOSTLY = 0.65  # an evaluation or a recompilation may be in every third
 
@@ -106,24 +108,39 @@ def _is_part(steps: FoundSteps, optimized: int) -> bool:
     )
 
 
-def _alike(counts: Int, usual: float) -> Int:
-    close: Int = np.abs(counts - usual) <= max(2.0, _ALIKE * usual)
+def _alike(counts: Int, usual: float, slack: float = _ALIKE) -> NDArray[np.bool_]:
+    close: NDArray[np.bool_] = np.abs(counts - usual) <= (max(2.0, slack * usual) if slack else 0.0)
     return close
 
 
 def _together(counts: Int, closing: bool) -> tuple[int, int]:
-    """(how many marks make one step, the first of them): the fewest by which steps are alike place by place."""
+    """(how many marks make one step, the first of them): the fewest by which steps are alike place by place.
+
+    Of micro-batches only the last has the optimizer's kernels behind it: few, but as many each time.
+    """
+    exactly = _fewest(counts, 0.0)
+    if exactly is not None:
+        usual = np.median(counts[: len(counts) // exactly * exactly].reshape(-1, exactly), axis=0)
+        if np.ptp(usual) < _APART * np.median(usual):
+            exactly = None  # a copy more in every second step makes no step of two
+    together = exactly or _fewest(counts, _ALIKE) or 1
+    usual = np.median(counts[: len(counts) // together * together].reshape(-1, together), axis=0)
+    # The longest part comes first where marks end a step: several optimizers step behind one backward.
+    longest = int(np.argmax(usual))
+    return together, (longest if closing else longest + 1) % together
+
+
+def _fewest(counts: Int, slack: float) -> int | None:
+    """The period of these numbers of kernels: place by place nearly all are as many, but for the slack."""
     for together in range(1, _MOST_TOGETHER + 1):
         times = len(counts) // together
         if times < LEAST_STEPS + (together > 1):
-            break
+            return None
         rows = counts[: times * together].reshape(times, together)
         usual = np.median(rows, axis=0)
-        if all(_alike(rows[:, place], usual[place]).mean() >= _SURE for place in range(together)):
-            # The longest part comes first where marks end a step: several optimizers step behind one backward.
-            longest = int(np.argmax(usual))
-            return together, (longest if closing else longest + 1) % together
-    return 1, 0
+        if all(_alike(rows[:, place], usual[place], slack).mean() >= _SURE for place in range(together)):
+            return together
+    return None
 
 
 def _after_first_communication(steps: FoundSteps, activity: Activity) -> FoundSteps | None:
