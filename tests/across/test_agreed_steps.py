@@ -1,11 +1,14 @@
 """Found steps mean the same on all ranks, or each rank is one window; there a first meeting is no waiting."""
 
+import gzip
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from generated_run import LateWindow, Size, SlowHost, ddp, fsdp2, simulate, step_time
-from unmarked import as_is, called, device_only, no_marks, write_unmarked
+from unmarked import DEVICE, as_is, called, device_only, no_marks, write_unmarked
 
 from traceops import analyze
 from traceops.across.agreed_steps import as_one_window, with_agreed_steps
@@ -15,6 +18,7 @@ from traceops.measure.steps import NO_STEP
 from traceops.measure.summary import summarize
 from traceops.traces.discover import discover
 
+DATA = Path(__file__).parents[1] / "data"
 SIZE = Size(kernel_us=30.0)
 
 
@@ -106,3 +110,32 @@ def test_every_bucket_of_found_steps_adds_up(tmp_path):
     report = analyze(write_unmarked(run, tmp_path / "run", as_is))
     for row in report.steps:
         assert sum(getattr(row, bucket) for bucket in BUCKETS) == pytest.approx(row.duration_ms)
+
+
+def decoding(folder, keep=lambda row: True):
+    """The traces of twenty decode steps in a CUDA graph, less what is not to be kept."""
+    for path in sorted((DATA / "decode_graph2").glob("*.gz")):
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        trace["traceEvents"] = [row for row in trace["traceEvents"] if keep(row)]
+        folder.mkdir(exist_ok=True)
+        (folder / path.name.removesuffix(".gz")).write_text(json.dumps(trace))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "keep, by",
+    [
+        (lambda row: True, "annotation"),
+        (lambda row: "execute_model" not in str(row.get("name")), "repetition"),
+        (lambda row: row.get("ph") != "X" or row.get("cat") in DEVICE, "repetition"),
+    ],
+    ids=["annotated", "bare", "device only"],
+)
+def test_twenty_decode_steps_of_a_graph_are_no_single_one(tmp_path, keep, by):
+    """Rank 1 began to record 0.1 s later, which is no step's waiting."""
+    report = analyze(decoding(tmp_path / "run", keep))
+    assert report.summary.steps_found_by == by
+    assert report.summary.step_time_ms.n in (18, 19)
+    assert report.summary.step_time_ms.typical == pytest.approx(0.91, abs=0.02)
+    assert all(row.comm_wait_ms < 0.1 for row in report.ranks)
+    assert not [found for found in report.findings if found.severity == "error"]

@@ -18,7 +18,7 @@ from traceops.traces.model import Events
 LEAST_STEPS = 2
 _MOST_TOGETHER = 8  # marks in one step: micro-batches, optimizers
 _COVERS = 0.8  # of the window's kernels, what may be a part of one step at each end counted in
-_LEAST_TIME = 0.4  # of the window: three steps of which one is cut are half of it
+_LEAST_TIME = 0.6  # of the time that those kernels take
 _MOST_BEYOND = 1.5  # steps for each step of an optimizer, which a gradient scaler may leave out now and then
 _ALIKE = 0.15  # of the median number of kernels: what steps may differ by
 _APART = 0.02  # of the median: what the marks that make one step differ by at least
@@ -92,10 +92,13 @@ def _candidate(marks: Marks, launched: Int) -> _Candidate | None:
     alike = float(_alike(counts, usual).mean())
     if alike < _MOSTLY or not usual:
         return None
+    # What lies before and behind may be a part of one step each, whose time may be anything: recording began there.
+    before, behind = int(at[0]), len(launched) - int(at[-1])
     part = (1 + _ALIKE) * usual
-    beyond = max(int(at[0]) - part, 0.0) + max(len(launched) - int(at[-1]) - part, 0.0)
-    time = int(min(edges[-1], launched[-1]) - max(edges[0], launched[0]))
-    if beyond > (1 - _COVERS) * len(launched) or time < _LEAST_TIME * int(launched[-1] - launched[0]):
+    first = edges[0] if before <= part else min(edges[0], launched[0])
+    last = edges[-1] if behind <= part else max(edges[-1], launched[-1])
+    beyond = max(before - part, 0.0) + max(behind - part, 0.0)
+    if beyond > (1 - _COVERS) * len(launched) or edges[-1] - edges[0] < _LEAST_TIME * (last - first):
         return None
     numbers = np.arange(len(counts)) if number is None else number[: len(counts)]
     return _Candidate(FoundSteps(marks.by, marks.name, numbers, edges[:-1], edges[1:]), alike)
