@@ -17,7 +17,7 @@ NO_WHOLE_STEP = Rule(
     id="TO-V010",
     title="No complete step",
     fires=(
-        "Info where the traces mark no step and nothing in them repeats: their numbers are of the whole window, and "
+        "Info where the traces mark no step and none is found by what repeats: numbers are of the whole window, and "
         "what is found about its time is a warning at most. Warning where a capture of traceops recorded no step "
         "whole: nothing is said about time."
     ),
@@ -46,7 +46,7 @@ def judge(inputs: Inputs) -> Verdict:
         NO_WHOLE_STEP.finding(
             "info",
             "high",
-            "The traces mark no steps and nothing in them repeats, so all numbers are of the whole window.",
+            "The traces mark no steps, and none could be found by what repeats: all numbers are of the whole window.",
             [Evidence("steps", 0, "steps", 1)],
             ranks=without,
         )
