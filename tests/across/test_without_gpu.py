@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from generated_run import SlowHost, ddp, simulate, summaries, write_traces
-from measured_runs import across, program
+from measured_runs import across, findings, program
 
 from traceops import analyze
 from traceops.across.cross_rank import measure_across
 from traceops.render.report.verdict import verdict
+from traceops.rules.stragglers import judge_stragglers
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -77,6 +78,19 @@ def test_a_step_in_which_nobody_waits_for_a_rank_is_not_held_against_it(tmp_path
     assert [finding for finding in report.findings if finding.rule == "TO-S002"] == []
     [check] = [check for check in report.checks if check.rule == "TO-S002"]
     assert "hardly anybody is seen to wait for it there" in check.reason
+
+
+def test_ranks_that_are_late_by_turns_on_cpus_are_not_accused():
+    """Now one and now another does not get a core."""
+    once = [SlowHost(0, extra_us=9000, steps=(4,))]
+    by_turns = [*once, SlowHost(1, extra_us=7000, steps=(6,))]
+    made = program(ddp, device="cpu", steps=6)
+    assert [f.ranks for f in findings(across(simulate(made, 3, once))) if f.rule == "TO-S002"] == [(0,)]
+    turns = across(simulate(made, 3, by_turns))
+    assert findings(turns) == []
+    assert all("by turns" in told.not_evaluated for told in judge_stragglers(turns, 1.0))
+    on_gpu = across(simulate(program(ddp, steps=6, sync=True), 3, by_turns))
+    assert {f.ranks for f in findings(on_gpu) if f.rule == "TO-S002"} == {(0,), (1,)}
 
 
 def test_ranks_of_one_host_share_its_clock_though_their_threads_go_on_late():

@@ -79,7 +79,9 @@ SOMETIMES_LATE = Rule(
     fires=(
         "As TO-S001, for a rank late in at most half of the steps: info where it costs 10 % of a step or more "
         "in the worst of them, warning from 25 %, error where the mean over all steps reaches 20 % and it is late more "
-        "than once: one late step does not say how often such steps come."
+        "than once: one late step does not say how often such steps come. The others are seen to wait in these very "
+        "steps. Without a GPU only for a rank that causes three quarters of all waiting, because ranks that share "
+        "cores are late by turns."
     ),
     advice=(
         "Look at what that rank does in those steps only: checkpointing, evaluation, logging, garbage "
@@ -93,6 +95,7 @@ IDS = tuple(rule.id for rule in RULES)
 IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error
 _BURST_PCT = (10.0, 25.0)  # what a rank late in some steps costs the worst of them: info, warning
 _WAITING_PCT = 10.0  # of the step: waiting for one rank that is worth a remark though its cure saves little
+_MOST_OF_WAITING = 0.75  # what a rank that is late in some steps must cause on CPUs, which others use too
 _FELT = 0.25  # of what a rank costs in its worst step: the others lose time in such a step too
 _CHANCE = 0.12  # two ranks of three steps each cannot do better than one in ten
 _SURE = 0.05
@@ -149,6 +152,9 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
                 f"rank {straggler.rank} takes longer in {_steps(straggler.late_steps)}, but hardly anybody is seen to "
                 "wait for it there"
             )
+        elif not most and _by_turns(run, straggler):
+            steps = _steps(straggler.late_steps)
+            too_few = f"rank {straggler.rank} is late in {steps}, but others are as well, by turns"
         elif not most and (burst := _burst_severity(run, straggler)) is not None:
             sometimes.append(_finding(SOMETIMES_LATE, burst, run, straggler, profiler_slowdown))
     leader = run.stragglers.leader
@@ -194,6 +200,12 @@ def _seen_in_its_steps(run: CrossRank, straggler: Straggler) -> bool:
     felt = straggler.saved >= _FELT * max(float(straggler.saved.max()), 1.0)
     near = felt | np.concatenate(([False], felt[:-1]))
     return _wait_for_late(run, (run.stragglers.step_ns - run.stragglers.joint_ns) * felt, near)
+
+
+def _by_turns(run: CrossRank, straggler: Straggler) -> bool:
+    """Whether ranks without a GPU are late now one and now another, as those are that do not always get a core."""
+    on_cpu = not any(times.summary.on_gpu for times in run.ranks)
+    return on_cpu and straggler.share < _MOST_OF_WAITING
 
 
 def _wait_for_late(run: CrossRank, saved: Steps, among: NDArray[np.bool_] | None = None) -> bool:
