@@ -93,7 +93,7 @@ def test_a_crash_and_the_others_that_wait_for_it(told, crash: str) -> None:
     assert words in answer(diagnosis) and "0–1, 3" in answer(diagnosis)
 
 
-@pytest.mark.parametrize(("crash", "slurm"), product(CRASHES, SLURM))
+@pytest.mark.parametrize(("crash", "slurm"), list(product(CRASHES, SLURM)))
 def test_a_crash_and_what_slurm_did_then(told, crash: str, slurm: str) -> None:
     diagnosis = told(CRASHES[crash][0] + SLURM[slurm][0])
     assert diagnosis.roots[0].ranks == (2,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -242,13 +242,15 @@ def crash_kind(text: str, *, raised: bool = True) -> CrashKind | None:
     return next((kind for kind, names in _BY_EXCEPTION if name in names), "exception")
 
 
-def told_alone(text: str, kinds: Collection[CrashKind] = ALONE) -> bool:
+def told_alone(text: str) -> bool:
     """Whether a line by itself tells of a crash."""
-    if text.lstrip().startswith(_CODE):
+    if not any(map(text.__contains__, _ALONE_WORDS)) or text.lstrip().startswith(_CODE):
         return False
-    return any(wording.kind in kinds and wording.is_in(text) for wording in WORDINGS)
+    return any(wording.kind in ALONE and wording.is_in(text) for wording in WORDINGS)
 
 
+# Most lines hold none of these, and there are many lines.
+_ALONE_WORDS = tuple(dict.fromkeys(wording.words[0] for wording in WORDINGS if wording.kind in ALONE))
 # A block of a log without any of these tells of no crash: a word of each message of `ALONE`.
 NEEDLES: tuple[bytes, ...] = tuple(
     dict.fromkeys(wording.words[0].encode() for wording in WORDINGS if wording.kind in ALONE)

@@ -23,6 +23,7 @@ from traceops.hangs.mismatch import mismatches, noticed_mismatch
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.positions import RankPosition, rank_positions
 from traceops.hangs.processes import Death, deaths, ended_too, stopped
+from traceops.hangs.progress_words import progress_text
 from traceops.hangs.stack_activity import StackActivity, stack_activity
 from traceops.hangs.stuck import stuck_together
 from traceops.hangs.waits import Waits, find_waits, with_roots
@@ -74,7 +75,11 @@ def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
         ranks=tuple(_rank_statuses(evidence, ranks, waits, dead, activities, roots)),
         waits=waits.edges,
         not_evaluated=_not_evaluated(evidence, ranks),
-        notes=(*aftermath(evidence.log, roots), *_notes(evidence, ranks)),
+        notes=(
+            *aftermath(evidence.log, roots),
+            *map(progress_text, evidence.progress),
+            *_notes(evidence, ranks),
+        ),
     )
 
 

@@ -18,6 +18,7 @@ from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, Record
 from traceops.hangs.jobs import one_job
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import read_log, records_from_log
+from traceops.hangs.readers.log_progress import read_progress
 from traceops.hangs.readers.ras import is_ras, read_ras
 from traceops.hangs.readers.stacks import read_stacks, sniff
 from traceops.hangs.run_files import Found, read_run, read_run_file
@@ -91,6 +92,7 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Hang
         problems=redact_fields(tuple(problems)),
         failed_rank=manifest.get("failed_rank") if isinstance(manifest.get("failed_rank"), int) else None,
         fabric=fabric,
+        progress=tuple(found.progress),
     )
 
 
@@ -222,6 +224,8 @@ def _read_text(path: Path, head: bytes, found: Found) -> None:
         if events:
             found.log += events
             found.files.append(str(path))
+            if (progress := read_progress(str(path), rank)) is not None:
+                found.progress.append(progress)
 
 
 def rank_in_name(path: Path) -> int | None:

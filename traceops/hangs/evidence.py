@@ -208,6 +208,24 @@ class Stall:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Progress:
+    """A log's steps, where they became slow. usual_s: seconds a step up to `step`.
+
+    pace_s, until: seconds a step from there to the step `until`. shown: seconds a step that a progress bar shows at
+    its end, after `elapsed_s`, though its steps took `usual_s` on average.
+    """
+
+    path: str
+    rank: int | None
+    step: int
+    usual_s: float
+    pace_s: float | None = None
+    until: int | None = None
+    shown: float | None = None
+    elapsed_s: float | None = None
+
+
 def is_borne_out(world: int, known: int) -> bool:
     """Whether so many ranks are few, or something is known of enough of them: one number makes no million ranks."""
     return world <= max(FEW_RANKS, RANKS_A_KNOWN * known)
@@ -219,6 +237,7 @@ class HangEvidence:
 
     world_size: None where nothing tells. problems: (file, what is wrong with it or why it was left out).
     failed_rank: the rank that failed first, as the launcher saw it. fabric: machines, links and NCCL's lines, if any.
+    progress: of logs whose steps became slow.
     """
 
     root: str
@@ -233,6 +252,7 @@ class HangEvidence:
     problems: tuple[tuple[str, str], ...] = ()
     failed_rank: int | None = None
     fabric: Fabric | None = None
+    progress: tuple[Progress, ...] = ()
 
     @property
     def counted(self) -> int:

@@ -10,7 +10,15 @@ from typing import Any
 
 from traceops.core.errors import FileError
 from traceops.core.regular_file import read_regular
-from traceops.hangs.evidence import LogEvent, RankProcess, RankRecord, RankStacks, RecordedGroup, Stall
+from traceops.hangs.evidence import (
+    LogEvent,
+    Progress,
+    RankProcess,
+    RankRecord,
+    RankStacks,
+    RecordedGroup,
+    Stall,
+)
 from traceops.traces.run_manifest import read_run_manifest
 
 
@@ -29,6 +37,7 @@ class Found:
     files: list[str] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
     one_node: bool = False
+    progress: list[Progress] = field(default_factory=list)
     texts: list[Path] = field(default_factory=list)  # files that may tell of the fabric
 
 
