@@ -17,7 +17,7 @@ _MEMORY_WORDS = ("iB", "memory", "PyTorch", "capac", "PYTORCH", "pytorch.org")
 _NCCL = "NCCL error"
 _NCCL_MORE = ("nccl", "Last error:")
 # An exception whose message begins in the next line.
-_TO_COME = re.compile(r"(?:Error|Exception|Error\(s\) in loading state_dict for \w{1,200}):\s*$")
+_TO_COME = re.compile(r"(?:Error|Exception|Error\(s\) in loading state_dict for \w{1,200}):\s{0,8}$")
 _MOST = 5  # lines that are joined
 _LONGEST = 2000  # characters of a line that may be joined
 

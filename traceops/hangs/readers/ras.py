@@ -18,7 +18,7 @@ from traceops.hangs.evidence import LogEvent
 from traceops.hangs.readers.ras_report import Trouble, in_status, lag, lags, reported, unanswered
 from traceops.traces.text_lines import text_lines
 
-_HEAD = re.compile(r"^#(\d{1,9})-(\d{1,9}) \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)\s*$")
+_HEAD = re.compile(r"^#(\d{1,9})-(\d{1,9}) \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)\s{0,8}$")
 _KIND = re.compile(r"^  Communicator ranks have different (\w{1,40}) operation counts")
 _COUNT = re.compile(
     r"^  (\d{1,9}) ranks have (?:launched up to operation (\d{1,18})|not launched any operations)"
@@ -28,11 +28,11 @@ _ONE = re.compile(
 )
 _STATUSES = re.compile(r"^  \d{1,9} ranks have status (\w{1,20})")
 _STATUS = re.compile(r"^  Rank (\d{1,7}) has status (\w{1,20})")
-_ERRORS = re.compile(r"^  \d{1,9} ranks reported (.{1,80}?)\s*$")
+_ERRORS = re.compile(r"^  \d{1,9} ranks reported (.{1,80})$")
 _ERROR = re.compile(r"^  Rank (\d{1,7}) reported (.{1,80}?) --")
 _MISSING = re.compile(r"^  Missing communicator data from (\d{1,9}) (job process|rank)")
 _DEAD = re.compile(r"^  (\d{1,9}) job process(?:es are| is) considered dead")
-_PROCESS = re.compile(r"^  Process (\d{1,10}) on node (\S{1,100}) managing GPUs? (.{1,100}?)\s*$")
+_PROCESS = re.compile(r"^  Process (\d{1,10}) on node (\S{1,100}) managing GPUs? (.{1,100})$")
 _RANK = re.compile(r"^  Rank (\d{1,7}) -- ")
 _MOST_LINES = 200_000
 _MOST_BYTES = 1 << 28
