@@ -8,6 +8,7 @@ import pytest
 
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.model import Gpu, Machine, Nic, Path
+from traceops.fabric.read import read_fabric
 from traceops.render.topology.shape import shape_of
 from traceops.rules.fabric_widths import judge_widths
 
@@ -48,3 +49,28 @@ def test_links_that_are_narrower_one_way_are_not_called_alike():
     hub = shape_of(uneven).hub
     assert hub is not None and hub.texts[0] == "NV12 one way, NV1 back"
     assert shape_of(machine()).hub.texts[0] == "NV12"
+
+
+TEST = """\
+# Collective test starting: {op}_perf
+# nThread 1 nGpus 1 minBytes 33554432 maxBytes 33554432 step: 2(factor) warmup iters: 5 iters: 20
+#  Rank  0 Group  0 Pid 36 on n3 device  0 [0000:61:00] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid 35 on n8 device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
+"""
+ROWS = """\
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+    33554432       2097152    double    none      -1  1286.53   26.08   13.04       0  1274.91   26.32   13.16    N/A
+# Avg bus bandwidth    : 13.1
+# Collective test concluded: {op}_perf
+"""
+
+
+def test_a_test_that_began_and_has_no_result_is_told(tmp_path):
+    path = tmp_path / "tests.log"
+    whole = (TEST + ROWS).format(op="alltoall")
+    path.write_text(whole + TEST.format(op="sendrecv"))
+    fabric = read_fabric([path], [])
+    assert [one.op for one in fabric.benchmarks] == ["alltoall"]
+    assert [said for _, said in fabric.problems if "sendrecv of nccl-tests began and has no result" in said]
+    path.write_text(whole)
+    assert read_fabric([path], []).problems == ()

@@ -103,8 +103,10 @@ def _read(path: Path, found: _Found) -> bool:
     if holds_nccl_lines(str(path)):
         found.logs.append(str(path))
         told = True
-    if holds_nccl_tests(str(path)) and (benchmarks := read_nccl_tests(str(path))):
+    cut: list[str] = []
+    if holds_nccl_tests(str(path)) and (benchmarks := read_nccl_tests(str(path), cut)):
         found.benchmarks += benchmarks
+        found.problems += [(str(path), problem) for problem in cut]
         told = True
     return told
 

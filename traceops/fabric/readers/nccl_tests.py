@@ -96,8 +96,10 @@ def holds_nccl_tests(path: str) -> bool:
     return False
 
 
-def read_nccl_tests(path: str) -> tuple[Benchmark, ...]:
+def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[Benchmark, ...]:
     """The runs of tests in a log, in its order; those without a whole row are left out.
+
+    problems: where it is said of the last one that it began and has no result.
 
     Of a row that another process wrote into, its whole columns count. Raises InputError where the file cannot be read.
     """
@@ -106,7 +108,12 @@ def read_nccl_tests(path: str) -> tuple[Benchmark, ...]:
         for number, line in lines(block, first):
             if len(line) < 2_000:
                 reader.take(number, line)
-    return reader.finish()
+    found = reader.finish()
+    if problems is not None and reader.without_result is not None:
+        problems.append(
+            f"{reader.without_result} of nccl-tests began and has no result: it hung or was ended, or the log is cut off"
+        )
+    return found
 
 
 class _Reader:
@@ -115,6 +122,7 @@ class _Reader:
         self._done: list[Benchmark] = []
         self._open = _Open()
         self._program: str | None = None  # the last one that a line named
+        self.without_result: str | None = None  # the test that the file ends in, before its first row
 
     def take(self, number: int, line: str) -> None:
         if " NCCL " in line and "_perf" not in line:
@@ -235,6 +243,8 @@ class _Reader:
 
     def finish(self) -> tuple[Benchmark, ...]:
         self._close()
+        if self._done and self._open.ranks and not self._open.sizes:
+            self.without_result = self._open.op or "a test"
         return tuple(self._done)
 
 
