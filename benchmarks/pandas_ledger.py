@@ -96,6 +96,14 @@ def _edges(
     kept = edge.diff().iloc[1:] > 0
     numbers = [int(re.findall(r"\d+", name)[0]) for name in marks.name]
     edges = [int(edge.iloc[0]), *(int(e) for e in edge.iloc[1:][kept])]
+    begin, end = int(marks.ts.iloc[0]), int(marks.end.iloc[0])
+    if (
+        len(marks) == 1
+        and edges[:1] == [begin]
+        and len(edges) == 2
+        and end - edges[1] > 20 * (edges[1] - begin)
+    ):
+        edges[1] = end  # an only step, nearly all of which lies behind its last activity
     return edges, [n for n, keep in zip(numbers, kept, strict=True) if keep] or [None]
 
 

@@ -392,3 +392,15 @@ def test_without_a_gpu_operators_compute_and_annotations_communicate():
     assert {name: ns[0] for name, ns in ledger.buckets.items() if ns[0]} == {
         "compute": 1500, "comm": 1800, "idle_input": 2000, "idle_host": 4700,
     }  # fmt: skip
+
+
+def test_an_only_step_nearly_all_behind_its_last_kernel_is_idle_to_its_end():
+    """As in HolisticTraceAnalysis' triton_example: 2 µs on the device in a step marked 13 s long."""
+    events = build([step(3, 0, 50_000), *kernel(1200, 2, 1000)])
+    steps, ledger = measure(events)
+    check_adds_up(steps, ledger)
+    assert steps.edges.tolist() == [0, 50_000]
+    assert {name: ns[0] for name, ns in ledger.buckets.items() if ns[0]} == {
+        "compute": 2,
+        "idle_host": 49_998,
+    }

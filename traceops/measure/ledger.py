@@ -79,9 +79,10 @@ def _idle_by_cause(events: Events, activity: Activity, idle: Intervals) -> dict[
     launch = np.full(len(idle), -1, dtype=np.int64)
     launch[some] = activity.launch[activity.by_start[following[some]]]
     if activity.on_gpu:
-        known = launch >= 0
-        until = _launched_by(events, activity, idle, launch, following)
-        thread = np.where(known, events.tid[launch], -1)
+        known = (launch >= 0) | ~some  # behind the last activity the host launched nothing more
+        until = np.where(some, _launched_by(events, activity, idle, launch, following), idle.end)
+        host = -1 if some.all() else _main_thread(events)
+        thread = np.where(launch >= 0, events.tid[launch], np.where(some, -1, host))
     else:
         known = np.ones(len(idle), dtype=bool)
         until = idle.end

@@ -14,6 +14,7 @@ from traceops.measure.found_steps import FoundSteps, found_steps
 from traceops.measure.grouping import distinct
 from traceops.traces.model import Events
 
+IDLE_TAIL = 20  # an only step that goes on for so many times the time of its device work is idle to its end
 NO_STEP = -1  # the number of the one window of a trace that marks no steps
 
 
@@ -101,6 +102,8 @@ def _bounds(events: Events, activity: Activity, found: FoundSteps) -> StepBounds
     if not (step == -1).any():
         edges[0] = start[0]
     edges = np.maximum.accumulate(edges)
+    if len(start) == 1 and end[0] - edges[1] > IDLE_TAIL * (edges[1] - start[0]) > 0 and edges[0] == start[0]:
+        edges[1] = end[0]
     kept = np.diff(edges) > 0
     if not kept.any():
         return _one_window(activity, tuple(numbers.tolist()))

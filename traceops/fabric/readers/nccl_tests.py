@@ -111,7 +111,7 @@ def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[Bench
     found = reader.finish()
     if problems is not None and reader.without_result is not None:
         problems.append(
-            f"{reader.without_result} of nccl-tests began and has no result: it hung or was ended, or the log is cut off"
+            f"{reader.without_result} of nccl-tests began and has no result: it hung or was ended, or the log is cut"
         )
     return found
 
