@@ -66,7 +66,7 @@ LOGS: tuple[Input, ...] = (
             "Megatron-DeepSpeed: all 5 of 5 iterations ran; then DeepSpeed's launcher says its processes "
             "ended with 1 and why is not in the log"
         ),
-        abstains=NO_EVIDENCE, never="✖"),
+        abstains=f"{NO_EVIDENCE}|no cause is told", never="✖"),
     Input("superbench_dist_inference", FINE, "diagnose", AT_SUPERBENCHMARK, "tests/data/dist_inference.log",
         "1ba37e670ad26e5e3258c03ada9a78e0ab1723f31bfc4a52eb661b3c53f4c3a6", "latencies of 100 steps, nothing wrong",
         right=NO_EVIDENCE, never="✖|▲"),
@@ -76,7 +76,7 @@ LOGS: tuple[Input, ...] = (
             "several runs in one file: a missing config.json, a data set that is not registered "
             "(aloha_game), at last a job that was cancelled"
         ),
-        right="Unknown split 'val'", never=r"config\.json|ranks 1-3 wait"),
+        right="was cancelled in Slurm", never=r"config\.json|ranks 1-3 wait"),
     Input("dtu_bug", TEXT, "diagnose", "Gabriellanaro/dtu_mlops@7e5d23c43112ebc19311b33bd9a920bee19eb587",
         "BUG/output.out", "bfe91fbd4c00eecaba123e1602899272d4d15c899a3bc8b21c910699c736fdfe",
         "cProfile's binary output: not a log", abstains=NO_EVIDENCE, never="✖", held=True),

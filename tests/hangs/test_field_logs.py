@@ -86,6 +86,11 @@ def test_a_gpu_of_amd_is_not_looked_at_with_nvidias_program(told):
     assert "nvidia-smi" not in root_advice(diagnosis.roots[0])
 
 
+def test_a_bus_error_sends_to_shared_memory(told):
+    (root,) = told("[a:52 :0:57] Caught signal 7 (Bus error: no physical address)\n").roots
+    assert "/dev/shm" in root_advice(root)
+
+
 CUT = """\
   File "/venv/site-packages/flash_attn/__init__.py", line 3, in <module>
     from flash_attn.interface import f

@@ -33,6 +33,12 @@ SCRIPT_ERROR = Rule(
             "run, a lower learning rate, gradient clipping, bf16 in place of fp16.",
         ),
         (
+            "bus_error",
+            "Most often /dev/shm is full: NCCL and data-loader workers map files there (df -h /dev/shm). Give the "
+            "container more: docker run --shm-size=16g or --ipc=host; in Kubernetes an emptyDir with medium: Memory. "
+            "Else a file that was mapped and then cut short, on a disk or network file system.",
+        ),
+        (
             "native_crash",
             "Compiled code crashed. PYTHONFAULTHANDLER=1 shows the Python line, a core dump in gdb the "
             "rest; suspect "
