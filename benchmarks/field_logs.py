@@ -200,7 +200,7 @@ LOGS: tuple[Input, ...] = (
     Input("hw_rocm4021", CRASH, "diagnose", "ROCm/legacy-rocm-build#4021", "log.txt",
         "1bd246bed74eb677233ad405359e92fab8779b32ded7303556283c975416ff3a",
         "five processes on MI300X died of a GPU hang that the driver reported (HW Exception)",
-        right="had its GPU hang, as ROCm reports", never="nvidia-smi"),
+        right="(?:had|saw) its GPU hang, as ROCm reports", never="nvidia-smi"),
     Input("bus_megatron516", CRASH, "diagnose", "NVIDIA/Megatron-LM#516", "log.txt",
         "2cc3c6baf4d18c1546551d9d6199b8e97a976c381ea2bf4684228ddd9dec12f8",
         "bus error inside NCCL while it set up shared memory: /dev/shm too small in the container",

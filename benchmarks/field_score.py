@@ -124,6 +124,7 @@ def totals(rows: Sequence[Scored]) -> list[str]:
 
 def _short(said: str) -> str:
     said = re.sub(r"\s*(→|Not evaluated:|Read:|Report:|where a step goes).*", "", said)
+    said = re.sub(r"(?<=\s)/\S*/", "", said)  # folders of whoever runs this
     return said if len(said) <= _SHOWN else said[:_SHOWN].rstrip() + " …"
 
 
