@@ -136,6 +136,12 @@ def test_the_loader_and_the_backward_passes_mark_iterations_where_no_optimizer_d
     steps = found(iterations(6, marks=forward_and_backward))
     assert (steps.by, len(steps)) == ("backward", 5)
 
+    def other_kernels(i):
+        return random.Random(i).choices(LAYERS, k=40)
+
+    few = (found(iterations(count, other_kernels, forward_and_backward)) for count in (3, 4))
+    assert [steps.by for steps in few] == ["window", "backward"]  # two may be calls in a test of a layer
+
 
 def test_kernels_that_repeat_are_steps_with_and_without_launches():
     rows = iterations(6)

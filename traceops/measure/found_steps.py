@@ -16,6 +16,7 @@ from traceops.measure.step_marks import Marks, optimizer_steps, step_marks
 from traceops.traces.model import Events
 
 LEAST_STEPS = 2
+_LEAST_BACKWARD = 3  # two backward passes may be two calls in a test of a layer
 _MOST_TOGETHER = 8  # marks in one step: micro-batches, optimizers
 _COVERS = 0.8  # of the window's kernels, what may be a part of one step at each end counted in
 _LEAST_TIME = 0.6  # of the time that those kernels take
@@ -81,7 +82,7 @@ def _candidate(marks: Marks, launched: Int) -> _Candidate | None:
         number = None if number is None else number[:-1]
     together, offset = (1, 0) if marks.whole else _together(counts, marks.closing)
     edges = moment[offset::together]
-    if len(edges) <= LEAST_STEPS:
+    if len(edges) <= (_LEAST_BACKWARD if marks.by == "backward" else LEAST_STEPS):
         return None
     at = np.searchsorted(launched, edges)
     counts = np.diff(at)
