@@ -55,8 +55,8 @@ def test_charges_add_up_to_the_waiting(builder, size, ranks, sync, data):
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_the_planted_rank_causes_the_waiting_and_its_kind_is_the_cause(builder, kind):
     for size, ranks, positions in ((GPU_BOUND, 8, (0, 3, 6)), (HOST_BOUND, 4, (1, 2)), (GPU_BOUND, 16, (9,))):
+        us = 1.2 * true_step(simulate(program(builder, size, sync=True), ranks)) / 1e3
         for rank in positions:
-            us = 1.2 * true_step(simulate(program(builder, size, sync=True), ranks)) / 1e3
             run = simulate(program(builder, size, sync=True), ranks, [kind(rank, extra_us=us)])
             lateness = across(run).lateness
             assert lateness.share(rank) > 0.9

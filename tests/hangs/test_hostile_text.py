@@ -97,9 +97,9 @@ def test_no_pattern_repeats_without_bound_or_inside_a_repeat():
 
 @pytest.mark.parametrize("piece", NEARLY)
 def test_text_that_nearly_matches(tmp_path, piece):
-    """5 MB of it, in one line and in many, and after something that opens a state."""
+    """1.5 MB of it, in one line and in many, and after something that opens a state."""
     path = tmp_path / "log.txt"
-    times = 5_000_000 // len(piece)
+    times = 1_500_000 // len(piece)
     opening = "Traceback (most recent call last):\nThread 0x1 (most recent call first):\n# rank 0, main thread 0x1\n"
     for text in (
         piece * times,

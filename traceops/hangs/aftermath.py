@@ -6,13 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from traceops.hangs.crash_kinds import FROM_OUTSIDE
+from traceops.hangs.crash_kinds import FROM_OUTSIDE, CrashKind
 from traceops.hangs.crash_words import crash_statement
 from traceops.hangs.crashes import Crash, find_crashes, kind_of
-from traceops.hangs.evidence import LogEvent
+from traceops.hangs.evidence import HangEvidence, LogEvent
 from traceops.hangs.model import Root
 
 _MOST = 4
+_OF_SIGNALS: tuple[CrashKind, ...] = ("hangup", "terminated")
+
+
+def without_own_end(evidence: HangEvidence) -> Sequence[LogEvent]:
+    """What the logs tell, but for torchrun's words on the signal with which `traceops run` ended a job that hung."""
+    if evidence.stall is None:
+        return evidence.log
+    return [event for event in evidence.log if kind_of(event) not in _OF_SIGNALS]
 
 
 def aftermath(log: Sequence[LogEvent], roots: Sequence[Root]) -> tuple[str, ...]:

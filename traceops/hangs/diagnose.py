@@ -12,7 +12,7 @@ from traceops.core.findings import CONFIDENCES
 from traceops.core.rank_text import who, who_first
 from traceops.hangs import roots as found_in_records
 from traceops.hangs import without_record, words
-from traceops.hangs.aftermath import aftermath
+from traceops.hangs.aftermath import aftermath, without_own_end
 from traceops.hangs.calls import code_place, message_bytes
 from traceops.hangs.crash_roots import with_crashes
 from traceops.hangs.crashes import find_crashes
@@ -76,7 +76,7 @@ def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
         waits=waits.edges,
         not_evaluated=_not_evaluated(evidence, ranks),
         notes=(
-            *aftermath(evidence.log, roots),
+            *aftermath(without_own_end(evidence), roots),
             *map(progress_text, evidence.progress),
             *_notes(evidence, ranks),
         ),
@@ -113,7 +113,7 @@ def _roots(
         explained = _explained(roots, waits) | noticed
         roots += without_record.silent(ranks, waits, activities, stopped(evidence), evidence.log, explained)
     roots += stuck_together(ranks, waits, _explained(roots, waits))
-    roots = with_crashes(roots or reported, find_crashes(evidence.log))
+    roots = with_crashes(roots or reported, find_crashes(without_own_end(evidence)))
     if not roots:
         roots = without_record.from_stacks(evidence, activities)
     errors = without_record.gpu_errors(evidence.log)
