@@ -157,7 +157,8 @@ def _pair(matrix: PairMatrix, one: int, other: int, most: float) -> Cell:
     title = f"{matrix.name(one)} to {matrix.name(other)}: {gbs:.4g} GB/s"
     if pair in matrix.slow:
         return Cell(rate_text(gbs), f"{title}, far below the other pairs", "worst")
-    return Cell(rate_text(gbs), title, "heat", colour=f"rgba({_HEAT}, {0.06 + 0.44 * gbs / most:.3f})")
+    share = gbs / most if most else 0.0  # a file may say that nothing was moved
+    return Cell(rate_text(gbs), title, "heat", colour=f"rgba({_HEAT}, {0.06 + 0.44 * share:.3f})")
 
 
 def _works(one: Attempt) -> Cell:
