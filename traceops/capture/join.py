@@ -15,7 +15,7 @@ from types import TracebackType
 
 from traceops.capture.folder import record_exit, who_am_i
 from traceops.capture.guard import Guard, contained, say
-from traceops.capture.responder import Responder
+from traceops.capture.responder import responder_of
 from traceops.capture.session import Capture, capture_here, describe
 from traceops.capture.settings import CaptureSettings, from_environment
 from traceops.capture.steps import on_training_step
@@ -73,14 +73,7 @@ class _Joined:
             return
         session = Capture(self._settings, automatic=True)
         session.__enter__()
-        if self._settings.progress is not None and self._settings.evidence is not None:
-            session.guard.run(
-                Operation.ANSWER,
-                Responder,
-                Path(self._settings.progress),
-                Path(self._settings.evidence),
-                rank,
-            )
+        session.guard.run(Operation.ANSWER, responder_of, self._settings)
         session.on_failure(self.stop)
         self._capture = session
         self._at_the_end()

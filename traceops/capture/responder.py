@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from traceops.capture.folder import who_am_i
 from traceops.capture.guard import contained, say
 from traceops.capture.manifest import write_json
+from traceops.capture.settings import CaptureSettings
 
 # Not the first real-time signals: those are what other programs take. None on a system without (macOS).
 STACKS_SIGNAL: int | None = signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else None
@@ -171,3 +173,10 @@ def read_pulse(folder: Path, rank: int) -> tuple[int, dict[str, Any]]:
     if not path.exists():
         return 0, {}
     return path.stat().st_mtime_ns, json.loads(path.read_text())
+
+
+def responder_of(settings: CaptureSettings) -> Responder | None:
+    """The one of this process, where a launcher on this machine listens."""
+    if settings.progress is None or settings.evidence is None:
+        return None
+    return Responder(Path(settings.progress), Path(settings.evidence), who_am_i()[0])

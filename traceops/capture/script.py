@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from traceops.capture.folder import record_exit, who_am_i
+from traceops.capture.folder import record_exit
 from traceops.capture.guard import contained, say
 from traceops.capture.peer_failure import is_peer_failure
-from traceops.capture.responder import Responder
+from traceops.capture.responder import responder_of
 from traceops.capture.session import Capture, describe
 from traceops.capture.settings import IMPORTS_ENV, CaptureSettings, from_environment
 from traceops.capture.steps import on_training_step
@@ -39,9 +39,9 @@ def main(argv: Sequence[str]) -> int:
         return refused.exit_code
     except Exception as trouble:  # before there is a guard; the script runs all the same
         say(f"nothing is captured: {describe(trouble)}")
-    responder: Responder | None = None
+    responder = None
     if session is not None:
-        responder = session.guard.run(Operation.ANSWER, _responder, session.settings)
+        responder = session.guard.run(Operation.ANSWER, responder_of, session.settings)
         session.guard.run(Operation.HOOK, _watch_steps, session)
     code = 0
     error: BaseException | None = None
@@ -74,12 +74,6 @@ def _opened(argv: Sequence[str]) -> Capture:
         name = Path(argv[1] if argv[0] == "-m" else argv[0]).stem
         settings = replace(settings, out=f"profile/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
     return Capture(settings, automatic=True).__enter__()
-
-
-def _responder(settings: CaptureSettings) -> Responder | None:
-    if settings.progress is None or settings.evidence is None:
-        return None
-    return Responder(Path(settings.progress), Path(settings.evidence), who_am_i()[0])
 
 
 def _watch_steps(session: Capture) -> None:

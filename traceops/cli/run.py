@@ -61,6 +61,8 @@ def main(args: argparse.Namespace) -> int:
         ranks = stands_for(args.nproc, args.nnodes, args.node_rank, told, gpus or 2)
         cluster = Cluster(1)
         config, fallback = (config, Fallback(ranks)) if trains else alone(config, ranks)
+    elif args.launcher == "none":
+        cluster = Cluster(1)  # the command decides
     else:
         nproc = args.nproc if args.nproc is not None else gpus or 2
         cluster = Cluster(
@@ -68,10 +70,7 @@ def main(args: argparse.Namespace) -> int:
             args.master_addr, args.master_port,
         )  # fmt: skip
         cluster.check()
-        if args.launcher == "torchrun":
-            check_gpus(nproc, gpus)
-        else:
-            cluster = Cluster(1)  # the command decides
+        check_gpus(nproc, gpus)
     name = args.name or _default_name(args.script, config) + ("" if fallback is None else "-single")
     if not trains:
         trains = _strategy(config, decided, cluster.world_size, "cuda" if gpus else "cpu")

@@ -72,6 +72,12 @@ STEPS_FOUND: Mapping[StepsBy, str] = {
     "repetition": "found by kernels that repeat",
 }
 
+
+def steps_found_text(count: int, by: StepsBy, mark: str | None) -> str:
+    """'20 steps found by Optimizer.step'."""
+    return f"{count} step{'' if count == 1 else 's'} {STEPS_FOUND[by].format(mark=mark)}"
+
+
 # Schedules of pipelines. The keys are those of traceops.across.stages.Schedule.
 SCHEDULES: Mapping[str, str] = {
     "gpipe": "GPipe",

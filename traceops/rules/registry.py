@@ -22,6 +22,7 @@ from traceops.rules import (
     validity,
 )
 from traceops.rules.inputs import Inputs
+from traceops.rules.whole_steps import NO_STEP_REASON
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,6 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-M", "memory", memory.RULES),
     Family("TO-R", "regressions", regression.RULES),
 )
-_NO_STEP = "no step was recorded whole, see TO-V010"
 RULES: tuple[Rule, ...] = tuple(rule for family in FAMILIES for rule in family.rules)
 BY_ID: dict[str, Rule] = {rule.id: rule for rule in RULES}
 
@@ -70,7 +70,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         if family.judge is None:
             continue
         if family.of_steps and inputs.run.unit == "none":
-            verdicts += [rule.not_evaluated(_NO_STEP) for rule in family.rules]
+            verdicts += [rule.not_evaluated(NO_STEP_REASON) for rule in family.rules]
             continue
         own = family.judge(replace(inputs, earlier=tuple(verdicts)))
         verdicts += [_at_most_warning(verdict) for verdict in own] if _of_window(family, inputs) else own

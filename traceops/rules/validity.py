@@ -19,7 +19,7 @@ from traceops.rules.activity import (
 )
 from traceops.rules.clocks import UNALIGNED_CLOCKS, judge_clocks
 from traceops.rules.inputs import Inputs
-from traceops.rules.whole_steps import NO_WHOLE_STEP
+from traceops.rules.whole_steps import NO_STEP_REASON, NO_WHOLE_STEP
 from traceops.rules.whole_steps import judge as judge_whole_steps
 from traceops.traces.run_manifest import capture_failures
 
@@ -119,7 +119,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         ),
         judge_damage(inputs.ranks, inputs.found.problems),
         judge_steps(inputs.ranks),
-        NO_SYNC_IN_BACKWARD.not_evaluated("no step was recorded whole, see TO-V010")
+        NO_SYNC_IN_BACKWARD.not_evaluated(NO_STEP_REASON)
         if inputs.run.unit == "none"
         else judge_backward_sync(inputs.ranks, inputs.manifest),
         judge_profiler(inputs.manifest),

@@ -9,7 +9,7 @@ from traceops.core.findings import Evidence
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict
 from traceops.core.shorter_schedule import shorter_schedule
-from traceops.core.words import STEPS_FOUND
+from traceops.core.words import STEPS_FOUND, steps_found_text
 from traceops.measure.summary import RankSummary
 from traceops.rules.inputs import Inputs
 
@@ -30,6 +30,7 @@ NO_WHOLE_STEP = Rule(
         ("given_way", "Take the profiler out of the program for this run: two cannot record at once."),
     ),
 )
+NO_STEP_REASON = "no step was recorded whole, see TO-V010"
 _MOST_SAID = 4
 
 
@@ -56,8 +57,7 @@ def judge(inputs: Inputs) -> Verdict:
 def _found(ranks: Sequence[RankSummary]) -> str:
     first = next(summary for summary in ranks if summary.steps_by in STEPS_FOUND)
     count = len({int(n) for summary in ranks for n in summary.step_numbers if n >= 0})
-    found = STEPS_FOUND[first.steps_by].format(mark=first.step_mark)
-    return f"{count} step{'' if count == 1 else 's'} {found}"
+    return steps_found_text(count, first.steps_by, first.step_mark)
 
 
 def _cut_off(ranks: Sequence[int], count: int, manifest: dict[str, Any]) -> Verdict:

@@ -56,6 +56,21 @@ def lines(block: bytes, number: int) -> Iterator[tuple[int, str]]:
         yield number, _text(block[start:])
 
 
+def holds_within(path: str, needles: Sequence[bytes], most: int) -> bool:
+    """Whether one of `needles` stands in the first `most` bytes of a text file (the block that passes them counts).
+
+    Raises InputError where it cannot be read.
+    """
+    looked = 0
+    for _, block in blocks(path):
+        if holds_any(block, needles):
+            return True
+        looked += len(block)
+        if looked > most:
+            return False
+    return False
+
+
 def text_lines(path: str) -> Iterator[tuple[int, str]]:
     """All lines of a file."""
     for number, block in blocks(path):

@@ -7,6 +7,7 @@ import os
 import sys
 from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -27,11 +28,7 @@ class _Joins(MetaPathFinder):
         except Exception as error:
             print(f"traceops: nothing is captured in process {os.getpid()}: {error}", file=sys.stderr)
             return None
-        for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                return spec
-        return None
+        return find_spec(name)
 
 
 def _next_sitecustomize() -> None:
@@ -40,8 +37,6 @@ def _next_sitecustomize() -> None:
     spec = PathFinder.find_spec("sitecustomize", elsewhere)
     if spec is None or spec.loader is None:
         return
-    from importlib.util import module_from_spec
-
     module = module_from_spec(spec)
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)

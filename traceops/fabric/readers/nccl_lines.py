@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from traceops.traces.text_lines import blocks, holds_any
+from traceops.traces.text_lines import blocks, holds_any, holds_within
 
 QUOTED_CHARACTERS = 300
 # A file that holds none of these holds no NCCL line; the second pair is printed without a host and a process.
@@ -67,14 +67,7 @@ def holds_nccl_lines(path: str) -> bool:
 
     Raises InputError where it cannot be read.
     """
-    looked = 0
-    for _, block in blocks(path):
-        if holds_any(block, NEEDLES):
-            return True
-        looked += len(block)
-        if looked > _SNIFFED_BYTES:
-            return False
-    return False
+    return holds_within(path, NEEDLES, _SNIFFED_BYTES)
 
 
 def quoted(raw: bytes) -> str:

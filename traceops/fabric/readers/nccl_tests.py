@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from traceops.fabric.benchmarks import Benchmark, BenchmarkRank, BenchmarkSize
 from traceops.fabric.model import Quote
-from traceops.traces.text_lines import blocks, holds_any, lines
+from traceops.traces.text_lines import blocks, holds_within, lines
 
 _NEEDLES = (b"algbw",)
 _SNIFFED_BYTES = 1 << 26
@@ -86,14 +86,7 @@ def holds_nccl_tests(path: str) -> bool:
 
     Raises InputError where it cannot be read.
     """
-    looked = 0
-    for _, block in blocks(path):
-        if holds_any(block, _NEEDLES):
-            return True
-        looked += len(block)
-        if looked > _SNIFFED_BYTES:
-            return False
-    return False
+    return holds_within(path, _NEEDLES, _SNIFFED_BYTES)
 
 
 def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[Benchmark, ...]:

@@ -122,13 +122,7 @@ def _gpu(index: int, element: Element, parents: tuple[Element, ...]) -> Gpu:
         cpus=_cores(cpu.attributes.get("affinity", "")),
         pcie=_pcie(parents),
         nvlinks=None if has_xgmi else up,
-        nvlink_gbs=(
-            _xgmi_gbs(element.attributes.get("gcn"))
-            if has_xgmi
-            else _nvlink_gbs(element.whole("sm"))
-            if up
-            else None
-        ),
+        nvlink_gbs=_link_gbs(element, has_xgmi, up > 0),
     )
 
 
@@ -176,6 +170,12 @@ def _pcie(parents: tuple[Element, ...]) -> Pcie | None:
     if not width and generation is None:
         return None
     return Pcie(most_generation=generation, most_width=width if width and width > 0 else None)
+
+
+def _link_gbs(element: Element, has_xgmi: bool, has_nvlink: bool) -> float | None:
+    if has_xgmi:
+        return _xgmi_gbs(element.attributes.get("gcn"))
+    return _nvlink_gbs(element.whole("sm")) if has_nvlink else None
 
 
 def _nvlink_gbs(capability: int | None) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceops.core.words import STEPS_FOUND
+from traceops.core.words import STEPS_FOUND, steps_found_text
 from traceops.report.model import Report
 
 
@@ -14,7 +14,9 @@ def how_found(report: Report) -> str:
     return STEPS_FOUND[by].format(mark=report.summary.step_mark)
 
 
-def steps_found_text(report: Report) -> str:
+def steps_found(report: Report) -> str:
     """The same behind their number: '20 steps found by Optimizer.step'."""
-    found, count = how_found(report), len(report.run.steps)
-    return f"{count} step{'' if count == 1 else 's'} {found}" if found and count else ""
+    by, count = report.summary.steps_found_by, len(report.run.steps)
+    if not how_found(report) or by is None or not count:
+        return ""
+    return steps_found_text(count, by, report.summary.step_mark)

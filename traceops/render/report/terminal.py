@@ -15,7 +15,7 @@ from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, FindingBlock, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.report.coverage import KERNELS_UNJUDGED
-from traceops.render.report.steps_found import steps_found_text
+from traceops.render.report.steps_found import steps_found
 from traceops.render.report.verdict import verdict
 from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.model import Report
@@ -81,7 +81,7 @@ def _heading(report: Report) -> str:
     elif step.typical is not None:
         of = f"{step.n - len(step.unlike)} typical of {step.n}" if step.unlike else str(step.n)
         parts.append(f"step {step.typical:.2f} ms (mean of {of}, p5–p95 {step.p5:.2f}–{step.p95:.2f})")
-        parts += [found] if (found := steps_found_text(report)) else []
+        parts += [found] if (found := steps_found(report)) else []
     return f"{run.name}: {' · '.join(parts)}"
 
 
