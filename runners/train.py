@@ -20,18 +20,12 @@ import torch.distributed as dist
 
 import traceops
 from traceops.core.errors import TraceopsError, UsageError
+from traceops.train.config import TrainConfig, sizes_for
 from traceops.train.data import make_dataset, make_loader
 from traceops.train.device import pick_backend, pick_device
+from traceops.train.mesh_options import stage_layers_of
 from traceops.train.model import make_model
-from traceops.train.options import (
-    TrainConfig,
-    add_training_arguments,
-    check,
-    config_from,
-    describe,
-    shard_group_size,
-    sizes_for,
-)
+from traceops.train.options import add_training_arguments, check, config_from, describe, shard_group_size
 from traceops.train.strategies import strategy_class
 from traceops.train.strategies.base import OptimizerSpec, StrategyOptions
 
@@ -65,18 +59,24 @@ def train(config: TrainConfig) -> None:
         bucket_cap_mb=sizes.bucket_mb,
         shard_group_size=shard_group_size(config, world_size, local_world_size),
         find_unused_parameters=config.find_unused_parameters,
+        replicas=config.replicas,
+        pp_schedule=config.pp_schedule,
+        micro_batches=config.micro_batches,
+        stage_layers=stage_layers_of(config),
+        experts=config.experts,
+        skew=config.skew,
     )
     strategy = strategy_class(config.strategy)(model, optimizer, device, options)
     torch.manual_seed(config.seed + rank)  # dropout differs between ranks
 
     # A profiler step is an optimizer step, or with --step-unit batch a micro-batch.
     micro_batches = config.grad_accum if config.step_unit == "optimizer" else 1
-    samples_per_step = micro_batches * sizes.batch_size * world_size
+    samples_per_step = micro_batches * sizes.batch_size * strategy.data_size
     manifest = {
         "strategy": config.strategy,
         "config": describe(config, device.type),
         "syncs_in_backward": strategy.syncs_in_backward,
-        "parameters": parameters,
+        "parameters": parameters + strategy.added_parameters,
         "samples_per_step": samples_per_step,  # of all ranks together
         "tokens_per_step": samples_per_step * sizes.seq_len,
         "device": device.type,
@@ -86,8 +86,8 @@ def train(config: TrainConfig) -> None:
         steps = config.steps or profile.total_steps
         loader = make_loader(
             make_dataset(config, sizes, model.vocab, samples=steps * samples_per_step),
-            rank=rank,
-            world_size=world_size,
+            rank=strategy.data_rank,  # ranks that share a copy of the model share a batch, but for experts
+            world_size=strategy.data_size,
             batch_size=sizes.batch_size,
             workers=sizes.workers,
             seed=config.seed,
@@ -97,16 +97,14 @@ def train(config: TrainConfig) -> None:
             tokens, targets = tokens.to(device, non_blocking=True), targets.to(device, non_blocking=True)
             last = number % config.grad_accum == 0
             with strategy.micro_step(last):
-                with strategy.autocast():
-                    loss = strategy.model(tokens, targets)
-                strategy.backward(loss / config.grad_accum)
+                loss = strategy.forward_backward(tokens, targets, config.grad_accum)
             if last:
                 strategy.optimizer_step()
                 strategy.zero_grad()
             if last or config.step_unit == "batch":
                 profile.step(samples=micro_batches * sizes.batch_size)  # of this rank
 
-    if rank == 0:
+    if strategy.tells and loss is not None:
         print(f"trained {steps} steps of {samples_per_step} samples; loss {loss.item():.4f}")
     dist.destroy_process_group()
 

@@ -12,7 +12,7 @@ from started import environment
 from traceops.cli import main
 from traceops.core.errors import UsageError
 from traceops.launch.fallback import alone, stands_for
-from traceops.train.options import TrainConfig
+from traceops.train.config import TrainConfig
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -122,3 +122,8 @@ def test_what_one_rank_cannot_stand_for_is_refused():
         stands_for(4, 2, 1, None, 2)
     with pytest.raises(UsageError, match="leave --step-unit out"):
         alone(TrainConfig(step_unit="batch"), 4)
+
+
+def test_ranks_that_share_a_model_have_no_stand_in():
+    with pytest.raises(UsageError, match="the ranks of pytorch_pp share a model"):
+        alone(TrainConfig(strategy="pytorch_pp"), 2)

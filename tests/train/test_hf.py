@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from traceops.core.errors import UsageError
+from traceops.train.config import TrainConfig, sizes_for
 from traceops.train.data import make_dataset
 from traceops.train.hf import CausalLM, load_tokens
 from traceops.train.model import make_model
-from traceops.train.options import TrainConfig, sizes_for
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 

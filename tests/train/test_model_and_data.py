@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from traceops.core.errors import UsageError
+from traceops.train.config import Sizes, TrainConfig
 from traceops.train.data import RandomTokens, TokenStream, make_dataset, make_loader
 from traceops.train.gpt import GPT
 from traceops.train.model import make_model
-from traceops.train.options import Sizes, TrainConfig
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 

@@ -10,21 +10,22 @@ from dataclasses import fields, replace
 import pytest
 
 from traceops.core.errors import UsageError
+from traceops.train.config import TrainConfig, sizes_for
 from traceops.train.options import (
-    TrainConfig,
     add_training_arguments,
     check,
     config_from,
     describe,
     shard_group_size,
-    sizes_for,
     to_argv,
 )
 
 OTHER = TrainConfig(
     strategy="pytorch_hsdp", model="hf:a/b", data="hf:c.jsonl", layers=2, dim=64, heads=2, vocab=300,
     seq_len=16, batch_size=3, precision="bf16", grad_accum=4, activation_checkpointing=True, workers=0,
-    bucket_mb=1.5, shard_group_size=2, find_unused_parameters=True, lr=0.1, optimizer="sgd", seed=7,
+    bucket_mb=1.5, shard_group_size=2, replicas=2, pp_schedule="gpipe", micro_batches=8, stage_layers="1,1",
+    experts=8, skew=0.5,
+    find_unused_parameters=True, lr=0.1, optimizer="sgd", seed=7,
     device="cpu", backend="gloo", step_unit="batch", steps=9,
 )  # fmt: skip
 
@@ -73,6 +74,46 @@ def test_shard_group_is_a_node_or_half_of_one(world_size: int, local: int | None
         (TrainConfig(strategy="pytorch_hsdp", shard_group_size=3), "cpu", "gloo", "one of 1, 2, 4"),
         (TrainConfig(strategy="pytorch_hsdp", shard_group_size=8), "cpu", "gloo", "one of 1, 2, 4"),
         (TrainConfig(strategy="zero3", shard_group_size=2), "cpu", "gloo", "no shard groups"),
+        (
+            TrainConfig(strategy="zero3", replicas=2),
+            "cpu",
+            "gloo",
+            "--replicas is for expert_parallel, pytorch_cp",
+        ),
+        (
+            TrainConfig(strategy="pytorch_tp", replicas=3),
+            "cpu",
+            "gloo",
+            "--replicas 3 does not divide the 4 ranks",
+        ),
+        (TrainConfig(strategy="pytorch_tp", heads=2), "cpu", "gloo", "--heads 2: 4 ranks"),
+        (TrainConfig(strategy="pytorch_tp", model="hf:x"), "cpu", "gloo", "the built-in gpt only"),
+        (TrainConfig(strategy="pytorch_tp", precision="fp16"), "cpu", "gloo", "use bf16"),
+        (TrainConfig(strategy="pytorch_cp"), "cpu", "gloo", "on GPUs only"),
+        (
+            TrainConfig(strategy="pytorch_cp", seq_len=12),
+            "cuda",
+            "nccl",
+            "--seq-len 12: two pieces a rank, 8",
+        ),
+        (TrainConfig(strategy="pytorch_pp", micro_batches=3), "cpu", "gloo", "cannot be cut into 3"),
+        (TrainConfig(strategy="pytorch_pp", layers=3), "cpu", "gloo", "4 stages need a block each"),
+        (TrainConfig(strategy="pytorch_pp", stage_layers="1,3"), "cpu", "gloo", "there are 4 stages"),
+        (TrainConfig(strategy="pytorch_pp", stage_layers="1,2,1,1"), "cpu", "gloo", "the model has 4 blocks"),
+        (
+            TrainConfig(strategy="pytorch_pp", stage_layers="1,0"),
+            "cpu",
+            "gloo",
+            "give the blocks of each stage",
+        ),
+        (
+            TrainConfig(strategy="pytorch_pp", pp_schedule="interleaved", micro_batches=2),
+            "cpu",
+            "gloo",
+            "multiple",
+        ),
+        (TrainConfig(strategy="expert_parallel", experts=6), "cpu", "gloo", "--experts 6: 4 ranks"),
+        (TrainConfig(strategy="expert_parallel", skew=1.5), "cpu", "gloo", "between 0 and 1"),
         (TrainConfig(strategy="zero4"), "cpu", "gloo", "use one of simple_ddp"),
         (TrainConfig(precision="fp8"), "cpu", "gloo", "--precision fp8"),
         (TrainConfig(dim=100, heads=3), "auto", "auto", "--heads 3"),
@@ -96,3 +137,6 @@ def test_what_is_not_known_yet_is_not_judged() -> None:
     check(TrainConfig(strategy="pytorch_hsdp", shard_group_size=3), None, "auto", "auto")
     check(TrainConfig(heads=3), 2, "auto", "auto")
     check(TrainConfig(strategy="simple_ddp"), 2, "cuda", "gloo")
+    check(TrainConfig(strategy="pytorch_pp", layers=3), None, "auto", "auto")
+    check(TrainConfig(strategy="pytorch_tp", heads=2), 4, "auto", "auto")
+    check(TrainConfig(strategy="pytorch_pp", replicas=2, stage_layers="3,1"), 4, "cpu", "gloo")

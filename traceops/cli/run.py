@@ -24,7 +24,8 @@ from traceops.launch.hang_timeouts import HangTimeouts
 from traceops.launch.plan import Cluster, Plan, parse_assignments
 from traceops.launch.session import launch
 from traceops.launch.settings import read_applied
-from traceops.train.options import TrainConfig, check, config_from, to_argv
+from traceops.train.config import TrainConfig
+from traceops.train.options import check, config_from, to_argv
 
 
 def main(args: argparse.Namespace) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from traceops.core.errors import UsageError
-from traceops.train.options import TrainConfig
+from traceops.train.config import TrainConfig
+from traceops.train.strategies import MESHES
 
 # DistributedDataParallel works with one rank, where it has nothing to send.
 STRATEGY = "pytorch_ddp"
@@ -45,12 +46,17 @@ def alone(config: TrainConfig, ranks: int) -> tuple[TrainConfig, Fallback]:
     All ranks' shares of the data, which are every n-th sample of one order, are one piece of that order a step:
     the same samples in other micro-batches, so the same gradient but for rounding (and dropout).
 
-    Raises UsageError where profiler steps are micro-batches.
+    Raises UsageError where profiler steps are micro-batches, and where ranks share a copy of the model.
     """
     if config.step_unit == "batch":
         raise UsageError(
             "--fallback single with --step-unit batch: a micro-batch is no longer the same share of a step; "
             "leave --step-unit out"
+        )
+    if config.strategy in MESHES:
+        raise UsageError(
+            f"--fallback single: the ranks of {config.strategy} share a model, which one rank cannot train in the same "
+            "way; use a data-parallel or sharded strategy"
         )
     changed = replace(config, strategy=STRATEGY, grad_accum=config.grad_accum * ranks, shard_group_size=None)
     return changed, Fallback(ranks, changed.grad_accum, STRATEGY, config.strategy)

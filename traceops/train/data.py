@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from traceops.core.errors import UsageError
+from traceops.train.config import Sizes, TrainConfig
 from traceops.train.hf import load_tokens
-from traceops.train.options import Sizes, TrainConfig
 
 Sample = tuple[Tensor, Tensor]
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from traceops.core.errors import UsageError
-from traceops.train.options import TrainConfig
+from traceops.train.config import TrainConfig
 
 
 def pick_device(config: TrainConfig, local_rank: int) -> torch.device:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from traceops.train.options import Sizes
+from traceops.train.config import Sizes
 
 
 class LanguageModel(nn.Module):
@@ -19,16 +19,17 @@ class LanguageModel(nn.Module):
 class Attention(nn.Module):
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.head_dim = dim // heads
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.out = nn.Linear(dim, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, length, dim = x.shape
-        qkv = self.qkv(x).view(batch, length, 3, self.heads, dim // self.heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        batch, length, _ = x.shape
+        # Head by head, so that tensor parallel ranks hold whole heads: as many as their part of the weight has.
+        qkv = self.qkv(x).view(batch, length, -1, 3, self.head_dim)
+        query, key, value = qkv.permute(3, 0, 2, 1, 4)
         x = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.out(x.transpose(1, 2).reshape(batch, length, dim))  # type: ignore[no-any-return]
+        return self.out(x.transpose(1, 2).reshape(batch, length, -1))  # type: ignore[no-any-return]
 
 
 class Block(nn.Module):
@@ -61,9 +62,16 @@ class GPT(LanguageModel):
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=0.02)
 
-    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Logits (batch, length, vocab) of `tokens` (batch, length); with `targets`, the mean loss."""
-        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+    def forward(
+        self, tokens: Tensor, targets: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """Logits (batch, length, vocab) of `tokens` (batch, length); with `targets`, the mean loss.
+
+        `positions` (length,) are those of the tokens in their sequence, None for 0, 1, 2, …
+        """
+        if positions is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.tokens(tokens) + self.positions(positions)
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.activation_checkpointing else block(x)
         return loss_or_logits(self.head(self.norm(x)), targets)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from traceops.train.config import Sizes, TrainConfig
 from traceops.train.gpt import GPT, LanguageModel
 from traceops.train.hf import CausalLM
-from traceops.train.options import Sizes, TrainConfig
 
 
 def make_model(config: TrainConfig, sizes: Sizes) -> LanguageModel:

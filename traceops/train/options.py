@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from traceops.core.errors import UsageError
+from traceops.train.config import CPU_SIZES, CUDA_SIZES, TrainConfig, sizes_for
+from traceops.train.mesh_options import add_mesh_arguments, check_mesh
 from traceops.train.strategies import NAMES, SHARDED
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
@@ -14,62 +16,6 @@ OPTIMIZERS = ("sgd", "adamw")
 DEVICES = ("auto", "cuda", "cpu")
 BACKENDS = ("auto", "nccl", "gloo")
 STEP_UNITS = ("optimizer", "batch")
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """What to train and how; None means "by device", see `Sizes`, or by schedule for `steps`."""
-
-    strategy: str = "pytorch_ddp"
-    model: str = "gpt"
-    data: str = "random"
-    layers: int | None = None
-    dim: int | None = None
-    heads: int | None = None
-    vocab: int | None = None
-    seq_len: int | None = None
-    batch_size: int | None = None
-    precision: str = "fp32"
-    grad_accum: int = 1
-    activation_checkpointing: bool = False
-    workers: int | None = None
-    bucket_mb: float | None = None
-    shard_group_size: int | None = None
-    find_unused_parameters: bool = False
-    lr: float = 3e-4
-    optimizer: str = "adamw"
-    seed: int = 0
-    device: str = "auto"
-    backend: str = "auto"
-    step_unit: str = "optimizer"
-    steps: int | None = None
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The options whose default depends on the device, decided."""
-
-    layers: int
-    dim: int
-    heads: int
-    vocab: int
-    seq_len: int
-    batch_size: int
-    workers: int
-    bucket_mb: float
-
-
-# CPU: two ranks on two cores finish a step in a fraction of a second, with several buckets to look at.
-# GPU: large enough that kernels, not launches, fill the step.
-_CPU = Sizes(layers=4, dim=128, heads=4, vocab=1024, seq_len=64, batch_size=4, workers=1, bucket_mb=0.5)
-_CUDA = Sizes(layers=8, dim=1024, heads=16, vocab=32768, seq_len=512, batch_size=8, workers=2, bucket_mb=25.0)
-
-
-def sizes_for(config: TrainConfig, device: str) -> Sizes:
-    """The sizes of `config` with the defaults of `device` ("cpu" or "cuda") where none was given."""
-    defaults = asdict(_CUDA if device == "cuda" else _CPU)
-    given = {name: getattr(config, name) for name in defaults if getattr(config, name) is not None}
-    return Sizes(**{**defaults, **given})
 
 
 def describe(config: TrainConfig, device: str) -> dict[str, Any]:
@@ -123,6 +69,7 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="pytorch_hsdp: ranks that share one copy of the model (a node, or half of a single node)",
     )
+    add_mesh_arguments(add)
     add(
         "--find-unused-parameters",
         action="store_true",
@@ -163,7 +110,7 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _by_device(what: str, field: str) -> str:
-    return f"{what} ({getattr(_CPU, field)} on cpu, {getattr(_CUDA, field)} on cuda)"
+    return f"{what} ({getattr(CPU_SIZES, field)} on cpu, {getattr(CUDA_SIZES, field)} on cuda)"
 
 
 def config_from(args: argparse.Namespace) -> TrainConfig:
@@ -207,6 +154,10 @@ def check(config: TrainConfig, world_size: int | None, device: str, backend: str
             f"--backend gloo cannot reduce-scatter or all-gather CUDA tensors and {config.strategy} must; "
             "use --backend nccl, or --device cpu"
         )
+    if config.strategy == "pytorch_cp" and device == "cpu":
+        raise UsageError(
+            "pytorch_cp: torch passes attention around a ring on GPUs only; use --strategy pytorch_tp"
+        )
     if config.strategy == "pytorch_hsdp":
         if world_size is not None:
             size = shard_group_size(config, world_size)
@@ -217,6 +168,7 @@ def check(config: TrainConfig, world_size: int | None, device: str, backend: str
                 )
     elif config.shard_group_size is not None:
         raise UsageError(f"--shard-group-size is for pytorch_hsdp; {config.strategy} has no shard groups")
+    check_mesh(config, world_size, None if device == "auto" else sizes_for(config, device))
 
 
 def _check_values(config: TrainConfig) -> None:
@@ -228,7 +180,7 @@ def _check_values(config: TrainConfig) -> None:
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} {getattr(config, name)}: use one of {', '.join(allowed)}")
     positive = ("layers", "dim", "heads", "vocab", "seq_len", "batch_size", "grad_accum", "bucket_mb",
-                "shard_group_size", "lr", "steps")  # fmt: skip
+                "shard_group_size", "replicas", "micro_batches", "experts", "lr", "steps")  # fmt: skip
     for name in positive:
         value = getattr(config, name)
         if value is not None and value <= 0:

@@ -21,13 +21,16 @@ from ports import free_port
 from torch import Tensor, nn
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
+from traceops.train.config import Sizes
+from traceops.train.gpt import GPT
+from traceops.train.strategies import MESHES, strategy_class
 from traceops.train.strategies import NAMES as ALL_NAMES
-from traceops.train.strategies import strategy_class
 from traceops.train.strategies.base import OptimizerSpec, Strategy, StrategyOptions
+from traceops.train.strategies.expert_parallel import Experts
 
 FSDP2 = ("pytorch_zero2", "pytorch_zero3", "pytorch_hsdp")
 FSDP2_ON_CPU = hasattr(torch.cpu.Stream, "record_event")  # not in torch 2.6
-NAMES = tuple(name for name in ALL_NAMES if FSDP2_ON_CPU or name not in FSDP2)
+NAMES = tuple(name for name in ALL_NAMES if name not in MESHES and (FSDP2_ON_CPU or name not in FSDP2))
 CPU = torch.device("cpu")
 computed = Path()  # the folder that all workers of a test session share; conftest.py sets it
 STEPS = 4
@@ -251,6 +254,84 @@ def held(name: str) -> dict[str, int]:
     }
 
 
+SIZES = Sizes(layers=4, dim=16, heads=4, vocab=32, seq_len=16, batch_size=4, workers=0, bucket_mb=0.001)
+
+
+@dataclass(frozen=True)
+class MeshCase:
+    """A strategy that shares the built-in GPT between ranks; `options` are those of StrategyOptions."""
+
+    strategy: str
+    options: tuple[tuple[str, Any], ...] = ()
+    grad_accum: int = 1
+
+    def __str__(self) -> str:
+        return "-".join(
+            [self.strategy, *(f"{name}={value}" for name, value in self.options), str(self.grad_accum)]
+        )
+
+
+def mesh_cases(world_size: int) -> list[MeshCase]:
+    """Whole ranks as one copy of the model, and where there are four ranks also as two copies of two."""
+    cases = [
+        MeshCase("pytorch_tp", (), 2),
+        MeshCase("pytorch_pp", (("pp_schedule", "gpipe"),), 2),
+        MeshCase("pytorch_pp", (("pp_schedule", "1f1b"),)),
+        MeshCase("expert_parallel", (("experts", 4),), 2),
+        MeshCase("expert_parallel", (("experts", 4), ("skew", 0.75))),
+    ]
+    if world_size == 2:
+        cases.append(MeshCase("pytorch_pp", (("pp_schedule", "interleaved"),), 2))
+        cases.append(MeshCase("pytorch_pp", (("stage_layers", (3, 1)),)))
+    else:
+        two = ("replicas", 2)
+        cases += [MeshCase("pytorch_tp", (two,), 2), MeshCase("pytorch_pp", (two,), 2)]
+        cases.append(MeshCase("pytorch_pp", (two, ("pp_schedule", "interleaved"))))
+        cases.append(MeshCase("expert_parallel", (two, ("experts", 4)), 2))
+    return cases
+
+
+def gpt() -> GPT:
+    torch.manual_seed(0)
+    return GPT(SIZES).double()
+
+
+def text_of(step: int, micro: int, share: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1000 * step + 100 * micro + share)
+    tokens = torch.randint(SIZES.vocab, (SIZES.batch_size, SIZES.seq_len + 1), generator=generator)
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def train_mesh(case: MeshCase) -> tuple[int, dict[str, Tensor], float | None]:
+    """Shares of the batch, the whole parameters, and the last loss where this rank sees it."""
+    options = StrategyOptions("fp64", SIZES.bucket_mb, **dict(case.options))
+    strategy = strategy_class(case.strategy)(gpt(), OPTIMIZERS["adamw"], CPU, options)
+    for step in range(STEPS):
+        strategy.zero_grad()
+        for micro in range(case.grad_accum):
+            with strategy.micro_step(last=micro == case.grad_accum - 1):
+                batch = text_of(step, micro, strategy.data_rank)
+                loss = strategy.forward_backward(*batch, case.grad_accum)
+        strategy.optimizer_step()
+    return strategy.data_size, strategy.full_parameters(), None if loss is None else loss.item()
+
+
+def one_process_of_mesh(case: MeshCase, shares: int, group: Any) -> dict[str, Tensor]:
+    """The parameters after as many steps of one process, a `group` of its own, on all shares of the batches."""
+    model, options = gpt(), dict(case.options)
+    if case.strategy == "expert_parallel":
+        generator = torch.Generator().manual_seed(0)
+        for block in model.blocks:
+            block.mlp = Experts(block.mlp, options["experts"], group, options.get("skew"), generator)
+    optimizer = OPTIMIZERS["adamw"](model.parameters())
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        batches = [text_of(step, m, s) for m in range(case.grad_accum) for s in range(shares)]
+        model(*(torch.cat(part) for part in zip(*batches, strict=True))).backward()
+        optimizer.step()
+    return {name: p.detach() for name, p in model.named_parameters()}
+
+
 def run_all(world_size: int) -> dict[Any, Any]:
     results: dict[Any, Any] = {}
     jobs: list[tuple[Any, Callable[[], Any]]] = [(case, lambda c=case: train(c)) for case in training_cases()]
@@ -259,6 +340,7 @@ def run_all(world_size: int) -> dict[Any, Any]:
         jobs += [(("overflow", name), lambda n=name: overflow(n)) for name in NAMES]
     jobs += [(("order", n), lambda n=n: launch_order(n)) for n in ("bucket_ddp_async", "zero2")]
     jobs += [(("held", name), lambda n=name: held(n)) for name in NAMES]
+    jobs += [(case, lambda c=case: train_mesh(c)) for case in mesh_cases(world_size)]
     key: Any = None
     try:
         for key, job in jobs:

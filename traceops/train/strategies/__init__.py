@@ -1,4 +1,4 @@
-"""The data-parallel and sharded strategies: one readable module each, listed here by name."""
+"""The strategies, data-parallel, sharded and on meshes: one readable module each, listed here by name."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ REGISTRY: dict[str, tuple[str, str]] = {
     "pytorch_zero2": ("traceops.train.strategies.pytorch_fsdp", "PytorchZero2"),
     "pytorch_zero3": ("traceops.train.strategies.pytorch_fsdp", "PytorchZero3"),
     "pytorch_hsdp": ("traceops.train.strategies.pytorch_fsdp", "PytorchHSDP"),
+    "pytorch_tp": ("traceops.train.strategies.pytorch_tp", "PytorchTP"),
+    "pytorch_pp": ("traceops.train.strategies.pytorch_pp", "PytorchPP"),
+    "pytorch_cp": ("traceops.train.strategies.pytorch_cp", "PytorchCP"),
+    "expert_parallel": ("traceops.train.strategies.expert_parallel", "ExpertParallel"),
 }
 NAMES: tuple[str, ...] = tuple(REGISTRY)
 
@@ -32,6 +36,9 @@ NAMES: tuple[str, ...] = tuple(REGISTRY)
 SHARDED: frozenset[str] = frozenset(
     {"zero1", "zero2", "zero3", "pytorch_zero2", "pytorch_zero3", "pytorch_hsdp"}
 )
+
+# Ranks share a copy of the built-in GPT, and copies share the batch.
+MESHES: frozenset[str] = frozenset({"pytorch_tp", "pytorch_pp", "pytorch_cp", "expert_parallel"})
 
 
 def strategy_class(name: str) -> type[Strategy]:

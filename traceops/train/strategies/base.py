@@ -24,7 +24,9 @@ class OptimizerSpec:
     cls: type[torch.optim.Optimizer]
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def __call__(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def __call__(
+        self, parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]]
+    ) -> torch.optim.Optimizer:
         return self.cls(parameters, **self.options)
 
 
@@ -32,13 +34,22 @@ class OptimizerSpec:
 class StrategyOptions:
     """Settings of the strategies; each takes the ones it has a use for.
 
-    `bucket_cap_mb` is in MiB; `shard_group_size` (HSDP) in ranks, None for one group of all ranks.
+    `bucket_cap_mb` is in MiB; `shard_group_size` (HSDP) in ranks, None for one group of all ranks. `replicas` is
+    how many copies of the model the ranks of a mesh hold. Of pipelines: `pp_schedule`, one of PP_SCHEDULES,
+    `micro_batches`, and `stage_layers`, the blocks of each stage, () for as many each. Of experts: how many there
+    are (None: one a rank), and the share of the tokens that the last one gets (`skew`, None: as the router decides).
     """
 
     precision: str = "fp32"
     bucket_cap_mb: float = 25.0
     shard_group_size: int | None = None
     find_unused_parameters: bool = False
+    replicas: int = 1
+    pp_schedule: str = "1f1b"
+    micro_batches: int = 4
+    stage_layers: tuple[int, ...] = ()
+    experts: int | None = None
+    skew: float | None = None
 
 
 class Strategy(ABC):
@@ -49,14 +60,13 @@ class Strategy(ABC):
         strategy.zero_grad()
         for number, (tokens, targets) in enumerate(micro_batches):
             with strategy.micro_step(last=number == len(micro_batches) - 1):
-                with strategy.autocast():
-                    loss = strategy.model(tokens, targets)
-                strategy.backward(loss / len(micro_batches))
+                strategy.forward_backward(tokens, targets, len(micro_batches))
         strategy.optimizer_step()
 
     It equals a step of one process on the micro-batches of all ranks together when the loss is a mean
     and every rank has as many samples. A parameter that gets no gradient counts as one with gradient
-    zero unless the strategy's docstring says otherwise.
+    zero unless the strategy's docstring says otherwise. "All ranks" are those that have a batch of their own: of the
+    `data_size` shares of a batch this rank trains share `data_rank`.
     """
 
     # Whether gradients are communicated while backward computes (run.json; rule TO-V004).
@@ -70,6 +80,9 @@ class Strategy(ABC):
     ) -> None:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
+        self.data_rank, self.data_size = self.rank, self.world_size
+        self.tells = self.rank == 0  # the loss, which it sees
+        self.added_parameters = 0  # to those of the model
         self.device = device
         self.options = options
         self.module = model.to(device)  # the model itself, whatever wraps it
@@ -95,6 +108,13 @@ class Strategy(ABC):
         """Forward and backward of one micro-batch; gradients need to be synchronised after the last only."""
         self.last_micro_step = last
         yield
+
+    def forward_backward(self, tokens: Tensor, targets: Tensor, parts: int = 1) -> Tensor | None:
+        """Forward and backward of one of `parts` micro-batches; its loss, None where this rank does not see it."""
+        with self.autocast():
+            loss: Tensor = self.model(tokens, targets)
+        self.backward(loss / parts)
+        return loss
 
     def backward(self, loss: Tensor) -> None:
         """Backward of a scalar `loss`, already divided by the number of micro-batches."""
