@@ -12,6 +12,8 @@ from measured_runs import across, findings, program
 from traceops import analyze
 from traceops.across.cross_rank import measure_across
 from traceops.render.report.verdict import verdict
+from traceops.rules.clocks import judge_clocks
+from traceops.rules.overlap import judge_exposed
 from traceops.rules.stragglers import judge_stragglers
 
 DATA = Path(__file__).parents[1] / "data"
@@ -91,6 +93,25 @@ def test_ranks_that_are_late_by_turns_on_cpus_are_not_accused():
     assert all("by turns" in told.not_evaluated for told in judge_stragglers(turns, 1.0))
     on_gpu = across(simulate(program(ddp, steps=6, sync=True), 3, by_turns))
     assert {f.ranks for f in findings(on_gpu) if f.rule == "TO-S002"} == {(0,), (1,)}
+
+
+def test_a_host_that_is_late_now_and_then_on_shared_cores_is_a_remark():
+    """Its trace shows that it was late, not that it was no neighbour's doing."""
+    made = program(ddp, device="cpu", steps=6)
+    [found] = [
+        f for f in findings(across(simulate(made, 3, [SlowHost(0, 9000, steps=(4,))]))) if f.rule == "TO-S002"
+    ]
+    assert (found.severity, found.confidence, found.cause) == ("info", "low", "host")
+    assert "share a host's cores" in found.message
+
+
+def test_ends_that_lie_apart_on_shared_cores_are_no_sign_of_another_run():
+    """And nothing that rests on telling waiting from transfer is claimed then."""
+    run = across(simulate(replace(program(ddp, device="cpu", steps=6), end_jitter_us=4000.0), 2))
+    [found] = judge_clocks(run).findings
+    assert (found.severity, found.cause) == ("info", "shared_cores")
+    assert "did not have a core" in found.message and "Give every rank cores" in found.advice
+    assert "TO-V006" in judge_exposed(run).not_evaluated
 
 
 def test_ranks_of_one_host_share_its_clock_though_their_threads_go_on_late():

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from traceops.core.errors import InputError
+from traceops.hangs import words
+from traceops.hangs.crash_kinds import crash_kind
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.memory_message import memory_message
+from traceops.hangs.model import Wait
 from traceops.report.hang_seen import seen_lines, what_would_decide
 from traceops.report.hang_text import hang_level, hang_sentence, root_advice
 from traceops.rules.crashes import RULES
@@ -102,6 +105,51 @@ def test_the_numbers_say_why_memory_did_not_suffice(asked, free, process, alloca
 def test_numbers_that_contradict_what_happened_give_no_cause() -> None:
     text = "CUDA out of memory. Tried to allocate 2.26 GiB (GPU 0; 6.00 GiB total capacity; 781.59 MiB already allocated; 3.03 GiB free; 1.24 GiB reserved in total by PyTorch)"  # noqa: E501
     assert memory_message(text).asked == round(2.26 * 2**30) and memory_message(text).cause is None
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "detail", "said"),
+    [
+        (1, "SystemExit: 1", "it ended with exit code 1"),
+        (135, "killed by SIGBUS", "it was killed by SIGBUS (exit code 135)"),
+        (
+            1,
+            "RuntimeError: size mismatch:\n\tcopying a param.",
+            "it ended with exit code 1: RuntimeError: size mismatch: copying a param",
+        ),
+    ],
+)
+def test_how_a_process_ended_is_said_once_and_on_one_line(exit_code, detail, said) -> None:
+    assert words.ending(exit_code, gone=False, detail=detail) == said
+
+
+def test_one_rank_waits_for_the_one_that_died() -> None:
+    wait = Wait(0, 1, "no_record", "default_pg", "all_reduce", 10)
+    assert words.died(1, "it crashed", [0], wait).startswith(
+        "Rank 1 died while rank 0 waits for it in all_reduce #10"
+    )
+    assert "while ranks 0, 2 wait for it" in words.died(1, "it crashed", [0, 2], wait)
+
+
+def test_a_rank_that_died_is_said_to_have_done_what_its_log_tells(told) -> None:
+    """Rather than with which exit code: 'it stopped because the loss is NaN', not 'SystemExit: 1'."""
+    diagnosis = told(
+        train=raised(
+            1,
+            "RuntimeError: Error(s) in loading state_dict for GPT:\n[rank1]: \tsize mismatch for head.weight.",
+        )
+        + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \ntrain.py FAILED\n"
+        "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : 1 (pid: 7)\n"
+    )
+    assert hang_sentence(diagnosis).startswith(
+        "Rank 1 died: it loaded a checkpoint of another model, at step (train.py:7): RuntimeError: Error(s) in"
+    )
+    assert ".." not in hang_sentence(diagnosis) and "\t" not in hang_sentence(diagnosis)
+
+
+def test_a_checkpoint_that_did_not_get_all_its_bytes_out() -> None:
+    text = "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 1472 vs 1366"
+    assert crash_kind(text) == "write_failed"
 
 
 def raised(rank: int, error: str, line: int = 7) -> str:

@@ -106,6 +106,28 @@ def test_nothing_to_analyse(tmp_path):
         discover(str(tmp_path / "no"))
 
 
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"status": "failed", "steps": 4}, "the program failed after 4 steps$"),
+        ({"status": "failed", "steps": 1}, "the program failed after 1 step$"),
+        ({"status": "hung", "steps": 0}, "the program hung before its first step ended$"),
+        ({"status": "finished", "steps": 9}, "ended after 9 steps, and the schedule needs 14"),
+        (
+            {"status": "finished", "steps": 30, "ranks": [{"rank": 0, "status": "given_way"}]},
+            "a profiler of its own",
+        ),
+        ({"status": "finished", "steps": 30}, "Expected torch.profiler's"),
+    ],
+)
+def test_a_run_without_traces_says_why(tmp_path, told, why):
+    """A program that crashed needs no other schedule."""
+    schedule = {"skip_first": 2, "unprofiled": 6, "warmup": 2, "active": 4, "repeat": 1}
+    write(tmp_path / "run.json", json.dumps({"schedule": schedule, **told}))
+    with pytest.raises(InputError, match=why):
+        discover(str(tmp_path))
+
+
 def test_second_trace_of_a_rank_is_named(tmp_path):
     write(tmp_path / "old" / "rank_1.json", trace(1, ts=5))
     write(tmp_path / "new" / "rank_1.json", trace(1, ts=9))

@@ -85,6 +85,15 @@ def crash_statement(crash: Crash) -> str:
     did = _DID[crash.kind]
     if len(crash.ranks) > 1:
         did = _plural(did)
+    return _statement(subject, did, crash)
+
+
+def it_did(crash: Crash) -> str:
+    """'it ran out of GPU memory, at train (train.py:5): it asked for 6.26 GiB, …'."""
+    return _statement("it", _DID[crash.kind], crash)
+
+
+def _statement(subject: str, did: str, crash: Crash) -> str:
     where = own_line(crash)
     told = f"{subject} {did}" + (f", at {where}" if where else "")
     if crash.memory is not None:
@@ -136,11 +145,8 @@ def _size(nbytes: int) -> str:
 
 
 def _quoted(text: str) -> str:
-    said = (
-        _NCCL_SOURCE.sub("NCCL error: ", _EXCEPTION.sub(r"\1", text.strip()))
-        .replace(_NCCL_HINT, "")
-        .rstrip(". ")
-    )
+    said = _NCCL_SOURCE.sub("NCCL error: ", _EXCEPTION.sub(r"\1", text.strip())).replace(_NCCL_HINT, "")
+    said = " ".join(said.split()).rstrip(". ")
     return said if len(said) <= _MOST else f"{said[:_MOST]} …"
 
 

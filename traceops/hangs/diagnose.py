@@ -99,7 +99,8 @@ def _roots(
     reported = without_record.from_log(evidence.log)
     told = [root for root in reported if root.rule == found_in_records.MISMATCH]
     roots = mismatches(ranks, waits, steps) or told or noticed_mismatch(evidence, noticed, ranks, waits)
-    roots += without_record.died(dead, waits, _known(evidence))
+    crashes = find_crashes(without_own_end(evidence))
+    roots += without_record.died(dead, waits, _known(evidence), crashes)
     perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)
     inside = {rank for rank, seen in activities.items() if seen.kind in without_record.WAITING}
     away = {rank for rank, seen in activities.items() if seen.kind not in perhaps}
@@ -113,7 +114,7 @@ def _roots(
         explained = _explained(roots, waits) | noticed
         roots += without_record.silent(ranks, waits, activities, stopped(evidence), evidence.log, explained)
     roots += stuck_together(ranks, waits, _explained(roots, waits))
-    roots = with_crashes(roots or reported, find_crashes(without_own_end(evidence)))
+    roots = with_crashes(roots or reported, crashes)
     if not roots:
         roots = without_record.from_stacks(evidence, activities)
     errors = without_record.gpu_errors(evidence.log)

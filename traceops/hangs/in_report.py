@@ -41,10 +41,10 @@ def evidence_hint(path: str) -> str:
     """What to say where `path` has no traces but evidence of a hang, or of a rank that failed; empty without."""
     if is_remote(path):
         return ""
+    if _rank_failed(path):
+        return f"\nA rank failed before anything was recorded: traceops diagnose {path} says which and why"
     if _has_any(Path(path, "evidence"), _OURS) or _has_any(Path(path), _DUMPS):
         return f"\nIt holds evidence of a hang, though: traceops diagnose {path}"
-    if _has_evidence(path):
-        return f"\nA rank failed before anything was recorded: traceops diagnose {path} says which and why"
     if _has_dump(Path(path)):
         return f"\nIt holds a dump of the flight recorder, though: traceops diagnose {path}"
     return ""
@@ -52,12 +52,14 @@ def evidence_hint(path: str) -> str:
 
 def _has_evidence(path: str) -> bool:
     """Whether a run folder holds evidence of a hang or of a rank that died; cheap, reads run.json at most."""
-    if _has_any(Path(path, "evidence"), _OURS):
-        return True
+    return _has_any(Path(path, "evidence"), _OURS) or _rank_failed(path, ("failed", "hung"))
+
+
+def _rank_failed(path: str, statuses: tuple[str, ...] = ("failed",)) -> bool:
     if not Path(path, "run.json").is_file():
         return False
     manifest, _ = read_run_manifest(path)
-    return manifest.get("status") in ("failed", "hung") and manifest.get("failed_rank") is not None
+    return manifest.get("status") in statuses and manifest.get("failed_rank") is not None
 
 
 def _has_dump(path: Path) -> bool:

@@ -10,6 +10,8 @@ from typing import Literal
 from traceops.core.findings import Confidence
 from traceops.core.rank_text import who
 from traceops.hangs import words
+from traceops.hangs.crash_words import it_did
+from traceops.hangs.crashes import Crash
 from traceops.hangs.evidence import HangEvidence, LogEvent
 from traceops.hangs.model import Root
 from traceops.hangs.positions import Call, RankPosition
@@ -28,11 +30,17 @@ _TOLD_BY_TORCH: tuple[tuple[Literal["missing", "mismatch"], str], ...] = (
     ("mismatch", MISMATCH),
 )
 _MOST = 8
-_KILLED = 128 + signal.SIGKILL
+_SIGNALS = 128  # exit codes above it are signals
+_KILLED = _SIGNALS + signal.SIGKILL
 
 
-def died(dead: Mapping[int, Death], waits: Waits, others: Sequence[int]) -> list[Root]:
-    """Ranks whose process ended by itself; `others`, of whom something is known, wait for it or were ended with it."""
+def died(
+    dead: Mapping[int, Death], waits: Waits, others: Sequence[int], crashes: Sequence[Crash] = ()
+) -> list[Root]:
+    """Ranks whose process ended by itself; `others`, of whom something is known, wait for it or were ended with it.
+
+    crashes: what the logs tell of; that of a rank says more than how its process ended.
+    """
     roots = []
     for rank, death in dead.items():
         waiting = waits.waiting_for([rank])
@@ -48,7 +56,7 @@ def died(dead: Mapping[int, Death], waits: Waits, others: Sequence[int]) -> list
                 confidence="high"
                 if death.sure and (death.exit_code is not None or first is not None)
                 else "medium",
-                statement=words.died(rank, how, waiting, first),
+                statement=words.died(rank, _why(rank, death, crashes) or how, waiting, first),
                 tells_waiting=first is not None,
                 waiting=waiting or tuple(other for other in others if other not in dead),
                 cause=death.cause
@@ -60,6 +68,13 @@ def died(dead: Mapping[int, Death], waits: Waits, others: Sequence[int]) -> list
             )
         )
     return roots
+
+
+def _why(rank: int, death: Death, crashes: Sequence[Crash]) -> str | None:
+    """What the rank's own log says it did, where no signal ended it."""
+    crash = next((crash for crash in crashes if rank in crash.ranks), None)
+    by_signal = death.exit_code is not None and death.exit_code > _SIGNALS
+    return None if crash is None or by_signal else it_did(crash)
 
 
 def silent(

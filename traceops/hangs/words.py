@@ -5,6 +5,7 @@ Statements are sentences without their full stop.
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
@@ -44,6 +45,7 @@ _REPORTS = {False: "torch or NCCL reports", True: "torch reports: "}
 _MOST_HEADS = 6
 _MOST_SIDES = 4
 _MOST_DETAIL = 300  # characters of what a program said
+_EXIT = re.compile(r"SystemExit: \d+")  # says no more than the exit code
 
 # What is known of ranks without a record that others wait for.
 WithoutRecord = Literal["stopped", "seen", "said", "unseen"]
@@ -181,7 +183,9 @@ def by_p2p(statement: str, gpus: tuple[str, str], way: str, path: PathKind) -> s
 
 def died(rank: int, how: str, waiting: Sequence[int], wait: Wait | None) -> str:
     """wait: in what others wait for it, None where nobody is seen to."""
-    meanwhile = "" if wait is None else f" while {who(waiting)} wait for it in {waited_operation(wait)}"
+    meanwhile = (
+        "" if wait is None else f" while {who(waiting)} {_wait(waiting)} for it in {waited_operation(wait)}"
+    )
     return f"Rank {rank} died{meanwhile}: {how}"
 
 
@@ -190,7 +194,8 @@ def ending(exit_code: int | None, *, gone: bool, detail: str | None) -> str:
     told = "its process was gone" if gone else "its process ended"
     if exit_code is not None:
         told = exit_text(exit_code)
-    return f"{told}: {detail[:_MOST_DETAIL]}" if detail else told
+    said = " ".join((detail or "")[:_MOST_DETAIL].split()).rstrip(". ")
+    return told if not said or said in told or _EXIT.fullmatch(said) else f"{told}: {said}"
 
 
 def exit_text(code: int) -> str:

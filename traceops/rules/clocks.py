@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceops.across.cross_rank import CrossRank
 from traceops.core.findings import Evidence, Severity
+from traceops.core.rank_text import who_first
 from traceops.core.rule import Rule, Verdict
 
 UNALIGNED_CLOCKS = Rule(
@@ -12,7 +13,7 @@ UNALIGNED_CLOCKS = Rule(
     fires=(
         "Warning where the ends of matched collectives still differ between ranks by more than 5 % of the "
         "step (median) after offset and drift are taken out; info where ranks share too few collectives with "
-        "the others."
+        "the others, or where the ranks have no GPU and share one host: they see an end only when they have a core."
     ),
     advice=(
         "Keep the hosts' clocks in step (chrony, PTP), and capture longer windows: every all-reduce, "
@@ -24,6 +25,11 @@ UNALIGNED_CLOCKS = Rule(
             "Ranks of one host share a clock, so no clock is at fault: see that the traces are of one run and one "
             "window, and capture longer windows (every all-reduce, all-gather or reduce-scatter is an anchor). Do "
             "not compare positions of ranks in the merged timeline until then.",
+        ),
+        (
+            "shared_cores",
+            "Give every rank cores of its own (fewer ranks, OMP_NUM_THREADS, taskset) on a machine with nothing else "
+            "to do, and record again; on GPUs collectives do not wait for a core.",
         ),
     ),
 )
@@ -49,9 +55,17 @@ def judge_clocks(run: CrossRank) -> Verdict:
         return UNALIGNED_CLOCKS.clear(f"aligned {told}")
     ranks = clocks.unaligned
     shared = _on_one_host(run)
-    why = "the traces are not of one run" if shared else "a clock jumped, the traces are not of one run"
+    crowded = shared and not ranks and not any(times.summary.on_gpu for times in run.ranks)
+    why = (
+        "these ranks did not have a core when a collective ended, the traces are not of one run"
+        if crowded
+        else "the traces are not of one run"
+        if shared
+        else "a clock jumped, the traces are not of one run"
+    )
     message = (
-        f"Rank(s) {', '.join(map(str, ranks[:16]))} share too few collectives with the others to align their clocks."
+        f"{who_first(ranks)} {'shares' if len(ranks) == 1 else 'share'} too few collectives with the others to align "
+        f"{'its clock' if len(ranks) == 1 else 'their clocks'}."
         if ranks
         else f"After alignment the {told}, {spread_pct:.0f} % of a step: {why}, or collectives are paired wrongly. "
         "Nothing that compares these ranks is to be trusted."
@@ -66,11 +80,10 @@ def judge_clocks(run: CrossRank) -> Verdict:
         Evidence("spread of aligned ends, p95", round(p95 / 1e3, 1), "µs"),
         Evidence("anchors", clocks.anchors, "collectives"),
     ]
-    severity: Severity = "info" if ranks else "warning"
+    severity: Severity = "info" if ranks or crowded else "warning"
+    cause = "shared_cores" if crowded else "one_host" if shared else None
     return UNALIGNED_CLOCKS.verdict(
-        UNALIGNED_CLOCKS.finding(
-            severity, "high", message, evidence, ranks=ranks, cause="one_host" if shared else None
-        )
+        UNALIGNED_CLOCKS.finding(severity, "high", message, evidence, ranks=ranks, cause=cause)
     )
 
 

@@ -17,6 +17,7 @@ from traceops.core.rule import Rule, Verdict
 from traceops.measure.backward import NO_BACKWARD
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.measure.summary import CommEvents
+from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.inputs import Inputs
 
 EXPOSED = Rule(
@@ -86,6 +87,8 @@ def judge_exposed(run: CrossRank) -> Verdict:
     if not run.split:
         reasons = "; ".join(run.matching.unmatched) or "no collective could be matched"
         return EXPOSED.not_evaluated(f"waiting and transfer cannot be told apart: {reasons}")
+    if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
+        return EXPOSED.not_evaluated("the ends of matched collectives do not fit together, see TO-V006")
     exposed = sum(
         int(times.buckets[bucket][times.typical].sum()) for times in run.ranks for bucket in COMM_BUCKETS
     )

@@ -80,8 +80,8 @@ SOMETIMES_LATE = Rule(
         "As TO-S001, for a rank late in at most half of the steps: info where it costs 10 % of a step or more "
         "in the worst of them, warning from 25 %, error where the mean over all steps reaches 20 % and it is late more "
         "than once: one late step does not say how often such steps come. The others are seen to wait in these very "
-        "steps. Without a GPU only for a rank that causes three quarters of all waiting, because ranks that share "
-        "cores are late by turns."
+        "steps. Without a GPU only for a rank that causes three quarters of all waiting, and as info where its host "
+        "is the cause, because ranks that share cores are late by turns."
     ),
     advice=(
         "Look at what that rank does in those steps only: checkpointing, evaluation, logging, garbage "
@@ -268,6 +268,12 @@ def _finding(
             note = (
                 f" The profiler made the steps {slowdown:.2f} times as long, most of it host time: without it this "
                 "rank may not be late."
+            )
+        if rule is SOMETIMES_LATE and not any(times.summary.on_gpu for times in run.ranks):
+            confidence, severity = "low", "info"
+            note = (
+                " Ranks that share a host's cores are late by turns: more steps tell whether it is this rank or the "
+                "machine."
             )
     # Of a rank that is late in some steps only, numbers are means over all of them.
     average = "" if rule is PERSISTENTLY_LATE else " on average"

@@ -42,6 +42,7 @@ _RANK = re.compile(r"(?:^|[^a-z])(?:rank|worker)[_-]?(\d+)(?=\D|$)", re.IGNORECA
 _WINDOW = re.compile(r"(?:^|[._-])window[_-]?(\d+)(?=\D|$)", re.IGNORECASE)
 _AT_ONCE = 16  # files of a remote store whose beginnings are asked for together
 _HEAD_BYTES = 1 << 18
+_ENDED = {"failed": "failed", "hung": "hung"}  # status in run.json: what the program did
 
 Inspected = tuple[Candidate | None, str | None]
 
@@ -84,26 +85,7 @@ def discover(path: str) -> Discovery:
     if not candidates:
         if problems:
             raise _none_readable(path, problems)
-        told_of = read_run_manifest(root)[0]
-        early = by_cause(capture_failures(told_of))
-        if early:
-            told = "; ".join(
-                f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:16]))}: {cause_text(failure)} "
-                f"({advice_text(failure)})"
-                for ranks, failure in early
-            )
-            raise InputError(f"{path} holds no traces, because the capture ended early: {told}")
-        steps = told_of.get("steps")
-        shorter = shorter_schedule(told_of.get("schedule"), steps) if isinstance(steps, int) else None
-        if shorter is not None:
-            raise InputError(
-                f"{path} holds no traces: the program ended after {steps} steps, and the schedule needs "
-                f"{shorter.needed}; record it with: traceops run {shorter.flags}"
-            )
-        raise InputError(
-            f"{path} holds no traces. Expected torch.profiler's *.json or *.json.gz, such as "
-            "rank_0/host_123.pt.trace.json.gz; capture some with: traceops run --strategy pytorch_ddp"
-        )
+        raise InputError(f"{path} holds no traces{_why_none(read_run_manifest(root)[0])}")
     manifest, manifest_problem = read_run_manifest(root)
     if manifest_problem:
         problems.append(manifest_problem)
@@ -181,6 +163,37 @@ def _summary(path: str, rank_in_name: int | None, window: int | None) -> Candida
         started_ns=header.started_ns,
         steps=header.steps,
         summarized=True,
+    )
+
+
+def _why_none(manifest: dict[str, Any]) -> str:
+    """What run.json says of why a run has no trace, as the end of a sentence; else what is a trace."""
+    early = by_cause(capture_failures(manifest))
+    if early:
+        told = "; ".join(
+            f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:16]))}: {cause_text(failure)} "
+            f"({advice_text(failure)})"
+            for ranks, failure in early
+        )
+        return f", because the capture ended early: {told}"
+    if any(rank.get("status") == "given_way" for rank in manifest.get("ranks") or ()):
+        return (
+            ", because the program started a profiler of its own and two cannot record at once: take it out of the "
+            "program for this run, or analyze the folder that it writes to"
+        )
+    steps, ended = manifest.get("steps"), _ENDED.get(str(manifest.get("status")))
+    if isinstance(steps, int) and ended is not None:
+        when = f"after {steps} step{'' if steps == 1 else 's'}" if steps else "before its first step ended"
+        return f": the program {ended} {when}"
+    shorter = shorter_schedule(manifest.get("schedule"), steps) if isinstance(steps, int) else None
+    if shorter is not None:
+        return (
+            f": the program ended after {steps} steps, and the schedule needs {shorter.needed}; record it with: "
+            f"traceops run {shorter.flags}"
+        )
+    return (
+        ". Expected torch.profiler's *.json or *.json.gz, such as rank_0/host_123.pt.trace.json.gz; capture some "
+        "with: traceops run --strategy pytorch_ddp"
     )
 
 
