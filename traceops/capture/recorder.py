@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from traceops.capture.collectives import recorded_collectives
 from traceops.capture.guard import contained
 from traceops.capture.schedule import Phase, Schedule
 from traceops.capture.timing import uses_gpu
@@ -114,7 +115,7 @@ class Recorder:
                 contained(_end_kineto)
                 raise
         if self._ended and keep:
-            path = self._traces.write(session, self._window, self._doing)
+            path = self._traces.write(session, self._window, self._doing, recorded_collectives())
             self._trace = str(path.relative_to(self._out))
 
     def abandon(self) -> None:

@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from traceops.capture.collectives import add_to_trace
 from traceops.capture.environment import host
 from traceops.core.capture_failure import Operation
 
@@ -41,8 +42,14 @@ class TraceFolder:
         self._folder = folder
         self.last_bytes: int | None = None
 
-    def write(self, session: profile, window: int, doing: Callable[[Operation], None]) -> Path:
-        """The window's trace. `doing` is told what comes next.
+    def write(
+        self,
+        session: profile,
+        window: int,
+        doing: Callable[[Operation], None],
+        collectives: list[list[Any]] | None = None,
+    ) -> Path:
+        """The window's trace, with `collectives` added to it. `doing` is told what comes next.
 
         Raises OSError where it could not be written, NoRoom before it is tried where the disk is too small.
         """
@@ -57,6 +64,7 @@ class TraceFolder:
             with _plainly_named(plain) as name:
                 session.export_chrome_trace(name)
             self.last_bytes = _whole_size(plain)
+            add_to_trace(plain, collectives or [])
             doing(Operation.COMPRESS)
             _compress(plain, packed)
             packed.replace(final)

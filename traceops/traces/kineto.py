@@ -11,6 +11,7 @@ from traceops.traces.collective import count, parse_ranks, with_known_ranks
 from traceops.traces.event_columns import EventColumns
 from traceops.traces.model import Group, RankTrace, TraceMeta
 from traceops.traces.read_ahead import read_ahead
+from traceops.traces.recorded import with_recorded
 from traceops.traces.run_manifest import MOST_RANKS
 from traceops.traces.scan import Scanner
 from traceops.traces.source import chunks, is_remote, open_binary
@@ -42,7 +43,8 @@ def load_trace(path: str, ahead: bool = True) -> RankTrace:
     counts = {"not readable": scanner.unreadable, "without a valid time": columns.bad_times}
     damage += [f"{count} events are {what}" for what, count in counts.items() if count]
     meta = read_meta(scanner.meta, columns.with_stack)
-    events = replace(events, comm=with_known_ranks(events.comm, meta.groups))
+    comm = with_recorded(events, scanner.meta)
+    events = replace(events, comm=with_known_ranks(comm, meta.groups))
     size = 0 if is_remote(path) else Path(path).stat().st_size
     return RankTrace(path, meta, events, tuple(damage), size)
 
