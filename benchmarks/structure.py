@@ -58,6 +58,7 @@ LATE: dict[str, str] = {
     "traceops.fabric.read": "readers of files that few runs have",
     "traceops.hangs.discover": "readers of the fabric: most hangs leave dumps only",
     "traceops.hangs.in_report": "the diagnosis: most runs do not hang",
+    "traceops.launch.conclusion": "the diagnosis: most runs do not fail",
     "traceops.launch.hangs": "the diagnosis: most runs do not hang",
     "traceops.launch.session": "NumPy and the pipeline, for --summarize only",
     "traceops.machine.probe": "psutil may be missing",

@@ -1,5 +1,7 @@
 """Whose end a launcher saw first may be an echo: the rank that failed by itself is named."""
 
+import json
+
 import pytest
 
 from traceops.hangs.diagnose import diagnose
@@ -55,7 +57,7 @@ WAITED = "".join(timed_out(rank) for rank in (0, 2, 3))
     [
         (LOST_PEERS + raised(2, "ValueError: bad") + report(0, 1, [(1, 1), (2, 1), (3, 1)]), 2, "high", None),
         (LOST_PEERS + raised(2, "ValueError: bad"), 2, "medium", None),
-        (LOST_REMOTE + report(0, -6, [(1, -6), (2, -6), (3, -11)]), 3, "high", None),
+        (LOST_REMOTE + report(0, -6, [(1, -6), (2, -6), (3, -11)]), 3, "high", "native_crash"),
         (WAITED + raised(1, OOM) + report(0, -6, [(2, -6), (1, 1)]), 1, "high", "memory"),
         (WAITED + raised(1, OOM) + report(0, -6, [(2, -6)]), 1, "medium", "memory"),
         (WAITED + raised(1, ILLEGAL) + report(0, -6, [(1, 1), (2, -6)]), 1, "high", "gpu"),
@@ -131,3 +133,32 @@ def test_one_name_of_two_groups_proves_nothing(tmp_path):
     (tmp_path / "train.log").write_text(text)
 
     assert {root.confidence for root in diagnose(tmp_path).roots} == {"low"}
+
+
+def test_a_rank_that_died_is_told_with_its_own_error_and_line(tmp_path):
+    """Not with what another rank raised of the same kind, and memory with its arithmetic."""
+    text = raised(0, "KeyError: 'labels'") + raised(1, "ValueError: bad batch").replace("line 30", "line 77")
+    (tmp_path / "train.log").write_text(text + report(1, 1, [(0, 1)]))
+    root = diagnose(tmp_path).roots[-1]
+    assert (root.rule, root.ranks, root.where) == ("TO-H004", (1,), "<module> (train.py:77)")
+    assert root.statement == "Rank 1 died: it crashed, at <module> (train.py:77): ValueError: bad batch"
+
+    full = f"{OOM} GPU 1 has a total capacity of 79.10 GiB of which 1.20 GiB is free."
+    (tmp_path / "train.log").write_text(raised(1, full) + WAITED + report(0, -6, [(1, 1), (2, -6)]))
+    (root,) = diagnose(tmp_path).roots
+    assert root.statement.startswith(
+        "Rank 1 died while ranks 0, 2–3 wait for it in all_reduce #64 of default_pg: "
+    )
+    told = "it ran out of GPU memory, at <module> (train.py:30): it asked for 2.00 GiB with 1.20 GiB free of 79.10 GiB"
+    assert told in root.statement
+
+
+def test_what_the_launcher_noted_of_a_killed_rank_is_no_word_of_its_own(tmp_path):
+    manifest = {"world_size": 2, "nnodes": 1, "failed_rank": 1, "status": "failed"}
+    ranks = [
+        {"rank": 0, "exit_code": 143},
+        {"rank": 1, "exit_code": 137, "error": "killed by SIGKILL (often …)"},
+    ]
+    (tmp_path / "run.json").write_text(json.dumps({**manifest, "ranks": ranks}))
+    (root,) = diagnose(tmp_path).roots
+    assert (root.ranks, root.cause) == ((1,), "killed") and root.statement.count("SIGKILL") == 1

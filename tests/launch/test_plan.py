@@ -145,6 +145,17 @@ def test_the_first_failure_is_the_cause_not_the_echo():
     assert first_failure([manifest(0, "finished", 0)], {}) is None
 
 
+def test_a_rank_that_somebody_ended_comes_before_those_that_lost_it():
+    """Torchrun ended rank 0 with SIGTERM, too, after it had raised."""
+    lost = manifest(0, exit_code=143, ended_ns=5, error="RuntimeError: Connection closed by peer [::1]:1")
+    ranks = [lost, manifest(1, "terminated", 143, ended_ns=3)]
+    assert first_failure(ranks, {0: -15, 1: -15}) == Failure(1, 143, "ended by SIGTERM")
+    assert first_failure(ranks, {1: -15, 0: -15}).rank == 0, "torchrun saw rank 0 end first"
+    # One that could not write its manifest any more, as its disk was full.
+    ranks = [lost, manifest(1, "running", 1, ended_ns=9, error="OSError: [Errno 27] File too large")]
+    assert first_failure(ranks, {0: -15, 1: 1}) == Failure(1, 1, "OSError: [Errno 27] File too large")
+
+
 def test_a_rank_that_torchrun_killed_out_of_impatience_is_not_the_first():
     log = (
         "W torch/distributed/elastic/multiprocessing/api.py:1031] Unable to shutdown process 4295 via 15, forcefully "

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -117,10 +118,22 @@ def test_an_unmodified_script(start, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fail", "code", "reason"),
-    [("raise", 1, "ValueError: boom"), ("exit", 7, "SystemExit: 7"), ("kill", 137, "killed by SIGKILL")],
+    ("fail", "code", "reason", "cause", "fix"),
+    [
+        (
+            "raise",
+            1,
+            "ValueError: boom",
+            r"died.*?: it crashed, at <module> \(train\.py:\d+\): Value",
+            "Read the traceback",
+        ),
+        ("exit", 7, "SystemExit: 7", "died: it ended with exit code 7", "Read the end of that rank's log"),
+        ("kill", 137, "killed by SIGKILL", r"died.*?: it was killed by SIGKILL \([^)]*\)\.", "dmesg -T"),
+    ],
 )
-def test_the_exit_code_and_name_of_the_rank_that_failed_first(start, tmp_path, fail, code, reason):
+def test_the_exit_code_and_cause_of_the_rank_that_failed_first(
+    start, tmp_path, fail, code, reason, cause, fix
+):
     schedule = ("--skip-first", "1", "--unprofiled", "1", "--active", "9", "--hang-timeout", "30")
     got, _, err = finish(
         start("--name", "bad", *schedule, "--", "app/train.py", "--steps", "40", "--fail", fail)
@@ -128,6 +141,8 @@ def test_the_exit_code_and_name_of_the_rank_that_failed_first(start, tmp_path, f
     assert got == code and not left_behind(tmp_path), err
     assert f"failed first, exit code {code}: " in err and "rank 1 on " in err and reason in err
     assert "ChildFailedError" not in err, "torchrun's own report belongs in its log"
+    concluded = " ".join(err.partition("✖ ")[2].split())
+    assert re.match(rf"Rank 1 {cause}", concluded) and fix in concluded, err
     folder = tmp_path / "profile" / "bad"
     run = run_json(folder)
     assert (run["status"], run["exit_code"], run["failed_rank"]) == ("failed", code, 1)

@@ -8,6 +8,8 @@ import signal
 _REPORT = re.compile(
     r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*: (-?\d+)(?: \(pid: (\d+)\))?", re.MULTILINE
 )
+# How the launcher's words on a rank begin that a signal ended.
+KILLED_BY, ENDED_BY = "killed by ", "ended by "
 # What torchrun says when a rank does not end within 30 s of its SIGTERM.
 _LOST_PATIENCE = re.compile(r"Unable to shutdown process (\d+) via")
 

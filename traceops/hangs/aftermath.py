@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from traceops.hangs.crash_kinds import FROM_OUTSIDE, CrashKind
@@ -59,7 +58,7 @@ def _first_lines(log: Sequence[LogEvent], roots: Sequence[Root]) -> dict[str, in
 def _sentence(crash: Crash, first: dict[str, int]) -> str:
     event = crash.event
     after = event.line > first.get(event.path, event.line)
-    said = crash_statement(replace(crash, ranks=crash.ranks))
+    said = crash_statement(crash)
     if crash.kind in FROM_OUTSIDE and not crash.ranks:
         said = said.replace("The program", "the program", 1)
     when = "After that " if after else "Also: "

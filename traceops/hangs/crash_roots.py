@@ -43,7 +43,7 @@ def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
     if crash is None:
         return root
     if root.rule == DIED:
-        return replace(root, crash=crash, evidence=(*root.evidence, *_proof(crash)))
+        return _died_of(root, crash.of(root.ranks))
     if root.rule == HOST and root.confidence == "low" and set(root.ranks) <= set(crash.ranks):
         waiting = tuple(rank for rank in root.waiting if rank not in crash.ranks)
         told = crash_root(crash)
@@ -56,6 +56,16 @@ def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
             sequence=root.sequence,
         )
     return root
+
+
+def _died_of(root: Root, crash: Crash) -> Root:
+    """A rank that a launcher saw die, with what it said of its failure."""
+    return replace(
+        root,
+        where=own_line(crash),
+        crash=crash,
+        evidence=(*root.evidence, *_proof(crash)),
+    )
 
 
 def _perhaps_of(root: Root, crash: Crash) -> Root:

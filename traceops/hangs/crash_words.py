@@ -82,7 +82,7 @@ _MOST = 240
 def crash_statement(crash: Crash) -> str:
     """'Rank 5 ran out of GPU memory at train (train.py:5): it asked for 6.26 GiB, …'."""
     subject = who_first(crash.ranks) if crash.ranks else "The program"
-    did = _DID[crash.kind]
+    did = did_what(crash)
     if len(crash.ranks) > 1:
         did = _plural(did)
     return _statement(subject, did, crash)

@@ -31,12 +31,20 @@ class Crash:
     """One kind of failure. ranks: whose first failure it was, empty where no line tells; event: the first of it.
 
     alone: nothing else of its own failed on other ranks, or this is known to have come before it.
+    events: each rank's own, where more than one had it.
     """
 
     kind: CrashKind
     ranks: tuple[int, ...]
     event: LogEvent
     alone: bool = True
+    events: tuple[LogEvent, ...] = ()
+
+    def of(self, ranks: Sequence[int]) -> Crash:
+        """The same of these ranks only, with what they said of it."""
+        own = [event for event in self.events if event.rank in ranks]
+        event = _most_telling(own) if own else self.event
+        return replace(self, ranks=tuple(sorted(ranks)), event=event, events=tuple(own))
 
     @property
     def memory(self) -> MemoryMessage | None:
@@ -71,9 +79,12 @@ def find_crashes(log: Sequence[LogEvent]) -> list[Crash]:
 
 
 def _crash(kind: CrashKind, events: Sequence[LogEvent]) -> Crash:
-    told = max(events, key=lambda event: (bool(event.frames), event.rank is not None))
     ranks = tuple(sorted({event.rank for event in events if event.rank is not None}))
-    return Crash(kind, ranks, told)
+    return Crash(kind, ranks, _most_telling(events), events=tuple(events))
+
+
+def _most_telling(events: Sequence[LogEvent]) -> LogEvent:
+    return max(events, key=lambda event: (bool(event.frames), event.rank is not None))
 
 
 def _first_failures(

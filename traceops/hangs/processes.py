@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, replace
 
+from traceops.core.exit_codes import KILLED_BY
 from traceops.hangs.crashes import find_crashes
-from traceops.hangs.evidence import HangEvidence, LogEvent
+from traceops.hangs.evidence import HangEvidence, LogEvent, RankProcess
 
 # How ranks end that did nothing wrong: by themselves, or by the SIGTERM that follows another's failure.
 _OBEYED = (None, 0, -signal.SIGTERM, 128 + signal.SIGTERM)
@@ -55,8 +56,13 @@ def _gone(evidence: HangEvidence) -> dict[int, Death]:
     found = {}
     for rank, process in evidence.processes.items():
         if process.state in ("gone", "Z"):
-            found[rank] = _death(evidence, rank, process.exit_code, process.error, gone=True)
+            found[rank] = _death(evidence, rank, process.exit_code, _own_words(process), gone=True)
     return found
+
+
+def _own_words(process: RankProcess) -> str | None:
+    """What the rank said of its error: not what our launcher noted for one that a signal ended."""
+    return None if process.error is not None and process.error.startswith(KILLED_BY) else process.error
 
 
 def _failed(evidence: HangEvidence) -> dict[int, Death]:
@@ -78,7 +84,7 @@ def _failed(evidence: HangEvidence) -> dict[int, Death]:
         code = process.exit_code if process is not None else None
         if code is None and event is not None and event.exit_code is not None:
             code = event.exit_code if event.exit_code >= 0 else 128 - event.exit_code
-        error = process.error if process is not None else None
+        error = _own_words(process) if process is not None else None
         found[rank] = _death(evidence, rank, code, error, gone=False)
     if len(found) == 1 and len(told := find_crashes(evidence.log)) == 1 and not told[0].ranks:
         # One rank ended, and one error was raised that names none.
@@ -116,9 +122,8 @@ def _death(evidence: HangEvidence, rank: int, code: int | None, error: str | Non
         memory = _oom_kill(evidence, rank)
     cuda = next((event for event in own if event.kind == "cuda"), None)
     said = error or _first_text(own, "error")
-    ends = [event for event in evidence.log if event.kind == "exit" and rank in event.accused]
     if memory is None:
-        memory = next((event for event in ends if _SLURM_MEMORY in event.text), None)
+        memory = next(iter(_ended_for_memory(evidence, rank)), None)
     cause = "memory" if memory is not None else "gpu" if cuda is not None else None
     detail = said or (memory or cuda).text if (said or memory or cuda) else None  # type: ignore[union-attr]
     # Torch's watchdog aborts a rank that has waited for too long.
@@ -130,13 +135,18 @@ def _death(evidence: HangEvidence, rank: int, code: int | None, error: str | Non
 
 def _oom_kill(evidence: HangEvidence, rank: int) -> LogEvent | None:
     """Who killed the rank, where Slurm or the kernel says that it was for its memory."""
-    told = [event for event in evidence.log if rank in event.accused and "Out Of Memory" in event.text]
     killed = [
         event
         for event in evidence.log
         if event.kind == "memory" and event.rank is None and any(words in event.text for words in _OOM_KILLS)
     ]
-    return next((event for event in (*told, *killed) if rank in event.accused or not event.accused), None)
+    his = [event for event in killed if rank in event.accused or not event.accused]
+    return next(iter((*_ended_for_memory(evidence, rank), *his)), None)
+
+
+def _ended_for_memory(evidence: HangEvidence, rank: int) -> list[LogEvent]:
+    """What Slurm says of the end of this rank's task, where that was for its memory."""
+    return [event for event in evidence.log if rank in event.accused and _SLURM_MEMORY in event.text]
 
 
 def _first_text(events: list[LogEvent], kind: str) -> str | None:

@@ -31,7 +31,17 @@ _TOLD_BY_TORCH: tuple[tuple[Literal["missing", "mismatch"], str], ...] = (
 )
 _MOST = 8
 _SIGNALS = 128  # exit codes above it are signals
-_KILLED = _SIGNALS + signal.SIGKILL
+_TOLD_BY_PYTHON = ("native_crash", "bus_error")  # faulthandler's word on a signal has the line
+# What an exit code alone tells of why a process ended.
+_BY_CODE: Mapping[int | None, str] = {
+    _SIGNALS + signal.SIGKILL: "killed",
+    _SIGNALS + signal.SIGTERM: "terminated",
+    _SIGNALS + signal.SIGBUS: "bus_error",
+    **{
+        _SIGNALS + number: "native_crash"
+        for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
+    },
+}
 
 
 def died(
@@ -60,7 +70,7 @@ def died(
                 tells_waiting=first is not None,
                 waiting=waiting or tuple(other for other in others if other not in dead),
                 cause=death.cause
-                or ("killed" if death.exit_code == _KILLED and death.detail is None else None),
+                or (None if death.detail or not death.sure else _BY_CODE.get(death.exit_code)),
                 group=first.group if first else None,
                 op=first.op if first else None,
                 sequence=first.sequence if first else None,
@@ -71,10 +81,12 @@ def died(
 
 
 def _why(rank: int, death: Death, crashes: Sequence[Crash]) -> str | None:
-    """What the rank's own log says it did, where no signal ended it."""
-    crash = next((crash for crash in crashes if rank in crash.ranks), None)
+    """What the rank's own log says it did; where a signal ended it, only what tells where that was."""
+    crash = next((crash.of((rank,)) for crash in crashes if rank in crash.ranks), None)
+    if crash is None:
+        return None
     by_signal = death.exit_code is not None and death.exit_code > _SIGNALS
-    return None if crash is None or by_signal else it_did(crash)
+    return None if by_signal and (crash.kind not in _TOLD_BY_PYTHON or not crash.own_frame) else it_did(crash)
 
 
 def silent(

@@ -183,9 +183,7 @@ def by_p2p(statement: str, gpus: tuple[str, str], way: str, path: PathKind) -> s
 
 def died(rank: int, how: str, waiting: Sequence[int], wait: Wait | None) -> str:
     """wait: in what others wait for it, None where nobody is seen to."""
-    meanwhile = (
-        "" if wait is None else f" while {who(waiting)} {_wait(waiting)} for it in {waited_operation(wait)}"
-    )
+    meanwhile = "" if wait is None else f" while {_they_wait(waiting)} for it in {waited_operation(wait)}"
     return f"Rank {rank} died{meanwhile}: {how}"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from traceops.capture.manifest import RankManifest
 from traceops.capture.peer_failure import is_peer_failure
-from traceops.core.exit_codes import shell_code, signal_name
+from traceops.core.exit_codes import ENDED_BY, KILLED_BY, shell_code, signal_name
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def _completed(rank: RankManifest, code: int | None) -> RankManifest:
         return done
     if code in (0, -signal.SIGTERM):
         return replace(done, status="terminated" if code else "finished")
-    return replace(done, status="failed", error=f"killed by {signal_name(-code)}" if code < 0 else None)
+    return replace(done, status="failed", error=f"{KILLED_BY}{signal_name(-code)}" if code < 0 else None)
 
 
 def first_failure(ranks: list[RankManifest], reported: dict[int, int]) -> Failure | None:
@@ -50,16 +50,30 @@ def first_failure(ranks: list[RankManifest], reported: dict[int, int]) -> Failur
     killed = [rank for rank, code in reported.items() if code < 0 and code != -signal.SIGTERM]
     if killed:
         rank = killed[-1]
-        return Failure(rank, shell_code(reported[rank]), f"killed by {signal_name(-reported[rank])}")
-    raised = [rank for rank in ranks if rank.status == "failed" and rank.exit_code not in (None, 0)]
+        return Failure(rank, shell_code(reported[rank]), f"{KILLED_BY}{signal_name(-reported[rank])}")
+    raised = [
+        rank for rank in ranks if (rank.status == "failed" or rank.error) and rank.exit_code not in (None, 0)
+    ]
+    root = next(reversed(reported), None)
+    if root is not None and _echoes_only(raised, root) and reported[root] == -signal.SIGTERM:
+        return Failure(root, shell_code(reported[root]), f"{ENDED_BY}{signal_name(signal.SIGTERM)}")
     if raised:
-        first = min(raised, key=lambda rank: rank.ended_ns or 0)
+        by_itself = [rank for rank in raised if rank.exit_code != 128 + signal.SIGTERM]
+        first = min(by_itself or raised, key=lambda rank: rank.ended_ns or 0)
         assert first.exit_code is not None
         return Failure(first.rank, first.exit_code, first.error or f"exit code {first.exit_code}")
     for rank, code in reversed(reported.items()):
         if code not in (0, -signal.SIGTERM):
             return Failure(rank, shell_code(code), f"exit code {code}")
     return None
+
+
+def _echoes_only(raised: Sequence[RankManifest], root: int) -> bool:
+    """Whether all lost another, and torchrun had to end them, too; root: whom torchrun saw end first."""
+    return bool(raised) and all(
+        rank.rank != root and rank.exit_code == 128 + signal.SIGTERM and is_peer_failure(rank.error or "")
+        for rank in raised
+    )
 
 
 def left_early(

@@ -21,6 +21,7 @@ from traceops.core.exit_codes import reported_codes, shell_code
 from traceops.core.run_lock import Launcher, RunLock, hold
 from traceops.launch import aftermath
 from traceops.launch.aside import Aside
+from traceops.launch.conclusion import tell_cause
 from traceops.launch.debug_variables import hang_variables, nccl_log_variables
 from traceops.launch.display import Screen, Source
 from traceops.launch.early_ends import cut_short, early_ends, with_failures
@@ -180,7 +181,7 @@ def _record(
         with aside("summarising the traces"):
             _summarize(plan, here, screen)
     with aside("telling how the run ended"):
-        _tell(screen, plan, ranks, ended, told, failure, code, advise)
+        _tell(screen, plan, ranks, ended, told, failure, code, aside, advise)
     return code
 
 
@@ -280,6 +281,7 @@ def _tell(
     told: list[CaptureFailure],
     failure: Failure | None,
     code: int,
+    aside: Aside,
     advise: bool,
 ) -> None:
     if failure is not None:
@@ -291,6 +293,8 @@ def _tell(
         log = plan.out / "logs" / f"rank_{failure.rank}.stderr.log"
         if log.exists():
             screen.say(f"its output is in {short_path(log)}")
+        with aside("finding the cause"):
+            tell_cause(plan.out, screen)
     elif ended.hung:
         screen.say(f"hang: the job was ended; evidence is in {short_path(plan.evidence)}")
         screen.say(f"next: traceops diagnose {short_path(plan.out)}")
@@ -301,6 +305,8 @@ def _tell(
             screen.say(f"torchrun ended with {ended.returncode} and named no rank; its last words:")
             tail = ended.torchrun_log.splitlines(keepends=True)[-_TAIL_LINES:]
             screen.output("".join(tail).encode(), Source(error=True))
+            with aside("finding the cause"):
+                tell_cause(plan.out, screen)
     elif ended.saved and (saved := saved_evidence(plan.evidence)):
         screen.say(f"saved before the end, in {short_path(plan.evidence)}: {saved}")
         screen.say(f"next: traceops diagnose {short_path(plan.out)}")

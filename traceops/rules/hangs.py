@@ -10,6 +10,8 @@ from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict
 from traceops.rules.crashes import advice_for
+from traceops.rules.crashes_of_programs import SCRIPT_ERROR
+from traceops.rules.crashes_outside import ENDED
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis, Root
@@ -63,6 +65,7 @@ GPU_STUCK = Rule(
     ),
 )
 
+_BY_SIGNAL = (("native_crash", SCRIPT_ERROR), ("bus_error", SCRIPT_ERROR), ("terminated", ENDED))
 DIED = Rule(
     id="TO-H004",
     title="A rank died and the others wait for it",
@@ -93,6 +96,7 @@ DIED = Rule(
             "or an index out of range (run with CUDA_LAUNCH_BLOCKING=1 to see where); ECC and Xid 48, 63, 74, "
             "79 and 94 to 95 are the hardware: drain the node.",
         ),
+        *((cause, rule.advice_for(cause)) for cause, rule in _BY_SIGNAL),
     ),
 )
 

@@ -17,6 +17,8 @@ _STEP = re.compile(
     rb"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[^\n\r]{0,80}?"
     rb"\b(?:global_step|iteration|iter|step)\b[^\d\n\r]{0,8}(\d{1,9})\b"
 )
+_BAR_WORDS = (b"s/it", b"it/s")  # a block without them holds no bar
+_STEP_WORDS = (b"step", b"iter")
 _MOST = 100_000  # points of one file
 _FEWEST = 3  # points that a pace can be told from
 _SLOWER = 5.0  # times
@@ -32,11 +34,11 @@ def read_progress(path: str, rank: int | None = None) -> Progress | None:
     lines: list[tuple[int, float]] = []
     shown: float | None = None
     for _, block in blocks(path):
-        for match in _TQDM.finditer(block):
+        for match in _TQDM.finditer(block) if any(map(block.__contains__, _BAR_WORDS)) else ():
             _add(bars, int(match[1]), _seconds(match[2].decode()))
             rate = float(match[3])
             shown = rate if match[4] == b"s/it" else 1 / rate if rate else None
-        for match in _STEP.finditer(block):
+        for match in _STEP.finditer(block) if any(map(block.__contains__, _STEP_WORDS)) else ():
             moment = _moment(f"{match[1].decode()} {match[2].decode()}")
             if moment is not None:
                 _add(lines, int(match[3]), moment)

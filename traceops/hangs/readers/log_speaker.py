@@ -36,11 +36,6 @@ class Speakers:
         self._known: dict[tuple[str, int], int | None] = {}
         self._differing: set[str] = set()
 
-    @property
-    def default(self) -> int | None:
-        """Who says the lines that name nobody."""
-        return self._default
-
     def split(self, line: str) -> tuple[int | None, str]:
         """The rank that says the line, None if it is not told, and the line without the prefixes."""
         labels: list[tuple[str, int]] = []

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 
 from traceops.core.rank_text import who_first
 
-# What a status says of a rank, in words; RUNNING and INIT are none.
-_STATUS: Mapping[str, str] = {
-    "NOCOMM": "no longer has communicator {}: its process left it or never joined",
-    "ABORT": "aborted communicator {}",
-    "FINALIZE": "is closing communicator {}",
+# What a status says of one rank and of several, in words; RUNNING and INIT are none.
+_STATUS: Mapping[str, tuple[str, str]] = {
+    "NOCOMM": (
+        "no longer has communicator {}: its process left it or never joined",
+        "no longer have communicator {}: their processes left it or never joined",
+    ),
+    "ABORT": ("aborted communicator {}", "aborted communicator {}"),
+    "FINALIZE": ("is closing communicator {}", "are closing communicator {}"),
 }
 
 
@@ -64,8 +67,9 @@ def in_status(line: int, communicator: str, status: str, ranks: Iterable[int]) -
     """Ranks whose status is not that of a job that runs."""
     ranks = tuple(sorted(ranks))
     if status in _STATUS and ranks:
-        text = f"{who_first(ranks)} {_STATUS[status].format(communicator)} ({status})"
-        yield Trouble(line, text if len(ranks) == 1 else _plural(text), ranks)
+        one, several = _STATUS[status]
+        said = (one if len(ranks) == 1 else several).format(communicator)
+        yield Trouble(line, f"{who_first(ranks)} {said} ({status})", ranks)
 
 
 def unanswered(line: int, communicator: str, ranks: Iterable[int], *, dead: bool) -> Trouble:
@@ -80,13 +84,3 @@ def reported(line: int, communicator: str, error: str, ranks: Iterable[int]) -> 
     ranks = tuple(sorted(ranks))
     verb = "reports" if len(ranks) == 1 else "report"
     return Trouble(line, f"{who_first(ranks)} {verb} an error of communicator {communicator}: {error}", ranks)
-
-
-def _plural(text: str) -> str:
-    for one, several in (
-        ("no longer has", "no longer have"),
-        ("its process left it or never joined", "their processes left it or never joined"),
-        (" is closing", " are closing"),
-    ):
-        text = text.replace(one, several)
-    return text

@@ -51,6 +51,12 @@ def print_diagnosis(
     write_terminal(describe_summary(diagnosis, written, beside), file, widths=_WIDTHS)
 
 
+def print_cause(diagnosis: Diagnosis, file: TextIO) -> None:
+    """The first cause, what it rests on, and what to do about it; nothing where there is none."""
+    blocks = [block for root in diagnosis.roots[:1] for block in _root(root, set())]
+    write_terminal(blocks, file, widths=_WIDTHS)
+
+
 def describe_summary(
     diagnosis: Diagnosis, written: Path | None = None, beside: Sequence[Finding] = ()
 ) -> list[Block]:
