@@ -2,6 +2,7 @@
 
 from .builders import Size, ddp, fsdp2, hsdp, tp_dp
 from .faults import ClockShift, LateWindow, ShortWindow, SlowCompute, SlowCopy, SlowHost, SlowInput, SlowLink
+from .mesh import Mesh
 from .program import (
     Collective,
     Compute,
@@ -43,6 +44,7 @@ __all__ = [
     "LateWindow",
     "LoadInput",
     "Memcpy",
+    "Mesh",
     "Program",
     "RankTruth",
     "ShortWindow",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .nccl import arguments, names_of
+from .nccl import arguments, names_of, operation
 from .rows import Clock, row
 from .truth import Activity, RankTruth, SimulatedRun
 
@@ -28,7 +28,7 @@ def gpu_rows(
         where = f'"device": {device}, "context": 1, "stream": {activity.stream}, "correlation": {correlation}'
         where = f'"External id": {correlation}, {where}' if seen else where
         if activity.kind == "comm":
-            yield from _comm_rows(run, activity, clock, names, seq, correlation, where, device)
+            yield from _comm_rows(run, rank.rank, activity, clock, names, seq, correlation, where, device)
             continue
         if seen:
             yield from _host_rows(activity, clock, correlation)
@@ -65,19 +65,24 @@ def _host_rows(activity: Activity, clock: Clock, correlation: int) -> Iterator[s
 
 
 def _comm_rows(
-    run: SimulatedRun, activity: Activity, clock: Clock, names: dict[str, str] | None, seq: bool, correlation: int,
-    where: str, device: int,
+    run: SimulatedRun, rank: int, activity: Activity, clock: Clock, names: dict[str, str] | None, seq: bool,
+    correlation: int, where: str, device: int,
 ) -> Iterator[str]:  # fmt: skip
     collective = run.collectives[activity.collective]
-    words = names_of(collective.op.op, collective.op.dtype)
+    words = names_of(operation(collective, rank), collective.op.dtype)
     if activity.launch >= clock.window_start:
         key, external = collective.op.group, f'"External id": {correlation}'
-        said = "" if names is None else arguments(collective, names[key], run.program.description(key), seq)
+        said = ""
+        if names is not None:
+            whole = run.members(key, rank)
+            said = arguments(collective, names[key], run.program.description(key), seq, rank, whole)
         eighth = (activity.launch_end - activity.launch) // 8
         outer = (activity.launch - 4 * eighth, activity.launch_end + 2 * eighth)
         inner = (activity.launch - 3 * eighth, activity.launch_end + eighth)
         here = (clock.pid, clock.pid, clock)
         if outer[0] >= clock.window_start:
+            if collective.op.inside:
+                yield row("cpu_op", collective.op.inside, *here, *outer, external)
             yield row("cpu_op", words.c10d, *here, *outer, external)
             yield row("cpu_op", "record_param_comms", *here, *inner, external + said)
             annotation = f"nccl:{words.annotation}"

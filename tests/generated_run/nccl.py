@@ -24,6 +24,9 @@ _NAMES = {
     "_allgather_base": ("_allgather_base_", "_all_gather_base", "AllGather", False),
     "_reduce_scatter_base": ("_reduce_scatter_base_", "_reduce_scatter_base", "ReduceScatter", True),
     "broadcast": ("broadcast_", "broadcast", "Broadcast", False),
+    "all_to_allv": ("alltoall_base_", "all_to_allv", "SendRecv", False),
+    "send": ("send", "send", "SendRecv", False),
+    "recv": ("recv_", "recv", "SendRecv", False),
 }
 
 
@@ -45,14 +48,26 @@ def _listed(members: Sequence[int]) -> str:
     return f"[{shown}, ...]" if len(members) > 30 else f"[{shown}]"
 
 
-def arguments(collective: CollectiveTruth, group: str, description: str, seq: bool) -> str:
-    """What torch adds to the arguments of the kernel and of record_param_comms."""
-    members = collective.members
+def operation(collective: CollectiveTruth, rank: int) -> str:
+    """The operation as this member calls it: of two, the first sends and the second receives."""
+    op = collective.op
+    return op.op if not op.to else "send" if rank == collective.members[0] else "recv"
+
+
+def arguments(
+    collective: CollectiveTruth, group: str, description: str, seq: bool, rank: int, whole: Sequence[int]
+) -> str:
+    """What torch adds to the arguments of the kernel and of record_param_comms; `whole` is the process group."""
+    members = collective.members if not collective.op.to else tuple(whole)
+    op = operation(collective, rank)
     elements_in, elements_out = collective.op.messages(len(members))
     text = (
-        f', "Collective name": "{collective.op.op}", "In msg nelems": {elements_in}, "Out msg nelems": {elements_out}, '
+        f', "Collective name": "{op}", "In msg nelems": {elements_in}, "Out msg nelems": {elements_out}, '
         f'"Group size": {len(members)}, "dtype": "{collective.op.dtype}", "In split size": "[]", '
         f'"Out split size": "[]", "Process Group Name": "{group}", "Process Group Description": "{description}", '
         f'"Process Group Ranks": "{_listed(members)}"'
     )
+    if collective.op.to:
+        key, other = ("Dst Rank", 1) if op == "send" else ("Src Rank", 0)
+        return f'{text}, "{key}": {members.index(collective.members[other])}'
     return f'{text}, "Seq": {collective.sequence}' if seq else text

@@ -37,7 +37,8 @@ class Collective:
 
     `op` is as torch names it ("allreduce", "_allgather_base", "_reduce_scatter_base", "broadcast");
     `elements` counts the larger of input and output. The kernel starts after everything launched before it
-    on the streams in `waits`, or after the operations with these labels.
+    on the streams in `waits`, or after the operations with these labels. A "send" or "recv" has its other end `to`
+    places on in the group; `inside` is an operator around the call.
     """
 
     op: str
@@ -47,6 +48,8 @@ class Collective:
     stream: str = "comm"
     dtype: str = "Float"
     waits: tuple[str, ...] = ("compute",)
+    to: int = 0
+    inside: str = ""
 
     def messages(self, members: int) -> tuple[int, int]:
         """Elements in and out of one rank."""
@@ -128,7 +131,7 @@ class Groups:
     def transfer_us(self, op: Collective, members: int) -> float:
         """Time the bytes take once all members are there, µs [nccl-tests, PERFORMANCE.md]."""
         passes = 2 if op.op == "allreduce" else 1
-        factor = 1.0 if op.op == "broadcast" else passes * (members - 1) / members
+        factor = 1.0 if op.op in ("broadcast", "send", "recv") else passes * (members - 1) / members
         return self.latency_us + op.bytes * factor / self.bandwidth_gbs / 1e3
 
 
@@ -144,6 +147,8 @@ class Program:
     name: str
     groups: tuple[Groups, ...]
     steps: tuple[tuple[Op, ...], ...]
+    stages: tuple[tuple[Op, ...], ...] = ()  # of each step, by place in the groups under `staged`
+    staged: str = ""
     warmup: int = 1
     first_step: int = 3
     device: Device = "cuda"
@@ -154,6 +159,10 @@ class Program:
     jitter: float = 0.02
     end_jitter_us: float = 2.0
 
+    def ops(self, step: int, stage: int) -> tuple[Op, ...]:
+        """What a rank at this place in its `staged` group runs in the step at this position."""
+        return self.stages[stage] if self.stages else self.steps[step]
+
     @property
     def numbers(self) -> tuple[int, ...]:
         """Numbers of the steps, of the warm-up too."""
@@ -163,7 +172,10 @@ class Program:
     def streams(self) -> dict[str, int]:
         """Number of each stream, in the order of their first use; the compute stream is 7 as in torch."""
         names = dict.fromkeys(
-            op.stream for ops in self.steps for op in ops if isinstance(op, Compute | Memcpy | Collective)
+            op.stream
+            for ops in (*self.steps, *self.stages)
+            for op in ops
+            if isinstance(op, Compute | Memcpy | Collective)
         )
         others = (name for name in names if name != "compute")
         return {"compute": 7} | {name: 17 + 4 * number for number, name in enumerate(others)}

@@ -77,7 +77,7 @@ class Rank:
         self.done: dict[str, Moment] = {}  # label -> when the latest of them is done
         self.communicators: dict[str, Moment] = {}  # one runs its collectives one after another
         self.members = {key: groups.members(rank, world.ranks) for key, groups in world.groups.items()}
-        self.sequence = dict.fromkeys(self.members, 0)
+        self.sequence: dict[tuple[str, tuple[int, ...]], int] = {}
         self.launched: list[_Launched] = []
         self.host_rows: list[HostRow] = []
         self.host_steps: list[tuple[int, int]] = []
@@ -85,14 +85,15 @@ class Rank:
 
     def run(self) -> Wait:
         """Run the program; yields a collective whose end is needed before the next moment is known."""
-        for step, ops in zip(self.program.numbers, self.program.steps, strict=True):
+        stage = self.members[self.program.staged].index(self.rank) if self.program.staged else 0
+        for position, step in enumerate(self.program.numbers):
             self._spend(BETWEEN_STEPS_US)
             if step == self.program.first_step:
                 self._spend(PROFILER_START_US)
                 self.window_start = self.now - 50_000
             faults = StepFaults(self.world.faults, self.rank, step)
             began = self.now
-            for op in ops:
+            for op in self.program.ops(position, stage):
                 yield from self._run(op, step, faults)
             self.host_steps.append((began, self.now))
         self._spend(BETWEEN_STEPS_US)
@@ -142,17 +143,29 @@ class Rank:
 
     def _enter(self, op: Collective, step: int) -> Wait:
         """Arrive at a collective as soon as launch, stream, communicator and what it waits for allow."""
-        running = self.world.call(op, self.members[op.group], self.sequence[op.group], step)
-        self.sequence[op.group] += 1
+        members = self._members(op)
+        sequence = self.sequence.get((op.group, members), 0)
+        self.sequence[op.group, members] = sequence + 1
+        running = self.world.call(op, members, sequence, step)
         launch = self._call()
         ready = launch[0 if self.on_gpu else 1] + round(self.program.latency_us * 1000)
         before = self.done | self.free
         waits = [before.get(wait, 0) for wait in (op.stream, *op.waits)]
-        arrival = yield from self._latest(ready, self.communicators.get(op.group, 0), *waits)
+        # Messages of each pair and way have a communicator of their own.
+        communicator = f"{op.group}{members}{op.stream}" if op.to else op.group
+        arrival = yield from self._latest(ready, self.communicators.get(communicator, 0), *waits)
         off = round(self.random() * self.program.end_jitter_us * 1000)
-        self.communicators[op.group] = running
+        self.communicators[communicator] = running
         self._keep(_Launched(op, op.op, "comm", arrival, running, launch, step))
         self.world.arrive(running, self.rank, arrival, off)
+
+    def _members(self, op: Collective) -> tuple[int, ...]:
+        """Who takes part; the sender first where two do."""
+        group = self.members[op.group]
+        if not op.to:
+            return group
+        other = group[group.index(self.rank) + op.to]
+        return (self.rank, other) if op.op == "send" else (other, self.rank)
 
     def _keep(self, launched: _Launched) -> None:
         self.launched.append(launched)

@@ -57,11 +57,11 @@ class _World:
         self.streams = program.streams
         self.running: list[Running] = []
         self.released: list[int] = []  # ranks whose collective has got its last member
-        self._by_call: dict[tuple[str, int, int], Running] = {}
+        self._by_call: dict[tuple[str, tuple[int, ...], int], Running] = {}
 
     def call(self, op: Collective, members: tuple[int, ...], sequence: int, step: int) -> Running:
         """The collective that a member calls, the same for all of them."""
-        key = (op.group, members[0], sequence)
+        key = (op.group, members if op.to else (members[0],), sequence)
         running = self._by_call.get(key)
         if running is None:
             us = self.groups[op.group].transfer_us(op, len(members))

@@ -125,6 +125,11 @@ class SimulatedRun:
     ranks: tuple[RankTruth, ...]
     collectives: tuple[CollectiveTruth, ...] = field(repr=False)
 
+    def members(self, group: str, rank: int) -> tuple[int, ...]:
+        """The group under this key that a rank is in."""
+        own = next(groups for groups in self.program.groups if groups.key == group)
+        return own.members(rank, self.world)
+
 
 def step_durations(run: SimulatedRun) -> Int:
     """ns of each rank's device steps, ranks × profiled steps."""

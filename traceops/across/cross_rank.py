@@ -18,7 +18,10 @@ from traceops.across.links import LinkReference, reference_of, reference_transfe
 from traceops.across.match import MatchedCollectives, match_collectives, waits_by_rank
 from traceops.across.replay.even_stages import predict_pipelines
 from traceops.across.replay.graph import StepGraph, build_graph
+from traceops.across.replay.roles_free import predict_roles
 from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if
+from traceops.across.role_times import ByRole, measure_role_times
+from traceops.across.roles import NO_ROLES, Roles, find_roles
 from traceops.across.stages import find_pipelines, stage_of
 from traceops.across.stragglers import Stragglers, measure_stragglers
 from traceops.across.unlike import unlike_steps
@@ -89,6 +92,8 @@ class CrossRank:
     bubbles: tuple[Bubble, ...] = ()  # of the pipelines among the ranks
     work: Mapping[int, WorkCompared] = field(default_factory=dict)  # of stragglers whose GPU computes longer
     unlike: tuple[int, ...] = ()  # numbers of the steps that take far longer than the typical one
+    roles: Roles = NO_ROLES
+    role_times: Mapping[int, ByRole] = field(default_factory=dict)  # exposed communication by rank and role
 
     @property
     def unit(self) -> Unit:
@@ -132,6 +137,7 @@ def measure_across(
     waits = waits_by_rank(matching, ranks)
     split = bool(matching.collectives)
     pipelines = find_pipelines(ranks, matching)
+    roles = find_roles(ranks, matching, pipelines, tuple(range(world)))
     graph = build_graph(ranks, matching, clocks.fits, stage_of(pipelines))
     lateness = measure_lateness(ranks, matching, graph) if graph is not None else None
     waiting = {summary.rank: _waiting(summary, waits[summary.rank]) for summary in ranks}
@@ -173,6 +179,8 @@ def measure_across(
         fabric=fabric,
         devices=devices,
         unlike=unlike,
+        roles=roles,
+        role_times=measure_role_times(ranks, matching, roles),
     )
     run = replace(run, bubbles=measure_bubbles(pipelines, ranks, matching))
     if graph is None or lateness is None:
@@ -184,6 +192,7 @@ def measure_across(
     uneven = [rank for rank, compared in work.items() if compared.kind == "more_work"]
     typical = ~np.isin(graph.steps, unlike)
     what_if = measure_what_if(replays, _rank_sets(stragglers), reference, typical, uneven, 1e6 * run.step_ms)
+    what_if = what_if.with_more(predict_roles(graph, roles))
     what_if = what_if.with_more(predict_pipelines(graph, run.bubbles))
     return replace(
         run,

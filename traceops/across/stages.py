@@ -53,7 +53,7 @@ def find_pipelines(ranks: Sequence[RankSummary], matching: MatchedCollectives) -
     forward: dict[Edge, list[_Passed]] = defaultdict(list)
     backward: dict[Edge, list[_Passed]] = defaultdict(list)
     for number, collective in enumerate(matching.collectives):
-        if collective.links and not _is_ring(collective.links, len(collective.members)):
+        if collective.links and not is_ring(collective.links, len(collective.members)):
             for i, j in collective.links:
                 (sender, sent), (receiver, received) = collective.members[i], collective.members[j]
                 step = by_rank[sender].step_number(sent)
@@ -87,7 +87,7 @@ def stage_of(pipelines: Sequence[Pipeline]) -> dict[int, int]:
     return {rank: stage for pipeline in pipelines for stage, rank in enumerate(pipeline.ranks)}
 
 
-def _is_ring(links: Sequence[Edge], members: int) -> bool:
+def is_ring(links: Sequence[Edge], members: int) -> bool:
     """Whether all members pass something around at once, as ring attention does."""
     return members > 2 and len({i for i, _ in links}) == len({j for _, j in links}) == members
 

@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
+from traceops.core.words import Role
+
 Severity = Literal["error", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]
 Status = Literal["fired", "clear", "not_evaluated"]
@@ -66,6 +68,12 @@ class Finding:
         Meta(
             description="Behind the cause gpu_compute. slower: the same work takes longer. more_work: the rank has "
             "more of it. extra_kernels: it runs kernels that its peers do not run. Absent where that is not known."
+        ),
+    ] = UNSET
+    role: Annotated[
+        Role | UnsetType,
+        Meta(
+            description="What the groups are for in which it costs time. Absent where it is told of no group."
         ),
     ] = UNSET
 

@@ -9,6 +9,7 @@ from enum import Enum
 from msgspec import UNSET, UnsetType
 
 from traceops.core.findings import ComputesLonger, Confidence, Evidence, Finding, Severity
+from traceops.core.words import Role
 
 
 class JudgedBy(Enum):
@@ -68,6 +69,7 @@ class Rule:
         impact_ms: float | None = None,
         cause: str | None = None,
         computes_longer: ComputesLonger | UnsetType = UNSET,
+        role: Role | UnsetType = UNSET,
     ) -> Finding:
         """A finding of this rule, with its title and advice. Raises ValueError without evidence."""
         if not evidence:
@@ -85,6 +87,7 @@ class Rule:
             cause=cause,
             advice=self.advice_for(cause if computes_longer is UNSET else computes_longer),
             computes_longer=computes_longer,
+            role=role,
         )
 
     def verdict(self, *findings: Finding, clear: str = "", not_evaluated: str = "") -> Verdict:

@@ -89,6 +89,30 @@ SCHEDULES: Mapping[str, str] = {
     "other": "an unknown schedule",
 }
 
+# What a process group is for. context: parts of a sequence, by ring attention or all-to-alls.
+Role = Literal["data", "shard", "tensor", "context", "pipeline", "expert", "unknown"]
+
+# Communication by what its group is for, as in 'tensor parallel: 9.1 ms exposed'.
+ROLES: Mapping[Role, str] = {
+    "data": "data parallel",
+    "shard": "sharded data parallel",
+    "tensor": "tensor parallel",
+    "context": "context parallel",
+    "pipeline": "pipeline parallel",
+    "expert": "expert parallel",
+    "unknown": "unknown role",
+}
+
+# What told the role of a group.
+RoleTold = Literal["description", "operations", "messages", "kernels", "nothing"]
+ROLE_TOLD: Mapping[RoleTold, str] = {
+    "description": "by its name",
+    "operations": "by what it does in which pass",
+    "messages": "by who sends to whom",
+    "kernels": "by its kernels' library",
+    "nothing": "not told",
+}
+
 # The keys are those of traceops.across.lateness.CAUSES.
 CAUSES: Mapping[str, CauseWords] = {
     "gpu_compute": CauseWords(

@@ -20,6 +20,7 @@ from traceops.measure.hta_tables import HtaTables, hta_tables
 from traceops.measure.inventory import RankInventory, measure_inventory
 from traceops.measure.kernels import KernelStats, measure_kernels
 from traceops.measure.ledger import RankLedger, find_lane, ledger_of
+from traceops.measure.phases import find_phases
 from traceops.measure.program import RankProgram, measure_program
 from traceops.measure.steps import StepBounds, find_steps
 from traceops.traces.discover import TraceFile
@@ -32,7 +33,7 @@ from traceops.traces.model import CommArgs, Events, RankTrace, TraceMeta
 class CommEvents:
     """One rank's collectives in start order (ns); `args[i]` is None where the trace says nothing of it.
 
-    What follows `args` is of sends and receives, as in Exchanges.
+    What follows `args` is of sends and receives, as in Exchanges; `phase` is of all, as in `find_phases`.
     """
 
     start: Int
@@ -47,6 +48,7 @@ class CommEvents:
     stage: Int
     micro_batch: Int
     weights_apart: bool
+    phase: NDArray[np.int8]
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,7 @@ def _comm_events(events: Events, activity: Activity, steps: StepBounds, comm: In
         stage=known.stage,
         micro_batch=known.micro_batch,
         weights_apart=known.weights_apart,
+        phase=find_phases(events, activity, steps, comm),
     )
 
 

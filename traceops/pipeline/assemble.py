@@ -22,6 +22,7 @@ from traceops.pipeline.assemble_collectives import collective_rows
 from traceops.pipeline.assemble_cross import clocks_of, cross_rank_tables, replay_of, what_if_rows
 from traceops.pipeline.assemble_inventory import inventory, peak_memory, step_counts, unprofiled_steps
 from traceops.pipeline.assemble_pipelines import pipeline_rows
+from traceops.pipeline.assemble_roles import role_rows
 from traceops.pipeline.run_info import rank_hosts
 from traceops.pipeline.without_time import in_words_of_window, without_time
 from traceops.report.model import Report
@@ -59,6 +60,7 @@ def assemble(
         checks=tuple(judged),
         what_if=what_if_rows(run),
         pipelines=pipeline_rows(run),
+        roles=role_rows(run),
         tables=msgspec.structs.replace(
             cross_rank_tables(run),
             kernels=_kernel_rows(run),

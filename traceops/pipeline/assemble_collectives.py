@@ -17,6 +17,7 @@ from traceops.across.links import (
     reference_transfer_ns,
 )
 from traceops.across.match import Collective
+from traceops.core.words import Role
 from traceops.report.rows import CollectiveRow, ReferenceRow
 
 
@@ -26,12 +27,17 @@ def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
     Bandwidths in GB/s (1e9 bytes) by nccl-tests' rules; null where the size is not known.
     """
     by_kind: dict[tuple[Any, ...], list[Collective]] = defaultdict(list)
-    for collective in run.matching.collectives:
+    for collective, role in zip(run.matching.collectives, run.roles.of_collective, strict=True):
         by_kind[
-            collective.group, collective.description, collective.op, collective.elements, collective.dtype
+            collective.group,
+            collective.description,
+            collective.op,
+            collective.elements,
+            collective.dtype,
+            role,
         ].append(collective)
     rows = []
-    for (group, description, op, _, _), same in by_kind.items():
+    for (group, description, op, _, _, role), same in by_kind.items():
         nbytes = collective_bytes(same[0])
         transfer = float(np.median([c.transfer_ns for c in same]))
         waits = [max(c.wait_ns) for c in same]
@@ -49,6 +55,7 @@ def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
                 total_ms=round(sum(c.transfer_ns for c in same) / 1e6, 6),
                 median_wait_ms=round(float(np.median(waits)) / 1e6, 6),
                 busbw_gbs=busbw,
+                role=role,
             )
         )
     return tuple(sorted(rows, key=lambda row: -(row.total_ms or 0.0)))
@@ -63,9 +70,11 @@ def reference_rows(run: CrossRank) -> tuple[ReferenceRow, ...]:
     """
     steps = max((len(times.duration) for times in run.ranks), default=1) or 1
     kinds: dict[tuple[Any, ...], list[Collective]] = defaultdict(list)
-    for collective in run.matching.collectives:
+    roles: dict[tuple[Any, ...], Role] = {}
+    for collective, role in zip(run.matching.collectives, run.roles.of_collective, strict=True):
         if busbw_gbs(collective) is not None and collective.last_rank is not None:
             large = (collective_bytes(collective) or 0) >= LARGE_BYTES
+            roles[collective.description, collective.op, large, collective.group] = role
             kinds[collective.description, collective.op, large, collective.group].append(collective)
     medians = {kind: float(np.median([busbw_gbs(c) or 0.0 for c in same])) for kind, same in kinds.items()}
     rows = []
@@ -91,6 +100,7 @@ def reference_rows(run: CrossRank) -> tuple[ReferenceRow, ...]:
                 if known is None or not large
                 else round(100.0 * medians[kind] / known.busbw_gbs, 2),
                 lost_ms=None if known is None else round(sum(lost_ns) / 1e6 / steps, 6),
+                role=roles[kind],
             )
         )
     return tuple(sorted(rows, key=lambda row: (-(row.lost_ms or 0.0), row.group, row.op, row.ranks)))

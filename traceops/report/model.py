@@ -17,6 +17,7 @@ from traceops.report.rows import (
     PipelineRow,
     RankRow,
     ReferenceRow,
+    RoleRow,
     StepRow,
     UnprofiledStep,
     WhatIfRow,
@@ -47,6 +48,10 @@ class ReportBase(msgspec.Struct, frozen=True, kw_only=True):
     what_if: tuple[WhatIfRow, ...] = ()
     pipelines: Annotated[
         tuple[PipelineRow, ...], Meta(description="Pipelines among the ranks, and what their stages wait.")
+    ] = ()
+    roles: Annotated[
+        tuple[RoleRow, ...],
+        Meta(description="Communication by what its groups are for, most exposed first."),
     ] = ()
     findings: tuple[Finding, ...]
     checks: tuple[Check, ...] = ()

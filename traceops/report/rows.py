@@ -10,6 +10,8 @@ from msgspec import Meta
 from traceops.report.numbers import Count, NotNegative, Number, Whole
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "looped_bfs", "zero_bubble", "forward_only", "other"]
+RoleName = Literal["data", "shard", "tensor", "context", "pipeline", "expert", "unknown"]
+ToldBy = Literal["description", "operations", "messages", "kernels", "nothing"]
 LinkSource = Literal["doctor", "graph", "table", "siblings"]
 
 
@@ -114,6 +116,53 @@ class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
     total_ms: NotNegative | None = None
     median_wait_ms: Annotated[Number | None, Meta(description="Of the member that waits longest.")] = None
     busbw_gbs: Number | None = None
+    role: Annotated[RoleName | None, Meta(description="What the group is for; null in older reports.")] = None
+
+
+class RoleRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Communication of one kind of parallelism, ms a step: medians over the ranks that take part in it."""
+
+    role: RoleName
+    told_by: Annotated[
+        tuple[ToldBy, ...],
+        Meta(
+            description="description: the group's name. operations: what it does in which pass. messages: who sends to "
+            "whom. kernels: their library. nothing: the role is unknown."
+        ),
+    ]
+    names: Annotated[tuple[str, ...], Meta(description="Descriptions of its groups, at most 8.")] = ()
+    groups: Annotated[Count, Meta(description="0 where only messages between ranks are known.")] = 0
+    group_sizes: tuple[Count, ...] = ()
+    ranks: Count
+    exposed_ms: Annotated[
+        NotNegative | None,
+        Meta(description="What nothing hides. All roles of a rank add up to its exposed communication."),
+    ] = None
+    wait_ms: Annotated[NotNegative | None, Meta(description="Of it: waiting for late members.")] = None
+    transfer_ms: Annotated[NotNegative | None, Meta(description="Of it: transfer, all members there.")] = None
+    unmatched_ms: Annotated[NotNegative | None, Meta(description="Of it: not matched across ranks.")] = None
+    worst_rank: Whole | None = None
+    worst_exposed_ms: NotNegative | None = None
+    reach: Annotated[
+        Literal["inside", "between"] | None,
+        Meta(
+            description="Whether its groups lie inside hosts or between them; null where hosts are not named."
+        ),
+    ] = None
+    host: Annotated[
+        str | None, Meta(description="The one host of several whose ranks have 95 % of the exposed time.")
+    ] = None
+    busbw_gbs: Annotated[
+        Number | None, Meta(description="All bytes over all transfer, by nccl-tests' rules.")
+    ] = None
+    waits_for_rank: Annotated[
+        Whole | None, Meta(description="The rank that comes last where most is waited, hidden or not.")
+    ] = None
+    waits_for_pct: Annotated[Number | None, Meta(description="Its part of that waiting.")] = None
+    saved_ms: Annotated[
+        NotNegative | None,
+        Meta(description="A step without its transfers; null where it is the only role, see `what_if`."),
+    ] = None
 
 
 class WhatIfRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,6 +239,7 @@ class ReferenceRow(msgspec.Struct, frozen=True, kw_only=True):
         float | None, Meta(description="Null for messages below 8 MB, where latency counts too.")
     ]
     lost_ms: Annotated[float | None, Meta(description="A step, against the reference.")]
+    role: Annotated[RoleName | None, Meta(description="What the group is for; null in older reports.")] = None
 
 
 class KernelUse(msgspec.Struct, frozen=True, kw_only=True):

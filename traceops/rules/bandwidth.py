@@ -19,6 +19,7 @@ from traceops.across.replay.what_if import REFERENCE
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.rules.inputs import Inputs
+from traceops.rules.role_text import in_role, role_of
 
 LOW_BANDWIDTH = Rule(
     id="TO-C001",
@@ -109,8 +110,10 @@ def judge_low(run: CrossRank) -> Verdict:
         where += " (the traces name no host; so few ranks are taken to share one)"
     ranks = sorted({rank for _, _, own, _, _ in low for rank in own})
     of_it = 100.0 * achieved / reference.busbw_gbs
+    role = role_of(run, [own for _, _, own, _, _ in low])
     message = (
-        f"Large {' and '.join(dict.fromkeys(c.op for c in same))} messages of {len(group)} ranks move {achieved:.1f} "
+        f"Large {' and '.join(dict.fromkeys(c.op for c in same))} messages of {len(group)} ranks"
+        f"{in_role(run, role_of(run, [group]), ' ({})')} move {achieved:.1f} "
         f"GB/s (bus bandwidth), {of_it:.1f} % of the {reference.busbw_gbs:.4g} GB/s that "
         f"{_known_from(reference, device)} {where}."
     )
@@ -130,6 +133,7 @@ def judge_low(run: CrossRank) -> Verdict:
             ],
             ranks=ranks,
             impact_ms=round(cost_ms, 3),
+            role=role,
         ),
     )
 
@@ -161,12 +165,14 @@ def judge_siblings(run: CrossRank) -> Verdict:
         listed = ", ".join(map(str, group[:16]))
         # What a cut-off trace lost may have paired other collectives.
         damaged = any(times.summary.damage for times in run.ranks)
+        role = role_of(run, [group])
         found.append(
             SLOWER_THAN_SIBLINGS.finding(
                 "info" if damaged else "warning",
                 "low" if damaged else "high",
-                f"Collectives among ranks {listed} transfer {median / usual:.1f} times as long as the same ones in "
-                f"sibling groups ({median / 1e6:.3f} against {usual / 1e6:.3f} ms).",
+                f"Collectives among ranks {listed}{in_role(run, role, ' ({})')} transfer "
+                f"{median / usual:.1f} times as long as the same ones in sibling "
+                f"groups ({median / 1e6:.3f} against {usual / 1e6:.3f} ms).",
                 [
                     Evidence("transfer", round(median / 1e6, 4), "ms", round(_SIBLING * usual / 1e6, 4)),
                     Evidence("transfer of siblings", round(usual / 1e6, 4), "ms"),
@@ -174,6 +180,7 @@ def judge_siblings(run: CrossRank) -> Verdict:
                 ],
                 ranks=group,
                 impact_ms=round(lost_ms, 3),
+                role=role,
             )
         )
     return SLOWER_THAN_SIBLINGS.verdict(

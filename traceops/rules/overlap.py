@@ -14,11 +14,13 @@ from traceops.across.match import Collective, waits_by_rank
 from traceops.across.replay.what_if import NO_COMMUNICATION
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
+from traceops.core.words import ROLES
 from traceops.measure.backward import NO_BACKWARD
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.measure.summary import CommEvents
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.inputs import Inputs
+from traceops.rules.role_text import main_role, role_evidence, transfer_by_role
 
 EXPOSED = Rule(
     id="TO-O001",
@@ -125,9 +127,21 @@ def judge_exposed(run: CrossRank) -> Verdict:
         f"{impact:.2f} ms of each step ({median:.0f} %) is transfer between ranks that no computation hides; "
         "waiting for late ranks is not counted."
     )
+    by_role = transfer_by_role(run)
+    if by_role:
+        message += f" Of it {', '.join(f'{ROLES[role]} {ms:.2f} ms' for role, ms in by_role.items())}."
+        evidence += role_evidence(by_role)
     ranks = sorted(shares)
     return EXPOSED.verdict(
-        EXPOSED.finding(severity, "high", message, evidence, ranks=ranks, impact_ms=round(gain, 3)),
+        EXPOSED.finding(
+            severity,
+            "high",
+            message,
+            evidence,
+            ranks=ranks,
+            impact_ms=round(gain, 3),
+            role=main_role(by_role),
+        ),
     )
 
 

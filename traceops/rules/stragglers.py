@@ -21,6 +21,7 @@ from traceops.core.words import COMPUTES_LONGER
 from traceops.measure.typical import spells
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.inputs import Inputs
+from traceops.rules.role_text import in_role, late_in
 
 PERSISTENTLY_LATE = Rule(
     id="TO-S001",
@@ -308,6 +309,7 @@ def _finding(
         impact_ms=round((saved if shared is None else shared) / 1e6, 3),
         cause=straggler.cause,
         computes_longer=longer,
+        role=late_in(run, straggler.rank),
     )
 
 
@@ -366,6 +368,7 @@ def _only_waited_for(run: CrossRank, leader: Straggler, slowdown: float | None) 
             steps=leader.late_steps,
             impact_ms=round(saved / 1e6, 3),
             cause=leader.cause,
+            role=late_in(run, leader.rank),
         )
     ]
 
@@ -378,7 +381,8 @@ def _waits(run: CrossRank, straggler: Straggler, average: str = "") -> str:
     if waiting < _VISIBLE * float(straggler.saved.mean()) / 1e6 and len(run.stragglers.found) == 1:
         return "It delays transfers, which the others partly hide behind their own work."
     wait = "The other rank waits" if len(run.ranks) == 2 else f"The other {len(run.ranks) - 1} ranks wait"
-    return f"{wait} {waiting:.2f} ms a step for it{average}."
+    where = in_role(run, late_in(run, straggler.rank), ", first of all in {} communication")
+    return f"{wait} {waiting:.2f} ms a step for it{average}{where}."
 
 
 def _waiting_ms(run: CrossRank, straggler: Straggler) -> float:

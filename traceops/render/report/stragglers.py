@@ -13,6 +13,7 @@ from traceops.core.rank_text import ranks_text
 from traceops.core.units import ms_text
 from traceops.core.words import CAUSES, COMPUTES_LONGER, CauseWords
 from traceops.render.report.cross_text import check_of
+from traceops.render.report.roles import role_text
 from traceops.report.model import Report
 
 STRAGGLERS = ("TO-S001", "TO-S002")
@@ -71,7 +72,7 @@ def _single_clause(report: Report, finding: Finding) -> str:
     clause = subject
     if waits is not None and others > 0:
         who = "the other rank waits" if others == 1 else f"the other {others} ranks wait"
-        clause += f": {who} {ms_text(waits)} ms{_of(step, waits)} for it"
+        clause += f": {who} {ms_text(waits)} ms{_of(step, waits)} for it{role_text(report, finding)}"
         clause += " on average" if finding.rule == "TO-S002" else ""
     if step is None or saved > step:
         return clause

@@ -16,6 +16,7 @@ from traceops.core.window_words import of_window
 from traceops.measure.ledger import BUCKETS
 from traceops.render.document import Headline, Level
 from traceops.render.report.coverage import unjudged_sentence
+from traceops.render.report.roles import exposed_role
 from traceops.render.report.stragglers import (
     STRAGGLERS,
     mean_of_ranks,
@@ -31,6 +32,7 @@ from traceops.rules.validity import MISSING_RANKS, PROFILER_COST, SLOWED
 
 WAIT_INFO_PCT = 10.0  # of the step, median over ranks: the bounds a straggler is judged by [docs/metrics.md]
 WAIT_WARNING_PCT = 20.0
+_MOSTLY = 0.75  # of all waiting: whom ranks wait for
 
 
 def verdict(report: Report) -> Headline:
@@ -68,6 +70,8 @@ def _verdict(report: Report) -> Headline:
                 sentence += _others_wait(report, first.ranks)
             else:
                 sentence += f" {waiting.sentence()}"
+        elif first.rule not in STRAGGLERS:
+            sentence += _mostly_for_one(report)
         sentence += _as_recorded(report, first)
         if others:
             sentence += f" {others} more finding{'s' if others > 1 else ''} below."
@@ -94,6 +98,30 @@ def _as_recorded(report: Report, first: Finding) -> str:
     if any(e.metric == "recorded with the profiler" for e in first.evidence):
         return ""  # it speaks of the step without the profiler
     return f" The profiler stretches these steps: without it one takes {ms_text(plain)} ms."
+
+
+def _mostly_for_one(report: Report) -> str:
+    """Whom the ranks wait for, where one causes most of it and is no straggler: its cure would save little."""
+    waiting = _waiting(report)
+    if (
+        waiting is None
+        or waiting.rank is None
+        or waiting.pct < WAIT_WARNING_PCT
+        or not stragglers_judged(report)
+    ):
+        return ""
+    row = next((row for row in report.what_if if row.ranks == (waiting.rank,)), None)
+    if (
+        (waiting.share or 0.0) < _MOSTLY
+        or row is None
+        or None in (row.step_time_ms, row.predicted_step_time_ms)
+    ):
+        return ""
+    saved = max((row.step_time_ms or 0.0) - (row.predicted_step_time_ms or 0.0), 0.0)
+    return (
+        f" Ranks wait {ms_text(waiting.ms)} ms a step for each other, most of it for rank {waiting.rank}, but at its "
+        f"peers' pace a step would be only {ms_text(saved)} ms shorter."
+    )
 
 
 def _others_wait(report: Report, blamed: Sequence[int]) -> str:
@@ -162,7 +190,7 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
         lost = _lost_ms(finding)
         step = _of_step(lost, mean_of_ranks(report))
         return (
-            f"Ranks exchange data for {ms_text(lost)} ms{step} with no computation to hide it",
+            f"Ranks exchange data for {ms_text(lost)} ms{step} with no computation to hide it{exposed_role(report)}",
             1,
         )
     one, several = loses
