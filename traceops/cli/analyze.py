@@ -13,6 +13,7 @@ from traceops.core.plain_text import printable
 from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce
 from traceops.pipeline.mapping.progress import ProgressLine
 from traceops.pipeline.mapping.ranks import MapOptions
+from traceops.pipeline.settings import own_kernels
 from traceops.rules.validity import DAMAGED
 from traceops.traces.discover import Discovery, Window
 
@@ -30,6 +31,7 @@ def main(args: argparse.Namespace) -> int:
 
             prepare()
 
+    own = own_kernels()
     found = find_traces(args.path)
     root = output_folder(args.path, found.name) if args.output is None else Path(args.output)
     make_writable(root)
@@ -38,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
     for window in found.windows if args.select == "all" else reversed(found.windows):
         try:
             with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
-                options = MapOptions(args.jobs, args.executor, args.cache, args.hta, progress, load_rest)
+                options = MapOptions(args.jobs, args.executor, args.cache, args.hta, progress, load_rest, own)
                 report = analyze_window(found, window, options, args.evidence)
         except InputError as error:  # a window without a usable trace hides no other
             unusable = error

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -13,15 +11,7 @@ from typing import Any
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Waiver
 from traceops.core.errors import UsageError
-from traceops.core.regular_file import read_regular
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-FILE = "traceops.toml"
-_MOST_BYTES = 1 << 24
+from traceops.core.settings_file import nearest, only, read_settings
 
 
 @dataclass(frozen=True)
@@ -71,20 +61,8 @@ def load_config(start: Path | None = None, file: str | None = None) -> CompareCo
 
     Raises UsageError naming the file and the key for anything in it that is not understood.
     """
-    if file is not None:
-        path = Path(file)
-        table = _read(path)
-        return _parse(_own_table(table, path), str(path))
-    folder = (start or Path()).resolve()
-    for parent in (folder, *folder.parents):
-        if (parent / FILE).is_file():
-            return _parse(_read(parent / FILE), str(parent / FILE))
-        project = parent / "pyproject.toml"
-        if project.is_file() and (own := _own_table(_read(project), project)):
-            return _parse(own, str(project))
-        if (parent / ".git").exists():
-            break
-    return CompareConfig()
+    found = read_settings(start, file)
+    return CompareConfig() if found is None else _parse(*found)
 
 
 def with_thresholds(config: CompareConfig, texts: list[str]) -> CompareConfig:
@@ -98,30 +76,11 @@ def with_thresholds(config: CompareConfig, texts: list[str]) -> CompareConfig:
     return replace(config, thresholds=thresholds)
 
 
-def _own_table(table: dict[str, Any], path: Path) -> dict[str, Any]:
-    if path.name != "pyproject.toml":
-        return table
-    tool = table.get("tool")
-    own = tool.get("traceops") if isinstance(tool, dict) else None
-    return own if isinstance(own, dict) else {}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        table: dict[str, Any] = tomllib.loads(read_regular(path, _MOST_BYTES).decode())
-        return table
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:  # a number of too many digits is no TOMLDecodeError
-        raise UsageError(f"{path} is not valid TOML: {error}") from error
-
-
 def _parse(table: dict[str, Any], source: str) -> CompareConfig:
-    _only(table, ("compare", "baselines"), source)
     compare = table.get("compare", {})
     if not isinstance(compare, dict):
         raise UsageError(f"{source}: compare must be a table")
-    _only(compare, ("thresholds", "confidence", "power", "launch_noise_pct", "waivers"), f"{source}: compare")
+    only(compare, ("thresholds", "confidence", "power", "launch_noise_pct", "waivers"), f"{source}: compare")
     thresholds = compare.get("thresholds", {})
     if not isinstance(thresholds, dict):
         raise UsageError(f"{source}: compare.thresholds must be a table of metric = percent")
@@ -149,7 +108,7 @@ def _parse(table: dict[str, Any], source: str) -> CompareConfig:
 
 def _waiver(table: dict[str, Any], source: str) -> Waiver:
     where = f"{source}: compare.waivers"
-    _only(table, ("metric", "reason", "until", "limit_pct"), where)
+    only(table, ("metric", "reason", "until", "limit_pct"), where)
     metric, reason, until = table.get("metric"), table.get("reason"), table.get("until")
     if not isinstance(metric, str):
         raise UsageError(f"{where}: each needs metric, reason and until")
@@ -167,20 +126,9 @@ def _waiver(table: dict[str, Any], source: str) -> Waiver:
     )
 
 
-def _only(table: dict[str, Any], allowed: tuple[str, ...], where: str) -> None:
-    for key in table:
-        if key not in allowed:
-            raise UsageError(f"{where}: {key} is not known; {_nearest(key, allowed)}")
-
-
 def _known(metric: str, where: str) -> None:
     if metric not in BY_NAME:
-        raise UsageError(f"{where}: there is no metric {metric}; {_nearest(metric, tuple(BY_NAME))}")
-
-
-def _nearest(word: str, allowed: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(word, allowed, 1)
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(allowed)}"
+        raise UsageError(f"{where}: there is no metric {metric}; {nearest(metric, tuple(BY_NAME))}")
 
 
 def _percent(value: Any, where: str) -> float | None:

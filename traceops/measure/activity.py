@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
 from traceops.core.intervals import Intervals, union
+from traceops.measure.comm_kernels import communicates, own_pattern
 from traceops.measure.host_rows import (
     ANNOTATION_CATS,
     DEVICE_CATS,
@@ -25,31 +26,6 @@ from traceops.traces.model import Events
 
 COMPUTE, COMM, MEMORY = 0, 1, 2
 
-# Collective kernels by name: NCCL old and new, RCCL, oneCCL, MSCCL, NVSHMEM, symmetric memory, DeepEP, MORI,
-# TransformerEngine's userbuffers, vLLM's and TensorRT-LLM's own.
-_COMM_KERNEL = re.compile(
-    r"^(void )?(nccl|rccl|msccl|nvshmem|deep_ep|onccl|hccl)|ncclDevKernel|ncclKernel|rccl_main_kernel"
-    r"|nvshmem|multimem_|symm_mem|(one|two)_shot_all_?reduce|cross_device_reduce|all_?reduce.*(one|two)_?shot"
-    r"|allreduce_fusion|quickreduce|custom_all_?reduce"
-    r"|dpsk::ep::|(inter|intra)node(_ll)?::|oneccl|userbuffers|\bmori::",
-    re.IGNORECASE,
-)
-_COMM_WORDS = (
-    "ccl",
-    "nvshmem",
-    "deep_ep",
-    "multimem_",
-    "symm_mem",
-    "allreduce",
-    "all_reduce",
-    "cross_device_reduce",
-    "quickreduce",
-    "dpsk::ep::",
-    "node::",
-    "node_ll::",
-    "userbuffers",
-    "mori::",
-)
 _CPU_COMM = re.compile(r"^(gloo|mpi|ucc):")
 _ONE_WAY = re.compile(r"^(gloo|mpi|ucc):i?(send|recv)")
 _CPU_COMM_FALLBACK = re.compile(r"^record_param_comms$")
@@ -99,8 +75,11 @@ class Activity:
         return np.argsort(self.launched, kind="stable")
 
 
-def find_activity(events: Events) -> Activity:
-    """Device activity of one trace; CPU operators stand in for kernels where the trace has no GPU."""
+def find_activity(events: Events, own_kernels: tuple[str, ...] = ()) -> Activity:
+    """Device activity of one trace; CPU operators stand in for kernels where the trace has no GPU.
+
+    `own_kernels` are patterns of kernels that communicate, beside those that are known.
+    """
     host = HostRows(events)
     gpu = np.flatnonzero(events.in_cats(*DEVICE_CATS))
     if not len(gpu):
@@ -108,16 +87,22 @@ def find_activity(events: Events) -> Activity:
     start = events.ts[gpu]
     launch = _launch_of(events, gpu, host.launches)
     launched = np.where(launch >= 0, events.ts[launch], start)
-    return Activity(True, gpu, start, start + events.dur[gpu], _gpu_kind(events, gpu), launch, launched, host)
+    return Activity(
+        True, gpu, start, start + events.dur[gpu], _gpu_kind(events, gpu, own_kernels), launch, launched, host
+    )
 
 
-def _gpu_kind(events: Events, rows: Int) -> NDArray[np.int8]:
+def _gpu_kind(events: Events, rows: Int, own_kernels: tuple[str, ...]) -> NDArray[np.int8]:
     kind = np.full(len(rows), COMPUTE, dtype=np.int8)
-    kind[named(events, _COMM_KERNEL, _COMM_WORDS)[events.name[rows]]] = COMM
+    own = own_pattern(own_kernels)
+    known = [
+        communicates(name) or (own is not None and own.search(name) is not None) for name in events.names
+    ]
+    kind[np.array(known, dtype=bool)[events.name[rows]]] = COMM
     if events.comm:
-        known = np.zeros(len(events), dtype=bool)
-        known[list(events.comm)] = True
-        kind[known[rows]] = COMM
+        said = np.zeros(len(events), dtype=bool)
+        said[list(events.comm)] = True
+        kind[said[rows]] = COMM
     kind[events.in_cats(*DEVICE_MEMORY_CATS)[rows]] = MEMORY
     return kind
 

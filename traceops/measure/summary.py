@@ -85,16 +85,19 @@ class RankSummary:
         return int(self.step_numbers[step]) if 0 <= step < len(self.step_numbers) else None
 
 
-def summarize(file: TraceFile, with_hta: bool = False, ahead: bool = False) -> RankSummary:
+def summarize(
+    file: TraceFile, with_hta: bool = False, ahead: bool = False, own_kernels: tuple[str, ...] = ()
+) -> RankSummary:
     """Load one trace and measure it, HTA's analyses by HTA's own code on demand; `ahead` as in `load_trace`.
 
+    `own_kernels`: as in `find_activity`.
     Raises InputError where the file cannot be opened, or is no trace of torch's profiler.
     """
     trace = load_trace(file.path, ahead)
     if foreign := why_foreign(trace):
         raise FileError(file.path, foreign, ": ")
     events = trace.events
-    activity = find_activity(events)
+    activity = find_activity(events, own_kernels)
     if not (len(activity.row) or len(activity.host.steps[0])):
         raise FileError(file.path, _why_empty(trace, len(activity.host.launches)), ": ")
     steps = find_steps(events, activity, file.steps)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from traceops.core.errors import InputError
 from traceops.pipeline.mapping.ranks import MapOptions, Progress, summarize_all
+from traceops.pipeline.settings import own_kernels
 from traceops.report.model import Report
 from traceops.traces.discover import Discovery, Window, discover
 
@@ -38,7 +39,7 @@ def analyze(
     cost themselves only and are findings.
     """
     found = find_traces(os.fspath(path))
-    options = MapOptions(jobs, executor, cache, with_hta, progress, load_reduce)
+    options = MapOptions(jobs, executor, cache, with_hta, progress, load_reduce, own_kernels())
     return analyze_window(found, found.windows[-1], options, evidence)
 
 

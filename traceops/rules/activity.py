@@ -28,7 +28,8 @@ NO_COMMUNICATION_SEEN = Rule(
         "communication. Nothing is then claimed about overlap, waiting or stragglers."
     ),
     advice=(
-        "If one of the kernels named here is communication, tell us its name. If the window holds none (gradient "
+        "If one of the kernels named here is communication, name it in traceops.toml: [analyze], "
+        'communication_kernels = ["a regular expression"]; and tell us. If the window holds none (gradient '
         "accumulation under no_sync()), capture a window with an optimizer step."
     ),
 )

@@ -21,6 +21,7 @@ from traceops.pipeline.conclude import Analysis, NoEventsError
 from traceops.pipeline.mapping.executors import cores, map_in_processes
 from traceops.pipeline.mapping.ranks import MapOptions, Progress
 from traceops.pipeline.run_info import rank_host
+from traceops.pipeline.settings import own_kernels
 from traceops.timeline.choose import choose_ranks, choose_steps, listed, windows_of
 from traceops.timeline.findings_track import findings_track
 from traceops.timeline.lanes import well_formed
@@ -72,7 +73,7 @@ def write_timeline(
     """
     _check_target(output, window)
     chosen = choose_ranks(window, ranks)
-    analysis = _analysis(found, window, MapOptions(jobs, progress=progress))
+    analysis = _analysis(found, window, MapOptions(jobs, progress=progress, own_kernels=own_kernels()))
     run = None if analysis is None else analysis.run
     usable = {times.summary.rank: times.summary for times in run.ranks} if run is not None else {}
     wanted = choose_steps([usable[rank] for rank in chosen if rank in usable], steps)

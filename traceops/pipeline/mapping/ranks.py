@@ -65,8 +65,8 @@ class MapOptions:
 
     `jobs`: ranks at a time, one a core or worker if None. `executor` is one of concurrent.futures,
     `dask://HOST:PORT`, or `mpi`; None for processes of this machine, where they pay. `cache`: traces that are
-    known from before are not parsed again. `with_hta`: see `summarize`. `meanwhile` is called once workers
-    have begun, if there are any.
+    known from before are not parsed again. `with_hta`, `own_kernels`: see `summarize`. `meanwhile` is called once
+    workers have begun, if there are any.
     """
 
     jobs: int | None = None
@@ -75,6 +75,7 @@ class MapOptions:
     with_hta: bool = False
     progress: Progress | None = None
     meanwhile: Callable[[], None] | None = None
+    own_kernels: tuple[str, ...] = ()
 
 
 def summarize_all(
@@ -96,7 +97,9 @@ def summarize_all(
     results = _Results(files, options.progress)
     here, away = ([], files) if options.executor is not None else _divide(files, options.jobs or cores())
     ahead = options.executor is None and min(len(away) or 1, options.jobs or cores()) < cores()
-    do = partial(_outcome, cache=options.cache, with_hta=options.with_hta, ahead=ahead)
+    do = partial(
+        _outcome, cache=options.cache, with_hta=options.with_hta, ahead=ahead, own_kernels=options.own_kernels
+    )
     if away:
         map_files(do, away, results, options.jobs, options.executor, options.meanwhile)
     for file in here:
@@ -134,10 +137,12 @@ def _divide(files: Sequence[TraceFile], jobs: int) -> tuple[Sequence[TraceFile],
     return files, []
 
 
-def _outcome(file: TraceFile, *, cache: bool, with_hta: bool, ahead: bool) -> Outcome:
+def _outcome(
+    file: TraceFile, *, cache: bool, with_hta: bool, ahead: bool, own_kernels: tuple[str, ...] = ()
+) -> Outcome:
     """In a worker: the summary of a file; no file hides the others."""
     try:
-        return Outcome(_packed(file, cache, with_hta, ahead))
+        return Outcome(_packed(file, cache, with_hta, ahead, own_kernels))
     except InputError as error:
         missing = not is_remote(file.path) and not Path(file.path).exists()
         return Outcome(problem=problem_of(error), missing_on=_host() if missing else "")
@@ -158,20 +163,20 @@ def _host() -> str:
     return socket.gethostname()
 
 
-def _packed(file: TraceFile, cache: bool, with_hta: bool, ahead: bool) -> bytes:
+def _packed(file: TraceFile, cache: bool, with_hta: bool, ahead: bool, own_kernels: tuple[str, ...]) -> bytes:
     """The packed summary of a file: itself if it is one, one made before, or else a new one."""
     if file.summarized:
         return read_packed(file.path)
     folder = kept.cache_folder() if cache else None
     content = content_of(file.path) if folder or file.summary else None
-    header = _header(file, content, with_hta)
+    header = _header(file, content, with_hta, own_kernels)
     if file.summary and (known := kept.read_same(file.summary, header)):
         return known
     if content is None or folder is None:
-        return _measured(file, header, ahead)
+        return _measured(file, header, ahead, own_kernels)
     if known := kept.load(folder, header):
         return known
-    packed = _measured(file, header, ahead)
+    packed = _measured(file, header, ahead, own_kernels)
     elsewhere_too = packed.count(os.fsencode(PurePosixPath(file.path).name)) > 2
     if not elsewhere_too and is_unchanged(
         file.path, content
@@ -180,10 +185,13 @@ def _packed(file: TraceFile, cache: bool, with_hta: bool, ahead: bool) -> bytes:
     return packed
 
 
-def _header(file: TraceFile, content: Content | None, with_hta: bool) -> SummaryHeader:
+def _header(
+    file: TraceFile, content: Content | None, with_hta: bool, own_kernels: tuple[str, ...] = ()
+) -> SummaryHeader:
+    code = code_fingerprint(with_hta)
     return SummaryHeader(
         version=__version__,
-        code=code_fingerprint(with_hta),
+        code=f"{code} and kernels {own_kernels!r}" if code and own_kernels else code,
         trace=file.path,
         digest=content.digest if content else "",
         rank=file.rank,
@@ -196,8 +204,10 @@ def _header(file: TraceFile, content: Content | None, with_hta: bool) -> Summary
     )
 
 
-def _measured(file: TraceFile, header: SummaryHeader, ahead: bool = False) -> bytes:
-    summary = summarize(file, header.with_hta, ahead)
+def _measured(
+    file: TraceFile, header: SummaryHeader, ahead: bool = False, own_kernels: tuple[str, ...] = ()
+) -> bytes:
+    summary = summarize(file, header.with_hta, ahead, own_kernels)
     return pack(replace(header, rank_inside=summary.meta.rank), summary)
 
 

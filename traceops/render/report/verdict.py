@@ -26,6 +26,7 @@ from traceops.render.report.stragglers import (
 )
 from traceops.report.model import Report
 from traceops.rules import hangs
+from traceops.rules.activity import NO_COMMUNICATION_SEEN
 from traceops.rules.overlap import EXPOSED
 from traceops.rules.registry import BY_ID, Family, family_of
 from traceops.rules.validity import MISSING_RANKS, PROFILER_COST, SLOWED
@@ -234,7 +235,7 @@ def _clean_bill(report: Report) -> Headline:
     about = f": {', '.join(parts)}" if parts else ""
     notes = len(report.findings)
     seen = f" {notes} finding{'s' if notes > 1 else ''} of severity info below." if notes else ""
-    seen = _unlike_text(report) + seen
+    seen = _unlike_text(report) + _nothing_recognised(report) + seen
     unjudged = unjudged_sentence(report)
     found = "Nothing serious found in what could be judged" if unjudged else "Nothing serious found"
     judged = f" {unjudged}" if unjudged else ""
@@ -242,6 +243,12 @@ def _clean_bill(report: Report) -> Headline:
         "info" if notes or unjudged or waiting >= WAIT_WARNING_PCT else "clear",
         f"{found}{about}.{judged}{seen}{_unjudged_text(report)}",
     )
+
+
+def _nothing_recognised(report: Report) -> str:
+    """That what is called compute may be communication."""
+    found = next((f for f in report.findings if f.rule == NO_COMMUNICATION_SEEN.id), None)
+    return "" if found is None else f" {found.message.partition('. ')[0]}."
 
 
 def _unlike_text(report: Report) -> str:
