@@ -155,7 +155,7 @@ def test_ranks_with_different_steps_are_told_apart(ddp):
 
 def test_accumulation_window_without_synchronisation(ddp):
     for path in ddp.iterdir():
-        text = gzip.decompress(path.read_bytes())
+        text = gzip.decompress(path.read_bytes()).replace(b"AllReduce", b"Other")
         path.write_bytes(
             gzip.compress(
                 text.replace(b"ncclDevKernel", b"otherKernel__").replace(b"Collective name", b"no name")
