@@ -21,7 +21,7 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from generated_run import (  # noqa: E402
+from generated_run import (
     Mesh,
     SlowCompute,
     SlowHost,
@@ -31,10 +31,10 @@ from generated_run import (  # noqa: E402
     simulate,
     write_traces,
 )
-from generated_run.faults import Fault  # noqa: E402
+from generated_run.faults import Fault
 
-from traceops import analyze  # noqa: E402
-from traceops.report.model import Report  # noqa: E402
+from traceops import analyze
+from traceops.report.model import Report
 
 _MESHES = (
     Mesh(data=2, tensor=4),
