@@ -83,6 +83,8 @@ def main():
         time.sleep(FOREVER_S)
     dist.init_process_group("gloo")
     model = torch.nn.Linear(8, 8)
+    if fault == "loader":
+        model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     stuck = mine and fault == "loader"
     loader = torch.utils.data.DataLoader(Batches(stuck), batch_size=1, num_workers=int(fault == "loader"))

@@ -14,10 +14,11 @@ from traceops.hangs.diagnose import diagnose
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
-def check_evidence(run, *, dumped, stacks):
+def check_evidence(run, *, dumped, stacks, wrapped=False):
     """The files are those of these ranks and can be read."""
     expected = {f"flight_recorder_{rank}" for rank in dumped} | {f"groups_{rank}.json" for rank in dumped}
     expected |= {f"stacks_{rank}.txt" for rank in stacks}
+    expected |= {f"parameters_{rank}.json" for rank in dumped if wrapped}
     assert {name for name in run.evidence if not name.startswith("hang.")} == expected
     for rank in dumped:
         folder = run.folder / "evidence"
@@ -50,7 +51,9 @@ def rules(run):
 def test_a_rank_that_does_not_come_to_a_collective(tmp_path, fault, ranks):
     run = finish(start(tmp_path, fault, nproc=ranks, compiler=fault == "skip"), tmp_path)
     check_end(run)
-    check_evidence(run, dumped=list(range(ranks)), stacks=list(range(ranks)))
+    check_evidence(run, dumped=list(range(ranks)), stacks=list(range(ranks)), wrapped=fault == "loader")
+    if fault == "loader":
+        assert "The all_reduce has the gradients of weight and 1 more" in " ".join(run.said.split())
     assert (run.hang["schema_version"], run.hang["kind"], run.hang["limit_s"]) == (1, "step", 2.0)
     assert run.hang["stalled_s"] >= 2
     assert [rank["state"] for rank in run.hang["ranks"]] == ["S"] * ranks

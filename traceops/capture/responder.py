@@ -15,6 +15,7 @@ from typing import Any
 from traceops.capture.folder import who_am_i
 from traceops.capture.guard import contained, say
 from traceops.capture.manifest import write_json
+from traceops.capture.parameters import carried
 from traceops.capture.settings import CaptureSettings
 
 # Not the first real-time signals: those are what other programs take. None on a system without (macOS).
@@ -85,12 +86,20 @@ class Responder:
         if described is None:
             return
         write_json(self._evidence / f"groups_{self._rank}.json", described)
+        contained(self._save_carried)
         recorder, target = _flight_recorder(), self._evidence / f"flight_recorder_{self._rank}"
         if not with_recorder or recorder is None or target.exists():  # torch may have written it already
             return
         part = self._evidence / f".flight_recorder_{self._rank}.part"
         part.write_bytes(recorder())
         part.replace(target)
+
+    def _save_carried(self) -> None:
+        """What the collectives of DDP and FSDP carry, if they are in use."""
+        rows = carried(_groups())
+        if rows:
+            document = {"rank": self._rank, "collectives": rows}
+            write_json(self._evidence / f"parameters_{self._rank}.json", document)
 
 
 def pulse() -> dict[str, Any]:

@@ -14,6 +14,7 @@ from traceops.hangs import roots as found_in_records
 from traceops.hangs import without_record, words
 from traceops.hangs.aftermath import aftermath, without_own_end
 from traceops.hangs.calls import code_place, message_bytes
+from traceops.hangs.carried import with_carried
 from traceops.hangs.crash_roots import with_crashes
 from traceops.hangs.crashes import find_crashes
 from traceops.hangs.discover import find_evidence
@@ -124,6 +125,7 @@ def _roots(
         for root in roots
     ]
     on_gloo = {rank for rank, position in ranks.items() if position.record.backend == "gloo"}
+    roots = [with_carried(root, evidence, ranks) for root in roots]
     return [root if on_gloo.intersection(root.ranks) else with_way(root, evidence.fabric) for root in roots]
 
 

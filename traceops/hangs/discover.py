@@ -93,6 +93,7 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Hang
         failed_rank=manifest.get("failed_rank") if isinstance(manifest.get("failed_rank"), int) else None,
         fabric=fabric,
         progress=tuple(found.progress),
+        models=redact_fields(dict(sorted(found.models.items()))),
     )
 
 

@@ -121,6 +121,33 @@ class RankRecord:
 
 
 @dataclass(frozen=True)
+class Shards:
+    """Parameters that FSDP gathers and reduces together, as the rank told when it hung.
+
+    group: the process group's name on that rank. elements: of the whole, shard: of one rank's part, both padded.
+    names: the first few of `count`.
+    """
+
+    group: str | None
+    elements: int
+    shard: int
+    names: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The parameters of a model under DDP, in the model's order, as the rank told when it hung.
+
+    group: as in `Shards`. cap_bytes: from which a bucket is full. parameters: (name, elements, bytes).
+    """
+
+    group: str | None
+    cap_bytes: int
+    parameters: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True)
 class LogEvent:
     """One thing a log says that bears on a hang; `rank` is who said it, None if that is not told.
 
@@ -237,7 +264,7 @@ class HangEvidence:
 
     world_size: None where nothing tells. problems: (file, what is wrong with it or why it was left out).
     failed_rank: the rank that failed first, as the launcher saw it. fabric: machines, links and NCCL's lines, if any.
-    progress: of logs whose steps became slow.
+    progress: of logs whose steps became slow. models: the parameters under DDP or FSDP of each rank.
     """
 
     root: str
@@ -253,6 +280,7 @@ class HangEvidence:
     failed_rank: int | None = None
     fabric: Fabric | None = None
     progress: tuple[Progress, ...] = ()
+    models: dict[int, tuple[Shards | Trained, ...]] = field(default_factory=dict)
 
     @property
     def counted(self) -> int:

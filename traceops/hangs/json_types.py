@@ -23,6 +23,21 @@ class RootEvidence(msgspec.Struct, frozen=True):
     value: str
 
 
+class CarriedJson(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operation carries, as the ranks told, or as its size suggests."""
+
+    what: Annotated[
+        Literal["gradients", "parameters", "likely"],
+        Meta(description="likely: nobody told, and shape is what the size suggests."),
+    ]
+    elements: Annotated[int, Meta(description="Of one rank's input.")]
+    names: Annotated[tuple[str, ...], Meta(description="The first parameters of it.")] = ()
+    count: Annotated[int, Meta(description="How many parameters it has.")] = 0
+    alike: Annotated[int, Meta(description="Other buckets of the same size, which it may be as well.")] = 0
+    shape: tuple[int, int] | None = None
+    model: Annotated[str | None, Meta(description="Published models with that vocabulary.")] = None
+
+
 class RootJson(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that the others wait for, with the rule it is a case of and the proof."""
 
@@ -42,6 +57,7 @@ class RootJson(msgspec.Struct, frozen=True, kw_only=True):
     where: Annotated[str | None, Meta(description="Line of code of the operation.")]
     doing: Annotated[str | None, Meta(description="What the root ranks did instead.")]
     evidence: tuple[RootEvidence, ...]
+    carries: CarriedJson | None = None
 
 
 class SeenLine(msgspec.Struct, frozen=True, kw_only=True):

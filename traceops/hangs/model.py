@@ -29,6 +29,23 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class Carried:
+    """What a collective carries: `what` 'gradients' or 'parameters' of `count` parameters, the first of them `names`.
+
+    elements: of one rank's input. alike: other buckets of the same size, which it may be as well. what 'likely':
+    nobody told; shape is what the size suggests, rows of a vocabulary of `model`.
+    """
+
+    what: Literal["gradients", "parameters", "likely"]
+    elements: int
+    names: tuple[str, ...] = ()
+    count: int = 0
+    alike: int = 0
+    shape: tuple[int, int] | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True)
 class Root:
     """Ranks that the others wait for, with the rule it is a case of and the proof.
 
@@ -36,7 +53,7 @@ class Root:
     waiting: ranks that wait for these, directly or through others. group, op, sequence, bytes, where: the
     operation in question and its line of code. doing: what the root ranks were doing instead.
     evidence: (what, value). crash: how the ranks crashed, where the log tells; a root that only crashed (TO-E…) may
-    have no ranks, where no line names one.
+    have no ranks, where no line names one. carried: what the operation carries, where that is known or likely.
     """
 
     rule: str
@@ -55,6 +72,7 @@ class Root:
     doing: str | None = None
     evidence: tuple[tuple[str, str], ...] = ()
     crash: Crash | None = None
+    carried: Carried | None = None
 
     @property
     def message(self) -> str:

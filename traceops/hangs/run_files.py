@@ -17,7 +17,9 @@ from traceops.hangs.evidence import (
     RankRecord,
     RankStacks,
     RecordedGroup,
+    Shards,
     Stall,
+    Trained,
 )
 from traceops.traces.run_manifest import read_run_manifest
 
@@ -38,13 +40,15 @@ class Found:
     problems: list[tuple[str, str]] = field(default_factory=list)
     one_node: bool = False
     progress: list[Progress] = field(default_factory=list)
+    models: dict[int, tuple[Shards | Trained, ...]] = field(default_factory=dict)
     texts: list[Path] = field(default_factory=list)  # files that may tell of the fabric
 
 
 def read_run_file(path: Path, found: Found) -> bool:
     """Read a file that `traceops run` wrote; False if it is none."""
-    is_hang, is_groups = path.name.startswith("hang."), path.name.startswith("groups_")
-    if not is_hang and not is_groups:
+    readers = {"hang.": _read_stall, "groups_": _read_groups, "parameters_": _read_models}
+    read = next((read for prefix, read in readers.items() if path.name.startswith(prefix)), None)
+    if read is None:
         return False
     try:
         document = json.loads(read_regular(path))
@@ -54,7 +58,7 @@ def read_run_file(path: Path, found: Found) -> bool:
         raise FileError(path, f"is not whole JSON ({error})") from error
     if not isinstance(document, dict):
         raise FileError(path, "is not a JSON object")
-    return _read_stall(document, found) if is_hang else _read_groups(document, found)
+    return read(document, found)
 
 
 def _read_stall(document: dict[str, Any], found: Found) -> bool:
@@ -100,6 +104,36 @@ def _read_groups(document: dict[str, Any], found: Found) -> bool:
         and all(isinstance(member, int) for member in group["ranks"])
     }
     return True
+
+
+def _read_models(document: dict[str, Any], found: Found) -> bool:
+    rank, rows = _typed(document.get("rank"), int), document.get("collectives")
+    if rank is None or not isinstance(rows, list):
+        return False
+    made = [_shards(row) or _trained(row) for row in rows if isinstance(row, dict)]
+    found.models[rank] = tuple(model for model in made if model is not None)
+    return True
+
+
+def _shards(row: dict[str, Any]) -> Shards | None:
+    elements, shard = _typed(row.get("elements"), int), _typed(row.get("shard"), int)
+    names = tuple(name for name in _rows(row.get("names")) if isinstance(name, str))
+    if not elements or not shard or not names:
+        return None
+    count = max(_typed(row.get("count"), int) or 0, len(names))
+    return Shards(_typed(row.get("group"), str), elements, shard, names, count)
+
+
+def _trained(row: dict[str, Any]) -> Trained | None:
+    cap = _typed(row.get("cap_bytes"), int)
+    parameters = [tuple(told) for told in _rows(row.get("parameters")) if isinstance(told, list)]
+    kinds = (str, int, int)
+    whole = all(
+        len(told) == 3 and all(map(isinstance, told, kinds)) and min(told[1:]) > 0 for told in parameters
+    )
+    if not cap or not parameters or not whole:
+        return None
+    return Trained(_typed(row.get("group"), str), cap, tuple(parameters))
 
 
 def read_run(folder: Path, found: Found) -> dict[str, Any]:

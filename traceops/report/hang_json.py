@@ -8,6 +8,7 @@ from traceops.core.file_problem import FileProblem
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import first_ranks
 from traceops.hangs.json_types import (
+    CarriedJson,
     HangDocument,
     HangJson,
     HangRun,
@@ -93,7 +94,23 @@ def _root(root: Root) -> RootJson:
         bytes=root.bytes,
         where=root.where,
         doing=root.doing,
+        carries=_carries(root),
         evidence=tuple(RootEvidence(what, value) for what, value in root.evidence),
+    )
+
+
+def _carries(root: Root) -> CarriedJson | None:
+    told = root.carried
+    if told is None:
+        return None
+    return CarriedJson(
+        what=told.what,
+        elements=told.elements,
+        names=told.names,
+        count=told.count,
+        alike=told.alike,
+        shape=told.shape,
+        model=told.model,
     )
 
 

@@ -7,6 +7,7 @@ import os
 from traceops.core.findings import Severity
 from traceops.core.rank_text import ranks_in, runs_of, runs_without, who, who_first, who_runs
 from traceops.core.units import size_range_text
+from traceops.hangs.carried_words import carried_text
 from traceops.hangs.model import Diagnosis, Root
 from traceops.report.hang_rows import RankGroup
 from traceops.report.hang_seen import seen_events, timed_out
@@ -49,6 +50,8 @@ def root_sentence(root: Root) -> str:
         said += f"; {who(root.waiting)} wait{'s' if len(root.waiting) == 1 else ''} for it"
     if root.doing:
         said += f". {'It is' if len(root.ranks) == 1 else 'They are'} {root.doing}"
+    if root.carried is not None and root.op is not None:
+        said += f". {carried_text(root.carried, root.op)}"
     return said if said.endswith("…") else f"{said}."
 
 
