@@ -13,6 +13,7 @@ from traceops.across.bubble import Bubble, measure_bubbles
 from traceops.across.charged import ChargedWaiting, charged_waiting
 from traceops.across.clocks import ClockAlignment, align_clocks
 from traceops.across.first_meeting import without_first_meetings
+from traceops.across.inference import Passes, measure_passes
 from traceops.across.lateness import Lateness, measure_lateness
 from traceops.across.links import LinkReference, reference_of, reference_transfers
 from traceops.across.match import MatchedCollectives, match_collectives, waits_by_rank
@@ -93,6 +94,7 @@ class CrossRank:
     work: Mapping[int, WorkCompared] = field(default_factory=dict)  # of stragglers whose GPU computes longer
     unlike: tuple[int, ...] = ()  # numbers of the steps that take far longer than the typical one
     roles: Roles = NO_ROLES
+    passes: tuple[Passes, ...] = ()  # of an inference server
     role_times: Mapping[int, ByRole] = field(default_factory=dict)  # exposed communication by rank and role
 
     @property
@@ -180,6 +182,7 @@ def measure_across(
         devices=devices,
         unlike=unlike,
         roles=roles,
+        passes=measure_passes(ranks, matching),
         role_times=measure_role_times(ranks, matching, roles),
     )
     run = replace(run, bubbles=measure_bubbles(pipelines, ranks, matching))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from traceops.across.role_names import role_of_name
 from traceops.measure.summary import RankSummary
 from traceops.traces.model import CommArgs
 
@@ -25,6 +26,18 @@ def pipeline_group(summary: RankSummary) -> Ranks | None:
         g.ranks for g in summary.meta.groups if _PIPELINE.search(g.description) and summary.rank in g.ranks
     }
     return next(iter(known)) if len(known) == 1 else None
+
+
+def tensor_group(summary: RankSummary, default: Ranks | None) -> Ranks | None:
+    """The one group of the rank whose name says tensor parallel, or else the only group there is."""
+    named = {
+        group.ranks
+        for group in summary.meta.groups
+        if len(group.ranks) > 1
+        and summary.rank in group.ranks
+        and role_of_name(group.description) == "tensor"
+    }
+    return next(iter(named)) if len(named) == 1 else default
 
 
 def group_of(args: CommArgs | None, default: Ranks | None) -> Ranks | None:

@@ -10,8 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from traceops.across.groups import group_of, only_group
+from traceops.across.groups import group_of, only_group, tensor_group
 from traceops.across.pair import pair
+from traceops.across.role_names import role_of_kernel
 from traceops.across.send_receive import NO_END, NO_PARTNER, NO_TRACE, OTHER_SIZE, Exchange, match_exchanges
 from traceops.core.arrays import Int
 from traceops.measure.program import NEVER
@@ -104,8 +105,11 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
                 continue
             group = group_of(args, default)
             op = _operation(args, summary.comm.name[position])
+            own = args is None and role_of_kernel(summary.comm.name[position]) == "tensor"
+            if own:  # a library's own all-reduce says nothing of itself, and serves this one group
+                group, op = tensor_group(summary, default), "all_reduce" if op == "reduce" else op
             sends = calls_known and _SENDS_IN_KERNEL.search(summary.comm.name[position])
-            if args is None and (others_known or sends):
+            if args is None and (others_known or sends) and not own:
                 launched = summary.program.host[position] > NEVER
                 unmatched[NO_METADATA if launched else BEFORE_WINDOW] += 1
             elif _is_point_to_point(op):

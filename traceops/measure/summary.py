@@ -20,6 +20,7 @@ from traceops.measure.hta_tables import HtaTables, hta_tables
 from traceops.measure.inventory import RankInventory, measure_inventory
 from traceops.measure.kernels import KernelStats, measure_kernels
 from traceops.measure.ledger import RankLedger, find_lane, ledger_of
+from traceops.measure.passes import InferencePass, find_passes
 from traceops.measure.phases import find_phases
 from traceops.measure.program import RankProgram, measure_program
 from traceops.measure.steps import StepBounds, find_steps
@@ -76,6 +77,7 @@ class RankSummary:
     hta: HtaTables
     kernels_lost: bool = False  # kernels were launched, and the trace holds none of them
     hta_agreement: HtaAgreement | None = None  # None where HTA's own code was not asked
+    passes: tuple[InferencePass, ...] = ()  # of an inference server
     steps_by: StepsBy = "profiler"  # what told where steps begin, and the name of it
     step_mark: str = ""
 
@@ -130,6 +132,7 @@ def summarize(
         hta=hta,
         kernels_lost=activity.lost,
         hta_agreement=agreement,
+        passes=find_passes(events, activity),
         steps_by=steps.by,
         step_mark=steps.mark,
     )

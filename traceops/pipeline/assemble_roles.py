@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 import numpy as np
 
 from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.groups import Ranks
 from traceops.across.links import bus_factor, collective_bytes
 from traceops.across.match import Collective
 from traceops.across.replay.roles_free import role_change
@@ -48,13 +49,14 @@ def _row(
     saved = None
     if run.what_if is not None and run.roles.several:
         saved = run.what_if.saved_ns(role_change(role))
-    whole = [group for group in groups if group.ranks]
+    members = {group.ranks for group in groups if group.ranks}
+    members |= {collective.group for collective in collectives if not collective.links}
     return RoleRow(
         role=role,
         told_by=tuple(sorted({group.told_by for group in groups})),
         names=tuple(sorted({group.description for group in groups if group.description}))[:_MOST_NAMES],
-        groups=len({group.ranks for group in whole}),
-        group_sizes=tuple(sorted({len(group.ranks) for group in whole})),
+        groups=len(members),
+        group_sizes=tuple(sorted({len(ranks) for ranks in members})),
         ranks=len(times),
         exposed_ms=_median(exposed.values()),
         wait_ms=_part(times, "wait") if run.split else None,
@@ -62,7 +64,7 @@ def _row(
         unmatched_ms=_part(times, "unmatched"),
         worst_rank=worst if worst is not None and exposed[worst] > 0 else None,
         worst_exposed_ms=None if worst is None or exposed[worst] <= 0 else round(exposed[worst], 6),
-        reach=_reach(run, whole, collectives),
+        reach=_reach(run, members or {collective.group for collective in collectives}),
         host=_host(run, exposed),
         busbw_gbs=_busbw(collectives),
         waits_for_rank=late,
@@ -85,12 +87,9 @@ def _median(values: Iterable[float]) -> float | None:
     return round(float(np.median(known)), 6) if known else None
 
 
-def _reach(
-    run: CrossRank, groups: Sequence[GroupRole], collectives: Sequence[Collective]
-) -> Literal["inside", "between"] | None:
+def _reach(run: CrossRank, groups: Collection[Ranks]) -> Literal["inside", "between"] | None:
     """Whether the groups lie inside hosts or between them; None where hosts are not named."""
-    members = [group.ranks for group in groups] or list({collective.group for collective in collectives})
-    hosts = [{run.hosts.get(rank) for rank in ranks} for ranks in members]
+    hosts = [{run.hosts.get(rank) for rank in ranks} for ranks in groups]
     if not hosts or any(None in own for own in hosts):
         return None
     return "inside" if all(len(own) == 1 for own in hosts) else "between"

@@ -14,6 +14,7 @@ from traceops.hangs.json_types import HangJson
 from traceops.report.rows import (
     CollectiveRow,
     Inventory,
+    PassRow,
     PipelineRow,
     RankRow,
     ReferenceRow,
@@ -52,6 +53,9 @@ class ReportBase(msgspec.Struct, frozen=True, kw_only=True):
     roles: Annotated[
         tuple[RoleRow, ...],
         Meta(description="Communication by what its groups are for, most exposed first."),
+    ] = ()
+    passes: Annotated[
+        tuple[PassRow, ...], Meta(description="Prefill and decode passes of an inference server.")
     ] = ()
     findings: tuple[Finding, ...]
     checks: tuple[Check, ...] = ()

@@ -165,6 +165,39 @@ class RoleRow(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
+class PassRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Passes of one kind of an inference server, ms: medians over passes and ranks."""
+
+    kind: Literal["prefill", "mixed", "decode"]
+    count: Annotated[Count, Meta(description="Passes of the rank that has most.")]
+    requests: Annotated[Number | None, Meta(description="As the annotations say.")] = None
+    tokens: Number | None = None
+    device_ms: Annotated[
+        NotNegative, Meta(description="From the first kernel's begin to the last one's end.")
+    ]
+    device_p95_ms: NotNegative
+    busy_pct: Annotated[NotNegative, Meta(description="Of it, in which the device runs something.")]
+    host_ms: Annotated[NotNegative, Meta(description="The annotation on the host.")]
+    graphs: Annotated[Number | None, Meta(description="Launches of CUDA graphs in a pass.")] = None
+    between_ms: Annotated[
+        NotNegative | None,
+        Meta(
+            description="The device runs nothing between the pass before and this one; null for a first one."
+        ),
+    ] = None
+    scheduling_ms: Annotated[
+        NotNegative | None, Meta(description="The host is in neither pass: scheduling, sampling, output.")
+    ] = None
+    waiting_ms: Annotated[
+        NotNegative | None,
+        Meta(description="Skew: in collectives, waiting for late members. Null where none was matched."),
+    ] = None
+    transfer_ms: Annotated[
+        NotNegative | None, Meta(description="In collectives, all members there. Null likewise.")
+    ] = None
+    unmatched_ms: Annotated[NotNegative, Meta(description="Communication that was not matched.")] = 0.0
+
+
 class WhatIfRow(msgspec.Struct, frozen=True, kw_only=True):
     """The mean step of the window as replayed, and under one change."""
 

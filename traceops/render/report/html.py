@@ -19,7 +19,7 @@ from traceops.render.document import (
 )
 from traceops.render.finding_blocks import findings_section
 from traceops.render.page import word
-from traceops.render.report import roles, sections
+from traceops.render.report import passes, roles, sections
 from traceops.render.report.steps_found import how_found
 from traceops.render.report.verdict import verdict
 from traceops.render.report.worst import shown_ranks
@@ -35,6 +35,7 @@ SECTIONS = (
     sections.what_if,
     sections.ledger,
     roles.roles,
+    passes.passes,
     sections.critical_path,
     sections.longest_step,
     sections.steps,

@@ -15,6 +15,7 @@ from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, FindingBlock, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.report.coverage import KERNELS_UNJUDGED
+from traceops.render.report.passes import pass_lines
 from traceops.render.report.roles import role_lines
 from traceops.render.report.steps_found import steps_found
 from traceops.render.report.verdict import verdict
@@ -42,6 +43,7 @@ def describe_summary(report: Report, written: Path) -> list[Block]:
         text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
         _ledger(report),
         *role_lines(report),
+        *pass_lines(report),
         *_what_if(report),
         _ranks(report),
         *(finding_block(finding) for finding in report.findings),
