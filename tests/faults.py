@@ -28,10 +28,15 @@ class Call:
 
 @dataclass
 class Faults:
-    """Looks at calls made by code in files for which `ours` is true, below a frame that runs one of `inside`."""
+    """Looks at calls made by code in files for which `ours` is true, below a frame that runs one of `inside`.
+
+    by_chance: code that Python runs whenever it likes, such as what the garbage collector calls: no run has the same
+    number of them, so they are not counted.
+    """
 
     ours: Callable[[str], bool]
     inside: frozenset[CodeType]
+    by_chance: frozenset[CodeType] = frozenset()
     calls: list[Call] = field(default_factory=list)
     _wanted: int = -1
     _error: BaseException | None = None
@@ -69,6 +74,8 @@ class Faults:
             return
         if caller is None or not self.ours(caller.f_code.co_filename) or not self._is_inside(caller):
             return
+        if event == "call" and frame.f_code in self.by_chance:
+            return
         code = frame.f_code  # co_qualname: from Python 3.11
         name = (
             getattr(what, "__qualname__", "")
@@ -84,6 +91,8 @@ class Faults:
 
     def _is_inside(self, frame: FrameType | None) -> bool:
         while frame is not None:
+            if frame.f_code in self.by_chance:
+                return False
             if frame.f_code in self.inside:
                 return True
             frame = frame.f_back

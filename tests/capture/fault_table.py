@@ -6,6 +6,7 @@
 import contextlib
 import copy
 import errno
+import gc
 import io
 import json
 import os
@@ -24,6 +25,7 @@ import torch
 import traceops.capture.script as script
 from traceops.capture import guard, session, steps
 from traceops.capture.last_words import LastWords
+from traceops.capture.observing.signs import GarbageTime
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from faults import Call, Faults
@@ -75,7 +77,10 @@ class Table:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
             pass
         inside = frozenset({guard.Guard.run.__code__, guard.contained.__code__})
-        self.faults = Faults(lambda file: file.startswith(_OURS) and file != guard.__file__, inside)
+        by_chance = frozenset({GarbageTime._told.__code__})
+        self.faults = Faults(
+            lambda file: file.startswith(_OURS) and file != guard.__file__, inside, by_chance
+        )
 
     def clean(self) -> tuple[Outcome, list[Call]]:
         with self.faults.counted() as calls:
@@ -167,7 +172,12 @@ def _state() -> dict[str, object]:
         "dtype": torch.get_default_dtype(),
         "random": random.getstate(),
         "folder": Path.cwd(),
-        "threads": [t.name for t in threading.enumerate() if t.name == "traceops-sigterm"],
+        "threads": [
+            t.name for t in threading.enumerate() if t.name in ("traceops-sigterm", "traceops-observer")
+        ],
+        "collector": [
+            told for told in gc.callbacks if isinstance(getattr(told, "__self__", None), GarbageTime)
+        ],
         "hooks": _patched(),
     }
 

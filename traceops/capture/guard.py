@@ -48,7 +48,7 @@ class Guard:
             raise
         except Exception as error:
             try:
-                theirs = _raised_by_a_handler(error)
+                theirs = raised_by_a_handler(error)
                 self._failed(self.doing, error)
             except Exception:  # even that: there is nothing left to do about it
                 theirs = False
@@ -76,7 +76,7 @@ def say(text: str) -> None:
         return
 
 
-def _raised_by_a_handler(error: BaseException) -> bool:
+def raised_by_a_handler(error: BaseException) -> bool:
     """Whether it comes out of a signal handler of the program, which Python ran between two lines of ours."""
     handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     frame = error.__traceback__

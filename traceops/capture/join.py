@@ -57,7 +57,7 @@ class _Joined:
         self._pid = os.getpid()
         self.opened = False
         self._guard = Guard(lambda operation, error: say(f"nothing is captured: {describe(error)}"))
-        self.stop = on_training_step(self._stepped, self._guard)
+        self.stop = on_training_step(self._stepped, self._guard, self._skipped)
 
     def _stepped(self) -> None:
         if self._capture is not None:
@@ -65,6 +65,10 @@ class _Joined:
         elif not self.opened:
             self.opened = True
             self._open()
+
+    def _skipped(self) -> None:
+        if self._capture is not None:
+            self._capture.skipped()
 
     def _open(self) -> None:
         rank = who_am_i()[0]

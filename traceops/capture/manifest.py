@@ -52,6 +52,8 @@ class RankManifest:
     exit_code: of the process, null while it runs or if it was killed before it could say.
     error: last line of the exception. note: why there is no complete trace, if there is none.
     failure: what ended the capture before it was complete, though the training went on; see `CaptureFailure`.
+    observed: {samples, trouble}: looks at the host outside of windows, and why no more was observed; null if nothing
+    was. The steps themselves are in steps.bin, the looks in observed.jsonl beside the manifest.
     training: the dict given to ``capture(manifest=…)``. facts: see environment.torch_facts.
     """
 
@@ -82,6 +84,7 @@ class RankManifest:
     error: str | None = None
     note: str | None = None
     failure: CaptureFailure | None = None
+    observed: dict[str, Any] | None = None
     training: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 

@@ -77,7 +77,7 @@ def _opened(argv: Sequence[str]) -> Capture:
 
 
 def _watch_steps(session: Capture) -> None:
-    session.on_failure(on_training_step(session.step, session.guard))
+    session.on_failure(on_training_step(session.step, session.guard, session.skipped))
 
 
 def _run(argv: list[str]) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 from traceops.capture.abort import wait_for_device
 from traceops.capture.environment import device_of_this_process, host, peak_memory, torch_facts
 from traceops.capture.folder import agreed_folder, claim, who_am_i, write_run
-from traceops.capture.guard import Guard, contained, say
+from traceops.capture.guard import Guard, contained, raised_by_a_handler, say
 from traceops.capture.last_words import tell as tell_launcher
 from traceops.capture.manifest import RankManifest, WindowRecord, write_rank
+from traceops.capture.observing.observer import Observer
 from traceops.capture.progress import ProgressWriter
 from traceops.capture.recorder import Recorder
 from traceops.capture.schedule import Phase, Schedule
@@ -26,6 +27,7 @@ from traceops.capture.signals import Saver, saving_on_sigterm
 from traceops.capture.timing import StepTimer, uses_gpu
 from traceops.core.capture_failure import CaptureFailure, Operation, advice_text, cause_text, failure_of
 from traceops.core.errors import UsageError
+from traceops.core.step_log import OBSERVED_FILE, STEPS_FILE
 
 _current: Capture | None = None
 
@@ -86,6 +88,8 @@ class Capture:
         self._recorder: Recorder | None = None
         self._progress: ProgressWriter | None = None
         self._signals: Saver | None = None
+        self._observer: Observer | None = None
+        self._skipped = False
         self._detach: Callable[[], None] | None = None
         self.failure: CaptureFailure | None = None
         self.guard = Guard(self._failed)
@@ -139,6 +143,8 @@ class Capture:
         terminated = partial(self.guard.run, Operation.STOP, self._close, "terminated")
         self._signals = self._scope.enter_context(saving_on_sigterm(terminated))
         self._open, _current = True, self
+        if self.settings.observe:
+            self._observe(rank)
         self._begin(0)
 
     def step(self, samples: int | None = None) -> None:
@@ -152,8 +158,16 @@ class Capture:
         finally:
             self._step = step + 1
 
+    def skipped(self) -> None:
+        """The step that ends next left its optimizer out: a gradient scaler found numbers that are none."""
+        self._skipped = True
+
     def _stepped(self, samples: int | None) -> None:
         with self._held():  # a SIGTERM in the middle would save a half-written trace
+            observer, recorded = self._observer, self._recording()
+            if observer is not None:
+                observer.step_ended(recorded=recorded, skipped=self._skipped)
+                self._skipped = False
             if samples is not None:
                 self._samples = (self._samples or 0) + samples
             if self.failure is None:
@@ -163,6 +177,34 @@ class Capture:
                 self._begin(self._step)
             else:  # the launcher goes on watching for hangs
                 self._tell(Phase.DONE.value, self._step)
+            if observer is not None:
+                observer.step_begins(recorded=self._recording())
+
+    def _recording(self) -> bool:
+        return self._recorder is not None and self._recorder.is_open
+
+    def _observe(self, rank: int) -> None:
+        """Watch the steps and the host; where that cannot begin, nothing else changes."""
+        assert self._record is not None
+        self._scope.callback(self._observe_no_more)
+        try:
+            self._observer = Observer(self._folder() / f"rank_{rank}", rank)
+        except Exception as error:
+            if raised_by_a_handler(error):
+                raise
+            self._record = replace(self._record, observed={"samples": 0, "trouble": describe(error)[:200]})
+
+    def _observe_no_more(self) -> None:
+        """Close the observer; what it saw is kept."""
+        observer = self._observer
+        if observer is None:
+            return
+        if contained(observer.close) is None:
+            contained(observer.close)  # what failed in the middle
+        self._observer = None
+        if self._record is not None:
+            seen = {"samples": observer.samples, "trouble": observer.trouble}
+            self._record = replace(self._record, observed=seen)
 
     def _held(self) -> AbstractContextManager[None]:
         return nullcontext() if self._signals is None else self._signals.held()
@@ -194,6 +236,7 @@ class Capture:
                 contained(self._keep_recorded)
             self._recorder.abandon()
         contained(self._scope.close)
+        contained(self._observe_no_more)
         saved = self._record is not None and contained(self._saved) is True
         told = self.settings.progress is not None
         if told:
@@ -315,7 +358,10 @@ class Capture:
         if self._recorder is not None:
             self._recorder.close(keep=False)
         if self._record is not None:
-            (self._folder() / f"rank_{self._record.rank}" / "manifest.json").unlink(missing_ok=True)
+            own = self._folder() / f"rank_{self._record.rank}"
+            self._observe_no_more()
+            for name in ("manifest.json", STEPS_FILE, OBSERVED_FILE):
+                (own / name).unlink(missing_ok=True)
         if self._progress is not None:
             self._progress.close()
         self._scope.close()

@@ -31,6 +31,7 @@ class CaptureSettings:
     progress: folder for the progress records that a launcher reads; None writes none.
     evidence: folder for what a rank that hangs is asked to save; None where nobody watches for hangs.
     launched: a launcher merges the manifests into run.json; without one rank 0 does.
+    observe: time every step of the whole training, and look now and then where the host is (docs/observe.md).
     """
 
     out: str | None = None
@@ -44,6 +45,7 @@ class CaptureSettings:
     progress: str | None = None
     evidence: str | None = None
     launched: bool = False
+    observe: bool = True
 
     def merged(self, overrides: Mapping[str, Any]) -> CaptureSettings:
         """A copy with `overrides`; the key ``schedule`` holds only the schedule fields to change."""

@@ -52,8 +52,11 @@ class StepDetector:
 class _Boundary:
     """Calls `step` after the outermost optimizer has returned, so that its range ends inside the step."""
 
-    def __init__(self, step: Callable[[], None], guard: Guard) -> None:
+    def __init__(
+        self, step: Callable[[], None], guard: Guard, skipped: Callable[[], None] = lambda: None
+    ) -> None:
         self._step = step
+        self._skipped = skipped
         self._guard = guard
         self._detector = StepDetector()
         self._undo: list[Callable[[], Any]] = []
@@ -81,6 +84,7 @@ class _Boundary:
         """A gradient scaler ends the iteration: one whose optimizers it skipped is a step all the same."""
         skipped, self._any = not self._any, False
         if skipped:
+            self._skipped()
             self._step()
 
     def around_update(self, update: Callable[..., Any]) -> Callable[..., Any]:
@@ -194,11 +198,14 @@ class _AfterImport(MetaPathFinder):
         return spec
 
 
-def on_training_step(step: Callable[[], None], guard: Guard) -> Callable[[], None]:
+def on_training_step(
+    step: Callable[[], None], guard: Guard, skipped: Callable[[], None] = lambda: None
+) -> Callable[[], None]:
     """Call `step` whenever a training step ends, from the moment that torch.optim is imported.
 
-    guard: for what runs here before `step`. Returns what ends it.
+    guard: for what runs here before `step`. skipped: called before it where a gradient scaler left the optimizer out.
+    Returns what ends it.
     """
-    boundary = _Boundary(step, guard)
+    boundary = _Boundary(step, guard, skipped)
     boundary.when_imported()
     return boundary.remove

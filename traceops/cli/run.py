@@ -86,6 +86,8 @@ def main(args: argparse.Namespace) -> int:
         settings["schedule"] = schedule
     if args.overwrite:
         settings["overwrite"] = True
+    if args.no_observe:
+        settings["observe"] = False
     # Where the command starts the ranks, nobody knows of one before it ends a step: before that nothing is watched.
     init_s = 0.0 if args.launcher == "none" else args.init_timeout
     limits = None if args.hang_timeout == 0 else HangTimeouts(args.hang_timeout, init_s)

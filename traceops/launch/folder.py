@@ -60,7 +60,7 @@ def _clear_run(out: Path) -> None:
     for path in [*out.glob("rank_*"), out / "logs", out / "evidence"]:
         if path.is_dir():
             shutil.rmtree(path)
-    for path in [out / "run.json", out / "pairs.json", *out.glob(".reserve.*")]:
+    for path in [out / "run.json", out / "pairs.json", *out.glob(".reserve.*"), *out.glob("machine.*.jsonl")]:
         path.unlink(missing_ok=True)
 
 

@@ -30,6 +30,7 @@ from traceops.launch.fabric_evidence import FabricEvidence
 from traceops.launch.folder import collect_logs, remove_unfinished, short_path
 from traceops.launch.hangs import HangWatch
 from traceops.launch.local_ranks import rank_of
+from traceops.launch.machine_watch import MachineWatch
 from traceops.launch.outcome import Failure, first_failure, left_early, with_exit_codes
 from traceops.launch.plan import Plan
 from traceops.launch.process import Guard, TorchrunResult, run
@@ -106,12 +107,20 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
         fabric: FabricEvidence | None = None
         with aside("saving the machine's topology"):
             fabric = FabricEvidence(plan.evidence, gpus=plan.gpus)
+        machine: MachineWatch | None = None
+        with aside("looking at the machine"):
+            if plan.capture.get("observe", True):
+                machine = MachineWatch(plan.out, Path(progress), gpus=plan.gpus)
+                machine.start()
         ended = run(
             plan.command(), env, progress=Path(progress), ranks=_expected(plan), logs=plan.rank_logs,
             rank_of=rank_of(plan.cluster, Path(progress)), screen=screen, received=received,
             guard=Guard(lock, aftermath.command_line(plan.out, plan.rank_logs), Path(progress)), hangs=hangs,
             folder=None if plan.checkout is None else plan.checkout.folder,
         )  # fmt: skip
+        with aside("looking at the machine"):
+            if machine is not None:
+                machine.finish()
         told: list[CaptureFailure] = []
         with aside("listening to the ranks"):
             told = cut_short(read_progress(Path(progress)), readable_ranks(plan.out)[0], ended)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank, RankTimes, mean_ms
 from traceops.core.findings import Check
@@ -24,6 +25,9 @@ from traceops.pipeline.assemble_inventory import inventory, peak_memory, step_co
 from traceops.pipeline.assemble_passes import pass_rows
 from traceops.pipeline.assemble_pipelines import pipeline_rows
 from traceops.pipeline.assemble_roles import role_rows
+from traceops.pipeline.assemble_whole import whole_run_rows
+from traceops.pipeline.flame import flame_file, flame_graph
+from traceops.pipeline.observed_run import ObservedRun
 from traceops.pipeline.run_info import rank_hosts
 from traceops.pipeline.without_time import in_words_of_window, without_time
 from traceops.report.model import Report
@@ -39,6 +43,8 @@ from traceops.traces.discover import Discovery
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
 
+_MOST_FLAMES = 64
+
 
 def assemble(
     found: Discovery,
@@ -46,6 +52,7 @@ def assemble(
     run_info: Run,
     verdicts: Sequence[Verdict],
     hang: Diagnosis | None = None,
+    seen: ObservedRun | None = None,
 ) -> Report:
     """Everything the renderers need, in the units and keys of report.json."""
     of_hang = root_rules.in_order_of_roots(hang, verdicts)
@@ -71,6 +78,8 @@ def assemble(
         ),
         inventory=inventory(run),
         unprofiled_steps=unprofiled_steps(found),
+        whole_run=UNSET if seen is None else whole_run_rows(seen) or UNSET,
+        flames=() if seen is None else _flames(seen),
         hang=hang,
         fabric=run.fabric,
         hta_agreement=agreement_of_ranks(times.summary.hta_agreement for times in run.ranks),
@@ -80,6 +89,11 @@ def assemble(
     elif run.unit == "window":
         report = in_words_of_window(report)
     return redact_fields(report, "summary", "findings", "checks")  # run and hang are already
+
+
+def _flames(seen: ObservedRun) -> tuple[tuple[str, str], ...]:
+    made = ((flame_file(one.rank), flame_graph(one)) for one in seen.observed[:_MOST_FLAMES])
+    return tuple((name, text) for name, text in made if text is not None)
 
 
 def _rank_rows(found: Discovery, run: CrossRank) -> tuple[RankRow, ...]:

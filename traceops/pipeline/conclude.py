@@ -12,6 +12,7 @@ from traceops.fabric.discover import run_fabric
 from traceops.hangs.in_report import diagnosis_of_run, evidence_hint
 from traceops.measure.summary import RankSummary
 from traceops.pipeline.assemble import assemble
+from traceops.pipeline.observed_run import observed_run
 from traceops.pipeline.one_run import of_one_run
 from traceops.pipeline.run_info import rank_hosts, run_block, world_size
 from traceops.report.model import Report
@@ -57,5 +58,7 @@ def conclude(
     fabric = run_fabric(found.root, evidence)
     run = measure_across(usable, world_size(found, usable), rank_hosts(found, usable), fabric)
     hang, no_hang = diagnosis_of_run(found.root)
-    verdicts = judge(Inputs(found, run, hang, no_hang))
-    return Analysis(assemble(found, run, run_block(found, usable), verdicts, hang), run)
+    seen = observed_run(found, usable)
+    found = replace(found, notes=(*found.notes, *seen.notes))
+    verdicts = judge(Inputs(found, run, hang, no_hang, (), seen.observed, seen.whole, seen.machine))
+    return Analysis(assemble(found, run, run_block(found, usable), verdicts, hang, seen), run)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
 
 FORMATS = ("html", "csv", "json")
+FLAMES = "flame.rank_*.speedscope.json"
 
 
 def write_report(
@@ -41,7 +42,9 @@ def write_report(
         from traceops.render.report.html import render_html
 
         contents["summary.html"] = render_html(report, plotlyjs=plotlyjs)
-    return write_files(contents, {*CSV_FILES, "report.json", "summary.html"}, folder)
+        contents |= dict(report.flames)
+    earlier = {path.name for path in folder.glob(FLAMES)} if folder.is_dir() else set()
+    return write_files(contents, {*CSV_FILES, "report.json", "summary.html", *earlier}, folder)
 
 
 def write_diagnosis(

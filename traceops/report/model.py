@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from traceops.core.findings import Check, Finding
 from traceops.core.tool import SCHEMA_VERSION, SchemaVersion, Tool
@@ -25,6 +25,7 @@ from traceops.report.rows import (
 )
 from traceops.report.run import Run, Summary
 from traceops.report.tables import Tables
+from traceops.report.whole_run import WholeRunRows
 
 if TYPE_CHECKING:
     from traceops.fabric.fabric import Fabric
@@ -44,6 +45,12 @@ class ReportBase(msgspec.Struct, frozen=True, kw_only=True):
     unprofiled_steps: Annotated[
         tuple[UnprofiledStep, ...], Meta(description="Steps timed before the profiler started.")
     ] = ()
+    whole_run: Annotated[
+        WholeRunRows | UnsetType,
+        Meta(
+            description="Every step of the training, recorded or not. Absent where only recorded ones are known."
+        ),
+    ] = UNSET
     collectives: tuple[CollectiveRow, ...]
     inventory: Inventory | None = None
     what_if: tuple[WhatIfRow, ...] = ()
@@ -65,6 +72,7 @@ class Report(ReportBase, frozen=True, kw_only=True):
     """Everything an analysis found: what every renderer draws from.
 
     `hang` is the diagnosis of a hang, None where the run folder holds no evidence of one.
+    `flames` are flame graphs of hosts: file names and texts.
     `fabric` is the evidence of machines and NCCL, None likewise.
     `hta_agreement` is what came of asking HTA's own code (`--hta`), None without; report.json, which is the same with
     `--hta` and without, does not hold it.
@@ -73,6 +81,7 @@ class Report(ReportBase, frozen=True, kw_only=True):
     hang: Diagnosis | None = None
     fabric: Fabric | None = None
     tables: Tables = Tables()
+    flames: tuple[tuple[str, str], ...] = ()
     hta_agreement: HtaAgreement | None = None
 
 

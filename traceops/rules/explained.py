@@ -9,10 +9,12 @@ from traceops.core.findings import Finding
 from traceops.core.rule import Rule
 from traceops.rules import stragglers
 from traceops.rules.bandwidth import LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS
+from traceops.rules.host_difference import HOST_LONGER
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.overlap import EXPOSED, LATE_START, SMALL_COLLECTIVES
 from traceops.rules.steps import UNLIKE_STEPS
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
+from traceops.rules.whole_run import UNLIKE_OVER_RUN
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,12 @@ class Explains:
 EXPLAINS: tuple[Explains, ...] = (
     Explains(PERSISTENTLY_LATE, "input", (HOST_BOUND, INPUT_BOUND), True),
     Explains(PERSISTENTLY_LATE, "host", (HOST_BOUND, BLOCKED_ON_DEVICE), True),
+    Explains(PERSISTENTLY_LATE, "input", (HOST_LONGER,), True),
+    Explains(PERSISTENTLY_LATE, "host", (HOST_LONGER,), True),
+    Explains(PERSISTENTLY_LATE, "unknown", (HOST_LONGER,), True),
+    Explains(HOST_LONGER, "input", (INPUT_BOUND,), True),
+    Explains(HOST_LONGER, "host", (HOST_BOUND,), True),
+    Explains(UNLIKE_OVER_RUN, None, (UNLIKE_STEPS,), False),
     Explains(SOMETIMES_LATE, "input", (HOST_BOUND, INPUT_BOUND), True),
     Explains(SOMETIMES_LATE, "host", (HOST_BOUND, BLOCKED_ON_DEVICE), True),
     Explains(SOMETIMES_LATE, None, (UNLIKE_STEPS,), False),

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from traceops.across.cross_rank import CrossRank
+from traceops.across.machine_use import MachineUse
+from traceops.across.whole_run import WholeRun
 from traceops.core.findings import Finding
 from traceops.core.rule import Rule, Verdict
 from traceops.measure.profiler_cost import profiler_slowdown
 from traceops.measure.summary import RankSummary
 from traceops.traces.discover import Discovery
+from traceops.traces.observed import Observed
 from traceops.traces.source import is_remote
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ class Inputs:
     """One run, measured: the judge of a family takes from it what it needs.
 
     hang: None where nothing was diagnosed, and `no_hang` says why. earlier: verdicts of the families before this one.
+    observed, whole, machine: what ranks and launchers saw of the whole run, not only of its window (docs/observe.md).
     """
 
     found: Discovery
@@ -30,6 +34,9 @@ class Inputs:
     hang: Diagnosis | None = None
     no_hang: str = ""
     earlier: tuple[Verdict, ...] = ()
+    observed: tuple[Observed, ...] = ()
+    whole: WholeRun | None = None
+    machine: tuple[MachineUse, ...] = ()
 
     @property
     def ranks(self) -> list[RankSummary]:

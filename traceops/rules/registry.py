@@ -11,8 +11,10 @@ from traceops.rules import (
     crashes,
     fabric,
     hangs,
+    host_difference,
     idle,
     machine,
+    machine_use,
     memory,
     overlap,
     pipeline,
@@ -20,8 +22,10 @@ from traceops.rules import (
     steps,
     stragglers,
     validity,
+    whole_run,
 )
 from traceops.rules.inputs import Inputs
+from traceops.rules.named_lines import with_lines
 from traceops.rules.whole_steps import NO_STEP_REASON
 
 
@@ -39,11 +43,20 @@ class Family:
     of_steps: bool = False
 
 
+WHOLE_RUN = (*whole_run.RULES, *machine_use.RULES, *host_difference.RULES)
+
+
+def judge_whole_run(inputs: Inputs) -> list[Verdict]:
+    """What was observed of the whole run, whether or not a step of it was recorded."""
+    return [*whole_run.judge(inputs), *machine_use.judge(inputs), *host_difference.judge(inputs)]
+
+
 FAMILIES: tuple[Family, ...] = (
     Family("TO-V", "validity of the capture", validity.RULES, validity.judge),
     Family("TO-S", "stragglers", stragglers.RULES, stragglers.judge, of_steps=True),
     Family("TO-B", "pipelines", pipeline.RULES, pipeline.judge, of_steps=True),
     Family("TO-T", "steps unlike the others", steps.RULES, steps.judge, of_steps=True),
+    Family("TO-W", "the whole run", WHOLE_RUN, judge_whole_run),
     Family("TO-O", "overlap", overlap.RULES, overlap.judge, of_steps=True),
     Family("TO-I", "idle GPUs", idle.RULES, idle.judge, of_steps=True),
     Family("TO-C", "bandwidth", bandwidth.RULES, bandwidth.judge, of_steps=True),
@@ -74,7 +87,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
             continue
         own = family.judge(replace(inputs, earlier=tuple(verdicts)))
         verdicts += [_at_most_warning(verdict) for verdict in own] if _of_window(family, inputs) else own
-    return verdicts
+    return with_lines(verdicts, inputs)
 
 
 def _of_window(family: Family, inputs: Inputs) -> bool:

@@ -33,6 +33,8 @@ _FALLBACK = """one rank, on one GPU or the CPU, with as many samples a step as a
 strategies accumulate gradients; a script has to be told with its own option"""
 _LAUNCHER = """none: the command after -- starts the ranks itself (mp.spawn, accelerate launch, deepspeed, srun, or one
 process); the capture opens in each process that ends an optimizer step (%(default)s)"""
+_OBSERVE = """do not time every step of the whole training, nor look now and then where the hosts are and what the
+machine does (docs/observe.md)"""
 _HANGS = """A training hangs if no rank finishes a step for so long and nothing in it moves: what the ranks do
 is saved to evidence/ in the run folder, the cause is named, and the job ended with exit code 124. A slow
 step, in which something does move, may take ten times as long."""
@@ -85,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, text in STEPS.items():
         flag, default = "--" + name.replace("_", "-"), getattr(Schedule(), name)
         capture.add_argument(flag, type=int, metavar="N", help=f"{text} ({default})")
+    capture.add_argument("--no-observe", action="store_true", help=_OBSERVE)
     for name, text in RECORDING.items():
         capture.add_argument("--" + name.replace("_", "-"), action="store_true", help=f"record {text}")
     add_training_arguments(parser)

@@ -22,6 +22,7 @@ from traceops.render.page import word
 from traceops.render.report import passes, roles, sections
 from traceops.render.report.steps_found import how_found
 from traceops.render.report.verdict import verdict
+from traceops.render.report.whole_run import whole_run
 from traceops.render.report.worst import shown_ranks
 from traceops.render.writers.html import write_html
 from traceops.report.model import Report
@@ -30,6 +31,7 @@ from traceops.report.model import Report
 SECTIONS = (
     sections.hang,
     lambda report, shown: findings_section(report.findings, report.checks),
+    whole_run,
     sections.lateness,
     sections.pipelines,
     sections.what_if,

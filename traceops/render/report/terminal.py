@@ -19,6 +19,7 @@ from traceops.render.report.passes import pass_lines
 from traceops.render.report.roles import role_lines
 from traceops.render.report.steps_found import steps_found
 from traceops.render.report.verdict import verdict
+from traceops.render.report.whole_run import rows_of_run, sentence
 from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
@@ -41,6 +42,7 @@ def describe_summary(report: Report, written: Path) -> list[Block]:
     blocks: list[Block] = [
         text(_heading(report), look="bold", indent=(0, 2)),
         text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
+        *_whole_run(report),
         _ledger(report),
         *role_lines(report),
         *pass_lines(report),
@@ -87,6 +89,11 @@ def _heading(report: Report) -> str:
         parts.append(f"step {step.typical:.2f} ms (mean of {of}, p5–p95 {step.p5:.2f}–{step.p95:.2f})")
         parts += [found] if (found := steps_found(report)) else []
     return f"{run.name}: {' · '.join(parts)}"
+
+
+def _whole_run(report: Report) -> list[Block]:
+    rows = rows_of_run(report)
+    return [] if rows is None else [text(f"The whole run: {sentence(rows)}", indent=(0, 2))]
 
 
 def _ledger(report: Report) -> TableBlock:

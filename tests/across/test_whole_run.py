@@ -1,0 +1,195 @@
+"""Every step of a run: which are unlike the others, and what the ranks do in them."""
+
+import random
+
+import pytest
+from observed_run import Step, usual, write_machine, write_rank
+
+from traceops.across.host_difference import longer_on_one
+from traceops.across.machine_use import machine_use
+from traceops.across.whole_run import whole_run
+from traceops.traces.observed import read_machines, read_observed
+
+
+def measured(root, *ranks, extra=()):
+    for rank, steps in enumerate(ranks):
+        write_rank(root, rank, steps, extra)
+    return whole_run([read_observed(str(root), rank)[0] for rank in range(len(ranks))])
+
+
+def noisy(count, seed=3, ms=50.0, **more):
+    draw = random.Random(seed)
+    return [usual(ms * draw.uniform(0.96, 1.04), **more) for _ in range(count)]
+
+
+def test_even_steps_hold_nothing(tmp_path):
+    run = measured(tmp_path, noisy(200), noisy(200, seed=4))
+    assert run.occasions == () and run.start == ()
+    assert run.typical_ms == pytest.approx(50, rel=0.01)
+    assert run.typical_steps == 199, "the first step holds the program's start"
+    assert longer_on_one(run) == []
+
+
+def test_evaluations_and_checkpoints_in_the_same_steps_are_told_apart(tmp_path):
+    zero, one = noisy(201), noisy(201, seed=4)
+    for at in range(10, 201, 10):
+        zero[at], one[at] = (Step(250, stacks={"forward": 30, "backward": 20, "evaluate": 200}) for _ in "ab")
+    for at in range(20, 201, 20):
+        zero[at] = Step(350, stacks={"forward": 30, "backward": 20, "evaluate": 200, "save": 100})
+        one[at] = Step(350, stacks={"forward": 30, "backward": 120, "evaluate": 200})
+    run = measured(tmp_path, zero, one)
+    by_cause = {one.cause: one for one in run.occasions}
+    assert set(by_cause) == {"evaluation", "checkpoint"}
+    evaluation, checkpoint = by_cause["evaluation"], by_cause["checkpoint"]
+    assert (evaluation.times, checkpoint.times) == (20, 10)
+    assert evaluation.more_ms / 20 == pytest.approx(200, rel=0.03)
+    assert checkpoint.more_ms / 10 == pytest.approx(100, rel=0.05)
+    assert evaluation.place.said == "evaluate (train.py:12)"
+    assert checkpoint.place.said == "train (train.py:42)" and checkpoint.ranks == (0,)
+    assert run.typical_ms == pytest.approx(50, rel=0.01), "never mixed into the typical step"
+
+
+def test_the_collector_and_the_compiler_are_told_by_their_own_times(tmp_path):
+    zero, one = noisy(120), noisy(120, seed=4)
+    for at in range(15, 120, 15):
+        one[at] = Step(140, gc_ms=90, stacks={"forward": 120, "backward": 20})
+        zero[at] = Step(140, stacks={"forward": 30, "backward": 110})
+    for at in range(7, 120, 30):
+        zero[at], one[at] = Step(900, compile_ms=840), Step(900, stacks={"backward": 880})
+    run = measured(
+        tmp_path,
+        zero,
+        one,
+        extra=[["c", 37, 840_000, "forward", "/home/me/model.py", 9, "L['x'].size()[0] == 64"]],
+    )
+    by_cause = {one.cause: one for one in run.occasions}
+    assert set(by_cause) == {"garbage_collection", "recompilation"}
+    assert by_cause["garbage_collection"].ranks == (1,) and by_cause["garbage_collection"].times == 7
+    assert by_cause["recompilation"].ranks == (0,) and by_cause["recompilation"].times == 4
+
+
+def test_steps_that_nobody_looked_into_follow_the_rhythm(tmp_path):
+    zero = noisy(200)
+    for at in range(10, 200, 10):
+        zero[at] = Step(150, stacks={"evaluate": 100, "forward": 50} if at % 30 else {})
+    run = measured(tmp_path, zero)
+    [evaluation] = run.occasions
+    assert evaluation.cause == "evaluation" and evaluation.times == 19
+
+
+def test_a_stall_in_what_every_step_does_is_no_cause(tmp_path):
+    """A busy machine stops the host anywhere: where it stood then is not why."""
+    zero = noisy(200)
+    for at in range(13, 200, 41):
+        zero[at] = Step(400, stacks={"forward": 380, "backward": 20})
+    [unknown] = measured(tmp_path, zero).occasions
+    assert unknown.cause == "unknown" and unknown.place is None
+
+
+def test_a_function_that_most_steps_do_not_call_is_named(tmp_path):
+    zero = noisy(200)
+    for at in range(13, 200, 41):
+        zero[at] = Step(400, stacks={"rare": 350, "forward": 30, "backward": 20})
+    [rare] = measured(tmp_path, zero).occasions
+    assert rare.cause == "host" and rare.place.said == "rebalance (train.py:51)"
+
+
+def test_recorded_steps_and_the_start_are_apart(tmp_path):
+    steps = [Step(9000), Step(400), Step(300), *noisy(100)]
+    for at in range(20, 26):
+        steps[at] = Step(200, recorded=True)
+    run = measured(tmp_path, steps)
+    assert run.start == (1, 2) and run.occasions == ()
+    assert run.typical_steps == len(steps) - 9
+
+
+def test_the_devices_timeline_counts_where_it_is_known(tmp_path):
+    steps = [Step(10 if n % 2 else 90, device_ms=50 + (n % 3) * 0.1) for n in range(60)]
+    run = measured(tmp_path, steps)
+    assert run.on_device and run.occasions == () and run.typical_ms == pytest.approx(50.1, abs=0.1)
+
+
+def test_too_few_steps_tell_nothing(tmp_path):
+    assert measured(tmp_path, noisy(6)) is None
+    assert whole_run([]) is None
+
+
+@pytest.mark.parametrize("name", ["collate", "tokenize"])
+def test_the_line_on_which_one_host_is_longer(tmp_path, name):
+    late = [Step(80, stacks={name: 31, "forward": 30, "backward": 19}) for _ in range(100)]
+    peers = [Step(80, stacks={name: 2, "forward": 30, "backward": 48}) for _ in range(100)]
+    [one] = longer_on_one(measured(tmp_path, peers, late, peers))
+    assert one.rank == 1 and one.more_ms == pytest.approx(29, abs=2)
+    assert one.place.line == (88 if name == "collate" else 7)
+    assert one.does == ("input" if name == "collate" else None)
+
+
+def test_who_waits_elsewhere_is_not_longer(tmp_path):
+    """Rank 0 waits in .item() for what rank 1 does; ranks with other work do not wait for each other."""
+    late = [Step(80, stacks={"tokenize": 31, "forward": 30, "item": 19}) for _ in range(100)]
+    waits = [Step(80, stacks={"forward": 30, "item": 50}) for _ in range(100)]
+    assert [one.rank for one in longer_on_one(measured(tmp_path, waits, late))] == [1]
+    other = [Step(80, stacks={"collate": 31, "forward": 30, "item": 19}) for _ in range(100)]
+    assert longer_on_one(measured(tmp_path / "even", other, late)) == []
+
+
+def test_few_looks_prove_nothing(tmp_path):
+    late = [*noisy(40), Step(50, stacks={"tokenize": 30, "backward": 20})]
+    assert longer_on_one(measured(tmp_path, noisy(41, seed=4), late)) == []
+
+
+BEGIN = 1_800_000_000_000
+UUIDS = ("GPU-aaaa", "GPU-bbbb")
+
+
+def look(at, *, waits=(1.0, 1.0), others=(), on_gpu=(), mhz=(1980, 1980)):
+    """The launcher's lines `at` s after the training began; `on_gpu`: pid and bytes of a stranger on GPU 1."""
+    ms = BEGIN + 1000 * at
+    lines = [["r", ms, r, 100 + r, 900 * at, waits[r] * 10 * at, 0, r] for r in range(2)]
+    lines += [["h", ms, 0.0, 0.0], *(["p", ms, pid, "hog", pct, 1] for pid, pct in others)]
+    for gpu in range(2):
+        strangers = [on_gpu] if gpu == 1 and on_gpu else []
+        processes = [[100 + gpu, 10**9], *strangers]
+        active = [[pid, 55] for pid, _ in processes]
+        lines.append(["G", ms, gpu, mhz[gpu], 0, 600.0, 60, 99, 10**10, processes, active])
+    return lines
+
+
+def used(root, looks):
+    for rank in range(2):
+        write_rank(root, rank, [usual(100.0) for _ in range(300)])
+    facts = [["g", n, uuid, "H200", 1980, 700.0] for n, uuid in enumerate(UUIDS)]
+    write_machine(root, [*facts, *(line for own in looks for line in own)])
+    manifest = {"ranks": [{"rank": r, "pid": 100 + r, "device": {"uuid": UUIDS[r]}} for r in range(2)]}
+    observed = [read_observed(str(root), rank)[0] for rank in range(2)]
+    return machine_use(read_machines(str(root)), observed, manifest)
+
+
+def test_what_the_machine_did_for_each_rank(tmp_path):
+    zero, one = used(
+        tmp_path,
+        [
+            look(at, waits=(1, 35), others=[(4711, 97.0)], on_gpu=[4242, 5 * 10**9], mhz=(1980, 1200))
+            for at in range(1, 25)
+        ],
+    )
+    assert (zero.waited_pct, one.waited_pct) == (pytest.approx(1), pytest.approx(35))
+    assert [(s.pid, s.name, s.busy_pct) for s in one.on_cores] == [(4711, "hog", 97.0)]
+    assert [(s.pid, s.bytes, s.busy_pct) for s in one.on_gpu] == [(4242, 5 * 10**9, 55.0)]
+    assert (zero.mhz, one.mhz) == (1980, 1200) and one.gpu.most_mhz == 1980
+
+
+def test_processes_of_another_namespace_are_no_strangers(tmp_path):
+    """The driver tells pids as the host counts them; a container counts anew."""
+    uses = used(tmp_path, [look(at, on_gpu=[4242, 5 * 10**9]) for at in range(1, 25)])
+    assert uses[1].on_gpu
+    lines = [look(at, on_gpu=[4242, 5 * 10**9]) for at in range(1, 25)]
+    for own in lines:
+        for line in own:
+            if line[0] == "G":
+                line[9] = [[pid + 70_000, used] for pid, used in line[9]]
+    assert all(use.on_gpu == () for use in used(tmp_path / "container", lines))
+
+
+def test_looks_outside_of_the_training_do_not_count(tmp_path):
+    assert used(tmp_path, [look(at, waits=(60, 60)) for at in range(100, 130)]) == ()

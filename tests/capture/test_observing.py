@@ -1,0 +1,220 @@
+"""What a rank observes of itself, and that nothing of it reaches the training."""
+
+import gc
+import json
+import signal
+import sys
+import threading
+import time
+import weakref
+from types import SimpleNamespace
+
+import pytest
+
+from traceops.capture.observing import signs, step_clock
+from traceops.capture.observing.observer import Observer
+from traceops.capture.observing.stacks import Stacks
+from traceops.core.step_log import RECORDED, SKIPPED
+from traceops.traces.observed import read_observed
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "rank_0").mkdir()
+    return tmp_path / "rank_0"
+
+
+def read(folder):
+    return read_observed(str(folder.parent), 0)[0]
+
+
+def wait_for(done):
+    while not done():
+        time.sleep(0.002)
+
+
+def slow_function(observer):
+    """Until it was looked at."""
+    count = observer.samples
+    wait_for(lambda: observer.samples > count)
+
+
+def test_every_step_is_timed_and_the_host_is_seen(folder):
+    observer = Observer(folder, 0)
+    flags = [(False, False), (True, False), (True, False), (False, False), (False, True)]
+    for recorded, skipped in flags:
+        observer.step_ended(recorded=recorded, skipped=skipped)
+        observer.step_begins(recorded=False)
+        slow_function(observer)
+    assert observer.close() and observer.trouble is None
+    seen = read(folder)
+    # The step after a window too: the ranks come together again in it.
+    assert seen.steps["flags"].tolist() == [0, RECORDED, RECORDED, RECORDED, SKIPPED]
+    assert (seen.steps["host_us"][1:] > 0).all() and (seen.steps["device_us"] == 0).all()
+    functions = {seen.frames[n].function for stack in seen.stacks for n in stack}
+    assert "slow_function" in functions
+    own = next(f for f in seen.frames if f.function == "slow_function")
+    assert own.text == "wait_for(lambda: observer.samples > count)"
+    assert "traceops-observer" not in {thread.name for thread in threading.enumerate()}
+    assert not any(isinstance(getattr(told, "__self__", None), signs.GarbageTime) for told in gc.callbacks)
+
+
+def test_nobody_looks_while_the_profiler_records(folder):
+    observer = Observer(folder, 0)
+    observer.step_ended(recorded=False)
+    observer.step_begins(recorded=True)
+    looks = observer.samples
+    time.sleep(0.1)
+    assert observer.samples == looks
+    observer.close()
+
+
+def test_the_collectors_time_is_that_of_its_step(folder):
+    observer = Observer(folder, 0)
+    for step in range(3):
+        if step == 1:
+            junk = [[] for _ in range(50_000)]
+            gc.collect()
+            del junk
+        observer.step_ended(recorded=False)
+        observer.step_begins(recorded=False)
+    observer.close()
+    took = read(folder).steps["gc_us"].tolist()
+    assert took[1] > 10 * max(took[2], 1)
+
+
+def test_a_look_keeps_nothing_of_the_program_alive():
+    stacks = Stacks(threading.get_ident())
+
+    class Tensor:
+        pass
+
+    def holds():
+        tensor = Tensor()
+        reference.append(weakref.ref(tensor))
+        stacks.sample(0, 1)
+
+    reference = []
+    holds()
+    assert stacks.count == 1 and reference[0]() is None
+
+
+def test_a_disk_that_takes_no_more_ends_the_observer_alone(folder, monkeypatch):
+    observer = Observer(folder, 0)
+
+    def full(path, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("traceops.capture.observing.observer._append", full)
+    observer.step_ended(recorded=False)
+    observer.close()
+    assert "No space left" in observer.trouble
+    observer.step_ended(recorded=False)
+    observer.step_begins(recorded=False)
+
+
+def test_what_a_signal_handler_of_the_script_raises_is_the_scripts(folder, monkeypatch):
+    class OutOfTime(Exception):
+        pass
+
+    def alarm(number, frame):
+        raise OutOfTime
+
+    observer = Observer(folder, 0)
+    before = signal.signal(signal.SIGUSR1, alarm)
+    monkeypatch.setattr(observer._garbage, "take", lambda: signal.raise_signal(signal.SIGUSR1))
+    try:
+        with pytest.raises(OutOfTime):
+            observer.step_ended(recorded=False)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        observer.close()
+    assert observer.trouble is None
+
+
+class Event:
+    """One of torch's on a device that has finished `done` ms of its work."""
+
+    now = 0.0
+    done = 0.0
+
+    def __init__(self, enable_timing):
+        self.at = None
+
+    def record(self):
+        self.at = Event.now
+
+    def query(self):
+        return self.at <= Event.done
+
+    def elapsed_time(self, end):
+        return end.at - self.at
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    made = SimpleNamespace(capturing=False, Event=Event)
+    made.is_current_stream_capturing = lambda: made.capturing
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=made))
+    monkeypatch.setattr(step_clock, "uses_gpu", lambda: True)
+    monkeypatch.setattr(step_clock, "_SHORT_NS", 0)
+    Event.now = Event.done = 0.0
+    return made
+
+
+def device_us(clock):
+    return [step_clock.RECORD.unpack(record)[1] for record in clock.records]
+
+
+def test_the_devices_time_comes_when_the_device_has_it(cuda):
+    clock = step_clock.StepClock()
+    for _ in range(4):
+        Event.now += 20.0
+        clock.ended(0, 0, 0, 0)
+        clock.resumed()
+    assert device_us(clock) == [0], "only the first step, whose begin has no event, is known"
+    Event.done = 60.0
+    clock.resumed()
+    assert device_us(clock) == [0, 20_000, 20_000]
+    clock.finish()
+    assert device_us(clock) == [0, 20_000, 20_000, 0], "the device never got there"
+
+
+def test_nothing_is_put_into_a_graph_that_is_captured(cuda):
+    clock = step_clock.StepClock()
+    Event.done = 1e9
+    for step in range(6):
+        cuda.capturing = step == 3
+        Event.now += 10.0
+        clock.ended(0, 0, 0, 0)
+        clock.resumed()
+    assert device_us(clock) == [0, 10_000, 10_000, 0, 0, 10_000]
+
+
+def test_short_steps_get_no_events(cuda, monkeypatch):
+    monkeypatch.setattr(step_clock, "_SHORT_NS", 1e15)
+    clock = step_clock.StepClock()
+    for _ in range(8):
+        clock.ended(0, 0, 0, 0)
+        clock.resumed()
+    assert len(clock.records) >= 7 and device_us(clock)[-1] == 0
+
+
+def test_compilations_are_read_where_torch_keeps_them(monkeypatch):
+    utils = SimpleNamespace(compilation_time_metrics={}, _compilation_metrics=[])
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)
+    compilations = signs.Compilations()
+    assert compilations.take(0) == (0, 0)
+    utils.compilation_time_metrics["_compile.compile_inner"] = [0.5, 0.25]
+    utils._compilation_metrics.append(
+        SimpleNamespace(
+            start_time_us=5, duration_us=750_000, co_name="forward", co_filename="/m.py", co_firstlineno=9,
+            recompile_reason="tensor 'x' size mismatch",
+        )
+    )  # fmt: skip
+    assert compilations.take(7) == (750_000_000, 2)
+    assert compilations.take(8) == (0, 0)
+    assert compilations.notes == [["c", 7, 750_000, "forward", "/m.py", 9, "tensor 'x' size mismatch"]]
+    utils.compilation_time_metrics.clear()  # torch._dynamo.reset()
+    assert compilations.take(9) == (0, 0)
+    assert json.dumps(compilations.notes)

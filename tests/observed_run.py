@@ -1,0 +1,95 @@
+"""Writes what a rank and a launcher keep of a whole run, as tests want it."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from traceops.core.machine_log import machine_file
+from traceops.core.step_log import MAGIC, OBSERVED_FILE, RECORD, RECORDED, STEPS_FILE
+
+BEGAN_NS = 1_800_000_000 * 10**9
+TRAIN = "/home/me/train.py"
+TORCH = "/usr/lib/python3/site-packages/torch"
+# Stacks by name: frames as (function, file, line, text), outermost first.
+STACKS = {
+    "forward": [
+        ("train", TRAIN, 30, "loss = model(batch)"),
+        ("Module.__call__", f"{TORCH}/nn/modules/module.py", 9, None),
+    ],
+    "backward": [
+        ("train", TRAIN, 31, "loss.backward()"),
+        ("_engine_run_backward", f"{TORCH}/autograd/graph.py", 9, None),
+    ],
+    "item": [("train", TRAIN, 33, "total += loss.item()")],
+    "evaluate": [("train", TRAIN, 40, "evaluate(model)"), ("evaluate", TRAIN, 12, "model(batch)")],
+    "save": [
+        ("train", TRAIN, 42, "torch.save(model.state_dict(), path)"),
+        ("save", f"{TORCH}/serialization.py", 900, None),
+    ],
+    "collate": [
+        ("train", TRAIN, 29, "for batch in loader:"),
+        ("fetch", f"{TORCH}/utils/data/_utils/fetch.py", 5, None),
+        ("collate_fn", "/home/me/data.py", 88, "return pad(samples)"),
+    ],
+    "tokenize": [("train", TRAIN, 35, "tokenize(text)"), ("tokenize", "/home/me/text.py", 7, "for word in text:")],
+    "rare": [("train", TRAIN, 50, "rebalance()"), ("rebalance", TRAIN, 51, "for row in table:")],
+    "frozen": [("_run_code", "<frozen runpy>", 3, None)],
+}  # fmt: skip
+
+
+@dataclass
+class Step:
+    """One step: ms, of it in the garbage collector and in the compiler, and ms by name of a stack."""
+
+    ms: float
+    gc_ms: float = 0.0
+    compile_ms: float = 0.0
+    device_ms: float = 0.0
+    recorded: bool = False
+    stacks: dict = field(default_factory=dict)
+
+
+def usual(ms=50.0, forward=0.6, **more):
+    """A step that is like the others, the host in the forward pass and waiting in backward."""
+    return Step(ms, stacks={"forward": forward * ms, "backward": (1 - forward) * ms}, **more)
+
+
+def write_rank(root: Path, rank: int, steps, extra=()) -> None:
+    """rank_<rank>/ with these steps; a sample stands for 5 ms, and every rank is looked at in every step.
+
+    extra: further lines of observed.jsonl.
+    """
+    folder = root / f"rank_{rank}"
+    folder.mkdir(parents=True, exist_ok=True)
+    header = json.dumps({"rank": rank, "started_ns": BEGAN_NS, "first": 0}).encode() + b"\n"
+    records = b"".join(
+        RECORD.pack(
+            round(s.ms * 1e3), round(s.device_ms * 1e3), round(s.gc_ms * 1e3), round(s.compile_ms * 1e3), 0, 0,
+            int(s.compile_ms > 0), RECORDED if s.recorded else 0,
+        )
+        for s in steps
+    )  # fmt: skip
+    (folder / STEPS_FILE).write_bytes(MAGIC + header + records)
+    lines, frames = [], {}
+    for stack in STACKS.values():
+        numbers = []
+        for function, file, line, text in stack:
+            key = (function, file, line)
+            if key not in frames:
+                frames[key] = len(frames)
+                lines.append(["f", function, file, 1, line, text])
+            numbers.append(frames[key])
+        lines.append(["s", numbers])
+    names = list(STACKS)
+    samples = []
+    for number, step in enumerate(steps):
+        for name, ms in step.stacks.items():
+            for _ in range(max(round(ms / 5), 1) if ms else 0):
+                samples += [number, names.index(name), round(1e3 * ms / max(round(ms / 5), 1))]
+    lines += [["t", samples], *extra]
+    (folder / OBSERVED_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def write_machine(root: Path, lines, host="node1") -> None:
+    """machine.<host>.jsonl with these lines."""
+    (root / machine_file(host)).write_text("".join(json.dumps(line) + "\n" for line in lines))

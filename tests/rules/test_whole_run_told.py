@@ -1,0 +1,230 @@
+"""TO-W001, TO-W002, TO-W003 and the lines that other findings get, on a run's folder as `traceops run` leaves it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from msgspec import UNSET
+from observed_run import Step, usual, write_machine, write_rank
+
+from traceops import analyze
+from traceops.pipeline.observed_run import MOST_RANKS
+from traceops.render import write_report
+from traceops.render.report.html import describe
+from traceops.render.report.terminal import describe_summary
+
+DATA = Path(__file__).parents[1] / "data"
+BEGIN = 1_800_000_000_000
+
+
+def run_of(tmp_path, source="ddp4"):
+    """A copy whose run.json names its ranks' pids and GPUs."""
+    run = tmp_path / "run"
+    shutil.copytree(DATA / source, run)
+    path = run / "run.json"
+    manifest = json.loads(path.read_text()) if path.exists() else {"name": source}
+    known = {entry["rank"]: entry for entry in manifest.get("ranks") or ()}
+    manifest["ranks"] = [
+        {**known.get(rank, {}), "rank": rank, "pid": 100 + rank, "device": {"uuid": f"GPU-{rank}"}}
+        for rank in range(4)
+    ]
+    path.write_text(json.dumps(manifest))
+    return run
+
+
+def observed(run, *ranks, looks=()):
+    for rank, steps in enumerate(ranks):
+        write_rank(run, rank, steps)
+    if looks:
+        write_machine(run, looks)
+    return analyze(run)
+
+
+def found(report, rule):
+    return [finding for finding in report.findings if finding.rule == rule]
+
+
+def even(count=200):
+    return [usual(50.0 + n % 3) for n in range(count)]
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory):
+    run = run_of(tmp_path_factory.mktemp("healthy"))
+    looks = [
+        ["r", BEGIN + 1000 * t, r, 100 + r, 900.0 * t, 10.0 * t, 0, r] for t in range(1, 9) for r in range(4)
+    ]
+    return observed(run, *[even() for _ in range(4)], looks=looks)
+
+
+def test_a_healthy_run_is_told_as_one(healthy):
+    for rule in ("TO-W001", "TO-W002", "TO-W003"):
+        assert not found(healthy, rule)
+        assert next(check for check in healthy.checks if check.rule == rule).status == "clear"
+    whole = healthy.whole_run
+    assert (whole.steps, whole.typical_steps, whole.occasions) == (199, 199, ())
+    assert [row.waited_pct for row in whole.machine] == [pytest.approx(1.0)] * 4
+
+
+def test_what_was_not_observed_is_not_judged():
+    report = analyze(DATA / "ddp4")
+    assert report.whole_run is UNSET and not report.flames
+    for rule in ("TO-W001", "TO-W002", "TO-W003"):
+        assert next(check for check in report.checks if check.rule == rule).status == "not_evaluated"
+
+
+def test_the_page_begins_with_every_step(healthy, tmp_path):
+    page = describe(healthy)
+    ids = [section.id for section in page.sections]
+    assert ids.index("all-steps-of-run") < min(ids.index(name) for name in ("ledger", "steps"))
+    figure = page.charts["all-steps"]
+    assert [trace["name"] for trace in figure["data"]] == [f"rank {rank}" for rank in range(4)]
+    said = " ".join(getattr(block, "plain", "") for block in describe_summary(healthy, tmp_path))
+    assert "The whole run: 199 steps without the profiler: the typical one takes 51.0 ms." in said
+    written = {path.name for path in write_report(healthy, tmp_path / "r")}
+    flames = {f"flame.rank_{rank}.speedscope.json" for rank in range(4)}
+    assert flames <= written
+    graph = json.loads((tmp_path / "r/flame.rank_0.speedscope.json").read_text())
+    profile = graph["profiles"][0]
+    assert sum(profile["weights"]) == pytest.approx(profile["endValue"], abs=0.01)
+    assert all(n < len(graph["shared"]["frames"]) for stack in profile["samples"] for n in stack)
+    assert json.loads((tmp_path / "r/report.json").read_text())["whole_run"]["typical_ms"] == pytest.approx(
+        51.0, abs=0.1
+    )
+    write_report(analyze(DATA / "ddp4"), tmp_path / "r")
+    assert not list((tmp_path / "r").glob("flame.*")), "those of an earlier report go"
+
+
+def test_evaluation_is_weighed_over_the_whole_run(tmp_path):
+    steps = even()
+    for at in range(10, 200, 10):
+        steps[at] = Step(150, stacks={"forward": 30, "backward": 20, "evaluate": 100})
+    report = observed(run_of(tmp_path), *[steps] * 4)
+    [told] = found(report, "TO-W001")
+    assert (told.cause, told.severity) == ("evaluation", "warning")
+    assert told.message.startswith(
+        "Evaluation takes 16 % of the run, in evaluate (train.py:12): 19 times in 199 steps"
+    )
+    line = next(e for e in told.evidence if e.metric == "line")
+    assert (line.value, line.file, line.line) == ("model(batch)", "/home/me/train.py", 12)
+    assert "Evaluate less often" in told.advice
+    figure = describe(report).charts["all-steps"]
+    marks = next(trace for trace in figure["data"] if trace["name"] == "evaluation")
+    assert marks["x"] == list(range(10, 200, 10))
+
+
+def test_a_collector_that_runs_in_every_step_is_told(tmp_path):
+    steps = [usual(50.0 + n % 3, gc_ms=4.0) for n in range(100)]
+    [told] = found(observed(run_of(tmp_path), steps, *[even(100)] * 3), "TO-W001")
+    assert (told.cause, told.ranks, told.severity) == ("garbage_collection", (0,), "info")
+
+
+def test_cudamalloc_in_the_step(tmp_path):
+    run = run_of(tmp_path)
+    for rank in range(4):
+        counters = [["m", n, 40 + (3 * n if rank == 1 else 0), 0, 0] for n in range(0, 200, 20)]
+        write_rank(run, rank, even(), extra=counters)
+    [told] = found(analyze(run), "TO-W001")
+    assert (told.cause, told.ranks) == ("allocator", (1,)) and "3.0 cudaMalloc calls a step" in told.message
+
+
+def test_the_line_of_one_rank(tmp_path):
+    late = [Step(81, stacks={"collate": 31, "forward": 30, "backward": 20}) for _ in range(120)]
+    peers = [Step(81, stacks={"forward": 30, "backward": 51}) for _ in range(120)]
+    report = observed(run_of(tmp_path), peers, late, peers, peers)
+    [told] = found(report, "TO-W003")
+    assert (told.ranks, told.cause, told.severity) == ((1,), "input", "error")
+    assert told.message == (
+        "Rank 1 spends 31.0 ms a step in collate_fn (data.py:88), its peers none, while they wait for it."
+    )
+
+
+def test_a_late_rank_gets_its_line(tmp_path):
+    late = [Step(81, stacks={"collate": 31, "forward": 30, "backward": 20}) for _ in range(120)]
+    peers = [Step(81, stacks={"forward": 30, "backward": 51}) for _ in range(120)]
+    plain = analyze(DATA / "slow_loader4")
+    [late_rank] = {rank for f in found(plain, "TO-S001") for rank in f.ranks}
+    ranks = [late if rank == late_rank else peers for rank in range(4)]
+    report = observed(run_of(tmp_path, "slow_loader4"), *ranks)
+    [told] = found(report, "TO-S001")
+    assert (
+        f"Rank {late_rank} spends 31.0 ms a step in collate_fn (data.py:88), its peers none." in told.message
+    )
+    [line] = found(report, "TO-W003")
+    assert line.severity == "info" and line.message.endswith(f"TO-S001 (rank {late_rank}) explains it.")
+    [starving] = found(report, "TO-I002")
+    assert "in collate_fn (data.py:88)" in starving.message
+
+
+def look(t, waits=0.01, hog=0.0, mhz=1980, stranger=None):
+    ms = BEGIN + 1000 * t
+    lines = [["r", ms, r, 100 + r, 900.0 * t, (1000 * waits if r == 1 else 10) * t, 0, r] for r in range(4)]
+    lines += [["p", ms, 4711, "stress", hog, 1]] if hog else []
+    for gpu in range(4):
+        others = [[stranger, 5 << 30]] if stranger and gpu == 1 else []
+        busy = [[stranger, 55]] if others else []
+        lines.append(
+            [
+                "G",
+                ms,
+                gpu,
+                mhz if gpu == 1 else 1980,
+                4 if gpu == 1 else 0,
+                699.0,
+                60,
+                99,
+                1,
+                [[100 + gpu, 1], *others],
+                busy,
+            ]
+        )
+    return lines
+
+
+def machine(tmp_path, source="ddp4", **more):
+    facts = [["g", n, f"GPU-{n}", "H200", 1980, 700.0] for n in range(4)]
+    looks = [*facts, *(line for t in range(1, 9) for line in look(t, **more))]
+    return observed(run_of(tmp_path, source), *[even()] * 4, looks=looks)
+
+
+def test_a_hog_on_a_ranks_cores(tmp_path):
+    [told] = found(machine(tmp_path, waits=0.4, hog=97.0), "TO-W002")
+    assert (told.cause, told.ranks, told.severity) == ("shared_cores", (1,), "warning")
+    assert (
+        "pid 4711 (stress, 97 % of a core)" in told.message
+        and "waits 40 % of the time for a core" in told.message
+    )
+
+
+def test_a_strangers_process(tmp_path):
+    [told] = found(machine(tmp_path, stranger=4242), "TO-W002")
+    assert (told.cause, told.ranks) == ("other_process", (1,))
+    assert "pid 4242 holds 5.4 GB, busy there for 55 % of the time" in told.message
+
+
+def test_a_lower_clock_is_a_reason_only_where_the_rank_computes_longer(tmp_path):
+    assert not found(machine(tmp_path / "even", mhz=1200), "TO-W002")
+    report = machine(tmp_path / "late", "slow_gpu4", mhz=1200)
+    late = {rank for f in found(report, "TO-S001") if f.cause == "gpu_compute" for rank in f.ranks}
+    told = found(report, "TO-W002")
+    assert [f.ranks for f in told] == ([(1,)] if 1 in late else [])
+    if told:
+        assert "at 1200 of 1980 MHz at its power cap, its peers' at 1980 MHz" in told[0].message
+
+
+def test_a_rank_that_waits_for_its_cores_is_not_blamed_for_its_line(tmp_path):
+    late = [Step(51, stacks={"tokenize": 20, "forward": 20, "backward": 11}) for _ in range(200)]
+    peers = [Step(51, stacks={"forward": 20, "backward": 31}) for _ in range(200)]
+    looks = [line for t in range(1, 9) for line in look(t, waits=0.4, hog=97.0) if line[0] != "G"]
+    report = observed(run_of(tmp_path), peers, late, peers, peers, looks=looks)
+    assert not found(report, "TO-W003") and found(report, "TO-W002")
+
+
+def test_observing_that_ended_early_is_told(tmp_path):
+    run = run_of(tmp_path)
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["ranks"][2]["observed"] = {"samples": 3, "trouble": "OSError: disk"}
+    (run / "run.json").write_text(json.dumps(manifest))
+    assert "rank 2: observing ended early (OSError: disk)" in analyze(run).summary.notes
+    assert MOST_RANKS >= 64

@@ -1,0 +1,198 @@
+"""What each rank's GPU and cores did during the whole run, from what the launchers saw once a second."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from traceops.traces.observed import GpuFacts, MachineLog, Observed
+
+# NVML's bits, as far as they are a reason of the machine's and not of the program's.
+REASONS = {
+    0x4: "power_cap",
+    0x8: "hardware_slowdown",
+    0x20: "too_hot",
+    0x40: "too_hot",
+    0x80: "power_brake",
+}
+_BUSY_PCT = 50
+_LEAST_LOOKS = 3
+_LEAST_PRESENT = 0.25  # of the looks: a process that only passed by is left out
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """A process that is not of the run. busy_pct: of the GPU's time, or of a core's, in the median; None: not known."""
+
+    pid: int
+    name: str | None = None
+    bytes: int | None = None
+    busy_pct: float | None = None
+
+
+@dataclass(frozen=True)
+class MachineUse:
+    """Of one rank; None where the machine does not tell.
+
+    waited_pct: of the time in which its main thread wanted a core and had none. mhz: in the median, while the GPU is
+    busy; reasons: percent of the looks with a reason for a lower clock. on_gpu: processes of others there. on_cores:
+    the same of its host, where ranks wait for cores.
+    """
+
+    rank: int
+    host: str
+    looks: int
+    cpu_pct: float | None = None
+    waited_pct: float | None = None
+    faults: float | None = None
+    stolen_pct: float | None = None
+    throttled_pct: float | None = None
+    gpu: GpuFacts | None = None
+    mhz: float | None = None
+    power_w: float | None = None
+    celsius: float | None = None
+    reasons: Mapping[str, float] | None = None
+    on_gpu: tuple[Stranger, ...] = ()
+    on_cores: tuple[Stranger, ...] = ()
+
+
+def machine_use(
+    logs: Sequence[MachineLog], observed: Sequence[Observed], manifest: Mapping[str, Any]
+) -> tuple[MachineUse, ...]:
+    """For each rank that a launcher saw often enough while it trained, by rank."""
+    entries = {e["rank"]: e for e in manifest.get("ranks") or () if isinstance(e.get("rank"), int)}
+    spans = {one.rank: _span_ms(one) for one in observed if len(one.steps) > 1}
+    found = []
+    for log in logs:
+        by_rank: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+        for row in log.ranks:
+            begin, end = spans.get(int(row[1]), (0.0, 0.0))
+            if begin <= row[0] <= end:
+                by_rank[int(row[1])].append(row)
+        ours = {int(row[2]) for row in log.ranks}
+        for rank, rows in by_rank.items():
+            if len(rows) >= _LEAST_LOOKS:
+                found.append(_of_rank(rank, log, rows, entries.get(rank, {}), spans[rank], ours))
+    return tuple(sorted(found, key=lambda one: one.rank))
+
+
+def _of_rank(
+    rank: int,
+    log: MachineLog,
+    rows: Sequence[tuple[Any, ...]],
+    entry: Mapping[str, Any],
+    span: tuple[float, float],
+    ours: set[int],
+) -> MachineUse:
+    begin, end = span
+    took = max(float(rows[-1][0] - rows[0][0]), 1.0)
+    host_rows = [row for row in log.hosts if begin <= row[0] <= end]
+    gpu = _gpu_of(log, entry)
+    device = [
+        row for row in log.devices if gpu is not None and row[1] == gpu.index and begin <= row[0] <= end
+    ]
+    busy = [row for row in device if (row[6] or 0) >= _BUSY_PCT] or device
+    others = [row for row in log.others if begin <= row[0] <= end]
+    return MachineUse(
+        rank=rank,
+        host=log.host,
+        looks=len(rows),
+        cpu_pct=_rate(rows, 3, took),
+        waited_pct=_rate(rows, 4, took),
+        faults=None if rows[0][5] is None else float(rows[-1][5] - rows[0][5]),
+        stolen_pct=_rate(host_rows, 1, took),
+        throttled_pct=_rate(host_rows, 2, took),
+        gpu=gpu,
+        mhz=_median(row[2] for row in busy),
+        power_w=_median(row[4] for row in busy),
+        celsius=_median(row[5] for row in busy),
+        reasons=_reasons(busy),
+        on_gpu=_strangers_on_gpu(device, ours),
+        on_cores=_strangers_on_cores(others, len(rows)),
+    )
+
+
+def _span_ms(one: Observed) -> tuple[float, float]:
+    """From the end of the first step, which holds the program's start, to the end of the last, Unix ms."""
+    took = (one.steps["host_us"].astype(np.float64) + _gaps(one)) / 1e3
+    return one.began_ns / 1e6 + float(took[0]), one.began_ns / 1e6 + float(took.sum())
+
+
+def _gaps(one: Observed) -> Any:
+    """What the capture did between steps where it was long enough to count as none of them, µs."""
+    own = one.steps["own_us"].astype(np.float64)
+    return np.where(own > 1000, own, 0.0)
+
+
+def _gpu_of(log: MachineLog, entry: Mapping[str, Any]) -> GpuFacts | None:
+    device = entry.get("device")
+    told = device.get("uuid") if isinstance(device, dict) else None
+    if not isinstance(told, str):
+        return None
+    wanted = told.removeprefix("GPU-")
+    return next((g for g in log.gpus.values() if g.uuid and g.uuid.removeprefix("GPU-") == wanted), None)
+
+
+def _rate(rows: Sequence[tuple[Any, ...]], column: int, took_ms: float) -> float | None:
+    known = [row[column] for row in rows if row[column] is not None]
+    return 100 * max(float(known[-1] - known[0]), 0.0) / took_ms if len(known) >= _LEAST_LOOKS else None
+
+
+def _median(values: Any) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    return float(np.median(known)) if len(known) >= _LEAST_LOOKS else None
+
+
+def _reasons(rows: Sequence[tuple[Any, ...]]) -> dict[str, float] | None:
+    known = [int(row[3]) for row in rows if row[3] is not None]
+    if len(known) < _LEAST_LOOKS:
+        return None
+    names = sorted(set(REASONS.values()))
+    share = {
+        name: 100
+        * sum(any(bits & bit for bit, of in REASONS.items() if of == name) for bits in known)
+        / len(known)
+        for name in names
+    }
+    return {name: pct for name, pct in share.items() if pct}
+
+
+def _strangers_on_gpu(rows: Sequence[tuple[Any, ...]], ours: set[int]) -> tuple[Stranger, ...]:
+    """Processes that are not ours, only where the driver shows ours: else its numbers are of other processes."""
+    seen: dict[int, list[int | None]] = defaultdict(list)
+    active: dict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        for pid, used in row[8]:
+            seen[int(pid)].append(used)
+        for pid, pct in row[9]:
+            active[int(pid)].append(float(pct))
+    if not ours & seen.keys():
+        return ()
+    found = [
+        Stranger(
+            pid,
+            bytes=max((one for one in used if one is not None), default=None),
+            busy_pct=float(np.median(active[pid])) if active.get(pid) else None,
+        )
+        for pid, used in seen.items()
+        if pid not in ours and len(used) >= max(_LEAST_PRESENT * len(rows), _LEAST_LOOKS)
+    ]
+    return tuple(sorted(found, key=lambda one: (-(one.busy_pct or 0.0), one.pid)))
+
+
+def _strangers_on_cores(rows: Sequence[tuple[Any, ...]], looks: int) -> tuple[Stranger, ...]:
+    """Processes that take cores, for so long as was looked for them."""
+    times = len({row[0] for row in rows})
+    seen: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for row in rows:
+        seen[int(row[1]), str(row[2])].append(float(row[3]))
+    found = [
+        Stranger(pid, name, busy_pct=float(np.sum(pct)) / max(times, 1))
+        for (pid, name), pct in seen.items()
+        if len(pct) >= max(_LEAST_PRESENT * times, 1)
+    ]
+    return tuple(sorted(found, key=lambda one: (-(one.busy_pct or 0.0), one.pid)))[:8]

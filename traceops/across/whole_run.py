@@ -1,0 +1,358 @@
+"""Every step of the whole training on all ranks: which are like the others, and what the others do besides."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import pairwise
+from math import gcd
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.core.step_log import RECORDED, SKIPPED
+from traceops.measure.host_places import (
+    HostTime,
+    Place,
+    host_times,
+    own_overhead,
+    own_place,
+    waits,
+    what_for,
+)
+from traceops.measure.typical import spells, typical_steps
+from traceops.traces.observed import Observed
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+_ON_DEVICE = 0.8  # of the steps: known by the device's own timeline
+_PART = 0.2  # of what a step takes longer: less is no reason
+_LEAST_STEPS = 8
+_ALSO = 0.5  # of what the rank does that does most: so much of it, and another does it too
+_START = 20  # steps: a run has begun by then
+_RARE_PCT = 1.0  # of the typical step: a function in which the host is less is none of it
+_RHYTHM = 3  # steps of one cause that show a rhythm
+_RHYTHM_LEAST = 3  # steps between them, so that a rhythm does not take in every step
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """Steps that are unlike the others for one reason.
+
+    cause: as in TO-W001; "unknown" where nothing shows one. place: of the program. times: how often such steps came,
+    neighbours being one time. more_ms: what they take beyond the typical step, all together. ranks: that do it.
+    """
+
+    cause: str
+    place: Place | None
+    steps: tuple[int, ...]
+    times: int
+    more_ms: float
+    share_pct: float
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    """All steps of a run.
+
+    took_ms: rank by step, NaN where a rank has none; numbers: of the steps. timed: steps that no profiler was at, from
+    the second on. like: of those, the typical ones. start: steps at the beginning that took longer. garbage_pct: of
+    each rank's time. allocations, retries: a step of each rank, in the later part of the run, null without a GPU.
+    on_device: by the GPU's timeline.
+    """
+
+    ranks: tuple[int, ...]
+    numbers: NDArray[np.int64]
+    took_ms: Floats
+    timed: Mask
+    like: Mask
+    start: tuple[int, ...]
+    typical_ms: float
+    total_ms: float
+    occasions: tuple[Occasion, ...] = ()
+    garbage_pct: Mapping[int, float] = field(default_factory=dict)
+    allocations: Mapping[int, float] = field(default_factory=dict)
+    retries: Mapping[int, int] = field(default_factory=dict)
+    skipped: int = 0
+    looks: Mapping[int, int] = field(default_factory=dict)
+    on_device: bool = False
+    host: Mapping[int, Sequence[HostTime]] = field(default_factory=dict)
+
+    @property
+    def typical_steps(self) -> int:
+        """How many steps are like the others."""
+        return int(self.like.sum())
+
+    @property
+    def step_ms(self) -> Floats:
+        """Each step's median over ranks."""
+        return _median(self.took_ms)
+
+
+def whole_run(observed: Sequence[Observed]) -> WholeRun | None:
+    """Of the ranks that were observed; None where too few steps were timed to tell which is typical."""
+    ranks = sorted((one for one in observed if len(one.steps)), key=lambda one: one.rank)
+    if not ranks:
+        return None
+    first = min(one.first for one in ranks)
+    last = max(one.first + len(one.steps) for one in ranks)
+    if last - first > 1 << 28:
+        return None
+    numbers = np.arange(first, last)
+    shape = (len(ranks), len(numbers))
+    took, garbage, compiled = np.full(shape, np.nan), np.zeros(shape), np.zeros(shape)
+    recorded = np.zeros(len(numbers), dtype=bool)
+    on_device = all(_on_device(one) for one in ranks)
+    skipped = 0
+    for row, one in enumerate(ranks):
+        at = slice(one.first - first, one.first - first + len(one.steps))
+        took[row, at] = _took_ms(one, on_device)
+        garbage[row, at] = one.steps["gc_us"] / 1e3
+        compiled[row, at] = one.steps["compile_us"] / 1e3
+        recorded[at] |= (one.steps["flags"] & RECORDED) > 0
+        skipped = max(skipped, int(((one.steps["flags"] & SKIPPED) > 0).sum()))
+    step = _median(took)
+    timed = ~recorded & ~np.isnan(step)
+    timed[0] = False  # it holds the program's start
+    if timed.sum() < _LEAST_STEPS:
+        return None
+    like = np.zeros(len(numbers), dtype=bool)
+    like[timed] = typical_steps(step[timed])
+    start = _start(timed, like)
+    typical = float(step[like].mean())
+    run = WholeRun(
+        ranks=tuple(one.rank for one in ranks),
+        numbers=numbers,
+        took_ms=took,
+        timed=timed,
+        like=like,
+        start=tuple(int(n) for n in numbers[start]),
+        typical_ms=typical,
+        total_ms=float(step[timed].sum()),
+        garbage_pct={one.rank: _share(garbage[row], took[row], timed) for row, one in enumerate(ranks)},
+        allocations={one.rank: rate for one in ranks if (rate := _growth(one, 1)) is not None},
+        retries={one.rank: _retries(one) for one in ranks if len(one.allocator)},
+        skipped=skipped,
+        looks={one.rank: len(one.samples) for one in ranks},
+        on_device=on_device,
+        host={one.rank: host_times(one, _own(one, like, first), typical) for one in ranks},
+    )
+    parts = _Parts(ranks, run, garbage, compiled)
+    return _with_occasions(run, parts, timed & ~like & ~start)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a rank does for one cause in a step, beyond what it does in a typical one, ms."""
+
+    ms: float
+    place: Place | None = None
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """ms of the step at an index, by one cause."""
+
+    at: int
+    ms: float
+    place: Place | None = None
+    ranks: tuple[int, ...] = ()
+
+
+class _Parts:
+    """What the ranks did in a step that they do not do in a typical one, ms."""
+
+    def __init__(self, ranks: Sequence[Observed], run: WholeRun, garbage: Floats, compiled: Floats) -> None:
+        self._ranks = ranks
+        self._run = run
+        self._garbage = garbage - np.array([float(row[run.like].mean()) for row in garbage])[:, None]
+        self._compiled = compiled
+        self._keys = [_keys(one) for one in ranks]
+        self._usual = [
+            {(h.does or "host", h.key): h.ms for h in run.host.get(one.rank, ()) if not h.waits}
+            for one in ranks
+        ]
+        self._by_step = [_samples_by_step(one) for one in ranks]
+
+    def of(self, at: int, more_ms: float) -> dict[str, _Part]:
+        """By cause, what the rank that did most besides in the step at this index did, and who else did it too."""
+        of_ranks = [self._of_rank(row, at, more_ms) for row in range(len(self._ranks))]
+        best = max(of_ranks, key=lambda parts: sum(part.ms for part in parts.values()))
+        return {
+            cause: replace(
+                part,
+                ranks=tuple(
+                    one.rank
+                    for one, own in zip(self._ranks, of_ranks, strict=True)
+                    if cause in own and own[cause].ms >= _ALSO * part.ms
+                ),
+            )
+            for cause, part in best.items()
+        }
+
+    def _of_rank(self, row: int, at: int, more_ms: float) -> dict[str, _Part]:
+        found: dict[str, _Part] = {}
+        if self._compiled[row, at] > 0:
+            found["recompilation"] = _Part(float(self._compiled[row, at]))
+        if self._garbage[row, at] >= _PART * more_ms:
+            found["garbage_collection"] = _Part(float(self._garbage[row, at]))
+        seen: dict[tuple[str, tuple[str, str]], float] = defaultdict(float)
+        places: dict[tuple[str, tuple[str, str]], dict[Place, float]] = defaultdict(
+            lambda: defaultdict(float)
+        )
+        for stack, us in self._by_step[row].get(int(self._run.numbers[at]), ()):
+            key = self._keys[row][stack]
+            if key is None:
+                continue
+            what, place = key
+            seen[what, (place.function, place.file)] += us / 1e3
+            places[what, (place.function, place.file)][place] += us
+        for (what, function), ms in seen.items():
+            if what == "host" and self._usual_ms(row, function) > _RARE_PCT / 100 * self._run.typical_ms:
+                continue  # in a step that takes long for another reason, the host is where it always is
+            beyond = ms - self._usual[row].get((what, function), 0.0)
+            if beyond > 0:
+                own = places[what, function]
+                before = found.get(what, _Part(0.0))
+                most = max(own, key=lambda place: own[place])
+                place = most if beyond > before.ms or before.place is None else before.place
+                found[what] = _Part(before.ms + beyond, place)
+        return found
+
+    def _usual_ms(self, row: int, function: tuple[str, str]) -> float:
+        own = self._run.host.get(self._ranks[row].rank, ())
+        return sum(one.ms for one in own if one.key == function)
+
+
+def _keys(one: Observed) -> list[tuple[str, Place] | None]:
+    """What each stack is about, and where; None where the host waits, or is in the capture itself."""
+    keys: list[tuple[str, Place] | None] = []
+    for stack in range(len(one.stacks)):
+        place, what = own_place(one, stack), what_for(one, stack)
+        idle = what in (None, "input") and waits(one, stack)
+        keys.append(None if place is None or idle or own_overhead(one, stack) else (what or "host", place))
+    return keys
+
+
+def _samples_by_step(one: Observed) -> dict[int, list[tuple[int, int]]]:
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for step, stack, us in one.samples.tolist():
+        found[step].append((stack, us))
+    return found
+
+
+def _with_occasions(run: WholeRun, parts: _Parts, unlike: Mask) -> WholeRun:
+    step = run.step_ms
+    by_cause: dict[str, list[_Seen]] = defaultdict(list)
+    for at in np.flatnonzero(unlike).tolist():
+        more = float(step[at] - run.typical_ms)
+        did = parts.of(at, more)
+        left = more
+        for cause in sorted(did, key=lambda name: (name == "host", -did[name].ms)):
+            ms = min(did[cause].ms, left)
+            if ms >= _PART * more:
+                by_cause[cause].append(_Seen(at, ms, did[cause].place, did[cause].ranks))
+                left -= ms
+        if left > (1 - _PART) * more:
+            by_cause["unknown"].append(_Seen(at, left))
+    _by_rhythm(by_cause)
+    made = [_occasion(run, cause, found) for cause, found in by_cause.items() if found]
+    ordered = tuple(sorted(made, key=lambda one: (-one.more_ms, one.cause)))
+    return replace(run, occasions=ordered)
+
+
+def _by_rhythm(by_cause: dict[str, list[_Seen]]) -> None:
+    """Steps that nothing was seen in are of the cause in whose rhythm they come."""
+    for cause, found in by_cause.items():
+        numbers = sorted({one.at for one in found})
+        if cause in ("unknown", "host") or len(numbers) < _RHYTHM:
+            continue
+        apart = reduce(gcd, (b - a for a, b in pairwise(numbers)))
+        if apart < _RHYTHM_LEAST:
+            continue
+        place, ranks = found[0].place, found[0].ranks
+        kept = []
+        for one in by_cause.get("unknown", ()):
+            if (one.at - numbers[0]) % apart == 0:
+                found.append(replace(one, place=place, ranks=ranks))
+            else:
+                kept.append(one)
+        if "unknown" in by_cause:
+            by_cause["unknown"] = kept
+
+
+def _occasion(run: WholeRun, cause: str, found: Sequence[_Seen]) -> Occasion:
+    steps = sorted({one.at for one in found})
+    places: dict[Place, float] = defaultdict(float)
+    for one in found:
+        if one.place is not None:
+            places[one.place] += one.ms
+    seen = np.zeros(len(run.numbers), dtype=bool)
+    seen[steps] = True
+    more = sum(one.ms for one in found)
+    return Occasion(
+        cause=cause,
+        place=max(places, key=lambda place: places[place]) if places else None,
+        steps=tuple(int(run.numbers[at]) for at in steps),
+        times=spells(seen.tolist()),
+        more_ms=more,
+        share_pct=100 * more / run.total_ms if run.total_ms else 0.0,
+        ranks=tuple(sorted({rank for one in found for rank in one.ranks})),
+    )
+
+
+def _took_ms(one: Observed, on_device: bool) -> Floats:
+    host = one.steps["host_us"] / 1e3
+    if not on_device:
+        return np.asarray(host)
+    device = one.steps["device_us"] / 1e3
+    return np.where(device > 0, device, host)
+
+
+def _on_device(one: Observed) -> bool:
+    later = one.steps["device_us"][1:]
+    return len(later) > 0 and float((later > 0).mean()) >= _ON_DEVICE
+
+
+def _start(timed: Mask, like: Mask) -> Mask:
+    """Steps from the beginning on until the first that is like the others."""
+    start = np.zeros(len(timed), dtype=bool)
+    for at in np.flatnonzero(timed)[:_START].tolist():
+        if like[at]:
+            break
+        start[at] = True
+    return start
+
+
+def _own(one: Observed, steps: Mask, first: int) -> Mask:
+    return steps[one.first - first : one.first - first + len(one.steps)]
+
+
+def _share(part: Floats, took: Floats, timed: Mask) -> float:
+    known = timed & ~np.isnan(took)
+    whole = float(took[known].sum())
+    return 100 * float(part[known].sum()) / whole if whole else 0.0
+
+
+def _growth(one: Observed, column: int) -> float | None:
+    """cudaMalloc calls a step in the later two thirds of the run: the allocator has what it needs by then."""
+    rows = one.allocator
+    later = rows[rows[:, 0] >= one.first + len(one.steps) / 3] if len(rows) else rows
+    if len(later) < 2 or later[-1, 0] <= later[0, 0]:
+        return None
+    return float(later[-1, column] - later[0, column]) / float(later[-1, 0] - later[0, 0])
+
+
+def _retries(one: Observed) -> int:
+    return int(one.allocator[-1, 2] - one.allocator[0, 2])
+
+
+def _median(took: Floats) -> Floats:
+    known = ~np.isnan(took).all(axis=0)
+    found = np.full(took.shape[1], np.nan)
+    found[known] = np.nanmedian(took[:, known], axis=0)
+    return found

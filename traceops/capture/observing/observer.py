@@ -1,0 +1,191 @@
+"""Observes a rank outside of recorded windows: times every step, and looks now and then where its host is."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from traceops.capture.guard import contained, raised_by_a_handler
+from traceops.capture.observing.signs import Compilations, GarbageTime, allocator_counters
+from traceops.capture.observing.stacks import Stacks
+from traceops.capture.observing.step_clock import StepClock
+from traceops.capture.timing import uses_gpu
+from traceops.core.step_log import MAGIC, OBSERVED_FILE, RECORDED, SKIPPED, STEPS_FILE
+
+COST = 0.001  # of the time: what looking at stacks may take, as far as it is seen from the thread that looks
+_LEAST_S, _MOST_S = 0.01, 0.2  # between two looks
+_SLOWER_AFTER = 30_000  # samples: then half as often, so that a run of days does not fill the disk
+_FLUSH_S = 2.0
+_COUNTERS_S = 1.0
+_JOIN_S = 2.0
+_SLOW = 1.3  # times the usual step: from then on a step is looked at more closely
+_SLOW_STEP_NS, _SLOW_LOOKS = 5e6, 50.0  # between two looks in it: so long, or so many looks in all
+_LONG_NS = 50e6
+_MOST_WEIGHT = 4.0  # of the time between two looks: what one sample may stand for
+
+
+class Observer:
+    """One rank's; made where its first step begins, on the thread that trains.
+
+    folder: of the rank, in the run folder. None of its errors reaches the training or ends the capture: it ends
+    itself, and `trouble` says why.
+    """
+
+    def __init__(self, folder: Path, rank: int, first: int = 0) -> None:
+        self._steps, self._observed = folder / STEPS_FILE, folder / OBSERVED_FILE
+        header = {"rank": rank, "started_ns": time.time_ns(), "first": first}
+        self._steps.write_bytes(MAGIC + json.dumps(header).encode() + b"\n")
+        self._observed.write_bytes(b"")
+        self.trouble: str | None = None
+        self._step = first
+        self._device: int | None = None
+        self._looking = False  # until the first step is over: what comes before it is the program's start
+        self._cost_ns = 30_000.0  # of a look; the first ones are slower
+        self._clock = StepClock()
+        self._stacks = Stacks(threading.get_ident())
+        self._compilations = Compilations()
+        self._after_window = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="traceops-observer", daemon=True)
+        self._garbage = GarbageTime()
+        try:
+            self._thread.start()
+        except BaseException:
+            self._garbage.close()
+            raise
+
+    @property
+    def samples(self) -> int:
+        """Looks at the host so far."""
+        return self._stacks.count
+
+    def step_ended(self, *, recorded: bool, skipped: bool = False) -> None:
+        """A step ended. recorded: the profiler was on in it. skipped: a gradient scaler left its optimizer out."""
+        if self.trouble is None:
+            try:
+                flags = (RECORDED if recorded or self._after_window else 0) | (SKIPPED if skipped else 0)
+                self._after_window = recorded
+                ns, count = self._compilations.take(self._step)
+                self._clock.ended(self._garbage.take(), ns, count, flags)
+                self._step += 1
+            except Exception as error:
+                self._ended_by(error)
+
+    def step_begins(self, *, recorded: bool) -> None:
+        """The next one begins, after what the capture itself had to do. recorded: the profiler is on."""
+        if self.trouble is None:
+            try:
+                self._clock.resumed()
+                self._looking = not recorded
+                if self._device is None and uses_gpu():
+                    self._device = sys.modules["torch"].cuda.current_device()
+            except Exception as error:
+                self._ended_by(error)
+
+    def close(self) -> bool:
+        """End; our own thread writes what is not written yet. True once that is done; it may be called again."""
+        if self.trouble is None:
+            try:
+                self._clock.finish()
+            except Exception as error:
+                self._give_up(error)
+        self._ended.set()
+        self._garbage.close()
+        self._thread.join(_JOIN_S)
+        return True
+
+    def _ended_by(self, error: Exception) -> None:
+        """On the thread that trains, where a signal handler of the script's may have run between two lines of ours."""
+        if raised_by_a_handler(error):
+            raise error
+        self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self.trouble = f"{type(error).__name__}: {error}"[:200]
+        self._ended.set()
+        contained(self._garbage.close)
+
+    def _run(self) -> None:
+        try:
+            self._look()
+            if self.trouble is None:
+                self._write()
+        except Exception as error:
+            self._give_up(error)
+
+    def _look(self) -> None:
+        last = flushed = counted = time.perf_counter_ns()
+        drawn = 1
+        due = 0.0
+        while True:
+            now = time.perf_counter_ns()
+            wait_ns = self._pause_ns()
+            if due <= now:
+                # Looks at even intervals would see an even program always at the same places.
+                drawn = (1103515245 * drawn + 12345) & 0x7FFFFFFF
+                due = now + wait_ns * (0.5 + drawn / 0x7FFFFFFF)
+            if self._ended.wait(max(self._wake_ns(now, due) - now, 0.0) / 1e9):
+                return
+            begin = time.perf_counter_ns()
+            slow = self._slow(begin)
+            if self._looking and (slow or begin >= due):
+                since = max(last, self._clock.begun_ns) if slow else last
+                weight = min(begin - since, int(_MOST_WEIGHT * wait_ns))
+                self._stacks.sample(self._step, max(weight, 0) // 1000)
+                self._cost_ns += 0.05 * (time.perf_counter_ns() - begin - self._cost_ns)
+                last = begin
+            elif not self._looking:
+                last = begin
+            if begin - counted > _COUNTERS_S * 1e9:
+                counted = begin
+                self._count()
+            if begin - flushed > _FLUSH_S * 1e9:
+                flushed = begin
+                self._write()
+
+    def _pause_ns(self) -> float:
+        """Between two looks, on average."""
+        seconds = min(max(self._cost_ns / COST / 1e9, _LEAST_S), _MOST_S)
+        return 1e9 * seconds * (1 << min(self._stacks.count // _SLOWER_AFTER, 6))
+
+    def _slow(self, now: int) -> bool:
+        """Whether the step that goes on takes longer than it should."""
+        usual = self._clock.usual_ns
+        return usual > 0 and now - self._clock.begun_ns > _SLOW * usual
+
+    def _wake_ns(self, now: int, due: float) -> float:
+        """When to look next: in a step that takes longer than usual soon, for there are few of them."""
+        usual, begun = self._clock.usual_ns, self._clock.begun_ns
+        if self._looking and self._slow(now):
+            return min(due, now + max(_SLOW_STEP_NS, (now - begun) / _SLOW_LOOKS))
+        if self._looking and usual >= _LONG_NS:  # of short steps there are so many that waking up would cost
+            return min(due, begun + _SLOW * usual + 1e6)
+        return due
+
+    def _count(self) -> None:
+        if self._device is None:
+            return
+        counters = allocator_counters(self._device)
+        if counters is not None:
+            self._compilations.notes.append(["m", self._step, *counters])
+
+    def _write(self) -> None:
+        records = self._clock.records
+        ready = [records.popleft() for _ in range(len(records))]
+        if ready:
+            _append(self._steps, b"".join(ready))
+        notes, self._compilations.notes = self._compilations.notes, []
+        lines: list[list[Any]] = [*self._stacks.take(), *notes]
+        if lines:
+            text = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines)
+            _append(self._observed, text.encode())
+
+
+def _append(path: Path, content: bytes) -> None:
+    # Opened anew: a script may close every file that it has not opened itself, and open others under their numbers.
+    with path.open("ab", buffering=0) as file:
+        file.write(content)

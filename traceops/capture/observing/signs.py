@@ -1,0 +1,107 @@
+"""What tells in passing that a step is none like the others: the garbage collector, torch.compile, the allocator.
+
+All of it is read where Python and torch keep it already; nothing of torch's is replaced.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from typing import Any
+
+from traceops.core.redaction import redact_text
+
+_COMPILED = ("_compile.compile_inner", "entire_frame_compile")  # torch's own names of a whole compilation
+_MOST_REASON = 200
+
+
+class GarbageTime:
+    """Adds up the time that Python's garbage collector takes."""
+
+    def __init__(self) -> None:
+        self._began = 0
+        self._total = 0
+        gc.callbacks.append(self._told)
+
+    def take(self) -> int:
+        """Nanoseconds since it was asked last."""
+        total, self._total = self._total, 0
+        return total
+
+    def close(self) -> None:
+        if self._told in gc.callbacks:
+            gc.callbacks.remove(self._told)
+
+    def _told(self, phase: str, info: dict[str, int]) -> None:
+        try:
+            if phase == "start":
+                self._began = time.perf_counter_ns()
+            elif self._began:
+                self._total += time.perf_counter_ns() - self._began
+                self._began = 0
+        except Exception:  # Python would print it in the middle of the script's output
+            self._began = 0
+
+
+class Compilations:
+    """What torch.compile compiled, by its own record."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._known = 0
+        self.notes: list[list[Any]] = []
+
+    def take(self, step: int) -> tuple[int, int]:
+        """Nanoseconds and number of the compilations since it was asked last."""
+        utils = sys.modules.get("torch._dynamo.utils")
+        times = getattr(utils, "compilation_time_metrics", None)
+        if not times:
+            return 0, 0
+        took = next((times[name] for name in _COMPILED if name in times), ())
+        count = len(took) - self._seen
+        if count <= 0:
+            self._seen = len(took)  # torch._dynamo.reset() empties it
+            return 0, 0
+        ns = int(sum(took[self._seen :]) * 1e9)
+        self._seen = len(took)
+        self._note(step, getattr(utils, "_compilation_metrics", ()))
+        return ns, count
+
+    def _note(self, step: int, metrics: Any) -> None:
+        """Which functions, and why again; torch keeps the last 64."""
+        for one in list(metrics)[-16:]:
+            began = int(getattr(one, "start_time_us", None) or 0)
+            if began <= self._known or not getattr(one, "co_name", None):
+                continue
+            self._known = began
+            took = getattr(one, "duration_us", None) or 1e6 * (
+                getattr(one, "entire_frame_compile_time_s", None) or 0
+            )
+            reason = getattr(one, "recompile_reason", None)
+            told = None if reason is None else redact_text(str(reason))[:_MOST_REASON]
+            self.notes.append(
+                [
+                    "c",
+                    step,
+                    int(took),
+                    str(one.co_name),
+                    str(one.co_filename),
+                    int(one.co_firstlineno or 0),
+                    told,
+                ]
+            )
+
+
+def allocator_counters(device: int) -> tuple[int, int, int] | None:
+    """cudaMalloc calls, retries after memory ran out, and cudaFree calls so far; None where torch does not tell."""
+    torch = sys.modules.get("torch")
+    read = getattr(getattr(torch, "_C", None), "_cuda_memoryStats", None)
+    if read is None:
+        return None
+    stats = read(device)
+    return (
+        int(stats.get("num_device_alloc", 0)),
+        int(stats.get("num_alloc_retries", 0)),
+        int(stats.get("num_device_free", 0)),
+    )

@@ -1,0 +1,109 @@
+"""Where the host of a rank is: stacks of its main thread, looked at from a thread of our own."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import threading
+import time
+from array import array
+from types import CodeType, FrameType
+from typing import Any
+
+from traceops.core.redaction import redact_text
+
+_MOST_FRAMES = 100
+_MOST_STACKS = 20_000
+_MOST_TEXT = 160
+_ENGINE = "_engine_run_backward"  # autograd's own threads then run hooks and functions written in Python
+
+
+class Stacks:
+    """Samples of one thread's stack; `lines` are those of ``observed.jsonl`` that nobody has written yet."""
+
+    def __init__(self, thread: int) -> None:
+        self._thread = thread
+        self._codes: dict[int, CodeType] = {}  # kept, so that no other code gets its id
+        self._places: dict[tuple[int, int], int] = {}  # code and instruction -> frame
+        self._frames: dict[tuple[int, int], int] = {}  # code and line -> frame
+        self._stacks: dict[bytes, int] = {}
+        self._samples: list[int] = []
+        self._new: list[list[Any]] = []
+        self.count = 0
+
+    def sample(self, step: int, weight_us: int) -> None:
+        """Look once; the sample stands for so many µs of step number `step`."""
+        frames = sys._current_frames()
+        frame = frames.get(self._thread)
+        if frame is None:
+            return
+        numbers = self._walk(frame)
+        if frame.f_code.co_name == _ENGINE:
+            numbers = self._walk_engine(frames) + numbers
+        # Before anything else: what a frame holds would live as long as we look.
+        frame = None
+        frames.clear()
+        numbers.reverse()
+        key = array("I", numbers).tobytes()
+        stack = self._stacks.get(key)
+        if stack is None:
+            if len(self._stacks) >= _MOST_STACKS:
+                return
+            stack = self._stacks[key] = len(self._stacks)
+            self._new.append(["s", numbers])
+        self._samples += (step, stack, weight_us)
+        self.count += 1
+
+    def _walk(self, frame: FrameType | None) -> list[int]:
+        numbers: list[int] = []
+        places = self._places
+        while frame is not None and len(numbers) < _MOST_FRAMES:
+            code = frame.f_code
+            place = (id(code), frame.f_lasti)
+            number = places.get(place)
+            numbers.append(self._place(code, place, frame.f_lineno) if number is None else number)
+            frame = frame.f_back
+        return numbers
+
+    def _walk_engine(self, frames: dict[int, FrameType]) -> list[int]:
+        """The frames of a thread that autograd itself started."""
+        known = getattr(threading, "_active", {})
+        own = threading.get_ident()
+        for ident in frames:
+            if ident not in known and ident not in (own, self._thread):
+                return self._walk(frames[ident])
+        return []
+
+    def _place(self, code: CodeType, place: tuple[int, int], line: int | None) -> int:
+        self._codes[id(code)] = code
+        where = (id(code), line or 0)
+        number = self._frames.get(where)
+        if number is None:
+            number = self._frames[where] = len(self._frames)
+            name = getattr(code, "co_qualname", code.co_name)
+            self._new.append(["f", name, code.co_filename, code.co_firstlineno, line or 0, None])
+        self._places[place] = number
+        return number
+
+    def take(self) -> list[list[Any]]:
+        """The lines since it was asked last."""
+        made, self._new = self._new, []
+        samples, self._samples = self._samples, []
+        for line in made:
+            if line[0] == "f":
+                line[5] = _text(line[2], line[4])
+        return [*made, ["t", samples]] if samples else made
+
+
+def _text(file: str, line: int) -> str | None:
+    """The line of a script's own file, as it is now on disk; None for installed packages."""
+    if not line or file.startswith("<") or "site-packages" in file or "dist-packages" in file:
+        return None
+    if file.startswith((sys.prefix + "/lib", sys.base_prefix + "/lib")):
+        return None
+    return redact_text(linecache.getline(file, line).strip())[:_MOST_TEXT] or None
+
+
+def now_ns() -> int:
+    """The clock that weighs samples."""
+    return time.perf_counter_ns()

@@ -1,0 +1,101 @@
+"""Times every step of a training, and keeps the times as records of `core/step_log.py`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from typing import Any
+
+from traceops.capture.timing import uses_gpu
+from traceops.core.step_log import MOST_US, RECORD
+
+_MOST_PENDING = 128  # steps that the host may be ahead of its GPU before their device time is given up
+_SHORT_NS = 8e6
+_FIRST = 4  # steps that tell nothing of those after them
+_OWN_WORK_NS = 1_000_000  # of the capture between two steps, from which it is none of the step's time
+
+
+class StepClock:
+    """Made where the first step begins; `ended` where each ends. Never makes the host wait for the device."""
+
+    def __init__(self) -> None:
+        self.records: deque[bytes] = deque()  # ready to be written; another thread may take them
+        self._open: deque[list[int]] = deque()  # records whose device time is not known yet
+        self._events: deque[tuple[Any, Any] | None] = deque()  # the device's begin and end of each of them
+        self._spare: list[Any] = []
+        self.begun_ns = time.perf_counter_ns()  # where the step began that goes on
+        self.usual_ns = 0.0  # about the median step, 0 until there are some
+        self._count = 0
+        self._ended = self.begun_ns
+        self._mark: Any = None  # the event at the end of the step before
+
+    def ended(self, gc_ns: int, compile_ns: int, compiles: int, flags: int) -> None:
+        """A step ended, in which so much went to the garbage collector and the compiler."""
+        now = time.perf_counter_ns()
+        before, self._mark = self._mark, self._event()
+        self._open.append(
+            [_us(now - self.begun_ns), 0, _us(gc_ns), _us(compile_ns), 0, 0, min(compiles, 255), flags]
+        )
+        self._events.append(None if before is None or self._mark is None else (before, self._mark))
+        self._learn(now - self.begun_ns)
+        self._ended = self.begun_ns = now
+
+    def resumed(self) -> None:
+        """The next step begins: what the capture did since `ended` is none of it where it took long."""
+        now = time.perf_counter_ns()
+        self._open[-1][4] = _us(now - self._ended)
+        if now - self._ended > _OWN_WORK_NS:
+            self.begun_ns = now
+            if self._mark is not None:
+                self._mark = self._event()
+        self._take()
+
+    def _learn(self, ns: int) -> None:
+        """Follow the median without keeping the steps; the first ones do not count."""
+        self._count += 1
+        if self._count == _FIRST:
+            self.usual_ns = float(ns)
+        elif self._count > _FIRST:
+            self.usual_ns *= 1.05 if ns > self.usual_ns else 1 / 1.05
+
+    def finish(self) -> None:
+        """Give up the device times that are not known yet."""
+        self._take()
+        while self._open:
+            self._events.popleft()
+            self.records.append(RECORD.pack(*self._open.popleft()))
+
+    def _take(self) -> None:
+        while self._open:
+            pair = self._events[0]
+            if pair is not None:
+                begin, end = pair
+                if end.query():
+                    self._open[0][1] = min(max(int(begin.elapsed_time(end) * 1e3), 1), MOST_US)
+                    if len(self._spare) < 2 * _MOST_PENDING:
+                        self._spare.append(begin)
+                elif len(self._open) <= _MOST_PENDING:
+                    return
+            self._events.popleft()
+            self.records.append(RECORD.pack(*self._open.popleft()))
+
+    def _event(self) -> Any:
+        """A new event on the current stream; None without a GPU, and while its work is captured into a graph.
+
+        None where steps are short too: an event costs 10 µs, and the host's clock tells such steps well on average.
+        """
+        if self._count > _FIRST and self.usual_ns < _SHORT_NS:
+            return None
+        if not uses_gpu():
+            return None
+        cuda = sys.modules["torch"].cuda
+        if cuda.is_current_stream_capturing():
+            return None
+        event = self._spare.pop() if self._spare else cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def _us(ns: int) -> int:
+    return min(max(ns // 1000, 0), MOST_US)

@@ -1,0 +1,30 @@
+"""What a rank writes of every step of its training, and what it sees its host do: the formats of both files.
+
+``rank_<r>/steps.bin``: `MAGIC`, one line of JSON (`rank`, `started_ns`: Unix time of the first step's begin, `first`:
+its number), then a `RECORD` a step. ``rank_<r>/observed.jsonl``: a JSON list a line, its kind first:
+
+    ["f", function, file, first line, line, text of that line or null]   a frame; they are numbered from 0
+    ["s", [frame, …]]                                                    a stack, outermost first; numbered from 0
+    ["t", [step, stack, µs, step, stack, µs, …]]                         samples: each stands for so many µs
+    ["m", step, allocations, retries, frees]                             the CUDA allocator's counters until then
+    ["c", step, µs, function, file, line, reason]                        a compilation of torch.compile
+    ["e", reason]                                                        why no more was observed
+"""
+
+from __future__ import annotations
+
+import struct
+
+STEPS_FILE = "steps.bin"
+OBSERVED_FILE = "observed.jsonl"
+MAGIC = b"traceops steps 1\n"
+# Of one step: by the host's clock; on the GPU's own timeline (0: not known); in Python's garbage collector; in
+# torch.compile; in the capture itself after the step, all µs; reserved; compilations; flags.
+RECORD = struct.Struct("<IIIIIHBB")
+FIELDS = (
+    ("host_us", "<u4"), ("device_us", "<u4"), ("gc_us", "<u4"), ("compile_us", "<u4"), ("own_us", "<u4"),
+    ("reserved", "<u2"), ("compiles", "u1"), ("flags", "u1"),
+)  # fmt: skip
+MOST_US = (1 << 32) - 1
+RECORDED = 1  # the profiler was at work, or the ranks were not yet together again after it
+SKIPPED = 2  # a gradient scaler skipped the optimizer

@@ -1,0 +1,144 @@
+"""Looks at the machine about once a second while the ranks train: clocks, power, other processes, waiting for cores."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from traceops.capture.environment import host
+from traceops.capture.progress import Progress, read_progress
+from traceops.core.machine_log import machine_file
+from traceops.core.redaction import redact_text
+from traceops.machine.nvml import Nvml
+from traceops.machine.pressure import Stat, all_processes, descendants, process_time, stolen_ms, throttled_ms
+
+_OTHERS_EVERY = 10  # looks; at each look while a rank waits for a core
+_WAITS = 0.05  # of the time
+_MUCH_PCT = 10.0  # of a core: a process that is worth a line
+_MOST_OTHERS = 8
+_JOIN_S = 1.0
+
+
+class MachineWatch:
+    """A thread of the launcher's; what it cannot see or write it leaves out, and the run never waits for it.
+
+    progress: folder of the ranks' records. gpus: whether the ranks run on them.
+    """
+
+    def __init__(
+        self, out: Path, progress: Path, *, gpus: bool, nvml: Callable[[], Nvml] = Nvml, every_s: float = 1.0
+    ) -> None:
+        self._file = out / machine_file(host())
+        self._progress = progress
+        self._gpus = gpus
+        self._open = nvml
+        self._every_s = every_s
+        self._nvml: Nvml | None = None
+        self._ended = threading.Event()
+        self._looks = 0
+        self._waited: dict[int, tuple[int, float]] = {}
+        self._cpu: tuple[int, dict[int, Stat]] | None = None
+        self._pressed = False
+        self._thread = threading.Thread(target=self._run, name="traceops-machine", daemon=True)
+
+    def start(self) -> None:
+        """Begin, with a new file."""
+        self._file.write_bytes(b"")
+        self._thread.start()
+
+    def finish(self) -> None:
+        """End; a driver that does not answer is left behind."""
+        self._ended.set()
+        self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        try:
+            if self._gpus:
+                self._write(self._begin())
+            while not self._ended.wait(self._every_s):
+                self._write(self.look(time.time_ns() // 1_000_000))
+        except Exception:  # a full disk, a driver that goes away: the training is not affected
+            return
+        finally:
+            if self._nvml is not None:
+                self._nvml.close()
+
+    def _begin(self) -> list[list[Any]]:
+        try:
+            self._nvml = self._open()
+        except OSError:
+            return []
+        return [["g", g.index, g.uuid, g.name, g.most_mhz, g.limit_w] for g in self._nvml.gpus()]
+
+    def look(self, now_ms: int) -> list[list[Any]]:
+        """The lines of one look."""
+        ranks = read_progress(self._progress)
+        lines = self._ranks(now_ms, ranks)
+        if ranks:
+            lines.append(["h", now_ms, _rounded(stolen_ms()), _rounded(throttled_ms(ranks[0].pid))])
+        if ranks and (self._pressed or self._looks % _OTHERS_EVERY == 0):
+            lines += self._others(now_ms)
+        self._looks += 1
+        return lines + self._devices(now_ms)
+
+    def _ranks(self, now_ms: int, ranks: list[Progress]) -> list[list[Any]]:
+        lines: list[list[Any]] = []
+        self._pressed = False
+        for record in ranks:
+            used = process_time(record.pid)
+            if used is None:
+                continue
+            if used.wait_ms is not None:
+                then, waited = self._waited.get(record.pid, (now_ms, used.wait_ms))
+                self._pressed |= used.wait_ms - waited > _WAITS * max(now_ms - then, 1)
+                self._waited[record.pid] = (now_ms, used.wait_ms)
+            lines.append(
+                ["r", now_ms, record.rank, record.pid, _rounded(used.cpu_ms), _rounded(used.wait_ms), used.faults,
+                 used.core]
+            )  # fmt: skip
+        return lines
+
+    def _others(self, now_ms: int) -> list[list[Any]]:
+        """Processes that are not of this run and take a good part of a core."""
+        now = all_processes()
+        before, self._cpu = self._cpu, (now_ms, now)
+        if before is None:
+            return []
+        then_ms, then = before
+        ours = descendants(now, os.getpid())
+        took = [
+            (100 * (stat.cpu_ms - then[pid].cpu_ms) / max(now_ms - then_ms, 1), pid, stat)
+            for pid, stat in now.items()
+            if pid in then and pid not in ours
+        ]
+        busy = sorted((one for one in took if one[0] >= _MUCH_PCT), key=lambda one: -one[0])[:_MOST_OTHERS]
+        return [
+            ["p", now_ms, pid, redact_text(stat.name), round(pct, 1), stat.core] for pct, pid, stat in busy
+        ]
+
+    def _devices(self, now_ms: int) -> list[list[Any]]:
+        lines: list[list[Any]] = []
+        if self._nvml is None:
+            return lines
+        for index in range(len(self._nvml)):
+            one = self._nvml.now(index)
+            lines.append(
+                ["G", now_ms, index, one.mhz, one.reasons, _rounded(one.power_w), one.celsius, one.busy_pct,
+                 one.used_bytes, [list(p) for p in one.processes], [list(p) for p in one.active]]
+            )  # fmt: skip
+        return lines
+
+    def _write(self, lines: list[list[Any]]) -> None:
+        if lines:
+            text = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines)
+            with self._file.open("ab", buffering=0) as file:
+                file.write(text.encode())
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)

@@ -1,0 +1,192 @@
+"""Where the host of one rank spends its time, from samples of its stacks: by function and line of the program's own."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.traces.observed import Frame, Observed
+
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)")
+_STANDARD = re.compile(r"/lib/python3\.\d+/(?!site-packages|dist-packages)|^<frozen ")
+_OURS = re.compile(r"/traceops/capture/")
+_WAITS_IN_TEXT = re.compile(
+    r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(|\.wait\(|barrier\(|all_reduce|all_gather|broadcast\("
+)
+_ANY = re.compile("")
+# What a frame's file and function say that its program does; the outermost that matches counts.
+_DOES: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = (
+    ("recompilation", re.compile(r"/torch/(_dynamo/(convert_frame|symbolic_convert)|_inductor/compile_fx)"), _ANY),
+    ("checkpoint", re.compile(r"/torch/serialization\.py$"), re.compile(r"(^|[._])(save|load)$")),
+    ("checkpoint", re.compile(r"/torch/distributed/checkpoint/|/safetensors/"), re.compile(r"save|write")),
+    (
+        "checkpoint",
+        _ANY,
+        re.compile(r"(?i)(^|[._])_?(save_?(state|checkpoint|model|pretrained)|(write|dump)_?checkpoint)"),
+    ),
+    (
+        "evaluation",
+        re.compile(r"^(?!.*/torch/)"),
+        re.compile(r"(?i)(^|[._])_?(run_|do_)?(eval|evaluate|evaluation|validate|validation|val_step|val_loop|test_loop)(_|\.|$)"),
+    ),
+    ("allocator", re.compile(r"/torch/cuda/memory\.py$"), re.compile(r"empty_cache$")),
+    ("logging", re.compile(r"/(wandb|tensorboardX?|mlflow|comet_ml|neptune)/|/logging/__init__"), _ANY),
+    ("input", re.compile(r"/torch/utils/data/"), _ANY),
+)  # fmt: skip
+_WAITING = (
+    (re.compile(r"/torch/distributed/"), _ANY),
+    (re.compile(r"/torch/autograd/graph\.py$"), re.compile("_engine_run_backward")),
+    (re.compile(r"/torch/cuda/(__init__|streams)\.py$"), re.compile("synchronize|wait")),
+)
+_WORKERS = re.compile(r"_try_get_data|_get_data")  # of a loader with processes of its own
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """A function of the program's own; line: where in it most of the time goes, text: what stands there."""
+
+    function: str
+    file: str
+    line: int
+    text: str | None = None
+
+    @property
+    def said(self) -> str:
+        """As in 'collate_fn (data.py:88)'."""
+        where = f"{PurePosixPath(self.file).name}:{self.line}"
+        short = self.function.rpartition("<locals>.")[2]
+        return f"{short} ({where})" if short != "<module>" else where
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Of one function of the program's own.
+
+    ms: a step, in it and in the libraries that it calls, but not in other functions of the program's. looks: samples.
+    waits: it waits for other ranks or the device there. does: see `what_for`. lines: of the function, ms each.
+    """
+
+    place: Place
+    ms: float
+    looks: int
+    waits: bool
+    does: str | None
+    lines: tuple[tuple[Place, float], ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What is the same function on every rank."""
+        return self.place.function, self.place.file
+
+
+def is_own(frame: Frame) -> bool:
+    """Whether a frame belongs to the program and to no installed package."""
+    file = frame.file
+    return not (_PACKAGE.search(file) or _STANDARD.search(file) or _OURS.search(file) or file.startswith("<"))
+
+
+def own_place(observed: Observed, stack: int) -> Place | None:
+    """The innermost line of the program's own on a stack."""
+    for number in reversed(observed.stacks[stack]):
+        frame = observed.frames[number]
+        if is_own(frame):
+            return Place(frame.function, frame.file, frame.line, frame.text)
+    return None
+
+
+def what_for(observed: Observed, stack: int) -> str | None:
+    """What the host is about, as one of the causes of TO-W001; None where its stack does not say."""
+    for number in observed.stacks[stack]:
+        frame = observed.frames[number]
+        for cause, file, function in _DOES:
+            if file.search(frame.file) and function.search(frame.function):
+                return cause
+    return None
+
+
+def waits(observed: Observed, stack: int) -> bool:
+    """Whether the host waits there: in a collective, in autograd's engine, for the device."""
+    numbers = observed.stacks[stack]
+    if not numbers:
+        return False
+    for number in reversed(numbers):
+        frame = observed.frames[number]
+        if is_own(frame):
+            return bool(frame.text and _WAITS_IN_TEXT.search(frame.text))
+        if any(file.search(frame.file) and function.search(frame.function) for file, function in _WAITING):
+            return True
+    return False
+
+
+def waits_for_workers(observed: Observed, stack: int) -> bool:
+    """Whether it waits for the processes of a data loader."""
+    return any(
+        "/torch/utils/data/dataloader" in observed.frames[n].file
+        and _WORKERS.search(observed.frames[n].function)
+        for n in observed.stacks[stack]
+    )
+
+
+def own_overhead(observed: Observed, stack: int) -> bool:
+    """Whether the host was in the capture itself."""
+    numbers = observed.stacks[stack]
+    return bool(numbers) and bool(_OURS.search(observed.frames[numbers[-1]].file))
+
+
+def host_times(observed: Observed, steps: NDArray[np.bool_], step_ms: float) -> list[HostTime]:
+    """Host time by function of the program's own in these steps (a mask over `observed.steps`), most first.
+
+    step_ms: of the mean of these steps, which the shares of the samples are of.
+    """
+    chosen = observed.samples[_in_steps(observed, steps)]
+    total = int(chosen[:, 2].sum())
+    if not total or not step_ms:
+        return []
+    weight = np.bincount(chosen[:, 1], chosen[:, 2], len(observed.stacks))
+    looks = np.bincount(chosen[:, 1], minlength=len(observed.stacks))
+    lines: dict[tuple[str, str, bool], dict[Place, float]] = defaultdict(lambda: defaultdict(float))
+    counted: dict[tuple[str, str, bool], int] = defaultdict(int)
+    does: dict[tuple[str, str, bool], dict[str | None, float]] = defaultdict(lambda: defaultdict(float))
+    for stack in np.flatnonzero(weight).tolist():
+        place = own_place(observed, stack)
+        if place is None or own_overhead(observed, stack):
+            continue
+        key = (place.function, place.file, waits(observed, stack))
+        lines[key][place] += float(weight[stack])
+        counted[key] += int(looks[stack])
+        does[key][what_for(observed, stack)] += float(weight[stack])
+    found = [
+        HostTime(
+            max(own, key=lambda place: own[place]), sum(own.values()) / total * step_ms, counted[key], key[2],
+            max(does[key], key=lambda what: does[key][what]),
+            tuple(sorted(((place, us / total * step_ms) for place, us in own.items()), key=lambda one: -one[1])),
+        )
+        for key, own in lines.items()
+    ]  # fmt: skip
+    return sorted(found, key=lambda one: (-one.ms, one.place))
+
+
+def _in_steps(observed: Observed, steps: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    number = observed.samples[:, 0] - observed.first
+    inside = (number >= 0) & (number < len(steps))
+    chosen = np.zeros(len(number), dtype=bool)
+    chosen[inside] = steps[number[inside]]
+    return chosen
+
+
+def weights_by(
+    observed: Observed, keys: Iterable[str | None], steps: NDArray[np.bool_]
+) -> dict[str | None, float]:
+    """µs of the samples in these steps by a key of each stack."""
+    chosen = observed.samples[_in_steps(observed, steps)]
+    names = list(keys)
+    found: dict[str | None, float] = defaultdict(float)
+    for stack, us in chosen[:, 1:].tolist():
+        found[names[stack]] += us
+    return found

@@ -1,0 +1,104 @@
+"""The rows of the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from traceops.across.whole_run import WholeRun
+from traceops.pipeline.observed_run import ObservedRun
+from traceops.report.whole_run import HostRow, MachineRow, OccasionRow, StepsRow, WholeRunRows
+
+MOST_PIECES = 1000
+MOST_RANKS = 64
+MOST_PLACES = 12
+MOST_STEPS = 256
+
+
+def whole_run_rows(seen: ObservedRun) -> WholeRunRows | None:
+    """None where the run was not observed."""
+    run = seen.whole
+    if run is None:
+        return None
+    recorded = int((~np.isnan(run.step_ms) & ~run.timed).sum()) - 1  # the first step is not timed either
+    return WholeRunRows(
+        steps=int(run.timed.sum()),
+        typical_steps=run.typical_steps,
+        typical_ms=_rounded(run.typical_ms),
+        recorded_steps=max(recorded, 0),
+        start_steps=len(run.start),
+        skipped_steps=run.skipped,
+        clock="device" if run.on_device else "host",
+        looks=sum(run.looks.values()),
+        occasions=tuple(
+            OccasionRow(
+                cause=one.cause,
+                where=None if one.place is None else one.place.said,
+                times=one.times,
+                more_ms=_rounded(one.more_ms / one.times),
+                share_pct=_rounded(one.share_pct),
+                ranks=one.ranks,
+                steps=one.steps[:MOST_STEPS],
+            )
+            for one in run.occasions
+        ),
+        hosts=tuple(_hosts(run)),
+        machine=_machine(seen),
+        timeline=tuple(_timeline(run)),
+    )
+
+
+def _hosts(run: WholeRun) -> Iterator[HostRow]:
+    for rank, own in list(run.host.items())[:MOST_RANKS]:
+        for one in own[:MOST_PLACES]:
+            yield HostRow(
+                rank=rank, function=one.place.function, file=one.place.file, line=one.place.line,
+                text=one.place.text, ms=_rounded(one.ms), looks=one.looks, waits=one.waits,
+            )  # fmt: skip
+
+
+def _machine(seen: ObservedRun) -> tuple[MachineRow, ...]:
+    return tuple(
+        MachineRow(
+            rank=use.rank,
+            host=use.host,
+            cpu_pct=_known(use.cpu_pct),
+            waited_pct=_known(use.waited_pct),
+            faults=_known(use.faults),
+            mhz=_known(use.mhz),
+            most_mhz=None if use.gpu is None else _known(use.gpu.most_mhz),
+            power_w=_known(use.power_w),
+            limit_w=None if use.gpu is None else _known(use.gpu.limit_w),
+            celsius=_known(use.celsius),
+            lower_clock_pct=None if use.reasons is None else {n: _rounded(p) for n, p in use.reasons.items()},
+            others_on_gpu=tuple(one.pid for one in use.on_gpu),
+        )
+        for use in seen.machine
+    )
+
+
+def _timeline(run: WholeRun) -> Iterator[StepsRow]:
+    """Pieces of equally many steps; a piece that holds a recorded step says so."""
+    size = -(-len(run.numbers) // MOST_PIECES)
+    for row, rank in list(enumerate(run.ranks))[:MOST_RANKS]:
+        for begin in range(1, len(run.numbers), size):
+            took = run.took_ms[row, begin : begin + size]
+            known = took[~np.isnan(took)]
+            if len(known):
+                yield StepsRow(
+                    rank=rank,
+                    first=int(run.numbers[begin]),
+                    last=int(run.numbers[min(begin + size, len(run.numbers)) - 1]),
+                    median_ms=_rounded(float(np.median(known))),
+                    most_ms=_rounded(float(known.max())),
+                    recorded=bool((~run.timed[begin : begin + size]).any()),
+                )
+
+
+def _rounded(value: float) -> float:
+    return round(float(value), 3)
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None else _rounded(value)

@@ -1,0 +1,238 @@
+"""The section about the whole run: every step of all ranks, what the odd ones do, hosts and machine."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+
+from traceops.core.units import ms_text, percent_text
+from traceops.render.cells import Cell, Column, Table, build_table
+from traceops.render.document import Block, Chart, Heading, Section, TableBlock, soft, text
+from traceops.render.report.figures import Figure, laid_out, rounded
+from traceops.report.model import Report
+from traceops.report.whole_run import HostRow, OccasionRow, StepsRow, WholeRunRows
+
+MOST_LINES = 8  # ranks that have a line of their own in the figure
+_MOST_PLACES = 24
+CAUSES = {
+    "evaluation": "evaluation",
+    "checkpoint": "checkpoint",
+    "recompilation": "recompilation",
+    "garbage_collection": "garbage collection",
+    "allocator": "the allocator's cache emptied",
+    "input": "data came late",
+    "logging": "logging",
+    "host": "a function that most steps do not call",
+    "unknown": "nothing was seen",
+}
+_COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#bab0ac")
+_MARKS = ("#d62728", "#1f77b4", "#9467bd", "#2ca02c", "#8c564b", "#e377c2", "#17becf", "#7f7f7f", "#bcbd22")
+
+
+def whole_run(report: Report, shown: Sequence[int]) -> Section | None:
+    """Every step of the training, recorded or not."""
+    rows = rows_of_run(report)
+    if rows is None:
+        return None
+    blocks: list[Block] = [
+        text(sentence(rows)),
+        Chart(
+            "all-steps",
+            "Lines: how long each step of the whole run took on each rank, ms; marks: steps unlike the others, by what "
+            "the ranks do in them; the table below counts them",
+            all_steps_figure(rows),
+        ),
+    ]
+    if rows.occasions:
+        blocks.append(TableBlock(_occasions_table(rows), "narrow"))
+    if rows.hosts:
+        blocks += [
+            Heading("Where hosts are"),
+            soft(
+                "Looks at each rank's main thread outside of recorded steps, by function of the program's own, with "
+                "the libraries that it calls. flame.rank_*.speedscope.json beside this page has whole stacks: open it "
+                "in speedscope.app."
+            ),
+            TableBlock(_hosts_table(rows)),
+        ]
+    if rows.machine:
+        blocks += [Heading("What the machine did"), TableBlock(_machine_table(rows))]
+    return Section("all-steps-of-run", "Every step of the run", tuple(blocks), "Whole run")
+
+
+def rows_of_run(report: Report) -> WholeRunRows | None:
+    """What the report has of the whole run."""
+    return report.whole_run if isinstance(report.whole_run, WholeRunRows) else None
+
+
+def sentence(rows: WholeRunRows) -> str:
+    """How many steps there were, and what part of the run the odd ones take."""
+    told = [
+        f"{CAUSES.get(one.cause, one.cause)} {percent_text(one.share_pct)} of the run ({one.times} "
+        f"time{'s' if one.times > 1 else ''}, {ms_text(one.more_ms)} ms each)"
+        for one in rows.occasions
+        if one.share_pct >= 1 and one.cause != "unknown"
+    ]
+    odd = rows.steps - rows.typical_steps - rows.start_steps
+    said = f"{rows.steps} steps without the profiler: the typical one takes {ms_text(rows.typical_ms)} ms"
+    if odd:
+        said += f", {odd} are unlike it"
+    return f"{said}{': ' + '; '.join(told) if told else ''}."
+
+
+def all_steps_figure(rows: WholeRunRows) -> Figure:
+    """Each rank's steps as a line, up to eight ranks; of more ranks the least, median and most of each step."""
+    by_rank: dict[int, list[StepsRow]] = defaultdict(list)
+    for row in rows.timeline:
+        by_rank[row.rank].append(row)
+    traces = (
+        [
+            _line(f"rank {rank}", own, _COLOURS[i % len(_COLOURS)])
+            for i, (rank, own) in enumerate(by_rank.items())
+        ]
+        if len(by_rank) <= MOST_LINES
+        else _spread(by_rank)
+    )
+    most = {row.first: 0.0 for row in rows.timeline}
+    lasts = {row.first: row.last for row in rows.timeline}
+    for row in rows.timeline:
+        most[row.first] = max(most[row.first], row.most_ms)
+    begins = sorted(most)
+    for i, one in enumerate(one for one in rows.occasions if one.steps):
+        traces.append(_marks(one, begins, lasts, most, _MARKS[i % len(_MARKS)]))
+    recorded = sorted({(row.first, row.last) for row in rows.timeline if row.recorded})
+    shapes = [
+        {"type": "rect", "x0": first - 0.5, "x1": last + 0.5, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain",
+         "fillcolor": "rgba(128,128,128,0.15)", "line": {"width": 0}, "layer": "below"}
+        for first, last in recorded
+    ]  # fmt: skip
+    return laid_out(
+        traces,
+        10,
+        pixels=22,
+        xaxis={"title": {"text": "step (grey: with the profiler)"}},
+        yaxis={"title": {"text": "ms"}, "rangemode": "tozero"},
+        grid_y=True,
+        shapes=shapes,
+    )
+
+
+def _line(name: str, own: Sequence[StepsRow], colour: str) -> dict[str, object]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": [row.first for row in own],
+        "y": [rounded(row.most_ms) for row in own],
+        "line": {"color": colour, "width": 1.2},
+        "hovertemplate": f"{name}, step %{{x}}: %{{y:.2f}} ms<extra></extra>",
+    }
+
+
+def _spread(by_rank: dict[int, list[StepsRow]]) -> list[dict[str, object]]:
+    at: dict[int, list[float]] = defaultdict(list)
+    for own in by_rank.values():
+        for row in own:
+            at[row.first].append(row.most_ms)
+    steps = sorted(at)
+    chosen = (
+        ("least", min, "#9bb8d6"),
+        ("median rank", statistics.median, "#4e79a7"),
+        ("most", max, "#d6a09b"),
+    )
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": name,
+            "x": steps,
+            "y": [rounded(pick(at[step])) for step in steps],
+            "line": {"color": colour, "width": 1.2},
+        }
+        for name, pick, colour in chosen
+    ]
+
+
+def _marks(
+    one: OccasionRow, begins: Sequence[int], lasts: dict[int, int], most: dict[int, float], colour: str
+) -> dict[str, object]:
+    places = [first for step in one.steps for first in begins if first <= step <= lasts[first]]
+    name = CAUSES.get(one.cause, one.cause)
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": places,
+        "y": [rounded(most[first]) for first in places],
+        "marker": {
+            "color": colour,
+            "size": 7,
+            "symbol": "circle-open" if one.cause == "unknown" else "circle",
+        },
+        "hovertemplate": f"{name}, step %{{x}}: %{{y:.2f}} ms<extra></extra>",
+    }
+
+
+def _occasions_table(rows: WholeRunRows) -> Table:
+    columns = [
+        Column("cause", "What", number=False, make=lambda row: Cell(CAUSES.get(row.cause, row.cause))),
+        Column("where", "Where", number=False, make=lambda row: Cell(row.where or "")),
+        Column("times", "Times", "neighbouring steps are one time", decimals=0),
+        Column("more_ms", "Longer ms", "beyond the typical step, each time"),
+        Column("share_pct", "Of the run %", decimals=1),
+        Column("ranks", "Ranks", number=False, make=lambda row: Cell(", ".join(map(str, row.ranks[:8])))),
+    ]
+    return build_table("Steps unlike the others", columns, rows.occasions)
+
+
+def _hosts_table(rows: WholeRunRows) -> Table:
+    by_place: dict[tuple[str, str, bool], dict[int, HostRow]] = defaultdict(dict)
+    for row in rows.hosts:
+        by_place[row.function, row.file, row.waits][row.rank] = row
+    ranks = sorted({row.rank for row in rows.hosts})[:MOST_LINES]
+    ordered = sorted(by_place.values(), key=lambda own: -max(row.ms for row in own.values()))[:_MOST_PLACES]
+    made = []
+    for own in ordered:
+        worst = max(own.values(), key=lambda row: row.ms)
+        values = {f"rank_{rank}": own[rank].ms if rank in own else 0.0 for rank in ranks}
+        made.append({"where": _where(worst), "text": worst.text or "", "waits": worst.waits, **values})
+    columns = [
+        Column("where", "Function and line", number=False),
+        Column("text", "Line", number=False, make=lambda row: Cell(row["text"], css="name")),
+        Column("waits", "Waits", "for other ranks or the device", number=False,
+               make=lambda row: Cell("yes" if row["waits"] else "")),
+        *(Column(f"rank_{rank}", f"Rank {rank} ms", "a typical step", worst="max") for rank in ranks),
+    ]  # fmt: skip
+    return build_table("Host time by function, ms a step", columns, made)
+
+
+def _where(row: HostRow) -> str:
+    name = row.file.rpartition("/")[2]
+    return f"{name}:{row.line}" if row.function == "<module>" else f"{row.function} ({name}:{row.line})"
+
+
+def _machine_table(rows: WholeRunRows) -> Table:
+    columns = [
+        Column("rank", "Rank", decimals=0),
+        Column("host", "Host", number=False),
+        Column("cpu_pct", "CPU %", "of one core", decimals=0),
+        Column("waited_pct", "Waits for a core %", "of the time, its main thread", worst="max", decimals=1),
+        Column("faults", "Major faults", decimals=0),
+    ]
+    if any(row.mhz is not None or row.most_mhz is not None for row in rows.machine):
+        columns += [
+            Column("mhz", "GPU MHz", "while busy, median", worst="min", decimals=0),
+            Column("most_mhz", "Most MHz", decimals=0),
+            Column("power_w", "Power W", decimals=0),
+            Column("limit_w", "Cap W", decimals=0),
+            Column("celsius", "°C", decimals=0),
+            Column("lower", "Lower clock", number=False, make=lambda row: Cell(_lower(row.lower_clock_pct))),
+            Column("others", "Others there", number=False,
+                   make=lambda row: Cell(", ".join(f"pid {pid}" for pid in row.others_on_gpu[:4]))),
+        ]  # fmt: skip
+    return build_table("Seen about once a second", columns, rows.machine)
+
+
+def _lower(reasons: dict[str, float] | None) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {percent_text(pct)}" for name, pct in (reasons or {}).items())

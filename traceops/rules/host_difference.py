@@ -1,0 +1,106 @@
+"""TO-W003: the line on which the host of one rank spends longer than those of its peers, while they wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traceops.across.host_difference import Longer, longer_on_one
+from traceops.core.findings import Evidence, Finding, severity_of
+from traceops.core.rule import Rule, Verdict
+from traceops.core.units import ms_text
+from traceops.rules.inputs import Inputs
+from traceops.rules.machine_use import core_wait_ms
+from traceops.rules.whole_run import NOT_OBSERVED
+
+HOST_LONGER = Rule(
+    id="TO-W003",
+    title="One rank's host spends longer on a line than its peers",
+    fires=(
+        "Looks at the hosts outside of recorded steps (docs/observe.md) show one rank longer in a function than its "
+        "median peer, beyond four times what chance makes of so few looks, while the others wait: info from 5 % of the "
+        "typical step, warning from 10 %, error from 30 %."
+    ),
+    advice="Have this rank do there what its peers do, or do it less often or beside the training.",
+    by_cause=(
+        (
+            "input",
+            "Load with workers (num_workers) so that it happens beside the training; then look why this rank's data "
+            "costs more: larger samples, a slower disk, a cold cache.",
+        ),
+    ),
+)
+RULES = (HOST_LONGER,)
+_BOUNDS = (5.0, 10.0, 30.0)
+_MOST_LOOKED = 3
+_BY_CORES = 0.5  # of what a rank takes longer: its waiting for a core explains it
+
+
+def judge(inputs: Inputs) -> list[Verdict]:
+    """Lines on which one host is longer."""
+    run = inputs.whole
+    if run is None:
+        return [HOST_LONGER.not_evaluated(NOT_OBSERVED)]
+    if len(run.ranks) < 2:
+        return [HOST_LONGER.not_evaluated("there is only one rank")]
+    if any(not own for own in run.host.values()):
+        return [HOST_LONGER.not_evaluated("the steps outside of windows were too few to look at their hosts")]
+    found: list[Longer] = []
+    by_cores: list[Longer] = []
+    for one in longer_on_one(run)[:_MOST_LOOKED]:
+        (by_cores if core_wait_ms(inputs, one.rank) >= _BY_CORES * one.more_ms else found).append(one)
+    said = (
+        f"; rank {by_cores[0].rank} is longer in {by_cores[0].place.said} because it waits for a core"
+        if by_cores
+        else ""
+    )
+    return [
+        HOST_LONGER.verdict(
+            *(_finding(one, run.typical_ms) for one in _first_of_each_rank(found)),
+            clear=f"no rank's host spends {_BOUNDS[0]:g} % of the step more in a function than its peers{said}",
+        )
+    ]
+
+
+def _first_of_each_rank(found: Sequence[Longer]) -> list[Longer]:
+    seen: dict[int, Longer] = {}
+    for one in found:
+        seen.setdefault(one.rank, one)
+    return list(seen.values())
+
+
+def _finding(one: Longer, step_ms: float) -> Finding:
+    pct = 100 * one.more_ms / step_ms
+    return HOST_LONGER.finding(
+        severity_of(pct, *_BOUNDS) or "info",
+        "high" if one.looks >= 20 else "medium",
+        f"{sentence(one)}, while they wait for it.",
+        evidence(one),
+        ranks=[one.rank],
+        impact_ms=round(one.more_ms, 3),
+        cause="input" if one.does == "input" else "host",
+    )
+
+
+def sentence(one: Longer) -> str:
+    """As in 'Rank 1 spends 31 ms a step in collate_fn (data.py:88), its peers 2 ms'."""
+    theirs = "none" if one.peers_ms < 0.005 * one.ms else f"{ms_text(one.peers_ms)} ms"
+    return f"Rank {one.rank} spends {ms_text(one.ms)} ms a step in {one.place.said}, its peers {theirs}"
+
+
+def evidence(one: Longer) -> list[Evidence]:
+    """What stands behind it."""
+    told = [
+        Evidence(
+            f"host in {one.place.said}",
+            round(one.ms, 3),
+            "ms/step",
+            rank=one.rank,
+            peers=round(one.peers_ms, 3),
+        ),
+        Evidence("looks that saw it there", one.looks, "looks", rank=one.rank),
+    ]
+    if one.place.text:
+        told.append(
+            Evidence("line", one.place.text, rank=one.rank, file=one.place.file, line=max(one.place.line, 1))
+        )
+    return told

@@ -1,0 +1,202 @@
+"""TO-W002: what of the machine keeps a rank: another process on its GPU or cores, a lower clock, a quota."""
+
+from __future__ import annotations
+
+import statistics
+
+from traceops.across.machine_use import MachineUse, Stranger
+from traceops.core.findings import Evidence, Finding
+from traceops.core.rule import Rule, Verdict
+from traceops.core.units import percent_text, size_text
+from traceops.rules.inputs import Inputs
+from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
+
+MACHINE = Rule(
+    id="TO-W002",
+    title="The machine keeps a rank",
+    fires=(
+        "What the launcher saw about once a second during the whole run: a process of others works on a rank's "
+        "GPU; a rank that computes longer has a lower clock than its peers; its main thread waits 10 % of the time "
+        "for a core; its cgroup or the hypervisor takes cores away. Warning; info where all ranks wait for cores alike "
+        "and nobody else is seen there."
+    ),
+    advice="Give the rank a device and cores of its own.",
+    by_cause=(
+        ("other_process", "End that process, or train on another GPU (CUDA_VISIBLE_DEVICES)."),
+        (
+            "power_cap",
+            "The GPU is held at its power cap: raise it (nvidia-smi -pl), or give all GPUs the same one.",
+        ),
+        ("too_hot", "The GPU is too hot: look at its fans and neighbours, or train on another."),
+        (
+            "slow_clock",
+            "Its clock is lower than its peers': nvidia-smi -q -d CLOCK,PERFORMANCE says what was set.",
+        ),
+        (
+            "shared_cores",
+            "End what runs there, bind ranks to cores of their own, or start fewer threads and workers.",
+        ),
+        (
+            "quota",
+            "The container's quota of CPU time is used up: ask for more cores, or start fewer workers.",
+        ),
+        (
+            "stolen",
+            "The hypervisor gives this machine's cores to others: take a machine with cores of its own.",
+        ),
+    ),
+)
+RULES = (MACHINE,)
+_WAITS_PCT = 10.0  # of the time, for a core
+_PEERS = 2.0  # times what its peers wait
+_OTHERS_PCT = 40.0  # of a core: processes of others that count
+_ACTIVE_PCT = 10.0  # of the GPU's time: a process of somebody else
+_CLOCK = 0.93  # of the peers' clock
+_LOST_PCT = 10.0  # of the time, to a quota or the hypervisor
+
+
+def judge(inputs: Inputs) -> list[Verdict]:
+    """What the machine does to ranks."""
+    uses = inputs.machine
+    if not uses:
+        return [
+            MACHINE.not_evaluated("nobody looked at the machine while the ranks trained (docs/observe.md)")
+        ]
+    found: list[Finding] = []
+    for use in uses:
+        found += [one for one in (_gpu(use, uses, inputs), _cores(use, uses), _taken(use)) if one is not None]
+    most = max((use.waited_pct or 0.0 for use in uses), default=0.0)
+    return [
+        MACHINE.verdict(
+            *_alike(found, len(uses)),
+            clear=f"no process of others works on the ranks' GPUs, and no rank waits more than {percent_text(most)} of "
+            "the time for a core",
+        )
+    ]
+
+
+def core_wait_ms(inputs: Inputs, rank: int) -> float:
+    """What a rank's main thread waits for a core, ms a step, beyond its peers; 0 where that is not known."""
+    use = next((one for one in inputs.machine if one.rank == rank), None)
+    if use is None or use.waited_pct is None or inputs.whole is None:
+        return 0.0
+    return max(use.waited_pct - _peers(use, inputs.machine), 0.0) / 100 * inputs.whole.typical_ms
+
+
+def _peers(use: MachineUse, uses: tuple[MachineUse, ...]) -> float:
+    known = [one.waited_pct for one in uses if one.rank != use.rank and one.waited_pct is not None]
+    return statistics.median(known) if known else 0.0
+
+
+def _gpu(use: MachineUse, uses: tuple[MachineUse, ...], inputs: Inputs) -> Finding | None:
+    late = any(
+        use.rank in found.ranks and found.cause == "gpu_compute"
+        for rule in (PERSISTENTLY_LATE, SOMETIMES_LATE)
+        for found in inputs.found_before(rule)
+    )
+    others = [one for one in use.on_gpu if (one.busy_pct or 0.0) >= _ACTIVE_PCT or late]
+    if others:
+        first = others[0]
+        busy = (
+            "" if first.busy_pct is None else f", busy there for {percent_text(first.busy_pct)} of the time"
+        )
+        memory = "" if first.bytes is None else f" holds {size_text(first.bytes)}"
+        return MACHINE.finding(
+            "warning",
+            "high" if late or first.busy_pct is not None else "medium",
+            f"A process that is not of this run works on rank {use.rank}'s GPU: pid {first.pid}{memory}{busy}.",
+            [
+                Evidence("pid", first.pid, rank=use.rank),
+                Evidence("memory", first.bytes, "bytes", rank=use.rank),
+                Evidence("busy", first.busy_pct, "% of the GPU's time", rank=use.rank),
+            ],
+            ranks=[use.rank],
+            cause="other_process",
+        )
+    clocks = [one.mhz for one in uses if one.rank != use.rank and one.mhz is not None]
+    if not late or use.mhz is None or not clocks or use.mhz >= _CLOCK * statistics.median(clocks):
+        return None
+    reasons = use.reasons or {}
+    cause = next((name for name in ("power_cap", "too_hot") if reasons.get(name, 0.0) >= 50.0), "slow_clock")
+    of = "" if use.gpu is None or not use.gpu.most_mhz else f" of {use.gpu.most_mhz:.0f}"
+    why = {"power_cap": " at its power cap", "too_hot": " because it is too hot"}.get(cause, "")
+    return MACHINE.finding(
+        "warning",
+        "high",
+        f"Rank {use.rank}'s GPU runs at {use.mhz:.0f}{of} MHz{why}, its peers' at {statistics.median(clocks):.0f} MHz.",
+        [
+            Evidence("clock", use.mhz, "MHz", rank=use.rank, peers=statistics.median(clocks)),
+            Evidence("power", use.power_w, "W", rank=use.rank),
+            Evidence("temperature", use.celsius, "°C", rank=use.rank),
+        ],
+        ranks=[use.rank],
+        cause=cause,
+    )
+
+
+def _cores(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
+    waited = use.waited_pct
+    if waited is None or waited < _WAITS_PCT:
+        return None
+    peers = _peers(use, uses)
+    alone = len(uses) > 1 and waited >= _PEERS * peers
+    others = use.on_cores
+    taken = sum(one.busy_pct or 0.0 for one in others)
+    listed = ", ".join(map(_process, others[:3])) + (" and others" if len(others) > 3 else "")
+    there = f" Others on this machine: {listed}." if taken >= _OTHERS_PCT else ""
+    beside = f", its peers {percent_text(peers)}" if len(uses) > 1 else ""
+    return MACHINE.finding(
+        "warning" if alone or there else "info",
+        "high",
+        f"Rank {use.rank}'s main thread waits {percent_text(waited)} of the time for a core{beside}.{there}",
+        [
+            Evidence(
+                "waits for a core",
+                round(waited, 1),
+                "% of the time",
+                _WAITS_PCT,
+                use.rank,
+                peers=round(peers, 1),
+            ),
+            *(
+                Evidence("pid", one.pid, f"{one.name or 'a process'}, {one.busy_pct or 0:.0f} % of a core")
+                for one in others[:3]
+            ),
+        ],
+        ranks=[use.rank],
+        cause="shared_cores",
+    )
+
+
+def _process(one: Stranger) -> str:
+    return f"pid {one.pid} ({one.name}, {one.busy_pct or 0.0:.0f} % of a core)"
+
+
+def _taken(use: MachineUse) -> Finding | None:
+    for cause, pct, said in (
+        ("quota", use.throttled_pct, "is held back by its container's quota of CPU time"),
+        ("stolen", use.stolen_pct, "runs on a machine whose hypervisor takes cores away"),
+    ):
+        if pct is not None and pct >= _LOST_PCT:
+            return MACHINE.finding(
+                "warning",
+                "medium",
+                f"Rank {use.rank} {said}: {percent_text(pct)} of the time.",
+                [Evidence(cause, round(pct, 1), "% of the time", _LOST_PCT, use.rank)],
+                ranks=[use.rank],
+                cause=cause,
+            )
+    return None
+
+
+def _alike(found: list[Finding], ranks: int) -> list[Finding]:
+    """One finding where all ranks wait for cores alike: the worst of them."""
+    cores = [one for one in found if one.cause == "shared_cores"]
+    if len(cores) < max(ranks, 2):
+        return found
+    worst = max(cores, key=lambda one: float(one.evidence[0].value or 0.0))
+    every = MACHINE.finding(
+        worst.severity, worst.confidence, f"All ranks wait for cores. {worst.message}", worst.evidence,
+        ranks=sorted(rank for one in cores for rank in one.ranks), cause=worst.cause,
+    )  # fmt: skip
+    return [*(one for one in found if one.cause != "shared_cores"), every]

@@ -1,0 +1,90 @@
+"""Adds to findings about a host the line of the program that it is in, where looks at the host show one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from traceops.across.host_difference import longer_on_one
+from traceops.core.findings import Evidence, Finding
+from traceops.core.rule import Verdict
+from traceops.core.units import ms_text
+from traceops.measure.host_places import HostTime
+from traceops.rules import host_difference
+from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
+from traceops.rules.inputs import Inputs
+from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
+
+_LATE = {PERSISTENTLY_LATE.id, SOMETIMES_LATE.id}
+_OF_HOST = ("host", "input", "unknown")
+_LEAST_PCT = 10.0  # of the typical step
+_LEAST_LOOKS = 5
+_BLOCKS = re.compile(r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(")
+
+
+def with_lines(verdicts: Sequence[Verdict], inputs: Inputs) -> list[Verdict]:
+    """The verdicts, with lines where they are known."""
+    if inputs.whole is None:
+        return list(verdicts)
+    return [
+        replace(verdict, findings=tuple(_named(found, inputs) for found in verdict.findings))
+        if verdict.rule in _LATE or verdict.rule in _CHOOSE
+        else verdict
+        for verdict in verdicts
+    ]
+
+
+def _named(found: Finding, inputs: Inputs) -> Finding:
+    if found.rule in _LATE:
+        return _late(found, inputs)
+    rank = next((one.rank for one in found.evidence if one.rank is not None), None)
+    place = None if rank is None else _longest(found.rule, rank, inputs)
+    if place is None:
+        return found
+    return _with(
+        found,
+        f"Outside of the recorded steps, rank {rank}'s host is {ms_text(place.ms)} ms of each step in "
+        f"{place.place.said}.",
+        [
+            Evidence(f"host in {place.place.said}", round(place.ms, 3), "ms/step", rank=rank),
+            *_line(place, rank),
+        ],
+    )
+
+
+def _late(found: Finding, inputs: Inputs) -> Finding:
+    assert inputs.whole is not None
+    if found.cause not in _OF_HOST:
+        return found
+    one = next((one for one in longer_on_one(inputs.whole) if one.rank in found.ranks), None)
+    if one is None:
+        return found
+    return _with(found, f"{host_difference.sentence(one)}.", host_difference.evidence(one))
+
+
+def _longest(rule: str, rank: int, inputs: Inputs) -> HostTime | None:
+    """The function in which this rank's host spends most, of those that this rule can be about."""
+    assert inputs.whole is not None
+    about = _CHOOSE[rule]
+    own = [one for one in inputs.whole.host.get(rank, ()) if about(one) and one.looks >= _LEAST_LOOKS]
+    if not own or own[0].ms < _LEAST_PCT / 100 * inputs.whole.typical_ms:
+        return None
+    return own[0]
+
+
+def _with(found: Finding, said: str, evidence: Sequence[Evidence]) -> Finding:
+    return replace(found, message=f"{found.message} {said}", evidence=(*found.evidence, *evidence))
+
+
+def _line(one: HostTime, rank: int | None) -> list[Evidence]:
+    if not one.place.text:
+        return []
+    return [Evidence("line", one.place.text, rank=rank, file=one.place.file, line=max(one.place.line, 1))]
+
+
+_CHOOSE: dict[str, Callable[[HostTime], bool]] = {
+    HOST_BOUND.id: lambda one: not one.waits and one.does != "input",
+    INPUT_BOUND.id: lambda one: one.does == "input",
+    BLOCKED_ON_DEVICE.id: lambda one: bool(one.place.text and _BLOCKS.search(one.place.text)),
+}

@@ -1,0 +1,184 @@
+"""TO-W001: what the whole training spends on steps unlike the others, by what the ranks do in them."""
+
+from __future__ import annotations
+
+from traceops.across.whole_run import Occasion, WholeRun
+from traceops.core.findings import Evidence, Finding, Severity, severity_of
+from traceops.core.rank_text import who
+from traceops.core.rule import Rule, Verdict
+from traceops.core.units import ms_text, percent_text
+from traceops.rules.inputs import Inputs
+
+UNLIKE_OVER_RUN = Rule(
+    id="TO-W001",
+    title="A part of the run goes to steps unlike the others",
+    fires=(
+        "Of a run that was observed (docs/observe.md): by what the ranks do in steps that take over 1.5 times the "
+        "typical one. By its share of the whole run: info from 1 %, warning from 10 %; recompilation, garbage "
+        "collection and the allocator error from 30 %. Nothing is said of what came once, or of steps in which nothing "
+        "was seen."
+    ),
+    advice="Make what these steps do rarer or cheaper.",
+    by_cause=(
+        ("evaluation", "Evaluate less often or on fewer batches."),
+        (
+            "checkpoint",
+            "Save less often, or save beside the training (torch.distributed.checkpoint.async_save).",
+        ),
+        (
+            "recompilation",
+            "TORCH_LOGS=recompiles names the guard that failed. Keep shapes and flags equal, or mark what changes as "
+            "dynamic (torch._dynamo.mark_dynamic).",
+        ),
+        (
+            "garbage_collection",
+            "Call gc.freeze() after set-up and gc.disable(), and gc.collect() every few hundred steps, on all ranks at "
+            "the same step.",
+        ),
+        (
+            "allocator",
+            "Do not call torch.cuda.empty_cache() in the training. Where memory runs out, keep sizes equal, set "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less of it.",
+        ),
+        (
+            "input",
+            "More workers (num_workers), a larger prefetch_factor, and persistent_workers=True so that they do not "
+            "start again with each epoch.",
+        ),
+        ("logging", "Log less often, or from another thread."),
+        ("host", "Do this less often, or beside the training."),
+    ),
+)
+RULES = (UNLIKE_OVER_RUN,)
+NOT_OBSERVED = "only recorded steps were timed: the run was not observed (docs/observe.md)"
+
+_BOUNDS = (1.0, 10.0)  # percent of the run
+_ERROR_PCT = 30.0
+_WASTE = ("recompilation", "garbage_collection", "allocator")  # what no training wants
+_LEAST_TIMES = 2
+_GARBAGE_PCT = 3.0  # of a rank's time: told also where no step stands out by it
+_MALLOCS = 0.5  # a step, in the later part of the run
+_IS = {
+    "evaluation": "Evaluation takes",
+    "checkpoint": "Writing checkpoints takes",
+    "recompilation": "torch.compile compiling again takes",
+    "garbage_collection": "Python's garbage collector takes",
+    "allocator": "Emptying the allocator's cache takes",
+    "input": "Data that comes late takes",
+    "logging": "Logging takes",
+    "host": "A function that most steps do not call takes",
+}
+
+
+def judge(inputs: Inputs) -> list[Verdict]:
+    """Steps of the whole run that are unlike the others."""
+    run = inputs.whole
+    if run is None:
+        return [UNLIKE_OVER_RUN.not_evaluated(NOT_OBSERVED)]
+    found = [_finding(run, one, inputs) for one in run.occasions if _is_told(run, one)]
+    causes = {one.cause for one in found}
+    if "garbage_collection" not in causes and (garbage := _garbage(run)) is not None:
+        found.append(garbage)
+    if "allocator" not in causes and (allocator := _allocator(run)) is not None:
+        found.append(allocator)
+    timed = int(run.timed.sum())
+    beyond = timed - run.typical_steps - len(run.start)
+    return [
+        UNLIKE_OVER_RUN.verdict(
+            *found,
+            clear=f"of {timed} steps timed without the profiler, {beyond} are unlike the others, and nothing that "
+            "comes again takes 1 % of the run",
+        )
+    ]
+
+
+def _is_told(run: WholeRun, one: Occasion) -> bool:
+    if one.cause == "unknown" or one.share_pct < _BOUNDS[0]:
+        return False
+    least = 3 if one.cause in ("host", "input") else _LEAST_TIMES
+    return one.times >= least
+
+
+def _severity(cause: str, share_pct: float) -> Severity:
+    error = _ERROR_PCT if cause in _WASTE else float("inf")
+    return severity_of(share_pct, *_BOUNDS, error) or "info"
+
+
+def _finding(run: WholeRun, one: Occasion, inputs: Inputs) -> Finding:
+    each = one.more_ms / one.times
+    where = "" if one.place is None else f", in {one.place.said}"
+    again = _compiled(inputs, one) if one.cause == "recompilation" else ""
+    on = "" if set(one.ranks) == set(run.ranks) else f" on {who(one.ranks)}"
+    message = (
+        f"{_IS[one.cause]} {percent_text(one.share_pct)} of the run{on}{where}{again}: {one.times} times in "
+        f"{int(run.timed.sum())} steps, {ms_text(each)} ms each beyond the typical step of "
+        f"{ms_text(run.typical_ms)} ms."
+    )
+    evidence = [
+        Evidence("of the run", round(one.share_pct, 2), "%", _BOUNDS[0]),
+        Evidence("came", one.times, f"times in {int(run.timed.sum())} steps"),
+        Evidence("longer", round(each, 3), "ms each time"),
+        Evidence("typical step", round(run.typical_ms, 3), "ms"),
+    ]
+    if one.place is not None and one.place.text:
+        evidence.append(Evidence("line", one.place.text, file=one.place.file, line=max(one.place.line, 1)))
+    return UNLIKE_OVER_RUN.finding(
+        _severity(one.cause, one.share_pct),
+        "high" if one.cause != "host" else "medium",
+        message,
+        evidence,
+        ranks=one.ranks,
+        steps=one.steps[:64],
+        impact_ms=round(one.more_ms / max(int(run.timed.sum()), 1), 3),
+        cause=one.cause,
+    )
+
+
+def _compiled(inputs: Inputs, one: Occasion) -> str:
+    """What was compiled most, and torch's own reason."""
+    told = [c for own in inputs.observed for c in own.compilations if c.step in one.steps]
+    if not told:
+        return ""
+    most = max(told, key=lambda c: (c.us, c.function))
+    name = most.file.rpartition("/")[2]
+    reason = f", because {most.reason.splitlines()[0][:120]}" if most.reason and most.reason.strip() else ""
+    return f" ({most.function}, {name}:{most.line}{reason})"
+
+
+def _garbage(run: WholeRun) -> Finding | None:
+    if not run.garbage_pct:
+        return None
+    rank = max(run.garbage_pct, key=lambda one: run.garbage_pct[one])
+    pct = run.garbage_pct[rank]
+    if pct < _GARBAGE_PCT:
+        return None
+    return UNLIKE_OVER_RUN.finding(
+        _severity("garbage_collection", pct),
+        "high",
+        f"Python's garbage collector takes {percent_text(pct)} of rank {rank}'s time, in all of its steps alike.",
+        [Evidence("garbage collection", round(pct, 2), "% of the time", _GARBAGE_PCT, rank)],
+        ranks=[rank],
+        impact_ms=round(pct / 100 * run.typical_ms, 3),
+        cause="garbage_collection",
+    )
+
+
+def _allocator(run: WholeRun) -> Finding | None:
+    busy = {rank: rate for rank, rate in run.allocations.items() if rate >= _MALLOCS}
+    if not busy:
+        return None
+    rank = max(busy, key=lambda one: busy[one])
+    retries = run.retries.get(rank, 0)
+    ran_out = f" It ran out of memory and tried again {retries} times." if retries else ""
+    return UNLIKE_OVER_RUN.finding(
+        "warning" if retries or busy[rank] >= 1 else "info",
+        "high",
+        f"On {who(sorted(busy))} the allocator still asks the driver for memory in the middle of the training: up to "
+        f"{busy[rank]:.1f} cudaMalloc calls a step, each of which waits for the device.{ran_out}",
+        [
+            Evidence("cudaMalloc", round(busy[rank], 2), "calls/step", _MALLOCS, rank),
+            Evidence("retries", retries, "in the run", rank=rank),
+        ],
+        ranks=sorted(busy),
+        cause="allocator",
+    )

@@ -1,0 +1,259 @@
+"""Reads what ranks and launchers kept of a whole run beside its traces, as far as it can be believed.
+
+Formats: `core/step_log.py` and `core/machine_log.py`. A line or record that is damaged is left out, a file that is none
+at all is told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.core.errors import InputError, problem_of
+from traceops.core.machine_log import PREFIX, SUFFIX
+from traceops.core.step_log import FIELDS, MAGIC, OBSERVED_FILE, RECORD, STEPS_FILE
+from traceops.traces.source import is_remote, read_whole
+
+_MOST_BYTES = 1 << 28
+_MOST = 1 << 62
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A line of a program that a host was in; text: what stands there."""
+
+    function: str
+    file: str
+    first_line: int
+    line: int
+    text: str | None
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """torch.compile at work: in which step, for how long, on what, and why again."""
+
+    step: int
+    us: int
+    function: str
+    file: str
+    line: int
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One rank's whole run.
+
+    steps: a structured array, a record a step from number `first` on (`core/step_log.py`). began_ns: Unix time of the
+    first one. stacks: frames by number, outermost first. samples: columns step, stack, µs. allocator: columns step,
+    cudaMalloc calls, retries, cudaFree calls.
+    """
+
+    rank: int
+    first: int
+    began_ns: int
+    steps: NDArray[Any]
+    frames: tuple[Frame, ...] = ()
+    stacks: tuple[tuple[int, ...], ...] = ()
+    samples: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
+    compilations: tuple[Compilation, ...] = ()
+    allocator: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 4), np.int64))
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """A GPU as its driver describes it."""
+
+    index: int
+    uuid: str | None
+    name: str | None
+    most_mhz: float | None
+    limit_w: float | None
+
+
+@dataclass(frozen=True)
+class MachineLog:
+    """What one launcher saw of its machine: the lines of each kind, in order of time (`core/machine_log.py`)."""
+
+    host: str
+    gpus: dict[int, GpuFacts]
+    devices: tuple[tuple[Any, ...], ...]
+    ranks: tuple[tuple[Any, ...], ...]
+    hosts: tuple[tuple[Any, ...], ...]
+    others: tuple[tuple[Any, ...], ...]
+
+
+def read_observed(root: str, rank: int) -> tuple[Observed | None, str | None]:
+    """What the rank's folder holds, None where nothing was observed; and what is wrong with it."""
+    folder = f"{root.rstrip('/')}/rank_{rank}"
+    raw = _bytes(f"{folder}/{STEPS_FILE}")
+    if raw is None:
+        return None, None
+    try:
+        header, _, body = raw[len(MAGIC) :].partition(b"\n")
+        told: dict[str, Any] = json.loads(header) if raw.startswith(MAGIC) else {}
+        first, began = (_whole(told[key]) for key in ("first", "started_ns"))
+    except (ValueError, TypeError, KeyError):
+        return None, f"{folder}/{STEPS_FILE} is no record of steps; every step of the run is not shown"
+    whole = len(body) // RECORD.size
+    steps = np.frombuffer(body[: whole * RECORD.size], np.dtype(list(FIELDS)))
+    lines = _bytes(f"{folder}/{OBSERVED_FILE}") or b""
+    return Observed(rank, first, began, steps, **_read_lines(lines)), None
+
+
+def read_machines(root: str) -> list[MachineLog]:
+    """What the launchers of a local run folder saw."""
+    if is_remote(root) or not Path(root).is_dir():
+        return []
+    found = []
+    for path in sorted(Path(root).glob(f"{PREFIX}*{SUFFIX}"))[:4096]:
+        raw = _bytes(str(path))
+        if raw is not None:
+            found.append(_machine(path.name[len(PREFIX) : -len(SUFFIX)], raw))
+    return found
+
+
+def _bytes(path: str) -> bytes | None:
+    if not is_remote(path) and not Path(path).is_file():
+        return None
+    try:
+        return read_whole(path, _MOST_BYTES)
+    except InputError as error:
+        problem_of(error)
+        return None
+
+
+def _read_lines(raw: bytes) -> dict[str, Any]:
+    frames: list[Frame] = []
+    stacks: list[tuple[int, ...]] = []
+    samples: list[int] = []
+    counters: list[list[int]] = []
+    compilations: list[Compilation] = []
+    for kind, rest in _lines(raw):
+        if kind == "f":
+            frames.append(_believed(_frame, rest) or Frame("?", "?", 0, 0, None))
+        elif kind == "s":
+            stacks.append(_believed(_numbers, rest[:1], len(frames)) or ())
+        elif kind == "t":
+            samples += _believed(_samples, rest[:1], len(stacks)) or ()
+        elif kind == "m" and len(rest) == 4 and (row := _believed(_numbers, [rest], _MOST)):
+            counters.append(list(row))
+        elif kind == "c" and (one := _believed(_compilation, rest)):
+            compilations.append(one)
+    return {
+        "frames": tuple(frames),
+        "stacks": tuple(stacks),
+        "samples": np.array(samples, np.int64).reshape(-1, 3),
+        "compilations": tuple(compilations),
+        "allocator": np.array(counters, np.int64).reshape(-1, 4),
+    }
+
+
+def _lines(raw: bytes) -> Iterator[tuple[str, list[Any]]]:
+    for line in raw.splitlines():
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, list) and value and isinstance(value[0], str):
+            yield value[0], value[1:]
+
+
+def _believed(make: Callable[..., T], *arguments: Any) -> T | None:
+    try:
+        return make(*arguments)
+    except (ValueError, TypeError, IndexError, KeyError):
+        return None
+
+
+def _frame(rest: list[Any]) -> Frame:
+    function, file, first, line, text = rest
+    return Frame(
+        _text(function), _text(file), _whole(first), _whole(line), None if text is None else _text(text)
+    )
+
+
+def _numbers(rest: list[Any], most: int) -> tuple[int, ...]:
+    numbers = tuple(_whole(one) for one in rest[0])
+    if any(one >= most for one in numbers):
+        raise ValueError
+    return numbers
+
+
+def _samples(rest: list[Any], stacks: int) -> list[int]:
+    numbers = [_whole(one) for one in rest[0]]
+    if len(numbers) % 3 or any(one >= stacks for one in numbers[1::3]):
+        raise ValueError
+    return numbers
+
+
+def _compilation(rest: list[Any]) -> Compilation:
+    step, us, function, file, line, reason = rest
+    return Compilation(
+        _whole(step),
+        _whole(us),
+        _text(function),
+        _text(file),
+        _whole(line),
+        None if reason is None else _text(reason),
+    )
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
+        raise ValueError
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value[:1000]
+
+
+def _is_number(value: Any) -> bool:
+    # NaN is none: no comparison with it holds.
+    return value is None or (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MOST
+    )
+
+
+_LENGTHS: Mapping[str, int] = {"G": 10, "r": 7, "h": 3, "p": 5}
+
+
+def _machine(host: str, raw: bytes) -> MachineLog:
+    gpus: dict[int, GpuFacts] = {}
+    rows: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in _LENGTHS}
+    for kind, rest in _lines(raw):
+        if kind == "g" and (one := _believed(_gpu, rest)) is not None:
+            gpus[one.index] = one
+        elif kind in rows and len(rest) == _LENGTHS[kind] and _believed(_row_holds, kind, rest):
+            rows[kind].append(tuple(rest))
+    return MachineLog(host, gpus, *(tuple(rows[kind]) for kind in ("G", "r", "h", "p")))
+
+
+def _gpu(rest: list[Any]) -> GpuFacts:
+    index, uuid, name, most, limit = rest
+    if not (_is_number(most) and _is_number(limit)):
+        raise ValueError
+    told = [None if one is None else _text(one) for one in (uuid, name)]
+    return GpuFacts(_whole(index), told[0], told[1], most, limit)
+
+
+def _row_holds(kind: str, rest: list[Any]) -> bool:
+    _whole(rest[0])
+    _whole(rest[1]) if kind != "h" else None
+    plain = [*rest[:2], *rest[3:]] if kind == "p" else rest[:8] if kind == "G" else rest
+    pairs = rest[8:] if kind == "G" else []
+    return all(_is_number(one) for one in plain) and all(
+        isinstance(many, list) and all(len(pair) == 2 and all(map(_is_number, pair)) for pair in many)
+        for many in pairs
+    )
