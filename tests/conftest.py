@@ -1,9 +1,13 @@
 """What all tests share: what hypothesis draws, and no cache. Tests import the modules beside this file."""
 
 import os
+import sys
 
 import pytest
 from hypothesis import settings
+
+# jsonschema builds 38 parsers for it when it is imported, and none of our schemas has such a format.
+sys.modules["rfc3987_syntax"] = None
 
 settings.register_profile("same", derandomize=True, database=None, deadline=None, print_blob=True)
 settings.register_profile(
@@ -37,3 +41,31 @@ def _no_cache():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRACEOPS_CACHE", "off")
         yield
+
+
+@pytest.fixture
+def kept_summaries(tmp_path_factory, monkeypatch):
+    """For tests that analyse the runs of tests/data: each trace is read once for all of them, in all workers."""
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    monkeypatch.setenv("TRACEOPS_CACHE", str(shared / "summaries"))
+
+
+@pytest.fixture(scope="session")
+def _preloaded():
+    import started
+
+    sys.path.append(str(started.LIGHT_TORCH))
+    import preloaded
+
+    return preloaded.Preloaded("traceops.doctor.worker")
+
+
+@pytest.fixture
+def forked_ranks(_preloaded):
+    """The doctor's ranks that a test starts in this process are forked from one that has loaded torch."""
+    import forked
+
+    undo = forked.install(_preloaded.fork)
+    yield
+    undo()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from itertools import combinations
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paper_machine import PaperMachine
+from started import environment
 
 from traceops.doctor.assess import shared_by, shared_text, to_leave_out
 from traceops.doctor.isolate import Isolation, _at_once
@@ -316,10 +316,10 @@ def test_an_exception_of_one_call_is_raised():
 
 
 @pytest.mark.slow
-def test_each_rank_alone_in_processes():
+def test_each_rank_alone_in_processes(forked_ranks):
     """At the same time; one of them dies wherever it takes part."""
     pytest.importorskip("torch")
-    environ = {**os.environ, "TRACEOPS_DOCTOR_FAULT": "start:1:die"}
+    environ = environment(TRACEOPS_DOCTOR_FAULT="start:1:die")
     runner = Runner(Nodes(NodeIdentity()), run_job, environ, "gloo", (), (0, 1, 2), (3,))
     kept: list[Trial] = []
     isolation = Isolation(runner, lambda: 600.0, lambda text: None, kept.extend)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 from paper_machine import PaperMachine
@@ -13,9 +14,12 @@ from traceops.doctor.model import Checkup
 from traceops.doctor.nodes import NodeIdentity, Nodes, meet
 from traceops.render.doctor.text import doctor_verdict
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("torch") is None, reason="no torch"),
+]
 
-pytest.importorskip("torch")
 BUSY = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB"
 DIES = "rank 3 was killed by SIGSEGV"
 HOSTS = ("a", "b")

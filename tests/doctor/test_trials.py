@@ -11,6 +11,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -25,9 +26,13 @@ from traceops.doctor.model import Trial
 from traceops.doctor.reports import Reports
 from traceops.doctor.trials import run_job
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("torch") is None, reason="no torch"),
+    pytest.mark.usefixtures("forked_ranks"),
+]
 
-pytest.importorskip("torch")
 
 _ALL = ("start", "all_reduce", "pairs", "ddp_step", "sweep", "pair_bandwidth")
 _SMALL = (1 << 16, 1 << 20)
@@ -67,9 +72,7 @@ def _by_name(trials: tuple[Trial, ...]) -> dict[str, Trial]:
 
 def test_a_healthy_machine_passes_everything_and_is_measured(tmp_path: Path) -> None:
     # As if under torchrun: what it tells its own ranks must not reach ours.
-    outer = environment(
-        compiler=True, RANK="5", WORLD_SIZE="9", MASTER_ADDR="192.0.2.1", MASTER_PORT="1", LOCAL_RANK="5"
-    )
+    outer = environment(RANK="5", WORLD_SIZE="9", MASTER_ADDR="192.0.2.1", MASTER_PORT="1", LOCAL_RANK="5")
     trials = run_job(replace(_job(*_ALL, ranks=3), devices=(4, 5, 7)), outer, tmp_path)
     assert [(trial.name, trial.outcome, trial.message) for trial in trials] == [
         (name, "ok", "") for name in _ALL

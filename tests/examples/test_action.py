@@ -2,13 +2,17 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 from github_runner import MARKER, PullRequest, run_action
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("torch") is None, reason="no torch"),
+]
 
-pytest.importorskip("torch")
 
 _SCRIPT = """
 import time

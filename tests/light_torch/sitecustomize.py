@@ -2,8 +2,8 @@
 
 Loading torch imports what gives each operator a result of no data, which only the compiler asks for, and the first
 optimizer, DistributedDataParallel or profiler of a process loads torch._dynamo and torch._inductor: together more than
-half of what starting a rank costs. Here stand-ins fail for whoever wants more than to leave a function alone. See
-`environment` in started.py.
+half of what starting a rank costs. Here stand-ins fail for whoever wants more than to leave a function alone. And ranks
+are forked from who has loaded torch already: forked.py, preloaded.py. See `environment` in started.py.
 """
 
 import atexit
@@ -12,6 +12,9 @@ import importlib
 import sys
 import types
 from importlib.machinery import ModuleSpec
+
+import forked
+import preloaded
 
 _COMPILER = "torch._dynamo"
 _CODE_GENERATOR = "torch._inductor"
@@ -57,3 +60,4 @@ def _let_generators_be_made():
 sys.meta_path.insert(0, _LeftOut)
 gc.set_threshold(50_000)  # loading torch allocates so much that the collector takes a tenth of it
 atexit.register(gc.freeze)  # and at the end, where all is freed anyway, two tenths
+forked.install(forked.itself, preloaded.Preloaded("traceops.doctor.worker").fork)

@@ -1,0 +1,135 @@
+"""What tests start by forking is the process that executing Python would have made."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from started import environment
+
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+
+# What a process can see of itself, without what differs from one to the next. As a script, and as a module.
+_SHOWN = """
+import atexit, json, os, resource, signal, sys, threading
+
+def link(number):
+    try:
+        return os.readlink(f"/proc/self/fd/{number}")
+    except OSError:  # the folder itself, once it is read
+        return "/proc/"
+
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+main = sys.modules["__main__"]
+shown = {
+    "argv": sys.argv, "orig_argv": sys.orig_argv[1:], "path": sys.path, "flags": list(sys.flags), "cwd": os.getcwd(),
+    "executable": sys.executable, "variables": dict(os.environ),
+    "name": __name__, "file": __file__, "main": main.__dict__ is globals(), "package": __package__,
+    "descriptors": [name for name in os.listdir("/proc/self/fd") if not link(name).startswith("/proc/")],
+    "standard": [link(number).split(":")[0] for number in (0, 1, 2)],
+    "streams": [[one.encoding, one.errors, one.newlines, one.line_buffering, one.write_through, one.name, one.mode,
+                 one.fileno(), one is getattr(sys, f"__{name}__"), type(one.buffer).__name__]
+                for name in ("stdin", "stdout", "stderr") for one in [getattr(sys, name)]],
+    "handlers": {str(number): str(signal.getsignal(number)) for number in signal.valid_signals()},
+    "signals": {name: status[name].strip() for name in ("SigBlk", "SigIgn", "SigCgt")},
+    "leads": [os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid()], "parent": os.getppid(),
+    "threads": [threading.current_thread() is threading.main_thread(), threading.active_count(), status["Threads"]],
+    "command": open("/proc/self/cmdline").read().strip(chr(0)),
+    "limits": [resource.getrlimit(number) for number in range(16)],
+    "umask": status["Umask"].strip(), "timer": signal.getitimer(signal.ITIMER_REAL),
+}
+json.dump(shown, open(f"{sys.argv[-1]}.json", "w"))
+"""
+
+_ENDS = """
+import atexit, os, signal, sys, threading, time
+atexit.register(print, "bye")
+how = sys.argv[1]
+print("partial", end="")
+print("said", file=sys.stderr)
+if how == "thread":
+    threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+elif how == "raise":
+    raise ValueError("boom")
+elif how == "interrupt":
+    signal.raise_signal(signal.SIGINT)
+elif how == "kill":
+    signal.raise_signal(signal.SIGKILL)
+elif how == "text":
+    sys.exit("a message")
+elif how != "end":
+    sys.exit(int(how))
+"""
+
+# Starts the same two ways: as subprocess does, and as it does where torch is loaded.
+_STARTER = """
+import json, os, signal, subprocess, sys
+calls = json.loads(sys.argv[1])
+signal.signal(signal.SIGTERM, lambda *_: None)  # as torch.distributed.run has
+os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"  # as it sets for its ranks
+kept = open(os.devnull)
+os.set_inheritable(kept.fileno(), True)
+if sys.argv[2] == "fork":
+    import torch
+results = []
+for words in calls:
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    done = subprocess.Popen([sys.executable, *words], **pipes, stdin=subprocess.DEVNULL, start_new_session=True,
+        env={**os.environ, "RANK": "1"})
+    out, err = done.communicate()
+    results.append([done.returncode, out.decode(), err.decode()])
+print(json.dumps([results, os.getpid()]))
+"""
+_WAYS = ("end", "thread", "raise", "interrupt", "kill", "text", "0", "7", "-1", "256")
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """Folder, and of "execute" and "fork" the results of all calls and the pid of who made them."""
+    folder = tmp_path_factory.mktemp("started")
+    (folder / "shown.py").write_text(_SHOWN)
+    (folder / "ends.py").write_text(_ENDS)
+    (folder / "starter.py").write_text(_STARTER)
+    env = environment()
+    env.pop("PYTHONUNBUFFERED", None)
+    found = {}
+    for way in ("execute", "fork"):
+        calls = [
+            ["-u", "-m", "shown", f"{way}.module"],
+            ["shown.py", "--word", f"{way}.script"],
+            ["nowhere.py"],
+        ]
+        calls += [["-m", "nowhere"], *(["ends.py", how] for how in _WAYS)]
+        done = subprocess.run(
+            [sys.executable, "starter.py", json.dumps(calls), way], env=env, cwd=folder, text=True,
+            capture_output=True, check=True,
+        )  # fmt: skip
+        found[way] = json.loads(done.stdout)
+    return folder, found
+
+
+@pytest.mark.parametrize("kind", ["module", "script"])
+def test_a_forked_process_sees_of_itself_what_an_executed_one_does(both, kind):
+    folder, found = both
+    execute, fork = (
+        json.loads(Path(folder, f"{way}.{kind}.json").read_text()) for way in ("execute", "fork")
+    )
+    assert fork.pop("parent") == found["fork"][1] and execute.pop("parent") == found["execute"][1]
+    for shown in (execute, fork):
+        shown["argv"].pop(), shown["orig_argv"].pop()
+        shown["command"] = shown["command"].split("\0")[:-1]
+    if kind == "module":  # -u is no variable: the flag that it sets cannot be set later
+        assert execute["flags"].pop(11) == 1
+        fork["flags"].pop(11)
+    assert fork == execute
+    assert str(signal.SIG_DFL) == fork["handlers"][str(int(signal.SIGTERM))]
+
+
+def test_it_ends_as_an_executed_one_does(both):
+    _, found = both
+    (execute, _), (fork, _) = found["execute"], found["fork"]
+    assert [one[0] for one in execute[4:]] == [0, 0, 1, -2, -9, 1, 0, 7, 255, 0]
+    for ours, theirs in zip(fork, execute, strict=True):
+        assert ours == theirs
