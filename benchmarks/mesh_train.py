@@ -46,6 +46,7 @@ class MeshCase:
 
     kind: gpu or host, see Plant; None for no fault but what the options make (uneven stages, skewed experts).
     share: of a healthy step that the fault costs its rank. rank: None, drawn by the seed. sizes: other than usual.
+    uneven: share of two ranks' samples that the second one has.
     """
 
     strategy: str
@@ -54,6 +55,7 @@ class MeshCase:
     share: float = 0.0
     rank: int | None = None
     sizes: dict[str, int] = field(default_factory=dict)
+    uneven: float | None = None
 
 
 def _pipeline(schedule: str, micro_batches: int, layers: tuple[int, ...] = ()) -> MeshCase:
@@ -75,6 +77,10 @@ CASES = {
     "ep60": MeshCase("expert_parallel", {"skew": 0.6}),
     "ep75": MeshCase("expert_parallel", {"skew": 0.75}),
     "ep90": MeshCase("expert_parallel", {"skew": 0.9}),
+    "ddp50": MeshCase("pytorch_ddp", uneven=0.5),
+    "ddp60": MeshCase("pytorch_ddp", uneven=0.6),
+    "ddp70": MeshCase("pytorch_ddp", uneven=0.7),
+    "ddp80": MeshCase("pytorch_ddp", uneven=0.8),
     "tp": MeshCase("pytorch_tp"),
     "tp_slow": MeshCase("pytorch_tp", {}, "gpu", 0.3, 1),
     "cp": MeshCase("pytorch_cp", sizes={"seq_len": 8192, "batch_size": 2}),
@@ -90,6 +96,9 @@ def run_case(name: str, seed: int | None, args: argparse.Namespace, device: torc
     begun = time.time()
     case, rank, world = CASES[name], dist.get_rank(), dist.get_world_size()
     sizes = replace(_CUDA if device.type == "cuda" else _CPU, **case.sizes)
+    if args.large:  # one batch of a pipeline passes through all ranks; others have one each
+        batch = sizes.batch_size if case.strategy == "pytorch_pp" else sizes.batch_size // 2
+        sizes = replace(sizes, dim=2 * sizes.dim, heads=2 * sizes.heads, batch_size=batch)
     planted_on = case.rank if case.rank is not None or seed is None else random.Random(seed).randrange(world)
     schedule = Schedule(skip_first=2, unprofiled=args.unprofiled, warmup=1, active=args.steps)
     torch.manual_seed(0)
@@ -104,8 +113,12 @@ def run_case(name: str, seed: int | None, args: argparse.Namespace, device: torc
     plants = [Plant(case.kind, planted_on, case.share / calls)] if case.kind and planted_on == rank else []
     faults = Faults(plants, device, late_step=-1)
     blocks[len(blocks) // 2].register_forward_pre_hook(lambda module, inputs: faults.in_forward())
-    samples = RandomTokens(sizes.batch_size * strategy.data_size, sizes.seq_len, sizes.vocab, seed=0)
-    own = [samples[strategy.data_rank * sizes.batch_size + i] for i in range(sizes.batch_size)]
+    of_all = sizes.batch_size * strategy.data_size
+    samples = RandomTokens(of_all, sizes.seq_len, sizes.vocab, seed=0)
+    count = sizes.batch_size
+    if case.uneven is not None:
+        count = round(of_all * (case.uneven if rank else 1 - case.uneven))
+    own = [samples[(strategy.data_rank * sizes.batch_size + i) % of_all] for i in range(count)]
     tokens, targets = (torch.stack(part).to(device) for part in zip(*own, strict=True))
 
     def step() -> None:
@@ -118,7 +131,6 @@ def run_case(name: str, seed: int | None, args: argparse.Namespace, device: torc
 
     pace = measure(step, device)
     faults.calibrate(pace)
-    of_all = sizes.batch_size * strategy.data_size
     manifest = {
         "strategy": case.strategy,
         "config": {**asdict(sizes), "precision": precision, **case.options},
@@ -132,7 +144,7 @@ def run_case(name: str, seed: int | None, args: argparse.Namespace, device: torc
     with traceops.capture(out, schedule=schedule, manifest=manifest, overwrite=True) as profile:
         for _ in range(schedule.total_steps):
             step()
-            profile.step(samples=sizes.batch_size)
+            profile.step(samples=count)
     synchronize(device)
     dist.barrier()
     if rank == 0:
@@ -155,6 +167,7 @@ def main() -> None:
     add("--out", type=Path, required=True)
     add("--seeds", type=int, help="times that each case is trained")
     add("--first-seed", type=int, default=0)
+    add("--large", action="store_true", help="twice the width, so that hosts are never late")
     add("--steps", type=int, default=6, help="recorded steps (%(default)s)")
     add("--unprofiled", type=int, default=6, help="steps timed before them (%(default)s)")
     args = parser.parse_args()

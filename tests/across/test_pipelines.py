@@ -15,9 +15,11 @@ from tests.drawn import examples
 from traceops import analyze
 from traceops.across.cross_rank import CrossRank, measure_across
 from traceops.across.match import GROUPED_SEND_RECEIVE
-from traceops.across.replay.even_stages import STAGES_EVEN
+from traceops.across.replay.even_stages import INTERLEAVED, STAGES_EVEN
 from traceops.across.send_receive import NO_END
 from traceops.measure.summary import summarize
+from traceops.render.document import TableBlock
+from traceops.render.report.terminal import describe_summary
 from traceops.render.report.verdict import verdict
 from traceops.rules.inputs import Inputs
 from traceops.rules.pipeline import judge, judge_bubble, judge_late, judge_uneven
@@ -59,7 +61,11 @@ def test_even_stages_have_the_bubble_of_their_schedule(
     assert bubble.share == pytest.approx(ideal, abs=0.02)
     for stage in bubble.stages:
         assert stage.imbalance + stage.fill_drain + stage.late == pytest.approx(stage.bubble)
+        assert stage.fill + stage.drain == pytest.approx(stage.fill_drain)
         assert stage.imbalance <= 0.001 * stage.step
+    first, last = bubble.stages[0], bubble.stages[-1]
+    assert first.fill <= 0.1 * first.fill_drain, "nobody hands the first stage anything but gradients"
+    assert last.drain <= 0.1 * last.fill_drain, "nor the last one anything but activations"
     assert run.what_if is not None and run.what_if.holds
     assert run.what_if.saved_ns(STAGES_EVEN) == pytest.approx(0, abs=0.01 * stage.step)
 
@@ -123,6 +129,12 @@ def test_uneven_stages_are_told_with_their_cost_and_cure():
         parts = stage.imbalance_ms + stage.fill_drain_ms + stage.late_ms
         assert parts == pytest.approx(stage.bubble_ms, abs=1e-5)
     assert pipeline.stages[0].imbalance_ms > 0.7 * pipeline.stages[0].bubble_ms
+    of_run = report.summary.bubble_ms
+    assert of_run is not None and of_run.bubble <= (report.summary.ledger_ms.comm_wait or 0) + 1e-6
+    assert of_run.imbalance == pytest.approx(sum(s.imbalance_ms for s in pipeline.stages) / 2, abs=1e-5)
+    labels = [cell.text for block in describe_summary(report, Path()) if isinstance(block, TableBlock)
+              for row in block.table.rows for cell in row[:1]]  # fmt: skip
+    assert "… of it imbalance" in labels
 
 
 def test_a_large_bubble_and_a_slow_gpu_are_not_uneven_blocks(tmp_path):
@@ -156,6 +168,32 @@ def test_the_same_stage_of_two_pipelines_are_peers_and_others_are_not(tmp_path):
     assert [bubble.pipeline.ranks for bubble in run.bubbles] == [(0, 1, 2), (3, 4, 5)]
     assert run.graph is not None
     assert run.graph.roles == {rank: (rank % 3, rank % 3 + 3) for rank in range(6)}
+
+
+def test_a_rank_that_is_slow_at_what_others_do_as_well_has_no_blocks_to_give(tmp_path):
+    for first, forward in ((0, [2000.0, 2000.0]), (2, [2000.0, 5000.0])):
+        write_pipeline(tmp_path, forward, 8, one_forward_one_backward, first=first, world=4)
+    run = measured(tmp_path)
+    (found,) = judge_uneven(run).findings
+    assert (found.ranks, found.cause) == ((3,), "gpu_compute")
+    assert (
+        "Rank 3 computes" in found.message and "the same stage 1 of the other pipeline (1)" in found.message
+    )
+    assert "blocks" not in found.message
+    assert run.what_if is not None
+    assert run.what_if.saved_ns("rank 3 as its peers", [3]) == pytest.approx(1e6 * found.impact_ms, rel=1e-3)
+
+
+def test_two_stages_a_rank_are_predicted_where_a_schedule_of_one_can_take_turns(tmp_path):
+    for name, micro_batches in (("whole", 4), ("broken", 5)):
+        (tmp_path / name).mkdir()
+        write_pipeline(tmp_path / name, [3000.0] * 2, micro_batches)
+    whole, broken = measured(tmp_path / "whole"), measured(tmp_path / "broken")
+    assert whole.what_if is not None and broken.what_if is not None
+    # A bubble of 1/5 of the step becomes one of 1/9, less what twice the sends take.
+    assert whole.what_if.saved_ns(INTERLEAVED) == pytest.approx(0.1 * 1e6 * whole.step_ms, rel=0.15)
+    assert "Two stages a rank (interleaved) would save about" in judge_bubble(whole).findings[0].message
+    assert broken.what_if.saved_ns(INTERLEAVED) is None
 
 
 def borders(stage: int, ranks: int, micro_batches: int) -> list[Any]:

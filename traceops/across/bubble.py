@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceops.across.match import MatchedCollectives, waits_by_rank
+from traceops.across.match import Collective, MatchedCollectives, waits_by_rank
 from traceops.across.stages import Pipeline
 from traceops.core.arrays import Int
-from traceops.core.intervals import intersect, subtract, union
+from traceops.core.intervals import Intervals, intersect, subtract, union
 from traceops.measure.summary import RankSummary
+
+_SLOW_RANK = 1.15  # times the work of the same stage in other pipelines
+_MOST_OF = 0.5  # of what a stage takes more than the mean of its pipeline
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,8 @@ class StageTimes:
 
     `bubble` is waiting for activations and gradients with nothing else to do. Of it, `imbalance` goes to a slower
     stage, `fill_drain` to the first micro-batch on its way in and the last one on its way out; `late` is the rest: what
-    even stages with this many micro-batches would not wait, because sends come late.
+    even stages with this many micro-batches would not wait, because sends come late. `fill` and `drain` are
+    `fill_drain` in the proportion in which the rank waits for activations and for gradients.
     """
 
     rank: int
@@ -32,6 +36,8 @@ class StageTimes:
     imbalance: float
     fill_drain: float
     late: float
+    fill: float = 0.0
+    drain: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -41,11 +47,22 @@ class Bubble:
     pipeline: Pipeline
     stages: tuple[StageTimes, ...]
     slower: float | None = None  # how many times as long kernels take on the slowest stage as on the others
+    sending: float = 0.0  # exposed transfer of its sends and receives, ns a step, mean over the stages
+    twins: tuple[StageTimes, ...] = ()  # the slowest stage in the other pipelines of as many stages
 
     @property
     def slowest(self) -> StageTimes:
         """The stage with most work."""
         return max(self.stages, key=lambda stage: stage.work)
+
+    @property
+    def is_slow_rank(self) -> bool:
+        """Whether the slowest stage is slow on this rank, and not for what it holds: elsewhere it takes less."""
+        if not self.twins:
+            return False
+        more = self.slowest.work - self.mean_work
+        usual = float(np.median([stage.work for stage in self.twins]))
+        return self.slowest.work >= _SLOW_RANK * usual and self.slowest.work - usual >= _MOST_OF * more
 
     @property
     def mean_work(self) -> float:
@@ -83,15 +100,72 @@ def measure_bubbles(
     found = []
     for pipeline in pipelines:
         own = [by_rank[rank] for rank in pipeline.ranks]
-        chosen = MatchedCollectives(tuple(matching.collectives[i] for i in pipeline.collectives), 0, {})
-        waits = waits_by_rank(chosen, own)
-        bubble = Bubble(pipeline, _stages(pipeline, own, waits))
-        found.append(replace(bubble, slower=_slower(bubble.slowest.rank, own)))
-    return tuple(found)
+        sends = MatchedCollectives(tuple(matching.collectives[i] for i in pipeline.collectives), 0, {})
+        among = _among(pipeline, matching)
+        waits = waits_by_rank(replace(sends, collectives=(*sends.collectives, *among)), own)
+        at_end = waits_by_rank(replace(sends, collectives=among), own)
+        stages = _stages(pipeline, own, waits, _for_gradients(pipeline, sends, own, at_end))
+        bubble = Bubble(pipeline, stages)
+        slower, sending = _slower(bubble.slowest.rank, own), _sending(waits_by_rank(sends, own), own)
+        found.append(replace(bubble, slower=slower, sending=sending))
+    return tuple(replace(bubble, twins=_twins(bubble, found)) for bubble in found)
+
+
+def _twins(bubble: Bubble, every: Sequence[Bubble]) -> tuple[StageTimes, ...]:
+    """The slowest stage of a pipeline as the others of as many stages have it."""
+    return tuple(
+        other.stages[bubble.slowest.stage]
+        for other in every
+        if other is not bubble and len(other.stages) == len(bubble.stages)
+    )
+
+
+def _sending(waits: Mapping[int, tuple[Int, Int, Int]], ranks: Sequence[RankSummary]) -> float:
+    """Exposed transfer of a pipeline's sends and receives, ns a step, mean over its ranks."""
+    spent = []
+    for summary in ranks:
+        _, turn, end = waits[summary.rank]
+        moving = intersect(summary.ledger.exposed, union(turn, end))
+        spent.append(_mean(moving.within(summary.step_edges[:-1], summary.step_edges[1:])))
+    return float(np.mean(spent))
+
+
+def _among(pipeline: Pipeline, matching: MatchedCollectives) -> tuple[Collective, ...]:
+    """Other collectives of its stages alone: gradients of a tied weight, a norm. They wait for it to drain."""
+    ranks = frozenset(pipeline.ranks)
+    return tuple(own for own in matching.collectives if not own.links and ranks.issuperset(own.group))
+
+
+def _for_gradients(
+    pipeline: Pipeline,
+    chosen: MatchedCollectives,
+    ranks: Sequence[RankSummary],
+    at_end: Mapping[int, tuple[Int, Int, Int]],
+) -> dict[int, Intervals]:
+    """When each rank waits for gradients, for somebody to take its own, or `at_end` of the step for the others."""
+    starts: dict[int, list[int]] = {summary.rank: [] for summary in ranks}
+    turns: dict[int, list[int]] = {summary.rank: [] for summary in ranks}
+    begun = {summary.rank: summary.comm.start for summary in ranks}
+    for collective in chosen.collectives:
+        for (rank, position), wait in zip(collective.members, collective.wait_ns, strict=True):
+            if (rank, position) in pipeline.gradients:
+                start = int(begun[rank][position])
+                starts[rank].append(start)
+                turns[rank].append(start + wait)
+    return {
+        rank: union(
+            np.concatenate((np.array(own, dtype=np.int64), at_end[rank][0])),
+            np.concatenate((np.array(turns[rank], dtype=np.int64), at_end[rank][1])),
+        )
+        for rank, own in starts.items()
+    }
 
 
 def _stages(
-    pipeline: Pipeline, ranks: Sequence[RankSummary], waits: Mapping[int, tuple[Int, Int, Int]]
+    pipeline: Pipeline,
+    ranks: Sequence[RankSummary],
+    waits: Mapping[int, tuple[Int, Int, Int]],
+    for_gradients: Mapping[int, Intervals],
 ) -> tuple[StageTimes, ...]:
     work = [_mean(summary.ledger.buckets["compute"] + summary.ledger.buckets["memory"]) for summary in ranks]
     slowest = int(np.argmax(work))
@@ -105,6 +179,9 @@ def _stages(
         bubble = _mean(waiting.within(summary.step_edges[:-1], summary.step_edges[1:]))
         imbalance = min(work[slowest] - own, bubble)
         fill_drain = min(through, bubble - imbalance)
+        draining = intersect(waiting, for_gradients[summary.rank])
+        drain = _mean(draining.within(summary.step_edges[:-1], summary.step_edges[1:]))
+        drained = fill_drain * drain / bubble if bubble else 0.0
         found.append(
             StageTimes(
                 rank=summary.rank,
@@ -115,6 +192,8 @@ def _stages(
                 imbalance=imbalance,
                 fill_drain=fill_drain,
                 late=bubble - imbalance - fill_drain,
+                fill=fill_drain - drained,
+                drain=drained,
             )
         )
     return tuple(found)

@@ -194,7 +194,9 @@ def measure_across(
     work = _work(ranks, graph, stragglers)
     uneven = [rank for rank, compared in work.items() if compared.kind == "more_work"]
     typical = ~np.isin(graph.steps, unlike)
-    what_if = measure_what_if(replays, _rank_sets(stragglers), reference, typical, uneven, 1e6 * run.step_ms)
+    slow = [(bubble.slowest.rank,) for bubble in run.bubbles if bubble.is_slow_rank]
+    sets = list(dict.fromkeys([*_rank_sets(stragglers), *slow]))
+    what_if = measure_what_if(replays, sets, reference, typical, uneven, 1e6 * run.step_ms)
     what_if = what_if.with_more(predict_roles(graph, roles))
     what_if = what_if.with_more(predict_pipelines(graph, run.bubbles))
     return replace(

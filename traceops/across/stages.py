@@ -23,7 +23,8 @@ class Pipeline:
 
     `schedule` is the order of sends and receives: zero-bubble only where the trace notes weight gradients apart.
     `chunks` is how many stages each rank holds and `micro_batches` how many a step has, None where that is not known.
-    `collectives` are indices into MatchedCollectives.collectives.
+    `collectives` are indices into MatchedCollectives.collectives; `gradients` are those of their events, as rank and
+    position, in which the rank waits for a gradient, or for somebody to take its own.
     """
 
     ranks: tuple[int, ...]
@@ -31,6 +32,7 @@ class Pipeline:
     chunks: int | None
     micro_batches: int | None
     collectives: tuple[int, ...]
+    gradients: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,19 @@ def _pipeline(
         schedule = "other"
     else:
         schedule = _schedule(order[-1], chunks, steps, forward, backward)
-    return Pipeline(order, schedule, chunks, micro_batches, tuple(sorted({one.number for one in passed})))
+    numbers = tuple(sorted({one.number for one in passed}))
+    return Pipeline(order, schedule, chunks, micro_batches, numbers, _gradients(forward, backward))
+
+
+def _gradients(
+    forward: Mapping[Edge, Sequence[_Passed]], backward: Mapping[Edge, Sequence[_Passed]]
+) -> frozenset[tuple[int, int]]:
+    """Events that receive gradients, and those that send them and receive no activations at once."""
+    activations = {(edge[1], one.received) for edge, own in forward.items() for one in own}
+    sent = {(edge[0], one.sent) for edge, own in backward.items() for one in own}
+    return frozenset((edge[1], one.received) for edge, own in backward.items() for one in own) | (
+        sent - activations
+    )
 
 
 def _schedule(

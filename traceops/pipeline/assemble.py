@@ -23,7 +23,7 @@ from traceops.pipeline.assemble_collectives import collective_rows
 from traceops.pipeline.assemble_cross import clocks_of, cross_rank_tables, replay_of, what_if_rows
 from traceops.pipeline.assemble_inventory import inventory, peak_memory, step_counts, unprofiled_steps
 from traceops.pipeline.assemble_passes import pass_rows
-from traceops.pipeline.assemble_pipelines import pipeline_rows
+from traceops.pipeline.assemble_pipelines import bubble_of, pipeline_rows
 from traceops.pipeline.assemble_roles import role_rows
 from traceops.pipeline.assemble_whole import whole_run_rows
 from traceops.pipeline.flame import flame_file, flame_graph
@@ -192,6 +192,7 @@ def _summary(
             }
         ),
         ledger_worst_rank=worst,
+        bubble_ms=bubble_of(run),
         overlap_pct=_median([row.overlap_pct for row in rank_rows], 2),
         exposed_comm_ms=_median([row.exposed_comm_ms for row in rank_rows]),
         idle_pct=_median([row.idle_pct for row in rank_rows], 2),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from traceops.across.cross_rank import CrossRank
 from traceops.report.rows import PipelineRow, StageRow
+from traceops.report.run import BubbleTimes
 
 
 def pipeline_rows(run: CrossRank) -> tuple[PipelineRow, ...]:
@@ -26,12 +29,30 @@ def pipeline_rows(run: CrossRank) -> tuple[PipelineRow, ...]:
                     imbalance_ms=_ms(stage.imbalance),
                     fill_drain_ms=_ms(stage.fill_drain),
                     late_ms=_ms(stage.late),
+                    fill_ms=_ms(stage.fill),
+                    drain_ms=_ms(stage.drain),
                 )
                 for stage in bubble.stages
             ),
         )
         for bubble in run.bubbles
     )
+
+
+def bubble_of(run: CrossRank) -> BubbleTimes | None:
+    """The parts of the pipelines' bubble, medians over all ranks, as the ledger's; None where there is no pipeline."""
+    if not run.bubbles:
+        return None
+    stages = [stage for bubble in run.bubbles for stage in bubble.stages]
+    others = [0.0] * (len(run.ranks) - len({stage.rank for stage in stages}))
+    parts = {
+        "bubble": [stage.bubble for stage in stages],
+        "fill": [stage.fill for stage in stages],
+        "drain": [stage.drain for stage in stages],
+        "imbalance": [stage.imbalance for stage in stages],
+        "late": [stage.late for stage in stages],
+    }
+    return BubbleTimes(**{name: _ms(float(np.median([*ns, *others]))) for name, ns in parts.items()})
 
 
 def _ms(ns: float) -> float:

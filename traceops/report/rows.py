@@ -228,6 +228,15 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
         NotNegative,
         Meta(description="Of the bubble: the rest. All that is no imbalance, without a known schedule."),
     ]
+    fill_ms: Annotated[
+        NotNegative | None,
+        Meta(
+            description="Of fill_drain_ms: while it waits for activations. Null in reports of earlier versions."
+        ),
+    ] = None
+    drain_ms: Annotated[
+        NotNegative | None, Meta(description="Of fill_drain_ms: while it waits for gradients.")
+    ] = None
 
 
 class PipelineRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -119,6 +119,19 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         return value
 
 
+class BubbleTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What the stages of pipelines wait for each other, ms a step: of comm_wait, and the parts that it is made of.
+
+    Each is the median over all ranks, as the ledger's buckets.
+    """
+
+    bubble: NotNegative
+    fill: NotNegative
+    drain: NotNegative
+    imbalance: NotNegative
+    late: NotNegative
+
+
 class WorstRank(msgspec.Struct, frozen=True):
     """The rank that spends most on a bucket, and how much, ms a step."""
 
@@ -171,6 +184,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     ] = Ledger()
     ledger_pct: Annotated[Ledger, Meta(description="The same in percent of the step.")] = Ledger()
     ledger_worst_rank: dict[str, WorstRank] = {}
+    bubble_ms: Annotated[
+        BubbleTimes | None,
+        Meta(description="Of comm_wait, the bubble of pipelines. Null where there are none."),
+    ] = None
     overlap_pct: Annotated[
         float | None,
         Meta(description="Communication time with computation beside it, over all communication time."),

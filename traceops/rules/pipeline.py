@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from traceops.across.bubble import Bubble, StageTimes
 from traceops.across.cross_rank import CrossRank
-from traceops.across.replay.even_stages import STAGES_EVEN, TWICE_THE_MICRO_BATCHES
+from traceops.across.replay.even_stages import INTERLEAVED, STAGES_EVEN, TWICE_THE_MICRO_BATCHES
+from traceops.across.replay.what_if import rank_change
 from traceops.across.send_receive import NO_END
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rank_text import ranks_text
@@ -15,6 +16,7 @@ from traceops.rules.inputs import Inputs
 _EVEN_PCT = (5.0, 10.0, 20.0)  # of the step, saved by even stages: info, warning, error
 _FILL_PCT = (10.0, 15.0, 30.0)  # of the step, filling and draining: info, warning, error
 _LATE_PCT = (10.0, 20.0)  # of the step, waiting for sends that come late: info, warning
+_WORTH = 0.1  # of the time to fill and drain: what another schedule must save to be named
 _MOST = 0.5  # of what the slowest stage takes more: the part that slower kernels have to be for them to be the cause
 _SLOWER = 1.1  # times as long as on the other stages, from where kernels are called slower
 
@@ -34,6 +36,11 @@ UNEVEN_STAGES = Rule(
             "gpu_compute",
             "The same kernels take longer on this stage: compare its GPU's clocks, temperature and power with the "
             "others' (nvidia-smi -q -d PERFORMANCE,CLOCK) before you move blocks, and look for another process on it.",
+        ),
+        (
+            "host",
+            "The same stage takes less on other ranks: look on this rank's host for other processes on its cores, at "
+            "its CPU binding, and for work that only this rank does.",
         ),
     ),
 )
@@ -87,6 +94,8 @@ def judge_uneven(run: CrossRank) -> Verdict:
             f"even stages would save {100 * saved / step:.1f} % of the step (bound {_EVEN_PCT[0]:g} %)"
         )
     worst = max(run.bubbles, key=lambda bubble: bubble.slowest.work - bubble.mean_work)
+    if worst.is_slow_rank:
+        return _judge_slow_rank(run, worst, step)
     slowest = worst.slowest
     others = [stage for stage in worst.stages if stage is not slowest]
     usual = max(sum(stage.work for stage in others) / len(others), 1.0)
@@ -124,6 +133,45 @@ def judge_uneven(run: CrossRank) -> Verdict:
     return UNEVEN_STAGES.verdict(found)
 
 
+def _judge_slow_rank(run: CrossRank, worst: Bubble, step: float) -> Verdict:
+    """A stage that takes longer on this rank than on those that hold it in other pipelines: not for its blocks."""
+    assert run.what_if is not None
+    slowest = worst.slowest
+    saved = run.what_if.saved_ns(rank_change([slowest.rank]), [slowest.rank])
+    if saved is None:
+        return UNEVEN_STAGES.not_evaluated(
+            f"the steps could not be replayed with rank {slowest.rank} as its peers"
+        )
+    severity = severity_of(100 * saved / step, *_EVEN_PCT)
+    if severity is None:
+        return UNEVEN_STAGES.clear(
+            f"rank {slowest.rank} at its peers' pace would save {100 * saved / step:.1f} % of the step "
+            f"(bound {_EVEN_PCT[0]:g} %)"
+        )
+    usual = sorted(stage.work for stage in worst.twins)[len(worst.twins) // 2]
+    on_gpu = any(times.summary.on_gpu for times in run.ranks)
+    message = (
+        f"Rank {slowest.rank} computes {slowest.work / 1e6:.2f} ms a step, the same stage {slowest.stage} of "
+        f"{'the other pipeline' if len(worst.twins) == 1 else 'other pipelines'} "
+        f"({ranks_text([stage.rank for stage in worst.twins], 8)}) {usual / 1e6:.2f} ms: its pipeline waits. "
+        f"At their pace the step would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms "
+        f"({100 * saved / step:.0f} % less)."
+    )
+    evidence = [
+        Evidence(
+            "saved at its peers' pace", _ms(saved), "ms/step", _ms(_EVEN_PCT[0] / 100 * step), slowest.rank
+        ),
+        Evidence("of the step", round(100 * saved / step, 1), "%", _EVEN_PCT[0], slowest.rank),
+        *(Evidence("work of a stage", _ms(stage.work), "ms/step", rank=stage.rank) for stage in worst.stages),
+        *(Evidence("work of the same stage", _ms(s.work), "ms/step", rank=s.rank) for s in worst.twins),
+    ]
+    found = UNEVEN_STAGES.finding(
+        severity, "high", message, evidence, ranks=[slowest.rank], impact_ms=_ms(saved),
+        cause="gpu_compute" if on_gpu else "host",
+    )  # fmt: skip
+    return UNEVEN_STAGES.verdict(found)
+
+
 def judge_bubble(run: CrossRank) -> Verdict:
     """TO-B002."""
     known = [bubble for bubble in run.bubbles if bubble.ideal_share is not None]
@@ -148,6 +196,9 @@ def judge_bubble(run: CrossRank) -> Verdict:
     saved = None if run.what_if is None else run.what_if.saved_ns(TWICE_THE_MICRO_BATCHES)
     if saved is not None:
         message += f" Twice the micro-batches, half as large, would save up to {saved / 1e6:.2f} ms a step."
+    other = None if run.what_if is None else run.what_if.saved_ns(INTERLEAVED)
+    if other is not None and other >= _WORTH * waiting:
+        message += f" Two stages a rank (interleaved) would save about {other / 1e6:.2f} ms."
     evidence = [
         Evidence("fills and drains", _ms(waiting), "ms/step", _ms(_FILL_PCT[0] / 100 * step)),
         Evidence("of the step", round(share, 1), "%", _FILL_PCT[0]),

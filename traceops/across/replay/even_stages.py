@@ -15,7 +15,10 @@ from traceops.measure.program import NEVER
 
 STAGES_EVEN = "stages even"
 TWICE_THE_MICRO_BATCHES = "twice the micro-batches"
-_MOVES = [WORK.index("compute"), WORK.index("memory")]  # with the layers; the rest is the rank's own
+INTERLEAVED = "interleaved, two stages a rank"
+_MOVES = [
+    WORK.index(name) for name in ("compute", "memory", "idle_host")
+]  # with the layers; the rest is the rank's
 _HOST_BOUND = 0.05  # of the step: a host that is late so long would be later with twice as many launches
 
 
@@ -23,7 +26,9 @@ def predict_pipelines(graph: StepGraph, bubbles: Sequence[Bubble]) -> list[Predi
     """The steps with the same work shared evenly over the stages, and with twice as many micro-batches, half as large.
 
     The latter only where the schedule's bubble is known and no host bounds its stage. It takes kernels of half the
-    size to need half the time, so it is the most that can be saved.
+    size to need half the time, so it is the most that can be saved. Two stages a rank where each has one (interleaved)
+    fill and drain half as long too, with whole kernels, but with the sends of a pipeline of twice as many stages: they
+    are taken as exposed as they are now.
     """
     inside = [bubble for bubble in bubbles if all(stage.rank in graph.ranks for stage in bubble.stages)]
     if not inside:
@@ -42,7 +47,23 @@ def predict_pipelines(graph: StepGraph, bubbles: Sequence[Bubble]) -> list[Predi
         base = simulate(graph).step_ns()
         least = min(own for own in saved if own is not None)
         made.append(Prediction(TWICE_THE_MICRO_BATCHES, ranks, base - least))
+        if all(_can_interleave(bubble) for bubble in inside):
+            more = max(_further_sends(bubble) for bubble in inside)
+            made.append(Prediction(INTERLEAVED, ranks, base - max(least - more, 0.0)))
     return made
+
+
+def _can_interleave(bubble: Bubble) -> bool:
+    """Whether its ranks hold one stage each, and its micro-batches come in rounds of as many as there are ranks."""
+    pipeline = bubble.pipeline
+    rounds = (pipeline.micro_batches or 0) % len(bubble.stages) == 0
+    return rounds and pipeline.chunks == 1 and pipeline.schedule in ("gpipe", "1f1b")
+
+
+def _further_sends(bubble: Bubble) -> float:
+    """What the sends between twice as many stages would take more, ns a step, as exposed as those of today."""
+    ranks = len(bubble.stages)
+    return bubble.sending * ((2 * ranks - 1) / (ranks - 1) - 1)
 
 
 def _half_the_passage(bubble: Bubble, graph: StepGraph) -> float | None:

@@ -86,15 +86,22 @@ def simulate(graph: StepGraph, change: Scenario | None = None) -> SimulatedSteps
 
 
 def _recomputed(nodes: RankNodes, compute: Int) -> RankNodes:
-    """The program with other times of compute before its nodes. Kernels that take longer are launched as before."""
+    """The program with other times of compute before its nodes. Kernels that take longer are launched as before.
+
+    So a gap in which the device had nothing launched closes where its work takes longer, and opens where it takes less:
+    the gaps go, and the launches alone say when it may go on. Where launches are not known they stay.
+    """
     column = WORK.index("compute")
     own = nodes.spent[:, column]
     order = np.argsort(own, kind="stable")
     joined = np.interp(nodes.join_spent[:, column], own[order], compute[order]).astype(np.int64)
+    late = [WORK.index("idle_host"), WORK.index("masked")]
+    known = bool((nodes.host > NEVER).any())
+    gaps, joined_gaps = (spent[:, late].sum(axis=1) * known for spent in (nodes.spent, nodes.join_spent))
     return replace(
         nodes,
-        work=nodes.work + compute - own,
-        join_work=nodes.join_work + joined - nodes.join_spent[:, column],
+        work=nodes.work + compute - own - gaps,
+        join_work=nodes.join_work + joined - nodes.join_spent[:, column] - joined_gaps,
     )
 
 

@@ -129,6 +129,8 @@ def stages_table(pipeline: PipelineRow) -> Table:
         Column("bubble_ms", "Bubble ms"),
         Column("imbalance_ms", "For a slower stage"),
         Column("fill_drain_ms", "Fill and drain"),
+        Column("fill_ms", "of it fill"),
+        Column("drain_ms", "of it drain"),
         Column("late_ms", "Late sends"),
     ]
     return build_table("Stages of a pipeline", columns, pipeline.stages)

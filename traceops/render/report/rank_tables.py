@@ -12,7 +12,7 @@ import msgspec
 
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, number, rows_of
-from traceops.render.report.terms import COLUMNS, TERMS
+from traceops.render.report.terms import BUBBLE, COLUMNS, TERMS, BucketTerm
 from traceops.render.report.worst import MOST_RANKS, idle_ms
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
@@ -54,7 +54,11 @@ class _StepRow:
 def buckets_table(report: Report) -> Table:
     """The ledger of the run: a row a bucket with its meaning."""
     ms, pct = report.summary.ledger_ms, report.summary.ledger_pct
-    rows = [_BucketRow(b, ms.of(b), pct.of(b), report.summary.ledger_worst_rank.get(b)) for b in BUCKETS]
+    rows = []
+    for b in BUCKETS:
+        rows.append(_BucketRow(b, ms.of(b), pct.of(b), report.summary.ledger_worst_rank.get(b)))
+        if b == "comm_wait":
+            rows += [_BucketRow(part, own, share, None) for part, own, share in bubble_parts(report)]
     columns = [
         Column("bucket", "Where a step goes", number=False, make=lambda row: _bucket_cell(row.bucket)),
         Column("ms", "ms/step", "median over ranks of the mean over typical steps"),
@@ -72,6 +76,15 @@ def buckets_table(report: Report) -> Table:
         ]
     columns.append(Column("meaning", "Meaning", number=False, css="meaning", make=_meaning))
     return build_table("Step ledger of the run", columns, rows)
+
+
+def bubble_parts(report: Report) -> list[tuple[str, float, float | None]]:
+    """The bubble of pipelines and what it is made of: name, ms and % of a step. Parts of no time are left out."""
+    bubble, step = report.summary.bubble_ms, report.summary.step_time_ms.typical
+    if bubble is None:
+        return []
+    parts = [(name, float(getattr(bubble, name))) for name in BUBBLE]
+    return [(name, ms, 100 * ms / step if step else None) for name, ms in parts if ms or name == "bubble"]
 
 
 def ranks_table(report: Report, shown: Sequence[int]) -> Table:
@@ -160,16 +173,21 @@ def _host(row: RankRow) -> Cell:
 
 
 def _meaning(row: _BucketRow) -> Cell:
-    return Cell(TERMS[row.bucket].definition, css="meaning")
+    return Cell(_term(row.bucket).definition, css="meaning")
+
+
+def _term(bucket: str) -> BucketTerm:
+    """A bucket's words and colour, or those of a part of the bubble."""
+    return TERMS.get(bucket) or BUBBLE[bucket]
 
 
 def _bucket_cell(bucket: str) -> Cell:
-    return Cell(TERMS[bucket].label, bucket, "swatch", colour=TERMS[bucket].colour)
+    return Cell(_term(bucket).label, bucket, "swatch", colour=_term(bucket).colour)
 
 
 def _share_bar(row: _BucketRow) -> Cell:
     cell = number(row.pct, 1)
-    return Cell(cell.text, cell.title, cell.css or "bar", colour=bar_fill(row.pct, TERMS[row.bucket].colour))
+    return Cell(cell.text, cell.title, cell.css or "bar", colour=bar_fill(row.pct, _term(row.bucket).colour))
 
 
 def _blank_or(value: Any, decimals: int) -> Cell:

@@ -16,8 +16,10 @@ from traceops.render.document import Block, Code, FindingBlock, TableBlock, soft
 from traceops.render.finding_blocks import finding_block
 from traceops.render.report.coverage import KERNELS_UNJUDGED
 from traceops.render.report.passes import pass_lines
+from traceops.render.report.rank_tables import bubble_parts
 from traceops.render.report.roles import role_lines
 from traceops.render.report.steps_found import steps_found
+from traceops.render.report.terms import BUBBLE
 from traceops.render.report.verdict import verdict
 from traceops.render.report.whole_run import rows_of_run, sentence
 from traceops.render.writers.terminal import MARK, write_terminal
@@ -108,6 +110,11 @@ def _ledger(report: Report) -> TableBlock:
         rows.append(
             (bucket, fixed_text(ms, 2), fixed_text(pct, 1), bar, who if len(report.ranks) > 1 else "")
         )
+        if bucket == "comm_wait":
+            rows += [
+                (BUBBLE[part].label, fixed_text(ms, 2), fixed_text(pct, 1), "", "")
+                for part, ms, pct in bubble_parts(report)
+            ]
     columns = (
         Column("bucket", "where a step goes", number=False),
         Column("ms", "ms"),

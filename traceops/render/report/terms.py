@@ -39,6 +39,25 @@ TERMS: dict[str, BucketTerm] = {
     "idle_unknown": _term("idle_unknown", "#4D4D4D"),
     "idle_gap": _term("idle_gap", "#BDBDBD"),
 }
+# Of comm_wait, in the order of BubbleTimes.
+BUBBLE: dict[str, BucketTerm] = {
+    name: BucketTerm(f"… {label}", COMM_WAIT.colour, definition)
+    for name, label, definition in (
+        (
+            "bubble",
+            "of it pipeline bubble",
+            "Of waiting: stages of a pipeline that wait for each other's sends.",
+        ),
+        ("fill", "of it fill", "Of the bubble: the first micro-batch is on its way in."),
+        ("drain", "of it drain", "Of the bubble: the last micro-batch's gradients are on their way out."),
+        ("imbalance", "of it imbalance", "Of the bubble: for a stage that takes longer."),
+        (
+            "late",
+            "of it late sends",
+            "Of the bubble: what even stages with this many micro-batches would not wait.",
+        ),
+    )
+}
 TRANSFER = "transfer"  # what the critical path calls a collective with all members there
 KINDS = {"compute": COMPUTE, "comm": COMM_TRANSFER, "memory": MEMORY}
 
