@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops import analyze
+from traceops.core.words import Role
 from traceops.report.model import Report
 
 
@@ -38,7 +39,7 @@ def judged(report: Report, truth: dict[str, Any]) -> tuple[bool, bool, bool, str
 
 def _role(report: Report, truth: dict[str, Any]) -> bool:
     """Whether both dimensions of the mesh are told for what they are, and the one that waits waits for this rank."""
-    axis = {"pytorch_tp": "tensor", "pytorch_pp": "pipeline", "expert_parallel": "expert"}
+    axis: dict[str, Role] = {"pytorch_tp": "tensor", "pytorch_pp": "pipeline", "expert_parallel": "expert"}
     rows = {row.role: row for row in report.roles}
     own = rows.get(axis[truth["definition"]["strategy"]])
     return (
