@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
 
@@ -21,19 +22,27 @@ from traceops.doctor.checkup import judge_saved
 from traceops.doctor.saved import read_checkup
 from traceops.fabric.discover import named_fabric
 from traceops.hangs.diagnose import diagnose
+from traceops.machine.look import Look
+from traceops.machine.probe import HostFacts
+from traceops.machine.programs import Output
 from traceops.pipeline.analyze import analyze
 from traceops.render.comparison.text import VERDICT_LEVEL
 from traceops.render.doctor.text import doctor_verdict, look_text, looks_not_ok
 from traceops.render.report.verdict import verdict
+from traceops.report.hang_seen import timed_out
 from traceops.report.hang_text import hang_level, hang_sentence
+from traceops.report.model import Report
 from traceops.rules.diagnosis import judge_diagnosis
 from traceops.rules.fabric import judge_fabric
+from traceops.rules.machine_host import judge
 from traceops.rules.regression import REGRESSED
 
 _TRACES = (".trace.json", ".trace.json.gz", ".json.gz")
 _ARCHIVES = (".tar.gz", ".tar.xz")
 _TEXTS = (".txt", ".log", ".xml")
 _REPORT = ".report.gz"
+_THREADS = "logs.txt"
+_OF_A_FINDING = ("rule", "severity", "confidence", "title", "message", "cause", "advice")
 _BY_HAND = ("nccl_tests", "fuzz")  # folders of tests/data that hold no real run
 _NO_EVIDENCE = ("README", "LICENSE", "truth.json", "clock.txt")
 
@@ -70,7 +79,9 @@ def said_of(name: str, root: Path) -> Iterator[Said]:
             if file.endswith(_ARCHIVES):
                 yield from _of_archive(path, where)
             elif file.endswith(_REPORT):
-                continue  # two make a comparison, below
+                yield from _of_report(path, where)  # and two make a comparison, below
+            elif file == _THREADS:
+                yield from _of_threads(path)
             elif file == "doctor.json":
                 yield from _of_doctor(path, where)
             elif file.endswith(_TEXTS):
@@ -104,8 +115,22 @@ def _of_comparisons(reports: Sequence[Path], run: str) -> Iterator[Said]:
 def _of_run(folder: Path, run: str) -> Iterator[Said]:
     try:
         report = analyze(str(folder))
-    except InputError:
+    except InputError:  # it ended before a step was recorded
+        yield from _of_hang(folder, run)
         return
+    yield from _of_analysed(report, run)
+
+
+def _of_report(path: Path, where: str) -> Iterator[Said]:
+    """The findings of a report that was kept in place of its traces, where these are large."""
+    if path.parent.name != "faults":
+        return
+    for told in json.loads(gzip.decompress(path.read_bytes()))["findings"]:
+        finding = Finding(**{key: told[key] for key in _OF_A_FINDING}, evidence=())
+        yield _of_finding(finding, where)
+
+
+def _of_analysed(report: Report, run: str) -> Iterator[Said]:
     head = verdict(report)
     yield Said(headline_kind(report, head), head.level, head.sentence, run, opens=True)
     for finding in report.findings:
@@ -116,11 +141,15 @@ def _of_finding(finding: Finding, run: str) -> Said:
     return Said(finding_kind(finding), finding.severity, finding.message, run)
 
 
+def _of_look(look: Look, where: str) -> Said:
+    return Said(Kind(look.rule), "info" if look.level == "note" else look.level, look_text(look), where)
+
+
 def _of_archive(path: Path, where: str) -> Iterator[Said]:
     with tempfile.TemporaryDirectory() as folder, tarfile.open(path) as archive:
         archive.extractall(folder, filter="data")
-        inside = list(said_of(where, Path(folder)))
-        yield from inside or _of_hang(Path(folder), where)
+        inside = list(said_of(where, Path(folder))) or list(_of_hang(Path(folder), where))
+        yield from (replace(one, text=one.text.replace(f"{folder}/", "")) for one in inside)
 
 
 def _of_hang(path: Path, where: str) -> Iterator[Said]:
@@ -128,7 +157,7 @@ def _of_hang(path: Path, where: str) -> Iterator[Said]:
         diagnosis = diagnose(str(path))
     except InputError:
         return
-    if not (diagnosis.roots or diagnosis.waits):
+    if not (diagnosis.roots or diagnosis.waits or timed_out(diagnosis)):
         return
     level = hang_level(diagnosis)
     yield Said(
@@ -143,7 +172,30 @@ def _of_hang(path: Path, where: str) -> Iterator[Said]:
             yield _of_finding(finding, where)
 
 
+def _of_threads(path: Path) -> Iterator[Said]:
+    """Logs that people posted, one after the other, each below its name and where it was posted."""
+    with tempfile.TemporaryDirectory() as folder:
+        for part in path.read_text(encoding="utf-8").split("=== ")[1:]:
+            head, _, text = part.partition("\n")
+            log = Path(folder, "train.log")
+            log.write_text(text, encoding="utf-8")
+            yield from _of_hang(log, head.partition(" | ")[2])
+
+
+def _of_machine(facts: HostFacts, where: str) -> Iterator[Said]:
+    """What the doctor says of the output of one program of a machine."""
+    for look in judge(facts, {})[1]:
+        if look.rule and look.level not in ("ok", "not_evaluated"):
+            yield _of_look(look, where)
+
+
 def _of_text(path: Path, where: str) -> Iterator[Said]:
+    if path.suffix == ".xml" and b"<nvidia_smi_log>" in path.read_bytes()[:2000]:
+        yield from _of_machine(HostFacts("host", smi=Output(path.read_text())), where)
+        return
+    if path.name.startswith("dmesg"):
+        yield from _of_machine(HostFacts("host", log=Output(path.read_text())), where)
+        return
     hung = list(_of_hang(path, where))
     yield from hung
     if hung:
@@ -164,10 +216,10 @@ def _of_doctor(path: Path, where: str) -> Iterator[Said]:
     if checkup is None:
         return
     head = doctor_verdict(checkup)
-    kind = "settings" if checkup.settings else "fallback" if checkup.fallback else "machine"
+    kind = "fallback" if checkup.fallback is not None else "settings" if checkup.settings else "machine"
     yield Said(Kind("doctor", kind), head.level, head.sentence, where, opens=True)
     for look in looks_not_ok(checkup):
         if look.rule:
-            yield Said(Kind(look.rule, ""), look.level, look_text(look), where)
+            yield _of_look(look, where)
     for finding in checkup.findings:
         yield _of_finding(finding, where)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceops.core.findings import Finding
 from traceops.core.rule import JudgedBy
+from traceops.hangs.crash_kinds import RULE_OF
 from traceops.render.document import Headline
 from traceops.report.model import Report
 from traceops.rules.registry import BY_ID, RULES
@@ -46,8 +48,18 @@ def kinds() -> list[Kind]:
     found = list(HEADLINES)
     for rule in RULES:
         if rule.judged_by is not JudgedBy.NOBODY:
-            found += [Kind(rule.id), *(Kind(rule.id, cause) for cause, _ in rule.by_cause)]
+            causes = [cause for cause, _ in rule.by_cause]
+            found += [
+                Kind(rule.id, cause)
+                for cause in (causes if _always_by_cause(rule.id, causes) else ["", *causes])
+            ]
     return found
+
+
+def _always_by_cause(rule: str, causes: Sequence[str]) -> bool:
+    """Whether each crash that is a case of the rule has advice of its own: the rule's is then never said."""
+    crashes = [kind for kind, of in RULE_OF.items() if of == rule]
+    return bool(crashes) and set(crashes) <= set(causes)
 
 
 def finding_kind(finding: Finding) -> Kind:

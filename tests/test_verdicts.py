@@ -68,7 +68,7 @@ def test_examples_are_what_is_said_today(run: str) -> None:
         r"(?<![\d.,–])\b1 (?:ranks|links|findings|steps|things|hosts|pairs|channels|micro-batches)\b",
         r"\.\.(?![./])",
         r" [,;](?:\s|$)",
-        r"\bNone\b|\bnan\b|…\.",
+        r"\bNone\b|(?<!Loss is )\bnan\b|…\.",
         r"\b[Rr]ank \d+ \w+ .{0,60}for up to",
     ],
 )

@@ -57,6 +57,25 @@ def test_more_launches_are_more_work():
     assert kind_of(own).kind == "more_work"
 
 
+def test_a_few_kernels_that_are_launched_more_often_are_no_share_of_the_work():
+    """Sharing it evenly is no cure: peers launch them too, but the rest of the step is the same on all."""
+    twice = (GEMM, ("norm", 20, 4000.0, 1800), PERSISTENT)
+    assert kind_of(twice).kind == "more_calls"
+    larger = (GEMM, ("norm", 10, 4000.0, 1800), PERSISTENT)
+    assert kind_of(larger).kind == "more_work"
+    everything = tuple((name, 2 * count, 2 * us, 2 * blocks) for name, count, us, blocks in PEERS)
+    assert kind_of(everything).kind == "more_work"
+
+
+def test_extra_products_of_a_kernel_that_the_peers_run_too():
+    """A quarter of a step of 4096³ products on rank 1, with a kernel that the model's own backward uses."""
+    [found] = [f for f in analyze(DATA / "slow_hsdp4").findings if f.rule == "TO-S001"]
+    assert (found.ranks, found.cause, found.computes_longer) == ((1,), "gpu_compute", "more_calls")
+    assert "launches some kernels more often" in found.message and "shared evenly" not in found.message
+    assert "more often on this rank" in found.advice
+    assert not any(e.metric == "work of its peers" for e in found.evidence)
+
+
 def test_more_tokens_in_an_all_to_all_are_more_work_where_grids_tell_nothing():
     own = (("nvjet_a", 4, 27000.0, 132),)
     found = kind_of(own, (PERSISTENT,), [(100, 300), (300, 100)], [(100, 100), (100, 100)])

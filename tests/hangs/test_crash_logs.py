@@ -147,9 +147,19 @@ def test_a_rank_that_died_is_said_to_have_done_what_its_log_tells(told) -> None:
     assert ".." not in hang_sentence(diagnosis) and "\t" not in hang_sentence(diagnosis)
 
 
+def test_what_slurm_says_after_it_ended_a_job_is_of_the_same_job(told) -> None:
+    """No log of another job that was appended: the preemption stays the cause."""
+    (root,) = told(
+        train="slurmstepd: error: *** JOB 3736 ON node5 CANCELLED AT 2021-03-15T18:00:46 DUE TO PREEMPTION ***\n"
+        "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
+        "slurmstepd: error: Failed to send MESSAGE_TASK_EXIT: Connection refused\n"
+    ).roots
+    assert (root.rule, root.cause) == ("TO-E008", "preempted")
+
+
 def test_a_checkpoint_that_did_not_get_all_its_bytes_out() -> None:
     text = "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 1472 vs 1366"
-    assert crash_kind(text) == "write_failed"
+    assert crash_kind(text) == crash_kind("RuntimeError: basic_ios::clear: iostream error") == "write_failed"
 
 
 def raised(rank: int, error: str, line: int = 7) -> str:

@@ -1,6 +1,8 @@
 """NCCL's log and the topology beside a hang: the way between the ranks that hang is part of the diagnosis."""
 
 import io
+import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -8,9 +10,11 @@ import pytest
 from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
 from traceops.render.hang.terminal import print_diagnosis
+from traceops.report.hang_text import root_advice
 from traceops.rules.diagnosis import beside_the_roots, judge_diagnosis
 
-TOPOLOGY = Path(__file__).parent.parent / "data" / "topology"
+DATA = Path(__file__).parent.parent / "data"
+TOPOLOGY = DATA / "topology"
 ACROSS = (TOPOLOGY / "l4x2_bonded.txt").read_text()  # two GPUs, SYS
 NVLINK = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV18\t0-31\t0\nGPU1\tNV18\t X \t0-31\t0\n"
 P2P = "".join(
@@ -72,6 +76,31 @@ def test_other_ways_are_named_and_not_blamed(tmp_path, nccl, topo, sequence, cau
     assert (root.cause, root.confidence) == (cause, "low")
     assert "broken" not in root.statement
     assert any(what == "NCCL goes by" for what, _ in root.evidence) is (cause is not None)
+
+
+def test_where_all_run_it_the_way_is_named_too():
+    """Advice to read in NCCL's log which way it took is none where it was read (2 H200, loopback taken down)."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tarfile.open(DATA / "faults" / "network_down.tar.xz") as archive,
+    ):
+        archive.extractall(folder, filter="data")
+        (root,) = diagnose(folder).roots
+    assert (root.rule, root.ranks, root.cause, root.confidence) == ("TO-H006", (0, 1), "way_known", "high")
+    assert dict(root.evidence)["NCCL goes by"] == "NET/Socket"
+    assert "Read the NCCL log" not in root_advice(root)
+
+
+def test_a_gloo_job_is_not_sent_to_nccls_log():
+    """Two ranks on gloo whose loopback was taken down."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tarfile.open(DATA / "faults" / "gloo_network_down.tar.xz") as archive,
+    ):
+        archive.extractall(folder, filter="data")
+        (root,) = diagnose(folder).roots
+    assert (root.rule, root.ranks, root.cause) == ("TO-H006", (0, 1), "gloo")
+    assert "TCP" in root_advice(root) and "NCCL_DEBUG" not in root_advice(root)
 
 
 def test_p2p_of_other_ranks_explains_nothing(tmp_path):

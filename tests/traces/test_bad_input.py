@@ -72,7 +72,7 @@ def test_a_damaged_event_costs_itself_and_at_most_the_next(load, broken, chunk, 
     names = [row[1] for row in loaded_rows(trace.events)]
     assert [name for name in names if name in ("k20", "x")] in ([], ["k20"])
     assert [name for name in names if name != "k20"] == [f"k{i}" for i in range(40) if i != 20]
-    assert any("1 events" in line for line in trace.damage)
+    assert any("1 event is" in line for line in trace.damage)
 
 
 def test_a_megabyte_of_damaged_events_between_good_ones(load):
@@ -184,7 +184,7 @@ def test_many_numbers_that_are_none_in_one_event(load):
 def test_negative_durations_are_left_out_and_counted(load):
     trace = load(document([event(), event(dur="-0.001"), event(dur="0")]))
     assert trace.events.dur.tolist() == [2250, 0]
-    assert trace.damage == ("1 events are without a valid time",)
+    assert trace.damage == ("1 event is without a valid time",)
 
 
 @pytest.mark.parametrize("exact", [False, True])

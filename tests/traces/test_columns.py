@@ -92,7 +92,7 @@ def test_characters_of_several_bytes_survive_chunk_boundaries_beside_a_damaged_e
     text = document([good, "{broken}", good, event(name="é" * 40), good])
     trace = load(text, chunk)
     assert [row[1] for row in loaded_rows(trace.events)] == ["größe→🚀"] * 2 + ["é" * 40, "größe→🚀"]
-    assert trace.damage == ("1 events are not readable",)
+    assert trace.damage == ("1 event is not readable",)
 
 
 @pytest.mark.parametrize("chunk", [1, 13, None])

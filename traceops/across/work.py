@@ -18,6 +18,7 @@ _MOST_EXTRA = 0.6  # of what it computes longer: kernels its peers do not have, 
 _EXPLAINS = 0.5  # of what it computes longer: what its share of the work must explain
 _SCALES = 0.05  # of what it computes longer: growth of kernels whose blocks tell the work
 _ALIKE = 0.9  # of the peers' time: kernels that the rank has too
+_FEW = 0.25  # of the peers' time: what is launched more often is a part of the step, not a share of its work
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,31 @@ def compare_work(own: RankSummary, peers: Sequence[RankSummary]) -> WorkCompared
     missing = sum(k.total_us for name, k in theirs.items() if name not in mine) / 1e3 / peer_steps
     speed = _same_launches_ratio(mine, theirs, steps, peer_steps)
     work = max(_blocks_ratio(mine, theirs, steps, peer_steps, extra), _bytes_ratio(own, peer), 1.0)
+    repeated, of_peer = _repeated_ms(mine, theirs, steps, peer_steps)
+    if extra > 0 and repeated >= _MOST_EXTRA * extra and of_peer <= _FEW * _compute_ms(peer):
+        return WorkCompared("more_calls", extra, alone, work, speed)
     return WorkCompared(
         _kind(extra, alone, missing, work, speed, _compute_ms(peer)), extra, alone, work, speed
     )
+
+
+def _repeated_ms(
+    mine: Mapping[str, KernelStats], theirs: Mapping[str, KernelStats], steps: int, peer_steps: int
+) -> tuple[float, float]:
+    """Of kernels launched more often than on the peer, each launch as large: what they take longer, and take there.
+
+    Both ms a step.
+    """
+    longer = of_peer = 0.0
+    for name in mine.keys() & theirs.keys():
+        one, other = mine[name], theirs[name]
+        often = one.count * peer_steps / (other.count * steps)
+        known = min(one.blocks, other.blocks) > 0
+        as_large = not known or one.blocks * other.count <= MORE * other.blocks * one.count
+        if often >= MORE and as_large:
+            longer += (one.total_us / steps - other.total_us / peer_steps) / 1e3
+            of_peer += other.total_us / peer_steps / 1e3
+    return longer, of_peer
 
 
 def _kind(

@@ -15,7 +15,7 @@ Severity = Literal["error", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]
 Status = Literal["fired", "clear", "not_evaluated"]
 Unjudged = Literal["planned", "elsewhere"]
-ComputesLonger = Literal["slower", "more_work", "extra_kernels"]
+ComputesLonger = Literal["slower", "more_work", "extra_kernels", "more_calls"]
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 CONFIDENCES: tuple[Confidence, ...] = ("low", "medium", "high")
@@ -67,7 +67,8 @@ class Finding:
         ComputesLonger | UnsetType,
         Meta(
             description="Behind the cause gpu_compute. slower: the same work takes longer. more_work: the rank has "
-            "more of it. extra_kernels: it runs kernels that its peers do not run. Absent where that is not known."
+            "more of it. extra_kernels: it runs kernels that its peers do not run. more_calls: it launches some "
+            "kernels more often than its peers. Absent where that is not known."
         ),
     ] = UNSET
     role: Annotated[

@@ -14,6 +14,11 @@ _SIZES = ("B", "kB", "MB", "GB", "TB")
 _BINARY = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
+def events_text(count: int) -> str:
+    """'1 event is', '3 events are'."""
+    return "1 event is" if count == 1 else f"{count} events are"
+
+
 def three_digits(values: Sequence[float]) -> int:
     """Decimals that leave the largest value about three digits."""
     most = max((abs(value) for value in values), default=0.0)

@@ -177,6 +177,14 @@ COMPUTES_LONGER: Mapping[str, CauseWords] = {
         changed="it runs kernels that it did not run before",
         cured="without them",
     ),
+    "more_calls": CauseWords(
+        label="More launches",
+        clause="it launches some kernels more often than its peers",
+        subject="Rank {} launches some kernels more often than its peers",
+        why="more launches of some kernels",
+        changed="it launches some kernels more often",
+        cured="without these launches",
+    ),
 }
 
 # The keys and their order are those of traceops.measure.ledger.BUCKETS.

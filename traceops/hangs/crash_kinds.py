@@ -84,7 +84,7 @@ WORDINGS: tuple[Wording, ...] = (
     Wording("disk_full", ("No space left on device",), ("Warning: ",)),
     Wording("disk_full", ("no space left on device",), ("Warning: ",)),
     *_each("disk_full", "Disk quota exceeded"),
-    *_each("write_failed", "PytorchStreamWriter failed writing file"),
+    *_each("write_failed", "PytorchStreamWriter failed writing file", "basic_ios::clear: iostream error"),
     Wording("write_failed", ("inline_container.cc", "unexpected pos ")),  # torch.save: fewer bytes came out
     *_each("port_in_use", "failed to listen on any local network address", "EADDRINUSE"),
     Wording("port_in_use", ("Address already in use",), ("failed to bind to", "failed to listen on [")),

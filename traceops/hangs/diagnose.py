@@ -28,7 +28,7 @@ from traceops.hangs.progress_words import progress_text
 from traceops.hangs.stack_activity import StackActivity, stack_activity
 from traceops.hangs.stuck import stuck_together
 from traceops.hangs.waits import Waits, find_waits, with_roots
-from traceops.hangs.ways import with_way
+from traceops.hangs.ways import over_gloo, with_way
 
 
 def diagnose(path: str | os.PathLike[str], *, jobs: int | None = None) -> Diagnosis:
@@ -126,7 +126,10 @@ def _roots(
     ]
     on_gloo = {rank for rank, position in ranks.items() if position.record.backend == "gloo"}
     roots = [with_carried(root, evidence, ranks) for root in roots]
-    return [root if on_gloo.intersection(root.ranks) else with_way(root, evidence.fabric) for root in roots]
+    return [
+        over_gloo(root) if on_gloo.intersection(root.ranks) else with_way(root, evidence.fabric)
+        for root in roots
+    ]
 
 
 def _known(evidence: HangEvidence) -> list[int]:

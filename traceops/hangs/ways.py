@@ -14,7 +14,7 @@ from traceops.hangs.model import Root
 from traceops.hangs.roots import NETWORK
 
 # The causes that this gives, by which the rule has its advice.
-P2P, WAY_KNOWN = "p2p", "way_known"
+P2P, WAY_KNOWN, GLOO = "p2p", "way_known", "gloo"
 _LINKS = ("NV", "XGMI", "C2C")  # made for P2P; over PCIe and between processors it is what often breaks
 _ACROSS = "SYS"
 _INSIDE = ("P2P", "SHM")
@@ -41,7 +41,7 @@ def with_way(root: Root, fabric: Fabric | None) -> Root:
         proof.append(("came over it before", f"the operations of the group up to #{root.sequence - 1}"))
         over_pcie = []
     if not over_pcie or any(talk.connection.transport not in _INSIDE for talk in between):
-        return replace(root, cause=root.cause or WAY_KNOWN, evidence=tuple(proof))
+        return replace(root, cause=WAY_KNOWN, evidence=tuple(proof))
     across = [talk for talk in over_pcie if talk.path is not None and talk.path.kind == _ACROSS]
     shown = across or over_pcie
     paths = [talk.path for talk in shown if talk.path is not None]
@@ -53,6 +53,11 @@ def with_way(root: Root, fabric: Fabric | None) -> Root:
         statement=words.by_p2p(root.statement, _pair(shown[0]), shown[0].way, paths[0].kind),
         evidence=tuple(proof),
     )
+
+
+def over_gloo(root: Root) -> Root:
+    """A collective of gloo that none finished: it goes over TCP, whatever NCCL's variables say."""
+    return replace(root, cause=GLOO) if root.rule == NETWORK and root.cause is None else root
 
 
 def _between(ranks: Sequence[int], fabric: Fabric) -> list[Talk]:

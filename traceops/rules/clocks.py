@@ -55,14 +55,10 @@ def judge_clocks(run: CrossRank) -> Verdict:
         return UNALIGNED_CLOCKS.clear(f"aligned {told}")
     ranks = clocks.unaligned
     shared = _on_one_host(run)
-    crowded = shared and not ranks and not any(times.summary.on_gpu for times in run.ranks)
-    why = (
-        "these ranks did not have a core when a collective ended, the traces are not of one run"
-        if crowded
-        else "the traces are not of one run"
-        if shared
-        else "a clock jumped, the traces are not of one run"
-    )
+    on_cpu = not any(times.summary.on_gpu for times in run.ranks)
+    crowded = shared and on_cpu and not ranks
+    why = "these ranks did not have a core when a collective ended, " if on_cpu else ""
+    why += "the traces are not of one run" if shared else "a clock jumped, the traces are not of one run"
     message = (
         f"{who_first(ranks)} {'shares' if len(ranks) == 1 else 'share'} too few collectives with the others to align "
         f"{'its clock' if len(ranks) == 1 else 'their clocks'}."

@@ -144,6 +144,12 @@ NETWORK_STUCK = Rule(
             "hosts. `traceops run --env NAME=1 -- SCRIPT` tests one, `traceops doctor` tests them on this machine. "
             "These tell where the fault is and are no cure.",
         ),
+        (
+            "gloo",
+            "gloo goes over TCP. See whether the interface it took (GLOO_SOCKET_IFNAME; else the one that the host's "
+            "name resolves to) is up and reaches the other hosts (ip link, ping), whether its connections stand (ss "
+            "-tnp), and in the stacks whether a rank is busy elsewhere.",
+        ),
     ),
 )
 RULES = (NEVER_CALLED, MISMATCH, GPU_STUCK, DIED, NO_START, NETWORK_STUCK)

@@ -74,6 +74,7 @@ _MANY = 20  # small collectives a step
 _SMALL_BOUNDS = (5.0, 10.0, 25.0)  # percent of the step: info, warning, error
 _LATE_SHARE = 0.9  # of the gradients' transfer after the end of backward
 _LATE_BOUNDS = (3.0, 10.0, 25.0)
+_DO_NOT_FIT = "the ends of matched collectives do not fit together, see TO-V006"
 _REDUCES = re.compile(r"all_?reduce|reduce_?scatter", re.I)
 
 
@@ -90,7 +91,7 @@ def judge_exposed(run: CrossRank) -> Verdict:
         reasons = "; ".join(run.matching.unmatched) or "no collective could be matched"
         return EXPOSED.not_evaluated(f"waiting and transfer cannot be told apart: {reasons}")
     if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
-        return EXPOSED.not_evaluated("the ends of matched collectives do not fit together, see TO-V006")
+        return EXPOSED.not_evaluated(_DO_NOT_FIT)
     exposed = sum(
         int(times.buckets[bucket][times.typical].sum()) for times in run.ranks for bucket in COMM_BUCKETS
     )
@@ -230,6 +231,8 @@ def judge_late_start(run: CrossRank) -> Verdict:
                 sizes.append(transfer)
     if not shares:
         return LATE_START.not_evaluated("no step holds both a backward pass and matched gradient collectives")
+    if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
+        return LATE_START.not_evaluated(_DO_NOT_FIT)
     # Ranks that wait for a late one transfer after their own backward; what counts is the late one's.
     late = min(float(np.median(own)) for own in shares.values())
     exposed = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from msgspec import UNSET
@@ -57,6 +57,11 @@ PERSISTENTLY_LATE = Rule(
             "view): logging, metrics, an extra loss, a branch on the rank.",
         ),
         (
+            "more_calls",
+            "Look for what launches these kernels more often on this rank than on its peers (see `grew`, and the "
+            "timeline of traceops view): logging, metrics, an extra loss or forward pass, a branch on the rank.",
+        ),
+        (
             "host",
             "Look at the rank's CPU binding and NUMA node, for other processes on its cores, and for logging, "
             "metrics or checkpoints that only this rank does.",
@@ -100,6 +105,7 @@ _MOST_OF_WAITING = 0.75  # what a rank that is late in some steps must cause on 
 _FELT = 0.25  # of what a rank costs in its worst step: the others lose time in such a step too
 _CHANCE = 0.12  # two ranks of three steps each cannot do better than one in ten
 _SURE = 0.05
+_PACE: Mapping[object, str] = {"extra_kernels": "Without them", "more_calls": "Without these launches"}
 _VISIBLE = 0.25  # of the saving: what the others must be seen to wait
 _PROFILED = 1.2  # profiled ÷ unprofiled step from which a slow host may be the profiler's doing
 _HOST_BOUND = 0.1  # of the step with the stragglers cured: what it would lose if no host were late
@@ -250,7 +256,7 @@ def _finding(
     step, saved = mean(run.stragglers.step_ns), mean(straggler.saved)
     compared = run.work.get(straggler.rank)
     longer = UNSET if compared is None else compared.kind
-    shared = run.what_if.saved_ns(WORK_SHARED) if run.what_if is not None and longer == "more_work" else None
+    shared = _saved_by_sharing(run, mean) if longer == "more_work" else None
     confidence: Confidence = (
         "high" if straggler.chance <= _SURE and straggler.cause != "unknown" else "medium"
     )
@@ -282,7 +288,7 @@ def _finding(
     words = CAUSE_WORDS[straggler.cause] if longer is UNSET else COMPUTES_LONGER[longer]
     message = f"Rank {straggler.rank} is late{when}: {words.clause}. {_waits(run, straggler, average)} "
     beside = sorted(other.rank for other in run.stragglers.found if other.rank != straggler.rank)
-    pace = "Without them" if longer == "extra_kernels" else "At its peers' pace"
+    pace = _PACE.get(longer, "At its peers' pace")
     if shared is not None:
         message += (
             f"With the work shared evenly the step would take {(step - shared) / 1e6:.2f} instead of "
@@ -311,6 +317,13 @@ def _finding(
         computes_longer=longer,
         role=late_in(run, straggler.rank),
     )
+
+
+def _saved_by_sharing(run: CrossRank, mean: Callable[[Steps], float]) -> float | None:
+    """What even shares of the work save a step, ns; None where the replay shows no gain."""
+    saved = run.what_if.saved_steps(WORK_SHARED) if run.what_if is not None else None
+    shared = None if saved is None else mean(saved)
+    return shared if shared is not None and shared > 0 else None
 
 
 def _mean_over(run: CrossRank, rule: Rule) -> Callable[[Steps], float]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from traceops.core.arrays import Int
 from traceops.core.errors import InputError, problem_of
+from traceops.core.units import events_text
 from traceops.timeline.ids import Ids
 from traceops.timeline.keep import StepFilter, Timed
 from traceops.timeline.pieces import CannotWrite, CompressedPiece, PieceWriter
@@ -85,7 +86,10 @@ def write_part(task: PartTask) -> RankPart:
         if collecting:
             gc.enable()
     counts = {"not readable": scanner.unreadable, "without a valid time": rewriter.untimed}
-    damage = [*dict.fromkeys(scanner.damage), *(f"{n} events are {what}" for what, n in counts.items() if n)]
+    damage = [
+        *dict.fromkeys(scanner.damage),
+        *(f"{events_text(n)} {what}" for what, n in counts.items() if n),
+    ]
     return RankPart(
         task.rank,
         task.path,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from traceops.core.units import events_text
 from traceops.traces.collective import count, parse_ranks, with_known_ranks
 from traceops.traces.event_columns import EventColumns
 from traceops.traces.model import Group, RankTrace, TraceMeta
@@ -41,7 +42,7 @@ def load_trace(path: str, ahead: bool = True) -> RankTrace:
             gc.enable()
     damage = list(dict.fromkeys(scanner.damage))
     counts = {"not readable": scanner.unreadable, "without a valid time": columns.bad_times}
-    damage += [f"{count} events are {what}" for what, count in counts.items() if count]
+    damage += [f"{events_text(count)} {what}" for what, count in counts.items() if count]
     meta = read_meta(scanner.meta, columns.with_stack)
     comm = with_recorded(events, scanner.meta)
     events = replace(events, comm=with_known_ranks(comm, meta.groups))

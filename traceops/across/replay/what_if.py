@@ -66,11 +66,16 @@ class WhatIf:
 
     def saved_ns(self, change: str, ranks: Sequence[int] = ()) -> float | None:
         """Mean saving a step of a change that was tried, ns; None if it was not, or if the replay does not hold."""
+        saved = self.saved_steps(change, ranks)
+        return None if saved is None else self.mean_ns(saved)
+
+    def saved_steps(self, change: str, ranks: Sequence[int] = ()) -> Steps | None:
+        """The same for each replayed step."""
         if not self.holds:
             return None
         for prediction in self.predictions:
             if prediction.change == change and (not ranks or prediction.ranks == tuple(ranks)):
-                return self.mean_ns(self.replayed_ns - prediction.step_ns)
+                return self.replayed_ns - prediction.step_ns
         return None
 
     def with_more(self, predictions: Sequence[Prediction]) -> WhatIf:

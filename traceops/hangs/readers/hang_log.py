@@ -63,6 +63,9 @@ def read_log(path: str, rank: int | None = None) -> tuple[LogEvent, ...]:
     return reader.finish()
 
 
+_SLURM = ("slurmstepd: ", "srun: ")  # what it says after it ended a job is of the same job
+
+
 class _LogReader:
     """Goes through the lines; what takes several lines is kept apart by speaker."""
 
@@ -305,7 +308,8 @@ class _LogReader:
                 )
             events = self._events.in_order()
         for first in reversed(self._boundaries):  # an attempt before the last explains only itself
-            if latest := tuple(event for event in events if event.line > first):
+            latest = tuple(event for event in events if event.line > first)
+            if any(not event.text.startswith(_SLURM) for event in latest):
                 return latest
         return events
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from traceops.across.match import NO_METADATA
 from traceops.core.words import BUCKETS
+from traceops.measure.ledger import COMM_BUCKETS
 from traceops.render.report.cross_text import check_of
 from traceops.report.model import Report
 from traceops.report.run import UnjudgedTime
+from traceops.rules.clocks import UNALIGNED_CLOCKS
 
 KERNELS_UNJUDGED = (
     "How well the kernels themselves use the device is judged by no rule: compute counts as work done."
@@ -22,6 +24,7 @@ _TO_MATCH = {  # why communication was not matched -> what would let it be
     NO_METADATA: _WITH_METADATA,
 }
 _WHOM = "See in the timeline (traceops view) whom the ranks wait for, and record more steps"
+_FIT = f"Record again so that the ends fit: {UNALIGNED_CLOCKS.id} says how"
 _TO_JUDGE = {  # bucket of a step -> what would make it judgeable
     "comm_unmatched": _ALL_RANKS,
     "comm_transfer": _ALL_RANKS,
@@ -49,7 +52,9 @@ def unjudged_sentence(report: Report) -> str:
     rest = f", {most.pct:.0f} % of it {what}" if len(unjudged) > 1 and total - most.pct >= 1 else f": {what}"
     reason = _unmatched_reason(report) if most.why == "unmatched" else ""
     cure = _TO_MATCH.get(reason, _TO_JUDGE[most.bucket])
-    if most.bucket == "comm_wait" and len(report.ranks) == report.run.world_size:
+    if most.bucket in COMM_BUCKETS and any(found.rule == UNALIGNED_CLOCKS.id for found in report.findings):
+        cure = _FIT
+    elif most.bucket == "comm_wait" and len(report.ranks) == report.run.world_size:
         cure = _WHOM
     return f"Not judged: {total:.0f} % of {who}{rest}, because {_why(report, most, reason)}. {cure}."
 
