@@ -7,6 +7,7 @@ it can be and goes on when a collective it depends on has all its members.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from random import Random
 
 from .faults import Fault, link_factor
@@ -18,13 +19,20 @@ from .truth import CollectiveTruth, SimulatedRun
 def simulate(
     program: Program, ranks: int, faults: Iterable[Fault] = (), seed: int = 0, ranks_per_host: int = 8
 ) -> SimulatedRun:
+    """As `_simulate`, which keeps the last runs: many tests compare with the same healthy one."""
+    return _simulate(program, ranks, tuple(faults), seed, ranks_per_host)
+
+
+@lru_cache(maxsize=8)
+def _simulate(
+    program: Program, ranks: int, faults: tuple[Fault, ...], seed: int, ranks_per_host: int
+) -> SimulatedRun:
     """Run the program on this many ranks.
 
     Jitter depends on seed, rank and place in the program only, so the run without a fault is the same in all
     else: simulating it is the truth of what removing the fault would save. All ranks run the same program, so
     none can wait for one that never comes. Raises ValueError where the groups do not divide the ranks.
     """
-    faults = tuple(faults)
     world = _World(program, ranks, faults, seed)
     runs = [Rank(world, rank) for rank in range(ranks)]
     paused = {run.rank: run.run() for run in runs}

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 
+import dask
 from distributed import Client, LocalCluster, Security, WorkerPlugin
 
 
@@ -30,6 +31,8 @@ class Kills(WorkerPlugin):
 
 
 if __name__ == "__main__":
+    # Workers are forked from a process that has loaded dask once for all of them.
+    dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
     tls = sys.argv[1:] == ["tls"]
     protocol = {"protocol": "tls://", "security": Security()} if tls else {}
     with (

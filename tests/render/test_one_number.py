@@ -21,6 +21,8 @@ from traceops.render.report.verdict import not_evaluated
 from traceops.render.writers.terminal import write_terminal
 from traceops.report.model import Report
 
+pytestmark = pytest.mark.usefixtures("kept_summaries")
+
 DATA = Path(__file__).parents[1] / "data"
 RUNS = sorted(
     {path.parent.parent if path.parts[-3] != "data" and "runs" in path.parts else path.parent

@@ -21,6 +21,7 @@ RUNS = sorted(
 SAID = ("title", "message", "severity", "confidence", "cause", "impact_ms")
 
 
+@pytest.mark.usefixtures("kept_summaries")
 @pytest.mark.parametrize("run", RUNS)
 def test_view_shows_exactly_what_analyze_finds(run: str, tmp_path: Path) -> None:
     found = discover(str(DATA / run))
