@@ -37,7 +37,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted("assertion", ("assertion",), "line"),
     Planted("key_error", ("exception",), "line", needs="cpu"),
     Planted("matmul_shapes", ("exception",), "line", needs="cpu"),
-    Planted("dtypes_differ", ("exception", "dtypes"), "dtype", needs="cpu"),
+    Planted("dtypes_differ", ("dtypes_differ",), "dtype", needs="cpu"),
     Planted("label_on_cpu_out_of_range", ("exception", "index_range"), "num_classes", needs="cpu"),
     Planted("token_on_cpu_out_of_range", ("exception", "index_range"), "embedding", needs="cpu"),
     Planted("nan_stops", ("nan_loss",), "anomaly", line=False, needs="cpu"),
@@ -69,7 +69,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted("loader_killed", ("host_memory", "loader_died"), "workers"),
     Planted("loader_exit", ("loader_died",), "num_workers=0", needs="cpu"),
     Planted("loader_shm", ("shared_memory",), "--shm-size", small_shm=True),
-    Planted("loader_pickle", ("exception", "pickle"), "module", needs="cpu"),
+    Planted("loader_pickle", ("unpicklable",), "module", needs="cpu"),
     Planted("batch_norm", ("batch_norm",), "drop_last"),
     Planted("expand_buffer", ("shared_view",), "clone"),
     Planted("leaf_inplace", ("exception", "leaf_inplace"), "no_grad", needs="cpu"),
@@ -112,7 +112,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted("cuda_in_worker", ("cuda_fork",), "spawn", needs="gpu"),
     Planted("two_devices", ("two_devices",), "set_device", needs="gpu"),
     Planted(
-        "no_interface", ("nccl_usage", "nccl_system", "nccl_internal"), "NCCL_SOCKET_IFNAME", needs="gpu", line=False
+        "no_interface", ("nccl_interface",), "NCCL_SOCKET_IFNAME", needs="gpu", line=False
     ),
     Planted("cpu_tensor", ("exception", "no_backend"), "device", needs="gpu"),
     Planted("watchdog", (HOST,), needs="gpu", line=False, options=("--hang-timeout", "0")),

@@ -134,7 +134,7 @@ def outcome(planted: Planted, out: Path) -> Outcome:
         *([] if fits else ["kind"]),
         *(["rank"] if not root.ranks and () not in planted.ranks else []),
         *(["line"] if planted.line and not _tells_line(root, planted, sentence) else []),
-        *(["fix"] if planted.fix not in advice else []),
+        *(["fix"] if planted.fix.lower() not in advice.lower() else []),
         *(["words"] if planted.says not in sentence else []),
     ]
     verdict = "wrong" if wrong else "part" if missing else "right"
@@ -146,7 +146,7 @@ def kinds_of(root: Root) -> tuple[str, ...]:
     if root.crash is not None:
         return (root.crash.kind, root.crash.cause)
     if root.rule == DIED:
-        return ("killed",) if root.cause == "killed" else ("exit",)
+        return (root.cause or "exit",)
     return (root.rule,)
 
 
@@ -188,9 +188,9 @@ def table(args: argparse.Namespace) -> None:
     for one in outcomes(Path(args.out)):
         planted = one.planted
         aside = "yes" if planted.name in ASIDE else ""
-        sentence = one.sentence.replace("|", "\\|").replace("\n", " ")[:220]
+        sentence = one.sentence.replace("|", "\\|").replace("\n", " ")[:200]
         verdict = one.verdict if not one.missing else f"{one.verdict} ({one.missing})"
-        print(f"| {planted.name} | {args.machine} | {aside} | {sentence} | {verdict} |")
+        print(f"| {planted.name} | {aside} | {sentence} | {verdict} |")
 
 
 def main() -> None:
@@ -210,7 +210,6 @@ def main() -> None:
             "--light", action="store_true", help="start torch without its compiler, as the tests do"
         )
         sub.add_argument("--long", action="store_true", help="the sentence of each")
-        sub.add_argument("--machine", default="gloo")
     args = parser.parse_args()
     args.function(args)
 

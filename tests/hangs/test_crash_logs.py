@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from traceops.report.hang_seen import seen_lines, what_would_decide
 from traceops.report.hang_text import hang_level, hang_sentence, root_advice
 from traceops.rules.crashes import RULES
 from traceops.rules.diagnosis import judge_diagnosis
+from traceops.rules.root_rules import advice_of
 
 DATA = Path(__file__).parents[1] / "data" / "crash_logs"
 # File: rule, cause, ranks, and what the page has to say.
@@ -333,3 +335,142 @@ def test_a_ras_report_without_errors_is_quiet(tmp_path: Path) -> None:
     (tmp_path / "ras.txt").write_text(text[: text.index("Warnings")].replace("MISMATCH", "OK"))
     with pytest.raises(InputError, match="no evidence"):
         diagnose(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "fix"),
+    [
+        ("ValueError: Attempting to unscale FP16 gradients.", "scaler_fp16", "fp32"),
+        (
+            "RuntimeError: DDP expects same model across all ranks, but …",
+            "models_differ",
+            "same model",
+        ),
+        (
+            "RuntimeError: [1]: params[0] in this process with sizes [128, 64] appears not to match sizes of the same "
+            "param in process 0.",
+            "models_differ",
+            "same model",
+        ),
+        (
+            "RuntimeError: mat1 and mat2 must have the same dtype, but got BFloat16 and Float",
+            "dtypes_differ",
+            "dtype",
+        ),
+        ("IndexError: index out of range in self", "index_range", "embedding"),
+        ("IndexError: Target 64 is out of bounds.", "index_range", "num_classes"),
+        (
+            "RuntimeError: a leaf Variable that requires grad is being used in an in-place operation.",
+            "leaf_inplace",
+            "no_",
+        ),
+        (
+            "RuntimeError: Trying to backward through the graph a second time (or …)",
+            "backward_twice",
+            "retain_graph",
+        ),
+        (
+            "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn",
+            "no_gradient",
+            "requires",
+        ),
+        (
+            "ValueError: Default process group has not been initialized, please …",
+            "no_group",
+            "init_process_group",
+        ),
+        ("RuntimeError: No backend type associated with device type cpu", "no_backend", "device"),
+        ("AttributeError: Can't pickle local object 'main.<locals>.<lambda>'", "unpicklable", "module"),
+        ("AssertionError: Torch not compiled with CUDA enabled", "no_cuda", "build"),
+        ("RuntimeError: Distributed package doesn't have NCCL built in", "no_nccl", "gloo"),
+        ("OSError: [Errno 27] File too large", "file_too_large", "ulimit"),
+        ("FloatingPointError: loss is nan at step 4", "nan_loss", "anomaly"),
+        ("AssertionError: non-finite loss: inf", "nan_loss", "anomaly"),
+        ("ValueError: unknown loss 'infonce'", "exception", "traceback"),
+    ],
+)
+def test_what_torch_refuses_has_its_cure(tmp_path: Path, said: str, kind: str, fix: str) -> None:
+    frame = '[rank1]:   File "/home/me/train.py", line 3, in step\n[rank1]:     step()\n'
+    (tmp_path / "train.log").write_text(
+        f"[rank1]: Traceback (most recent call last):\n{frame}[rank1]: {said}\n"
+    )
+    (root,) = diagnose(tmp_path).roots
+    assert root.crash is not None and (root.crash.kind, root.ranks) == (kind, (1,))
+    assert fix in advice_of(root) and root.where == "step (train.py:3)"
+
+
+def test_a_workers_error_is_the_one_that_the_loader_tells_of(tmp_path: Path) -> None:
+    """Its kind and line, though the main process raises it again; and the loop's line where a worker was killed."""
+    loop = '  File "/me/train.py", line 9, in main\n    for batch in loader:\n'
+    (tmp_path / "rank_1.log").write_text(
+        f"Traceback (most recent call last):\n{loop}RuntimeError: Caught RuntimeError in DataLoader worker process 0.\n"
+        'Original Traceback (most recent call last):\n  File "/me/data.py", line 4, in read\n    x.cuda()\n'
+        "RuntimeError: Cannot re-initialize CUDA in forked subprocess.\n"
+    )
+    (root,) = diagnose(tmp_path).roots
+    assert root.crash is not None and (root.crash.kind, root.where) == ("cuda_fork", "read (data.py:4)")
+    (tmp_path / "rank_1.log").write_text(
+        'Traceback (most recent call last):\n  File "/x/torch/utils/data/signal_handling.py", line 73, in handler\n'
+        "    fail()\nRuntimeError: DataLoader worker (pid 9199) is killed by signal: Killed. \n\nThe above exception "
+        f"was the direct cause of the following exception:\n\nTraceback (most recent call last):\n{loop}"
+        "RuntimeError: DataLoader worker (pid(s) 9199) exited unexpectedly\n"
+    )
+    (root,) = diagnose(tmp_path).roots
+    assert root.crash is not None and (root.crash.kind, root.where) == ("host_memory", "main (train.py:9)")
+
+
+def test_who_raised_because_another_did_not_come_is_not_the_cause(tmp_path: Path) -> None:
+    raised = '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/me/train.py", line 3, in step\n'
+    (tmp_path / "rank_0.log").write_text(
+        f"{raised}[rank0]: RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 4000 ms\n"
+    )
+    ranks = [{"rank": 0, "exit_code": 1, "error": "RuntimeError: …"}, {"rank": 1, "exit_code": 143}]
+    manifest = {"world_size": 2, "nnodes": 1, "failed_rank": 0, "status": "failed", "ranks": ranks}
+    logs = tmp_path / "run" / "logs"
+    logs.mkdir(parents=True)
+    (tmp_path / "rank_0.log").rename(logs / "rank_0.stderr.log")
+    (tmp_path / "run" / "run.json").write_text(json.dumps(manifest))
+    (root,) = diagnose(tmp_path / "run").roots
+    assert (root.rule, root.ranks) == ("TO-H001", (1,))
+
+
+def test_nccls_own_error_is_not_an_echo_of_the_rank_that_torchrun_killed(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(
+        '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/me/train.py", line 71, in main\n'
+        "[rank1]: torch.distributed.DistBackendError: NCCL error in: /pytorch/NCCLUtils.cpp:93, invalid usage (run "
+        "with NCCL_DEBUG=WARN for details), NCCL version 2.28.9\n[rank1]: ncclInvalidUsage: This usually reflects "
+        "invalid usage of NCCL library.\n[rank1]: Last error:\n[rank1]: Bootstrap : no socket interface found\n"
+        "Failures:\n[1]:\n  rank      : 0 (local_rank: 0)\n  exitcode  : -9 (pid: 3887)\n"
+        "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : 1 (pid: 3888)\n"
+    )
+    (root,) = diagnose(tmp_path).roots
+    assert (root.ranks, root.where) == ((1,), "main (train.py:71)")
+    assert root.crash is not None and root.crash.kind == "nccl_interface"
+    assert "NCCL_SOCKET_IFNAME" in advice_of(root)
+
+
+def test_memory_that_the_process_limits_itself(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(
+        "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 1 has a total "
+        "capacity of 139.80 GiB of which 134.14 GiB is free. Including non-PyTorch memory, this process has 4.62 GiB "
+        "memory in use. 3.50 GiB allowed; Of the allocated memory 3.06 GiB is allocated by PyTorch, and 954.50 KiB is "
+        "reserved by PyTorch but unallocated.\n"
+    )
+    (root,) = diagnose(tmp_path).roots
+    assert root.cause == "too_large" and "it is allowed 3.50 GiB" in root.message
+
+
+def test_the_last_words_of_a_process_are_a_log_and_no_dump_of_stacks(tmp_path: Path) -> None:
+    """Other threads come first in them, as in a dump that somebody asked for."""
+    (tmp_path / "rank_1.stderr.log").write_text(
+        "Fatal Python error: Segmentation fault\n\nThread 0x00007f7 (most recent call first):\n"
+        '  File "/usr/lib/python3.11/threading.py", line 982 in run\n\n'
+        "Current thread 0x00007f8 (most recent call first):\n"
+        '  File "/me/kernels.py", line 18 in launch\n  File "/me/train.py", line 9 in <module>\n\n'
+        "Extension modules: a\n"
+    )
+    (root,) = diagnose(tmp_path).roots
+    assert root.crash is not None and (root.crash.kind, root.where) == (
+        "native_crash",
+        "launch (kernels.py:18)",
+    )

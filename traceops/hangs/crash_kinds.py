@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -16,6 +17,9 @@ CrashKind = Literal[
     "driver_old", "load_device", "two_devices", "modified_inplace", "state_dict", "broken_file", "open_files",
     "loader_died", "rendezvous", "gloo_connect", "evicted_memory", "evicted_disk", "killed",
     "time_limit", "preempted", "node_failure", "hangup", "terminated", "cancelled",
+    "scaler_fp16", "models_differ", "dtypes_differ", "index_range", "leaf_inplace", "backward_twice", "no_gradient",
+    "nothing_to_train", "no_group", "no_backend", "unpicklable", "no_cuda", "no_nccl", "nccl_interface",
+    "file_too_large",
 ]  # fmt: skip
 
 
@@ -44,7 +48,10 @@ RULE_OF: Mapping[CrashKind, str] = {
     "loader_died": "TO-E005",
     "scaler_bf16": "TO-E006", "batch_norm": "TO-E006", "cuda_fork": "TO-E006", "unused_parameters": "TO-E006",
     "ready_twice": "TO-E006", "shared_view": "TO-E006", "load_device": "TO-E006", "two_devices": "TO-E006",
-    "modified_inplace": "TO-E006",
+    "modified_inplace": "TO-E006", "scaler_fp16": "TO-E006", "models_differ": "TO-E006", "dtypes_differ": "TO-E006",
+    "index_range": "TO-E006", "leaf_inplace": "TO-E006", "backward_twice": "TO-E006", "no_gradient": "TO-E006",
+    "nothing_to_train": "TO-E006", "no_group": "TO-E006", "no_backend": "TO-E006", "unpicklable": "TO-E006",
+    "no_cuda": "TO-E003", "no_nccl": "TO-E003", "nccl_interface": "TO-E004", "file_too_large": "TO-E007",
     "port_in_use": "TO-E007", "disk_full": "TO-E007", "write_failed": "TO-E007", "open_files": "TO-E007",
     "evicted_disk": "TO-E007", "rendezvous": "TO-E007", "gloo_connect": "TO-E007",
     "time_limit": "TO-E008", "preempted": "TO-E008", "node_failure": "TO-E008", "hangup": "TO-E008",
@@ -60,6 +67,33 @@ def _each(kind: CrashKind, *words: str) -> tuple[Wording, ...]:
 # In this order: the first that fits says what a message is.
 WORDINGS: tuple[Wording, ...] = (
     Wording("scaler_bf16", ("_amp_foreach_non_finite_check_and_unscale", "BFloat16")),
+    *_each("scaler_fp16", "Attempting to unscale FP16 gradients"),
+    *_each(
+        "models_differ",
+        "DDP expects same model across all ranks",
+        "appears not to match sizes of the same param in process",
+        "appears not to match strides of the same param in process",
+    ),
+    *_each("dtypes_differ", "must have the same dtype", "expected m1 and m2 to have the same dtype"),
+    Wording("dtypes_differ", ("expected scalar type ", "but found ")),
+    Wording("dtypes_differ", ("Input type (", "weight type (", "should be the same")),
+    *_each("index_range", "index out of range in self"),
+    Wording("index_range", ("Target ", " is out of bounds")),
+    *_each("leaf_inplace", "a leaf Variable that requires grad is being used in an in-place operation"),
+    *_each("backward_twice", "Trying to backward through the graph a second time"),
+    *_each("no_gradient", "does not require grad and does not have a grad_fn"),
+    *_each("nothing_to_train", "DistributedDataParallel is not needed when a module doesn't have any param"),
+    *_each("no_group", "Default process group has not been initialized"),
+    *_each("no_backend", "No backend type associated with device type"),
+    *_each("unpicklable", "Can't pickle local object", "Can't get local object"),
+    *_each("no_cuda", "Torch not compiled with CUDA enabled", "Found no NVIDIA driver on your system"),
+    *_each(
+        "no_nccl",
+        "Distributed package doesn't have NCCL built in",
+        "ProcessGroupNCCL is only supported with GPUs",
+    ),
+    *_each("nccl_interface", "no socket interface found"),
+    *_each("file_too_large", "[Errno 27] File too large"),
     *_each("batch_norm", "Expected more than 1 value per channel when training"),
     *_each("cuda_fork", "Cannot re-initialize CUDA in forked subprocess"),
     *_each("unused_parameters", "Expected to have finished reduction in the prior iteration"),
@@ -73,6 +107,7 @@ WORDINGS: tuple[Wording, ...] = (
         "shared_memory",
         "insufficient shared memory (shm)",
         "workers are out of shared memory",
+        "unable to allocate shared memory(shm)",
         "write to file </torch_",
     ),
     Wording("shared_memory", ("No space left on device", "/dev/shm")),
@@ -218,6 +253,8 @@ ALONE: tuple[CrashKind, ...] = (
     "open_files", "driver_old", "load_device", "two_devices", "modified_inplace", "state_dict", "broken_file",
     "loader_died", "time_limit", "preempted", "node_failure", "hangup", "terminated", "cancelled",
     "gloo_connect", "rendezvous",
+    "scaler_fp16", "models_differ", "dtypes_differ", "index_range", "leaf_inplace", "backward_twice", "no_gradient",
+    "nothing_to_train", "no_group", "no_backend", "no_cuda", "no_nccl", "file_too_large",
 )  # fmt: skip
 # What follows from another's failure as often as it is one: told only where nothing else failed.
 LATER: tuple[CrashKind, ...] = (
@@ -229,6 +266,12 @@ FROM_OUTSIDE: tuple[CrashKind, ...] = (
     "time_limit", "preempted", "node_failure", "hangup", "terminated", "cancelled", "evicted_memory", "evicted_disk",
 )  # fmt: skip
 
+# How programs word it that end themselves because of it: the words are any program's own.
+_NOT_FINITE = re.compile(
+    r"\b(?:loss|gradient|grad norm|grad)s?\b[^.\n]{0,40}\b(?:nan|inf|infinite|not finite|non-?finite)\b"
+    r"|\b(?:nan|inf|infinite|non-?finite)\b[^.\n]{0,40}\b(?:loss|gradient|grad)",
+    re.IGNORECASE,
+)
 _CODE = ("raise ", "warnings.warn", "#")  # a line of a traceback, or of the program's own text
 
 
@@ -239,6 +282,8 @@ def crash_kind(text: str, *, raised: bool = True) -> CrashKind | None:
             return wording.kind
     if not raised:
         return None
+    if _NOT_FINITE.search(text) is not None:
+        return "nan_loss"
     name = text.partition(":")[0].rpartition(".")[2].strip()
     return next((kind for kind, names in _BY_EXCEPTION if name in names), "exception")
 

@@ -34,6 +34,21 @@ _DID: Mapping[CrashKind, str] = {
     "native_crash": "crashed in compiled code",
     "bus_error": "crashed with a bus error",
     "scaler_bf16": "used a GradScaler with bf16 gradients, which need no scaler",
+    "scaler_fp16": "used a GradScaler with parameters in fp16, which it cannot unscale",
+    "models_differ": "has another model than other ranks under DDP",
+    "dtypes_differ": "used tensors of two types in one operation",
+    "index_range": "used an index or a label that is out of range",
+    "leaf_inplace": "changed a parameter in place where its gradient is tracked",
+    "backward_twice": "went backward twice through one graph",
+    "no_gradient": "went backward from a loss that needs no gradient",
+    "nothing_to_train": "wrapped a model without trained parameters in DDP",
+    "no_group": "called a collective before there was a process group, or after its end",
+    "no_backend": "gave a collective a tensor of a device that its process group has no backend for",
+    "unpicklable": "sent something to another process that cannot be pickled",
+    "no_cuda": "asked for CUDA, which this build of torch or this host lacks",
+    "no_nccl": "asked for NCCL, which needs GPUs and a build of torch for them",
+    "nccl_interface": "found no network interface for NCCL",
+    "file_too_large": "wrote a file beyond the limit of its size",
     "batch_norm": "gave BatchNorm one value per channel in training",
     "cuda_fork": "used CUDA in a forked process",
     "unused_parameters": "has parameters under DDP that got no gradient",
@@ -72,6 +87,8 @@ _QUOTED: tuple[CrashKind, ...] = (
     "import_error", "assertion", "exception", "native_crash", "bus_error", "nccl_system", "nccl_usage", "nccl_internal",
     "nccl_gpu", "no_such_gpu", "write_failed", "batch_norm", "rank_twice", "driver_old", "load_device", "two_devices",
     "state_dict", "broken_file", "loader_died", "rendezvous", "node_failure", "nan_loss", "gpu_hardware", "killed",
+    "models_differ", "dtypes_differ", "index_range", "no_backend", "unpicklable", "no_cuda", "no_nccl",
+    "nccl_interface", "file_too_large",
 )  # fmt: skip
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w{0,60}\.){0,8}([A-Za-z_]\w{0,80}: )")
 _NCCL_SOURCE = re.compile(r"NCCL error in: [^\s,]{1,200}, ")
@@ -128,6 +145,8 @@ def memory_text(memory: MemoryMessage) -> str:
         text += f" with {_size(memory.free)} free"
     if memory.total is not None:
         text += f" of {_size(memory.total)}"
+    if memory.allowed is not None:
+        text += f"; it is allowed {_size(memory.allowed)}"
     if memory.allocated is not None:
         text += f"; tensors take {_size(memory.allocated)}"
     if memory.unallocated is not None:

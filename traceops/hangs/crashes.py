@@ -22,6 +22,10 @@ _ECHOES = (
 )  # fmt: skip
 
 
+# What torch.load raises in a file that was cut, where it does not say so itself.
+_NO_WHOLE_FILE = (
+    "OSError: [Errno 22]", "ValueError: negative seek", "_pickle.UnpicklingError", "zipfile.BadZipFile", "EOFError",
+)  # fmt: skip
 # The watchdog asks the GPU, and so is told of an error that a kernel of this process made.
 _THREAD_ENDED = "thread terminated with exception: "
 
@@ -115,6 +119,10 @@ def _first_timeouts(log: Sequence[LogEvent]) -> dict[str, int]:
     return lines
 
 
+def _reads_weights(frame: Frame) -> bool:
+    return frame.file.endswith("torch/serialization.py") and "load" in frame.function
+
+
 def kind_of(event: LogEvent, *, by_watchdog: bool = False) -> CrashKind | None:
     """The kind of crash that one event tells of; None for echoes of others' and for what ends no program.
 
@@ -126,6 +134,12 @@ def kind_of(event: LogEvent, *, by_watchdog: bool = False) -> CrashKind | None:
     kind = crash_kind(text or event.text, raised=event.kind == "error")
     if not text and kind not in _TOLD_ANYWAY and any(words in event.text for words in _ECHOES):
         return None
+    if (
+        kind == "exception"
+        and event.text.startswith(_NO_WHOLE_FILE)
+        and any(map(_reads_weights, event.frames[:6]))
+    ):
+        return "broken_file"
     if kind is None and event.kind == "memory":
         return "host_memory"
     return kind

@@ -96,10 +96,15 @@ def _roots(
     noticed = {
         event.rank for event in evidence.log if event.kind == "mismatch" and event.rank is not None
     } & set(dead)
-    dead = {rank: death for rank, death in dead.items() if rank not in noticed}
+    missed = {event.rank for event in evidence.log if event.kind == "missing" and event.accused} & set(
+        dead
+    )  # it raised because another did not come
+    dead = {rank: death for rank, death in dead.items() if rank not in noticed | missed}
     reported = without_record.from_log(evidence.log)
     told = [root for root in reported if root.rule == found_in_records.MISMATCH]
     roots = mismatches(ranks, waits, steps) or told or noticed_mismatch(evidence, noticed, ranks, waits)
+    if missed and not roots:
+        roots = [root for root in reported if root.rule == found_in_records.HOST]
     crashes = find_crashes(without_own_end(evidence))
     roots += without_record.died(dead, waits, _known(evidence), crashes)
     perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)

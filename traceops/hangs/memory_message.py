@@ -17,6 +17,7 @@ _PATTERNS = {
     "process": (rf"this process has {_SIZE} memory in use",),
     "allocated": (rf"allocated memory {_SIZE} is allocated by PyTorch", rf"; {_SIZE} already allocated"),
     "unallocated": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
+    "allowed": (rf"{_SIZE} allowed;",),
     "reserved": (rf"; {_SIZE} reserved in total", rf"; {_SIZE} cached"),
 }  # fmt: skip
 _MUCH_ELSE = (
@@ -26,7 +27,10 @@ _MUCH_ELSE = (
 
 @dataclass(frozen=True)
 class MemoryMessage:
-    """Bytes; None where the message does not tell. free: of the GPU. unallocated: torch holds and does not use it."""
+    """Bytes; None where the message does not tell. free: of the GPU. unallocated: torch holds and does not use it.
+
+    allowed: that the process may have of the GPU, as it asked itself (set_per_process_memory_fraction).
+    """
 
     asked: int | None = None
     total: int | None = None
@@ -34,6 +38,14 @@ class MemoryMessage:
     process: int | None = None
     allocated: int | None = None
     unallocated: int | None = None
+    allowed: int | None = None
+
+    @property
+    def left(self) -> int | None:
+        """What the process could still get: what is free, or less where it is not allowed that much."""
+        if self.allowed is None or self.free is None or self.allocated is None:
+            return self.free
+        return min(self.free, max(self.allowed - self.allocated - (self.unallocated or 0), 0))
 
     @property
     def others(self) -> int | None:
@@ -49,14 +61,14 @@ class MemoryMessage:
             return None
         if self.asked > self.total:
             return "too_large"
-        others, unused = self.others, self.unallocated
+        others, unused, left = self.others, self.unallocated, self.left or 0
         if others is not None and others >= _MUCH_ELSE * self.total and self.free + others >= self.asked:
             return "others"
-        if unused is None or (self.process is None and self.free >= self.asked):
+        if unused is None or (self.process is None and left >= self.asked):
             return None  # the numbers contradict what happened, or leave out what matters
-        if unused >= self.asked or (unused + self.free >= self.asked and unused > self.free):
+        if unused >= self.asked or (unused + left >= self.asked and unused > left):
             return "fragmented"
-        return "too_large" if unused + self.free < self.asked else None
+        return "too_large" if unused + left < self.asked else None
 
 
 def memory_message(text: str) -> MemoryMessage:

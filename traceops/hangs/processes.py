@@ -6,7 +6,8 @@ import signal
 from dataclasses import dataclass, replace
 
 from traceops.core.exit_codes import KILLED_BY
-from traceops.hangs.crashes import find_crashes
+from traceops.hangs.crash_kinds import LATER
+from traceops.hangs.crashes import find_crashes, kind_of
 from traceops.hangs.evidence import HangEvidence, LogEvent, RankProcess
 
 # How ranks end that did nothing wrong: by themselves, or by the SIGTERM that follows another's failure.
@@ -103,6 +104,7 @@ def _first_causes(evidence: HangEvidence, roots: list[int], exits: dict[int, Log
     for event in evidence.log:
         said.setdefault(event.rank, set()).add(event.kind)
     own = {rank for rank, kinds in said.items() if rank is not None and kinds & set(_OWN)}
+    own |= {event.rank for event in evidence.log if event.rank is not None and _is_its_own(event)}
     reached = {rank for rank, kinds in said.items() if kinds & set(_REACHED)} - own
     if not roots or not set(roots) <= reached:
         return roots
@@ -113,6 +115,12 @@ def _first_causes(evidence: HangEvidence, roots: list[int], exits: dict[int, Log
         or sorted(silent)
         or [rank for rank in roots if rank in exits or rank in evidence.processes]
     )
+
+
+def _is_its_own(event: LogEvent) -> bool:
+    """An error of NCCL that no other rank's end brings about."""
+    kind = kind_of(event) if event.kind == "nccl" else None
+    return kind is not None and kind not in LATER
 
 
 def _death(evidence: HangEvidence, rank: int, code: int | None, error: str | None, *, gone: bool) -> Death:

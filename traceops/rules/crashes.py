@@ -135,6 +135,16 @@ GPU_ERROR = Rule(
             "--nproc-per-node with nvidia-smi -L and CUDA_VISIBLE_DEVICES.",
         ),
         (
+            "no_cuda",
+            "Install a build of torch for CUDA (pytorch.org, Start Locally) and see that nvidia-smi works on "
+            "this host, in a container with --gpus all. On a host without GPUs use device='cpu'.",
+        ),
+        (
+            "no_nccl",
+            "Without GPUs use the backend gloo: init_process_group('cpu:gloo,cuda:nccl') takes each where it "
+            "fits. With GPUs install a build of torch for CUDA, and see that nvidia-smi works on this host.",
+        ),
+        (
             "driver_old",
             "nvidia-smi shows the driver and the newest CUDA it knows. Install a newer driver, or the build of torch "
             "for that CUDA version (pytorch.org, previous versions).",
@@ -166,6 +176,11 @@ NCCL_ERROR = Rule(
             "line; traceops doctor tests the rest.",
         ),
         (
+            "nccl_interface",
+            "NCCL_SOCKET_IFNAME names an interface that this host does not have (ip addr shows those it has), or "
+            "there is none but the loopback. Unset it, or give the beginning of a name that every node has.",
+        ),
+        (
             "duplicate_gpu",
             "Two ranks chose one GPU: call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before "
             "the first "
@@ -173,9 +188,9 @@ NCCL_ERROR = Rule(
         ),
         (
             "rank_twice",
-            "Two processes have one RANK: start every rank once. Use srun or torchrun and not both, with as many tasks "
-            "a node as the program expects (Lightning: --ntasks-per-node equal to devices), and a MASTER_PORT that no "
-            "other job has.",
+            "Two processes have one RANK: start every rank once. Use srun or torchrun and not both, with as many "
+            "tasks a node as the program expects (Lightning: --ntasks-per-node equal to devices), and a "
+            "MASTER_PORT that no other job has.",
         ),
         (
             "nccl_gpu",

@@ -76,6 +76,65 @@ MISUSE = Rule(
             "was meant, the parameters must be fp32 (autocast to float16), not bf16.",
         ),
         (
+            "scaler_fp16",
+            "Keep the parameters in fp32 and let autocast use fp16 (no model.half()), or train in bf16 without a "
+            "GradScaler.",
+        ),
+        (
+            "models_differ",
+            "All ranks must build the same model: a branch by rank, a vocabulary or number of classes that comes "
+            "from each rank's own share of the data, a checkpoint that only some ranks loaded, frozen layers on "
+            "some.",
+        ),
+        (
+            "dtypes_differ",
+            "Bring both to one dtype: x.to(layer.weight.dtype), or run the forward pass under torch.autocast. "
+            "model.half() or .bfloat16() does not convert inputs and new tensors.",
+        ),
+        (
+            "index_range",
+            "An index or label is at least as large as the table: compare the tokenizer's length with the "
+            "embedding's size (model.resize_token_embeddings(len(tokenizer))), and labels with num_classes; -100 "
+            "is what cross_entropy ignores.",
+        ),
+        (
+            "leaf_inplace",
+            "Change parameters under torch.no_grad(), or through parameter.data; else write x = x + 1 in place "
+            "of x += 1.",
+        ),
+        (
+            "backward_twice",
+            "Sum the losses and call backward() once. A hidden state that is carried from batch to batch needs "
+            ".detach(). retain_graph=True only where the same graph is really meant twice.",
+        ),
+        (
+            "no_gradient",
+            "The loss was computed under torch.no_grad() or inference_mode(), from detached tensors, or all "
+            "parameters are frozen: some parameter needs requires_grad=True. With reentrant checkpointing the "
+            "input needs a gradient: use_reentrant=False, or model.enable_input_require_grads().",
+        ),
+        (
+            "nothing_to_train",
+            "Do not wrap a model without parameters that have requires_grad=True; unfreeze what is to be trained "
+            "before DDP wraps it.",
+        ),
+        (
+            "no_group",
+            "Call torch.distributed.init_process_group() before the first collective, start the script with "
+            "torchrun, and call destroy_process_group() last.",
+        ),
+        (
+            "no_backend",
+            "Move the tensor to the rank's device first (NCCL takes CUDA tensors only), or make the group for both: "
+            "init_process_group('cpu:gloo,cuda:nccl').",
+        ),
+        (
+            "unpicklable",
+            "Move the function or class to the top of a module (lambdas and nested functions cannot be pickled), "
+            "or bind its arguments with functools.partial; with multiprocessing_context='fork' nothing is "
+            "pickled.",
+        ),
+        (
             "batch_norm",
             "The last batch has one sample on this rank: drop_last=True in the DataLoader, a larger "
             "batch per GPU, or "
@@ -109,14 +168,14 @@ MISUSE = Rule(
         ),
         (
             "modified_inplace",
-            "If it comes only with several GPUs: DDP writes buffers in each forward pass, and two of them before one "
-            "backward change what the first needs. DDP(model, broadcast_buffers=False), or one forward for all inputs. "
-            "Else an operation of the program: torch.autograd.set_detect_anomaly(True) names it.",
+            "If it comes only with several GPUs: DDP writes buffers in each forward pass, and two of them before "
+            "one backward change what the first needs. DDP(model, broadcast_buffers=False), or one forward for "
+            "all inputs. Else an operation of the program: torch.autograd.set_detect_anomaly(True) names it.",
         ),
         (
             "load_device",
-            "torch.load(FILE, map_location='cpu'), or map_location=f'cuda:{local_rank}': without it each rank loads to "
-            "the GPU that saved it.",
+            "torch.load(FILE, map_location='cpu'), or map_location=f'cuda:{local_rank}': without it each rank "
+            "loads to the GPU that saved it.",
         ),
         (
             "two_devices",

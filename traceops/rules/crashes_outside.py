@@ -32,6 +32,11 @@ REFUSED = Rule(
             "not whole.",
         ),
         (
+            "file_too_large",
+            "The limit of a file's size is in force (ulimit -f; a service's LimitFSIZE), or the file system "
+            "takes no larger file. Raise it, or save the checkpoint in shards.",
+        ),
+        (
             "open_files",
             "Raise the limit (ulimit -n 65536 before the start; LimitNOFILE of a service; docker run --ulimit "
             "nofile=65536), or torch.multiprocessing.set_sharing_strategy('file_system'). Batches kept in a list hold "

@@ -7,6 +7,7 @@ import signal
 from collections import defaultdict
 from typing import Any
 
+from traceops.hangs.crash_kinds import crash_kind
 from traceops.hangs.evidence import Frame, LogEvent
 from traceops.hangs.readers.log_events import EventList, OpenEvent, shortened
 from traceops.hangs.readers.log_exits import Exit, Exits
@@ -223,12 +224,17 @@ class _LogReader:
             raised.text
         ):  # printed, and in an error file
             return
+        if raised.link == "origin" and before is not None:
+            text = shortened(f"{before.event.text} {raised.text}")
+            before.amend(text=text, frames=raised.frames + before.event.frames)
+            return
+        if raised.link == "cause" and before is not None and told_by(raised.text) is not None:
+            if before.event.kind == "error" and crash_kind(before.event.text) == "exception":
+                self._events.drop(before)  # what replaced it says more
+            else:  # it was raised below, and says where that was called
+                before.amend(frames=before.event.frames + raised.frames)
         open_event = self._told(raised.line, rank, raised.text, raised.frames)
         if open_event is None:
-            if raised.link == "origin" and before is not None:
-                text = shortened(f"{before.event.text} {raised.text}")
-                before.amend(text=text, frames=raised.frames + before.event.frames)
-                return
             text = raised.text
             if raised.link == "cause" and before is not None and before.event.kind == "error":
                 self._events.drop(before)

@@ -44,6 +44,7 @@ _STACK_LINE = re.compile(
 )
 # What only a training's log has: a dump inside one belongs to the log's reader.
 _HOLE = re.compile(rb"\0{64,4096}")
+_FATAL = b"Fatal Python error: "
 _LOG_LINE = re.compile(
     rb"Traceback \(most recent call last\)|ProcessGroup|torch/distributed/(?:run|elastic)|NCCL (?:WARN|INFO)"
     rb"|^\[rank ?\d{1,7}\]|Warning: ",
@@ -67,7 +68,13 @@ def sniff(path: str) -> str | None:
     ):
         return "stacks"
     first = _STACK_LINE.search(head)
-    if first is not None and _LOG_LINE.search(head) is None and head.count(b"\n", 0, first.start()) < 40:
+    died = _FATAL in head  # the last words of a process in its own log
+    if (
+        first is not None
+        and not died
+        and _LOG_LINE.search(head) is None
+        and head.count(b"\n", 0, first.start()) < 40
+    ):
         return "stacks"
     return "log"
 
