@@ -27,5 +27,10 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_HOME[name]), name)
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext traceops`` in a notebook: ``%%traceops`` profiles a cell."""
+    import_module("traceops.integrations.notebook").load(shell)
+
+
 def __dir__() -> list[str]:
     return __all__

@@ -152,6 +152,14 @@ def test_a_large_bubble_and_a_slow_gpu_are_not_uneven_blocks(tmp_path):
     assert "take 2.00 times as long" in found.message and "blocks to" not in found.message
 
 
+def test_a_stage_that_hardly_computes_is_not_said_to_launch_a_hundred_times_as_long(tmp_path):
+    """Two stages of which one has a few large products more: 1F1B on two H200s."""
+    write_pipeline(tmp_path, [1.0, 50_000.0], 4, SCHEDULES["1f1b"])
+    (found,) = judge_uneven(measured(tmp_path)).findings
+    assert found.ranks == (1,) and found.severity == "error"
+    assert 35 <= next(e.value for e in found.evidence if e.metric == "of the step") <= 40  # true: 37.5
+
+
 def test_what_goes_around_in_a_ring_is_no_pipeline():
     run = measured(DATA / "pipeline4")
     rings = [c for c in run.matching.collectives if c.op == GROUPED_SEND_RECEIVE]

@@ -107,7 +107,7 @@ class Table:
             settings["evidence"] = str(progress)
         os.environ["TRACEOPS_CAPTURE"] = json.dumps(settings)
         boundaries, original = [], steps._Boundary.when_imported
-        steps._Boundary.when_imported = lambda self: (boundaries.append(self), original(self))[1]
+        steps._Boundary.when_imported = lambda self, on: (boundaries.append(self), original(self, on))[1]
         argv, path = list(sys.argv), list(sys.path)
         printed, said_aloud = io.StringIO(), io.StringIO()
         runpy, script.runpy = script.runpy, _Runpy(during)

@@ -27,7 +27,7 @@ def test_an_iteration_that_a_gradient_scaler_skips_is_a_step(enabled):
     torch = pytest.importorskip("torch")
     module = sys.modules["torch.amp.grad_scaler"]
     before, ends, errors = module.GradScaler.update, [], []
-    stop = on_training_step(lambda: ends.append(1), Guard(lambda *what: errors.append(what)))
+    boundary = on_training_step(lambda: ends.append(1), Guard(lambda *what: errors.append(what)))
     try:
         weight = torch.zeros(2, requires_grad=True)
         optimizers = [torch.optim.SGD([weight], lr=0.1), torch.optim.SGD([weight], lr=0.1)]
@@ -40,5 +40,87 @@ def test_an_iteration_that_a_gradient_scaler_skips_is_a_step(enabled):
             weight.grad = None
         assert len(ends) == 6
     finally:
-        stop()
+        boundary.remove()
     assert not errors and module.GradScaler.update is before
+
+
+@pytest.fixture
+def watched():
+    """A function that starts to watch, and what it saw."""
+    boundaries, errors = [], []
+
+    def start(**options):
+        ends = []
+        boundaries.append(
+            on_training_step(lambda: ends.append(1), Guard(lambda *what: errors.append(what)), **options)
+        )
+        return boundaries[-1], ends
+
+    yield start
+    for boundary in boundaries:
+        boundary.remove()
+    assert not errors
+
+
+@pytest.mark.torch
+def test_a_closure_of_lbfgs_makes_one_step_however_often_it_is_called(watched):
+    torch = pytest.importorskip("torch")
+    boundary, ends = watched()
+    weight = torch.ones(3, requires_grad=True)
+    optimizer, calls = torch.optim.LBFGS([weight], max_iter=4), []
+
+    def closure():
+        calls.append(1)
+        optimizer.zero_grad()
+        loss = (weight**4).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        optimizer.step(closure)
+    assert len(ends) == 3 < len(calls)
+    assert boundary.ends().ends == {"LBFGS.step": 3}
+
+
+@pytest.mark.torch
+def test_inference_has_a_step_a_call_of_the_model(watched):
+    torch = pytest.importorskip("torch")
+    call = torch.nn.Module.__call__
+    boundary, ends = watched(step_on="forward")
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+    for _ in range(4):
+        model(torch.ones(1, 2))
+    assert len(ends) == 4 and boundary.ends().ends == {"Sequential.forward": 4}
+    boundary.remove()
+    assert torch.nn.Module.__call__ is call
+
+
+@pytest.mark.torch
+def test_an_engine_s_step_counts_once_however_many_optimizer_steps_it_takes(watched, monkeypatch, tmp_path):
+    torch = pytest.importorskip("torch")
+    package = tmp_path / "deepspeed" / "runtime"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "engine.py").write_text(
+        "class DeepSpeedEngine:\n"
+        "    def __init__(self, optimizer): self.optimizer = optimizer\n"
+        "    def step(self): self._take_model_step()\n"
+        "    def _take_model_step(self, lr_kwargs=None):\n"
+        "        for _ in range(2): self.optimizer.step()\n"  # once a parameter group
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    boundary, ends = watched()
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    weight = torch.ones(3, requires_grad=True)
+    weight.grad = torch.ones(3)
+    engine = DeepSpeedEngine(torch.optim.SGD([weight], lr=0.1))
+    for _ in range(5):
+        engine.step()
+    assert len(ends) == 5 and boundary.ends().ends == {"DeepSpeedEngine.step": 5}
+    boundary.remove()
+    engine.step()
+    assert len(ends) == 5
+    for name in [name for name in sys.modules if name.startswith("deepspeed")]:
+        del sys.modules[name]

@@ -9,7 +9,8 @@ import pytest
 
 from traceops.launch import display, forward
 from traceops.launch.display import Screen, Source
-from traceops.launch.forward import Forwarder
+from traceops.launch.forward import Forwarder, Shown
+from traceops.launch.log_end import show_end
 from traceops.launch.terminal_rows import PIECE_BYTES
 
 NEVER = lambda: False  # noqa: E731
@@ -28,14 +29,15 @@ class Job:
             self._reading.append(os.fdopen(read, "rb", 0))
             self._writing[name] = os.fdopen(write, "wb", 0)
 
-    def forward(self, *, ranks=(), rank_of=lambda local: local, screen=None, files=True):
+    def forward(self, *, ranks=(), rank_of=lambda local: local, screen=None, files=True, **shown):
         """Start to pass on; `ranks`: what each writes, (stdout, stderr)."""
         for local, written in enumerate(ranks):
             folder = self.logs / "id" / "attempt_0" / str(local)
             folder.mkdir(parents=True)
             for name, data in zip(("stdout", "stderr"), written, strict=True):
                 (folder / f"{name}.log").write_bytes(data)
-        return Forwarder(tuple(self._reading), self.logs if files else None, rank_of, screen or Screen())
+        logs = self.logs if files else None
+        return Forwarder(tuple(self._reading), logs, rank_of, screen or Screen(), Shown(**shown))
 
     def write(self, data, name="stderr"):
         self._writing[name].write(data)
@@ -283,3 +285,30 @@ def test_ranks_of_several_machines_are_marked_once_they_are_known(job, capfdbina
     job.close()
     output.finish(60, NEVER)
     assert capfdbinary.readouterr().out == b"[rank 5] a\n"
+
+
+def test_only_rank_0_is_shown_and_its_colours_pass(job, capfdbinary):
+    coloured = b"\x1b[31mred\x1b[0m\n"
+    out, err = passed(job, capfdbinary, ranks=[(coloured, b"w"), (b"quiet\n", b"quiet\n")], all_ranks=False)
+    assert out == b"[rank 0] " + coloured and err.rstrip() == b"[rank 0] w"
+
+
+def test_lines_without_marks(job, capfdbinary):
+    out, _ = passed(job, capfdbinary, ranks=[(b"a\nb\n", b""), (b"c\n", b"")], marks=False)
+    assert sorted(out.splitlines()) == [b"a", b"b", b"c"]
+
+
+def test_on_another_machine_no_rank_is_rank_0(job, capfdbinary):
+    ranks = [(b"a\n", b""), (b"b\n", b"")]
+    out, _ = passed(job, capfdbinary, ranks=ranks, rank_of=lambda local: 2 + local, all_ranks=False)
+    assert out == b""
+
+
+def test_of_a_rank_that_failed_unseen_the_end_is_shown(tmp_path, capfdbinary):
+    log = tmp_path / "rank_3.stderr.log"
+    log.write_bytes(b"".join(b"line %d\n" % i for i in range(100)) + b"ValueError: planted")
+    show_end(Screen(), log, Source(b"[rank 3] ", error=True))
+    lines = capfdbinary.readouterr().err.splitlines()
+    assert (
+        len(lines) == 20 and lines[-1] == b"[rank 3] ValueError: planted" and lines[0] == b"[rank 3] line 81"
+    )

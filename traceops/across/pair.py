@@ -64,9 +64,16 @@ def _pair_from_end(
     if any(not positions[rank] for rank in group):
         return None
     ends = {rank: summaries[rank].comm.end[positions[rank]] for rank in group}
+    starts = {rank: summaries[rank].comm.start[positions[rank]] for rank in group}
     reference = max(group, key=lambda rank: (len(ends[rank]), -rank))
     # Rank r's event i from the end is the reference's event i + shift from the end.
-    found = {rank: _shift(ends[reference], ends[rank], same_end=not only_in_rhythm) for rank in group}
+    same_end = not only_in_rhythm
+    found = {
+        rank: (0, 0.0)
+        if same_end and _meet(starts[reference], ends[reference], starts[rank], ends[rank])
+        else _shift(ends[reference], ends[rank], same_end=same_end)
+        for rank in group
+    }
     shift = {rank: moved for rank, (moved, _) in found.items()}
     if only_in_rhythm and any(unlike > _IN_RHYTHM_NS for _, unlike in found.values()):
         return None
@@ -86,6 +93,17 @@ def _pair_from_end(
         unmoved = min(len(own) for own in ends.values())
         return [tuple((rank, positions[rank][i]) for rank in group) for i in range(-unmoved, 0)]
     return paired
+
+
+def _meet(starts: Int, ends: Int, own_starts: Int, own_ends: Int) -> bool:
+    """Whether events that are counted from the end run at the same time, each pair, by the clocks as they are.
+
+    Nobody leaves a collective before all have come. Of events that are not the same one, one is over before the other
+    begins; on a crowded CPU their ends may lie milliseconds apart, and four of them fit some wrong rhythm by chance.
+    """
+    count = min(len(ends), len(own_ends))
+    first = slice(len(ends) - count, None), slice(len(own_ends) - count, None)
+    return bool(((starts[first[0]] <= own_ends[first[1]]) & (own_starts[first[1]] <= ends[first[0]])).all())
 
 
 def _shift(reference: Int, own: Int, same_end: bool) -> tuple[int, float]:

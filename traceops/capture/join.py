@@ -22,13 +22,28 @@ from traceops.capture.steps import on_training_step
 from traceops.core.capture_failure import Operation
 
 _joined: _Joined | None = None
+_forks_watched = False
 
 
-def join() -> None:
-    """Have the capture open in this process with its first training step, and in processes that are forked from it."""
+def join(settings: CaptureSettings | None = None) -> None:
+    """Have the capture open in this process with its first training step, and in processes that are forked from it.
+
+    settings: those of the launcher where none are given.
+    """
+    global _joined, _forks_watched
+    _joined = _Joined(settings or _settings_here())
+    if not _forks_watched:
+        os.register_at_fork(after_in_child=lambda: contained(_forked))
+        _forks_watched = True
+
+
+def leave() -> None:
+    """End what `join` began in this process; its ranks are done."""
     global _joined
-    _joined = _Joined(_settings_here())
-    os.register_at_fork(after_in_child=lambda: contained(_forked))
+    joined, _joined = _joined, None
+    if joined is not None:
+        joined.stop()
+        joined.close()
 
 
 def _forked() -> None:
@@ -36,7 +51,7 @@ def _forked() -> None:
     global _joined
     if _joined is not None and not _joined.opened:
         _joined.stop()
-        _joined = _Joined(_settings_here())
+        _joined = _Joined(_joined.settings)
 
 
 def _settings_here() -> CaptureSettings:
@@ -51,13 +66,14 @@ class _Joined:
     """This process, once it ends a training step."""
 
     def __init__(self, settings: CaptureSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._capture: Capture | None = None
         self._error: BaseException | None = None
         self._pid = os.getpid()
         self.opened = False
         self._guard = Guard(lambda operation, error: say(f"nothing is captured: {describe(error)}"))
-        self.stop = on_training_step(self._stepped, self._guard, self._skipped)
+        self._boundary = on_training_step(self._stepped, self._guard, self._skipped, settings.step_on)
+        self.stop = self._boundary.remove
 
     def _stepped(self) -> None:
         if self._capture is not None:
@@ -75,17 +91,18 @@ class _Joined:
         if capture_here() is not None or not self._is_first(rank):
             self.stop()
             return
-        session = Capture(self._settings, automatic=True)
+        session = Capture(self.settings, automatic=True)
         session.__enter__()
-        session.guard.run(Operation.ANSWER, responder_of, self._settings)
+        session.guard.run(Operation.ANSWER, responder_of, self.settings)
         session.on_failure(self.stop)
+        session.ends_of_steps = self._boundary.ends
         self._capture = session
         self._at_the_end()
         session.step()  # the step that has just ended
 
     def _is_first(self, rank: int) -> bool:
         """Whether no other process of the command is this rank: one that trains by itself takes itself for rank 0."""
-        folder = Path(str(self._settings.out), f"rank_{rank}")
+        folder = Path(str(self.settings.out), f"rank_{rank}")
         folder.mkdir(parents=True, exist_ok=True)
         try:
             os.close(os.open(folder / ".joined", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
@@ -98,9 +115,9 @@ class _Joined:
         from multiprocessing import parent_process, util
 
         if parent_process() is None:
-            atexit.register(self._close)
+            atexit.register(self.close)
         else:
-            util.Finalize(None, self._close, exitpriority=100)
+            util.Finalize(None, self.close, exitpriority=100)
         before = sys.excepthook
 
         def failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -109,7 +126,8 @@ class _Joined:
 
         sys.excepthook = failed
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """End the capture; does nothing where none is open, or in a process that was forked since."""
         if self._capture is None or os.getpid() != self._pid:
             return
         session, self._capture = self._capture, None

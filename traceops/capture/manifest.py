@@ -54,6 +54,7 @@ class RankManifest:
     failure: what ended the capture before it was complete, though the training went on; see `CaptureFailure`.
     observed: {samples, trouble}: looks at the host outside of windows, and why no more was observed; null if nothing
     was. The steps themselves are in steps.bin, the looks in observed.jsonl beside the manifest.
+    step_ends: how often what ended a step (``AdamW.step``); steps_within: what was taken for a part of one.
     training: the dict given to ``capture(manifest=…)``. facts: see environment.torch_facts.
     """
 
@@ -85,6 +86,8 @@ class RankManifest:
     note: str | None = None
     failure: CaptureFailure | None = None
     observed: dict[str, Any] | None = None
+    step_ends: dict[str, int] = field(default_factory=dict)
+    steps_within: dict[str, int] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 

@@ -103,6 +103,11 @@ class Schedule:
                     f"such micro-batch; use --active {grad_accum}, or --step-unit optimizer"
                 )
 
+    @classmethod
+    def quick(cls) -> Schedule:
+        """The shortest that still tells the profiler's own cost: six steps."""
+        return cls(skip_first=1, unprofiled=2, warmup=1, active=2)
+
     def explain(self) -> str:
         """The sum that gives `total_steps`, in words."""
         window = f"{self.unprofiled} unprofiled + {self.warmup} warmup + {self.active} active"

@@ -77,7 +77,9 @@ def _opened(argv: Sequence[str]) -> Capture:
 
 
 def _watch_steps(session: Capture) -> None:
-    session.on_failure(on_training_step(session.step, session.guard, session.skipped))
+    boundary = on_training_step(session.step, session.guard, session.skipped, session.settings.step_on)
+    session.on_failure(boundary.remove)
+    session.ends_of_steps = boundary.ends
 
 
 def _run(argv: list[str]) -> None:

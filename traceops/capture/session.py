@@ -24,6 +24,7 @@ from traceops.capture.recorder import Recorder
 from traceops.capture.schedule import Phase, Schedule
 from traceops.capture.settings import CaptureSettings, from_environment
 from traceops.capture.signals import Saver, saving_on_sigterm
+from traceops.capture.step_ends import StepEnds
 from traceops.capture.timing import StepTimer, uses_gpu
 from traceops.core.capture_failure import CaptureFailure, Operation, advice_text, cause_text, failure_of
 from traceops.core.errors import UsageError
@@ -92,6 +93,7 @@ class Capture:
         self._skipped = False
         self._detach: Callable[[], None] | None = None
         self.failure: CaptureFailure | None = None
+        self.ends_of_steps: Callable[[], StepEnds] = StepEnds  # what ended the steps, by whoever calls step()
         self.guard = Guard(self._failed)
 
     @property
@@ -438,11 +440,12 @@ class Capture:
     def _shortfall(self) -> str:
         if self.automatic and self._step == 0:
             return (
-                "no optimizer step was seen, so nothing was recorded; does the script use torch.optim? "
-                "If not, say where its steps end with traceops.capture(...) and step()"
+                f"no {'optimizer step' if self.settings.step_on == 'optimizer' else 'forward pass'} was seen, so "
+                "nothing was recorded; does the script use torch.optim? If not: --step-on forward takes each call of "
+                "the model for a step, or say where steps end with traceops.capture(...) and step()"
             )
         return (
-            f"only {self._step} {'optimizer ' if self.automatic else ''}steps, the schedule needs "
+            f"only {self._step} {f'{self.settings.step_on} ' if self.automatic else ''}steps, the schedule needs "
             f"{self.total_steps} ({self._schedule.explain()}); train longer, or pass lower --skip-first, "
             "--unprofiled, --warmup or --active"
         )
@@ -452,8 +455,10 @@ class Capture:
         self._doing(Operation.MANIFEST)
         known = {key: value for key, value in torch_facts().items() if value is not None}
         allocated, reserved = peak_memory()
+        ends = self.ends_of_steps()
         self._record = replace(
             self._record, steps=self._step, samples=self._samples, failure=self.failure,
+            step_ends=ends.ends, steps_within=ends.within,
             device=device_of_this_process(), facts={**self._record.facts, **known},
             peak_memory_bytes=allocated, peak_reserved_bytes=reserved,
         )  # fmt: skip

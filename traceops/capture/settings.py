@@ -30,6 +30,7 @@ class CaptureSettings:
     overwrite: replace the traces of another run in `out` instead of refusing.
     progress: folder for the progress records that a launcher reads; None writes none.
     evidence: folder for what a rank that hangs is asked to save; None where nobody watches for hangs.
+    step_on: what ends a step of a script that says nothing: optimizer, or forward for inference.
     launched: a launcher merges the manifests into run.json; without one rank 0 does.
     observe: time every step of the whole training, and look now and then where the host is (docs/observe.md).
     """
@@ -44,6 +45,7 @@ class CaptureSettings:
     overwrite: bool = False
     progress: str | None = None
     evidence: str | None = None
+    step_on: str = "optimizer"
     launched: bool = False
     observe: bool = True
 

@@ -1,18 +1,23 @@
-"""Tells where a training step ends from the optimizers of a script that knows nothing of traceops."""
+"""Tells where a training step ends in a script that knows nothing of traceops."""
 
 from __future__ import annotations
 
 import functools
 import sys
+import threading
+from collections import Counter
 from collections.abc import Callable
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from functools import partial
 from typing import Any
 
+from traceops.capture.after_import import when_loaded
+from traceops.capture.engines import ENGINES, Engine
 from traceops.capture.guard import Guard
+from traceops.capture.step_ends import StepEnds
 from traceops.core.capture_failure import Operation
 
-_MODULE = "torch.optim.optimizer"
+_OPTIMIZERS = "torch.optim.optimizer"
+_MODULES = "torch.nn.modules.module"
 _SCALER = "torch.amp.grad_scaler"  # torch loads it before its optimizers
 
 
@@ -62,8 +67,23 @@ class _Boundary:
         self._undo: list[Callable[[], Any]] = []
         self.off = False
         self._depth = 0
+        self._engines = 0  # methods of training engines that are running
         self._due = False
         self._any = False  # optimizer has stepped since the gradient scaler's last update
+        self._ends: Counter[str] = Counter()
+        self._within: Counter[str] = Counter()
+        self._thread = threading.get_ident()
+
+    def ends(self) -> StepEnds:
+        """What was taken for the end of a step so far."""
+        return StepEnds(dict(self._ends), dict(self._within))
+
+    def _is_end(self, what: object, label: str) -> bool:
+        if self._detector.stepped(id(what)):
+            self._ends[label] += 1
+            return True
+        self._within[label] += 1
+        return False
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer's step is complete."""
@@ -71,9 +91,13 @@ class _Boundary:
             self._guard.run(Operation.HOOK, self._stepped, optimizer)
 
     def _stepped(self, optimizer: Any) -> None:
-        """Decide what it means; within a wrapper's (ZeroRedundancyOptimizer) it does not count."""
+        """Decide what it means; within a wrapper's (ZeroRedundancyOptimizer) or an engine's it does not count."""
         self._any = True
-        if self._depth > 1 or not self._detector.stepped(id(optimizer)):
+        if (
+            self._engines
+            or self._depth > 1
+            or not self._is_end(optimizer, f"{type(optimizer).__name__}.step")
+        ):
             return
         if self._depth == 0:  # compiled: nothing of ours is around the call
             self._step()
@@ -85,6 +109,12 @@ class _Boundary:
         skipped, self._any = not self._any, False
         if skipped:
             self._skipped()
+            self._ends["GradScaler.update"] += 1
+            self._step()
+
+    def _called(self, what: object, label: str) -> None:
+        """A method of a training engine, or a module, has returned to the script."""
+        if self._is_end(what, label):
             self._step()
 
     def around_update(self, update: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,6 +150,44 @@ class _Boundary:
 
         return watched
 
+    def around_engine(self, label: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """`method` of a training engine, which ends a step where the outermost call of it ends."""
+
+        @functools.wraps(method)
+        def watched(engine: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.off:
+                return method(engine, *args, **kwargs)
+            self._engines += 1
+            try:
+                result = method(engine, *args, **kwargs)
+            finally:
+                self._engines -= 1
+            if not self._engines and not self.off:
+                self._guard.run(Operation.HOOK, self._called, engine, label)
+            return result
+
+        return watched
+
+    def around_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The call of modules, which ends a step where the outermost one of the main thread ends."""
+
+        @functools.wraps(call)
+        def watched(module: Any, *args: Any, **kwargs: Any) -> Any:
+            compiler = sys.modules.get("torch.compiler")
+            compiling = compiler is not None and compiler.is_compiling()
+            if self.off or compiling or threading.get_ident() != self._thread:
+                return call(module, *args, **kwargs)
+            self._depth += 1
+            try:
+                result = call(module, *args, **kwargs)
+            finally:
+                self._depth -= 1
+            if not self._depth and not self.off:
+                self._guard.run(Operation.HOOK, self._called, module, f"{type(module).__name__}.forward")
+            return result
+
+        return watched
+
     def install(self, module: Any) -> None:
         """Watch the optimizers of torch's module of that name."""
         from torch._compile import _disable_dynamo
@@ -143,9 +211,22 @@ class _Boundary:
             module.Optimizer.profile_hook_step = staticmethod(lambda step: self.around(wrap(step)))
         scaler = getattr(sys.modules.get(_SCALER), "GradScaler", None)
         if scaler is not None:
-            update = scaler.update
-            self._undo.append(lambda: setattr(scaler, "update", update))
-            scaler.update = self.around_update(update)
+            self._replace(scaler, "update", self.around_update)
+
+    def _replace(
+        self, owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> None:
+        before = getattr(owner, name)
+        self._undo.append(lambda: setattr(owner, name, before))
+        setattr(owner, name, around(before))
+
+    def _install_engine(self, engine: Engine, module: Any) -> None:
+        owner = getattr(module, engine.owner, None)
+        if owner is not None and hasattr(owner, engine.method):
+            self._replace(owner, engine.method, partial(self.around_engine, engine.label))
+
+    def _install_forward(self, module: Any) -> None:
+        self._replace(module.Module, "__call__", self.around_call)
 
     def remove(self) -> None:
         """Watch nothing any more; an optimizer whose class is wrapped already costs one look at a flag a step."""
@@ -153,59 +234,27 @@ class _Boundary:
         while self._undo:
             self._undo.pop()()
 
-    def when_imported(self) -> None:
-        """Be installed once torch's optimizers are there."""
-        if _MODULE in sys.modules:
-            self.install(sys.modules[_MODULE])
-            return
-        finder = _AfterImport(self.install, self._guard)
-        sys.meta_path.insert(0, finder)
-        self._undo.append(finder.remove)
-
-
-class _AfterImport(MetaPathFinder):
-    """Runs `then` once torch's optimizers are defined.
-
-    Importing torch ourselves would come before the script sets the variables that torch reads when loaded.
-    """
-
-    def __init__(self, then: Callable[[Any], None], guard: Guard) -> None:
-        self._then = then
-        self._guard = guard
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name != _MODULE:
-            return None
-        return self._guard.run(Operation.HOOK, self._spec, name, path, target)
-
-    def remove(self) -> None:
-        """Look no more; does nothing where that is so already."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def _spec(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
-        self.remove()
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            execute(module)
-            self._guard.run(Operation.HOOK, self._then, module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+    def when_imported(self, step_on: str) -> None:
+        """Be installed once what ends the steps is there."""
+        if step_on == "forward":
+            changes: dict[str, Callable[[Any], None]] = {_MODULES: self._install_forward}
+        else:
+            engines = {engine.module: partial(self._install_engine, engine) for engine in ENGINES}
+            changes = {_OPTIMIZERS: self.install, **engines}
+        when_loaded(changes, self._guard, self._undo)
 
 
 def on_training_step(
-    step: Callable[[], None], guard: Guard, skipped: Callable[[], None] = lambda: None
-) -> Callable[[], None]:
+    step: Callable[[], None],
+    guard: Guard,
+    skipped: Callable[[], None] = lambda: None,
+    step_on: str = "optimizer",
+) -> _Boundary:
     """Call `step` whenever a training step ends, from the moment that torch.optim is imported.
 
     guard: for what runs here before `step`. skipped: called before it where a gradient scaler left the optimizer out.
-    Returns what ends it.
+    step_on: see `CaptureSettings`. The result's `remove` ends it.
     """
     boundary = _Boundary(step, guard, skipped)
-    boundary.when_imported()
-    return boundary.remove
+    boundary.when_imported(step_on)
+    return boundary

@@ -20,7 +20,9 @@ from traceops.launch.checks import check_command, check_gpus, check_script, star
 from traceops.launch.display import Screen
 from traceops.launch.fallback import Fallback, alone, stands_for
 from traceops.launch.folder import clear, free_folder, refuse
+from traceops.launch.forward import Shown
 from traceops.launch.hang_timeouts import HangTimeouts
+from traceops.launch.launchers import Started, command_of, python_program
 from traceops.launch.plan import Cluster, Plan, parse_assignments
 from traceops.launch.session import launch
 from traceops.launch.settings import read_applied
@@ -34,6 +36,8 @@ def main(args: argparse.Namespace) -> int:
     Raises UsageError for everything that cannot work, before anything is started or written.
     """
     schedule = {name: getattr(args, name) for name in STEPS if getattr(args, name) is not None}
+    if args.quick:
+        schedule = {name: getattr(Schedule.quick(), name) for name in STEPS if name != "repeat"} | schedule
     repeat = None if args.against is None else schedule.pop("repeat", DEFAULT_REPEAT)
     decided = replace(Schedule(), **schedule)
     config = config_from(args)
@@ -44,10 +48,12 @@ def main(args: argparse.Namespace) -> int:
     if args.settings is not None:
         applied, told = read_applied(args.settings, extra_env, fallback=args.fallback)
     require_torch()
-    if args.launcher == "none":
+    own = args.launcher != "torchrun"  # the command starts the ranks, not we
+    if own:
         _check_alone(args, trains, decided)
         _refuse_training_options(config)
     elif trains:
+        trains = python_program(trains)
         check_script(trains)
         _refuse_training_options(config)
         if (call := starts_ranks(trains)) is not None:
@@ -62,8 +68,10 @@ def main(args: argparse.Namespace) -> int:
         ranks = stands_for(args.nproc, args.nnodes, args.node_rank, told, gpus or 2)
         cluster = Cluster(1)
         config, fallback = (config, Fallback(ranks)) if trains else alone(config, ranks)
-    elif args.launcher == "none":
+    elif own:
         cluster = Cluster(1)  # the command decides
+        if args.launcher != "none":
+            trains = command_of(args.launcher, Started(tuple(trains), args.nproc, gpus, args.nnodes))
     else:
         nproc = args.nproc if args.nproc is not None else gpus or 2
         cluster = Cluster(
@@ -88,13 +96,15 @@ def main(args: argparse.Namespace) -> int:
         settings["overwrite"] = True
     if args.no_observe:
         settings["observe"] = False
+    if args.step_on != "optimizer":
+        settings["step_on"] = args.step_on
     # Where the command starts the ranks, nobody knows of one before it ends a step: before that nothing is watched.
-    init_s = 0.0 if args.launcher == "none" else args.init_timeout
+    init_s = 0.0 if own else args.init_timeout
     limits = None if args.hang_timeout == 0 else HangTimeouts(args.hang_timeout, init_s)
     plan = Plan(
         args.name or out.name, out, cluster, trains, settings, extra_env, not args.no_log_files, limits,
         summarize=args.summarize, settings=applied, fallback=fallback, gpus=gpus > 0,
-        launcher=args.launcher,
+        launcher="none" if own else "torchrun", shown=Shown(args.all_ranks, not args.no_prefix),
     )  # fmt: skip
     series = None if repeat is None else prepare(plan, args.against, repeat, os.environ)
     if cluster.nnodes == 1:  # on a shared disk another node may have begun to write the very same run
@@ -114,19 +124,23 @@ def main(args: argparse.Namespace) -> int:
 
 def _check_alone(args: argparse.Namespace, trains: list[str], schedule: Schedule) -> None:
     """Raise UsageError for what has no meaning where the command starts the ranks, and for one that is not there."""
-    cluster = ("nproc", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port")
+    cluster = ("node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port")
     given = [name for name in (*cluster, "against", "fallback") if getattr(args, name) is not None]
-    given += ["nnodes"] if args.nnodes != 1 else []
+    given += ["nproc"] if args.nproc is not None and args.launcher == "none" else []
+    given += ["nnodes"] if args.nnodes != 1 and args.launcher != "srun" else []
     if given:
         flags = ", ".join("--" + name.replace("_", "-") for name in given)
         raise UsageError(
-            f"{flags}: not with --launcher none, where the command decides how many ranks there are"
+            f"{flags}: not with --launcher {args.launcher}, where the command decides how many ranks there are"
         )
     if schedule.skip_first < 1:
         raise UsageError(
-            "--skip-first 0: with --launcher none the capture opens at the end of the first step; use 1"
+            f"--skip-first 0: with --launcher {args.launcher} the capture opens at the end of the first step; use 1"
         )
-    check_command(trains)
+    if args.launcher == "none":
+        check_command(trains)
+    elif trains and trains[0] != args.launcher:
+        check_script(trains)
 
 
 def _strategy(config: TrainConfig, schedule: Schedule, world_size: int, device: str) -> list[str]:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -26,20 +27,49 @@ _FAILURE = re.compile(rb"torch/distributed/elastic/.*(Sending process|failed \(e
 RankOf = Callable[[int], int | None]
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What of the ranks' output is shown. all_ranks: not only rank 0's. marks: with ``[rank N]`` before each line."""
+
+    all_ranks: bool = True
+    marks: bool = True
+
+    def mark(self, rank: int | None, local: int) -> bytes:
+        """What stands before the lines of a rank, or of the process with this local rank where it is not known."""
+        if not self.marks:
+            return b""
+        return b"[rank %d] " % rank if rank is not None else b"[local rank %d] " % local
+
+    def shows(self, rank: int | None, local: int) -> bool:
+        """Whether that rank's lines are shown while it runs."""
+        return self.all_ranks or (local if rank is None else rank) == 0
+
+
+ALL_SHOWN = Shown()
+
+
 class Forwarder:
     """Reads torchrun's pipes and the files that the ranks write their output to, and shows it all.
 
     pipes: of torchrun's stdout and stderr. logs: folder in which it makes the files of the ranks; None where they
-    write to the pipes as well. rank_of: the rank that has a local rank, None as long as it is not known.
+    write to the pipes as well. rank_of: the rank that has a local rank, None as long as it is not known. shown: of the
+    files; what comes through the pipes is all shown.
     """
 
     def __init__(
-        self, pipes: tuple[IO[bytes], IO[bytes]], logs: Path | None, rank_of: RankOf, screen: Screen
+        self,
+        pipes: tuple[IO[bytes], IO[bytes]],
+        logs: Path | None,
+        rank_of: RankOf,
+        screen: Screen,
+        shown: Shown | None = None,
     ) -> None:
         self._screen = screen
         self._kept_open = pipes
         self._logs = logs
         self._rank_of = rank_of
+        self._shown = shown or ALL_SHOWN
+        self._quiet: set[Path] = set()  # files of ranks that are not shown
         self._own = _Own(muting=logs is not None)
         self._pipes = {
             pipe.fileno(): _Stream(pipe.fileno(), Source(error=error), screen, self._own if error else None)
@@ -127,14 +157,16 @@ class Forwarder:
 
     def _find_files(self, over: bool) -> None:
         for path in self._logs.glob("*/attempt_*/*/std*.log") if self._logs is not None else ():
-            if path in self._files or not path.parent.name.isdigit():
+            if path in self._files or path in self._quiet or not path.parent.name.isdigit():
                 continue
             local, now = int(path.parent.name), time.monotonic()
             rank = self._rank_of(local)
             if rank is None and not over and now - self._found.setdefault(path, now) < _RANK_KNOWN_S:
                 continue
-            mark = f"[rank {rank}] " if rank is not None else f"[local rank {local}] "
-            source = Source(mark.encode(), path.name == "stderr.log", local)
+            if not self._shown.shows(rank, local):
+                self._quiet.add(path)
+                continue
+            source = Source(self._shown.mark(rank, local), path.name == "stderr.log", local)
             with suppress(OSError):
                 self._files[path] = _Stream(os.open(path, os.O_RDONLY), source, self._screen, None)
 

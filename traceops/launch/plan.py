@@ -18,6 +18,7 @@ from traceops.core.bundled import PACKAGE
 from traceops.core.errors import UsageError
 from traceops.fabric import lone_rank
 from traceops.launch.fallback import Fallback
+from traceops.launch.forward import ALL_SHOWN, Shown
 from traceops.launch.hang_timeouts import HangTimeouts
 from traceops.launch.settings import Applied
 
@@ -104,6 +105,7 @@ class Plan:
     that runs; None for the working folder as it is. launcher: who starts the ranks, torchrun or, with "none", the
     command in `trains` itself. summarize: the traces of this node, once it has ended.
     settings: the doctor's. fallback: where one rank stands in for many. gpus: whether the ranks run on them.
+    shown: what of their output.
     """
 
     name: str
@@ -120,6 +122,7 @@ class Plan:
     fallback: Fallback | None = None
     gpus: bool = False
     launcher: Literal["torchrun", "none"] = "torchrun"
+    shown: Shown = ALL_SHOWN
 
     @property
     def evidence(self) -> Path:

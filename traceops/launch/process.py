@@ -16,7 +16,7 @@ from traceops.core.run_lock import RunLock
 from traceops.launch import supervise
 from traceops.launch.aside import Aside
 from traceops.launch.display import Screen
-from traceops.launch.forward import Forwarder, RankOf
+from traceops.launch.forward import ALL_SHOWN, Forwarder, RankOf, Shown
 from traceops.launch.hangs import HangWatch
 from traceops.launch.pace import Pace
 from traceops.launch.process_activity import state
@@ -76,16 +76,18 @@ def run(
     guard: Guard,
     hangs: HangWatch | None = None,
     folder: Path | None = None,
+    shown: Shown = ALL_SHOWN,
 ) -> TorchrunResult:
     """Run `command` until it and all its processes have ended.
 
     folder: where it starts, None for here. progress: folder of the ranks' records. ranks: how many run on this
-    machine, where that is known. logs, rank_of: see `Forwarder`. received: the signals that came, see `held_signals`.
+    machine, where that is known. logs, rank_of, shown: see `Forwarder`. received: the signals that came, see
+    `held_signals`.
     A signal ends the run, and so does a hang: SIGTERM to torchrun, which passes it on, and SIGKILL to whatever is left.
     """
     process, control = _start(command, env, folder, guard)
     assert process.stdout is not None and process.stderr is not None
-    output = Forwarder((process.stdout, process.stderr), logs, rank_of, screen)
+    output = Forwarder((process.stdout, process.stderr), logs, rank_of, screen, shown)
     pace, tree, looked, told_at, hung = Pace(ranks), ProcessTree(process, env), 0.0, None, False
     gone: list[int] = []
     failed = saving = False

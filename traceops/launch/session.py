@@ -30,12 +30,14 @@ from traceops.launch.fabric_evidence import FabricEvidence
 from traceops.launch.folder import collect_logs, remove_unfinished, short_path
 from traceops.launch.hangs import HangWatch
 from traceops.launch.local_ranks import rank_of
+from traceops.launch.log_end import show_end
 from traceops.launch.machine_watch import MachineWatch
 from traceops.launch.outcome import Failure, first_failure, left_early, with_exit_codes
 from traceops.launch.plan import Plan
 from traceops.launch.process import Guard, TorchrunResult, run
 from traceops.launch.reserve import Reserve
 from traceops.launch.signals import held_signals
+from traceops.launch.step_words import steps_told
 from traceops.launch.whole_steps import has_whole_steps, would_fit
 from traceops.launch.writable import progress_folder, writable
 from traceops.traces.summary_header import SUFFIX
@@ -116,7 +118,7 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
             plan.command(), env, progress=Path(progress), ranks=_expected(plan), logs=plan.rank_logs,
             rank_of=rank_of(plan.cluster, Path(progress)), screen=screen, received=received,
             guard=Guard(lock, aftermath.command_line(plan.out, plan.rank_logs), Path(progress)), hangs=hangs,
-            folder=None if plan.checkout is None else plan.checkout.folder,
+            folder=None if plan.checkout is None else plan.checkout.folder, shown=plan.shown,
         )  # fmt: skip
         with aside("looking at the machine"):
             if machine is not None:
@@ -300,6 +302,8 @@ def _tell(
             f"rank {failure.rank}{where} {what} first, exit code {failure.exit_code}: {failure.reason}"
         )
         log = plan.out / "logs" / f"rank_{failure.rank}.stderr.log"
+        if log.exists() and not plan.shown.shows(failure.rank, failure.rank):
+            show_end(screen, log, Source(plan.shown.mark(failure.rank, failure.rank), error=True))
         if log.exists():
             screen.say(f"its output is in {short_path(log)}")
         with aside("finding the cause"):
@@ -327,6 +331,8 @@ def _tell(
             f"the capture of rank{several} {', '.join(map(str, who))} ended early: {cause_text(early)}"
         )
         screen.say(f"next time: {advice_text(early)}")
+    for line in steps_told(ranks):
+        screen.say(line)
     traced = sum(has_whole_steps(rank) for rank in ranks)
     what = "recorded a whole step" if not traced and any(rank.traces for rank in ranks) else "traced"
     world = plan.cluster.world_size

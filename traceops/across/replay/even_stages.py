@@ -19,6 +19,7 @@ INTERLEAVED = "interleaved, two stages a rank"
 _MOVES = [
     WORK.index(name) for name in ("compute", "memory", "idle_host")
 ]  # with the layers; the rest is the rank's
+_MOST_LAUNCHING = 2.0  # times as long as now, where a stage gets more to compute
 _HOST_BOUND = 0.05  # of the step: a host that is late so long would be later with twice as many launches
 
 
@@ -80,12 +81,17 @@ def _half_the_passage(bubble: Bubble, graph: StepGraph) -> float | None:
 
 
 def _scaled(nodes: RankNodes, share: float) -> RankNodes:
-    """A rank with this share of its computation, and of the host's time that launches it."""
+    """A rank with this share of its computation, and of the host's time that launches it.
+
+    That time grows no further than to `_MOST_LAUNCHING`: a stage that hardly computes launches about as many operators
+    as the others all the same, and what comes to it takes no longer to launch there than where it was.
+    """
     known = nodes.host > NEVER
+    launching = min(share, _MOST_LAUNCHING)
     host = nodes.host.copy()
     if known.any():
         first = int(host[known].min())
-        host[known] = first + np.rint(share * (host[known] - first)).astype(np.int64)
+        host[known] = first + np.rint(launching * (host[known] - first)).astype(np.int64)
     more = np.rint((share - 1) * nodes.spent[:, _MOVES].sum(axis=1)).astype(np.int64)
     joined = np.rint((share - 1) * nodes.join_spent[:, _MOVES].sum(axis=1)).astype(np.int64)
     return replace(nodes, work=nodes.work + more, join_work=nodes.join_work + joined, host=host)

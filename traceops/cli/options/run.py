@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 
 from traceops.capture.schedule import Schedule
+from traceops.capture.step_ends import STEP_ON
 from traceops.launch.hang_timeouts import HangTimeouts
+from traceops.launch.launchers import NAMES as LAUNCHERS
 from traceops.train.options import add_training_arguments
 
 HELP = "Profile every rank of a training: --strategy NAME, or -- my_script.py ARGS."
@@ -31,10 +33,12 @@ _SETTINGS = """doctor.json of traceops doctor: start the ranks with the variable
 work; --env wins"""
 _FALLBACK = """one rank, on one GPU or the CPU, with as many samples a step as all ranks would have had: built-in
 strategies accumulate gradients; a script has to be told with its own option"""
-_LAUNCHER = """none: the command after -- starts the ranks itself (mp.spawn, accelerate launch, deepspeed, srun, or one
-process); the capture opens in each process that ends an optimizer step (%(default)s)"""
 _OBSERVE = """do not time every step of the whole training, nor look now and then where the hosts are and what the
 machine does (docs/observe.md)"""
+_LAUNCHER = """who starts the ranks of the script (%(default)s); lightning: the Trainer in it. none: the command
+after -- does so itself (mp.spawn, any launcher with options of its own), or it is one process"""
+_STEP_ON = """what ends a step of a script: an optimizer's step, or with forward each call of the model, for
+inference (%(default)s)"""
 _HANGS = """A training hangs if no rank finishes a step for so long and nothing in it moves: what the ranks do
 is saved to evidence/ in the run folder, the cause is named, and the job ended with exit code 124. A slow
 step, in which something does move, may take ten times as long."""
@@ -57,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rdzv-id", metavar="ID", help="name of the meeting (the run's name)")
     add("--master-addr", metavar="HOST", help="first node, for a static rendezvous")
     add("--master-port", type=int, metavar="PORT", help="its port")
-    add("--launcher", choices=("torchrun", "none"), default="torchrun", help=_LAUNCHER)
+    add("--launcher", choices=LAUNCHERS, default="torchrun", help=_LAUNCHER)
     add("--env", action="append", default=[], metavar="KEY=VALUE", help="set for all ranks; repeatable")
     add("--settings", metavar="FILE", help=_SETTINGS)
     add("--fallback", choices=("single",), help=_FALLBACK)
@@ -65,6 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="DIR", help="run folder (profile/NAME)")
     add("--overwrite", action="store_true", help="replace the run in that folder")
     add("--no-log-files", action="store_true", help="pass output on as it is: no logs/, no [rank N] marks")
+    add(
+        "--all-ranks",
+        action="store_true",
+        help="show the output of all ranks, not only rank 0 (all is in logs/)",
+    )
+    add("--no-prefix", action="store_true", help="show lines without [rank N] before them")
     add("--summarize", action="store_true", help=_SUMMARIZE)
     add("--against", metavar="GITREF", help=_AGAINST)
     add("--dry-run", action="store_true", help="print the command, or all of --against, and end")
@@ -84,6 +94,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds before the first step (%(default)g); 0: wait for ever",
     )
     capture = parser.add_argument_group("capture")
+    quick = Schedule.quick()
+    numbers = ", ".join(
+        f"--{name.replace('_', '-')} {getattr(quick, name)}" for name in STEPS if name != "repeat"
+    )
+    capture.add_argument("--quick", action="store_true", help=f"for short scripts: {numbers}")
+    capture.add_argument("--step-on", choices=STEP_ON, default="optimizer", help=_STEP_ON)
     for name, text in STEPS.items():
         flag, default = "--" + name.replace("_", "-"), getattr(Schedule(), name)
         capture.add_argument(flag, type=int, metavar="N", help=f"{text} ({default})")

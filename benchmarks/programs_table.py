@@ -1,0 +1,70 @@
+"""The table of docs/programs.md from the results of benchmarks/programs.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from programs_cuda import PROGRAMS as CUDA_PROGRAMS
+from programs_registry import PROGRAMS, Program
+
+_HEAD = (
+    "| program | from | steps: its own, ours | matched | result | first finding | planted | told first |\n"
+    "|---|---|---|---:|---|---|---|---|\n"
+)
+
+
+def write_table(results: Mapping[str, Any], *, cuda: bool = False) -> str:
+    """Markdown: the programs that were looked at while the faults were mended, then those that were set aside."""
+    programs = CUDA_PROGRAMS if cuda else PROGRAMS
+    parts = []
+    for aside in (False, True):
+        rows = [_row(p, results[p.name]["now"]) for p in programs if p.aside == aside and p.name in results]
+        if rows:
+            parts.append(("Set aside:\n\n" if aside else "") + _HEAD + "".join(rows))
+    return "\n".join(parts)
+
+
+def right(program: Program, row: Mapping[str, Any]) -> bool:
+    """Whether steps are exact on all ranks, all are traced and matched, and the result is unchanged."""
+    steps = row.get("steps") or []
+    exact = bool(steps) and all(own == row.get("steps_own") for own in steps)
+    whole = len(steps) == program.ranks == row.get("traced")
+    matched = not program.groups or (row.get("matched") or 0) >= 99
+    return exact and whole and matched and row.get("same", True) and row.get("exit") == 0
+
+
+def named(program: Program, row: Mapping[str, Any]) -> bool:
+    """Whether the planted rank is the first finding, with its cause in the report."""
+    found = (row.get("planted") or {}).get("findings") or [""]
+    return f"Rank {program.plant.split(':')[1]} is late" in found[0]
+
+
+def _row(program: Program, row: Mapping[str, Any]) -> str:
+    if "failed" in row:
+        return f"| {program.name} | {_origin(program)} | does not run here | | | | | |\n"
+    steps = ", ".join(map(str, row.get("steps") or ["none"]))
+    matched = (
+        "no group" if not program.groups else "-" if row.get("matched") is None else f"{row['matched']:g} %"
+    )
+    same = {True: "equal", False: "**differs**", None: "prints none"}[row.get("same")]
+    first = _finding(row.get("findings"))
+    planted = program.plant.replace(":", " ") if program.plant else ""
+    told = _finding(row.get("planted", {}).get("findings")) if program.plant and "planted" in row else ""
+    return (
+        f"| {program.name} | {_origin(program)} | {row.get('steps_own')}: {steps} | {matched} | {same} | {first} "
+        f"| {planted} | {told} |\n"
+    )
+
+
+def _finding(found: list[str] | None) -> str:
+    if not found:
+        return "none"
+    rule, _, message = found[0].partition(": ")
+    sentences = message.split(". ")
+    return f"{rule}: {sentences[0].rstrip('.')}"
+
+
+def _origin(program: Program) -> str:
+    name, at, rest = program.origin.partition("@")
+    return f"{name}@{rest[:7]}:{rest.partition(':')[2]}" if at else name

@@ -1,0 +1,68 @@
+"""Does something to a module of the program's once it is loaded, and loads none itself.
+
+Importing torch ourselves would come before the script sets the variables that torch reads when loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
+
+from traceops.capture.guard import Guard
+from traceops.core.capture_failure import Operation
+
+
+def when_loaded(
+    changes: Mapping[str, Callable[[Any], None]], guard: Guard, undo: list[Callable[[], Any]]
+) -> None:
+    """Call each change with the module of its name: now where that is loaded, else once it is.
+
+    undo: gets what ends the looking, before it begins.
+    """
+    waiting = {}
+    for name, change in changes.items():
+        if name in sys.modules:
+            change(sys.modules[name])
+        else:
+            waiting[name] = change
+    if waiting:
+        finder = _AfterImport(waiting, guard)
+        undo.append(finder.remove)
+        sys.meta_path.insert(0, finder)
+
+
+class _AfterImport(MetaPathFinder):
+    """Runs the change of a module once what it defines is there."""
+
+    def __init__(self, changes: dict[str, Callable[[Any], None]], guard: Guard) -> None:
+        self._changes = changes
+        self._guard = guard
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name not in self._changes:
+            return None
+        return self._guard.run(Operation.HOOK, self._spec, name, path, target)
+
+    def remove(self) -> None:
+        """Look no more; does nothing where that is so already."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def _spec(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
+        change = self._changes.pop(name)
+        if not self._changes:
+            self.remove()
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            self._guard.run(Operation.HOOK, change, module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

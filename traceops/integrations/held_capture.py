@@ -1,0 +1,47 @@
+"""A capture that a trainer's callback holds open while it trains."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from traceops.capture.schedule import Schedule
+from traceops.capture.session import Capture, capture
+
+
+class HeldCapture:
+    """Opened with the training, closed with it; at the latest as Python ends, where the trainer says no goodbye.
+
+    out, schedule, options: as for `traceops.capture`.
+    """
+
+    def __init__(
+        self, out: str | os.PathLike[str] | None, schedule: Schedule | None, options: Mapping[str, Any]
+    ) -> None:
+        self._out, self._schedule, self._options = out, schedule, dict(options)
+        self._capture: Capture | None = None
+
+    def open(self, training: Mapping[str, Any]) -> None:
+        """Begin; does nothing where it is open. training: what run.json keeps about it."""
+        if self._capture is None:
+            held = capture(self._out, schedule=self._schedule, manifest=training, **self._options)
+            self._capture = held.__enter__()
+            atexit.register(self._leave)
+
+    def step(self, samples: int | None = None) -> None:
+        """A training step ended."""
+        if self._capture is not None:
+            self._capture.step(samples)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the capture, because of `error` if there is one."""
+        held, self._capture = self._capture, None
+        if held is not None:
+            atexit.unregister(self._leave)
+            held.close(error)
+
+    def _leave(self) -> None:
+        self.close(getattr(sys, "last_value", None))

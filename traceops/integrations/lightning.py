@@ -1,0 +1,61 @@
+"""A callback for Lightning's Trainer, of `lightning` or of `pytorch_lightning`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from traceops.capture.schedule import Schedule
+from traceops.integrations.held_capture import HeldCapture
+
+
+def _callback_class() -> Any:
+    """The base class of the package that the program uses; of the one that is there where it uses none yet."""
+    names = ["lightning.pytorch", "pytorch_lightning"]
+    used = [name for name in names if name in sys.modules]
+    for name in used or names:
+        try:
+            return import_module(name).Callback
+        except ImportError:
+            continue
+    raise ImportError("traceops.integrations.lightning needs lightning: pip install lightning")
+
+
+if TYPE_CHECKING:
+    _Callback = object
+else:
+    _Callback = _callback_class()
+
+
+class TraceopsCallback(_Callback):
+    """Profiles the steps of the Trainer; a step ends where its ``global_step`` has grown after a batch::
+
+    trainer = Trainer(..., callbacks=[TraceopsCallback("profile/mine")])
+
+    With manual optimization that is a batch in which any optimizer stepped. out, schedule, options: as for
+    `traceops.capture`.
+    """
+
+    def __init__(
+        self, out: str | os.PathLike[str] | None = None, *, schedule: Schedule | None = None, **options: Any
+    ) -> None:
+        super().__init__()
+        self._held = HeldCapture(out, schedule, options)
+        self._before = 0
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self._before = trainer.global_step
+        self._held.open({"trainer": "lightning", "strategy": type(trainer.strategy).__name__})
+
+    def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
+        if trainer.global_step != self._before:
+            self._before = trainer.global_step
+            self._held.step()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._held.close()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._held.close(exception)
