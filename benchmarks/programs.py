@@ -128,7 +128,7 @@ class Setup:
 
     def _traced(self, name: str) -> list[str]:
         program = self.program
-        ranks = [] if program.launcher == "none" else ["--nproc", str(program.ranks)]
+        ranks = [] if program.launcher == "none" else ["--nproc", str(program.ranks), "--all-ranks"]
         options = [
             "--launcher",
             program.launcher,
@@ -262,8 +262,8 @@ def _count(program: Program, text: str) -> int | None:
 
 
 def _matches(pattern: str, text: str) -> list[str]:
-    """Each match, sorted: lines of two ranks come in any order."""
-    return sorted(re.findall(pattern, text)) if pattern else []
+    """The matches: the ranks' lines come in any order, and traceops shows those of one."""
+    return sorted(set(re.findall(pattern, text))) if pattern else []
 
 
 def _last(text: str) -> str:

@@ -191,7 +191,7 @@ PROGRAMS: tuple[Program, ...] = (
         _LIGHTNING,
         STEPS,
         WEIGHTS,
-        plant="forward:0:0.2",
+        plant="backward:1:0.2",
         cause="host",
     ),
     Program(
