@@ -159,6 +159,11 @@ def test_what_slurm_says_after_it_ended_a_job_is_of_the_same_job(told) -> None:
     assert (root.rule, root.cause) == ("TO-E008", "preempted")
 
 
+def test_a_log_that_ends_with_python_dying_is_no_dump_of_stacks() -> None:
+    (root,) = diagnose(DATA / "planted" / "bus_error.txt").roots
+    assert (root.rule, root.cause, root.where) == ("TO-E005", "bus_error", "read_shard (bus.py:9)")
+
+
 def test_a_checkpoint_that_did_not_get_all_its_bytes_out() -> None:
     text = "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 1472 vs 1366"
     assert crash_kind(text) == crash_kind("RuntimeError: basic_ios::clear: iostream error") == "write_failed"

@@ -47,7 +47,7 @@ _HOLE = re.compile(rb"\0{64,4096}")
 _FATAL = b"Fatal Python error: "
 _LOG_LINE = re.compile(
     rb"Traceback \(most recent call last\)|ProcessGroup|torch/distributed/(?:run|elastic)|NCCL (?:WARN|INFO)"
-    rb"|^\[rank ?\d{1,7}\]|Warning: ",
+    rb"|^\[rank ?\d{1,7}\]|Warning: |^Fatal Python error: ",
     re.MULTILINE,
 )
 
