@@ -22,7 +22,7 @@ class AutomaticCapture:
         if capture_here() is not None:
             return
         session = Capture(self._settings, automatic=True).__enter__()
-        boundary = on_training_step(session.step, session.guard, self._settings.step_on)
+        boundary = on_training_step(session.step, session.guard, session.skipped, self._settings.step_on)
         session.on_failure(boundary.remove)
         session.ends_of_steps = boundary.ends
         self._capture, self._boundary = session, boundary
