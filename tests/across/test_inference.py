@@ -7,6 +7,8 @@ import pytest
 from traceops.measure.passes import _told
 from traceops.pipeline.analyze import analyze
 from traceops.render.report.passes import pass_sentence
+from traceops.render.report.verdict import verdict
+from traceops.rules.idle import CAPTURED
 
 NAMES = {
     # as public traces of vLLM and SGLang have them
@@ -117,3 +119,25 @@ def test_between_passes_the_device_waits_for_the_scheduler(served):
         "Decode: 10 passes, 0.810 ms on the device each, 0.230 ms of nothing before it (0.200 ms between them on the "
         "host); of its collectives 0.045 ms are skew and 0.120 ms transfer."
     )
+
+
+def test_kernels_that_are_captured_into_a_graph_starve_nobody(tmp_path):
+    """As in a server's warm-up: 50 launches inside a capture, of which the trace holds no kernel."""
+    rows = [row("cuda_runtime", "hipStreamBeginCapture", 100, 5, tid=1)]
+    rows += [
+        row("cuda_runtime", "hipLaunchKernel", 200 + 20 * at, 8, tid=1, args={"correlation": 100 + at})
+        for at in range(50)
+    ]
+    rows.append(row("cuda_runtime", "hipStreamEndCapture", 1300, 5, tid=1))
+    for at, ts in enumerate((10, 30_000)):
+        args = {"stream": 7, "device": 0, "correlation": at + 1}
+        rows.append(row("cuda_runtime", "hipLaunchKernel", ts, 5, tid=1, args=args))
+        rows.append(row("kernel", "fill", ts + 10, 5, tid=7, args=args))
+    info = {"rank": 0, "world_size": 1}
+    (tmp_path / "rank_0.json").write_text(
+        json.dumps({"distributedInfo": info, "baseTimeNanoseconds": 0, "traceEvents": rows})
+    )
+    report = analyze(tmp_path, cache=False, jobs=1)
+    told = {check.rule: check for check in report.checks}["TO-I001"]
+    assert (told.status, told.reason) == ("not_evaluated", CAPTURED)
+    assert "Record steps that replay the graph." in verdict(report).sentence

@@ -1,13 +1,16 @@
 """What groups are for is told by their names or by what they do, and the ledger's communication adds up over roles."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from generated_run import Mesh, SlowCompute, SlowLink, simulate, summaries
 
 from traceops.across.cross_rank import measure_across
+from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.role_names import role_of_kernel, role_of_name
 from traceops.across.role_operations import Computed, Moved, computed_by, roles_by_operations
+from traceops.across.roles import _messages
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING
 from traceops.measure.phases import AFTER
 from traceops.pipeline.assemble_roles import role_rows
@@ -140,6 +143,8 @@ def test_what_ranks_compute():
     assert not computed_by(["aten::mm"], on_gpu=False, has_backward=False).infers
     assert computed_by(["split_embedding_codegen_forward_kernel"], True, True).tables
     assert computed_by(["aten::_grouped_mm"], True, True).experts
+    assert computed_by(["symm_mem::fused_all_gather_matmul"], True, True).fused
+    assert not computed_by(["aten::mm", "aten::all_gather"], True, True).fused
 
 
 MESH = Mesh(data=4, tensor=2, pipeline=2, experts=2, layers=1, micro_batches=2, named=False)
@@ -215,9 +220,48 @@ def test_a_slow_link_is_told_with_its_role_and_host():
     assert row.worst_rank in (10, 11)
 
 
+def ring_of(members, times):
+    """So many exchanges around a ring in one step, and the ranks that they are of."""
+    links = tuple((place, (place + 1) % members) for place in range(members))
+    group = tuple(range(members))
+    found = tuple(
+        Collective(
+            group,
+            "",
+            "batched_send_recv",
+            4,
+            "Float",
+            tuple((r, at) for r in group),
+            1,
+            (0,) * members,
+            links,
+        )
+        for at in range(times)
+    )
+    ranks = {rank: SimpleNamespace(step_number=lambda position: 3) for rank in group}
+    return MatchedCollectives(found, members * times, {}), ranks
+
+
+@pytest.mark.parametrize(("times", "told"), [(3, True), (4, True), (2, False)])
+def test_a_ring_in_which_all_parts_come_around_is_context_parallel(times, told):
+    matching, ranks = ring_of(4, times)
+    found = _messages(matching, (), ranks)
+    assert set(found.values()) == ({("context", "messages")} if told else set())
+
+
 def test_a_role_in_words():
     row = RoleRow(
         role="tensor", told_by=("description",), ranks=8, exposed_ms=9.1, reach="inside", host="host2"
     )
     assert role_sentence(row) == "Tensor parallel: 9.10 ms exposed, all inside host2."
     assert role_sentence(RoleRow(role="unknown", told_by=("nothing",), ranks=8, exposed_ms=9.1)) == ""
+
+
+def test_of_many_ranks_the_late_one_is_found_though_it_causes_little_of_all_waiting():
+    """On a mesh most ranks wait in places of their own: rank 41 of 64 causes less than a tenth of all waiting."""
+    mesh = Mesh(data=8, tensor=2, pipeline=4, experts=2, layers=1, micro_batches=2)
+    run = measured(mesh, SlowCompute(41, 4.0, at="experts"))
+    assert run.lateness.share(41) < 0.1
+    [late], _ = (verdict.findings for verdict in judge_stragglers(run, 1.0))
+    assert (late.ranks, late.role) == ((41,), "expert")
+    assert "ranks wait" in late.message or "ranks that it meets wait" in late.message

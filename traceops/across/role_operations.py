@@ -26,6 +26,11 @@ _IN_LAYERS = 2  # a step, of equal size: more than a loss or a flag
 _TINY = 1024  # elements: flags, losses, norms
 _TRAINS = re.compile(r"backward|bwd|dgrad|wgrad|adam|multi_tensor|sgd|optim", re.I)
 _EXPERTS = re.compile(r"moe|expert|group(ed)?_?(gemm|mm)|gmm", re.I)
+_FUSED = re.compile(
+    r"fused_all_gather_(scaled_)?matmul|fused_(scaled_)?matmul_reduce_scatter|all_?gather_?gemm|gemm_?reduce_?scatter"
+    r"|\bflux::",
+    re.I,
+)
 _TABLES = re.compile(r"embedding_?bag|split_embedding|table_batched|fbgemm.*embedding", re.I)
 
 
@@ -34,12 +39,14 @@ class Computed:
     """What the ranks compute, as far as it tells what they communicate for, by the names of kernels and operators.
 
     infers: GPUs that compute nothing of a backward pass or an optimizer. experts: kernels of a mixture of experts.
-    tables: tables of embeddings, which recommenders split over ranks.
+    tables: tables of embeddings, which recommenders split over ranks. fused: products that gather or scatter what they
+    multiply themselves, as asynchronous tensor parallel does.
     """
 
     infers: bool = False
     experts: bool = False
     tables: bool = False
+    fused: bool = False
 
 
 def computed_by(names: Iterable[str], on_gpu: bool, has_backward: bool) -> Computed:
@@ -49,6 +56,7 @@ def computed_by(names: Iterable[str], on_gpu: bool, has_backward: bool) -> Compu
         infers=on_gpu and not has_backward and bool(text) and _TRAINS.search(text) is None,
         experts=_EXPERTS.search(text) is not None,
         tables=_TABLES.search(text) is not None,
+        fused=_FUSED.search(text) is not None,
     )
 
 

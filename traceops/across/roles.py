@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from traceops.measure.summary import RankSummary
 from traceops.traces.model import CommArgs
 
 MESSAGES: Ranks = ()  # stands for the members of what is sent from rank to rank
+_SYMMETRIC = re.compile(r"symm_mem|multimem_")
 _Group = tuple[Ranks, str]  # members, description
 _Told = tuple[Role, RoleTold]
 
@@ -48,6 +50,7 @@ class Roles:
     groups: tuple[GroupRole, ...]
     of_collective: tuple[Role, ...]
     of_event: Mapping[int, tuple[Role, ...]]
+    fused: bool = False  # products communicate themselves: asynchronous tensor parallel
 
     @cached_property
     def known(self) -> tuple[Role, ...]:
@@ -104,7 +107,7 @@ def find_roles(
     at_messages = _messages(matching, pipelines, {summary.rank: summary for summary in ranks})
     of_event = {
         summary.rank: tuple(
-            _of_event(summary, position, key, told, at_messages.get((summary.rank, position)))
+            _of_event(summary, position, key, told, at_messages.get((summary.rank, position)), computed)
             for position, key in enumerate(group_at[summary.rank])
         )
         for summary in ranks
@@ -115,7 +118,7 @@ def find_roles(
         for key, kinds in sorted(told.items())
         for role, by in sorted({own for kind, own in kinds.items() if _does(moved[key], kind)})
     ]
-    return Roles((*found, *_message_groups(group_at, of_event)), of_collective, of_event)
+    return Roles((*found, *_message_groups(group_at, of_event)), of_collective, of_event, computed.fused)
 
 
 class _Descriptions:
@@ -212,6 +215,7 @@ def _of_event(
     key: _Group | None,
     told: Mapping[_Group, Mapping[OperationKind, _Told]],
     messages: _Told | None,
+    computed: Computed,
 ) -> Role:
     role: Role = "unknown"
     if key is not None and key in told:
@@ -221,7 +225,11 @@ def _of_event(
         role = role_of_name(key[1])
     if role == "unknown" and messages is not None:
         role = messages[0]
-    return role if role != "unknown" else role_of_kernel(summary.comm.name[position])
+    if role == "unknown":
+        role = role_of_kernel(summary.comm.name[position])
+    if role == "unknown" and computed.fused and _SYMMETRIC.search(summary.comm.name[position]):
+        return "tensor"  # what the products' operators do beside them
+    return role
 
 
 def _of_collective(collective: Collective, of_event: Mapping[int, tuple[Role, ...]]) -> Role:

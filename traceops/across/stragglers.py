@@ -15,6 +15,7 @@ from traceops.across.replay.what_if import HOST, LOADING, Replays, cure
 from traceops.measure.program import NEVER
 
 LEAST_SHARE = 0.10  # of all waiting: who causes less is not looked at
+_OF_MANY = 2.5  # times the share that each of so many ranks would have: who causes less is not looked at
 MOST_CANDIDATES = 16
 MOST_COMPARED = 128  # peers in the permutation test
 _MATTERS = 0.02  # of the step: what a rank must save beside the others to be counted among them
@@ -74,8 +75,13 @@ def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
     most = max(shares, key=lambda rank: (shares[rank], -rank))
     alone = most if shares[most] >= LEAST_SHARE and not graph.peers(most) else None
     order = sorted((rank for rank in shares if graph.peers(rank)), key=lambda rank: (-shares[rank], rank))
-    leader = order[0] if order and shares[order[0]] >= LEAST_SHARE else None
-    chosen = [rank for rank in order if shares[rank] >= LEAST_SHARE][:MOST_CANDIDATES]
+    least = least_share(len(graph.ranks))
+    leader = order[0] if order and shares[order[0]] >= least else None
+    chosen = [
+        rank
+        for rank in order
+        if shares[rank] >= LEAST_SHARE or (shares[rank] >= least and _stands_out(graph, rank))
+    ][:MOST_CANDIDATES]
     while chosen and cure(graph, chosen) is None:
         chosen.pop()  # somebody has to show how fast a rank can be
     chosen = _needed(replays, _with_hidden(replays, chosen)) if chosen else []
@@ -91,6 +97,16 @@ def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
         in_time = simulate(graph, replace(cured, without=HOST)).step_ns()
         host_share = float((with_all - in_time).mean() / with_all.mean())
     return Stragglers(tuple(found), first, base, with_all, host_share, alone)
+
+
+def least_share(ranks: int) -> float:
+    """Part of all waiting that a rank must cause: of many ranks, of which most wait in places of their own, less."""
+    return min(LEAST_SHARE, _OF_MANY / max(ranks, 1))
+
+
+def _stands_out(graph: StepGraph, rank: int) -> bool:
+    """Whether a rank's own time lies beyond all that its peers differ by among themselves."""
+    return _apart(_own_steps(graph, rank), np.array([_own_steps(graph, peer) for peer in graph.peers(rank)]))
 
 
 def _steps(replays: Replays, cured: Sequence[int]) -> Steps | None:

@@ -41,6 +41,8 @@ _BLOCKING = re.compile(
 _LAUNCHES = re.compile(
     r"^(cuda|hip|cu)(Launch(Kernel|CooperativeKernel)|GraphLaunch|ModuleLaunch)|^hipExtModuleLaunch"
 )
+_CAPTURE = re.compile(r"^(cuda|hip|cu)Stream(?P<which>Begin|End)Capture")
+_MOSTLY = 0.5
 _QUEUES = re.compile(
     r"Launch|^(cuda|hip)?Mem(cpy|set).*Async|^cuMem(cpy|set).*Async|^(cuda|hip|cu)EventRecord"
 )
@@ -63,6 +65,21 @@ class HostRows:
     def kernel_launches(self) -> Int:
         """Calls that launch a kernel or a graph of kernels."""
         return self._of_name(self.launches, named(self.events, _LAUNCHES))
+
+    @property
+    def captures_graphs(self) -> bool:
+        """Whether most kernels were launched into a graph that was being captured: they did not run then."""
+        calls = self._of_name(self.launches, named(self.events, _CAPTURE, ("capture",)))
+        launched = self.kernel_launches
+        if not len(calls) or not len(launched):
+            return False
+        begins = np.array([_which(self.events.names[name]) for name in self.events.name[calls]])
+        start, end = np.sort(self.events.ts[calls[begins]]), np.sort(self.events.ts[calls[~begins]])
+        captured = sum(
+            int(((self.events.ts[launched] >= begin) & (self.events.ts[launched] < over)).sum())
+            for begin, over in zip(start.tolist(), end.tolist(), strict=False)
+        )
+        return captured > _MOSTLY * len(launched)
 
     @cached_property
     def blocking(self) -> Int:
@@ -116,6 +133,12 @@ class HostRows:
 
     def _of_name(self, rows: Int, wanted: NDArray[np.bool_]) -> Int:
         return rows[wanted.take(self.events.name.take(rows))]
+
+
+def _which(name: str) -> bool:
+    """Whether a call begins a capture."""
+    found = _CAPTURE.match(name)
+    return found is not None and found["which"] == "Begin"
 
 
 def named(events: Events, pattern: re.Pattern[str], words: tuple[str, ...] = ()) -> NDArray[np.bool_]:

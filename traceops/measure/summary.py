@@ -78,6 +78,7 @@ class RankSummary:
     kernels_lost: bool = False  # kernels were launched, and the trace holds none of them
     hta_agreement: HtaAgreement | None = None  # None where HTA's own code was not asked
     passes: tuple[InferencePass, ...] = ()  # of an inference server
+    captures_graphs: bool = False  # most kernels were launched into a graph that was being captured
     steps_by: StepsBy = "profiler"  # what told where steps begin, and the name of it
     step_mark: str = ""
 
@@ -133,6 +134,7 @@ def summarize(
         kernels_lost=activity.lost,
         hta_agreement=agreement,
         passes=find_passes(events, activity),
+        captures_graphs=activity.host.captures_graphs,
         steps_by=steps.by,
         step_mark=steps.mark,
     )

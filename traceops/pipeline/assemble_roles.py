@@ -69,6 +69,7 @@ def _row(
         busbw_gbs=_busbw(collectives),
         waits_for_rank=late,
         waits_for_pct=share,
+        fused=role == "tensor" and run.roles.fused,
         saved_ms=None if saved is None else round(max(saved, 0.0) / 1e6, 6),
     )
 

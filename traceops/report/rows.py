@@ -159,6 +159,13 @@ class RoleRow(msgspec.Struct, frozen=True, kw_only=True):
         Whole | None, Meta(description="The rank that comes last where most is waited, hidden or not.")
     ] = None
     waits_for_pct: Annotated[Number | None, Meta(description="Its part of that waiting.")] = None
+    fused: Annotated[
+        bool,
+        Meta(
+            description="Products gather or scatter what they multiply themselves (asynchronous tensor parallel): "
+            "that communication counts as compute."
+        ),
+    ] = False
     saved_ms: Annotated[
         NotNegative | None,
         Meta(description="A step without its transfers; null where it is the only role, see `what_if`."),

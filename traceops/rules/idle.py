@@ -69,6 +69,9 @@ BLOCKED_ON_DEVICE = Rule(
 )
 RULES = (HOST_BOUND, INPUT_BOUND, BLOCKED_ON_DEVICE)
 
+CAPTURED = (
+    "a CUDA graph is captured here: what is launched into it does not run, so an idle device says nothing"
+)
 _DEVICE_WORK = ("compute", "comm_transfer", "comm_unmatched", "memory")
 _UNKNOWN_PCT = 10.0  # of the step: idle time of unknown cause beyond which no cause is ruled out
 _SLOWED = 1.2  # profiled ÷ unprofiled step from which host times are mostly the profiler's
@@ -134,6 +137,8 @@ def _judge(
     judged = [times for times in run.ranks if times.summary.on_gpu or not kind.gpu_only]
     if not judged:
         return kind.rule.not_evaluated("the traces hold no GPU activity")
+    if any(times.summary.captures_graphs for times in judged):
+        return kind.rule.not_evaluated(CAPTURED)
     # What a damaged trace lost looks like idle time: it is judged only where there is no whole one.
     judged = [times for times in judged if not times.summary.damage] or judged
     damaged = bool(judged[0].summary.damage)

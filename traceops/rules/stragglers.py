@@ -12,7 +12,7 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.grown import grown
 from traceops.across.lateness import CAUSES
 from traceops.across.replay.what_if import WORK_SHARED, Steps
-from traceops.across.stragglers import LEAST_SHARE, Straggler
+from traceops.across.stragglers import Straggler, least_share
 from traceops.across.work import MORE, WorkCompared
 from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Rule, Verdict
@@ -27,7 +27,8 @@ PERSISTENTLY_LATE = Rule(
     id="TO-S001",
     title="A rank is persistently late and makes the others wait",
     fires=(
-        "Fires where a rank causes 10 % or more of all waiting, running it at its peers' pace saves 10 % of "
+        "Fires where a rank causes 10 % or more of all waiting (of n ranks 2.5 / n, if that is less), running it at "
+        "its peers' pace saves 10 % of "
         "the step (warning; error from 20 %) in most steps, the others are seen to wait, and a permutation "
         "test puts chance at 12 % or less. Info where the others wait 10 % of the step for one rank but would "
         "hardly be faster without it, or where the cause is the host and the profiler slowed the steps by "
@@ -142,7 +143,7 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
     for straggler in run.stragglers.found:
         saved = mean(straggler.saved)
         most = _late_in_most(straggler, run)
-        if not seen or straggler.share < LEAST_SHARE:
+        if not seen or straggler.share < least_share(len(run.ranks)):
             left_out.append(f"hardly anybody is seen to wait for rank {straggler.rank}")
         elif not straggler.apart:
             left_out.append(
@@ -225,14 +226,17 @@ def _wait_for_late(run: CrossRank, saved: Steps, among: NDArray[np.bool_] | None
     # Waiting that other work hides delays the transfers behind it all the same.
     named = {number for number, wanted in zip(steps, chosen, strict=True) if wanted}
     by_rank = {times.summary.rank: times.summary for times in run.ranks}
-    hidden = sum(
-        sum(c.wait_ns)
+    behind = [
+        c
         for c in run.matching.collectives
         if c.last_rank in late
         and (among is None or by_rank[c.members[0][0]].step_number(c.members[0][1]) in named)
-    )
+    ]
+    hidden = sum(sum(c.wait_ns) for c in behind)
     others = max(len(run.ranks) - len(late), 1)
-    return max(waiting, hidden) / others >= _VISIBLE * float(saved.sum())
+    # On a mesh a rank meets few of the others: those that wait for them in turn are not its own.
+    met = max(len({rank for c in behind for rank in c.group} - late), 1)
+    return max(waiting / others, hidden / min(others, met)) >= _VISIBLE * float(saved.sum())
 
 
 def _burst_severity(run: CrossRank, straggler: Straggler) -> Severity | None:
@@ -388,13 +392,20 @@ def _only_waited_for(run: CrossRank, leader: Straggler, slowdown: float | None) 
 
 def _waits(run: CrossRank, straggler: Straggler, average: str = "") -> str:
     waiting = _waiting_ms(run, straggler)
+    where = in_role(run, late_in(run, straggler.rank), ", first of all in {} communication")
     if waiting < 0.01:
         return "Nobody is seen to wait for it alone, because others are as late or later."
     assert run.stragglers is not None
+    others = len(run.ranks) - 1
     if waiting < _VISIBLE * float(straggler.saved.mean()) / 1e6 and len(run.stragglers.found) == 1:
-        return "It delays transfers, which the others partly hide behind their own work."
-    wait = "The other rank waits" if len(run.ranks) == 2 else f"The other {len(run.ranks) - 1} ranks wait"
-    where = in_role(run, late_in(run, straggler.rank), ", first of all in {} communication")
+        behind = [c for c in run.matching.collectives if c.last_rank == straggler.rank]
+        met = len({rank for c in behind for rank in c.group}) - 1
+        if not 0 < met < others:
+            return "It delays transfers, which the others partly hide behind their own work."
+        steps = max(len(run.stragglers.step_ns), 1)
+        mean = sum(sum(c.wait_ns) for c in behind) / met / steps / 1e6
+        return f"The {met} ranks that it meets wait {mean:.2f} ms a step for it{average}{where}."
+    wait = "The other rank waits" if others == 1 else f"The other {others} ranks wait"
     return f"{wait} {waiting:.2f} ms a step for it{average}{where}."
 
 
@@ -406,6 +417,7 @@ def _waiting_ms(run: CrossRank, straggler: Straggler) -> float:
 def _evidence(run: CrossRank, straggler: Straggler, step: float, saved: float) -> list[Evidence]:
     rank = straggler.rank
     total = sum(straggler.caused.values()) or 1.0
+    least = least_share(len(run.ranks))
     split = " / ".join(f"{100 * straggler.caused[cause] / total:.0f}" for cause in CAUSES)
     return [
         Evidence(
@@ -413,7 +425,7 @@ def _evidence(run: CrossRank, straggler: Straggler, step: float, saved: float) -
         ),
         Evidence("of the step", round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], rank),
         Evidence("waiting for it", round(_waiting_ms(run, straggler), 3), "ms/step and rank", rank=rank),
-        Evidence("share of all waiting", round(100 * straggler.share, 1), "%", 100 * LEAST_SHARE, rank),
+        Evidence("share of all waiting", round(100 * straggler.share, 1), "%", round(100 * least, 1), rank),
         Evidence(f"cause ({' / '.join(CAUSES)})", split, "%", rank=rank),
         Evidence("late steps", f"{len(straggler.late_steps)} of {len(straggler.saved)}", rank=rank),
         Evidence("chance", round(straggler.chance, 4), "probability", _CHANCE, rank),

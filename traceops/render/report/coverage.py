@@ -9,6 +9,7 @@ from traceops.render.report.cross_text import check_of
 from traceops.report.model import Report
 from traceops.report.run import UnjudgedTime
 from traceops.rules.clocks import UNALIGNED_CLOCKS
+from traceops.rules.idle import CAPTURED
 
 KERNELS_UNJUDGED = (
     "How well the kernels themselves use the device is judged by no rule: compute counts as work done."
@@ -52,7 +53,9 @@ def unjudged_sentence(report: Report) -> str:
     rest = f", {most.pct:.0f} % of it {what}" if len(unjudged) > 1 and total - most.pct >= 1 else f": {what}"
     reason = _unmatched_reason(report) if most.why == "unmatched" else ""
     cure = _TO_MATCH.get(reason, _TO_JUDGE[most.bucket])
-    if most.bucket in COMM_BUCKETS and any(found.rule == UNALIGNED_CLOCKS.id for found in report.findings):
+    if most.rule and (check := check_of(report, most.rule)) and check.reason == CAPTURED:
+        cure = "Record steps that replay the graph"
+    elif most.bucket in COMM_BUCKETS and any(found.rule == UNALIGNED_CLOCKS.id for found in report.findings):
         cure = _FIT
     elif most.bucket == "comm_wait" and len(report.ranks) == report.run.world_size:
         cure = _WHOM

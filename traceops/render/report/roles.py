@@ -98,7 +98,8 @@ def role_sentence(row: RoleRow) -> str:
     label = ROLES[row.role]
     where = f", all inside {row.host}" if row.host and row.reach == "inside" else ""
     where = f", nearly all on ranks of {row.host}" if row.host and not where else where
-    return f"{label[0].upper()}{label[1:]}: {ms_text(row.exposed_ms)} ms exposed{where}."
+    fused = " Asynchronous: products communicate themselves, which counts as compute." if row.fused else ""
+    return f"{label[0].upper()}{label[1:]}: {ms_text(row.exposed_ms)} ms exposed{where}.{fused}"
 
 
 def role_text(report: Report, finding: Finding) -> str:
