@@ -4,6 +4,7 @@ import pytest
 from generated_hang import write
 
 from traceops.hangs.diagnose import diagnose
+from traceops.rules.hangs import MISMATCH
 
 STEP = (("all_reduce", 100), ("all_reduce", 100), ("all_reduce", 30), ("all_reduce", 7))
 WARM_UP = (("broadcast", 5), ("all_reduce", 230), ("all_reduce", 7))
@@ -131,3 +132,8 @@ def test_a_rank_that_was_ended_before_it_wrote_its_record_is_no_root(tmp_path, s
     found = diagnose(folder)
 
     assert [(root.rule, root.ranks) for root in found.roots] == [(rule, (1,))]
+
+
+def test_the_advice_points_to_nothing_that_may_not_be_shown():
+    """Dumps without stacks, and logs, name no line of code."""
+    assert "above" not in MISMATCH.advice and "below" not in MISMATCH.advice

@@ -42,7 +42,7 @@ MISMATCH = Rule(
         "that wait for each other in a circle: the same operations in another order."
     ),
     advice=(
-        "Compare the lines of code above: a rank that skipped or added a call, an uneven last batch "
+        "Compare the code that makes these calls: a rank that skipped or added a call, an uneven last batch "
         "(drop_last=True), parameters without gradient on some ranks. TORCH_DISTRIBUTED_DEBUG=DETAIL has "
         "torch compare every call and name the ranks; it sends a message before each collective, so use it "
         "for a short run."
