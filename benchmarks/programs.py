@@ -52,14 +52,18 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=1, metavar="N", help="programs at a time")
     parser.add_argument("--no-plant", action="store_true", help="plant no slow rank")
     parser.add_argument(
-        "--table", action="store_true", help="only write docs/programs.md's table, from results.json"
+        "--table",
+        action="store_true",
+        help="only write a table of docs/programs.md, from results.json or --results",
     )
+    parser.add_argument("--results", type=Path, help="benchmarks/programs_results.json has those of the docs")
     parser.add_argument("names", nargs="*", help="of programs (all)")
     args = parser.parse_args()
-    store = args.work / "results.json"
+    store = args.results or args.work / "results.json"
     results = json.loads(store.read_text()) if store.exists() else {}
     if args.table:
-        sys.stdout.write(write_table(results, cuda=args.cuda))
+        kind = "cuda" if args.cuda else "gloo"
+        sys.stdout.write(write_table(results.get(kind, results), cuda=args.cuda))
         return
     programs = CUDA_PROGRAMS if args.cuda else PROGRAMS
     chosen = [p for p in programs if p.name in args.names or (not args.names and p.aside == args.aside)]
@@ -116,7 +120,7 @@ class Setup:
         row |= self._report("traced")
         if plant and program.plant:
             code, text = self._run("planted", self._traced("planted"), {"PROGRAMS_PLANT": program.plant})
-            row["planted"] = {"exit": code, **self._report("planted")}
+            row["planted"] = {"exit": code, "plant": program.plant, **self._report("planted")}
         return row
 
     def _bare(self) -> list[str]:

@@ -226,6 +226,8 @@ PROGRAMS: tuple[Program, ...] = (
         STEPS,
         WEIGHTS,
         aside=True,
+        plant="compute:1:0.03",
+        cause="gpu_compute",
     ),
     Program(
         "TRL dpo",

@@ -35,22 +35,24 @@ def right(program: Program, row: Mapping[str, Any]) -> bool:
 
 
 def named(program: Program, row: Mapping[str, Any]) -> bool:
-    """Whether the planted rank is the first finding, with its cause in the report."""
+    """Whether the first finding is that the planted rank is late, or that its stage computes longer."""
     found = (row.get("planted") or {}).get("findings") or [""]
-    return f"Rank {program.plant.split(':')[1]} is late" in found[0]
+    rank = program.plant.split(":")[1]
+    return f"Rank {rank} is late" in found[0] or f"of the pipeline (rank {rank}) computes" in found[0]
 
 
 def _row(program: Program, row: Mapping[str, Any]) -> str:
     if "failed" in row:
-        return f"| {program.name} | {_origin(program)} | does not run here | | | | | |\n"
+        return f"| {program.name} | {_origin(program)} | {row['failed']} | | | | | |\n"
     steps = ", ".join(map(str, row.get("steps") or ["none"]))
     matched = (
         "no group" if not program.groups else "-" if row.get("matched") is None else f"{row['matched']:g} %"
     )
     same = {True: "equal", False: "**differs**", None: "prints none"}[row.get("same")]
     first = _finding(row.get("findings"))
-    planted = program.plant.replace(":", " ") if program.plant else ""
-    told = _finding(row.get("planted", {}).get("findings")) if program.plant and "planted" in row else ""
+    plant = row.get("planted", {})
+    planted = plant.get("plant", program.plant).replace(":", " ") if plant else ""
+    told = _finding(plant.get("findings")) if plant else ""
     return (
         f"| {program.name} | {_origin(program)} | {row.get('steps_own')}: {steps} | {matched} | {same} | {first} "
         f"| {planted} | {told} |\n"
