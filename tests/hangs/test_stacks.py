@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from traceops.core.errors import InputError
+from traceops.hangs.diagnose import diagnose
 from traceops.hangs.evidence import Frame, ThreadStack
 from traceops.hangs.readers.stacks import read_stacks, sniff
 from traceops.hangs.stack_activity import is_own, stack_activity
@@ -273,3 +274,15 @@ def test_json_of_other_tools(write):
     stacks = read_stacks(write(text), 0)
     assert [thread.frames for thread in stacks.threads] == [(Frame("f", ""),)]
     assert stacks.main is None
+
+
+def test_data_parallel_on_a_stack_or_in_a_traceback_is_told(tmp_path):
+    (tmp_path / "train.log").write_text(
+        "Traceback (most recent call last):\n"
+        '  File "/me/train.py", line 9, in main\n    model(x)\n'
+        '  File "/site-packages/torch/nn/parallel/data_parallel.py", line 191, in forward\n    return gather()\n'
+        "RuntimeError: CUDA error: an illegal memory access was encountered\n"
+    )
+    assert any(
+        "nn.DataParallel" in note and "DistributedDataParallel" in note for note in diagnose(tmp_path).notes
+    )

@@ -11,7 +11,7 @@ from started import environment
 
 from traceops.cli import main
 from traceops.core.errors import UsageError
-from traceops.launch.checks import check_command, check_script, starts_ranks
+from traceops.launch.checks import check_command, check_script, starts_ranks, wraps_in_data_parallel
 from traceops.launch.plan import JOINING, Cluster, Plan
 
 _DEADLOCK_S = 180
@@ -129,3 +129,24 @@ def test_a_script_that_seems_to_start_its_ranks_is_recognised(tmp_path, text, ca
 def test_options_without_a_meaning_are_refused(options, capsys):
     assert main(["run", "--launcher", "none", *options, "--", "echo", "hi"]) == 2
     assert options[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "wraps"),
+    [
+        ("model = nn.DataParallel(model)", True),
+        ("model = torch.nn.DataParallel(model, device_ids=[0, 1])", True),
+        ("    net = DataParallel(net)", True),
+        ("model = DistributedDataParallel(model)", False),
+        ("model = nn.parallel.DistributedDataParallel(model)", False),
+        ("# nn.DataParallel(model) was slow", False),
+        ("model = FullyShardedDataParallel(model)", False),
+    ],
+)
+def test_a_script_under_data_parallel_is_recognised(tmp_path, line, wraps):
+    script = tmp_path / "train.py"
+    script.write_text(f"import torch\n{line}\n")
+    assert wraps_in_data_parallel([str(script)]) == wraps
+    assert not wraps_in_data_parallel(["-m", "pkg"]) and not wraps_in_data_parallel(
+        [str(tmp_path / "gone.py")]
+    )

@@ -1,6 +1,8 @@
 import argparse
 import json
 import shlex
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +12,10 @@ from traceops.cli.options import run as options
 from traceops.core import torch_here
 from traceops.core.errors import UsageError
 from traceops.core.exit_codes import reported_codes
+from traceops.launch.fallback import Fallback, alone
 from traceops.launch.outcome import Failure, first_failure, with_exit_codes
-from traceops.launch.plan import Cluster, parse_assignments
+from traceops.launch.plan import Cluster, Plan, parse_assignments
+from traceops.train.config import TrainConfig
 
 pytestmark = pytest.mark.torch
 
@@ -167,3 +171,18 @@ def test_a_rank_that_torchrun_killed_out_of_impatience_is_not_the_first():
 
     assert reported_codes(log) == {2: -15, 3: 3}
     assert first_failure([], reported_codes(log)) == Failure(3, 3, "exit code 3")
+
+
+def test_a_script_is_told_how_much_to_accumulate_and_the_samples_of_a_step():
+    fallback = Fallback(8)
+    plan = Plan("mine", Path("/runs/mine"), Cluster(1), ["train.py"], {}, {}, fallback=fallback)
+    assert plan.environment({})[
+        "TRACEOPS_FALLBACK_RANKS"
+    ] == "8" and "TRACEOPS_FALLBACK_RANKS=8" in plan.shell({})
+    assert [line.split() for line in fallback.table()[1:3]] == [
+        ["of", "script", "1", "4", "16", "64"],
+        ["1", "8", "8", "32", "128", "512"],
+    ]
+    _, built_in = alone(replace(TrainConfig(), batch_size=4, grad_accum=2), 8)
+    (told,) = built_in.table()
+    assert told == "samples a step: batch 4 × accumulation 2 × 8 ranks = 64; here batch 4 × 16 = 64"

@@ -16,7 +16,13 @@ from traceops.core.errors import UsageError
 from traceops.core.run_lock import held
 from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
 from traceops.launch.against import DEFAULT_REPEAT, prepare, run_series
-from traceops.launch.checks import check_command, check_gpus, check_script, starts_ranks
+from traceops.launch.checks import (
+    check_command,
+    check_gpus,
+    check_script,
+    starts_ranks,
+    wraps_in_data_parallel,
+)
 from traceops.launch.display import Screen
 from traceops.launch.fallback import Fallback, alone, stands_for
 from traceops.launch.folder import clear, free_folder, refuse
@@ -60,6 +66,11 @@ def main(args: argparse.Namespace) -> int:
             Screen().say(
                 f"{trains[0]} calls {call}: if that starts its ranks, stop this and use "
                 f"traceops run --launcher none -- {shlex.join(trains)}"
+            )
+        elif wraps_in_data_parallel(trains):
+            Screen().say(
+                f"{trains[0]} uses nn.DataParallel: each rank would drive all GPUs, which hangs or runs out of memory. "
+                "Use DistributedDataParallel, one process a GPU (device_ids=[local_rank]), or start it with --nproc 1"
             )
     ours = {**(applied.set if applied else {}), **extra_env}
     gpus = 0 if config.device == "cpu" else gpus_shown(gpu_count(), ours.get("CUDA_VISIBLE_DEVICES"))
@@ -112,6 +123,8 @@ def main(args: argparse.Namespace) -> int:
     for part in (applied, fallback):
         if part is not None:
             Screen().say(part.line())
+    for line in () if fallback is None else fallback.table():
+        Screen().say(line)
     if args.dry_run:
         print((series or plan).shell(os.environ))
         return 0

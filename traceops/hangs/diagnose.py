@@ -25,7 +25,7 @@ from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.positions import RankPosition, rank_positions
 from traceops.hangs.processes import Death, deaths, ended_too, stopped
 from traceops.hangs.progress_words import progress_text
-from traceops.hangs.stack_activity import StackActivity, stack_activity
+from traceops.hangs.stack_activity import StackActivity, in_data_parallel, stack_activity
 from traceops.hangs.stuck import stuck_together
 from traceops.hangs.waits import Waits, find_waits, with_roots
 from traceops.hangs.ways import over_gloo, with_way
@@ -287,6 +287,11 @@ def _not_evaluated(evidence: HangEvidence, ranks: Mapping[int, RankPosition]) ->
 
 def _notes(evidence: HangEvidence, ranks: Mapping[int, RankPosition]) -> tuple[str, ...]:
     notes = [] if evidence.stall is None else list(evidence.stall.notes)
+    if with_it := in_data_parallel(evidence):
+        notes.append(
+            f"{who_first(with_it)} {'is' if len(with_it) == 1 else 'are'} in nn.DataParallel, which drives several "
+            "GPUs from one process: use DistributedDataParallel, one process a GPU."
+        )
     missing = [rank for rank in evidence.everybody if rank not in evidence.records]
     if missing and evidence.records:
         notes.append(f"{who_first(missing)} left no record of collectives.")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
 
-from traceops.hangs.evidence import Frame, ThreadStack
+from traceops.hangs.evidence import Frame, HangEvidence, ThreadStack
 
 ActivityKind = Literal[
     "collective", "init", "input", "gpu_sync", "checkpoint", "debugger", "subprocess", "network", "compile",
@@ -128,6 +128,7 @@ _REGISTRY: tuple[tuple[str, str, ActivityKind], ...] = (
     ("torch/utils/file_baton.py", "*", "lock"),
     ("filelock/", "*", "lock"),
 )
+_DATA_PARALLEL = ("torch/nn/parallel/data_parallel.py", "torch/nn/parallel/parallel_apply.py")
 # Threads start here: no sign of waiting.
 _THREAD_START = frozenset({"_bootstrap", "_bootstrap_inner", "run"})
 
@@ -262,3 +263,12 @@ def _short(frame: Frame) -> str:
 def _code_line(frame: Frame) -> CodeLine:
     file = PurePosixPath(frame.file.replace("\\", "/")).name
     return CodeLine(_short(frame), file, frame.line)
+
+
+def in_data_parallel(evidence: HangEvidence) -> list[int]:
+    """Ranks with a frame of nn.DataParallel on a stack or in a traceback; 0 where no line tells whose it is."""
+    frames = [
+        (rank, f) for rank, told in evidence.stacks.items() for thread in told.threads for f in thread.frames
+    ]
+    frames += [(event.rank or 0, frame) for event in evidence.log for frame in event.frames]
+    return sorted({rank for rank, frame in frames if frame.file.replace("\\", "/").endswith(_DATA_PARALLEL)})

@@ -14,6 +14,8 @@ _STARTS_RANKS = re.compile(
     r"^[^#\n]*?\b((?:mp|multiprocessing|xmp)\.spawn|notebook_launcher)\(", re.MULTILINE
 )
 
+_DATA_PARALLEL = re.compile(r"^[^#\n]*?(?<!\w)(?:(?:torch\.)?nn\.)?DataParallel\(", re.MULTILINE)
+
 
 def check_gpus(nproc: int, gpus: int) -> None:
     """Raise UsageError for more ranks than GPUs: NCCL refuses two ranks on one."""
@@ -55,11 +57,21 @@ def starts_ranks(trains: list[str]) -> str | None:
 
     Under torchrun each of its ranks would start them.
     """
-    if not trains[0].endswith(".py"):
-        return None
-    try:
-        with Path(trains[0]).open(encoding="utf-8", errors="replace") as file:
-            found = _STARTS_RANKS.search(file.read(_LARGEST_SCRIPT))
-    except OSError:
-        return None
+    found = _STARTS_RANKS.search(_text_of(trains[0]))
     return found[1] if found else None
+
+
+def wraps_in_data_parallel(trains: list[str]) -> bool:
+    """Whether this script seems to wrap a model in nn.DataParallel, which drives all GPUs from one process."""
+    return _DATA_PARALLEL.search(_text_of(trains[0])) is not None
+
+
+def _text_of(script: str) -> str:
+    """Of a script in Python that can be read; empty of all others."""
+    if not script.endswith(".py"):
+        return ""
+    try:
+        with Path(script).open(encoding="utf-8", errors="replace") as file:
+            return file.read(_LARGEST_SCRIPT)
+    except OSError:
+        return ""

@@ -10,13 +10,18 @@ from traceops.train.strategies import MESHES
 
 # DistributedDataParallel works with one rank, where it has nothing to send.
 STRATEGY = "pytorch_ddp"
+# In the script's environment: by how much to multiply its gradient accumulation. Not set in a run of all ranks.
+RANKS_ENV = "TRACEOPS_FALLBACK_RANKS"
+_ACCUMULATIONS = (1, 2, 4, 8)
+_BATCHES = (1, 4, 16, 64)
 
 
 @dataclass(frozen=True)
 class Fallback:
     """What became of a run that one rank does alone.
 
-    ranks: that it would have had. grad_accum: micro-batches a step, None for a script, which decides itself.
+    ranks: that it would have had, which RANKS_ENV tells the script. batch_size: of a micro-batch. grad_accum:
+    micro-batches a step; both None for a script, which decides itself.
     strategy: in use, None for a script; asked: the one in whose place it is used.
     """
 
@@ -25,6 +30,24 @@ class Fallback:
     strategy: str | None = None
     asked: str | None = None
     kind: str = "single"
+    batch_size: int | None = None
+
+    def table(self) -> list[str]:
+        """Samples a step with all ranks and here, as lines of a table."""
+        if self.grad_accum is not None and self.batch_size is not None:
+            before, total = self.grad_accum // self.ranks, self.batch_size * self.grad_accum
+            with_all = f"batch {self.batch_size} × accumulation {before} × {self.ranks} ranks"
+            return [
+                f"samples a step: {with_all} = {total}; here batch {self.batch_size} × {self.grad_accum} = {total}"
+            ]
+        lines = [
+            f"{'accumulation':>12}  {'here':>5}  samples a step, with a batch per rank of",
+            f"{'of script':>12}  {'':5}" + "".join(f"  {batch:>6}" for batch in _BATCHES),
+        ]
+        for steps in _ACCUMULATIONS:
+            here = steps * self.ranks
+            lines.append(f"{steps:>12}  {here:>5}" + "".join(f"  {here * batch:>6}" for batch in _BATCHES))
+        return lines
 
     def line(self) -> str:
         """What was changed, and what is left to the user."""
@@ -32,7 +55,7 @@ class Fallback:
         if self.grad_accum is None:
             return (
                 f"{start}; the script decides on its batch: for the same samples a step multiply its gradient "
-                f"accumulation by {self.ranks}, with an option of its own"
+                f"accumulation by {self.ranks}, with an option of its own or by {RANKS_ENV}, which says {self.ranks}"
             )
         strategy = f"strategy {self.strategy}"
         if self.asked != self.strategy:
@@ -59,7 +82,9 @@ def alone(config: TrainConfig, ranks: int) -> tuple[TrainConfig, Fallback]:
             "way; use a data-parallel or sharded strategy"
         )
     changed = replace(config, strategy=STRATEGY, grad_accum=config.grad_accum * ranks, shard_group_size=None)
-    return changed, Fallback(ranks, changed.grad_accum, STRATEGY, config.strategy)
+    return changed, Fallback(
+        ranks, changed.grad_accum, STRATEGY, config.strategy, batch_size=config.batch_size
+    )
 
 
 def stands_for(nproc: int | None, nnodes: int, node_rank: int | None, told: int | None, here: int) -> int:

@@ -17,7 +17,7 @@ from traceops.capture.settings import ENV
 from traceops.core.bundled import PACKAGE
 from traceops.core.errors import UsageError
 from traceops.fabric import lone_rank
-from traceops.launch.fallback import Fallback
+from traceops.launch.fallback import RANKS_ENV, Fallback
 from traceops.launch.forward import ALL_SHOWN, Shown
 from traceops.launch.hang_timeouts import HangTimeouts
 from traceops.launch.settings import Applied
@@ -179,6 +179,7 @@ class Plan:
             values["PYTHONPATH"] = path
         if self.fallback is not None:
             values |= lone_rank.SET
+            values[RANKS_ENV] = str(self.fallback.ranks)
         if self.settings is not None:
             values |= self.settings.set
         values |= self.extra_env
