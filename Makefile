@@ -35,7 +35,7 @@ else
 SETUP := $(INSTALLED)run,hf,hta,test
 endif
 
-.PHONY: help demo test check explore format lint browser wheel constraints clean setup
+.PHONY: help demo test check explore format lint browser wheel tools constraints clean setup
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -83,6 +83,11 @@ lint: $(INSTALLED)run,lint
 
 # The tests drive a Chromium that is already on the machine.
 browser: $(INSTALLED)browser
+
+# What lint, browser and wheel install one by one, at once.
+tools: $(SETUP)
+	@$(BIN)/python -m pip install --disable-pip-version-check -qq --no-compile -c constraints.txt -e '.[run,lint,browser,build]'
+	@touch '$(INSTALLED)run,lint' $(INSTALLED)browser $(INSTALLED)build
 
 wheel: $(INSTALLED)build
 	rm -rf build dist
