@@ -200,7 +200,7 @@ def test_two_stages_a_rank_are_predicted_where_a_schedule_of_one_can_take_turns(
     assert whole.what_if is not None and broken.what_if is not None
     # A bubble of 1/5 of the step becomes one of 1/9, less what twice the sends take.
     assert whole.what_if.saved_ns(INTERLEAVED) == pytest.approx(0.1 * 1e6 * whole.step_ms, rel=0.15)
-    assert "Two stages a rank (interleaved) would save about" in judge_bubble(whole).findings[0].message
+    assert "Two stages a rank (interleaved) would save up to" in judge_bubble(whole).findings[0].message
     assert broken.what_if.saved_ns(INTERLEAVED) is None
 
 

@@ -86,6 +86,11 @@ def judge_uneven(run: CrossRank) -> Verdict:
         return UNEVEN_STAGES.not_evaluated("the steps of the pipeline could not be replayed")
     saved = run.what_if.saved_ns(STAGES_EVEN)
     step = run.what_if.mean_ns(run.what_if.replayed_ns)
+    slow = [bubble for bubble in run.bubbles if bubble.is_slow_rank]
+    if slow and step:
+        worst = max(slow, key=lambda bubble: bubble.slowest.work - bubble.mean_work)
+        if (told := _judge_slow_rank(run, worst, step)).findings:
+            return told
     if saved is None or not step:
         return UNEVEN_STAGES.not_evaluated("the steps of the pipeline could not be replayed with even stages")
     severity = severity_of(100 * saved / step, *_EVEN_PCT)
@@ -94,8 +99,6 @@ def judge_uneven(run: CrossRank) -> Verdict:
             f"even stages would save {100 * saved / step:.1f} % of the step (bound {_EVEN_PCT[0]:g} %)"
         )
     worst = max(run.bubbles, key=lambda bubble: bubble.slowest.work - bubble.mean_work)
-    if worst.is_slow_rank:
-        return _judge_slow_rank(run, worst, step)
     slowest = worst.slowest
     others = [stage for stage in worst.stages if stage is not slowest]
     usual = max(sum(stage.work for stage in others) / len(others), 1.0)
@@ -198,7 +201,7 @@ def judge_bubble(run: CrossRank) -> Verdict:
         message += f" Twice the micro-batches, half as large, would save up to {saved / 1e6:.2f} ms a step."
     other = None if run.what_if is None else run.what_if.saved_ns(INTERLEAVED)
     if other is not None and other >= _WORTH * waiting:
-        message += f" Two stages a rank (interleaved) would save about {other / 1e6:.2f} ms."
+        message += f" Two stages a rank (interleaved) would save up to {other / 1e6:.2f} ms."
     evidence = [
         Evidence("fills and drains", _ms(waiting), "ms/step", _ms(_FILL_PCT[0] / 100 * step)),
         Evidence("of the step", round(share, 1), "%", _FILL_PCT[0]),
