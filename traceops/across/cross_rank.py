@@ -12,6 +12,7 @@ from traceops.across.arrivals import without_late_ends
 from traceops.across.bubble import Bubble, measure_bubbles
 from traceops.across.charged import ChargedWaiting, charged_waiting
 from traceops.across.clocks import ClockAlignment, align_clocks
+from traceops.across.experts import Experts, find_experts
 from traceops.across.first_meeting import without_first_meetings
 from traceops.across.inference import Passes, measure_passes
 from traceops.across.lateness import Lateness, measure_lateness
@@ -95,6 +96,7 @@ class CrossRank:
     unlike: tuple[int, ...] = ()  # numbers of the steps that take far longer than the typical one
     roles: Roles = NO_ROLES
     passes: tuple[Passes, ...] = ()  # of an inference server
+    experts: tuple[Experts, ...] = ()
     role_times: Mapping[int, ByRole] = field(default_factory=dict)  # exposed communication by rank and role
 
     @property
@@ -182,6 +184,7 @@ def measure_across(
         devices=devices,
         unlike=unlike,
         roles=roles,
+        experts=find_experts(ranks, matching, roles),
         passes=measure_passes(ranks, matching),
         role_times=measure_role_times(ranks, matching, roles),
     )

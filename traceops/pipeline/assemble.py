@@ -21,6 +21,7 @@ from traceops.measure.profiler_cost import profiler_slowdown
 from traceops.measure.steps import NO_STEP
 from traceops.pipeline.assemble_collectives import collective_rows
 from traceops.pipeline.assemble_cross import clocks_of, cross_rank_tables, replay_of, what_if_rows
+from traceops.pipeline.assemble_experts import expert_rows
 from traceops.pipeline.assemble_inventory import inventory, peak_memory, step_counts, unprofiled_steps
 from traceops.pipeline.assemble_passes import pass_rows
 from traceops.pipeline.assemble_pipelines import bubble_of, pipeline_rows
@@ -69,6 +70,7 @@ def assemble(
         what_if=what_if_rows(run),
         pipelines=pipeline_rows(run),
         roles=role_rows(run),
+        experts=expert_rows(run),
         passes=pass_rows(run),
         tables=msgspec.structs.replace(
             cross_rank_tables(run),

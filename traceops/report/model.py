@@ -13,6 +13,7 @@ from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
 from traceops.report.rows import (
     CollectiveRow,
+    ExpertsRow,
     Inventory,
     PassRow,
     PipelineRow,
@@ -60,6 +61,9 @@ class ReportBase(msgspec.Struct, frozen=True, kw_only=True):
     roles: Annotated[
         tuple[RoleRow, ...],
         Meta(description="Communication by what its groups are for, most exposed first."),
+    ] = ()
+    experts: Annotated[
+        tuple[ExpertsRow, ...], Meta(description="Experts on different ranks, and what each gets to compute.")
     ] = ()
     passes: Annotated[
         tuple[PassRow, ...], Meta(description="Prefill and decode passes of an inference server.")

@@ -205,6 +205,43 @@ class PassRow(msgspec.Struct, frozen=True, kw_only=True):
     unmatched_ms: Annotated[NotNegative, Meta(description="Communication that was not matched.")] = 0.0
 
 
+class ExpertTimesRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank's experts of one layer get and do, a step."""
+
+    rank: Whole
+    layer: Annotated[Count, Meta(description="In the order of forward.")]
+    received_bytes: Annotated[Count, Meta(description="Dispatched in forward, and gradients in backward.")]
+    compute_ms: Annotated[
+        NotNegative, Meta(description="Computation of the rank between a dispatch and its combine.")
+    ]
+
+
+class StepImbalance(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that a rank receives in a step over the mean of all."""
+
+    step: Whole
+    share: NotNegative
+
+
+class ExpertsRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Experts that a group of ranks shares: ms a step, bandwidth in 1e9 bytes a second that leave a rank."""
+
+    ranks: tuple[Whole, ...]
+    layers: Count
+    imbalance: Annotated[NotNegative, Meta(description="Mean of imbalance_by_step; 1 where all get as much.")]
+    imbalance_by_step: tuple[StepImbalance, ...]
+    dispatch_ms: Annotated[NotNegative, Meta(description="Transfer, all members there.")]
+    combine_ms: NotNegative
+    dispatch_gbs: Number | None = None
+    combine_gbs: Number | None = None
+    reference_gbs: Annotated[Number | None, Meta(description="What the link should give.")] = None
+    even_saves_ms: Annotated[
+        NotNegative | None,
+        Meta(description="What even routing would save, by the replay with the work shared evenly."),
+    ] = None
+    times: tuple[ExpertTimesRow, ...]
+
+
 class WhatIfRow(msgspec.Struct, frozen=True, kw_only=True):
     """The mean step of the window as replayed, and under one change."""
 

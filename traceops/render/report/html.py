@@ -19,7 +19,7 @@ from traceops.render.document import (
 )
 from traceops.render.finding_blocks import findings_section
 from traceops.render.page import word
-from traceops.render.report import passes, roles, sections
+from traceops.render.report import experts, passes, roles, sections
 from traceops.render.report.steps_found import how_found
 from traceops.render.report.verdict import verdict
 from traceops.render.report.whole_run import whole_run
@@ -37,6 +37,7 @@ SECTIONS = (
     sections.what_if,
     sections.ledger,
     roles.roles,
+    experts.experts,
     passes.passes,
     sections.critical_path,
     sections.longest_step,

@@ -15,6 +15,7 @@ from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, FindingBlock, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.report.coverage import KERNELS_UNJUDGED
+from traceops.render.report.experts import experts_lines
 from traceops.render.report.passes import pass_lines
 from traceops.render.report.rank_tables import bubble_parts
 from traceops.render.report.roles import role_lines
@@ -47,6 +48,7 @@ def describe_summary(report: Report, written: Path) -> list[Block]:
         *_whole_run(report),
         _ledger(report),
         *role_lines(report),
+        *experts_lines(report),
         *pass_lines(report),
         *_what_if(report),
         _ranks(report),
