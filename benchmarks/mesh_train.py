@@ -85,9 +85,9 @@ CASES = {
     "tp_slow": MeshCase("pytorch_tp", {}, "gpu", 0.3, 1),
     "cp": MeshCase("pytorch_cp", sizes={"seq_len": 8192, "batch_size": 2}),
     "cp_slow": MeshCase("pytorch_cp", {}, "gpu", 0.3, 1, {"seq_len": 8192, "batch_size": 2}),
-    "tp_dp": MeshCase("pytorch_tp", {"replicas": 2}, "gpu", 0.6, sizes={"layers": 2}),
-    "pp_dp": MeshCase("pytorch_pp", {"replicas": 2, "pp_schedule": "1f1b", "micro_batches": 4}, "gpu", 0.6),
-    "ep_dp": MeshCase("expert_parallel", {"replicas": 2, "skew": 0.5}, "gpu", 0.6),
+    "tp_dp": MeshCase("pytorch_tp", {"replicas": 2}, "gpu", 1.5, sizes={"layers": 2}),
+    "pp_dp": MeshCase("pytorch_pp", {"replicas": 2, "pp_schedule": "1f1b", "micro_batches": 4}, "gpu", 1.5),
+    "ep_dp": MeshCase("expert_parallel", {"replicas": 2, "skew": 0.5}, "gpu", 1.5),
 }
 
 

@@ -18,6 +18,7 @@ from traceops.across.inference import Passes, measure_passes
 from traceops.across.lateness import Lateness, measure_lateness
 from traceops.across.links import LinkReference, reference_of, reference_transfers
 from traceops.across.match import MatchedCollectives, match_collectives, waits_by_rank
+from traceops.across.pace import best_pace
 from traceops.across.replay.even_stages import predict_pipelines
 from traceops.across.replay.graph import StepGraph, build_graph
 from traceops.across.replay.roles_free import predict_roles
@@ -199,7 +200,9 @@ def measure_across(
     typical = ~np.isin(graph.steps, unlike)
     slow = [(bubble.slowest.rank,) for bubble in run.bubbles if bubble.is_slow_rank]
     sets = list(dict.fromkeys([*_rank_sets(stragglers), *slow]))
-    what_if = measure_what_if(replays, sets, reference, typical, uneven, 1e6 * run.step_ms)
+    sharing = {peer for rank in uneven for peer in graph.roles[rank]}
+    pace = best_pace([summary for summary in ranks if summary.rank in sharing])
+    what_if = measure_what_if(replays, sets, reference, typical, uneven, 1e6 * run.step_ms, pace)
     what_if = what_if.with_more(predict_roles(graph, roles))
     what_if = what_if.with_more(predict_pipelines(graph, run.bubbles))
     return replace(

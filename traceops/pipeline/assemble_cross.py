@@ -36,6 +36,7 @@ def what_if_rows(run: CrossRank) -> tuple[WhatIfRow, ...]:
     rows = []
     for prediction in run.what_if.predictions:
         predicted = run.what_if.mean_ns(prediction.step_ns)
+        ends = run.what_if.range_ns(prediction.change, prediction.ranks)
         rows.append(
             WhatIfRow(
                 change=prediction.change,
@@ -43,6 +44,8 @@ def what_if_rows(run: CrossRank) -> tuple[WhatIfRow, ...]:
                 step_time_ms=round(step / 1e6, 6),
                 predicted_step_time_ms=round(predicted / 1e6, 6),
                 saved_pct=round(100.0 * (step - predicted) / step, 3) if step else None,
+                predicted_least_ms=None if ends is None else round(ends[0] / 1e6, 6),
+                predicted_most_ms=None if ends is None else round(ends[1] / 1e6, 6),
             )
         )
     return tuple(rows)

@@ -250,6 +250,16 @@ class WhatIfRow(msgspec.Struct, frozen=True, kw_only=True):
     step_time_ms: float | None
     predicted_step_time_ms: float | None
     saved_pct: float | None
+    predicted_least_ms: Annotated[
+        Number | None,
+        Meta(
+            description="Where it is open how efficiently kernels of other sizes run: at the best pace that any "
+            "rank has. predicted_step_time_ms is then the middle."
+        ),
+    ] = None
+    predicted_most_ms: Annotated[
+        Number | None, Meta(description="The same: at the pace that each rank has.")
+    ] = None
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):

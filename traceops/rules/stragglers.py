@@ -295,7 +295,7 @@ def _finding(
     pace = _PACE.get(longer, "At its peers' pace")
     if shared is not None:
         message += (
-            f"With the work shared evenly the step would take {(step - shared) / 1e6:.2f} instead of "
+            f"With the work shared evenly the step would take {_shared_text(run, step - shared)} instead of "
             f"{step / 1e6:.2f} ms ({100 * shared / step:.0f} % less). "
         )
         pace = "With as little to do as its peers"
@@ -358,6 +358,14 @@ def _work_evidence(
         )
         found.append(Evidence("of the step, shared evenly", round(100 * shared / step, 1), "%", rank=rank))
     return found
+
+
+def _shared_text(run: CrossRank, ns: float) -> str:
+    """'18.95', or '18.70 to 19.21, by how efficiently kernels of that size run,'."""
+    ends = None if run.what_if is None else run.what_if.range_ns(WORK_SHARED)
+    if ends is None:
+        return f"{ns / 1e6:.2f}"
+    return f"{ends[0] / 1e6:.2f} to {ends[1] / 1e6:.2f} (by how efficiently kernels of that size run)"
 
 
 def _only_waited_for(run: CrossRank, leader: Straggler, slowdown: float | None) -> list[Finding]:

@@ -14,6 +14,7 @@ from traceops.across.replay.simulate import Scenario, SimulatedSteps, measured_s
 from traceops.core.arrays import Int
 
 Steps = NDArray[np.float64]
+_WORTH = 0.01  # of the computation: how much faster it might run to be told as a range
 MOST_ERROR = 0.05  # mean over steps, beyond which nothing is concluded from a replay
 HOST = ("idle_host", "idle_sync", "masked")
 LOADING = ("idle_input",)
@@ -22,11 +23,14 @@ _COMPUTE = WORK.index("compute")
 
 @dataclass(frozen=True)
 class Prediction:
-    """One change, the ranks it is made on (none: all), and the step times it leads to, ns."""
+    """One change, the ranks it is made on (none: all), and the step times it leads to, ns: the most of a range."""
 
     change: str
     ranks: tuple[int, ...]
     step_ns: Steps
+    range_ns: tuple[Steps, Steps] | None = (
+        None  # the least and the most, where how efficiently kernels run is open
+    )
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,14 @@ class WhatIf:
         for prediction in self.predictions:
             if prediction.change == change and (not ranks or prediction.ranks == tuple(ranks)):
                 return self.replayed_ns - prediction.step_ns
+        return None
+
+    def range_ns(self, change: str, ranks: Sequence[int] = ()) -> tuple[float, float] | None:
+        """The least and the most that a step would take under a change, ns; None where it is one number."""
+        for prediction in self.predictions:
+            if prediction.change == change and prediction.ranks == tuple(ranks) and prediction.range_ns:
+                least, most = (self.mean_ns(steps) for steps in prediction.range_ns)
+                return least, most
         return None
 
     def with_more(self, predictions: Sequence[Prediction]) -> WhatIf:
@@ -138,13 +150,15 @@ def measure_what_if(
     typical: NDArray[np.bool_] | None = None,
     uneven: Sequence[int] = (),
     step_ns: float | None = None,
+    pace: float = 1.0,
 ) -> WhatIf:
     """Replay the changes that are always of interest, and each of `rank_sets` run as their peers do.
 
     `reference_ns` is each collective's transfer at the bandwidth its link should give, None where nothing
     is known of the link. `typical` says over which of the graph's steps means are taken, None: all.
     `uneven` are ranks that have more to do than their peers: then the cure is to share all of the work, and not
-    that everybody has as little of it as the median rank. `step_ns` is the mean typical step as measured.
+    that everybody has as little of it as the median rank. `step_ns` is the mean typical step as measured. `pace` is
+    what their computation would take at the best pace of any of them, over what it takes.
     """
     graph = replays.graph
     changes = {
@@ -156,11 +170,14 @@ def measure_what_if(
         changes[REFERENCE] = Scenario(transfer=np.minimum(graph.transfer, reference_ns))
     median_of = {role: _faster_median(graph, role) for role in set(graph.roles.values()) if len(role) > 1}
     medians = {rank: median_of[role] for rank, role in graph.roles.items() if role in median_of}
+    made = []
     if uneven:
-        changes[WORK_SHARED] = shared_work(graph, uneven)
+        ends = [simulate(graph, shared_work(graph, uneven, own)).step_ns() for own in (pace, 1.0)]
+        between = (ends[0], ends[1]) if pace <= 1 - _WORTH else None
+        made.append(Prediction(WORK_SHARED, (), ends[1], between))
     elif medians:
         changes[ALL_EQUAL] = Scenario(program_of=medians)
-    made = [Prediction(name, (), simulate(graph, change).step_ns()) for name, change in changes.items()]
+    made += [Prediction(name, (), simulate(graph, change).step_ns()) for name, change in changes.items()]
     for ranks in rank_sets:
         replay = replays.cured(ranks)
         if replay is not None:
@@ -181,13 +198,13 @@ def cure(graph: StepGraph, ranks: Sequence[int]) -> Scenario | None:
     return Scenario(program_of=program_of)
 
 
-def shared_work(graph: StepGraph, uneven: Sequence[int]) -> Scenario:
-    """Each of these ranks and its peers compute as long as their mean, between each two of their collectives."""
+def shared_work(graph: StepGraph, uneven: Sequence[int], pace: float = 1.0) -> Scenario:
+    """Each of these ranks and its peers compute `pace` of their mean, between each two of their collectives."""
     compute: dict[int, Int] = {}
     for role in {graph.roles[rank] for rank in uneven}:
         shared = set.intersection(*(set(graph.ranks[rank].labels) for rank in role))
         own = {rank: _compute_at(graph, rank, shared) for rank in role}
-        mean = np.mean([ns[order] for ns, order in own.values()], axis=0)
+        mean = pace * np.mean([ns[order] for ns, order in own.values()], axis=0)
         for rank, (ns, order) in own.items():
             first = _first_compute(graph, rank)
             spent = graph.ranks[rank].spent[:, _COMPUTE] - first
