@@ -45,7 +45,6 @@ def what_if_rows(run: CrossRank) -> tuple[WhatIfRow, ...]:
                 predicted_step_time_ms=round(predicted / 1e6, 6),
                 saved_pct=round(100.0 * (step - predicted) / step, 3) if step else None,
                 predicted_least_ms=None if ends is None else round(ends[0] / 1e6, 6),
-                predicted_most_ms=None if ends is None else round(ends[1] / 1e6, 6),
             )
         )
     return tuple(rows)

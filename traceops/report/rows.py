@@ -254,11 +254,8 @@ class WhatIfRow(msgspec.Struct, frozen=True, kw_only=True):
         Number | None,
         Meta(
             description="Where it is open how efficiently kernels of other sizes run: at the best pace that any "
-            "rank has. predicted_step_time_ms is then the middle."
+            "rank has. predicted_step_time_ms is then the most."
         ),
-    ] = None
-    predicted_most_ms: Annotated[
-        Number | None, Meta(description="The same: at the pace that each rank has.")
     ] = None
 
 
