@@ -94,6 +94,19 @@ def test_a_function_that_most_steps_do_not_call_is_named(tmp_path):
     assert rare.cause == "host" and rare.place.said == "rebalance (train.py:51)"
 
 
+def test_many_odd_steps_do_not_make_the_others_spread(tmp_path):
+    """A third of the steps are odd, for three reasons: the spread of all is no measure of the others."""
+    zero = noisy(200)
+    for at in range(20, 200, 5):
+        zero[at] = Step(300, gc_ms=250, stacks={"forward": 300})
+    for at in range(21, 200, 10):
+        zero[at] = Step(120, compile_ms=70, stacks={"forward": 120})
+    run = measured(tmp_path, zero)
+    assert {one.cause for one in run.occasions} == {"garbage_collection", "recompilation"}
+    assert run.typical_ms == pytest.approx(50, rel=0.02)
+    assert run.garbage[0].steps == 36 and run.compiled[0].steps == 18
+
+
 def test_recorded_steps_and_the_start_are_apart(tmp_path):
     steps = [Step(9000), Step(400), Step(300), *noisy(100)]
     for at in range(20, 26):
@@ -145,7 +158,7 @@ UUIDS = ("GPU-aaaa", "GPU-bbbb")
 def look(at, *, waits=(1.0, 1.0), others=(), on_gpu=(), mhz=(1980, 1980)):
     """The launcher's lines `at` s after the training began; `on_gpu`: pid and bytes of a stranger on GPU 1."""
     ms = BEGIN + 1000 * at
-    lines = [["r", ms, r, 100 + r, 900 * at, waits[r] * 10 * at, 0, r] for r in range(2)]
+    lines = [["r", ms, r, 100 + r, 900 * at, waits[r] * 10 * at, 0, r, 50 * at] for r in range(2)]
     lines += [["h", ms, 0.0, 0.0], *(["p", ms, pid, "hog", pct, 1] for pid, pct in others)]
     for gpu in range(2):
         strangers = [on_gpu] if gpu == 1 and on_gpu else []

@@ -112,7 +112,13 @@ def test_processes_and_how_long_they_wait(tmp_path):
     (tmp_path / "stat").write_text("cpu  1 2 3 4 5 6 7 80 0 0\n")
     used = process_time(10, tmp_path)
     tick = 1000 / os.sysconf("SC_CLK_TCK")
-    assert (used.cpu_ms, used.wait_ms, used.faults, used.core) == (100 * tick, 2500.0, 2, 3)
+    assert (used.cpu_ms, used.wait_ms, used.ran_ms, used.faults, used.core) == (
+        100 * tick,
+        2500.0,
+        1000.0,
+        2,
+        3,
+    )
     assert process_time(11, tmp_path).wait_ms is None and process_time(99, tmp_path) is None
     assert descendants(all_processes(tmp_path), 10) == {10, 11}
     assert stolen_ms(tmp_path) == 80 * tick

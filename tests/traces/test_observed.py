@@ -65,10 +65,10 @@ def test_garbage_never_raises(tmp_path):
 
 
 def test_a_machines_lines_are_believed_one_by_one(tmp_path):
-    good = ["r", 1_800_000_001_000, 0, 100, 5.0, 1.0, 0, 1]
+    good = ["r", 1_800_000_001_000, 0, 100, 5.0, 1.0, 0, 1, 9.0]
     wrong = [
         ["r", 1],
-        ["r", "x", 0, 100, 5.0, 1.0, 0, 1],
+        ["r", "x", 0, 100, 5.0, 1.0, 0, 1, 9.0],
         ["G", 1, 0, 1, 1, 1, 1, 1, 1, 5, []],
         ["g", 0, 1, 2, 3, 4],
     ]

@@ -18,7 +18,10 @@ _WAITED = 0.25  # of what a rank takes longer: the others are seen to wait that 
 
 @dataclass(frozen=True)
 class Longer:
-    """A rank spends ms a step in a function, its median peer peers_ms; place: the line that differs most."""
+    """A rank spends ms a step in a function, its median peer peers_ms; place: the line that differs most.
+
+    claimed_ms: as much of the difference as its device was idle for, None where that is not known.
+    """
 
     rank: int
     place: Place
@@ -26,6 +29,7 @@ class Longer:
     peers_ms: float
     looks: int
     does: str | None
+    claimed_ms: float | None = None
 
     @property
     def more_ms(self) -> float:

@@ -38,9 +38,10 @@ class Stranger:
 class MachineUse:
     """Of one rank; None where the machine does not tell.
 
-    waited_pct: of the time in which its main thread wanted a core and had none. mhz: in the median, while the GPU is
-    busy; reasons: percent of the looks with a reason for a lower clock. on_gpu: processes of others there. on_cores:
-    the same of its host, where ranks wait for cores.
+    waited_pct: of the time, in which its main thread wanted a core and had none; crowded_pct: the same, of the time in
+    which it wanted one. Who works more wants cores more, so only this compares ranks. mhz: in the median, while the
+    GPU is busy; reasons: percent of the looks with a reason for a lower clock. on_gpu: processes of others there.
+    on_cores: the same of its host, where ranks wait for cores.
     """
 
     rank: int
@@ -48,6 +49,7 @@ class MachineUse:
     looks: int
     cpu_pct: float | None = None
     waited_pct: float | None = None
+    crowded_pct: float | None = None
     faults: float | None = None
     stolen_pct: float | None = None
     throttled_pct: float | None = None
@@ -103,6 +105,7 @@ def _of_rank(
         looks=len(rows),
         cpu_pct=_rate(rows, 3, took),
         waited_pct=_rate(rows, 4, took),
+        crowded_pct=_crowded(rows),
         faults=None if rows[0][5] is None else float(rows[-1][5] - rows[0][5]),
         stolen_pct=_rate(host_rows, 1, took),
         throttled_pct=_rate(host_rows, 2, took),
@@ -135,6 +138,13 @@ def _gpu_of(log: MachineLog, entry: Mapping[str, Any]) -> GpuFacts | None:
         return None
     wanted = told.removeprefix("GPU-")
     return next((g for g in log.gpus.values() if g.uuid and g.uuid.removeprefix("GPU-") == wanted), None)
+
+
+def _crowded(rows: Sequence[tuple[Any, ...]]) -> float | None:
+    if any(row[4] is None or row[7] is None for row in (rows[0], rows[-1])):
+        return None
+    waited, ran = (max(float(rows[-1][column] - rows[0][column]), 0.0) for column in (4, 7))
+    return 100 * waited / (waited + ran) if waited + ran else 0.0
 
 
 def _rate(rows: Sequence[tuple[Any, ...]], column: int, took_ms: float) -> float | None:

@@ -22,11 +22,13 @@ from traceops.measure.host_places import (
     waits,
     what_for,
 )
-from traceops.measure.typical import spells, typical_steps
+from traceops.measure.typical import FAR, spells
 from traceops.traces.observed import Observed
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+_NORMAL, _SPREADS = 1.4826, 5.0  # as in measure/typical.py
+_FELT = 0.05  # of a step
 _ON_DEVICE = 0.8  # of the steps: known by the device's own timeline
 _PART = 0.2  # of what a step takes longer: less is no reason
 _LEAST_STEPS = 8
@@ -55,13 +57,21 @@ class Occasion:
 
 
 @dataclass(frozen=True)
+class Share:
+    """A part of a rank's time, percent, and in how many steps it took a twentieth or more."""
+
+    pct: float
+    steps: int
+
+
+@dataclass(frozen=True)
 class WholeRun:
     """All steps of a run.
 
     took_ms: rank by step, NaN where a rank has none; numbers: of the steps. timed: steps that no profiler was at, from
-    the second on. like: of those, the typical ones. start: steps at the beginning that took longer. garbage_pct: of
-    each rank's time. allocations, retries: a step of each rank, in the later part of the run, null without a GPU.
-    on_device: by the GPU's timeline.
+    the second on. like: of those, the typical ones. start: steps at the beginning that took longer. garbage,
+    compiled: of each rank's time after them. allocations, retries: a step of each rank, in the later part of the run,
+    none without a GPU. on_device: by the GPU's timeline.
     """
 
     ranks: tuple[int, ...]
@@ -73,7 +83,8 @@ class WholeRun:
     typical_ms: float
     total_ms: float
     occasions: tuple[Occasion, ...] = ()
-    garbage_pct: Mapping[int, float] = field(default_factory=dict)
+    garbage: Mapping[int, Share] = field(default_factory=dict)
+    compiled: Mapping[int, Share] = field(default_factory=dict)
     allocations: Mapping[int, float] = field(default_factory=dict)
     retries: Mapping[int, int] = field(default_factory=dict)
     skipped: int = 0
@@ -120,8 +131,9 @@ def whole_run(observed: Sequence[Observed]) -> WholeRun | None:
     if timed.sum() < _LEAST_STEPS:
         return None
     like = np.zeros(len(numbers), dtype=bool)
-    like[timed] = typical_steps(step[timed])
+    like[timed] = _like_most(step[timed])
     start = _start(timed, like)
+    later = timed & ~start
     typical = float(step[like].mean())
     run = WholeRun(
         ranks=tuple(one.rank for one in ranks),
@@ -132,7 +144,8 @@ def whole_run(observed: Sequence[Observed]) -> WholeRun | None:
         start=tuple(int(n) for n in numbers[start]),
         typical_ms=typical,
         total_ms=float(step[timed].sum()),
-        garbage_pct={one.rank: _share(garbage[row], took[row], timed) for row, one in enumerate(ranks)},
+        garbage={one.rank: _share(garbage[row], took[row], later) for row, one in enumerate(ranks)},
+        compiled={one.rank: _share(compiled[row], took[row], later) for row, one in enumerate(ranks)},
         allocations={one.rank: rate for one in ranks if (rate := _growth(one, 1)) is not None},
         retries={one.rank: _retries(one) for one in ranks if len(one.allocator)},
         skipped=skipped,
@@ -332,10 +345,18 @@ def _own(one: Observed, steps: Mask, first: int) -> Mask:
     return steps[one.first - first : one.first - first + len(one.steps)]
 
 
-def _share(part: Floats, took: Floats, timed: Mask) -> float:
+def _like_most(steps: Floats) -> Mask:
+    """As `typical_steps`, but by what the shorter half spreads by: a third of odd steps would stretch the whole's."""
+    middle = float(np.median(steps))
+    spread = _NORMAL * float(np.median(middle - steps[steps <= middle]))
+    return np.asarray(steps <= max(FAR * middle, middle + _SPREADS * spread))
+
+
+def _share(part: Floats, took: Floats, timed: Mask) -> Share:
     known = timed & ~np.isnan(took)
     whole = float(took[known].sum())
-    return 100 * float(part[known].sum()) / whole if whole else 0.0
+    felt = int((part[known] >= _FELT * took[known]).sum())
+    return Share(100 * float(part[known].sum()) / whole if whole else 0.0, felt)
 
 
 def _growth(one: Observed, column: int) -> float | None:

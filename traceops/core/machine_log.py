@@ -2,7 +2,7 @@
 
     ["g", GPU, uuid, name, highest MHz, power cap W]
     ["G", ms, GPU, MHz, reasons, W, °C, busy %, bytes used, [[pid, bytes], …], [[pid, busy %], …]]
-    ["r", ms, rank, pid, CPU ms, ms in which its main thread waited for a core, major faults, core]
+    ["r", ms, rank, pid, CPU ms, ms in which its main thread waited for a core, major faults, core, ms in which it ran]
     ["h", ms, stolen CPU ms, ms in which the cgroup was throttled]
     ["p", ms, pid, name, percent of a core since the last such look, core]    processes that are not of the run
 

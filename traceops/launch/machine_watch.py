@@ -99,7 +99,7 @@ class MachineWatch:
                 self._waited[record.pid] = (now_ms, used.wait_ms)
             lines.append(
                 ["r", now_ms, record.rank, record.pid, _rounded(used.cpu_ms), _rounded(used.wait_ms), used.faults,
-                 used.core]
+                 used.core, _rounded(used.ran_ms)]
             )  # fmt: skip
         return lines
 

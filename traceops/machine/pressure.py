@@ -13,13 +13,15 @@ _TICK_MS = 1000.0 / (os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 @dataclass(frozen=True)
 class ProcessTime:
-    """Of a process since it began: CPU time, how long its main thread waited for a core, major page faults, its core.
+    """Of a process since it began: CPU time, how long its main thread waited for a core, and ran on one, major page
+    faults, its core.
 
     Milliseconds; None where the kernel does not tell.
     """
 
     cpu_ms: float
     wait_ms: float | None
+    ran_ms: float | None
     faults: int
     core: int
 
@@ -58,8 +60,9 @@ def process_time(pid: int, proc: Path = Path("/proc")) -> ProcessTime | None:
     if stat is None:
         return None
     words = (text(proc / str(pid) / "schedstat") or "").split()
-    wait = int(words[1]) / 1e6 if len(words) == 3 and words[1].isdigit() else None
-    return ProcessTime(stat.cpu_ms, wait, stat.faults, stat.core)
+    known = len(words) == 3 and words[0].isdigit() and words[1].isdigit()
+    ran, wait = (int(words[0]) / 1e6, int(words[1]) / 1e6) if known else (None, None)
+    return ProcessTime(stat.cpu_ms, wait, ran, stat.faults, stat.core)
 
 
 def stolen_ms(proc: Path = Path("/proc")) -> float | None:

@@ -17,7 +17,7 @@ _PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)")
 _STANDARD = re.compile(r"/lib/python3\.\d+/(?!site-packages|dist-packages)|^<frozen ")
 _OURS = re.compile(r"/traceops/capture/")
 _WAITS_IN_TEXT = re.compile(
-    r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(|\.wait\(|barrier\(|all_reduce|all_gather|broadcast\("
+    r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(|empty_cache\(|\.wait\(|barrier\(|all_reduce|all_gather|broadcast\("
 )
 _ANY = re.compile("")
 # What a frame's file and function say that its program does; the outermost that matches counts.
@@ -43,6 +43,7 @@ _WAITING = (
     (re.compile(r"/torch/distributed/"), _ANY),
     (re.compile(r"/torch/autograd/graph\.py$"), re.compile("_engine_run_backward")),
     (re.compile(r"/torch/cuda/(__init__|streams)\.py$"), re.compile("synchronize|wait")),
+    (re.compile(r"/torch/cuda/memory\.py$"), re.compile("empty_cache")),
 )
 _WORKERS = re.compile(r"_try_get_data|_get_data")  # of a loader with processes of its own
 

@@ -11,6 +11,7 @@ from traceops.rules import stragglers
 from traceops.rules.bandwidth import LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS
 from traceops.rules.host_difference import HOST_LONGER
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
+from traceops.rules.machine_use import MACHINE
 from traceops.rules.overlap import EXPOSED, LATE_START, SMALL_COLLECTIVES
 from traceops.rules.steps import UNLIKE_STEPS
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
@@ -36,6 +37,7 @@ EXPLAINS: tuple[Explains, ...] = (
     Explains(PERSISTENTLY_LATE, "input", (HOST_LONGER,), True),
     Explains(PERSISTENTLY_LATE, "host", (HOST_LONGER,), True),
     Explains(PERSISTENTLY_LATE, "unknown", (HOST_LONGER,), True),
+    Explains(PERSISTENTLY_LATE, "gpu_compute", (MACHINE,), True),
     Explains(HOST_LONGER, "input", (INPUT_BOUND,), True),
     Explains(HOST_LONGER, "host", (HOST_BOUND,), True),
     Explains(UNLIKE_OVER_RUN, None, (UNLIKE_STEPS,), False),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
+from traceops.across.cross_rank import RankTimes
 from traceops.across.host_difference import Longer, longer_on_one
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Rule, Verdict
@@ -17,8 +20,9 @@ HOST_LONGER = Rule(
     title="One rank's host spends longer on a line than its peers",
     fires=(
         "Looks at the hosts outside of recorded steps (docs/observe.md) show one rank longer in a function than its "
-        "median peer, beyond four times what chance makes of so few looks, while the others wait: info from 5 % of the "
-        "typical step, warning from 10 %, error from 30 %."
+        "median peer, beyond four times what chance makes of so few looks, while the others wait; on GPUs only where "
+        "the recorded steps show its device idle for its host, and for no more than that: info from 5 % of the typical "
+        "step, warning from 10 %, error from 30 %."
     ),
     advice="Have this rank do there what its peers do, or do it less often or beside the training.",
     by_cause=(
@@ -46,7 +50,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         return [HOST_LONGER.not_evaluated("the steps outside of windows were too few to look at their hosts")]
     found: list[Longer] = []
     by_cores: list[Longer] = []
-    for one in longer_on_one(run)[:_MOST_LOOKED]:
+    for one in seen_longer(inputs)[:_MOST_LOOKED]:
         (by_cores if core_wait_ms(inputs, one.rank) >= _BY_CORES * one.more_ms else found).append(one)
     said = (
         f"; rank {by_cores[0].rank} is longer in {by_cores[0].place.said} because it waits for a core"
@@ -61,6 +65,38 @@ def judge(inputs: Inputs) -> list[Verdict]:
     ]
 
 
+def seen_longer(inputs: Inputs) -> list[Longer]:
+    """Where one host is longer, as far as the devices say so too.
+
+    A host that is ahead of its GPU waits in whatever call finds the queue full, so on GPUs time on a line is no work:
+    there a rank is named only where its own device is idle for its host, and no more is claimed than that; and never a
+    rank that the recorded steps show waiting for others.
+    """
+    assert inputs.whole is not None
+    found = longer_on_one(inputs.whole)
+    ranks = {times.summary.rank: times for times in inputs.run.ranks}
+    if not any(times.summary.on_gpu for times in ranks.values()):
+        return found
+    if not inputs.run.split:
+        return []
+    kept = []
+    for one in found:
+        own, peers = ranks.get(one.rank), [times for rank, times in ranks.items() if rank != one.rank]
+        if own is None or not peers or any(times.summary.damage for times in (own, *peers)):
+            continue
+        idle = _idle_ms(own) - statistics.median(_idle_ms(times) for times in peers)
+        waits = own.mean_ms("comm_wait") - statistics.median(times.mean_ms("comm_wait") for times in peers)
+        claimed = min(one.more_ms, idle)
+        if waits < 0 and claimed >= _BOUNDS[0] / 100 * inputs.whole.typical_ms:
+            kept.append(replace(one, claimed_ms=claimed))
+    return kept
+
+
+def _idle_ms(times: RankTimes) -> float:
+    """The device's, for its host."""
+    return sum(times.mean_ms(bucket) for bucket in ("idle_host", "idle_input", "idle_sync"))
+
+
 def _first_of_each_rank(found: Sequence[Longer]) -> list[Longer]:
     seen: dict[int, Longer] = {}
     for one in found:
@@ -69,14 +105,15 @@ def _first_of_each_rank(found: Sequence[Longer]) -> list[Longer]:
 
 
 def _finding(one: Longer, step_ms: float) -> Finding:
-    pct = 100 * one.more_ms / step_ms
+    costs = one.more_ms if one.claimed_ms is None else one.claimed_ms
+    pct = 100 * costs / step_ms
     return HOST_LONGER.finding(
         severity_of(pct, *_BOUNDS) or "info",
         "high" if one.looks >= 20 else "medium",
         f"{sentence(one)}, while they wait for it.",
         evidence(one),
         ranks=[one.rank],
-        impact_ms=round(one.more_ms, 3),
+        impact_ms=round(costs, 3),
         cause="input" if one.does == "input" else "host",
     )
 

@@ -76,15 +76,16 @@ def judge(inputs: Inputs) -> list[Verdict]:
 
 
 def core_wait_ms(inputs: Inputs, rank: int) -> float:
-    """What a rank's main thread waits for a core, ms a step, beyond its peers; 0 where that is not known."""
+    """What a rank's main thread waits for a core, ms a step, because its cores are fuller than its peers'; else 0."""
     use = next((one for one in inputs.machine if one.rank == rank), None)
-    if use is None or use.waited_pct is None or inputs.whole is None:
+    if use is None or use.waited_pct is None or not use.crowded_pct or inputs.whole is None:
         return 0.0
-    return max(use.waited_pct - _peers(use, inputs.machine), 0.0) / 100 * inputs.whole.typical_ms
+    fuller = max(use.crowded_pct - _peers(use, inputs.machine), 0.0) / use.crowded_pct
+    return fuller * use.waited_pct / 100 * inputs.whole.typical_ms
 
 
 def _peers(use: MachineUse, uses: tuple[MachineUse, ...]) -> float:
-    known = [one.waited_pct for one in uses if one.rank != use.rank and one.waited_pct is not None]
+    known = [one.crowded_pct for one in uses if one.rank != use.rank and one.crowded_pct is not None]
     return statistics.median(known) if known else 0.0
 
 
@@ -139,24 +140,22 @@ def _cores(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
     if waited is None or waited < _WAITS_PCT:
         return None
     peers = _peers(use, uses)
-    alone = len(uses) > 1 and waited >= _PEERS * peers
+    crowded = use.crowded_pct or 0.0
+    alone = len(uses) > 1 and crowded >= _PEERS * peers
     others = use.on_cores
     taken = sum(one.busy_pct or 0.0 for one in others)
     listed = ", ".join(map(_process, others[:3])) + (" and others" if len(others) > 3 else "")
     there = f" Others on this machine: {listed}." if taken >= _OTHERS_PCT else ""
-    beside = f", its peers {percent_text(peers)}" if len(uses) > 1 else ""
+    beside = f" (its peers {percent_text(peers)})" if len(uses) > 1 else ""
+    wants = f": {percent_text(crowded)} of the times that it wants one{beside}" if crowded else ""
     return MACHINE.finding(
         "warning" if alone or there else "info",
         "high",
-        f"Rank {use.rank}'s main thread waits {percent_text(waited)} of the time for a core{beside}.{there}",
+        f"Rank {use.rank}'s main thread waits {percent_text(waited)} of the time for a core{wants}.{there}",
         [
+            Evidence("waits for a core", round(waited, 1), "% of the time", _WAITS_PCT, use.rank),
             Evidence(
-                "waits for a core",
-                round(waited, 1),
-                "% of the time",
-                _WAITS_PCT,
-                use.rank,
-                peers=round(peers, 1),
+                "has none when it wants one", round(crowded, 1), "%", rank=use.rank, peers=round(peers, 1)
             ),
             *(
                 Evidence("pid", one.pid, f"{one.name or 'a process'}, {one.busy_pct or 0:.0f} % of a core")

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from traceops.across.host_difference import longer_on_one
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Verdict
 from traceops.core.units import ms_text
@@ -14,10 +13,18 @@ from traceops.measure.host_places import HostTime
 from traceops.rules import host_difference
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.inputs import Inputs
+from traceops.rules.machine_use import MACHINE
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
 
 _LATE = {PERSISTENTLY_LATE.id, SOMETIMES_LATE.id}
 _OF_HOST = ("host", "input", "unknown")
+_OF_GPU = {
+    "other_process": "another process on its GPU",
+    "power_cap": "its GPU is at its power cap",
+    "too_hot": "its GPU is too hot",
+    "slow_clock": "its GPU has a lower clock",
+}
+REASON = "reason"  # the evidence whose value a headline quotes
 _LEAST_PCT = 10.0  # of the typical step
 _LEAST_LOOKS = 5
 _BLOCKS = re.compile(r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(")
@@ -27,17 +34,18 @@ def with_lines(verdicts: Sequence[Verdict], inputs: Inputs) -> list[Verdict]:
     """The verdicts, with lines where they are known."""
     if inputs.whole is None:
         return list(verdicts)
+    machine = [found for verdict in verdicts if verdict.rule == MACHINE.id for found in verdict.findings]
     return [
-        replace(verdict, findings=tuple(_named(found, inputs) for found in verdict.findings))
+        replace(verdict, findings=tuple(_named(found, inputs, machine) for found in verdict.findings))
         if verdict.rule in _LATE or verdict.rule in _CHOOSE
         else verdict
         for verdict in verdicts
     ]
 
 
-def _named(found: Finding, inputs: Inputs) -> Finding:
+def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding]) -> Finding:
     if found.rule in _LATE:
-        return _late(found, inputs)
+        return _late(found, inputs, machine)
     rank = next((one.rank for one in found.evidence if one.rank is not None), None)
     place = None if rank is None else _longest(found.rule, rank, inputs)
     if place is None:
@@ -53,14 +61,27 @@ def _named(found: Finding, inputs: Inputs) -> Finding:
     )
 
 
-def _late(found: Finding, inputs: Inputs) -> Finding:
+def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding]) -> Finding:
     assert inputs.whole is not None
+    if found.cause == "gpu_compute":
+        return _with_machine(found, machine)
     if found.cause not in _OF_HOST:
         return found
-    one = next((one for one in longer_on_one(inputs.whole) if one.rank in found.ranks), None)
+    one = next((one for one in host_difference.seen_longer(inputs) if one.rank in found.ranks), None)
     if one is None:
         return found
-    return _with(found, f"{host_difference.sentence(one)}.", host_difference.evidence(one))
+    why = Evidence(REASON, f"in {one.place.said}", rank=one.rank)
+    return _with(found, f"{host_difference.sentence(one)}.", [why, *host_difference.evidence(one)])
+
+
+def _with_machine(found: Finding, machine: Sequence[Finding]) -> Finding:
+    """The reason that the machine gives for a GPU that computes longer."""
+    one = next((one for one in machine if set(found.ranks) & set(one.ranks) and one.cause in _OF_GPU), None)
+    if one is None:
+        return found
+    pid = next((e.value for e in one.evidence if e.metric == "pid"), None)
+    why = _OF_GPU[str(one.cause)] + ("" if pid is None else f", pid {pid}")
+    return _with(found, one.message, [Evidence(REASON, why, rank=found.ranks[0]), *one.evidence])
 
 
 def _longest(rule: str, rank: int, inputs: Inputs) -> HostTime | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from traceops.across.whole_run import Occasion, WholeRun
+from collections.abc import Mapping
+
+from traceops.across.whole_run import Occasion, Share, WholeRun
 from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
@@ -56,7 +58,8 @@ _BOUNDS = (1.0, 10.0)  # percent of the run
 _ERROR_PCT = 30.0
 _WASTE = ("recompilation", "garbage_collection", "allocator")  # what no training wants
 _LEAST_TIMES = 2
-_GARBAGE_PCT = 3.0  # of a rank's time: told also where no step stands out by it
+_SPREAD_PCT = 3.0  # of a rank's time: told also where no step stands out by it
+_LEAST_STEPS = 3
 _MALLOCS = 0.5  # a step, in the later part of the run
 _IS = {
     "evaluation": "Evaluation takes",
@@ -77,8 +80,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
         return [UNLIKE_OVER_RUN.not_evaluated(NOT_OBSERVED)]
     found = [_finding(run, one, inputs) for one in run.occasions if _is_told(run, one)]
     causes = {one.cause for one in found}
-    if "garbage_collection" not in causes and (garbage := _garbage(run)) is not None:
-        found.append(garbage)
+    for cause, shares in (("garbage_collection", run.garbage), ("recompilation", run.compiled)):
+        if cause not in causes and (spread := _spread(run, cause, shares)) is not None:
+            found.append(spread)
     if "allocator" not in causes and (allocator := _allocator(run)) is not None:
         found.append(allocator)
     timed = int(run.timed.sum())
@@ -145,21 +149,26 @@ def _compiled(inputs: Inputs, one: Occasion) -> str:
     return f" ({most.function}, {name}:{most.line}{reason})"
 
 
-def _garbage(run: WholeRun) -> Finding | None:
-    if not run.garbage_pct:
+def _spread(run: WholeRun, cause: str, shares: Mapping[int, Share]) -> Finding | None:
+    """What takes a part of a rank's time without making steps stand out by it."""
+    if not shares:
         return None
-    rank = max(run.garbage_pct, key=lambda one: run.garbage_pct[one])
-    pct = run.garbage_pct[rank]
-    if pct < _GARBAGE_PCT:
+    rank = max(shares, key=lambda one: shares[one].pct)
+    share = shares[rank]
+    if share.pct < _SPREAD_PCT or share.steps < _LEAST_STEPS:
         return None
+    steps = int(run.timed.sum()) - len(run.start)
     return UNLIKE_OVER_RUN.finding(
-        _severity("garbage_collection", pct),
+        _severity(cause, share.pct),
         "high",
-        f"Python's garbage collector takes {percent_text(pct)} of rank {rank}'s time, in all of its steps alike.",
-        [Evidence("garbage collection", round(pct, 2), "% of the time", _GARBAGE_PCT, rank)],
+        f"{_IS[cause]} {percent_text(share.pct)} of rank {rank}'s time, in {share.steps} of {steps} steps.",
+        [
+            Evidence("of the time", round(share.pct, 2), "%", _SPREAD_PCT, rank),
+            Evidence("came", share.steps, f"of {steps} steps", rank=rank),
+        ],
         ranks=[rank],
-        impact_ms=round(pct / 100 * run.typical_ms, 3),
-        cause="garbage_collection",
+        impact_ms=round(share.pct / 100 * run.total_ms / max(int(run.timed.sum()), 1), 3),
+        cause=cause,
     )
 
 
@@ -170,11 +179,13 @@ def _allocator(run: WholeRun) -> Finding | None:
     rank = max(busy, key=lambda one: busy[one])
     retries = run.retries.get(rank, 0)
     ran_out = f" It ran out of memory and tried again {retries} times." if retries else ""
+    place = next((one.place for one in run.host.get(rank, ()) if one.does == "allocator"), None)
+    where = "" if place is None else f" The program empties the cache itself, in {place.said}."
     return UNLIKE_OVER_RUN.finding(
         "warning" if retries or busy[rank] >= 1 else "info",
         "high",
         f"On {who(sorted(busy))} the allocator still asks the driver for memory in the middle of the training: up to "
-        f"{busy[rank]:.1f} cudaMalloc calls a step, each of which waits for the device.{ran_out}",
+        f"{busy[rank]:.1f} cudaMalloc calls a step, each of which waits for the device.{where}{ran_out}",
         [
             Evidence("cudaMalloc", round(busy[rank], 2), "calls/step", _MALLOCS, rank),
             Evidence("retries", retries, "in the run", rank=rank),

@@ -226,7 +226,7 @@ def _is_number(value: Any) -> bool:
     )
 
 
-_LENGTHS: Mapping[str, int] = {"G": 10, "r": 7, "h": 3, "p": 5}
+_LENGTHS: Mapping[str, int] = {"G": 10, "r": 8, "h": 3, "p": 5}
 
 
 def _machine(host: str, raw: bytes) -> MachineLog:

@@ -85,9 +85,9 @@ class StepClock:
 
         None where steps are short too: an event costs 10 µs, and the host's clock tells such steps well on average.
         """
-        if self._count > _FIRST and self.usual_ns < _SHORT_NS:
-            return None
         if not uses_gpu():
+            return None
+        if self._count > _FIRST and self.usual_ns < _SHORT_NS:
             return None
         cuda = sys.modules["torch"].cuda
         if cuda.is_current_stream_capturing():

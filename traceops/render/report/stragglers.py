@@ -15,6 +15,7 @@ from traceops.core.words import CAUSES, COMPUTES_LONGER, CauseWords
 from traceops.render.report.cross_text import check_of
 from traceops.render.report.roles import role_text
 from traceops.report.model import Report
+from traceops.rules.named_lines import REASON
 
 STRAGGLERS = ("TO-S001", "TO-S002")
 
@@ -56,7 +57,7 @@ def _words(finding: Finding) -> CauseWords:
 def _single_clause(report: Report, finding: Finding) -> str:
     if not finding.ranks or finding.impact_ms is None:
         return finding.message.rstrip(".")
-    subject = _words(finding).subject.format(finding.ranks[0])
+    subject = _words(finding).subject.format(finding.ranks[0]) + _reason(finding)
     if finding.rule == "TO-S002" and finding.steps:
         subject += f" in step{'s' if len(finding.steps) > 1 else ''} {ranks_text(finding.steps, 4)}"
     late, saved_late = _evidence(finding, "late step"), _evidence(finding, "saved in a late step")
@@ -101,6 +102,12 @@ def _joint_clause(report: Report, findings: Sequence[Finding], step: float, pred
             who += f": {wait} {ms_text(waits)} ms{_of(step, waits)} for them"
     less = 100 * (step - predicted) / step
     return f"{who}; at their peers' pace a step would take {ms_text(predicted)} ms ({less:.0f} % less)"
+
+
+def _reason(finding: Finding) -> str:
+    """What looks at hosts and machine say of it, in brackets."""
+    told = next((e.value for e in finding.evidence if e.metric == REASON), None)
+    return f" ({told})" if isinstance(told, str) else ""
 
 
 def _waiting_for(finding: Finding) -> float | None:
