@@ -28,6 +28,7 @@ MODULES = (
     "hangs.readers.log_progress",
     "hangs.readers.logical_lines",
     "hangs.readers.ras",
+    "fabric.readers.inspector",
     "hangs.readers.log_events",
     "hangs.readers.log_exits",
     "hangs.readers.log_rules",

@@ -132,7 +132,7 @@ def judge_saved(fabric: Fabric, verdicts: Sequence[Verdict]) -> Checkup:
     return Checkup(
         tuple(hosts), "nccl", time.time(), 0.0, fabric.machines, (), (), _findings(verdicts),
         tuple(judged_checks(verdicts)), references=fabric.references, problems=fabric.problems, log=fabric.log,
-        benchmarks=fabric.benchmarks,
+        benchmarks=fabric.benchmarks, inspector=fabric.inspector,
     )  # fmt: skip
 
 

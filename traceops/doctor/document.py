@@ -11,6 +11,7 @@ from traceops.core.file_problem import FileProblem, file_problems
 from traceops.core.findings import Check, Finding
 from traceops.core.tool import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.doctor.model import Checkup, EnvironmentChange, Remedy, Trial
+from traceops.fabric.inspector import InspectorSpeed
 from traceops.fabric.json_types import BenchmarkJson, MachineJson, NcclJson, ReferenceJson
 from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
 from traceops.fabric.to_json import MOST_ROWS, benchmark_json, machine_json, nccl_json, reference_json
@@ -57,6 +58,9 @@ class DoctorDocument(msgspec.Struct, frozen=True, kw_only=True):
     references: tuple[ReferenceJson, ...] = ()
     nccl: NcclJson | None = None
     benchmarks: Annotated[tuple[BenchmarkJson, ...], Meta(description="Of nccl-tests, in saved logs.")] = ()
+    inspector: Annotated[
+        tuple[InspectorSpeed, ...], Meta(description="Of NCCL Inspector's files; rank: in its communicator.")
+    ] = ()
     problems: tuple[FileProblem, ...] = ()
 
 
@@ -79,6 +83,7 @@ def document_of(checkup: Checkup) -> DoctorDocument:
         references=tuple(map(reference_json, checkup.references)),
         nccl=None if checkup.log is None else nccl_json(checkup.log),
         benchmarks=tuple(map(benchmark_json, checkup.benchmarks[:MOST_ROWS])),
+        inspector=() if checkup.inspector is None else checkup.inspector.speeds[:MOST_ROWS],
         problems=file_problems(checkup.problems),
     )
 

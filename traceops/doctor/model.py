@@ -10,6 +10,7 @@ from msgspec import Meta
 from traceops.core.findings import Check, Finding
 from traceops.doctor.failure_cause import FailureCause
 from traceops.fabric.benchmarks import Benchmark
+from traceops.fabric.inspector import Inspector
 from traceops.fabric.model import Machine, Measured, Reference
 from traceops.fabric.nccl import NcclLog
 from traceops.machine.look import Look
@@ -97,7 +98,7 @@ class Checkup:
     backend: ``nccl``, ``gloo``. settings: the change to use, None where none is needed or none worked.
     fallback: one GPU with gradient accumulation, where no multi-GPU setting works: ranks to stand in for.
     log: what NCCL said with the environment as it is, or in files that others saved. benchmarks: what nccl-tests
-    measured, in files that others saved.
+    measured, and inspector: what NCCL Inspector wrote, in files that others saved.
     """
 
     hosts: tuple[str, ...]
@@ -117,3 +118,4 @@ class Checkup:
     problems: tuple[tuple[str, str], ...] = ()
     log: NcclLog | None = None
     benchmarks: tuple[Benchmark, ...] = ()
+    inspector: Inspector | None = None

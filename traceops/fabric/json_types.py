@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from traceops.core.file_problem import FileProblem
 from traceops.fabric.benchmarks import BenchmarkSize
+from traceops.fabric.inspector import InspectorSpeed
 from traceops.fabric.model import Measured, Nic, PathKind, Pcie, Quote
 from traceops.fabric.nccl import GraphBandwidth, TunerChoice
 
@@ -170,4 +171,7 @@ class FabricJson(msgspec.Struct, frozen=True, kw_only=True):
     graphs: Annotated[tuple[GraphBandwidth, ...], Meta(description="From NCCL_GRAPH_DUMP_FILE.")] = ()
     references: tuple[ReferenceJson, ...]
     benchmarks: Annotated[tuple[BenchmarkJson, ...], Meta(description="Of nccl-tests and rccl-tests.")] = ()
+    inspector: Annotated[
+        tuple[InspectorSpeed, ...], Meta(description="Of NCCL Inspector's files; rank: in its communicator.")
+    ] = ()
     problems: tuple[FileProblem, ...]

@@ -13,6 +13,7 @@ from traceops.fabric.fabric import Fabric
 from traceops.fabric.merge import merge_machines
 from traceops.fabric.model import Machine, Reference
 from traceops.fabric.nccl import GraphBandwidth
+from traceops.fabric.readers.inspector import is_inspector, read_inspector
 from traceops.fabric.readers.nccl_log import holds_nccl_lines, read_nccl_log
 from traceops.fabric.readers.nccl_tests import holds_nccl_tests, read_nccl_tests
 from traceops.fabric.readers.rocm_topo import looks_like_rocm_topo, read_rocm_topo
@@ -31,6 +32,7 @@ class _Found:
     logs: list[str] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
     benchmarks: list[Benchmark] = field(default_factory=list)
+    inspector: list[str] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -51,8 +53,8 @@ def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
         if not _read(path, found):
             raise FileError(
                 path,
-                "holds no topology matrix, no NCCL lines (NCCL_DEBUG=INFO), no topology XML, no results of nccl-tests "
-                "and nothing of traceops doctor",
+                "holds no topology matrix, no NCCL lines (NCCL_DEBUG=INFO), no topology XML, no results of nccl-tests, "
+                "no lines of NCCL Inspector and nothing of traceops doctor",
             )
     log = read_nccl_log(found.logs) if found.logs else None
     machines = [*found.machines, *(log.machines if log is not None else ())]
@@ -60,10 +62,11 @@ def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
         found.problems.append(
             (log.files[0], f"{log.connections_left_out:,} connections of NCCL's log are left out")
         )
+    inspector = read_inspector(found.inspector, found.problems) if found.inspector else None
     references, problems = tuple(found.references), tuple(found.problems)
     return Fabric(
-        merge_machines(machines), log, references, problems, tuple(found.graphs), tuple(found.benchmarks)
-    )
+        merge_machines(machines), log, references, problems, tuple(found.graphs), tuple(found.benchmarks), inspector
+    )  # fmt: skip
 
 
 def _read(path: Path, found: _Found) -> bool:
@@ -80,6 +83,10 @@ def _read(path: Path, found: _Found) -> bool:
     head = begin.decode(errors="replace")
     if path.name.endswith(_ARCHIVES):
         raise FileError(path, "is an archive; unpack it, and give the files in it that are of one job")
+    if is_inspector(begin):
+        found.inspector.append(str(path))
+        if head.lstrip().startswith("{") or begin.startswith(b"\x1f\x8b"):  # else a paste of several things
+            return True
     # A log may begin like JSON too, with what a trainer prints.
     if path.suffix == ".json" or (head.lstrip().startswith("{") and _is_of_doctor(head)):
         return _read_json(path, head, found)
@@ -93,7 +100,7 @@ def _read(path: Path, found: _Found) -> bool:
             found.machines += machines
             found.graphs += graphs
             return bool(machines or graphs)
-    told = False
+    told = str(path) in found.inspector
     if looks_like_topo_matrix(head):
         found.machines += read_topo_matrices(str(path))
         told = True

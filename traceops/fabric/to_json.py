@@ -47,6 +47,7 @@ def fabric_json(fabric: Fabric) -> FabricJson:
         graphs=fabric.graphs[:MOST_ROWS],
         references=tuple(reference_json(reference) for reference in fabric.references[:MOST_MACHINES]),
         benchmarks=tuple(map(benchmark_json, fabric.benchmarks[:MOST_ROWS])),
+        inspector=() if fabric.inspector is None else fabric.inspector.speeds[:MOST_ROWS],
         problems=file_problems(fabric.problems[:MOST_ROWS]),
     )
 

@@ -13,8 +13,10 @@ from traceops.core.errors import FileError, InputError, problem_of
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.regular_file import open_regular
 from traceops.fabric.fabric import Fabric
+from traceops.fabric.readers.inspector import is_inspector
 from traceops.hangs.dump_files import read_dumps
 from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, RecordedGroup
+from traceops.hangs.inspector_lags import inspector_events
 from traceops.hangs.jobs import one_job
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.hang_log import read_log, records_from_log
@@ -68,12 +70,15 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Hang
     for rank, record in records_from_log(found.log).items():
         records.setdefault(rank, record)
     fabric = _fabric(found)
+    inspector = None if fabric is None else fabric.inspector
+    found.log += () if inspector is None else inspector_events(inspector)
     world, log = _world_size(found, records), tuple(found.log)
     problems = [*found.problems, *dropped]
     if world is not None:
         log, strange = within_world(log, world)
         problems += strange
-    if not (records or found.stacks or found.log or found.stalls or manifest.get("failed_rank") is not None):
+    nothing = not (records or found.stacks or found.log or found.stalls or inspector is not None)
+    if nothing and manifest.get("failed_rank") is None:
         listed = "".join(f"\n  {file}: {what}" for file, what in problems[:20])
         raise InputError(
             f"{root} holds no evidence of a hang: no flight-recorder dump, no log that tells of one, no stacks"
@@ -112,6 +117,7 @@ def _fabric(found: Found) -> Fabric | None:
         *(fabric.log.files if fabric.log is not None else ()),
         *(s for m in fabric.machines for s in m.sources),
         *(benchmark.quote.path for benchmark in fabric.benchmarks),
+        *(fabric.inspector.files if fabric.inspector is not None else ()),
     ]
     found.files += dict.fromkeys(path for path in told if path not in found.files)
     return fabric
@@ -171,6 +177,8 @@ def _read(path: Path, found: Found, *, alone: bool) -> None:
             found.files.append(str(path))
         elif is_ras(head):
             _read_ras(path, found)
+        elif head[:2] in (b"\x1f\x8b", b'{"') and is_inspector(head):
+            found.texts.append(path)
         elif is_dump(head):
             _read_dump(path, found)
         else:

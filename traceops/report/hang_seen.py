@@ -75,6 +75,8 @@ def what_would_decide(diagnosis: Diagnosis) -> str:
             "the ranks ahead wait for those behind, and py-spy dump --pid PID of a rank behind shows "
             "what it does instead."
         )
+    if kinds <= {"inspector", "nccl"}:
+        return "To decide, bring that rank's own output and how its process ended, or py-spy dump --pid PID if it runs."
     if "timeout" in kinds:
         of = "the other ranks' logs" if len(ranks) == 1 else "a flight-recorder dump of every rank"
         return (

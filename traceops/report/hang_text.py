@@ -11,6 +11,7 @@ from traceops.hangs.carried_words import carried_text
 from traceops.hangs.model import Diagnosis, Root
 from traceops.report.hang_rows import RankGroup
 from traceops.report.hang_seen import seen_events, timed_out
+from traceops.report.inspector_text import inspector_text
 from traceops.rules.root_rules import advice_of
 
 
@@ -125,7 +126,9 @@ def read_text(diagnosis: Diagnosis) -> str:
         parts.append(f"topology of {_counted(len(evidence.fabric.machines), 'machine')}")
     if evidence.fabric is not None and evidence.fabric.log is not None:
         parts.append(f"NCCL's lines in {_counted(len(evidence.fabric.log.files), 'log')}")
-    logs = {event.path for event in evidence.log}
+    if evidence.fabric is not None and evidence.fabric.inspector is not None:
+        parts.append(inspector_text(evidence.fabric.inspector))
+    logs = {event.path for event in evidence.log if event.kind != "inspector"}
     if logs:
         parts.append(f"{len(logs)} log{'s' if len(logs) > 1 else ''} with errors or progress")
     files = len(evidence.files)
@@ -180,7 +183,11 @@ def _nobody(diagnosis: Diagnosis) -> str:
     if ras := [event for event in diagnosis.evidence.log if event.kind == "ras"]:
         more = f" (and {len(ras) - 1} more, below)" if len(ras) > 1 else ""
         return f"{ras[0].text}{more}, as NCCL's RAS tells. One report does not say whether that is a hang."
-    if seen := seen_events(diagnosis):
+    seen = seen_events(diagnosis)
+    if seen and all(event.kind == "inspector" for event in seen):
+        more = f" (and {len(seen) - 1} more, below)" if len(seen) > 1 else ""
+        return f"{seen[0].text}{more}. That alone does not say whether the job hangs. Read: {read_text(diagnosis)}."
+    if seen:
         lines = f"{len(seen)} message{'s' if len(seen) > 1 else ''}"
         return f"{lines} of trouble, but no cause is told: see them below. Read: {read_text(diagnosis)}."
     unknown = unknown_ranks(diagnosis)

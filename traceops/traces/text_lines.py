@@ -12,8 +12,10 @@ _ENDS = re.compile(rb"\r\n|\n|\r")  # progress bars end theirs with \r, and mess
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;:?]{0,32}[A-Za-z]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_])")
 
 
-def blocks(path: str) -> Iterator[tuple[int, bytes]]:
+def blocks(path: str, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]:
     """Pieces of whole lines with the number of their first line; overlong lines are cut, gzip is unzipped.
+
+    longest: bytes from which a line is too long.
 
     Where a gzip stream is damaged, the blocks end with what was readable. Raises InputError where the file
     cannot be read.
@@ -33,8 +35,8 @@ def blocks(path: str) -> Iterator[tuple[int, bytes]]:
                 if last:
                     yield number, block[:last]
                     number += block.count(b"\n", 0, last)
-                if len(pending) > LONGEST_LINE:
-                    yield number, pending[:LONGEST_LINE]
+                if len(pending) > longest:
+                    yield number, pending[:longest]
                     pending, overlong = b"", True
         except Damaged:
             pass

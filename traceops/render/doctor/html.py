@@ -52,6 +52,7 @@ from traceops.render.document import (
     text,
 )
 from traceops.render.finding_blocks import checks_block, finding_block
+from traceops.render.inspector_table import inspector_table
 from traceops.render.report.fabric_html import benchmarks_table, connections_table, nccl_sentence
 from traceops.render.topology.figure import Figure, topology_figure
 from traceops.render.topology.shape import tried_ways, ways_on
@@ -175,6 +176,8 @@ def _bandwidth(checkup: Checkup) -> tuple[Block, ...]:
     blocks: list[Block] = [] if table is None else [TableBlock(table, "narrow")]
     if (tests := benchmarks_table(checkup.benchmarks)) is not None:
         blocks.append(TableBlock(tests))
+    if checkup.inspector is not None:
+        blocks.append(TableBlock(inspector_table(checkup.inspector)))
     figure = sweep_figure(checkup.measured, checkup.references)
     if figure is not None and (blocks or matrices):
         dashed = " Dashed: measured before." if _has_dashes(figure) else ""

@@ -23,6 +23,7 @@ from traceops.render.document import Headline
 from traceops.render.report.fabric_html import nccl_sentence
 from traceops.render.topology.figure import count, description
 from traceops.render.topology.shape import shape_of
+from traceops.report.inspector_text import inspector_text
 from traceops.rules.fabric_benchmarks import SLOW_TEST, alone_text, benchmark_text
 from traceops.rules.machine import RULES, wrong_looks
 
@@ -159,6 +160,8 @@ def read_text(checkup: Checkup) -> str:
         names = list(dict.fromkeys(PurePath(file).name for file in files))
         if names:
             parts.append(f"{kind} in {_listed(names)}")
+    if checkup.inspector is not None:
+        parts.append(inspector_text(checkup.inspector))
     return f"Read: {'; '.join(parts)}." if parts else ""
 
 

@@ -30,10 +30,12 @@ from traceops.render.document import (
     soft,
     text,
 )
+from traceops.render.inspector_table import inspector_table
 from traceops.render.report.detail_tables import group_cell
 from traceops.render.report.terms import COLUMNS, COMM_TRANSFER
 from traceops.render.topology.figure import Figure, topology_figure
 from traceops.render.topology.shape import ways_on
+from traceops.report.inspector_text import inspector_text
 from traceops.report.model import Report
 from traceops.report.rows import ReferenceRow
 
@@ -72,6 +74,11 @@ def fabric_blocks(report: Report) -> tuple[Block, ...]:
             blocks.append(TableBlock(connections))
     if tests := benchmarks_table(fabric.benchmarks):
         blocks.append(TableBlock(tests))
+    if fabric.inspector is not None:
+        blocks += [
+            soft(f"Read: {inspector_text(fabric.inspector)}."),
+            TableBlock(inspector_table(fabric.inspector)),
+        ]
     if lines := _settings(fabric.log):
         blocks.append(
             fold(f"Variables NCCL says were set ({len(lines)})", items(lines, "quotes")),
