@@ -13,7 +13,8 @@ from inspector_lines import coll, dump, p2p
 
 from traceops.cli import main
 from traceops.core.errors import InputError
-from traceops.fabric.discover import named_fabric
+from traceops.fabric.discover import named_fabric, run_fabric
+from traceops.fabric.to_json import fabric_json
 from traceops.hangs.diagnose import diagnose
 from traceops.report.hang_seen import what_would_decide
 from traceops.report.hang_text import hang_sentence, read_text
@@ -127,3 +128,12 @@ def test_the_doctor_tells_what_it_read_and_writes_bandwidths(tmp_path: Path, cap
     rows = json.loads((tmp_path / "out" / "doctor.json").read_text())["inspector"]
     assert [(row["rank"], row["busbw_gbs"], row["count"]) for row in rows] == [(0, 341.0, 9), (1, 342.0, 9)]
     assert "What NCCL Inspector measured" in (tmp_path / "out" / "doctor.html").read_text()
+
+
+def test_beside_traces_the_report_has_the_bandwidths(tmp_path: Path) -> None:
+    fabric = run_fabric(str(write(tmp_path, {0: 9, 1: 9})))
+    assert fabric is not None
+    assert [(row.rank, row.op, row.busbw_gbs) for row in fabric_json(fabric).inspector] == [
+        (0, "AllReduce", 341.0),
+        (1, "AllReduce", 342.0),
+    ]

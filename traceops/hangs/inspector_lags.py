@@ -11,7 +11,7 @@ from traceops.hangs.evidence import LogEvent
 
 _APART_S = 2  # seconds in which the others wrote on: what one interval's end tears apart comes at one moment
 # What no rank can complete before all have called it; a rank may be far behind in the others.
-_NEEDS_ALL = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
+_NEEDS_ALL = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AllToAll")
 
 
 def inspector_events(inspector: Inspector) -> tuple[LogEvent, ...]:
