@@ -53,6 +53,68 @@ def test_the_callback_of_hugging_face_counts_the_trainers_own_steps(tmp_path, mo
     assert recorded(tmp_path / "run") == ("finished", 6, [3, 4], 1)
 
 
+def test_one_rank_accumulates_in_hugging_faces_trainer_and_ends_with_the_model_of_a_larger_batch(
+    tmp_path, monkeypatch, capfd
+):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    from traceops.integrations.huggingface import TraceopsCallback
+
+    monkeypatch.chdir(tmp_path)
+
+    def train(accumulation, callbacks):
+        torch.manual_seed(0)
+        arguments = transformers.TrainingArguments(
+            output_dir="out", num_train_epochs=2, per_device_train_batch_size=2, report_to=[], save_strategy="no",
+            gradient_accumulation_steps=accumulation, use_cpu=True, disable_tqdm=True, learning_rate=1e-3, seed=5,
+        )  # fmt: skip
+        trainer = transformers.Trainer(
+            model=Model(), args=arguments, train_dataset=Rows(), callbacks=callbacks
+        )
+        trainer.train()
+        return trainer.state.global_step, trainer.state.max_steps, trainer.model.line.weight.tolist()
+
+    meant = train(8, [])
+    monkeypatch.setenv("TRACEOPS_FALLBACK_RANKS", "4")
+    assert train(2, [TraceopsCallback(tmp_path / "run", schedule=SHORT)]) == meant
+    assert meant[:2] == (8, 8)
+    assert "gradient_accumulation_steps is 8 instead of 2" in capfd.readouterr().err
+
+
+def test_one_rank_accumulates_in_lightnings_trainer_once(tmp_path, monkeypatch, capfd):
+    lightning = pytest.importorskip("lightning")
+    from traceops.integrations.lightning import TraceopsCallback
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.line = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch, index):
+            return self.line(batch["x"]).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+    def train(accumulation, callbacks):
+        trainer = lightning.Trainer(
+            accelerator="cpu", devices=1, max_epochs=1, accumulate_grad_batches=accumulation, logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, callbacks=callbacks,
+        )  # fmt: skip
+        module = Module()
+        trainer.fit(module, torch.utils.data.DataLoader(Rows(), batch_size=2))
+        trainer.fit_loop.max_epochs = 2
+        trainer.fit(module, torch.utils.data.DataLoader(Rows(), batch_size=2))
+        return trainer.global_step, trainer.accumulate_grad_batches, module.line.weight.tolist()
+
+    meant = train(8, [])
+    monkeypatch.setenv("TRACEOPS_FALLBACK_RANKS", "4")
+    assert train(2, [TraceopsCallback(tmp_path / "run", schedule=SHORT, overwrite=True)]) == meant
+    assert meant[:2] == (8, 8)
+    assert capfd.readouterr().err.count("accumulate_grad_batches is 8 instead of 2") == 1
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_callback_of_lightning_counts_optimizer_steps_and_keeps_what_an_error_leaves(tmp_path, fails):
     lightning = pytest.importorskip("lightning")

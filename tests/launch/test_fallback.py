@@ -59,6 +59,7 @@ def test_the_model_after_every_step_is_that_of_all_ranks(strategy, capsys, tmp_p
     one, said = train(capsys, tmp_path / "one", *options, "--fallback", "single")
     assert (many["world_size"], one["world_size"]) == (3, 1)
     assert "one rank in the place of 3" in said and "gradient accumulation 6" in said
+    assert "one rank       1      2             6              12" in said
     assert ("pytorch_ddp for zero2" in said) == (strategy == "zero2")
     assert len(one["losses"]) == len(many["losses"]) == 4
     assert one["losses"] == pytest.approx(many["losses"], rel=1e-9)
@@ -90,6 +91,7 @@ def test_a_whole_run(tmp_path):
     assert (run["world_size"], run["training"]["samples_per_step"]) == (1, 3 * 2 * 2)
     assert run["fallback"] == {
         "kind": "single", "ranks": 3, "grad_accum": 6, "strategy": "pytorch_ddp", "asked": "pytorch_ddp",
+        "batch_size": 2,
     }  # fmt: skip
     assert run["settings"] is None
 

@@ -108,8 +108,9 @@ class RunManifest:
     failed_rank: the rank that failed first, or null. notes: what the reader should be told.
     failures: captures that ended before they were complete, `CaptureFailure` objects by rank.
     settings: of ``--settings``: {source, set, unset, overruled}, variables that the ranks had and had not, and names
-    that --env decided. fallback: of ``--fallback``: {kind, ranks, grad_accum, strategy, asked}, how many ranks the one
-    stands for, and what it trained with in place of what was asked for (null for a script of the user's own).
+    that --env decided. fallback: of ``--fallback``: {kind, ranks, grad_accum, batch_size, strategy, asked}, how
+    many ranks the one stands for, and what it trained with in place of what was asked for (null for a script of the
+    user's own).
     """
 
     name: str

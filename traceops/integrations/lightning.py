@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceops.capture.schedule import Schedule
 from traceops.integrations.held_capture import HeldCapture
+from traceops.integrations.single_rank import MULTIPLY, accumulate_more
 
 
 def _callback_class() -> Any:
@@ -35,15 +36,27 @@ class TraceopsCallback(_Callback):
     trainer = Trainer(..., callbacks=[TraceopsCallback("profile/mine")])
 
     With manual optimization that is a batch in which any optimizer stepped. out, schedule, options: as for
-    `traceops.capture`.
+    `traceops.capture`. accumulate: whether ``accumulate_grad_batches`` is multiplied under
+    ``traceops run --fallback single``; None: unless the script's own file names TRACEOPS_FALLBACK_RANKS.
     """
 
     def __init__(
-        self, out: str | os.PathLike[str] | None = None, *, schedule: Schedule | None = None, **options: Any
+        self,
+        out: str | os.PathLike[str] | None = None,
+        *,
+        schedule: Schedule | None = None,
+        accumulate: bool | None = None,
+        **options: Any,
     ) -> None:
         super().__init__()
+        self._accumulate = accumulate
         self._held = HeldCapture(out, schedule, options)
         self._before = 0
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if stage == "fit":
+            obstacle = _obstacle(trainer, pl_module)
+            accumulate_more(trainer, "accumulate_grad_batches", asked=self._accumulate, obstacle=obstacle)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._before = trainer.global_step
@@ -59,3 +72,12 @@ class TraceopsCallback(_Callback):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self._held.close(exception)
+
+
+def _obstacle(trainer: Any, pl_module: Any) -> str | None:
+    """Why Lightning would not read the option, or not keep it."""
+    if not pl_module.automatic_optimization:
+        return f"with manual optimization the module accumulates itself; {MULTIPLY}"
+    if any(type(one).__name__ == "GradientAccumulationScheduler" for one in trainer.callbacks):
+        return f"the GradientAccumulationScheduler sets it; {MULTIPLY}"
+    return None

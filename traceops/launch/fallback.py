@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from traceops.core.errors import UsageError
+from traceops.core.stand_in import RANKS_ENV, effective_batches
 from traceops.train.config import TrainConfig
 from traceops.train.strategies import MESHES
 
 # DistributedDataParallel works with one rank, where it has nothing to send.
 STRATEGY = "pytorch_ddp"
-# In the script's environment: by how much to multiply its gradient accumulation. Not set in a run of all ranks.
-RANKS_ENV = "TRACEOPS_FALLBACK_RANKS"
 _ACCUMULATIONS = (1, 2, 4, 8)
 _BATCHES = (1, 4, 16, 64)
 
@@ -35,11 +34,7 @@ class Fallback:
     def table(self) -> list[str]:
         """Samples a step with all ranks and here, as lines of a table."""
         if self.grad_accum is not None and self.batch_size is not None:
-            before, total = self.grad_accum // self.ranks, self.batch_size * self.grad_accum
-            with_all = f"batch {self.batch_size} × accumulation {before} × {self.ranks} ranks"
-            return [
-                f"samples a step: {with_all} = {total}; here batch {self.batch_size} × {self.grad_accum} = {total}"
-            ]
+            return effective_batches(self.ranks, self.grad_accum // self.ranks, self.batch_size)
         lines = [
             f"{'accumulation':>12}  {'here':>5}  samples a step, with a batch per rank of",
             f"{'of script':>12}  {'':5}" + "".join(f"  {batch:>6}" for batch in _BATCHES),
@@ -55,7 +50,8 @@ class Fallback:
         if self.grad_accum is None:
             return (
                 f"{start}; the script decides on its batch: for the same samples a step multiply its gradient "
-                f"accumulation by {self.ranks}, with an option of its own or by {RANKS_ENV}, which says {self.ranks}"
+                f"accumulation by {self.ranks}, with an option of its own or by {RANKS_ENV}, which says {self.ranks} "
+                "(traceops's callbacks for Hugging Face and Lightning do so)"
             )
         strategy = f"strategy {self.strategy}"
         if self.asked != self.strategy:

@@ -16,8 +16,9 @@ from traceops.capture.environment import host
 from traceops.capture.settings import ENV
 from traceops.core.bundled import PACKAGE
 from traceops.core.errors import UsageError
+from traceops.core.stand_in import RANKS_ENV
 from traceops.fabric import lone_rank
-from traceops.launch.fallback import RANKS_ENV, Fallback
+from traceops.launch.fallback import Fallback
 from traceops.launch.forward import ALL_SHOWN, Shown
 from traceops.launch.hang_timeouts import HangTimeouts
 from traceops.launch.settings import Applied
