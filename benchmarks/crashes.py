@@ -3,6 +3,7 @@
 python benchmarks/crashes.py make /tmp/crashes                 # gloo without GPUs, NCCL with two
 python benchmarks/crashes.py score /tmp/crashes                # what the run folders come to now
 python benchmarks/crashes.py table /tmp/crashes > table.md
+python benchmarks/crashes.py recorded                          # the archives of tests/data/faults, as a table
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from crash_cases import ASIDE, DIED, PLANTED, Planted
+from crash_cases import ASIDE, DIED, PLANTED, RECORDED, Planted
+from planted_pack import unpack
 
 from traceops.core.errors import TraceopsError
 from traceops.hangs.crash_words import own_line
@@ -29,6 +32,7 @@ from traceops.hangs.model import Root
 from traceops.report.hang_text import root_advice, root_sentence
 
 TRAIN = Path(__file__).with_name("crash_train.py")
+FAULTS = Path(__file__).parents[1] / "tests" / "data" / "faults"
 _LIGHT = Path(__file__).parent.parent / "tests" / "light_torch"
 GENERAL = {"exception", "exit", "assertion"}  # true of many crashes, and of less use than their own kind
 _LIMIT_S = 300
@@ -113,8 +117,9 @@ def make(args: argparse.Namespace) -> None:
 
 
 def outcome(planted: Planted, out: Path) -> Outcome:
-    """What the run folder of a case comes to."""
-    printed = " ".join((out / f"{planted.name}.txt").read_text(errors="replace").split())
+    """What the run folder of a case comes to. What was printed is compared where it was kept."""
+    text = out / f"{planted.name}.txt"
+    printed = " ".join(text.read_text(errors="replace").split()) if text.exists() else ""
     try:
         roots = diagnose(out / planted.name, jobs=1).roots
     except TraceopsError as error:
@@ -152,7 +157,8 @@ def kinds_of(root: Root) -> tuple[str, ...]:
 
 def _tells_line(root: Root, planted: Planted, sentence: str) -> bool:
     told = None if root.crash is None else own_line(root.crash)
-    return told is not None and told in sentence and told.endswith(f"({marked_lines()[planted.name]})")
+    at = planted.at or marked_lines()[planted.name]
+    return told is not None and told in sentence and told.endswith(f"({at})")
 
 
 def outcomes(out: Path) -> list[Outcome]:
@@ -181,16 +187,31 @@ def score(args: argparse.Namespace) -> None:
         print(f"{name}: {len(group)} crashes, {told}; said by traceops run: {said}")
 
 
+def recorded_outcomes() -> list[Outcome]:
+    """What today's code concludes of the recorded crashes."""
+    with tempfile.TemporaryDirectory() as folder:
+        unpack([FAULTS / f"{planted.name}.tar.xz" for planted in RECORDED], Path(folder))
+        return [outcome(planted, Path(folder)) for planted in RECORDED]
+
+
+def recorded(args: argparse.Namespace) -> None:
+    print("\n".join(rows(recorded_outcomes(), most=400)))
+
+
 def table(args: argparse.Namespace) -> None:
-    print(
-        "| planted on rank 1 | machine | set aside | traceops run concludes | verdict |\n|---|---|---|---|---|"
-    )
-    for one in outcomes(Path(args.out)):
+    print("\n".join(rows(outcomes(Path(args.out)))))
+
+
+def rows(found: list[Outcome], most: int = 200) -> list[str]:
+    """The lines of a table. most: characters of a sentence."""
+    lines = ["| planted on rank 1 | set aside | traceops concludes | verdict |", "|---|---|---|---|"]
+    for one in found:
         planted = one.planted
         aside = "yes" if planted.name in ASIDE else ""
-        sentence = one.sentence.replace("|", "\\|").replace("\n", " ")[:200]
+        sentence = one.sentence.replace("|", "\\|").replace("\n", " ")[:most]
         verdict = one.verdict if not one.missing else f"{one.verdict} ({one.missing})"
-        print(f"| {planted.name} | {aside} | {sentence} | {verdict} |")
+        lines.append(f"| {planted.name} | {aside} | {sentence} | {verdict} |")
+    return lines
 
 
 def main() -> None:
@@ -210,6 +231,7 @@ def main() -> None:
             "--light", action="store_true", help="start torch without its compiler, as the tests do"
         )
         sub.add_argument("--long", action="store_true", help="the sentence of each")
+    commands.add_parser("recorded").set_defaults(function=recorded)
     args = parser.parse_args()
     args.function(args)
 
