@@ -38,12 +38,12 @@ def ranks_of(folder):
     ids=["optimizer", "decode", "no marks", "device only"],
 )
 def test_the_found_step_is_the_true_one(tmp_path, change, by, said):
-    from traceops.render.report.steps_found import steps_found_text
+    from traceops.render.report.steps_found import steps_found
 
     run = simulate(fsdp2(steps=6, size=SIZE), 2, seed=1)
     report = analyze(write_unmarked(run, tmp_path / "run", change))
     assert report.summary.steps_found_by == by
-    assert steps_found_text(report).endswith(said)
+    assert steps_found(report).endswith(said)
     assert report.summary.step_time_ms.n in (4, 5)
     assert report.summary.step_time_ms.median == pytest.approx(step_time(run) / 1e6, rel=0.02)
 

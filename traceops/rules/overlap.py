@@ -90,8 +90,6 @@ def judge_exposed(run: CrossRank) -> Verdict:
     if not run.split:
         reasons = "; ".join(run.matching.unmatched) or "no collective could be matched"
         return EXPOSED.not_evaluated(f"waiting and transfer cannot be told apart: {reasons}")
-    if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
-        return EXPOSED.not_evaluated(_DO_NOT_FIT)
     exposed = sum(
         int(times.buckets[bucket][times.typical].sum()) for times in run.ranks for bucket in COMM_BUCKETS
     )
@@ -101,6 +99,8 @@ def judge_exposed(run: CrossRank) -> Verdict:
             f"{100 * unmatched / exposed:.0f} % of the exposed communication could not be matched "
             "across ranks, so waiting and transfer cannot be told apart",
         )
+    if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
+        return EXPOSED.not_evaluated(_DO_NOT_FIT)
     shares = exposed_shares(run)
     if not shares:
         return EXPOSED.not_evaluated("the traces hold no complete step")
