@@ -140,6 +140,8 @@ class Table:
         return Outcome(code, printed.getvalue(), len(list(out.rglob("*.gz"))), reason)
 
     def _left(self, before: dict[str, object]) -> dict[str, object]:
+        for thread in _threads():  # one that was told to end may take a moment
+            thread.join(timeout=10.0)
         now = _state()
         session._current = None
         return {name: value for name, value in now.items() if value != before[name]}
@@ -172,14 +174,16 @@ def _state() -> dict[str, object]:
         "dtype": torch.get_default_dtype(),
         "random": random.getstate(),
         "folder": Path.cwd(),
-        "threads": [
-            t.name for t in threading.enumerate() if t.name in ("traceops-sigterm", "traceops-observer")
-        ],
+        "threads": [thread.name for thread in _threads()],
         "collector": [
             told for told in gc.callbacks if isinstance(getattr(told, "__self__", None), GarbageTime)
         ],
         "hooks": _patched(),
     }
+
+
+def _threads() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name in ("traceops-sigterm", "traceops-observer")]
 
 
 def _is_over(handler: object) -> bool:
