@@ -13,7 +13,7 @@ from traceops.core import torch_here
 from traceops.core.errors import UsageError
 from traceops.core.exit_codes import reported_codes
 from traceops.launch.fallback import Fallback, alone
-from traceops.launch.outcome import Failure, first_failure, with_exit_codes
+from traceops.launch.outcome import Failure, first_failure, left_early, with_exit_codes
 from traceops.launch.plan import Cluster, Plan, parse_assignments
 from traceops.train.config import TrainConfig
 
@@ -158,6 +158,28 @@ def test_a_rank_that_somebody_ended_comes_before_those_that_lost_it():
     # One that could not write its manifest any more, as its disk was full.
     ranks = [lost, manifest(1, "running", 1, ended_ns=9, error="OSError: [Errno 27] File too large")]
     assert first_failure(ranks, {0: -15, 1: 1}) == Failure(1, 1, "OSError: [Errno 27] File too large")
+
+
+@pytest.mark.parametrize("gone", [(), (0,), (0, 1), (1,), (1, 0)])
+def test_a_rank_that_left_is_found_however_late_we_look(gone):
+    """Rank 1 called os._exit(0). Where both ended between two looks, the looks say nothing of the order."""
+    failure = Failure(0, 1, "RuntimeError: Connection reset by peer")
+    ranks = [manifest(0, ended_ns=9, error=failure.reason), manifest(1, "running", None, ended_ns=None)]
+    assert left_early(ranks, gone, failure, {0: 1}) == Failure(
+        1, 0, "it ended while the others still needed it"
+    )
+
+
+def test_a_rank_that_did_not_end_first_is_not_the_one_that_left():
+    failure = Failure(0, 1, "RuntimeError: Connection reset by peer")
+    echo = manifest(0, ended_ns=9, error=failure.reason)
+    later, ended_by_torchrun = manifest(1, "finished", 0, ended_ns=12), manifest(1, "running", None)
+    elsewhere = replace(manifest(1, "running", None, ended_ns=None), host="another")
+    assert left_early([echo, later], (0, 1), failure, {0: 1}) is None
+    assert left_early([echo, ended_by_torchrun], (0,), failure, {0: 1, 1: -15}) is None
+    assert left_early([echo, elsewhere], (0,), failure, {0: 1}) is None, "its own launcher knows how it ended"
+    own = Failure(0, 1, "ValueError: bad batch")
+    assert left_early([echo, replace(elsewhere, host="h")], (1,), own, {0: 1}) is None
 
 
 def test_a_rank_that_torchrun_killed_out_of_impatience_is_not_the_first():

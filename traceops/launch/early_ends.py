@@ -26,9 +26,10 @@ def cut_short(
         return []
     reported = reported_codes(ended.torchrun_log)
     running = {rank.rank for rank in ranks if rank.status == "running" and rank.failure is None}
+    zero = ended.returncode == 0 or bool(reported)  # the report has each rank of ours that ended with another
     found = []
     for record in records:
-        code = reported.get(record.rank, 0 if ended.returncode == 0 or record.rank in ended.gone else None)
+        code = reported.get(record.rank, 0 if zero or record.rank in ended.gone else None)
         if record.rank in running and record.phase not in _COMPLETE and code is not None and code >= 0:
             found.append(CaptureFailure(record.rank, Operation.EXIT.value, record.step, exit_code=code))
     return found

@@ -81,11 +81,31 @@ def left_early(
 ) -> Failure | None:
     """The rank that ended without a failure before `failure` was raised for want of it; None if that is not so.
 
-    gone: ranks in the order in which their processes ended. torchrun goes on when a rank ends with code 0.
+    gone: ranks in the order in which we saw that their processes had ended; of two that we saw at once, neither is
+    known to be the first. torchrun goes on when a rank ends with code 0, and its report has each rank of this host
+    that ended with another.
     """
-    if not gone or gone[0] == failure.rank or not is_peer_failure(failure.reason):
+    if not is_peer_failure(failure.reason):
         return None
-    first = next((rank for rank in ranks if rank.rank == gone[0]), None)
-    if gone[0] in reported or (first is not None and first.exit_code not in (None, 0)):
-        return None
-    return Failure(gone[0], 0, "it ended while the others still needed it")
+    known = {rank.rank: rank for rank in ranks}
+    failed = known.get(failure.rank)
+    unseen = [rank.rank for rank in ranks if reported and failed is not None and rank.host == failed.host]
+    for rank in dict.fromkeys([*gone, *unseen]):
+        if (
+            rank != failure.rank
+            and rank not in reported
+            and _may_be_first(known.get(rank), failed, rank in gone)
+        ):
+            return Failure(rank, 0, "it ended while the others still needed it")
+    return None
+
+
+def _may_be_first(rank: RankManifest | None, failed: RankManifest | None, seen: bool) -> bool:
+    """Whether this rank ended with code 0 before `failed` did; seen: while torchrun knew of no failure."""
+    if rank is None:
+        return seen
+    if rank.exit_code not in (None, 0):
+        return False
+    if rank.ended_ns is None:  # in the middle of its training: os._exit says goodbye to nobody
+        return seen or rank.status == "running"
+    return seen if failed is None or failed.ended_ns is None else rank.ended_ns <= failed.ended_ns
