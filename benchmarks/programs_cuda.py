@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from programs_registry import EXAMPLES, MEGATRON, MINGPT, NANOGPT, STEPS, TIMM, WEIGHTS, Program
+from programs_registry import EXAMPLES, MEGATRON, MINGPT, NANOGPT, STEPS, TIMM, WEIGHTS, Program, deepspeed
 
 _QUICK = ("--quick",)
 _NANO = (
@@ -33,20 +33,6 @@ _MINGPT_DDP = (
     "trainer_config.batch_size=16",
     "trainer_config.data_loader_workers=0",
 )
-
-
-def _deepspeed(stage: int, aside: bool = False, plant: str = "", cause: str = "") -> Program:
-    return Program(
-        f"DeepSpeed ZeRO-{stage}",
-        "PyPI deepspeed",
-        "here",
-        ("{small}/deepspeed_train.py", str(stage)),
-        STEPS,
-        r"loss ([\d.e-]+)",
-        aside=aside,
-        plant=plant,
-        cause=cause,
-    )
 
 
 PROGRAMS: tuple[Program, ...] = (
@@ -180,8 +166,8 @@ PROGRAMS: tuple[Program, ...] = (
         plant="compute:1:0.03",
         cause="gpu_compute",
     ),
-    _deepspeed(1),
-    _deepspeed(3, plant="forward:1:0.03", cause="host"),
+    deepspeed(1, "here"),
+    deepspeed(3, "here", plant="forward:1:0.03", cause="host"),
     Program(
         "Megatron-core loop",
         f"{MEGATRON}:examples/run_simple_mcore_train_loop.py",
@@ -227,7 +213,7 @@ PROGRAMS: tuple[Program, ...] = (
         plant="backward:1:0.03",
         cause="host",
     ),
-    _deepspeed(2, aside=True),
+    deepspeed(2, "here", aside=True),
     Program(
         "timm train.py",
         f"{TIMM}:train.py",

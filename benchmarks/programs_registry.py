@@ -97,11 +97,13 @@ def _picotron(kind: str, aside: bool = False, plant: str = "", cause: str = "") 
     )
 
 
-def _deepspeed(stage: int, aside: bool = False, plant: str = "", cause: str = "") -> Program:
+def deepspeed(
+    stage: int, environment: str = "deepspeed", aside: bool = False, plant: str = "", cause: str = ""
+) -> Program:
     return Program(
         f"DeepSpeed ZeRO-{stage}",
         "PyPI deepspeed",
-        "deepspeed",
+        environment,
         ("{small}/deepspeed_train.py", str(stage)),
         STEPS,
         r"loss ([\d.e-]+)",
@@ -197,8 +199,8 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         "Lightning's own launcher", "PyPI lightning", "lightning", _LIGHTNING, STEPS, WEIGHTS, launcher="none"
     ),
-    _deepspeed(1, plant="forward:1:0.2", cause="host"),
-    _deepspeed(2, plant="optimizer:1:0.2", cause="host"),
+    deepspeed(1, plant="forward:1:0.2", cause="host"),
+    deepspeed(2, plant="optimizer:1:0.2", cause="host"),
     _picotron("tp"),
     _picotron("dp", plant="forward:1:0.2", cause="host"),
     Program(
@@ -216,7 +218,7 @@ PROGRAMS: tuple[Program, ...] = (
         plant="compute:1:0.1",
         cause="gpu_compute",
     ),
-    _deepspeed(3, aside=True, plant="forward:1:0.2", cause="host"),
+    deepspeed(3, aside=True, plant="forward:1:0.2", cause="host"),
     _picotron("pp", aside=True),
     Program(
         "pipelining 1F1B",

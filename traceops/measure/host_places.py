@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -45,7 +44,6 @@ _WAITING = (
     (re.compile(r"/torch/cuda/(__init__|streams)\.py$"), re.compile("synchronize|wait")),
     (re.compile(r"/torch/cuda/memory\.py$"), re.compile("empty_cache")),
 )
-_WORKERS = re.compile(r"_try_get_data|_get_data")  # of a loader with processes of its own
 
 
 @dataclass(frozen=True, order=True)
@@ -125,15 +123,6 @@ def waits(observed: Observed, stack: int) -> bool:
     return False
 
 
-def waits_for_workers(observed: Observed, stack: int) -> bool:
-    """Whether it waits for the processes of a data loader."""
-    return any(
-        "/torch/utils/data/dataloader" in observed.frames[n].file
-        and _WORKERS.search(observed.frames[n].function)
-        for n in observed.stacks[stack]
-    )
-
-
 def own_overhead(observed: Observed, stack: int) -> bool:
     """Whether the host was in the capture itself."""
     numbers = observed.stacks[stack]
@@ -179,15 +168,3 @@ def _in_steps(observed: Observed, steps: NDArray[np.bool_]) -> NDArray[np.bool_]
     chosen = np.zeros(len(number), dtype=bool)
     chosen[inside] = steps[number[inside]]
     return chosen
-
-
-def weights_by(
-    observed: Observed, keys: Iterable[str | None], steps: NDArray[np.bool_]
-) -> dict[str | None, float]:
-    """µs of the samples in these steps by a key of each stack."""
-    chosen = observed.samples[_in_steps(observed, steps)]
-    names = list(keys)
-    found: dict[str | None, float] = defaultdict(float)
-    for stack, us in chosen[:, 1:].tolist():
-        found[names[stack]] += us
-    return found
