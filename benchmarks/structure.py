@@ -74,6 +74,7 @@ LATE: dict[str, str] = {
     "traceops.render.history.files": "each format when it is asked for",
     "traceops.render.printer": "rich is for terminals",
     "traceops.render.report.html": "hangs and fabrics, which few runs have",
+    "traceops.render.runs.files": "each format when it is asked for",
     "traceops.report.document": "hangs and fabrics, which few runs have",
     "traceops.render.report.sections": "hangs and fabrics, which few runs have",
     "traceops.render.report.verdict": "hangs, which few runs have",

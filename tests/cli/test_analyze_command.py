@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from traceops.cli import main
-from traceops.cli.analyze import output_folder
+from traceops.cli.arguments import output_folder
 
 DATA = Path(__file__).parents[1] / "data"
 

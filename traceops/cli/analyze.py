@@ -4,23 +4,122 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 
-from traceops.cli.arguments import fails, make_writable, output_folder, report_formats
+from traceops.cli.arguments import fails, make_writable, report_folder, report_formats
 from traceops.core.errors import InputError
+from traceops.core.findings import Finding
 from traceops.core.plain_text import printable
 from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce
 from traceops.pipeline.mapping.progress import ProgressLine
 from traceops.pipeline.mapping.ranks import MapOptions
 from traceops.pipeline.settings import own_kernels
+from traceops.report.model import Report
 from traceops.rules.validity import DAMAGED
+from traceops.runs.find import Places, find_runs
+from traceops.runs.model import RunRow
 from traceops.traces.discover import Discovery, Window
+
+Written = tuple[Window, Report, Path]  # a window, its report, and the file of it that is shown
 
 
 def main(args: argparse.Namespace) -> int:
     formats = report_formats(args.format)
+    places = find_runs(args.path)
+    if len(places.runs) > 1:
+        return _several(args, formats, places)
+    path = places.runs[0].path
+    found = find_traces(path)
+    root = report_folder(path, found.name) if args.output is None else Path(args.output)
+    make_writable(root)
+    findings: list[Finding] = []
+    for window, report, shown in _reports(args, formats, found, root):
+        findings += report.findings
+        if args.quiet:
+            print(printable(str(shown)))
+        else:
+            from traceops.render.report.terminal import print_report
 
+            print_report(report, sys.stdout, shown)
+        if args.select == "latest":
+            _note_other_windows(found, window, args.quiet)
+    return _exit_code(args, findings)
+
+
+def _several(args: argparse.Namespace, formats: tuple[str, ...], places: Places) -> int:
+    """A report of each run in a folder of its own, and a table of all. Raises InputError where none can be read."""
+    from traceops.render.report.verdict import verdict
+    from traceops.render.runs.files import write_runs
+    from traceops.render.runs.terminal import print_runs
+    from traceops.runs.row import row_of, without_report
+
+    root = _root_of(places) if args.output is None else Path(args.output)
+    make_writable(root)
+    rows: list[RunRow] = []
+    findings: list[Finding] = []
+    for place in places.runs:
+        try:
+            found = find_traces(place.path)
+            for window, report, shown in _reports(args, formats, found, root / place.name):
+                name = place.name if args.select == "latest" else f"{place.name}/{_window_folder(window)}"
+                folder = shown.parent.relative_to(root).as_posix()
+                rows.append(row_of(report, name, place.path, folder, verdict(report).sentence))
+                findings += report.findings
+        except InputError as error:  # a run that is no use hides no other
+            rows.append(without_report(place.name, place.path, str(error)))
+    if not findings and all(row.problem for row in rows):
+        listed = "\n".join(f"  {row.name}: {row.problem}" for row in rows)
+        raise InputError(f"none of {len(rows)} runs can be analysed:\n{listed}")
+    written = write_runs(rows, root, _title(args.path), formats)
+    if args.quiet:
+        print(printable(str(written[0])))
+    else:
+        print_runs(rows, sys.stdout, written[0])
+    if args.strict and any(row.problem for row in rows):
+        print("traceops analyze: --strict: not every run could be analysed", file=sys.stderr)
+        return 3
+    return _exit_code(args, findings)
+
+
+def _reports(
+    args: argparse.Namespace, formats: tuple[str, ...], found: Discovery, root: Path
+) -> Iterator[Written]:
+    """The reports of the windows that --select asks for, written.
+
+    A window without a usable trace hides no other; raises InputError where no window has one.
+    """
+    own, unusable, made = own_kernels(), None, False
+    for window in found.windows if args.select == "all" else reversed(found.windows):
+        try:
+            with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
+                options = MapOptions(
+                    args.jobs, args.executor, args.cache, args.hta, progress, _load_rest(formats), own
+                )
+                report = analyze_window(found, window, options, args.evidence)
+        except InputError as error:
+            unusable = error
+            if len(found.windows) > 1:
+                print(
+                    printable(f"traceops analyze: capture window {window.index} is left out: {error}"),
+                    file=sys.stderr,
+                )
+            continue
+        from traceops.render import write_report  # behind the map: its processes need none of it
+
+        folder = root / _window_folder(window) if args.select == "all" else root
+        written = write_report(report, folder, formats, args.plotlyjs)
+        made = True
+        yield window, report, next((path for path in written if path.suffix == ".html"), written[0])
+        if args.select == "latest":
+            return
+    if not made:
+        assert unusable is not None
+        raise unusable
+
+
+def _load_rest(formats: tuple[str, ...]) -> Callable[[], None]:
     def load_rest() -> None:
         """What follows the map is imported while its processes work; they are forked without it and stay small."""
         load_reduce()
@@ -31,44 +130,24 @@ def main(args: argparse.Namespace) -> int:
 
             prepare()
 
-    own = own_kernels()
-    found = find_traces(args.path)
-    root = output_folder(args.path, found.name) if args.output is None else Path(args.output)
-    make_writable(root)
-    reports = []
-    unusable: InputError | None = None
-    for window in found.windows if args.select == "all" else reversed(found.windows):
-        try:
-            with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
-                options = MapOptions(args.jobs, args.executor, args.cache, args.hta, progress, load_rest, own)
-                report = analyze_window(found, window, options, args.evidence)
-        except InputError as error:  # a window without a usable trace hides no other
-            unusable = error
-            if len(found.windows) > 1:
-                print(
-                    printable(f"traceops analyze: capture window {window.index} is left out: {error}"),
-                    file=sys.stderr,
-                )
-            continue
-        from traceops.render import write_report  # behind the map: its processes need none of it
-        from traceops.render.report.terminal import print_report
+    return load_rest
 
-        written = write_report(
-            report, root / _window_folder(window) if args.select == "all" else root, formats, args.plotlyjs
-        )
-        reports.append(report)
-        shown = next((path for path in written if path.suffix == ".html"), written[0])
-        if args.quiet:
-            print(printable(str(shown)))
-        else:
-            print_report(report, sys.stdout, shown)
-        if args.select == "latest":
-            _note_other_windows(found, window, args.quiet)
-            break
-    if not reports:
-        assert unusable is not None
-        raise unusable
-    findings = [finding for report in reports for finding in report.findings]
+
+def _root_of(places: Places) -> Path:
+    """Where the reports of several runs go: reports for those in profile, else as for a run of the folder's name."""
+    base = places.base
+    if base is None:
+        return Path("reports")
+    if base.name == "profile":
+        return base.parent / "reports" if base.parent != Path.cwd() else Path("reports")
+    return Path("reports") if base == Path.cwd() else report_folder(str(base), base.name)
+
+
+def _title(paths: list[str]) -> str:
+    return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+
+
+def _exit_code(args: argparse.Namespace, findings: list[Finding]) -> int:
     if args.strict and any(finding.rule == DAMAGED.id for finding in findings):
         print("traceops analyze: --strict: not every file could be read whole", file=sys.stderr)
         return 3

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -41,6 +43,38 @@ def make_writable(folder: Path) -> None:
         raise InputError(f"{folder} cannot be made ({error.strerror}); choose another with -o DIR") from error
     if not os.access(folder, os.W_OK):
         raise InputError(f"{folder} is not writable; choose another with -o DIR")
+
+
+_LEAST_OF_REPORT = 1 << 20  # bytes in which a report names the first trace, and a table of runs the first run
+_SOURCES = {
+    "report.json": re.compile(rb'"trace": ("(?:[^"\\\\]|\\\\.)*")'),
+    "runs.json": re.compile(rb'"path": ("(?:[^"\\\\]|\\\\.)*")'),
+}
+
+
+def report_folder(path: str, name: str) -> Path:
+    """`output_folder`, or its subfolder PARENT/NAME where that has the report of something else that is still there.
+
+    So profile/x and other/x do not overwrite each other's reports.
+    """
+    folder = output_folder(path, name)
+    if "://" in path:
+        return folder
+    root = Path(path).resolve()
+    others = (source for file in _SOURCES if (source := _source_of(folder / file)) is not None)
+    if all(not other.exists() or other.resolve().is_relative_to(root) for other in others):
+        return folder
+    return folder.parent / root.parent.name / folder.name
+
+
+def _source_of(report: Path) -> Path | None:
+    """The first trace or run that a report was made of; None where there is none, or it does not say."""
+    try:
+        with report.open("rb") as file:
+            found = _SOURCES[report.name].search(file.read(_LEAST_OF_REPORT))
+        return Path(json.loads(found[1])) if found else None
+    except (OSError, ValueError):
+        return None
 
 
 def output_folder(path: str, name: str) -> Path:

@@ -26,6 +26,7 @@ from traceops.pipeline.assemble_inventory import inventory, peak_memory, step_co
 from traceops.pipeline.assemble_passes import pass_rows
 from traceops.pipeline.assemble_pipelines import bubble_of, pipeline_rows
 from traceops.pipeline.assemble_roles import role_rows
+from traceops.pipeline.assemble_speed import with_speed
 from traceops.pipeline.assemble_whole import whole_run_rows
 from traceops.pipeline.flame import flame_file, flame_graph
 from traceops.pipeline.observed_run import ObservedRun
@@ -61,7 +62,7 @@ def assemble(
     rank_rows, judged = _rank_rows(found, run), checks(verdicts)
     report = Report(
         run=run_info,
-        summary=_summary(found, run, rank_rows, judged),
+        summary=with_speed(_summary(found, run, rank_rows, judged), run_info),
         ranks=rank_rows,
         steps=tuple(row for times in run.ranks for row in _step_rows(times)),
         collectives=collective_rows(run),

@@ -40,6 +40,7 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> Run:
         steps=tuple(steps),
         training=manifest.get("training") or {},
         samples_per_step=_samples_per_step(manifest),
+        tokens_per_step=_told(manifest, "tokens_per_step"),
         environment=_dict(manifest, "environment"),
         git=_git(manifest),
         cuda_version=_text(manifest, "cuda_version"),
@@ -65,9 +66,9 @@ def _git(manifest: dict[str, Any]) -> Git | None:
 
 def _samples_per_step(manifest: dict[str, Any]) -> float | None:
     """Samples of all ranks together: as the training says, else from what each rank told `step()`."""
-    told = (manifest.get("training") or {}).get("samples_per_step")
-    if isinstance(told, (int, float)) and not isinstance(told, bool) and 0 < told < float("inf"):
-        return float(told)
+    told = _told(manifest, "samples_per_step")
+    if told is not None:
+        return told
     counts = []
     for entry in manifest.get("ranks") or ():
         samples, steps = entry.get("samples"), entry.get("steps")
@@ -75,6 +76,15 @@ def _samples_per_step(manifest: dict[str, Any]) -> float | None:
             return None
         counts.append(samples / steps)
     return sum(counts) or None
+
+
+def _told(manifest: dict[str, Any], key: str) -> float | None:
+    """A positive number that the training told of itself."""
+    training = manifest.get("training")
+    told = training.get(key) if isinstance(training, dict) else None
+    if isinstance(told, (int, float)) and not isinstance(told, bool) and 0 < told < 1e300:
+        return float(told)
+    return None
 
 
 def _started_ns(discovery: Discovery) -> int | None:

@@ -16,13 +16,17 @@ _CLOSE = 0.01  # values within 1 % of each other have no worst one
 
 @dataclass(frozen=True)
 class Cell:
-    """`text` is shown, `title` on hover, `full` unfolds below the text; `css` is never from a trace."""
+    """`text` is shown, `title` on hover, `full` unfolds below the text; `css` is never from a trace.
+
+    `href`: a page beside this one, quoted, beginning with './'.
+    """
 
     text: str
     title: str = ""
     css: str = ""
     full: str = ""
     colour: str = ""
+    href: str = ""
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="What the training says of itself; empty for traces without run.json."),
     ] = None
     samples_per_step: Annotated[NotNegative | None, Meta(description="Samples of all ranks together.")] = None
+    tokens_per_step: Annotated[NotNegative | None, Meta(description="As the training says.")] = None
     environment: dict[str, str] | None = None
     git: Git | None = None
     cuda_version: str | None = None
@@ -199,6 +200,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     compute_pct: float | None = None
     non_compute_pct: float | None = None
     unprofiled_step_time_ms: float | None = None
+    samples_per_s: Annotated[
+        NotNegative | None,
+        Meta(
+            description="Of all ranks together, by the steps without the profiler where such were timed, else by the "
+            "typical recorded one. Null where the run does not say how many samples a step has."
+        ),
+    ] = None
+    tokens_per_s: Annotated[NotNegative | None, Meta(description="Likewise.")] = None
     profiler_slowdown: float | None = None
     uncharged_wait_pct: Annotated[
         Number | None,
@@ -218,3 +227,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         dict[str, str], Meta(description="HTA's analyses that failed: the error, and on which ranks.")
     ] = {}
     notes: tuple[str, ...] = ()
+
+    @property
+    def own_step_ms(self) -> float | None:
+        """What a step takes by itself, ms: without the profiler where such steps were timed, else as recorded."""
+        if self.steps_found_by in ("window", "cut_off"):
+            return None
+        return self.unprofiled_step_time_ms or self.step_time_ms.typical

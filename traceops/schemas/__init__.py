@@ -43,6 +43,7 @@ from traceops.doctor.document import DoctorDocument
 from traceops.hangs.json_types import HangDocument, RootEvidence
 from traceops.report.model import ReportDocument
 from traceops.report.run import Clocks, Ledger, Matching, Replay, StepTime, WorstRank
+from traceops.runs.model import FindingCount, RunRow, RunsDocument
 
 FOLDER = Path(__file__).parent
 
@@ -98,6 +99,13 @@ DOCUMENTS: dict[str, SchemaDocument] = {
             ReportDocument, Tool, StepTime, Ledger, WorstRank, Matching, Clocks, Replay, RootEvidence, FileProblem,
             Finding, Evidence, Check,
         ),
+    ),
+    "runs": SchemaDocument(
+        RunsDocument,
+        "traceops runs.json",
+        "Several runs that `traceops analyze` was given, a row each. Times in the unit of the key's ending; null means "
+        f"not known, never zero. {_KEYS}",
+        closed=(RunsDocument, Tool, RunRow, FindingCount, Ledger),
     ),
 }  # fmt: skip
 

@@ -23,6 +23,9 @@ _NEVER = frozenset(
         "compare.json",
         "history.json",
         PAIRS,
+        "runs.json",
+        "scale.json",
+        "sweep.json",
         "truth.json",
         "package.json",
         "settings.json",
@@ -30,7 +33,7 @@ _NEVER = frozenset(
         "timeline.json.gz",
     }
 )
-_SKIP_FOLDERS = frozenset({"evidence", "logs", "node_modules", "__pycache__"})
+SKIP_FOLDERS = frozenset({"evidence", "logs", "node_modules", "__pycache__"})
 
 
 def list_files(path: str) -> tuple[str, dict[str, int]]:
@@ -77,7 +80,7 @@ def _remote_files(path: str) -> dict[str, int]:
     return {
         f"{protocol}://{file}" if "://" not in file else file: int(info.get("size") or 0)
         for file, info in sorted(found.items())
-        if may_be_trace(file) and not _SKIP_FOLDERS & set(PurePosixPath(file.removeprefix(within)).parts)
+        if may_be_trace(file) and not SKIP_FOLDERS & set(PurePosixPath(file.removeprefix(within)).parts)
     }
 
 
@@ -91,7 +94,7 @@ def _walk(root: Path) -> list[str]:
             folders.clear()
             continue
         entered.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(f for f in folders if f not in _SKIP_FOLDERS and not f.startswith("."))
+        folders[:] = sorted(f for f in folders if f not in SKIP_FOLDERS and not f.startswith("."))
         found += [str(Path(folder, file)) for file in sorted(files) if may_be_trace(file)]
     return found
 

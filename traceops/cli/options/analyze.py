@@ -11,12 +11,17 @@ HELP = "Explain where the step time went: a run folder, a folder of traces, one 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("path", help="profile/NAME, any folder with traces or summaries of ranks, one such file, or s3://…")
+    add(
+        "path",
+        nargs="+",
+        help="profile/NAME, any folder with traces or summaries of ranks, one such file, or s3://…; a folder of runs "
+        "(profile), a pattern or several paths give a report each and a table of all (runs.html)",
+    )
     add(
         "-o",
         "--output",
         metavar="DIR",
-        help="report folder (reports/NAME: 'profile' in the path becomes 'reports')",
+        help="report folder (reports/NAME: 'profile' in the path becomes 'reports'); of several runs a folder each",
     )
     add("--select", choices=("latest", "all"), default="latest", help="which capture windows (%(default)s)")
     add("--format", default="html,csv,json", metavar="LIST", help="of html, csv, json (%(default)s)")

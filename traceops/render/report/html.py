@@ -20,6 +20,7 @@ from traceops.render.document import (
 from traceops.render.finding_blocks import findings_section
 from traceops.render.page import word
 from traceops.render.report import experts, passes, roles, sections
+from traceops.render.report.speed import speed_facts
 from traceops.render.report.steps_found import how_found
 from traceops.render.report.verdict import verdict
 from traceops.render.report.whole_run import whole_run
@@ -110,6 +111,7 @@ def _facts(report: Report) -> list[tuple[str, Cell]]:
         ("Typical step", _unit(typical)),
         ("p5 – p95", _unit(number(step.p5), number(step.p95))),
         ("Without profiler", _unit(number(report.summary.unprofiled_step_time_ms))),
+        *speed_facts(report),
     ]
     slowdown = report.summary.profiler_slowdown
     if slowdown is not None:

@@ -19,6 +19,7 @@ from traceops.render.report.experts import experts_lines
 from traceops.render.report.passes import pass_lines
 from traceops.render.report.rank_tables import bubble_parts
 from traceops.render.report.roles import role_lines
+from traceops.render.report.speed import speed_text
 from traceops.render.report.steps_found import steps_found
 from traceops.render.report.terms import BUBBLE
 from traceops.render.report.verdict import verdict
@@ -92,6 +93,7 @@ def _heading(report: Report) -> str:
         of = f"{step.n - len(step.unlike)} typical of {step.n}" if step.unlike else str(step.n)
         parts.append(f"step {step.typical:.2f} ms (mean of {of}, p5–p95 {step.p5:.2f}–{step.p95:.2f})")
         parts += [found] if (found := steps_found(report)) else []
+        parts += [said] if (said := speed_text(report)) else []
     return f"{run.name}: {' · '.join(parts)}"
 
 

@@ -1,0 +1,1 @@
+"""Several runs side by side: page, table, CSV and JSON."""
