@@ -38,6 +38,7 @@ SIZE_UNITS = {"B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"}
 TIME_UNITS = {"ns", "us", "µs", "ms", "s", "min", "h"}
 
 LATE: dict[str, str] = {
+    "traceops.answers.opening": "the pipeline, where traces are given and not a report.json",
     "traceops.baseline.store": "the comparison's settings, where none are given",
     "traceops.capture": "`traceops.capture` is a function too, and needs no torch before it is called",
     "traceops.capture.abort": "torch, which a rank that uses no GPU may lack",

@@ -47,6 +47,10 @@ def test_no_product_and_no_terminal_gets_a_control_character(
         ["baseline", "show", "unknown*", "--json"],
         ["baseline", "history", "-o", "reports/history"],
         ["view", "profile/a\x1b[31m"],
+        ["show", "reports/a\x1b[31m"],
+        ["show", "reports/a\x1b[31m", "kernels"],
+        ["show", "reports/a\x1b[31m", "kernels", "--json"],
+        ["show", "reports/a\x1b[31m", "collectives", "--group", _ESC],
         ["analyze", f"nowhere{_ESC}"],
     ):
         main(words)

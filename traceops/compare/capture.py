@@ -19,12 +19,11 @@ from traceops.core.findings import Finding
 from traceops.core.redaction import redact_text, redact_value
 from traceops.core.regular_file import read_regular
 from traceops.report.model import ReportDocument
-from traceops.report.read import load_object, report_of
+from traceops.report.read import load_object, report_file, report_of
 from traceops.report.rows import Inventory
 from traceops.report.run import Run
 from traceops.traces.discover import PAIRS
-from traceops.traces.source import is_remote, open_binary
-from traceops.traces.summary_header import SUFFIX
+from traceops.traces.source import is_remote
 
 _WANTED = "report.json of traceops that can be compared"
 
@@ -52,11 +51,9 @@ def read_capture(path: str, *, jobs: int | None = None) -> Capture:
 
 def report_object(path: str, *, jobs: int | None = None) -> tuple[Any, str]:
     """The object that report.json holds, and where it is from; as `read_capture`, but nobody has checked it."""
-    local = None if is_remote(path) else Path(path)
-    if local is not None and local.is_dir() and not _has_traces(local) and (local / "report.json").is_file():
-        path = str(local / "report.json")
-    if path.endswith("report.json") or (path.endswith((".json", ".json.gz")) and _is_report(path)):
-        return load_object(path), path
+    file = report_file(path)
+    if file is not None:
+        return load_object(file), file
     from traceops.pipeline.analyze import analyze
     from traceops.report.document import to_json_object
 
@@ -186,18 +183,3 @@ def _over_ranks(by_step: dict[int, list[float]]) -> Float:
     """Steps that as many ranks as any have: one that some ranks lack is another step."""
     most = max((len(values) for values in by_step.values()), default=0)
     return np.array([np.mean(by_step[step]) for step in sorted(by_step) if len(by_step[step]) == most])
-
-
-def _has_traces(folder: Path) -> bool:
-    patterns = ("**/*trace.json*", f"**/*{SUFFIX}")
-    return (folder / "run.json").is_file() or any(any(folder.glob(pattern)) for pattern in patterns)
-
-
-def _is_report(path: str) -> bool:
-    """Whether a JSON file says early that it is a report, and not a trace."""
-    try:
-        with open_binary(path) as file:
-            head = file.read(4096)
-    except InputError:
-        return False
-    return b'"schema_version"' in head and b'"traceops"' in head

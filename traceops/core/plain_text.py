@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+# Signs that a spreadsheet takes for the begin of a formula, also in their full-width form. Our CSV files put ' before.
+FORMULA = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")
+
+
+# Spaces of fixed width, as in '34\u202f999', are none that Python calls printable.
+_SPACES = dict.fromkeys(map(ord, "\u00a0\u2009\u202f"), " ")
+
 
 def printable(text: str) -> str:
     """Text from a trace or a path without the control characters that would steer the terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text.translate(_SPACES))

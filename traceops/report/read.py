@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from traceops.core.errors import FileError
+from traceops.core.errors import FileError, InputError
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.tool import READABLE_VERSIONS
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
 from traceops.report.model import ReportDocument
-from traceops.traces.source import read_whole
+from traceops.traces.source import is_remote, open_binary, read_whole
+from traceops.traces.summary_header import SUFFIX
 
 # Parts of a report with words that somebody else wrote: the others are numbers and names of kernels.
 WITH_WORDS = ("run", "summary", "findings", "checks", "hang")
@@ -28,6 +30,15 @@ def load_object(path: str) -> Any:
         return json.loads(read_whole(path))
     except (ValueError, RecursionError) as error:
         raise FileError(path, f"is not valid JSON ({error}); write it again with traceops analyze") from error
+
+
+def report_file(path: str) -> str | None:
+    """The report.json that a path names: itself, or the one in a folder without traces. None for all else."""
+    local = None if is_remote(path) else Path(path)
+    if local is not None and local.is_dir() and not _has_traces(local) and (local / "report.json").is_file():
+        path = str(local / "report.json")
+    named = path.endswith("report.json") or (path.endswith((".json", ".json.gz")) and _is_report(path))
+    return path if named else None
 
 
 def report_of(value: Any, path: str, wanted: str = "report.json of traceops") -> ReportDocument:
@@ -67,3 +78,18 @@ def _known(value: Any) -> Any:
 
 def _listed(versions: tuple[int, ...]) -> str:
     return " and ".join(map(str, versions))
+
+
+def _has_traces(folder: Path) -> bool:
+    patterns = ("**/*trace.json*", f"**/*{SUFFIX}")
+    return (folder / "run.json").is_file() or any(any(folder.glob(pattern)) for pattern in patterns)
+
+
+def _is_report(path: str) -> bool:
+    """Whether a JSON file says early that it is a report, and not a trace."""
+    try:
+        with open_binary(path) as file:
+            head = file.read(4096)
+    except InputError:
+        return False
+    return b'"schema_version"' in head and b'"traceops"' in head

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from traceops.answers import model as answers
 from traceops.baseline.json_types import (
     CaptureJson,
     CommitJson,
@@ -106,6 +107,12 @@ DOCUMENTS: dict[str, SchemaDocument] = {
         "Several runs that `traceops analyze` was given, a row each. Times in the unit of the key's ending; null means "
         f"not known, never zero. {_KEYS}",
         closed=(RunsDocument, Tool, RunRow, FindingCount, Ledger),
+    ),
+    "show": SchemaDocument(
+        answers.AnyAnswer,
+        "What `traceops show --json` prints",
+        "One answer about a run; `question` says which. Times in the unit of the key's ending; null means not known, "
+        f"never zero. {_KEYS}",
     ),
 }  # fmt: skip
 

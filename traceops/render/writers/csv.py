@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-# Signs of a formula, also where blanks or a full-width form stand in its place.
-_FORMULA = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")
+from traceops.core.plain_text import FORMULA
+
 _CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 
 
@@ -50,6 +50,6 @@ def _cell(value: Any) -> Any:
         return _cell(" ".join(map(str, value)))
     if isinstance(value, str):
         value = value.translate(_CONTROL)  # a table is also shown with cat
-        if value.lstrip()[:1] in _FORMULA:
+        if value.lstrip()[:1] in FORMULA:
             return "'" + value  # a name from a trace is no spreadsheet formula
     return value

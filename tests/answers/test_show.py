@@ -1,0 +1,156 @@
+"""`traceops show`: small answers about a report or traces, the same from both, and errors that list what there is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from msgspec.structs import replace
+
+from traceops.answers.answering import answer
+from traceops.answers.asked import QUESTIONS, Asked
+from traceops.answers.opening import Opened, open_run
+from traceops.answers.text import describe_answer
+from traceops.cli import main
+from traceops.core.errors import UsageError
+from traceops.render import write_report
+from traceops.report.write import json_text
+from traceops.schemas import schema_path
+
+ROOT = Path(__file__).parents[2]
+RUN = ROOT / "tests" / "data" / "slow_loader4"
+EXAMPLE = ROOT / "reports" / "example"
+SCHEMA = json.loads(schema_path("show").read_text())
+ALL = [Asked(question.name, rule="TO-S001" if question.name == "finding" else "") for question in QUESTIONS]
+
+
+@pytest.fixture(scope="module")
+def from_traces() -> Opened:
+    return open_run(RUN)
+
+
+@pytest.fixture(scope="module")
+def from_report(from_traces: Opened, tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    folder = tmp_path_factory.mktemp("report")
+    write_report(from_traces.report, folder, ("json", "csv"))
+    return open_run(folder)
+
+
+@pytest.mark.parametrize("asked", ALL, ids=lambda asked: asked.question)
+def test_a_report_answers_as_its_traces_do(asked: Asked, from_traces: Opened, from_report: Opened) -> None:
+    given, again = answer(from_traces, asked), answer(from_report, asked)
+    assert (given.run.read_from, again.run.read_from) == ("traces", "report")
+    assert replace(again, run=given.run) == given
+    jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(json_text(given)))
+    assert describe_answer(given)
+
+
+def test_tables_are_read_back_as_they_were(from_traces: Opened, from_report: Opened) -> None:
+    assert from_report.whole and not from_report.problems
+    assert replace(from_report.report.tables, hta={}) == replace(from_traces.report.tables, hta={})
+    assert from_report.report.tables.kernels and from_report.report.tables.critical_path
+
+
+def test_without_its_tables_a_report_json_answers_from_its_inventory(tmp_path: Path) -> None:
+    alone = tmp_path / "report.json"
+    alone.write_bytes((EXAMPLE / "report.json").read_bytes())
+    rows = answer(open_run(alone), Asked("kernels", top=1)).rows
+    assert rows[0].name.startswith("nvjet") and rows[0].ms_per_step > 1 and rows[0].worst_rank is None
+
+
+def test_a_damaged_table_hides_no_other(tmp_path: Path) -> None:
+    for name in ("report.json", "kernels.csv", "arrivals.csv"):
+        (tmp_path / name).write_bytes((EXAMPLE / name).read_bytes())
+    (tmp_path / "kernels.csv").write_text("name,kind\na,b\n")
+    found = open_run(tmp_path)
+    (problem,) = found.problems
+    assert str(tmp_path / "kernels.csv") in problem and "no column count" in problem
+    assert found.report.tables.arrivals and not found.report.tables.kernels
+    assert answer(found, Asked("collectives")).rows[0].last_rank == 1
+
+
+def show(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    assert main(["show", str(EXAMPLE), *words, "--json"]) == 0
+    value: dict[str, object] = json.loads(capsys.readouterr().out)
+    return value
+
+
+def test_what_narrows_an_answer_down(capsys: pytest.CaptureFixture[str]) -> None:
+    ranks = show(capsys, "ranks", "--worst", "3")
+    assert ranks["total"] == 4 and [row["rank"] for row in ranks["rows"]] == [1, 0, 2]
+    assert ranks["ordered_by"] == "caused_wait_ms"
+    by = show(capsys, "ranks", "--by", "compute_ms")["rows"]
+    assert [row["compute_ms"] for row in by] == sorted((row["compute_ms"] for row in by), reverse=True)
+    steps = show(capsys, "steps", "--rank", "1,3", "--step", "4")["rows"]
+    assert [(row["rank"], row["step"]) for row in steps] == [(1, 4), (3, 4)]
+    for group in ("default_pg", "data", "FAULT"):
+        assert len(show(capsys, "collectives", "--group", group)["rows"]) == 6
+    kernels = show(capsys, "kernels", "--kind", "comm", "--top", "10")["rows"]
+    assert kernels and {row["kind"] for row in kernels} == {"comm"}
+    ledger = show(capsys, "ledger", "--rank", "1")["rows"]
+    assert sum(row["pct_of_step"] for row in ledger) == pytest.approx(100, abs=0.1)
+    assert [row["rule"] for row in show(capsys, "findings", "--severity", "error")["rows"]] == ["TO-S001"]
+
+
+def test_one_finding_has_its_evidence_and_a_rule_without_one_its_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = show(capsys, "finding", "to-s001")
+    assert found["check"]["status"] == "fired" and found["rows"][0]["evidence"][0]["value"] == 31.778
+    clear = show(capsys, "finding", "TO-S002")
+    assert clear["rows"] == [] and clear["check"]["status"] == "clear" and clear["check"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["finding", "TO-S011"], ["TO-S001", "TO-I002", "checks"]),
+        (["ranks", "--rank", "9"], ["rank 9", "0–3"]),
+        (["steps", "--step", "9"], ["step 9", "3–5"]),
+        (["collectives", "--group", "tensr"], ["'tensr'", "default_pg (data)"]),
+        (["collectives", "--op", "alltoall"], ["'alltoall'", "allreduce"]),
+        (["kernels", "--kind", "com_"], ["did you mean 'comm'", "memory"]),
+        (["ranks", "--by", "idle_pc"], ["did you mean 'idle_pct'", "wait_ms"]),
+        (["checks", "TO-X"], ["TO-X"]),
+    ],
+)
+def test_an_error_lists_what_there_is(
+    words: list[str], said: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(EXAMPLE), *words]) == 2
+    shown = capsys.readouterr()
+    assert not shown.out and all(part in shown.err for part in said)
+
+
+def test_an_unknown_question_is_refused(from_report: Opened) -> None:
+    with pytest.raises(UsageError, match="summary, findings"):
+        answer(from_report, Asked("wether"))
+
+
+def test_the_text_says_what_was_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(EXAMPLE)]) == 0
+    shown = capsys.readouterr()
+    assert "Rank 1's input comes late" in shown.out and "idle_input" in shown.out and not shown.err
+    assert main(["show", str(EXAMPLE), "kernels", "--top", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("ncclDevKernel") and lines[2] == "1 of 53, most ms_per_step first"
+    assert "\ufffd" not in "".join(lines)  # 34 999 µs has a narrow space
+
+
+def test_sizes_that_read_alike_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(EXAMPLE), "collectives"]) == 0
+    shown = capsys.readouterr().out
+    assert "33,603,584 B" in shown and "33,587,200 B" in shown
+
+
+def test_traces_are_analysed_and_that_is_said_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    one = RUN / "rank_0.pt.trace.json.gz"
+    assert main(["show", str(one), "ledger", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["run"]["read_from"] == "traces"
+    assert "reading the traces of" in shown.err
+    assert main(["show", "nowhere", "ledger", "--json"]) == 3
+    shown = capsys.readouterr()
+    assert not shown.out and shown.err.startswith("traceops show: nowhere does not exist")

@@ -1,0 +1,283 @@
+"""From a report and a question to its answer: pure, and an error lists what there is."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from traceops.answers.asked import BY_NAME, QUESTIONS, SUMMARY, Asked
+from traceops.answers.model import (
+    AnyAnswer,
+    AskedRun,
+    CheckLine,
+    ChecksAnswer,
+    CollectiveLine,
+    CollectivesAnswer,
+    FindingAnswer,
+    FindingsAnswer,
+    HeadlineLine,
+    KernelsAnswer,
+    LedgerAnswer,
+    RanksAnswer,
+    RolesAnswer,
+    RunFacts,
+    StepFacts,
+    StepsAnswer,
+    SummaryAnswer,
+    WhatIfAnswer,
+)
+from traceops.answers.opening import Opened, headline
+from traceops.answers.rows import (
+    check_line,
+    collective_lines,
+    finding_line,
+    full_finding,
+    kernel_lines,
+    ledger_lines,
+    step_lines,
+)
+from traceops.core.errors import UsageError
+from traceops.core.findings import SEVERITIES, count_checks
+from traceops.core.rank_text import ranks_text
+from traceops.report.model import Report
+from traceops.report.rows import WhatIfRow
+from traceops.rules.registry import BY_ID
+
+_MOST_LISTED = 20
+_HELPS = 3  # changes in a summary
+Row = TypeVar("Row", bound=msgspec.Struct)
+
+
+def answer(found: Opened, asked: Asked) -> AnyAnswer:
+    """The answer to one question. Raises UsageError that lists what there is where it asks for what there is not."""
+    if asked.question not in _ANSWERS:
+        raise UsageError(f"nothing is known of {asked.question!r}; ask for {_listed(BY_NAME)}")
+    _check_ranks(found.report, asked.ranks)
+    return _ANSWERS[asked.question](found, asked)
+
+
+def asked_run(found: Opened) -> AskedRun:
+    """Which run an answer is of."""
+    report = found.report
+    window = report.summary.steps_found_by == "window"
+    return AskedRun(
+        name=report.run.name, path=found.path, read_from=found.read_from, unit="window" if window else "step"
+    )
+
+
+def _summary(found: Opened, asked: Asked) -> SummaryAnswer:
+    report, said = found.report, headline(found)
+    run, step = report.run, report.summary.step_time_ms
+    return SummaryAnswer(
+        run=asked_run(found),
+        headline=HeadlineLine(level=said.level, sentence=said.sentence),
+        facts=RunFacts(
+            world_size=run.world_size,
+            ranks_present=len(run.ranks_present),
+            hosts=len(run.hosts),
+            device=run.device,
+            backend=run.backend,
+            strategy=run.strategy,
+            torch_version=run.torch_version,
+            nccl_version=run.nccl_version,
+        ),
+        step=StepFacts(
+            typical_ms=step.typical,
+            p5_ms=step.p5,
+            p95_ms=step.p95,
+            count=step.n,
+            found_by=report.summary.steps_found_by,
+        ),
+        ledger=ledger_lines(report),
+        findings=tuple(map(finding_line, report.findings)),
+        what_if=_what_if_rows(report)[:_HELPS],
+        rules_not_evaluated=count_checks(report.checks).not_evaluated,
+        notes=(*report.summary.notes, *found.problems),
+        more=tuple(question.name for question in QUESTIONS if question.name != SUMMARY),
+    )
+
+
+def _findings(found: Opened, asked: Asked) -> FindingsAnswer:
+    least = 0
+    if asked.severity:
+        if asked.severity not in SEVERITIES:
+            raise UsageError(f"severity is one of {_listed(SEVERITIES)}, not {asked.severity!r}")
+        least = SEVERITIES.index(asked.severity)
+    rows = [f for f in found.report.findings if SEVERITIES.index(f.severity) >= least]
+    if asked.ranks:
+        rows = [f for f in rows if not f.ranks or set(f.ranks) & set(asked.ranks)]
+    return FindingsAnswer(run=asked_run(found), rows=tuple(map(finding_line, rows)))
+
+
+def _finding(found: Opened, asked: Asked) -> FindingAnswer:
+    wanted = asked.rule.upper()
+    rows = tuple(full_finding(f) for f in found.report.findings if f.rule == wanted)
+    check = next((check_line(c) for c in found.report.checks if c.rule == wanted), None)
+    rule = BY_ID.get(wanted)
+    if not rows and check is None and rule is None:
+        there = _listed(dict.fromkeys(f.rule for f in found.report.findings)) or "none"
+        raise UsageError(
+            f"there is no rule {asked.rule!r}{_meant(wanted, BY_ID)}; findings of this run: {there}; "
+            "`checks` lists all rules"
+        )
+    if check is None:
+        check = CheckLine(
+            rule=wanted,
+            title=rule.title if rule else rows[0].title,
+            status="fired" if rows else "not_evaluated",
+            reason=""
+            if rows
+            else "the report does not say; another command or version of traceops judges it",
+        )
+    return FindingAnswer(run=asked_run(found), check=check, fires=rule.fires if rule else "", rows=rows)
+
+
+def _ledger(found: Opened, asked: Asked) -> LedgerAnswer:
+    return LedgerAnswer(run=asked_run(found), rows=ledger_lines(found.report, asked.ranks))
+
+
+def _what_if(found: Opened, asked: Asked) -> WhatIfAnswer:
+    rows = _what_if_rows(found.report)
+    replay = found.report.summary.replay
+    return WhatIfAnswer(
+        run=asked_run(found),
+        replay_error_pct=replay.error_pct if replay is not None else None,
+        total=len(rows),
+        rows=rows[: asked.top],
+    )
+
+
+def _what_if_rows(report: Report) -> tuple[WhatIfRow, ...]:
+    return tuple(sorted(report.what_if, key=lambda row: -(row.saved_pct or 0.0)))
+
+
+def _ranks(found: Opened, asked: Asked) -> RanksAnswer:
+    rows = [row for row in found.report.ranks if not asked.ranks or row.rank in asked.ranks]
+    waited_for = any(row.caused_wait_ms for row in rows)
+    by, rows = _ordered(rows, asked, "caused_wait_ms" if waited_for else "idle_pct")
+    return RanksAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
+
+
+def _steps(found: Opened, asked: Asked) -> StepsAnswer:
+    rows = [line for line in step_lines(found.report) if not asked.ranks or line.rank in asked.ranks]
+    if asked.steps:
+        there = sorted({line.step for line in rows if line.step is not None})
+        if missing := set(asked.steps) - set(there):
+            raise UsageError(f"step {min(missing)} was not recorded; steps: {ranks_text(there) or 'none'}")
+        rows = [line for line in rows if line.step in asked.steps]
+    by, rows = _ordered(rows, asked, "duration_ms")
+    return StepsAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
+
+
+def _collectives(found: Opened, asked: Asked) -> CollectivesAnswer:
+    rows: Sequence[CollectiveLine] = collective_lines(found.report)
+    if asked.ranks:
+        rows = [line for line in rows if set(line.ranks) & set(asked.ranks)]
+    rows = _of_group(rows, asked.group)
+    rows = _with(rows, "op", asked.op, "operation")
+    by, rows = _ordered(rows, asked, "total_ms")
+    return CollectivesAnswer(
+        run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top])
+    )
+
+
+def _of_group(rows: Sequence[CollectiveLine], group: str) -> Sequence[CollectiveLine]:
+    """Those of a group that is called so, or else whose role it is, or else with it in their name."""
+    if not group:
+        return rows
+    for matches in (
+        lambda line: line.group == group,
+        lambda line: line.role == group,
+        lambda line: group.casefold() in line.group.casefold(),
+    ):
+        if chosen := [line for line in rows if matches(line)]:
+            return chosen
+    there = dict.fromkeys(f"{line.group or 'no name'} ({line.role or 'role unknown'})" for line in rows)
+    raise UsageError(f"there is no group or role {group!r}; groups: {_listed(there) or 'none'}")
+
+
+def _kernels(found: Opened, asked: Asked) -> KernelsAnswer:
+    rows = _with(kernel_lines(found.report), "kind", asked.kind, "kind of kernels")
+    rows = _with(rows, "name", asked.name, "kernel")
+    by, rows = _ordered(rows, asked, "ms_per_step")
+    return KernelsAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
+
+
+def _roles(found: Opened, asked: Asked) -> RolesAnswer:
+    return RolesAnswer(run=asked_run(found), rows=found.report.roles)
+
+
+def _checks(found: Opened, asked: Asked) -> ChecksAnswer:
+    rows = [check_line(c) for c in found.report.checks if c.rule.startswith(asked.rule.upper())]
+    if asked.rule and not rows:
+        raise UsageError(f"no rule begins with {asked.rule!r}{_meant(asked.rule.upper(), BY_ID)}")
+    return ChecksAnswer(run=asked_run(found), rows=tuple(rows))
+
+
+_ANSWERS: dict[str, Callable[[Opened, Asked], AnyAnswer]] = {
+    SUMMARY: _summary,
+    "findings": _findings,
+    "finding": _finding,
+    "ledger": _ledger,
+    "what-if": _what_if,
+    "ranks": _ranks,
+    "steps": _steps,
+    "collectives": _collectives,
+    "kernels": _kernels,
+    "roles": _roles,
+    "checks": _checks,
+}
+
+
+def _check_ranks(report: Report, ranks: Iterable[int]) -> None:
+    there = {row.rank for row in report.ranks}
+    if missing := sorted(set(ranks) - there):
+        raise UsageError(f"rank {missing[0]} is not in this report; ranks: {ranks_text(there) or 'none'}")
+
+
+def _with(rows: Sequence[Row], field: str, part: str, what: str) -> Sequence[Row]:
+    """Those rows whose field is, or else holds, `part`."""
+    if not part:
+        return rows
+    values = [str(getattr(row, field)) for row in rows]
+    if part in values:
+        return [row for row, value in zip(rows, values, strict=True) if value == part]
+    chosen = [row for row, value in zip(rows, values, strict=True) if part.casefold() in value.casefold()]
+    if not chosen:
+        there = _listed(dict.fromkeys(values)) or "none"
+        raise UsageError(f"there is no {what} {part!r}{_meant(part, set(values))}; there are: {there}")
+    return chosen
+
+
+def _ordered(rows: Sequence[Row], asked: Asked, usual: str) -> tuple[str, list[Row]]:
+    """The rows by a column of numbers, most first and unknown last; rows that are equal stay in their order."""
+    by = asked.by or usual
+    if rows and by not in (numbers := _numbers(rows)):
+        raise UsageError(
+            f"there is no column of numbers {by!r}{_meant(by, numbers)}; columns: {', '.join(numbers)}"
+        )
+    return by, sorted(rows, key=lambda row: _sort_key(getattr(row, by)))
+
+
+def _numbers(rows: Sequence[msgspec.Struct]) -> list[str]:
+    names = rows[0].__struct_fields__
+    kinds = {name: {type(getattr(row, name)) for row in rows} - {type(None)} for name in names}
+    return [name for name, kind in kinds.items() if kind and kind <= {int, float}]
+
+
+def _sort_key(value: Any) -> tuple[bool, float]:
+    return value is None, -(value or 0.0)
+
+
+def _meant(word: str, there: Collection[str]) -> str:
+    close = difflib.get_close_matches(word, list(there), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _listed(names: Iterable[str]) -> str:
+    all_names = [name if len(name) <= 100 else f"{name[:99]}…" for name in names]
+    rest = len(all_names) - _MOST_LISTED
+    return ", ".join(all_names[:_MOST_LISTED]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,101 @@
+"""Opens what somebody asks of: a report that was written, or traces, which are analysed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from traceops.core.redaction import redact_text
+from traceops.hangs.json_types import HangJson
+from traceops.render.document import Headline
+from traceops.render.report.verdict import verdict
+from traceops.report.model import Report, ReportBase
+from traceops.report.read import load_object, report_file, report_of
+from traceops.report.stored_tables import read_tables
+from traceops.rules import hangs
+from traceops.traces.source import is_remote
+
+if TYPE_CHECKING:
+    from traceops.pipeline.mapping.ranks import Progress
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A report, and where it is from. folder: the report's own, None where traces were analysed.
+
+    hang: of a report that was read, whose `Report.hang` is None: a diagnosis is not made again from its document.
+    has_fabric: likewise of `Report.fabric`.
+    """
+
+    path: str
+    report: Report
+    read_from: Literal["report", "traces"]
+    folder: Path | None = None
+    hang: HangJson | None = None
+    has_fabric: bool = False
+    problems: tuple[str, ...] = field(default=())
+
+    @property
+    def whole(self) -> bool:
+        """Whether `report` holds all that its page shows."""
+        return self.read_from == "traces" or (self.hang is None and not self.has_fabric)
+
+
+def open_run(
+    path: str | os.PathLike[str],
+    *,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    before_analysis: Callable[[str], None] = lambda path: None,
+) -> Opened:
+    """The report of a run folder, a folder of traces, one trace, a report folder or a report.json, local or remote.
+
+    Traces are analysed anew: a report beside them may be older. `before_analysis` is called then, with the path.
+    Raises InputError naming the file.
+    """
+    asked = os.fspath(path)
+    shown = redact_text(asked)
+    file = report_file(asked)
+    if file is None:
+        from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce
+        from traceops.pipeline.mapping.ranks import MapOptions
+        from traceops.pipeline.settings import own_kernels
+
+        traces = find_traces(asked)
+        before_analysis(shown)
+        options = MapOptions(jobs, progress=progress, meanwhile=load_reduce, own_kernels=own_kernels())
+        report = analyze_window(traces, traces.windows[-1], options)
+        others = len(traces.windows) - 1
+        left = (f"{others} earlier capture window{'s' if others > 1 else ''} left out",) if others else ()
+        return Opened(shown, report, "traces", problems=left)
+    document = report_of(load_object(file), file)
+    shared = {name: getattr(document, name) for name in ReportBase.__struct_fields__}
+    folder = None if is_remote(file) else Path(file).parent
+    tables, problems = read_tables(folder, document.reference)
+    return Opened(
+        shown,
+        Report(**shared, tables=tables),
+        "report",
+        folder,
+        document.hang,
+        document.fabric is not None,
+        problems,
+    )
+
+
+def opened(report: Report, path: str = "") -> Opened:
+    """A report that was just made."""
+    return Opened(path or str(report.run.name or ""), report, "traces")
+
+
+def headline(found: Opened) -> Headline:
+    """The sentence that the report opens with."""
+    hang = found.hang
+    if hang is not None and hang.roots:
+        others = sum(f.rule not in hangs.BY_ID for f in found.report.findings)
+        more = f" {others} more finding{'s' if others > 1 else ''} below." if others else ""
+        return Headline(hang.level, hang.sentence + more)
+    return verdict(found.report)

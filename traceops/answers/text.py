@@ -1,0 +1,304 @@
+"""Answers as blocks, for people at a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from traceops.answers.model import (
+    AnyAnswer,
+    ChecksAnswer,
+    CollectiveLine,
+    CollectivesAnswer,
+    FindingAnswer,
+    FindingLine,
+    FindingsAnswer,
+    FullFinding,
+    KernelLine,
+    KernelsAnswer,
+    LedgerAnswer,
+    LedgerLine,
+    RanksAnswer,
+    RolesAnswer,
+    StepLine,
+    StepsAnswer,
+    SummaryAnswer,
+    WhatIfAnswer,
+)
+from traceops.core.findings import Finding
+from traceops.core.rank_text import ranks_text
+from traceops.core.short_text import short_name
+from traceops.core.units import UNKNOWN, fixed_text, percent_text
+from traceops.core.window_words import words_of_window
+from traceops.measure.ledger import IDLE_BUCKETS
+from traceops.render.cells import Cell, Column, build_table, number, size
+from traceops.render.document import Block, FindingBlock, TableBlock, soft, text
+from traceops.render.finding_blocks import finding_block
+from traceops.render.writers.terminal import MARK
+from traceops.report.rows import RankRow, RoleRow, WhatIfRow
+
+_NAME = 40  # characters of a kernel's name on a terminal
+_GROUP = 24
+
+
+def describe_answer(answer: AnyAnswer) -> list[Block]:
+    """What a terminal shows of an answer; of a run without steps in words of its window."""
+    blocks = _DESCRIBED[type(answer)](answer)
+    return words_of_window(blocks, (FindingBlock,)) if answer.run.unit == "window" else blocks
+
+
+def _summary(answer: SummaryAnswer) -> list[Block]:
+    said, facts, step = answer.headline, answer.facts, answer.step
+    parts = [f"{facts.ranks_present} of {facts.world_size or facts.ranks_present} ranks"]
+    parts += [part for part in (facts.device, facts.strategy) if part]
+    if step.typical_ms is not None:
+        parts.append(f"step {step.typical_ms:.2f} ms")
+    return [
+        text(f"{answer.run.name or answer.run.path}: {' · '.join(parts)}", look="bold", indent=(0, 2)),
+        text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
+        _ledger_table([line for line in answer.ledger if line.ms_per_step or line.worst_rank_ms]),
+        *([_what_if_table(answer.what_if)] if answer.what_if else []),
+        *_finding_lines(answer.findings),
+        *(soft(note) for note in answer.notes),
+        soft(f"More: {', '.join(answer.more)}"),
+    ]
+
+
+def _findings(answer: FindingsAnswer) -> list[Block]:
+    return _finding_lines(answer.rows) or [text("no findings")]
+
+
+def _finding_lines(rows: Sequence[FindingLine]) -> list[Block]:
+    return [
+        text(f"{MARK[row.severity]} {row.rule} {row.message}", look=f"level-{row.severity}", indent=(0, 2))
+        for row in rows
+    ]
+
+
+def _finding(answer: FindingAnswer) -> list[Block]:
+    if answer.rows:
+        return [block for row in answer.rows for block in _full(row)]
+    check = answer.check
+    reason = f": {check.reason}" if check.reason else ""
+    return [
+        text(f"{check.rule} {check.title}", look="bold"),
+        text(f"{check.status.replace('_', ' ')}{reason}", indent=(2, 2)),
+        *([text(f"It fires when: {answer.fires}", look="soft", indent=(2, 2))] if answer.fires else []),
+    ]
+
+
+def _full(row: FullFinding) -> list[Block]:
+    lines: list[Block] = [finding_block(Finding(**msgspec.structs.asdict(row)))]
+    said = [
+        f"ranks {ranks_text(row.ranks)}" if row.ranks else "",
+        f"steps {ranks_text(row.steps)}" if row.steps else "",
+        f"costs up to {row.impact_ms:.2f} ms a step" if row.impact_ms is not None else "",
+        f"cause {row.cause}" if row.cause else "",
+        f"confidence {row.confidence}",
+    ]
+    return [*lines, text("; ".join(part for part in said if part), look="soft", indent=(4, 6))]
+
+
+def _ledger(answer: LedgerAnswer) -> list[Block]:
+    by_rank: dict[int | None, list[LedgerLine]] = {}
+    for line in answer.rows:
+        by_rank.setdefault(line.rank, []).append(line)
+    return [_ledger_table(lines, rank) for rank, lines in by_rank.items()]
+
+
+def _ledger_table(lines: Sequence[LedgerLine], rank: int | None = None) -> TableBlock:
+    first = "where a step goes" if rank is None else f"rank {rank}"
+    columns = [
+        _made(first, lambda line: Cell(line.bucket), left=True),
+        _made("ms a step", lambda line: Cell(fixed_text(line.ms_per_step, 2))),
+        _made("%", lambda line: Cell(fixed_text(line.pct_of_step, 1))),
+    ]
+    if rank is None:
+        columns.append(_made("most on", _worst_of_bucket, left=True))
+    return _table(columns, lines)
+
+
+def _worst_of_bucket(line: LedgerLine) -> Cell:
+    if line.worst_rank is None:
+        return Cell("")
+    return Cell(f"rank {line.worst_rank}: {fixed_text(line.worst_rank_ms, 2)} ms")
+
+
+def _what_if(answer: WhatIfAnswer) -> list[Block]:
+    if not answer.rows:
+        return [text("nothing was replayed")]
+    note = _rest(answer)
+    if answer.replay_error_pct is not None:
+        within = (
+            f"unchanged, the replay is within {percent_text(answer.replay_error_pct)} of the measured steps"
+        )
+        note = "; ".join(part for part in (within, note) if part)
+    return [_what_if_table(answer.rows, note)]
+
+
+def _what_if_table(rows: Sequence[WhatIfRow], note: str = "") -> TableBlock:
+    columns = [
+        _made("what if", lambda row: Cell(row.change), left=True),
+        _made(
+            "step ms",
+            lambda row: Cell(
+                f"{fixed_text(row.step_time_ms, 2)} → {fixed_text(row.predicted_step_time_ms, 2)}"
+            ),
+        ),
+        _made("saved %", lambda row: Cell(fixed_text(row.saved_pct, 1))),
+    ]
+    return _table(columns, rows, note)
+
+
+def _ranks(answer: RanksAnswer) -> list[Block]:
+    columns = [
+        _made("rank", lambda row: Cell(str(row.rank))),
+        *(
+            [_made("host", lambda row: Cell(row.host or UNKNOWN), left=True)]
+            if _hosts(answer.rows) > 1
+            else []
+        ),
+        Column("typical_step_ms", "step ms"),
+        Column("compute_ms", "compute ms"),
+        Column("comm_transfer_ms", "transfer ms"),
+        Column("comm_wait_ms", "wait ms"),
+        _made("idle ms", lambda row: number(sum(row.bucket_ms(bucket) or 0.0 for bucket in IDLE_BUCKETS))),
+        Column("caused_wait_ms", "caused wait ms"),
+        Column("late_share", "share %", scale=100.0),
+    ]
+    return [_table(columns, answer.rows, _rest(answer))]
+
+
+def _hosts(rows: Sequence[RankRow]) -> int:
+    return len({row.host for row in rows})
+
+
+def _steps(answer: StepsAnswer) -> list[Block]:
+    columns = [
+        _made("rank", lambda row: Cell(str(row.rank))),
+        _made("step", lambda row: Cell(UNKNOWN if row.step is None else str(row.step))),
+        Column("duration_ms", "ms"),
+        Column("compute_ms", "compute ms"),
+        Column("comm_transfer_ms", "transfer ms"),
+        Column("comm_wait_ms", "wait ms"),
+        Column("memory_ms", "copies ms"),
+        _made("idle ms", _idle_of_step),
+        Column("kernels", "kernels", decimals=0),
+    ]
+    return [_table(columns, answer.rows, _rest(answer))]
+
+
+def _idle_of_step(row: StepLine) -> Cell:
+    return number(sum(getattr(row, f"{bucket}_ms") or 0.0 for bucket in IDLE_BUCKETS))
+
+
+def _collectives(answer: CollectivesAnswer) -> list[Block]:
+    sizes = _sizes(answer.rows)
+    columns = [
+        _made("group", lambda row: Cell(short_name(row.group or UNKNOWN, _GROUP)), left=True),
+        _made("role", lambda row: Cell(row.role or UNKNOWN), left=True),
+        _made("ranks", lambda row: Cell(ranks_text(row.ranks, 3)), left=True),
+        _made("operation", lambda row: Cell(row.op), left=True),
+        _made("size", lambda row: Cell(sizes[row.bytes])),
+        Column("count", "count", decimals=0),
+        Column("total_ms", "total ms"),
+        Column("median_wait_ms", "wait ms"),
+        Column("busbw_gbs", "GB/s"),
+        _made("last", _last),
+    ]
+    return [_table(columns, answer.rows, _rest(answer))]
+
+
+def _sizes(rows: Sequence[CollectiveLine]) -> dict[int | None, str]:
+    """Sizes for people; the exact bytes where two of them would read alike."""
+    read = {nbytes: size(nbytes).text for nbytes in {row.bytes for row in rows}}
+    alike = Counter(read.values())
+    return {n: text if n is None or alike[text] == 1 else f"{n:,} B" for n, text in read.items()}
+
+
+def _last(row: CollectiveLine) -> Cell:
+    if row.last_rank is None:
+        return Cell(UNKNOWN)
+    return Cell(f"rank {row.last_rank} ({fixed_text(row.last_rank_pct, 0)} %)")
+
+
+def _kernels(answer: KernelsAnswer) -> list[Block]:
+    columns = [
+        _made("kernel", lambda row: Cell(short_name(row.name, _NAME)), left=True),
+        _made("kind", lambda row: Cell(row.kind or UNKNOWN), left=True),
+        Column("ms_per_step", "ms a step"),
+        Column("share_pct", "share %"),
+        Column("mean_us", "mean µs"),
+        Column("max_us", "most µs"),
+        _made("most on", _most_on, left=True),
+    ]
+    return [_table(columns, answer.rows, _rest(answer))]
+
+
+def _most_on(row: KernelLine) -> Cell:
+    return Cell(UNKNOWN if row.worst_rank is None else f"rank {row.worst_rank}")
+
+
+def _roles(answer: RolesAnswer) -> list[Block]:
+    if not answer.rows:
+        return [text("no groups of ranks are known")]
+    columns = [
+        _made("role", lambda row: Cell(row.role), left=True),
+        _made("groups", lambda row: Cell(_groups(row)), left=True),
+        Column("exposed_ms", "exposed ms"),
+        Column("wait_ms", "wait ms"),
+        Column("transfer_ms", "transfer ms"),
+        Column("busbw_gbs", "GB/s"),
+        _made(
+            "waits for",
+            lambda row: Cell(UNKNOWN if row.waits_for_rank is None else f"rank {row.waits_for_rank}"),
+        ),
+    ]
+    return [_table(columns, answer.rows)]
+
+
+def _groups(row: RoleRow) -> str:
+    sizes = "/".join(map(str, row.group_sizes))
+    return f"{row.groups} of {sizes}" if sizes else str(row.groups)
+
+
+def _checks(answer: ChecksAnswer) -> list[Block]:
+    return [
+        text(
+            f"{row.rule} {row.title}: {row.status.replace('_', ' ')}{f' ({row.reason})' if row.reason else ''}",
+            indent=(0, 2),
+        )
+        for row in answer.rows
+    ]
+
+
+_DESCRIBED: dict[type, Callable[[Any], list[Block]]] = {
+    SummaryAnswer: _summary,
+    FindingsAnswer: _findings,
+    FindingAnswer: _finding,
+    LedgerAnswer: _ledger,
+    WhatIfAnswer: _what_if,
+    RanksAnswer: _ranks,
+    StepsAnswer: _steps,
+    CollectivesAnswer: _collectives,
+    KernelsAnswer: _kernels,
+    RolesAnswer: _roles,
+    ChecksAnswer: _checks,
+}
+
+
+def _made(label: str, make: Callable[[Any], Cell], *, left: bool = False) -> Column:
+    return Column(label, label, number=not left, make=make)
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Any], note: str = "") -> TableBlock:
+    return TableBlock(build_table("", columns, rows, note=note))
+
+
+def _rest(answer: RanksAnswer | StepsAnswer | CollectivesAnswer | KernelsAnswer | WhatIfAnswer) -> str:
+    shown = len(answer.rows)
+    by = "" if isinstance(answer, WhatIfAnswer) else f", most {answer.ordered_by} first"
+    return f"{shown} of {answer.total}{by}" if shown < answer.total else ""

@@ -1,0 +1,78 @@
+"""The tables beside a report.json, read back from their CSV files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_origin, get_type_hints
+
+import msgspec
+
+from traceops.core.plain_text import FORMULA
+from traceops.core.regular_file import read_regular
+from traceops.core.words import BUCKETS
+from traceops.report.rows import ReferenceRow
+from traceops.report.tables import (
+    ArrivalRow,
+    BandwidthRow,
+    BlockingCallRow,
+    KernelRow,
+    LatenessRow,
+    PathRow,
+    Tables,
+    TimelineRow,
+)
+
+_ROWS: dict[str, type[msgspec.Struct]] = {
+    "lateness": LatenessRow,
+    "arrivals": ArrivalRow,
+    "bandwidth": BandwidthRow,
+    "critical_path": PathRow,
+    "timeline": TimelineRow,
+    "kernels": KernelRow,
+    "blocking_calls": BlockingCallRow,
+}
+Row = TypeVar("Row", bound=msgspec.Struct)
+
+
+def read_tables(
+    folder: Path | None, reference: tuple[ReferenceRow, ...] = ()
+) -> tuple[Tables, tuple[str, ...]]:
+    """The tables of a report folder, and what is wrong with files that cannot be used; HTA's tables are left out.
+
+    A file that is not there is an empty table, as it is where there was nothing to say.
+    """
+    found: dict[str, Any] = {}
+    problems: list[str] = []
+    for name, kind in _ROWS.items() if folder is not None else ():
+        file = Path(folder or ".", f"{name}.csv")
+        try:
+            found[name] = tuple(_rows(read_regular(file), kind))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, OverflowError, csv.Error) as error:
+            problems.append(f"{file} cannot be used ({error}); write it again with traceops analyze")
+    return Tables(reference=reference, **found), tuple(problems)
+
+
+def _rows(data: bytes, kind: type[Row]) -> Iterator[Row]:
+    types = get_type_hints(kind)
+    for line in csv.DictReader(io.StringIO(data.decode("utf-8"), newline="")):
+        values = {name: _value(name, types[name], line) for name in kind.__struct_fields__}
+        yield msgspec.convert(values, kind, strict=False)
+
+
+def _value(name: str, kind: Any, line: Mapping[str, Any]) -> Any:
+    """A field of a row: an empty cell is not known, unless it is text."""
+    if get_origin(kind) is dict:  # PathRow.spent_ms, a column a bucket
+        return {bucket: value for bucket in BUCKETS if (value := line.get(f"{bucket}_ms"))}
+    cell = line.get(name)
+    if not isinstance(cell, str):
+        raise ValueError(f"it has no column {name}")
+    if get_origin(kind) is tuple:
+        return cell.split()
+    if cell == "" and kind is not str:
+        return None
+    return cell[1:] if cell[:1] == "'" and cell[1:].lstrip()[:1] in FORMULA else cell
