@@ -30,7 +30,7 @@ from traceops.rules.registry import RULES
 
 @pytest.fixture(scope="module")
 def page() -> Page:
-    return Page(render_html(sample_report()))
+    return Page(render_html(sample_report(), plotlyjs="inline"))
 
 
 def test_elements_nest(page: Page) -> None:
@@ -84,7 +84,7 @@ def test_inline_page_asks_for_nothing_from_outside(page: Page) -> None:
 
 
 def test_only_the_pages_own_scripts_are_admitted_whatever_a_trace_holds() -> None:
-    page = Page(render_html(sample_report(hostile="<b>plotly.js comes here</b>")))
+    page = Page(render_html(sample_report(hostile="<b>plotly.js comes here</b>"), plotlyjs="inline"))
     data, library, own = page.scripts()
     assert (
         json.loads(data)["ledger"]
@@ -110,7 +110,7 @@ def test_cdn_page_is_small_and_pins_the_library() -> None:
 
 
 def test_other_plotlyjs_is_refused() -> None:
-    with pytest.raises(ValueError, match="inline, cdn"):
+    with pytest.raises(ValueError, match="none, inline, cdn"):
         render_html(sample_report(), plotlyjs="directory")
 
 
@@ -140,7 +140,7 @@ def test_any_number_of_ranks(ranks: int) -> None:
 
 
 def test_1024_ranks_stay_a_page() -> None:
-    text = render_html(sample_report(1024, steps=20))
+    text = render_html(sample_report(1024, steps=20), plotlyjs="inline")
     assert len(text) < 8_000_000
     page = Page(text)
     charts = json.loads(page.scripts()[0])
@@ -239,7 +239,7 @@ def test_long_names_are_shortened_to_what_tells_kernels_apart() -> None:
 @pytest.mark.browser
 def test_page_works_offline_in_a_browser(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "summary.html"
-    path.write_bytes(render_html(sample_report()))
+    path.write_bytes(render_html(sample_report(), plotlyjs="inline"))
     said: list[Any] = []
     asked: list[str] = []
     context = browser.new_context(offline=True, viewport={"width": 800, "height": 900})

@@ -33,13 +33,13 @@ def history(folder: Path) -> bytes:
         save(store, report, name="gpt", source="profile/gpt")
     problems: list[Problem] = []
     found = histories(samples_of(scan(store, None, problems), problems))
-    return render_history_html(found, problems, store)
+    return render_history_html(found, problems, store, plotlyjs="inline")
 
 
 PAGES: dict[str, Callable[[Path], bytes]] = {
-    "summary": lambda folder: render_html(sample_report()),
-    "compare": lambda folder: render_comparison_html(sample_comparison()),
-    "doctor": lambda folder: render_doctor_html(healthy()),
+    "summary": lambda folder: render_html(sample_report(), plotlyjs="inline"),
+    "compare": lambda folder: render_comparison_html(sample_comparison(), plotlyjs="inline"),
+    "doctor": lambda folder: render_doctor_html(healthy(), plotlyjs="inline"),
     "history": history,
 }
 

@@ -26,7 +26,7 @@ FLAMES = "flame.rank_*.speedscope.json"
 
 
 def write_report(
-    report: Report, folder: Path, formats: tuple[str, ...] = FORMATS, plotlyjs: str = "inline"
+    report: Report, folder: Path, formats: tuple[str, ...] = FORMATS, plotlyjs: str = "none"
 ) -> list[Path]:
     """Write the chosen formats into `folder`, each file whole or not at all; returns the paths written.
 

@@ -78,7 +78,10 @@ class TableBlock:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure in plotly's JSON schema; `label` says what it shows to those who cannot see it."""
+    """A figure in plotly's JSON schema; `label` says what it shows to those who cannot see it.
+
+    Pages draw it as SVG (`render/svg/`), notebooks and exports by plotly.
+    """
 
     kind: ClassVar[str] = "chart"
     id: str
@@ -202,7 +205,7 @@ class Document:
     """All that is said of one run, hang, machine or comparison.
 
     title: of the window. heading, command: what it is about and who says so (``traceops analyze``). intro: blocks
-    between the verdict and the list of sections. footer: what comes last. styles: style sheets in templates/.
+    between the verdict and the list of sections. footer: what comes last. styles, scripts: files in templates/.
     """
 
     title: str
@@ -213,6 +216,7 @@ class Document:
     sections: tuple[Section, ...]
     footer: str
     styles: tuple[str, ...] = ("summary.css",)
+    scripts: tuple[str, ...] = ()
 
     @property
     def charts(self) -> dict[str, dict[str, Any]]:

@@ -21,7 +21,7 @@ from traceops.version import __version__
 
 CDN = "https://cdn.plot.ly"
 BUNDLE = "cartesian"  # of plotly's own bundles the smallest with bar, box, heatmap and scatter
-PLOTLYJS = ("inline", "cdn")
+PLOTLYJS = ("none", "inline", "cdn")
 _HERE = "plotly.js comes here"
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
@@ -38,58 +38,53 @@ def environment() -> Environment:
     )
 
 
-def chart_page(
-    template: str, styles: Sequence[str], charts: Mapping[str, Any], plotlyjs: str, content: Mapping[str, Any]
+def html_page(
+    template: str,
+    styles: Sequence[str],
+    content: Mapping[str, Any],
+    *,
+    figures: Mapping[str, Any] | None = None,
+    plotlyjs: str = "none",
+    scripts: Sequence[str] = (),
 ) -> bytes:
-    """A page with plotly charts in UTF-8: a template, style sheets by name, figures by the id of their element.
+    """A page in UTF-8: a template, style sheets and scripts by name, what the template shows.
 
-    plotlyjs: 'inline' (works offline, about 1.6 MB) or 'cdn' (small, needs the network). Everything that came from
-    a trace is escaped, and a content security policy admits the page's own scripts only. Raises ValueError for
-    another `plotlyjs`, InputError where plotly.js is missing.
+    figures: by the id of their element, for plotly.js, which draws them anew over what the page shows. plotlyjs:
+    'none' leaves it out, 'inline' works offline (1.5 MB), 'cdn' needs the network; it comes last in the page.
+    Everything that came from a trace is escaped, and a content security policy admits the page's own scripts only.
+    Raises ValueError for another `plotlyjs`, InputError where plotly.js is missing.
     """
     if plotlyjs not in PLOTLYJS:
         raise ValueError(f"plotlyjs is one of {', '.join(PLOTLYJS)}, not {plotlyjs!r}")
-    library, library_hash = plotly_js()
-    source = "" if plotlyjs == "inline" else plotly_js_source(library)
-    script = template_text("summary.js")
-    own_hash = script_hash(script.encode())
+    own = [template_text(name) for name in scripts]
+    interactive = bool(figures) and plotlyjs != "none"
+    library, library_hash = plotly_js() if interactive else (b"", "")
+    if interactive:
+        own.append(template_text("interactive.js"))
+    source = plotly_js_source(library) if interactive and plotlyjs == "cdn" else ""
+    hashes = [script_hash(script.encode()) for script in own]
+    if interactive and not source:
+        hashes.insert(0, library_hash)
     text = (
         environment()
         .get_template(template)
         .render(
             css="".join(template_text(name) for name in styles),
-            library=_HERE,
+            library=_HERE if interactive and not source else "",
             library_source=source,
             library_hash=library_hash,
-            chart_data=script_json(charts),
-            script=script,
-            policy=policy([own_hash], library_hash) if source else policy([library_hash, own_hash]),
-            charts=charts,
+            figure_data=script_json(figures) if interactive else "",
+            scripts=own,
+            policy=policy(hashes, library_hash if source else ""),
             version=__version__,
             **content,
         )
     )
-    if source:
+    if not interactive or source:
         return _bytes(text)
     # 1.5 MB that need no escaping go in last, as bytes; what comes after them is the template's own.
     before, _, after = text.rpartition(_HERE)
     return b"".join((_bytes(before), library, _bytes(after)))
-
-
-def plain_page(template: str, styles: Sequence[str], content: Mapping[str, Any]) -> bytes:
-    """The same without charts, and so without a script, in UTF-8."""
-    text = (
-        environment()
-        .get_template(template)
-        .render(
-            css="".join(template_text(name) for name in styles),
-            policy=policy([]),
-            charts={},
-            version=__version__,
-            **content,
-        )
-    )
-    return _bytes(text)
 
 
 def _bytes(text: str) -> bytes:
@@ -98,11 +93,7 @@ def _bytes(text: str) -> bytes:
 
 
 def prepare(*templates: str) -> None:
-    """Read what a page needs whatever it will say, while others work: templates, plotly.js.
-
-    Raises InputError where plotly.js is missing.
-    """
-    plotly_js()
+    """Read what a page needs whatever it will say, while others work."""
     for template in templates:
         environment().get_template(template)
 

@@ -30,7 +30,7 @@ ALL = (
 
 @pytest.fixture(scope="module")
 def page() -> Page:
-    return Page(render_comparison_html(sample_comparison()))
+    return Page(render_comparison_html(sample_comparison(), plotlyjs="inline"))
 
 
 @pytest.mark.parametrize("comparison", ALL)
@@ -154,7 +154,7 @@ def test_many_steps_are_thinned_out() -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_page_works_offline_in_a_browser(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
     path = tmp_path / "compare.html"
-    path.write_bytes(render_comparison_html(sample_comparison()))
+    path.write_bytes(render_comparison_html(sample_comparison(), plotlyjs="inline"))
     said: list[str] = []
     context = browser.new_context(offline=True, viewport={"width": width, "height": 900}, color_scheme=scheme)
     tab = context.new_page()

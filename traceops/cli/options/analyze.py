@@ -27,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--format", default="html,csv,json", metavar="LIST", help="of html, csv, json (%(default)s)")
     add(
         "--plotlyjs",
-        choices=("inline", "cdn"),
-        default="inline",
-        help="inline works offline, cdn makes a small page (%(default)s)",
+        choices=("none", "inline", "cdn"),
+        default="none",
+        help="zoom in charts: inline adds 1.5 MB, cdn needs the network (%(default)s)",
     )
     add("--fail-on", choices=("info", "warning", "error"), help="exit 1 on a finding this severe")
     add("--strict", action="store_true", help="exit 3 if any file could not be read whole")

@@ -49,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     history.add_argument(
         "--plotlyjs",
-        choices=("inline", "cdn"),
-        default="inline",
-        help="inline works offline, cdn makes a small page (%(default)s)",
+        choices=("none", "inline", "cdn"),
+        default="none",
+        help="zoom in charts: inline adds 1.5 MB, cdn needs the network (%(default)s)",
     )
 
 

@@ -40,7 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help="of html, md, json, junit, sarif, csv (%(default)s)",
     )
-    add("--plotlyjs", choices=("inline", "cdn"), default="inline", help="inline works offline (%(default)s)")
+    add(
+        "--plotlyjs",
+        choices=("none", "inline", "cdn"),
+        default="none",
+        help="zoom in charts: inline adds 1.5 MB, cdn needs the network (%(default)s)",
+    )
     add("--name", default="", help="of this comparison, where one pull request gets several comments")
     add("--jobs", type=positive, metavar="N", help="processes to read traces with (one a core)")
     add("-q", "--quiet", action="store_true", help="print the verdict's sentence only")

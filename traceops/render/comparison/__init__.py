@@ -24,7 +24,7 @@ def write_comparison(
     formats: tuple[str, ...] = FORMATS,
     *,
     name: str = "",
-    plotlyjs: str = "inline",
+    plotlyjs: str = "none",
 ) -> list[Path]:
     """Write the chosen formats into `folder`, each file whole or not at all; returns the paths, the page first.
 

@@ -11,7 +11,7 @@ from traceops.report.write import json_text
 
 
 def write_doctor(
-    checkup: Checkup, folder: Path, formats: tuple[str, ...] = FORMATS, plotlyjs: str = "inline"
+    checkup: Checkup, folder: Path, formats: tuple[str, ...] = FORMATS, plotlyjs: str = "none"
 ) -> list[Path]:
     """Write doctor.html, doctor.json and the CSV files into `folder`, each whole or not at all; the page comes first.
 

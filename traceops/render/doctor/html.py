@@ -69,8 +69,8 @@ _LATENCY = "Small messages are bound by latency: the curve should rise and level
 _SWEEP = "Lines: bus bandwidth in GB/s over bytes of a message, one for each operation; bandwidth.csv has the numbers"
 
 
-def render_doctor_html(checkup: Checkup, *, plotlyjs: str = "inline") -> bytes:
-    """The page in UTF-8. `plotlyjs` is 'inline' (works offline, about 1.6 MB) or 'cdn' (small, needs the network).
+def render_doctor_html(checkup: Checkup, *, plotlyjs: str = "none") -> bytes:
+    """The page in UTF-8. `plotlyjs`: as `write_html` takes it.
 
     Without a sweep there is no chart, and the page has no script. Everything that came from the machine is escaped.
     Raises ValueError for another `plotlyjs`.

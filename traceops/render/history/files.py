@@ -34,7 +34,7 @@ def write_history(
     problems: Sequence[Problem],
     store: str,
     folder: Path,
-    plotlyjs: str = "inline",
+    plotlyjs: str = "none",
 ) -> list[Path]:
     """Write the three files into `folder`, each whole or not at all; the page comes first.
 

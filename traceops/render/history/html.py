@@ -68,9 +68,9 @@ TERMS = (
 
 
 def render_history_html(
-    histories: Sequence[KeyHistory], problems: Sequence[Problem], store: str, *, plotlyjs: str = "inline"
+    histories: Sequence[KeyHistory], problems: Sequence[Problem], store: str, *, plotlyjs: str = "none"
 ) -> bytes:
-    """The page in UTF-8. `plotlyjs` is 'inline' (works offline, about 1.6 MB) or 'cdn' (small, needs the network).
+    """The page in UTF-8. `plotlyjs`: as `write_html` takes it.
 
     Everything that came from the store is escaped, and a content security policy admits the page's own
     scripts only. Raises ValueError for another `plotlyjs`.

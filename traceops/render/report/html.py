@@ -54,8 +54,8 @@ SECTIONS = (
 )
 
 
-def render_html(report: Report, *, plotlyjs: str = "inline") -> bytes:
-    """The page in UTF-8. `plotlyjs` is 'inline' (works offline, about 1.6 MB) or 'cdn' (small, needs the network).
+def render_html(report: Report, *, plotlyjs: str = "none") -> bytes:
+    """The page in UTF-8. `plotlyjs`: as `write_html` takes it.
 
     Everything that came from a trace is escaped, and a content security policy admits the page's own
     scripts only. Raises ValueError for another `plotlyjs`.

@@ -1,9 +1,8 @@
 (function () {
   "use strict";
-  var data = document.getElementById("charts");
+  var data = document.getElementById("figures");
   if (!data || !window.Plotly) {
-    document.documentElement.className += " no-charts";
-    return;
+    return; // the page's own drawings stay
   }
   var charts = JSON.parse(data.textContent);
   var config = { displayModeBar: false, responsive: true };
@@ -26,6 +25,7 @@
     if (!element) {
       return;
     }
+    element.replaceChildren();
     Plotly.newPlot(element, charts[id].data, charts[id].layout, config).then(function () {
       Plotly.relayout(element, colours(false));
       element.setAttribute("data-drawn", "yes");

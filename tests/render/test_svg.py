@@ -1,0 +1,145 @@
+"""Figures laid out for SVG: every mark of a figure is there, where its value lies."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import pytest
+from html_page import Page
+from sample_comparison import sample_comparison
+from sample_doctor import healthy
+from sample_report import HOSTILE, sample_report
+
+from traceops.render.comparison.html import render_comparison_html
+from traceops.render.doctor.html import render_doctor_html
+from traceops.render.report.cross_figures import lateness_figure, what_if_figure
+from traceops.render.report.figures import (
+    distribution_figure,
+    idle_figure,
+    laid_out,
+    ledger_figure,
+    steps_figure,
+)
+from traceops.render.report.html import describe, render_html
+from traceops.render.report.path_figures import timeline_figure
+from traceops.render.svg.axis import axis_of, nice_ticks
+from traceops.render.svg.figure import TYPES, plot_of
+from traceops.render.svg.hover import number_as, titles
+from traceops.render.svg.plot import Dot, Note, Plot, Rectangle, Segment, Shape
+
+
+def of(plot: Plot, kind: type) -> list[Any]:
+    return [mark for mark in plot.marks if isinstance(mark, kind)]
+
+
+def test_stacked_bars_begin_where_the_last_one_ends_and_unknown_ones_are_left_out() -> None:
+    plot = plot_of(ledger_figure(sample_report()))
+    bars = of(plot, Rectangle)
+    first = [bar for bar in bars if bar.y == bars[0].y]
+    assert len(first) == 3 and first[0].x == 0
+    for left, right in itertools.pairwise(first):
+        assert right.x == pytest.approx(left.x + left.width, abs=0.01)
+    assert first[1].width / first[0].width == pytest.approx(3 / 15, rel=0.01)
+    assert [row.text for row in plot.rows] == ["rank 0", "rank 1", "rank 2", "rank 3"]
+    assert [entry.text for entry in plot.legend] == [
+        "Compute", "Transfer", "Waiting for ranks", "Idle: input", "Idle: gaps",
+    ]  # fmt: skip
+    assert {bar.pattern for bar in bars} == {"", "slash"}
+    assert "Waiting for ranks: 30.000 ms" in next(bar.title for bar in bars if bar.pattern)
+
+
+def test_heat_maps_are_one_colour_whose_strength_is_the_value() -> None:
+    plot = plot_of(lateness_figure(sample_report(3, steps=2)))
+    cells = of(plot, Rectangle)
+    assert len(cells) == 6 and len({cell.colour for cell in cells}) == 1
+    assert [cell.opacity for cell in cells[:2]] == [0.04, 0.04] and cells[3].opacity > 0.7
+    assert [note.text for note in of(plot, Note)] == ["0", "0", "23", "24", "0", "0"]
+    assert [tick.text for tick in plot.ticks] == ["step 3", "step 4"]
+
+
+def test_many_cells_and_bars_are_few_paths() -> None:
+    plot = plot_of(steps_figure(sample_report(64, steps=50)))
+    assert not of(plot, Rectangle) and 1 <= len(of(plot, Shape)) <= 17
+    widths = [int(w) for shape in of(plot, Shape) for w in re.findall(r"h(\d+)v", shape.path)]
+    assert sum(widths) == pytest.approx(64 * 10_000, rel=0.01)
+    timeline = plot_of(timeline_figure(sample_report(4)))
+    assert len(of(timeline, Rectangle)) == len(sample_report(4).tables.timeline)
+
+
+def test_bars_are_in_the_order_of_their_axis_and_say_what_they_save() -> None:
+    plot = plot_of(what_if_figure(sample_report()))
+    assert any("saves 60.0 %" in note.text for note in of(plot, Note))
+    assert any("now 50 ms" in note.text for note in of(plot, Note))
+    assert HOSTILE[:44] in plot.rows[0].text
+
+
+def test_boxes_are_drawn_with_their_whiskers() -> None:
+    plot = plot_of(distribution_figure(sample_report(128)))
+    assert len(of(plot, Rectangle)) == len(plot.rows) >= 4
+    assert any("least 0.000" in mark.title for mark in of(plot, Segment))
+
+
+def test_points_lie_on_a_logarithmic_axis() -> None:
+    figure = laid_out(
+        [{"type": "scatter", "mode": "markers", "x": [10, 1000, None], "y": [0.0, 8.0, 4.0], "marker": {"size": 6}}],
+        5, pixels=20, xaxis={"type": "log", "range": [1, 3]}, yaxis={"range": [0, 8]},
+    )  # fmt: skip
+    low, high = of(plot_of(figure), Dot)
+    assert (low.x, high.x) == (0, 100) and low.y > high.y == 0
+
+
+def test_another_type_of_trace_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="pie"):
+        plot_of({"data": [{"type": "pie"}], "layout": {}})
+    assert set(TYPES) == {"bar", "box", "heatmap", "scatter"}
+
+
+def test_a_figure_without_data_is_an_empty_plot() -> None:
+    for figure in (idle_figure(sample_report(1, steps=0)), {"data": [], "layout": {}}):
+        assert plot_of(figure).height > 0
+
+
+def test_ticks_are_round_and_never_powers_of_ten() -> None:
+    assert [text for _, text in nice_ticks(0, 57)] == ["0", "10", "20", "30", "40", "50"] or len(
+        nice_ticks(0, 57)
+    ) > 2
+    assert [text for _, text in nice_ticks(0, 0.003, 4)] == ["0.000", "0.001", "0.002", "0.003"]
+    assert nice_ticks(0, 4e6, 5)[-1][1] == "4,000,000"
+    assert nice_ticks(3, 3) == [(3, "3")]
+    assert axis_of({"type": "category", "autorange": "reversed"}, ["a", "b"]).share("a") == pytest.approx(
+        0.75
+    )
+
+
+def test_numbers_of_hover_texts() -> None:
+    assert number_as(12345.678, ".3g") == "12,346" and number_as(12.345, ".3~g") == "12.3"
+    assert number_as(0.5, ".3f") == "0.500" and number_as(None, ".3f") == "–"
+    trace = {
+        "hovertemplate": "%{y}: %{x:.2f}<br>%{customdata[1]}<extra>n</extra>",
+        "customdata": [["a", "&lt;b"]],
+    }
+    assert titles(trace)(0, {"x": 1.0, "y": "r"}) == "r: 1.00\n<b"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: render_html(sample_report()),
+        lambda: render_comparison_html(sample_comparison()),
+        lambda: render_doctor_html(healthy()),
+    ],
+)
+def test_a_page_shows_its_figures_without_a_script(made: Any) -> None:
+    page = Page(made())
+    assert page.mismatched == [] and page.open == []
+    charts = [a for a in page.all("div") if a.get("class") == "chart"]
+    assert charts and all(a["aria-label"] for a in charts)
+    assert len([a for a in page.all("div") if a.get("class") == "plot"]) >= len(charts)
+    assert page.all("script") == [] and page.all("img") == []
+
+
+def test_every_figure_of_a_report_is_drawn() -> None:
+    for name, figure in describe(sample_report()).charts.items():
+        assert plot_of(figure).marks, name
