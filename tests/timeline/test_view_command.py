@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from perfetto_reading import packets_of
 from small_traces import training, write_run, x
 
 from traceops.cli import main
@@ -29,12 +30,19 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_says_what_it_wrote_and_how_to_open_it(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["view", str(run)]) == 0
     said = capsys.readouterr()
-    assert "reports/mine/timeline.json.gz" in said.out
+    assert said.out.startswith("Writing about ")
+    assert "reports/mine/timeline.pftrace.gz" in said.out
     assert "2 ranks" in said.out
     assert "ui.perfetto.dev" in said.out
     assert said.err == ""
-    assert json.loads(gzip.decompress(Path("reports/mine/timeline.json.gz").read_bytes()))
-    assert [path.name for path in Path("reports/mine").iterdir()] == ["timeline.json.gz"]
+    assert packets_of(Path("reports/mine/timeline.pftrace.gz"))
+    assert [path.name for path in Path("reports/mine").iterdir()] == ["timeline.pftrace.gz"]
+
+
+def test_json_for_those_who_ask(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["view", str(run), "-o", "t.json.gz"]) == 0
+    assert "t.json.gz" in capsys.readouterr().out
+    assert json.loads(gzip.decompress(Path("t.json.gz").read_bytes()))
 
 
 def test_quietly_elsewhere_and_not_compressed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,14 +102,14 @@ def test_damage_is_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["view", str(run), "-q"]) == 0
     said = capsys.readouterr()
     assert "rank_1.json: the JSON ends" in said.err
-    assert said.out == "reports/mine/timeline.json.gz\n"
+    assert said.out == "reports/mine/timeline.pftrace.gz\n"
 
 
 def test_a_full_disk_leaves_the_old_file(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("reports/mine").mkdir(parents=True)
-    Path("reports/mine/timeline.json.gz").write_text("old")
+    Path("reports/mine/timeline.pftrace.gz").write_text("old")
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -109,8 +117,8 @@ def test_a_full_disk_leaves_the_old_file(
     monkeypatch.setattr("traceops.timeline.pieces.shutil.copyfileobj", full)
     assert main(["view", str(run)]) == 3
     assert "No space left on device" in capsys.readouterr().err
-    assert [path.name for path in Path("reports/mine").iterdir()] == ["timeline.json.gz"]
-    assert Path("reports/mine/timeline.json.gz").read_text() == "old"
+    assert [path.name for path in Path("reports/mine").iterdir()] == ["timeline.pftrace.gz"]
+    assert Path("reports/mine/timeline.pftrace.gz").read_text() == "old"
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from traceops.version import __version__
 
 # Each has a module in options/ with HELP and add_arguments(parser), which costs --help nothing, and one here, imported
 # only to run it, with main(args) -> exit code.
-COMMANDS = ("run", "analyze", "compare", "baseline", "diagnose", "doctor", "view", "show")
+COMMANDS = ("run", "analyze", "compare", "baseline", "diagnose", "doctor", "view", "query", "show")
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)

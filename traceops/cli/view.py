@@ -8,8 +8,10 @@ from pathlib import Path
 
 from traceops.cli.arguments import output_folder
 from traceops.core.plain_text import printable
+from traceops.core.units import size_text
 from traceops.pipeline.analyze import find_traces
 from traceops.pipeline.mapping.progress import ProgressLine
+from traceops.timeline.size import LARGE_BYTES, Expected
 from traceops.timeline.write import FILE_NAME, write_timeline
 
 
@@ -25,6 +27,8 @@ def main(args: argparse.Namespace) -> int:
             steps=args.steps,
             jobs=args.jobs,
             progress=progress,
+            around=args.around,
+            announce=lambda expected: _say(expected, args.quiet),
         )
     for path, problem in timeline.problems:
         print(printable(f"traceops view: {path}: {problem}"), file=sys.stderr)
@@ -42,3 +46,22 @@ def main(args: argparse.Namespace) -> int:
         print(f"  the last of {len(found.windows)} capture windows; for another give the path of its trace")
     print("Open it in a browser: ui.perfetto.dev, Open trace file. The file stays on this machine.")
     return 0
+
+
+def _say(expected: Expected, quiet: bool) -> None:
+    """How large the file will be, before it is written; how to make it smaller, where it is large."""
+    ranks = f"{expected.ranks} rank{'s' if expected.ranks != 1 else ''}"
+    steps = (
+        "all steps"
+        if expected.steps is None
+        else f"{expected.steps} step{'s' if expected.steps != 1 else ''}"
+    )
+    line = f"about {size_text(expected.size_bytes)} for {ranks}, {steps}"
+    if expected.size_bytes >= LARGE_BYTES:
+        print(
+            f"traceops view: {line}; the browser needs several times that in memory. Less: --around FINDING, "
+            "--steps LIST or --ranks LIST",
+            file=sys.stderr,
+        )
+    elif not quiet:
+        print(f"Writing {line}.")

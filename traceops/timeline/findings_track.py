@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traceops.across.cross_rank import CrossRank
@@ -20,17 +20,8 @@ def findings_track(
     shown: Mapping[int, ShownRank],
     window: tuple[int, int],
 ) -> list[dict[str, Any]]:
-    """A slice for each finding, over the steps it names or else the whole `window` (ns on the timeline).
-
-    One that names steps none of which is shown is left out.
-    """
-    bundles = []
-    for finding in findings:
-        start, end = _steps_of(finding, run, shown) if finding.steps else window
-        start, end = max(start, window[0]), min(end, window[1])
-        if start <= end:
-            name = well_formed(f"{finding.rule} {finding.title}")
-            bundles.append((Slice(name, start, end, well_formed(_describe(finding))),))
+    """Events of a process of its own, with `finding_slices` in it."""
+    bundles = [(own,) for own in finding_slices(run, findings, shown, window)]
     events = title_events(FINDINGS_PID, "traceops findings", 0)
     lanes = spread(bundles, nest=True)
     for lane in range(max(lanes, default=0) + 1):
@@ -38,6 +29,24 @@ def findings_track(
     return events + [
         slice_event(own, FINDINGS_PID, lane + 1) for (own,), lane in zip(bundles, lanes, strict=True)
     ]
+
+
+def finding_slices(
+    run: CrossRank | None,
+    findings: Sequence[Finding],
+    shown: Mapping[int, ShownRank],
+    window: tuple[int, int],
+) -> Iterator[Slice]:
+    """A slice for each finding, over the steps it names or else the whole `window` (ns on the timeline).
+
+    One that names steps none of which is shown is left out.
+    """
+    for finding in findings:
+        start, end = _steps_of(finding, run, shown) if finding.steps else window
+        start, end = max(start, window[0]), min(end, window[1])
+        if start <= end:
+            name = well_formed(f"{finding.rule} {finding.title}")
+            yield Slice(name, start, end, well_formed(_describe(finding)))
 
 
 def _describe(finding: Finding) -> dict[str, Any]:

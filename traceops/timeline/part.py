@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -17,9 +18,12 @@ from traceops.timeline.ids import Ids
 from traceops.timeline.keep import StepFilter, Timed
 from traceops.timeline.pieces import CannotWrite, CompressedPiece, PieceWriter
 from traceops.timeline.processes import Processes
+from traceops.timeline.rank_packets import RankPackets
 from traceops.timeline.reader import WholeEvent, read_whole_events
 from traceops.timeline.times import LONGEST_NS, Placement, format_us, parse_us
 from traceops.traces.source import chunks, open_binary
+
+Form = Literal["json", "perfetto"]
 
 _ABSENT = msgspec.Raw(b"null")
 _NOTES_PID = msgspec.Raw(b'"profiler"')
@@ -30,7 +34,8 @@ _MAY_STRETCH = 0.05  # how far beyond its events the profiler's notes on itself 
 class PartTask:
     """What to write of one rank: `slot` is its place among the `slots` of the timeline.
 
-    `windows` are the times to keep (ns, as the analysis has them), None for all.
+    `form` is Chrome's JSON or Perfetto's own packets. `windows` are the times to keep (ns, as the analysis has
+    them), None for all.
     """
 
     path: str
@@ -42,6 +47,8 @@ class PartTask:
     windows: tuple[tuple[int, int], ...] | None
     output: Path
     gzipped: bool
+    form: Form = "json"
+    streams: Mapping[int, str] = field(default_factory=dict)  # what runs on them
 
 
 @dataclass(frozen=True)
@@ -61,15 +68,21 @@ class RankPart:
 
 
 def write_part(task: PartTask) -> RankPart:
-    """Write one rank's events, each followed by a comma. A file that cannot be opened is damage, no error."""
+    """Write one rank's events. A file that cannot be opened is damage, no error."""
     collecting = gc.isenabled()
     gc.disable()  # millions of small objects that are all freed by reference count
     rewriter = _Rewriter(task)
+    packets = RankPackets(task.slot, task.streams) if task.form == "perfetto" else None
     encode = msgspec.json.Encoder().encode
 
     def write(events: list[Any]) -> None:
-        if events:
-            writer.write(encode(events)[1:-1] + b",\n")
+        if not events:
+            return
+        encoded = encode(events)
+        if packets is None:
+            writer.write(encoded[1:-1] + b",\n")
+        else:
+            packets.take(msgspec.json.decode(encoded))
 
     try:
         with open_binary(task.path) as file, PieceWriter(task.output, task.gzipped) as writer:
@@ -77,6 +90,8 @@ def write_part(task: PartTask) -> RankPart:
             write(rewriter.rest())
             if rewriter.events:
                 write(rewriter.processes.titles())
+            for piece in packets.write() if packets is not None else ():
+                writer.write(piece)
     except CannotWrite:
         raise
     except InputError as error:
@@ -86,6 +101,8 @@ def write_part(task: PartTask) -> RankPart:
         if collecting:
             gc.enable()
     counts = {"not readable": scanner.unreadable, "without a valid time": rewriter.untimed}
+    if packets is not None:
+        counts["of kinds that this format does not have"] = packets.untold
     damage = [
         *dict.fromkeys(scanner.damage),
         *(f"{events_text(n)} {what}" for what, n in counts.items() if n),

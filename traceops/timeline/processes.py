@@ -10,11 +10,20 @@ from traceops.timeline.reader import WholeEvent
 
 BLOCK = 1000  # process ids of a rank; the first is the rank's overview
 _ABSENT = msgspec.Raw(b"null")
-_GPU_CATS = frozenset(
-    f'"{cat}"'.encode()
-    for name in ("kernel", "concurrent_kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "memcpy", "memset")
+DEVICE_CATEGORIES = frozenset(
+    cat
+    for name in (
+        "kernel",
+        "concurrent_kernel",
+        "gpu_memcpy",
+        "gpu_memset",
+        "gpu_user_annotation",
+        "memcpy",
+        "memset",
+    )
     for cat in (name, name.capitalize())
-)  # fmt: skip
+)
+_GPU_CATS = frozenset(f'"{cat}"'.encode() for cat in DEVICE_CATEGORIES)
 _GPU_ORDER = 5_000_000  # where kineto sorts its devices
 _OWN = (b'"process_name"', b'"process_sort_index"')
 

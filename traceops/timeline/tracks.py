@@ -40,7 +40,7 @@ class ShownRank:
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class Drawn:
     """Where one rank's transfer of a collective lies."""
 
     slot: int
@@ -50,8 +50,8 @@ class _Drawn:
 
 def rank_tracks(run: CrossRank, shown: Mapping[int, ShownRank]) -> Iterator[list[Event]]:
     """Events of each rank's tracks, and last the arrows between them."""
-    members = _members(run.matching, shown)
-    drawn: dict[tuple[int, int], _Drawn] = {}  # (number of the collective, rank)
+    members = members_of(run.matching, shown)
+    drawn: dict[tuple[int, int], Drawn] = {}  # (number of the collective, rank)
     for own in run.ranks:
         rank = own.summary.rank
         if rank not in shown:
@@ -59,20 +59,21 @@ def rank_tracks(run: CrossRank, shown: Mapping[int, ShownRank]) -> Iterator[list
         pid = overview_pid(shown[rank].slot)
         events = title_events(pid, rank_title(rank, "overview"), pid)
         events += track_events(pid, _STEPS_TID, "steps")
-        events += [slice_event(step, pid, _STEPS_TID) for step in _steps(own, shown[rank])]
-        bundles = dict(_collectives(run.matching, own, shown[rank], members[rank]))
+        events += [slice_event(step, pid, _STEPS_TID) for step in step_slices(own, shown[rank])]
+        bundles = dict(collective_slices(run.matching, own, shown[rank], members[rank]))
         lanes = spread(list(bundles.values()))
         for lane in range(max(lanes, default=-1) + 1):
             title = "wait and transfer" + (f" {lane + 1}" if lane else "")
             events += track_events(pid, _COMM_TID + lane, title)
         for (number, bundle), lane in zip(bundles.items(), lanes, strict=True):
             events += [slice_event(part, pid, _COMM_TID + lane) for part in bundle]
-            drawn[number, rank] = _Drawn(shown[rank].slot, _COMM_TID + lane, bundle[-1])
+            drawn[number, rank] = Drawn(shown[rank].slot, _COMM_TID + lane, bundle[-1])
         yield events
-    yield list(_arrows(run.matching, drawn, first_id(len(shown))))
+    yield list(_arrow_events(run.matching, drawn, first_id(len(shown))))
 
 
-def _steps(own: RankTimes, shown: ShownRank) -> Iterator[Slice]:
+def step_slices(own: RankTimes, shown: ShownRank) -> Iterator[Slice]:
+    """The rank's steps, with the ledger of each."""
     placed = shown.placement.place(own.summary.step_edges).tolist()
     for i, number in enumerate(own.summary.step_numbers.tolist()):
         if placed[i + 1] <= placed[i] or (shown.steps is not None and number not in shown.steps):
@@ -83,7 +84,7 @@ def _steps(own: RankTimes, shown: ShownRank) -> Iterator[Slice]:
         yield Slice(name, placed[i], placed[i + 1], args)
 
 
-def _members(matching: MatchedCollectives, shown: Iterable[int]) -> dict[int, list[tuple[int, int, int]]]:
+def members_of(matching: MatchedCollectives, shown: Iterable[int]) -> dict[int, list[tuple[int, int, int]]]:
     """For each rank that is shown: number of the collective, position in its communication, waiting in ns."""
     members: dict[int, list[tuple[int, int, int]]] = {rank: [] for rank in shown}
     for number, collective in enumerate(matching.collectives):
@@ -93,7 +94,7 @@ def _members(matching: MatchedCollectives, shown: Iterable[int]) -> dict[int, li
     return members
 
 
-def _collectives(
+def collective_slices(
     matching: MatchedCollectives, own: RankTimes, shown: ShownRank, members: list[tuple[int, int, int]]
 ) -> Iterator[tuple[int, tuple[Slice, ...]]]:
     """The rank's waiting in each collective, where it waited, and the transfer behind it."""
@@ -128,27 +129,38 @@ def _describe(collective: Collective, wait: int) -> dict[str, Any]:
     }
 
 
-def _arrows(
-    matching: MatchedCollectives, drawn: Mapping[tuple[int, int], _Drawn], flow: int
-) -> Iterator[Event]:
-    """From the transfer of the rank that came last to that of the rank that waited longest for it."""
+def arrows(
+    matching: MatchedCollectives, drawn: Mapping[tuple[int, int], Drawn]
+) -> Iterator[tuple[tuple[int, int], int, tuple[int, int], int]]:
+    """From the transfer of the rank that came last to that of the rank that waited longest for it.
+
+    Each as key in `drawn` (number of the collective, rank) and moment, ns, of both ends.
+    """
     for number, collective in enumerate(matching.collectives):
         wait = max(collective.wait_ns)
         waiter = collective.members[collective.wait_ns.index(wait)][0]
-        source = drawn.get((number, -1 if collective.last_rank is None else collective.last_rank))
-        target = drawn.get((number, waiter))
+        first, second = (
+            (number, -1 if collective.last_rank is None else collective.last_rank),
+            (number, waiter),
+        )
+        source, target = drawn.get(first), drawn.get(second)
         if wait < _ARROW_FROM_NS or source is None or target is None:
             continue
         start = source.transfer.start
         landing = max(target.transfer.start, start)  # clocks agree to some µs only: no arrow back in time
-        if landing >= target.transfer.end:
-            continue
-        flow += 1
-        yield _flow_event("s", flow, source, start)
-        yield _flow_event("f", flow, target, landing) | {"bp": "e"}
+        if landing < target.transfer.end:
+            yield first, start, second, landing
 
 
-def _flow_event(phase: str, flow: int, at: _Drawn, moment: int) -> Event:
+def _arrow_events(
+    matching: MatchedCollectives, drawn: Mapping[tuple[int, int], Drawn], first: int
+) -> Iterator[Event]:
+    for flow, (source, start, target, landing) in enumerate(arrows(matching, drawn), first + 1):
+        yield _flow_event("s", flow, drawn[source], start)
+        yield _flow_event("f", flow, drawn[target], landing) | {"bp": "e"}
+
+
+def _flow_event(phase: str, flow: int, at: Drawn, moment: int) -> Event:
     return {
         "ph": phase,
         "cat": "traceops",

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -22,19 +22,23 @@ from traceops.pipeline.mapping.executors import cores, map_in_processes
 from traceops.pipeline.mapping.ranks import MapOptions, Progress
 from traceops.pipeline.run_info import rank_host
 from traceops.pipeline.settings import own_kernels
+from traceops.timeline.added_packets import stream_words, write_packets
+from traceops.timeline.around import around_finding
 from traceops.timeline.choose import choose_ranks, choose_steps, listed, windows_of
 from traceops.timeline.findings_track import findings_track
 from traceops.timeline.lanes import well_formed
-from traceops.timeline.part import PartTask, RankPart, write_part
+from traceops.timeline.part import Form, PartTask, RankPart, write_part
 from traceops.timeline.pieces import CompressedPiece, PieceWriter, cannot_write, join
 from traceops.timeline.placing import place_files
 from traceops.timeline.reader import TimelineHeader, read_header
+from traceops.timeline.size import Expected, expect_size
 from traceops.timeline.tracks import ShownRank, rank_tracks
 from traceops.traces.discover import Discovery, TraceFile, Window
 from traceops.traces.source import is_remote
 from traceops.version import __version__
 
-FILE_NAME = "timeline.json.gz"
+FILE_NAME = "timeline.pftrace.gz"
+_JSON = (".json", ".json.gz")
 _POOL_WORTH_BYTES = 4 << 20  # below this, starting processes takes longer than the work
 
 
@@ -64,10 +68,15 @@ def write_timeline(
     steps: Sequence[int] | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
+    around: str | None = None,
+    announce: Callable[[Expected], None] | None = None,
 ) -> Timeline:
-    """Write the chosen ranks and steps (None: all) of one capture window as Chrome JSON, gzipped if named .gz.
+    """Write the chosen ranks and steps (None: all) of one capture window, gzipped if named .gz.
 
-    All ranks are analysed, also those that are not shown: what a rank waits for may be one of those.
+    Chrome's JSON where the file's name ends in .json or .json.gz, else Perfetto's own packets. `around`: a finding
+    such as TO-S001, which chooses the ranks and steps that are not given. `announce` is told the size before
+    anything is written. All ranks are analysed, also those that are not shown: what a rank waits for may be one of
+    those.
     Raises UsageError for ranks or steps that the run does not have, InputError where nothing can be read or
     the file cannot be written. The file is there whole or not at all.
     """
@@ -76,7 +85,19 @@ def write_timeline(
     analysis = _analysis(found, window, MapOptions(jobs, progress=progress, own_kernels=own_kernels()))
     run = None if analysis is None else analysis.run
     usable = {times.summary.rank: times.summary for times in run.ranks} if run is not None else {}
+    if around is not None:
+        if analysis is None:
+            raise UsageError("no rank could be analysed, so there is no finding to show")
+        place = around_finding(around, analysis.report.findings, analysis.run, chosen)
+        chosen = choose_ranks(window, place.ranks if ranks is None else ranks)
+        steps = place.steps if steps is None else steps
     wanted = choose_steps([usable[rank] for rank in chosen if rank in usable], steps)
+    form: Form = "json" if output.name.endswith(_JSON) else "perfetto"
+    if announce is not None:
+        recorded = max((len(usable[rank].step_numbers) for rank in chosen if rank in usable), default=0)
+        files = [file for file in window.files if file.rank in chosen]
+        shown_steps = None if wanted is None else len(wanted)
+        announce(expect_size(files, shown_steps, recorded, form, output.name.endswith(".gz")))
     jobs = _worth(window.files, jobs)
     headers = dict(zip(chosen, map_in_processes(_header, list(chosen.values()), jobs), strict=True))
     placements, borrowed = place_files(headers, run.clocks.fits if run is not None else {})
@@ -96,14 +117,21 @@ def write_timeline(
                 windows=shown[rank].windows,
                 output=folder / str(rank),
                 gzipped=output.name.endswith(".gz"),
+                form=form,
+                streams=stream_words(run, rank) if form == "perfetto" and run is not None else {},
             )
             for rank, path in chosen.items()
         ]
         parts = list(map_in_processes(write_part, tasks, jobs))
         span = _span(found, parts)
         findings = () if analysis is None else analysis.report.findings
-        added, last = _write_added(folder / "added", found.root, tasks, run, findings, shown, span)
-        pieces = [_head(folder / "head", tasks[0].gzipped), *(p.piece for p in parts if p.piece), last]
+        own = [part.piece for part in parts if part.piece]
+        if form == "perfetto":
+            added, first = write_packets(folder / "added", tasks, run, findings, shown, span)
+            pieces = [first, *own]
+        else:
+            added, last = _write_added(folder / "added", found.root, tasks, run, findings, shown, span)
+            pieces = [_head(folder / "head", tasks[0].gzipped), *own, last]
         join(pieces, folder / output.name)
         os.replace(folder / output.name, output)  # noqa: PTH105
         size = output.stat().st_size

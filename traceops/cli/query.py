@@ -1,0 +1,33 @@
+"""`traceops query`: SQL over a timeline, by Perfetto's trace processor; prints its CSV."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from traceops.pipeline.analyze import find_traces
+from traceops.timeline.query import find_processor, is_timeline, run_query
+from traceops.timeline.write import FILE_NAME, write_timeline
+
+
+def main(args: argparse.Namespace) -> int:
+    processor = find_processor()  # before the work, not after it
+    if is_timeline(args.path):
+        sys.stdout.write(run_query(processor, Path(args.path), args.sql))
+        return 0
+    found = find_traces(args.path)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / FILE_NAME.removesuffix(".gz")
+        write_timeline(
+            found,
+            found.windows[-1],
+            output,
+            ranks=args.ranks,
+            steps=args.steps,
+            jobs=args.jobs,
+            around=args.around,
+        )
+        sys.stdout.write(run_query(processor, output, args.sql))
+    return 0
