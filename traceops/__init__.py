@@ -9,15 +9,17 @@ from traceops.version import __version__
 
 if TYPE_CHECKING:
     from traceops.capture import Schedule, capture
+    from traceops.integrations.loaded_run import load
     from traceops.pipeline.analyze import analyze
 
-__all__ = ["Schedule", "__version__", "analyze", "capture"]
+__all__ = ["Schedule", "__version__", "analyze", "capture", "load"]
 
 # Loaded on first use: analysing never imports torch, training never imports pandas.
 _HOME = {
     "analyze": "traceops.pipeline.analyze",
     "capture": "traceops.capture",
     "Schedule": "traceops.capture",
+    "load": "traceops.integrations.loaded_run",
 }
 
 

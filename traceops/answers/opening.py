@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from traceops.core.errors import InputError
 from traceops.core.redaction import redact_text
 from traceops.hangs.json_types import HangJson
 from traceops.render.document import Headline
@@ -16,10 +17,13 @@ from traceops.report.model import Report, ReportBase
 from traceops.report.read import load_object, report_file, report_of
 from traceops.report.stored_tables import read_tables
 from traceops.rules import hangs
+from traceops.runs.find import find_runs
 from traceops.traces.source import is_remote
 
 if TYPE_CHECKING:
     from traceops.pipeline.mapping.ranks import Progress
+
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ def open_run(
         from traceops.pipeline.mapping.ranks import MapOptions
         from traceops.pipeline.settings import own_kernels
 
+        _refuse_several(asked)
         traces = find_traces(asked)
         before_analysis(shown)
         options = MapOptions(jobs, progress=progress, meanwhile=load_reduce, own_kernels=own_kernels())
@@ -84,6 +89,14 @@ def open_run(
         document.fabric is not None,
         problems,
     )
+
+
+def _refuse_several(path: str) -> None:
+    """Raises InputError for a folder of runs, naming them: an answer is of one."""
+    runs = find_runs((path,)).runs if not is_remote(path) and Path(path).is_dir() else ()
+    if len(runs) > 1:
+        names = ", ".join(run.name for run in runs[:_MOST_NAMED]) + (" …" if len(runs) > _MOST_NAMED else "")
+        raise InputError(f"{path} holds {len(runs)} runs: {names}; name one of them, or traceops analyze all")
 
 
 def opened(report: Report, path: str = "") -> Opened:

@@ -87,6 +87,19 @@ def html_page(
     return b"".join((_bytes(before), library, _bytes(after)))
 
 
+def fragment(template: str, styles: Sequence[str], content: Mapping[str, Any]) -> str:
+    """A part of a page for a place inside another page, in an element of the class `traceops-report`."""
+    css = scoped_css("".join(template_text(name) for name in styles), ".traceops-report")
+    text = environment().get_template(template).render(css=css, version=__version__, **content)
+    return _CONTROL.sub("\ufffd", text).encode("utf-8", "replace").decode()
+
+
+def scoped_css(css: str, scope: str) -> str:
+    """A style sheet of ours that counts only inside elements of `scope`, which stand for the page (CSS nesting)."""
+    inside = re.sub(r"(?m)(^|[\s,{}])(?::root|html|body)(?=\s*[,{])", r"\1&", css)
+    return f"{scope} {{\n{inside}\n}}\n"
+
+
 def _bytes(text: str) -> bytes:
     """In UTF-8; a page has no control characters, whatever the names in it have."""
     return _CONTROL.sub("\ufffd", text).encode("utf-8", "replace")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from traceops.core.findings import Check, Finding
+from traceops.core.findings import SEVERITIES, Check, Finding
 from traceops.core.tool import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
@@ -87,6 +88,14 @@ class Report(ReportBase, frozen=True, kw_only=True):
     tables: Tables = Tables()
     flames: tuple[tuple[str, str], ...] = ()
     hta_agreement: HtaAgreement | None = None
+
+    def __repr__(self) -> str:
+        """One line: all of a report as text has hundreds of thousands of characters."""
+        counts = Counter(finding.severity for finding in self.findings)
+        found = ", ".join(f"{counts[one]} {one}" for one in reversed(SEVERITIES) if counts[one])
+        step = self.summary.step_time_ms.typical
+        took = "" if step is None else f", {step:.2f} ms a step"
+        return f"<Report {self.run.name!r}: {len(self.ranks)} ranks{took}; findings: {found or 'none'}>"
 
 
 class ReportDocument(ReportBase, frozen=True, kw_only=True):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 from traceops.core.rank_text import ranks_text
 from traceops.render import page
 from traceops.render.cells import number
@@ -9,6 +13,7 @@ from traceops.render.document import Document
 from traceops.render.svg.figure import plot_of
 
 TEMPLATE = "document.html.j2"
+FRAGMENT = "fragment.html.j2"
 
 
 def write_html(document: Document, *, plotlyjs: str = "none") -> bytes:
@@ -18,19 +23,36 @@ def write_html(document: Document, *, plotlyjs: str = "none") -> bytes:
     or from the network. Every word is escaped, and a content security policy admits the page's own scripts only.
     Raises ValueError for another `plotlyjs`, InputError where plotly.js is missing.
     """
+    figures = document.charts
+    return page.html_page(
+        TEMPLATE,
+        document.styles,
+        _content(document, figures),
+        figures=figures,
+        plotlyjs=plotlyjs,
+        scripts=document.scripts,
+    )
+
+
+def write_fragment(document: Document) -> str:
+    """What a notebook shows of a document: heading, verdict, what stands above its sections, and its findings.
+
+    No script; its style sheets count inside of it only. Every word is escaped.
+    """
+    shown = replace(document, sections=tuple(one for one in document.sections if one.id == "findings"))
+    return page.fragment(FRAGMENT, shown.styles, _content(shown, shown.charts))
+
+
+def _content(document: Document, figures: Mapping[str, Any]) -> dict[str, Any]:
     from traceops.render.report.terms import COLUMNS
 
-    figures = document.charts
-    content = {
+    return {
         "document": document,
         "number": number,
         "ranks_text": ranks_text,
         "definitions": COLUMNS,
         "plots": {id: plot_of(figure) for id, figure in figures.items()},
     }
-    return page.html_page(
-        TEMPLATE, document.styles, content, figures=figures, plotlyjs=plotlyjs, scripts=document.scripts
-    )
 
 
 def prepare() -> None:

@@ -1,0 +1,168 @@
+"""traceops.load: short, with frames, figures and a page, without torch."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import traceops
+from traceops.integrations.loaded_run import Run
+from traceops.measure.ledger import BUCKETS
+from traceops.render.page import scoped_css
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "reports" / "example"
+NOTEBOOK = ROOT / "examples" / "slow_run.ipynb"
+FRAMES = ("findings", "ranks", "steps", "collectives", "kernels", "ledger", "what_if", "roles", "checks")
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return traceops.load(EXAMPLE)
+
+
+def test_it_is_told_in_three_lines(run: Run) -> None:
+    lines = repr(run).splitlines()
+    assert lines[0] == "slow_loader4: 4 ranks (0–3), NVIDIA H200, step 53.82 ms"
+    assert lines[1].startswith("error: Rank 1's input comes late") and len(lines) == 3
+    assert repr(run.report) == "<Report 'slow_loader4': 4 ranks, 53.82 ms a step; findings: 1 error, 2 info>"
+
+
+def test_a_notebook_shows_the_first_screen_and_leaves_the_rest_of_its_page_alone(run: Run) -> None:
+    shown = run._repr_html_()
+    assert len(shown) < 60_000 and "Rank 1&#39;s input comes late" in shown and "TO-I002" in shown
+    assert "<script" not in shown and "<html" not in shown and "http" not in shown
+    (style,) = re.findall(r"<style>(.*?)</style>", shown, re.DOTALL)
+    assert style.strip().startswith(".traceops-report {") and style.count("{") == style.count("}")
+    assert not re.search(r"(?:^|[\s,}])(?:html|body|:root)\s*[,{]", style)
+
+
+def test_a_style_sheet_counts_inside_its_element_only() -> None:
+    sheet = (
+        ":root { top: 0; }\nbody { margin: 0; }\n@media print { :root, td { color: red; } }\n.body { top: 0 }"
+    )
+    inside = "& { top: 0; }\n& { margin: 0; }\n@media print { &, td { color: red; } }\n.body { top: 0 }"
+    assert scoped_css(sheet, ".x") == f".x {{\n{inside}\n}}\n"
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_each_column_of_a_frame_is_documented(run: Run, name: str) -> None:
+    pytest.importorskip("pandas")
+    page = (ROOT / "docs" / "notebook.md").read_text()
+    section = page.split(f"\n### {name}\n")[1].split("\n### ")[0]
+    columns = list(getattr(run, name).columns)
+    documented = [word for line in section.splitlines() if line.startswith("| `") for word in _names(line)]
+    assert sorted(documented) == sorted(columns)
+
+
+def _names(line: str) -> list[str]:
+    return re.findall(r"`(\w+)`", line.split("|")[1])
+
+
+def test_frames_hold_what_the_report_does(run: Run) -> None:
+    pandas = pytest.importorskip("pandas")
+    steps = run.steps
+    assert len(steps) == 12 and str(steps["kernels"].dtype) == "Int64"
+    assert (
+        steps[[f"{bucket}_ms" for bucket in BUCKETS]].sum(axis=1) - steps["duration_ms"]
+    ).abs().max() < 1e-6
+    assert run.ranks.set_index("rank")["caused_wait_ms"].idxmax() == 1
+    assert run.ranks["peak_memory_bytes"].isna().all() and pandas.isna(run.ledger["rank"][0])
+    assert "Share of all such waiting" in run.ranks.attrs["columns"]["late_share"]
+    assert list(run.findings["rule"]) == ["TO-S001", "TO-I002", "TO-I001"]
+    assert run.finding("TO-S001")[0].evidence and run.finding("TO-S002") == ()
+
+
+def test_an_empty_frame_has_its_columns(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    value = json.loads((EXAMPLE / "report.json").read_text())
+    value |= {"what_if": [], "findings": [], "inventory": None}
+    (tmp_path / "report.json").write_text(json.dumps(value))
+    run = traceops.load(tmp_path)
+    assert run.what_if.empty and "saved_pct" in run.what_if.columns
+    assert run.kernels.empty and str(run.kernels["ms_per_step"].dtype) == "float64"
+
+
+def test_figures_are_those_of_the_page(run: Run) -> None:
+    objects = pytest.importorskip("plotly.graph_objects")
+    ledger = run.figure("ledger")
+    assert isinstance(ledger, objects.Figure) and len(ledger.data[0].x) == 4
+    assert isinstance(run.figure("what_if"), objects.Figure)
+    with pytest.raises(KeyError) as caught:
+        run.figure("leger")
+    assert "did you mean 'ledger'" in str(caught.value) and all(
+        name in str(caught.value) for name in run.figures
+    )
+
+
+@pytest.mark.parametrize(("package", "use"), [("pandas", "ranks"), ("plotly", "figure")])
+def test_without_an_extra_the_error_names_it(
+    run: Run, package: str, use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = builtins.__import__
+
+    def refuse(name: str, *rest: object, **more: object) -> object:
+        if name.split(".")[0] == package:
+            raise ImportError(name)
+        return original(name, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.delitem(sys.modules, f"traceops.integrations.{package}", raising=False)
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(ImportError, match=f"pip install {package} .*\\[frames\\]"):
+        run.ranks if use == "ranks" else run.figure("ledger")
+
+
+def test_the_whole_page_is_written(run: Run, tmp_path: Path) -> None:
+    assert run.save_html(tmp_path / "same.html").read_bytes() == (EXAMPLE / "summary.html").read_bytes()
+    made = run.save_html(tmp_path / "anew.html", plotlyjs="cdn").read_text()
+    assert "Rank 1&#39;s input comes late" in made and 'id="checks"' in made
+
+
+def test_completion_shows_what_is_there(run: Run) -> None:
+    assert {*FRAMES, "figure", "figures", "finding", "save_html", "report"} <= set(dir(run))
+    assert "load" in dir(traceops) and not [name for name in dir(run) if name.startswith("_")]
+
+
+def test_a_report_that_was_just_made_is_taken_too(run: Run) -> None:
+    again = traceops.load(run.report)
+    assert repr(again) == repr(run)
+
+
+def test_a_folder_of_several_runs_is_none(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    with pytest.raises(traceops.core.errors.InputError, match=r"2 runs: first, second"):
+        traceops.load(tmp_path)
+
+
+def test_torch_pandas_and_plotly_are_left_alone_until_they_are_asked_for() -> None:
+    code = (
+        f"import sys, traceops; run = traceops.load({str(EXAMPLE)!r}); repr(run); run._repr_html_(); run.figures; "
+        "print([name for name in ('torch', 'pandas', 'plotly', 'IPython') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_notebook_of_the_examples_runs_and_says_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pandas")
+    pytest.importorskip("plotly")
+    monkeypatch.chdir(NOTEBOOK.parent)
+    namespace: dict[str, object] = {}
+    for cell in json.loads(NOTEBOOK.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                exec("".join(cell["source"]), namespace)  # its own code, which is in this repository
+            outputs = (o for o in cell["outputs"] if o["output_type"] == "stream")
+            assert said.getvalue() == "".join("".join(output["text"]) for output in outputs)
+    assert namespace["late"] == 1

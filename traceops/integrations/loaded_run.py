@@ -1,0 +1,216 @@
+"""``traceops.load(path)``: a run or report in a notebook, as frames, figures and the first screen of its page."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from traceops.answers.answering import answer
+from traceops.answers.asked import Asked
+from traceops.answers.model import (
+    CheckLine,
+    CollectiveLine,
+    FindingAnswer,
+    FindingLine,
+    FullFinding,
+    KernelLine,
+    LedgerLine,
+    StepLine,
+)
+from traceops.answers.opening import Opened, headline, open_run, opened
+from traceops.answers.rows import (
+    check_line,
+    collective_lines,
+    finding_line,
+    kernel_lines,
+    ledger_lines,
+    step_lines,
+)
+from traceops.core.plain_text import printable
+from traceops.core.rank_text import ranks_text
+from traceops.core.whole_file import write_whole
+from traceops.render.document import Document, soft
+from traceops.render.report.html import describe
+from traceops.render.writers.html import write_fragment, write_html
+from traceops.report.model import Report
+from traceops.report.rows import RankRow, RoleRow, WhatIfRow
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+_NOT_WHOLE = (
+    "This page was made from report.json, which does not hold all of the diagnosis of a hang or of the machines: "
+    "traceops analyze and traceops diagnose write them."
+)
+
+
+def load(path: str | os.PathLike[str] | Report, *, jobs: int | None = None) -> Run:
+    """A run for a notebook: a run folder, a folder of traces, one trace, a report folder, report.json, or a Report.
+
+    Traces are analysed, `jobs` ranks at a time (one a core if None); nothing is written. torch is never imported,
+    pandas and plotly only for frames and figures. Raises InputError naming the file that cannot be read.
+    """
+    return Run(opened(path) if isinstance(path, Report) else open_run(path, jobs=jobs))
+
+
+class Run:
+    """A run that was analysed: made by `traceops.load`.
+
+    Frames have a row a rank, step and so on; names of columns end in their unit, and ``frame.attrs["columns"]`` says
+    what they mean. In a notebook a run shows the first screen of its page.
+    """
+
+    def __init__(self, found: Opened) -> None:
+        self._found = found
+        self._document: Document | None = None
+
+    @property
+    def report(self) -> Report:
+        """All that is known, typed. Of a report that was read, `hang` and `fabric` are None."""
+        return self._found.report
+
+    @property
+    def name(self) -> str:
+        """The run's name, or else where it was read from."""
+        return str(self.report.run.name or self._found.path)
+
+    @property
+    def findings(self) -> pd.DataFrame:
+        """A row a finding, worst first; `finding` has the evidence."""
+        return _frame(map(finding_line, self.report.findings), FindingLine)
+
+    @property
+    def ranks(self) -> pd.DataFrame:
+        """A row a rank, ms a step."""
+        return _frame(self.report.ranks, RankRow)
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """A row a rank and step; the buckets add up to `duration_ms`."""
+        return _frame(step_lines(self.report), StepLine)
+
+    @property
+    def collectives(self) -> pd.DataFrame:
+        """A row a group, operation and size."""
+        return _frame(collective_lines(self.report), CollectiveLine)
+
+    @property
+    def kernels(self) -> pd.DataFrame:
+        """A row a kernel over all ranks, most time first."""
+        return _frame(kernel_lines(self.report), KernelLine)
+
+    @property
+    def ledger(self) -> pd.DataFrame:
+        """Where a step goes: a row a bucket, the median over ranks."""
+        return _frame(ledger_lines(self.report), LedgerLine)
+
+    @property
+    def what_if(self) -> pd.DataFrame:
+        """What a change would save, by replaying the steps."""
+        return _frame(self.report.what_if, WhatIfRow)
+
+    @property
+    def roles(self) -> pd.DataFrame:
+        """Communication by what its groups are for, ms a step."""
+        return _frame(self.report.roles, RoleRow)
+
+    @property
+    def checks(self) -> pd.DataFrame:
+        """A row a rule: fired, clear, or why it could not be judged."""
+        return _frame(map(check_line, self.report.checks), CheckLine)
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The figures that there are of this run, by name."""
+        return tuple(self._described().charts)
+
+    def figure(self, name: str) -> go.Figure:
+        """A figure of the page as plotly's. Raises KeyError that lists those there are, ImportError without plotly."""
+        there = self._described().charts
+        asked = name.replace("_", "-")
+        if asked not in there:
+            close = difflib.get_close_matches(asked, list(there), n=1)
+            meant = f" (did you mean {close[0]!r}?)" if close else ""
+            raise _UnknownFigure(
+                f"no figure {name!r} of this run{meant}; there are: {', '.join(there) or 'none'}"
+            )
+        made: go.Figure = _extra("plotly", "run.figure() gives plotly figures").figure(there[asked])
+        return made
+
+    def finding(self, rule: str) -> tuple[FullFinding, ...]:
+        """The findings of a rule such as TO-S001, with evidence; empty where it did not fire. Raises UsageError."""
+        answered = answer(self._found, Asked("finding", rule=rule))
+        assert isinstance(answered, FindingAnswer)
+        return answered.rows
+
+    def save_html(self, path: str | os.PathLike[str] = "summary.html", **options: Any) -> Path:
+        """Write the whole page; returns its path. `options` are those of `write_html` (plotlyjs).
+
+        Of a report folder that has its page, that page is written, if there are no options.
+        """
+        written = self._found.folder / "summary.html" if self._found.folder is not None else None
+        if written is not None and written.is_file() and not options:
+            data = written.read_bytes()
+        else:
+            document = self._described()
+            if not self._found.whole:
+                document = replace(document, intro=(*document.intro, soft(_NOT_WHOLE)))
+            data = write_html(document, **options)
+        target = Path(path)
+        write_whole(target, data)
+        return target
+
+    def __repr__(self) -> str:
+        report, said = self.report, headline(self._found)
+        ranks, step = report.run.ranks_present, report.summary.step_time_ms.typical
+        unit = "window" if report.summary.steps_found_by == "window" else "step"
+        facts = [f"{len(ranks)} rank{'' if len(ranks) == 1 else 's'} ({ranks_text(ranks, 4)})"]
+        facts += [str(report.run.device)] if report.run.device else []
+        facts += [f"{unit} {step:.2f} ms"] if step is not None else []
+        rules = list(dict.fromkeys(found.rule for found in report.findings))
+        shown = ", ".join(rules[:8]) + (f" and {len(rules) - 8} more" if len(rules) > 8 else "")
+        lines = (
+            f"{self.name}: {', '.join(facts)}",
+            f"{said.level}: {said.sentence}",
+            f"findings: {shown or 'none'}",
+        )
+        return "\n".join(printable(line.replace("\n", " ")) for line in lines)
+
+    def _repr_html_(self) -> str:
+        return write_fragment(self._described())
+
+    def __dir__(self) -> list[str]:
+        return [name for name in vars(type(self)) if not name.startswith("_")]
+
+    def _described(self) -> Document:
+        if self._document is None:
+            self._document = replace(describe(self.report), verdict=headline(self._found))
+        return self._document
+
+
+class _UnknownFigure(KeyError):
+    """A KeyError whose message is shown as it is, not as a repr."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def _frame(rows: Iterable[msgspec.Struct], kind: type[msgspec.Struct]) -> pd.DataFrame:
+    made: pd.DataFrame = _extra("pandas", "tables of a run are pandas frames").frame(rows, kind)
+    return made
+
+
+def _extra(package: str, what: str) -> Any:
+    """Our module of that package's name, the only one that imports it."""
+    try:
+        return import_module(f"traceops.integrations.{package}")
+    except ImportError as error:
+        raise ImportError(f"{what}: pip install {package} (traceops's extra [frames])") from error

@@ -1,0 +1,49 @@
+"""Rows of a report as pandas frames."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import pandas as pd
+from msgspec import Meta
+
+
+def frame(rows: Iterable[msgspec.Struct], kind: type[msgspec.Struct]) -> pd.DataFrame:
+    """A column a field of `kind`, also without rows; its name ends in its unit.
+
+    Whole numbers are Int64, so that what is not known is <NA> and not 0; other numbers are float64 with NaN. What
+    the columns mean is in `frame.attrs["columns"]`.
+    """
+    data = [msgspec.structs.astuple(row) for row in rows]
+    columns = kind.__struct_fields__
+    made = pd.DataFrame(data, columns=list(columns), dtype=object)
+    hints = get_type_hints(kind)
+    for name in columns:
+        if (dtype := _dtype(hints[name])) is not None:
+            made[name] = made[name].astype(dtype)
+    made.attrs["columns"] = column_meanings(kind)
+    return made
+
+
+def column_meanings(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """What the fields of a row mean, those that its type describes."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: said for name in kind.__struct_fields__ if (said := _said(hints[name]))}
+
+
+def _dtype(hint: Any) -> Literal["Int64", "float64"] | None:
+    parts = set(get_args(hint)) if get_origin(hint) in (Union, types.UnionType) else {hint}
+    parts -= {type(None)}
+    return "Int64" if parts == {int} else "float64" if parts and parts <= {int, float} else None
+
+
+def _said(hint: Any) -> str:
+    if get_origin(hint) is not Annotated:
+        return ""
+    inner, *notes = get_args(hint)
+    return next(
+        (note.description for note in notes if isinstance(note, Meta) and note.description), _said(inner)
+    )
