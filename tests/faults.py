@@ -1,8 +1,8 @@
 """Makes the n-th call fail that some code makes, Python's or C's: every write, rename, dump, thread start and import.
 
 Nothing is listed by hand. `counted` runs the work once and notes the calls as they come; `failing` runs it again and
-lets one of them raise instead of being made. Two things are left out, because they cannot fail: that a lock is given
-back, and that a `with` is entered whose only purpose is to guard what is in it.
+lets one of them raise instead of being made. Three things are left out, because they cannot fail: that a lock is given
+back, that a `with` is entered whose only purpose is to guard what is in it, and that `contained` is entered.
 """
 
 import sys
@@ -38,21 +38,29 @@ class Faults:
     inside: frozenset[CodeType]
     by_chance: frozenset[CodeType] = frozenset()
     calls: list[Call] = field(default_factory=list)
-    _wanted: int = -1
+    _wanted: Call | None = None
+    _before: int = 0
     _error: BaseException | None = None
+    _known: list[Call] = field(default_factory=list)
     raised: bool = False
 
     @contextmanager
     def counted(self) -> Iterator[list[Call]]:
         """Note the calls that are made inside the block."""
-        self.calls, self._wanted, self.raised = [], -1, False
+        self.calls, self._wanted, self.raised = [], None, False
         with self._looking():
             yield self.calls
+        self._known = list(self.calls)
 
     @contextmanager
     def failing(self, number: int, error: BaseException) -> Iterator[None]:
-        """Let call `number`, counted from 0, raise `error`; what comes after it is left alone."""
-        self.calls, self._wanted, self._error, self.raised = [], number, error, False
+        """Let call `number` of the run that was counted raise `error`; what comes after it is left alone.
+
+        It is found by what it is and how often that was called before it: two runs need not make equally many calls.
+        """
+        self._wanted, self._error, self.raised = self._known[number], error, False
+        self._before = self._known[:number].count(self._wanted)
+        self.calls = []
         with self._looking():
             yield
 
@@ -84,8 +92,13 @@ class Faults:
         )
         if name.startswith(_GUARDS) or name == "lock.__exit__":
             return
-        self.calls.append(Call(caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name, name))
-        if len(self.calls) - 1 == self._wanted and self._error is not None:
+        call = Call(caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name, name)
+        self.calls.append(call)
+        if call != self._wanted or self.raised or self._error is None:
+            return
+        if self._before:
+            self._before -= 1
+        else:
             self.raised = True
             raise self._error
 
@@ -102,4 +115,5 @@ class Faults:
 _GUARDS = (
     "contextmanager.",
     "_GeneratorContextManager.",
-)  # a `with` is entered and left outside of what it guards
+    "contained",
+)  # what guards is entered and left outside of what it guards

@@ -100,8 +100,8 @@ def _freed_when_blocked(saver: Saver) -> Iterator[None]:
     """
     read, write = socket.socketpair()
     write.setblocking(False)
-    owner = os.getpid()
-    before = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+    descriptor = write.fileno()
+    before = signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
     if before != -1:  # somebody's event loop listens there
         signal.set_wakeup_fd(before)
         read.close()
@@ -122,7 +122,7 @@ def _freed_when_blocked(saver: Saver) -> Iterator[None]:
                 close_connections()
 
     try:
-        os.register_at_fork(after_in_child=lambda: contained(_silence, write.fileno()))
+        os.register_at_fork(after_in_child=lambda: contained(_silence, descriptor))
         thread = threading.Thread(target=watch, name="traceops-sigterm", daemon=True)
         thread.start()
     except BaseException:
@@ -131,12 +131,12 @@ def _freed_when_blocked(saver: Saver) -> Iterator[None]:
     try:
         yield
     finally:
-        if os.getpid() == owner and threading.current_thread() is threading.main_thread():
-            _silence(write.fileno())
-        write.send(_STOP)  # closing would not do: forked data-loader workers hold the other end too
-        thread.join(timeout=10.0)
-        write.close()
-        read.close()
+        # One that fails keeps none of the others: who listens for nobody is to end all the same.
+        contained(_silence, descriptor)  # refused in another thread than the main one
+        contained(write.send, _STOP)  # closing would not do: data-loader workers hold the other end too
+        contained(thread.join, 10.0)
+        contained(write.close)
+        contained(read.close)
 
 
 def _installed(saver: Saver) -> bool:
