@@ -50,6 +50,8 @@ def train(config: TrainConfig) -> None:
     torch.manual_seed(config.seed)
     model = make_model(config, sizes)
     parameters = sum(p.numel() for p in model.parameters())
+    # Of experts only some compute a token, so the dense model's operations are not theirs.
+    flops_per_token = None if config.strategy == "expert_parallel" else model.flops_per_token(sizes.seq_len)
     if config.optimizer == "sgd":
         optimizer = OptimizerSpec(torch.optim.SGD, {"lr": config.lr, "momentum": 0.9})
     else:
@@ -79,6 +81,7 @@ def train(config: TrainConfig) -> None:
         "parameters": parameters + strategy.added_parameters,
         "samples_per_step": samples_per_step,  # of all ranks together
         "tokens_per_step": samples_per_step * sizes.seq_len,
+        "flops_per_step": flops_per_token and flops_per_token * samples_per_step * sizes.seq_len,
         "device": device.type,
         "backend": backend,
     }

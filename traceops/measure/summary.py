@@ -14,6 +14,7 @@ from traceops.measure.activity import COMM, COMPUTE, Activity, find_activity
 from traceops.measure.backward import BackwardSync, measure_backward_sync
 from traceops.measure.breakdown import Breakdown, measure_breakdown
 from traceops.measure.exchanges import find_exchanges
+from traceops.measure.flops import NOT_COUNTED, RankFlops, measure_flops
 from traceops.measure.host import HostTime, measure_host
 from traceops.measure.hta_agreement import HtaAgreement, compare_tables
 from traceops.measure.hta_tables import HtaTables, hta_tables
@@ -81,6 +82,7 @@ class RankSummary:
     captures_graphs: bool = False  # most kernels were launched into a graph that was being captured
     steps_by: StepsBy = "profiler"  # what told where steps begin, and the name of it
     step_mark: str = ""
+    flops: RankFlops = NOT_COUNTED
 
     def step_number(self, position: int) -> int | None:
         """The number of the step that launched the collective at this position of `comm`; None outside all."""
@@ -137,6 +139,7 @@ def summarize(
         captures_graphs=activity.host.captures_graphs,
         steps_by=steps.by,
         step_mark=steps.mark,
+        flops=measure_flops(events, activity, steps),
     )
 
 

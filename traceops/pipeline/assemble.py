@@ -62,7 +62,7 @@ def assemble(
     rank_rows, judged = _rank_rows(found, run), checks(verdicts)
     report = Report(
         run=run_info,
-        summary=with_speed(_summary(found, run, rank_rows, judged), run_info),
+        summary=with_speed(_summary(found, run, rank_rows, judged), run_info, run),
         ranks=rank_rows,
         steps=tuple(row for times in run.ranks for row in _step_rows(times)),
         collectives=collective_rows(run),

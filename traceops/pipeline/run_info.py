@@ -41,6 +41,7 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> Run:
         training=manifest.get("training") or {},
         samples_per_step=_samples_per_step(manifest),
         tokens_per_step=_told(manifest, "tokens_per_step"),
+        flops_per_step=_told(manifest, "flops_per_step"),
         environment=_dict(manifest, "environment"),
         git=_git(manifest),
         cuda_version=_text(manifest, "cuda_version"),

@@ -47,6 +47,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     samples_per_step: Annotated[NotNegative | None, Meta(description="Samples of all ranks together.")] = None
     tokens_per_step: Annotated[NotNegative | None, Meta(description="As the training says.")] = None
+    flops_per_step: Annotated[
+        NotNegative | None,
+        Meta(description="Floating point operations of all ranks together, as the training says."),
+    ] = None
     environment: dict[str, str] | None = None
     git: Git | None = None
     cuda_version: str | None = None
@@ -167,6 +171,44 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[int, ...] = ()
 
 
+class Flops(msgspec.Struct, frozen=True, kw_only=True):
+    """Floating point operations of matrix products, attention and convolutions; null where not known."""
+
+    per_step: Annotated[
+        NotNegative | None,
+        Meta(description="Of all ranks, without what backward computes again (activation checkpointing)."),
+    ] = None
+    recomputed_per_step: Annotated[
+        NotNegative | None,
+        Meta(description="What backward computes again, on top, at most. Null if not counted."),
+    ] = None
+    counted_from: Annotated[
+        Literal["shapes", "training"] | None,
+        Meta(description="shapes: of the operators that were recorded. training: what the training says."),
+    ] = None
+    why: Annotated[
+        Literal["no_products", "no_shapes", "unknown_shape", "uncounted"] | None,
+        Meta(
+            description="Why they are not known. no_products: no operator that multiplies was recorded. no_shapes: "
+            "shapes were not recorded. unknown_shape: of some operators the shapes do not tell the work. uncounted: "
+            "kernels multiply that no such operator launched."
+        ),
+    ] = None
+    tflops_per_s: Annotated[NotNegative | None, Meta(description="Of the average device, 1e12 a second.")] = (
+        None
+    )
+    precision: Annotated[
+        Literal["fp8", "bf16", "fp16", "tf32", "fp32", "fp64"] | None,
+        Meta(description="Of the products, by the kernels' names; null where these tell of several."),
+    ] = None
+    device: str | None = None
+    peak_tflops: Annotated[
+        NotNegative | None, Meta(description="What the device can do at most in that precision, dense.")
+    ] = None
+    peak_source: str | None = None
+    mfu_pct: Annotated[NotNegative | None, Meta(description="tflops_per_s in percent of that.")] = None
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The run in short: medians over ranks of means over typical steps, unless said otherwise."""
 
@@ -208,6 +250,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     tokens_per_s: Annotated[NotNegative | None, Meta(description="Likewise.")] = None
+    flops: Annotated[
+        Flops | None, Meta(description="Null in reports of earlier versions, and where no step was found.")
+    ] = None
     profiler_slowdown: float | None = None
     uncharged_wait_pct: Annotated[
         Number | None,

@@ -97,7 +97,7 @@ def _runs_in(path: str) -> list[str]:
 def _below(root: Path) -> list[str]:
     found = []
     for folder, folders, files in os.walk(root):
-        if "run.json" in files:
+        if "run.json" in files and Path(folder) != root and _is_run(Path(folder)):
             found.append(folder)
             folders.clear()
         folders[:] = sorted(name for name in folders if not _skipped(name))

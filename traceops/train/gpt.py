@@ -15,6 +15,10 @@ class LanguageModel(nn.Module):
 
     vocab: int
 
+    def flops_per_token(self, length: int) -> float | None:
+        """Operations of forward and backward for a token of a sequence of `length`; None where nobody counted them."""
+        return None
+
 
 class Attention(nn.Module):
     def __init__(self, dim: int, heads: int) -> None:
@@ -61,6 +65,11 @@ class GPT(LanguageModel):
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=0.02)
+
+    def flops_per_token(self, length: int) -> float:
+        """6 for each weight that is multiplied, and attention's products, counted in full [PaLM, appendix B]."""
+        weights = sum(module.weight.numel() for module in self.modules() if isinstance(module, nn.Linear))
+        return 6.0 * weights + 12.0 * len(self.blocks) * length * self.tokens.embedding_dim
 
     def forward(
         self, tokens: Tensor, targets: Tensor | None = None, positions: Tensor | None = None
