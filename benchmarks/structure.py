@@ -78,6 +78,7 @@ LATE: dict[str, str] = {
     "traceops.render.runs.files": "each format when it is asked for",
     "traceops.report.document": "hangs and fabrics, which few runs have",
     "traceops.render.report.sections": "hangs and fabrics, which few runs have",
+    "traceops.render.report.first_screen": "hangs, which few runs have",
     "traceops.render.report.verdict": "hangs, which few runs have",
     "traceops.render.writers.html": "Jinja2, once a page is written",
     "traceops.timeline.query": "Perfetto's package, the extra `perfetto`",

@@ -105,6 +105,11 @@ def ms_text(ms: float) -> str:
     return f"{ms:.{0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3}f}"
 
 
+def us_text(us: float) -> str:
+    """A short time given in µs with its unit, about three digits: '9.81 µs', '11.0 ms'."""
+    return f"{us:.3g} µs" if us < 999.5 else f"{ms_text(us / 1000)} ms"
+
+
 def ms_change_text(ms: float) -> str:
     """'+4.1 ms': what a step takes more or less, not finer than 0.01."""
     return f"{ms:+.{0 if abs(ms) >= 100 else 1 if abs(ms) >= 10 else 2}f} ms"

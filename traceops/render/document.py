@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from traceops.core.findings import Check, Finding
+from traceops.render.answer import AlignedSteps, Cost
 from traceops.render.cells import Cell, Table
 
 Level = Literal["error", "warning", "info", "clear"]
@@ -103,11 +104,13 @@ class Drawing:
 
 @dataclass(frozen=True)
 class FindingBlock:
-    """A finding with its evidence."""
+    """A finding with its evidence. id: where links find it. proof: the section that shows it, ("Steps", "#steps")."""
 
     kind: ClassVar[str] = "finding"
     finding: Finding
     evidence: Table
+    id: str = ""
+    proof: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,19 @@ class Term:
     definition: str
     key: str = ""
     colour: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a reader needs first: short lines under labels (where, why, what to do), and what it costs as bars.
+
+    note: what the bars rest on.
+    """
+
+    kind: ClassVar[str] = "answer"
+    lines: tuple[tuple[str, tuple[Block, ...]], ...]
+    costs: tuple[Cost, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -179,6 +195,8 @@ Block: TypeAlias = (
     | Facts
     | Code
     | Fold
+    | Answer
+    | AlignedSteps
 )
 
 
@@ -221,19 +239,22 @@ class Document:
     @property
     def charts(self) -> dict[str, dict[str, Any]]:
         """The figures by id, in order."""
-        blocks = [*self.intro, *(block for section in self.sections for block in section.blocks)]
-        return {chart.id: chart.figure for chart in _charts(blocks)}
+        return {block.id: block.figure for block in self.all_blocks if isinstance(block, Chart)}
+
+    @property
+    def all_blocks(self) -> tuple[Block, ...]:
+        """Every block in reading order, those inside lists and behind summaries too."""
+        return tuple(_flat([*self.intro, *(block for section in self.sections for block in section.blocks)]))
 
 
-def _charts(blocks: Sequence[Block]) -> Iterator[Chart]:
+def _flat(blocks: Sequence[Block]) -> Iterator[Block]:
     for block in blocks:
-        if isinstance(block, Chart):
-            yield block
-        elif isinstance(block, Fold):
-            yield from _charts(block.blocks)
+        yield block
+        if isinstance(block, Fold):
+            yield from _flat(block.blocks)
         elif isinstance(block, Items):
             for item in block.items:
-                yield from _charts(item)
+                yield from _flat(item)
 
 
 def spans(*words: Words) -> tuple[Span, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from traceops.core.findings import Check, Finding, count_checks
 from traceops.render.document import Checks, FindingBlock, Section, Span, text
@@ -10,15 +10,26 @@ from traceops.render.report.detail_tables import evidence_table
 from traceops.rules.registry import RULES
 
 
-def finding_block(finding: Finding) -> FindingBlock:
-    """A finding with the table of its evidence."""
-    return FindingBlock(finding, evidence_table(finding))
+def finding_block(finding: Finding, id: str = "", proof: tuple[str, str] = ("", "")) -> FindingBlock:
+    """A finding with the table of its evidence, its id in the page, and the section that shows it."""
+    return FindingBlock(finding, evidence_table(finding), id, proof)
 
 
-def findings_section(findings: Sequence[Finding], checks: Sequence[Check]) -> Section:
-    """All findings, or how many rules are clear and how many could not be judged."""
+def findings_section(
+    findings: Sequence[Finding],
+    checks: Sequence[Check],
+    proof: Callable[[Finding], tuple[str, str]] = lambda finding: ("", ""),
+) -> Section:
+    """All findings, or how many rules are clear and how many could not be judged.
+
+    proof: (name, '#id') of the section that shows a finding.
+    """
     if findings:
-        return Section("findings", "Findings", tuple(finding_block(finding) for finding in findings))
+        blocks = [
+            finding_block(finding, f"finding-{number}", proof(finding))
+            for number, finding in enumerate(findings, 1)
+        ]
+        return Section("findings", "Findings", tuple(blocks))
     counts = count_checks(checks)
     said = text(
         f"No rule fired. {counts.clear} rules are clear and {counts.not_evaluated} were not evaluated; ",

@@ -56,7 +56,7 @@ def merge_overlapping(findings: Sequence[Finding]) -> list[Finding]:
     """The findings, those that another one explains turned into remarks (severity info) that say which."""
     merged = []
     for found in findings:
-        by = next((other for other in findings if other is not found and _explains(other, found)), None)
+        by = next((other for other in findings if other is not found and explains(other, found)), None)
         if by is not None:
             who = f" (rank {by.ranks[0]})" if by.rule in _LATE and len(by.ranks) == 1 else ""
             found = replace(found, severity="info", message=f"{found.message} {by.rule}{who} explains it.")
@@ -64,7 +64,8 @@ def merge_overlapping(findings: Sequence[Finding]) -> list[Finding]:
     return merged
 
 
-def _explains(other: Finding, found: Finding) -> bool:
+def explains(other: Finding, found: Finding) -> bool:
+    """Whether one finding is why the other fired."""
     if other.severity == "info":
         return False
     return any(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from traceops.core.findings import Check
 from traceops.core.rank_text import ranks_text
-from traceops.core.units import percent_text
+from traceops.core.units import percent_text, us_text
 from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.core.words import SCHEDULES
 from traceops.measure.ledger import BUCKETS
@@ -63,7 +63,7 @@ def clocks_sentence(report: Report) -> str:
     residual = clocks.residual_p95_us
     if residual is None:
         return "No collective synchronises the ranks, so the clocks are as the traces have them."
-    said = f"Clocks agree within {residual:.3g} µs (p95 over {clocks.anchors} collectives)."
+    said = f"Clocks agree within {us_text(residual)} (p95 over {clocks.anchors} collectives)."
     if clocks.unaligned:
         said += f" Not aligned: ranks {ranks_text(clocks.unaligned, 8)}."
     return said

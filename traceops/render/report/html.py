@@ -12,7 +12,6 @@ from traceops.render.document import (
     Drawing,
     Facts,
     FindingBlock,
-    Section,
     Terms,
     items,
     spans,
@@ -20,6 +19,8 @@ from traceops.render.document import (
 from traceops.render.finding_blocks import findings_section
 from traceops.render.page import word
 from traceops.render.report import experts, passes, roles, sections
+from traceops.render.report.first_screen import first_screen
+from traceops.render.report.proofs import proof_of
 from traceops.render.report.speed import speed_facts
 from traceops.render.report.steps_found import how_found
 from traceops.render.report.verdict import verdict
@@ -28,10 +29,8 @@ from traceops.render.report.worst import shown_ranks
 from traceops.render.writers.html import write_html
 from traceops.report.model import Report
 
-# The sections in reading order; one that has nothing to say of a report gives None.
+# The sections in reading order, behind a hang and the findings; one that has nothing to say of a report gives None.
 SECTIONS = (
-    sections.hang,
-    lambda report, shown: findings_section(report.findings, report.checks),
     whole_run,
     sections.lateness,
     sections.pipelines,
@@ -74,10 +73,12 @@ def describe(report: Report) -> Document:
 def _describe(report: Report) -> Document:
     shown, said, name = shown_ranks(report), verdict(report), str(report.run.name)
     notes = [*report.summary.notes, *_damage(report)]
-    intro: list[Block] = [Facts(tuple(_facts(report)))]
+    intro: list[Block] = [*first_screen(report), Facts(tuple(_facts(report)))]
     if notes:
         intro.append(items(notes, "notes"))
-    made = [section(report, shown) for section in SECTIONS]
+    made = [section for make in SECTIONS if (section := make(report, shown)) is not None]
+    hang = [section for section in (sections.hang(report, shown),) if section is not None]
+    findings = findings_section(report.findings, report.checks, lambda found: proof_of(found, [*hang, *made]))
     styles = ["summary.css", *(["hang.css"] if report.hang is not None else [])]
     styles += ["topology.css"] if report.fabric is not None else []
     return Document(
@@ -86,7 +87,7 @@ def _describe(report: Report) -> Document:
         command="traceops analyze",
         verdict=said,
         intro=tuple(intro),
-        sections=tuple(section for section in made if isinstance(section, Section)),
+        sections=(*hang, findings, *made),
         footer="all numbers are in report.json and the CSV files beside this page",
         styles=tuple(styles),
     )

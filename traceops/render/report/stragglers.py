@@ -5,9 +5,11 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from msgspec import UNSET
 
+from traceops.across.replay.what_if import WORK_SHARED
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import ms_text
@@ -23,6 +25,26 @@ _MOST_NAMED = 3  # late ranks, each with its cause
 _HARDLY_PCT = 10.0  # of the step: a saving below it is no reason to act [TO-S001]
 
 
+@dataclass(frozen=True)
+class Cure:
+    """What a step takes as it is, and would take with a finding's cause gone, ms.
+
+    least_ms: the best that it may come to, where that is open; then_ms is the most. unit: 'A step', 'A late step', the
+    mean of those that a finding is about. how: the state in which it costs nothing, 'at its peers' pace'.
+    """
+
+    now_ms: float
+    then_ms: float
+    how: str
+    least_ms: float | None = None
+    unit: str = "A step"
+
+    @property
+    def pct(self) -> float:
+        """Of the step: what is saved, at least where that is open."""
+        return 100 * (self.now_ms - self.then_ms) / self.now_ms if self.now_ms else 0.0
+
+
 def stragglers_judged(report: Report) -> bool:
     """Whether TO-S001 came out, one way or the other: then waiting alone accuses nobody."""
     check = check_of(report, "TO-S001")
@@ -34,6 +56,26 @@ def straggler_clause(report: Report, finding: Finding) -> tuple[str, int]:
 
     Serious ones of one rule whose cure was predicted together become one clause.
     """
+    same, cure = _joint(report, finding)
+    if cure is not None:
+        return _joint_clause(report, same, cure), len(same)
+    return _single_clause(report, finding), 1
+
+
+def late_together(report: Report, finding: Finding) -> list[Finding]:
+    """The findings that one clause tells with this one, itself among them."""
+    same, cure = _joint(report, finding)
+    return same if cure is not None else [finding]
+
+
+def straggler_cure(report: Report, finding: Finding) -> Cure | None:
+    """What TO-S001's or TO-S002's cure would give, as the clause says it; None where no step is known to be shorter."""
+    _, joint = _joint(report, finding)
+    return joint if joint is not None else _single_cure(report, finding)
+
+
+def _joint(report: Report, finding: Finding) -> tuple[list[Finding], Cure | None]:
+    """Serious findings of the same rule, and what curing all of them would give where that was replayed."""
     same = [
         f
         for f in report.findings
@@ -44,8 +86,24 @@ def straggler_clause(report: Report, finding: Finding) -> tuple[str, int]:
         for row in report.what_if:
             step, predicted = row.step_time_ms, row.predicted_step_time_ms
             if sorted(row.ranks) == together and step and predicted is not None:
-                return _joint_clause(report, same, step, predicted), len(same)
-    return _single_clause(report, finding), 1
+                return same, Cure(step, predicted, "at their peers' pace")
+    return same, None
+
+
+def _single_cure(report: Report, finding: Finding) -> Cure | None:
+    if not finding.ranks or finding.impact_ms is None:
+        return None
+    how = _words(finding).cured
+    late, saved_late = _evidence(finding, "late step"), _evidence(finding, "saved in a late step")
+    if finding.rule == "TO-S002" and late is not None and saved_late is not None:
+        return Cure(late, late - saved_late, how, unit="A late step")
+    step, saved = step_ms(report), finding.impact_ms
+    if step is None or saved > step:
+        return None
+    shared = _evidence(finding, "saved with the work shared evenly")
+    row = next((row for row in report.what_if if row.change == WORK_SHARED), None)
+    least = row.predicted_least_ms if shared is not None and row is not None else None
+    return Cure(step, step - saved, how, least if least is not None and least < step - saved else None)
 
 
 def _words(finding: Finding) -> CauseWords:
@@ -60,14 +118,12 @@ def _single_clause(report: Report, finding: Finding) -> str:
     subject = _words(finding).subject.format(finding.ranks[0]) + _reason(finding)
     if finding.rule == "TO-S002" and finding.steps:
         subject += f" in step{'s' if len(finding.steps) > 1 else ''} {ranks_text(finding.steps, 4)}"
-    late, saved_late = _evidence(finding, "late step"), _evidence(finding, "saved in a late step")
-    if finding.rule == "TO-S002" and late is not None and saved_late is not None:
-        pct = 100 * saved_late / late if late else 0.0
+    cure, step = _single_cure(report, finding), step_ms(report)
+    if cure is not None and cure.unit != "A step":
         return (
-            f"{subject}: {_words(finding).cured} such a step would take {ms_text(late - saved_late)} instead of "
-            f"{ms_text(late)} ms ({pct:.0f} % less)"
+            f"{subject}: {cure.how} such a step would take {ms_text(cure.then_ms)} instead of "
+            f"{ms_text(cure.now_ms)} ms ({cure.pct:.0f} % less)"
         )
-    step, saved = _step_ms(report), finding.impact_ms
     waits = _waiting_for(finding)
     others = len(report.ranks) - 1
     clause = subject
@@ -75,17 +131,14 @@ def _single_clause(report: Report, finding: Finding) -> str:
         who = "the other rank waits" if others == 1 else f"the other {others} ranks wait"
         clause += f": {who} {ms_text(waits)} ms{_of(step, waits)} for it{role_text(report, finding)}"
         clause += " on average" if finding.rule == "TO-S002" else ""
-    if step is None or saved > step:
+    if cure is None:
         return clause
-    pct = 100 * saved / step
-    if finding.rule == "TO-S001" and finding.severity == "info" and pct < _HARDLY_PCT:
-        return f"{clause}, but {_words(finding).cured} a step would be only {ms_text(saved)} ms shorter"
-    return (
-        f"{clause}; {_words(finding).cured} a step would take {ms_text(step - saved)} ms ({pct:.0f} % less)"
-    )
+    if finding.rule == "TO-S001" and finding.severity == "info" and cure.pct < _HARDLY_PCT:
+        return f"{clause}, but {cure.how} a step would be only {ms_text(finding.impact_ms)} ms shorter"
+    return f"{clause}; {cure.how} a step would take {ms_text(cure.then_ms)} ms ({cure.pct:.0f} % less)"
 
 
-def _joint_clause(report: Report, findings: Sequence[Finding], step: float, predicted: float) -> str:
+def _joint_clause(report: Report, findings: Sequence[Finding], cure: Cure) -> str:
     ranks = sorted(rank for f in findings for rank in f.ranks)
     causes = {rank: _words(f).why for f in findings for rank in f.ranks}
     if len(ranks) <= _MOST_NAMED:
@@ -97,11 +150,10 @@ def _joint_clause(report: Report, findings: Sequence[Finding], step: float, pred
     known = [waits for f in findings if (waits := _waiting_for(f)) is not None]
     if known and others > 0:  # each is a mean over all ranks but one
         waits = sum(known) * (len(report.ranks) - 1) / others
-        if waits <= step:
+        if waits <= cure.now_ms:
             wait = "the other rank waits" if others == 1 else f"the other {others} ranks wait"
-            who += f": {wait} {ms_text(waits)} ms{_of(step, waits)} for them"
-    less = 100 * (step - predicted) / step
-    return f"{who}; at their peers' pace a step would take {ms_text(predicted)} ms ({less:.0f} % less)"
+            who += f": {wait} {ms_text(waits)} ms{_of(cure.now_ms, waits)} for them"
+    return f"{who}; {cure.how} a step would take {ms_text(cure.then_ms)} ms ({cure.pct:.0f} % less)"
 
 
 def _reason(finding: Finding) -> str:
@@ -128,7 +180,7 @@ def _of(step: float | None, part: float) -> str:
     return " a step" if step is None or part > step else f" of each {ms_text(step)} ms step"
 
 
-def _step_ms(report: Report) -> float | None:
+def step_ms(report: Report) -> float | None:
     """The step that savings are taken from, ms: as the replay has it, else the mean over steps."""
     known = [float(row.step_time_ms) for row in report.what_if if row.step_time_ms]
     return known[0] if known else mean_of_ranks(report)

@@ -13,9 +13,9 @@ from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import ranks_in, ranks_text, runs_text
 from traceops.core.units import ms_text
 from traceops.core.window_words import of_window
-from traceops.measure.ledger import BUCKETS
 from traceops.render.document import Headline, Level
 from traceops.render.report.coverage import unjudged_sentence
+from traceops.render.report.cures import lost_ms, measured_step, rule_cure
 from traceops.render.report.roles import exposed_role
 from traceops.render.report.stragglers import (
     STRAGGLERS,
@@ -33,6 +33,7 @@ from traceops.rules.validity import MISSING_RANKS, PROFILER_COST, SLOWED
 
 WAIT_INFO_PCT = 10.0  # of the step, median over ranks: the bounds a straggler is judged by [docs/metrics.md]
 WAIT_WARNING_PCT = 20.0
+_LEAST_SAVED_MS = 0.01  # less is no saving
 _MOSTLY = 0.75  # of all waiting: whom ranks wait for
 
 
@@ -52,19 +53,20 @@ def _verdict(report: Report) -> Headline:
     names the rank that causes most of it; where they were judged, waiting alone accuses nobody. Else a
     clean bill that names what nobody judged.
     """
-    if report.hang is not None and report.hang.roots:
+    if hang_leads(report):
+        assert report.hang is not None
         from traceops.report.hang_text import hang_level, hang_sentence
 
         others = sum(finding.rule not in hangs.BY_ID for finding in report.findings)
         more = f" {others} more finding{'s' if others > 1 else ''} below." if others else ""
         return Headline(hang_level(report.hang), f"{hang_sentence(report.hang)}{more}")
-    serious = [f for f in report.findings if f.severity != "info"]
+    lead = lead_finding(report)
     # Stages of a pipeline wait for each other without anybody being late.
     waiting = None if stragglers_judged(report) or report.pipelines else _waiting(report)
-    if serious:
-        first = serious[0]
-        lead, covered = _lead(report, first)
-        sentence = f"{lead} ({_label(first)})."
+    if lead is not None and lead.severity != "info":
+        first = lead
+        clause, covered = _lead(report, first)
+        sentence = f"{clause} ({_label(first)})."
         others = len(report.findings) - covered
         if waiting and waiting.pct >= WAIT_WARNING_PCT:
             if waiting.rank in first.ranks and len(first.ranks) < len(report.ranks):
@@ -72,18 +74,30 @@ def _verdict(report: Report) -> Headline:
             else:
                 sentence += f" {waiting.sentence()}"
         elif first.rule not in STRAGGLERS:
-            sentence += _mostly_for_one(report)
+            sentence += _for_these(report, first) or _mostly_for_one(report)
         sentence += _as_recorded(report, first)
         if others:
             sentence += f" {others} more finding{'s' if others > 1 else ''} below."
         return Headline(first.severity, sentence)
-    late = next((f for f in report.findings if f.rule in STRAGGLERS), None)
-    if late is not None:
-        return Headline("info", f"{_lead(report, late)[0]} ({_label(late)}). {_nothing_else(report)}")
+    if lead is not None:
+        return Headline("info", f"{_lead(report, lead)[0]} ({_label(lead)}). {_nothing_else(report)}")
     if waiting and waiting.pct >= WAIT_INFO_PCT:
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
         return Headline(level, f"{waiting.sentence()} {_nothing_else(report)}")
     return _clean_bill(report)
+
+
+def hang_leads(report: Report) -> bool:
+    """Whether a hang's cause is what to act on first."""
+    return report.hang is not None and bool(report.hang.roots)
+
+
+def lead_finding(report: Report) -> Finding | None:
+    """The finding that the verdict opens with: the first serious one, else a straggler; None in a clean bill."""
+    if hang_leads(report):
+        return None
+    serious = next((f for f in report.findings if f.severity != "info"), None)
+    return serious or next((f for f in report.findings if f.rule in STRAGGLERS), None)
 
 
 def _label(finding: Finding) -> str:
@@ -99,6 +113,18 @@ def _as_recorded(report: Report, first: Finding) -> str:
     if any(e.metric == "recorded with the profiler" for e in first.evidence):
         return ""  # it speaks of the step without the profiler
     return f" The profiler stretches these steps: without it one takes {ms_text(plain)} ms."
+
+
+def _for_these(report: Report, first: Finding) -> str:
+    """That the others wait for the ranks that a finding is about: several of them cause most of the waiting."""
+    own = set(first.ranks)
+    waits = [row.comm_wait_ms for row in report.ranks if row.rank not in own and row.comm_wait_ms is not None]
+    caused = sum(row.late_share or 0.0 for row in report.ranks if row.rank in own)
+    waiting = _waiting(report)
+    if len(own) < 2 or not waits or waiting is None or waiting.pct < WAIT_WARNING_PCT or caused < _MOSTLY:
+        return ""
+    who = "The other rank waits" if len(waits) == 1 else f"The other {len(waits)} ranks wait"
+    return f" {who} {ms_text(statistics.median(waits))} ms a step, most of it for them."
 
 
 def _mostly_for_one(report: Report) -> str:
@@ -119,9 +145,10 @@ def _mostly_for_one(report: Report) -> str:
     ):
         return ""
     saved = max((row.step_time_ms or 0.0) - (row.predicted_step_time_ms or 0.0), 0.0)
+    shorter = f"only {ms_text(saved)} ms shorter" if saved >= _LEAST_SAVED_MS else "no shorter"
     return (
         f" Ranks wait {ms_text(waiting.ms)} ms a step for each other, most of it for rank {waiting.rank}, but at its "
-        f"peers' pace a step would be only {ms_text(saved)} ms shorter."
+        f"peers' pace a step would be {shorter}."
     )
 
 
@@ -186,9 +213,8 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
     loses = rule.loses if rule else None
     if finding.impact_ms is None or not finding.ranks or (loses is None and rule is not EXPOSED):
         return finding.message.rstrip("."), 1
-    worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])
     if loses is None:
-        lost = _lost_ms(finding)
+        lost = lost_ms(finding)
         step = _of_step(lost, mean_of_ranks(report))
         return (
             f"Ranks exchange data for {ms_text(lost)} ms{step} with no computation to hide it{exposed_role(report)}",
@@ -196,27 +222,11 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
         )
     one, several = loses
     who, verb = who_text(finding.ranks, len(report.ranks)), one if len(finding.ranks) == 1 else several
-    lost, whole = _lost_ms(finding), _evidence_ms(finding, "step")
-    step_ms = whole if whole is not None else _mean_step(report, worst)
-    clause = f"{who} {verb} {ms_text(lost)} ms{_of_step(lost, step_ms)}"
-    saved = finding.impact_ms
-    if step_ms is None or rule is None or not rule.cured or saved > step_ms:
+    lost, cure = lost_ms(finding), rule_cure(report, finding)
+    clause = f"{who} {verb} {ms_text(lost)} ms{_of_step(lost, measured_step(report, finding))}"
+    if cure is None:
         return clause, 1
-    return (
-        f"{clause}; {rule.cured} a step would take {ms_text(step_ms - saved)} ms ({100 * saved / step_ms:.0f} % less)",
-        1,
-    )
-
-
-def _lost_ms(finding: Finding) -> float:
-    """What the finding measured, ms a step: its cure may save less, which is its impact."""
-    measured = next((e.value for e in finding.evidence if e.metric in BUCKETS and e.unit == "ms/step"), None)
-    return float(measured) if isinstance(measured, (int, float)) else finding.impact_ms or 0.0
-
-
-def _evidence_ms(finding: Finding, metric: str) -> float | None:
-    value = next((e.value for e in finding.evidence if e.metric == metric and e.unit == "ms"), None)
-    return float(value) if isinstance(value, (int, float)) else None
+    return f"{clause}; {cure.how} a step would take {ms_text(cure.then_ms)} ms ({cure.pct:.0f} % less)", 1
 
 
 def _clean_bill(report: Report) -> Headline:
@@ -296,10 +306,3 @@ def not_evaluated(checks: Sequence[Check]) -> list[str]:
 def _of_step(lost_ms: float, step_ms: float | None) -> str:
     """' of each 54.9 ms step', unless the cost is not known to be a part of that step."""
     return " a step" if step_ms is None or lost_ms > step_ms else f" of each {ms_text(step_ms)} ms step"
-
-
-def _mean_step(report: Report, rank: int) -> float | None:
-    """Mean typical step of a rank, ms: impacts are means over these, so a share needs the mean too."""
-    unlike = report.summary.step_time_ms.unlike
-    own = [row.duration_ms for row in report.steps if row.rank == rank and row.step not in unlike]
-    return sum(own) / len(own) if own else None

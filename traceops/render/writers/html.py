@@ -8,9 +8,11 @@ from typing import Any
 
 from traceops.core.rank_text import ranks_text
 from traceops.render import page
+from traceops.render.answer import AlignedSteps
 from traceops.render.cells import number
 from traceops.render.document import Document
 from traceops.render.svg.figure import plot_of
+from traceops.render.svg.lanes import lanes_plot
 
 TEMPLATE = "document.html.j2"
 FRAGMENT = "fragment.html.j2"
@@ -46,12 +48,16 @@ def write_fragment(document: Document) -> str:
 def _content(document: Document, figures: Mapping[str, Any]) -> dict[str, Any]:
     from traceops.render.report.terms import COLUMNS
 
+    aligned = [block for block in document.all_blocks if isinstance(block, AlignedSteps)]
     return {
         "document": document,
         "number": number,
         "ranks_text": ranks_text,
         "definitions": COLUMNS,
-        "plots": {id: plot_of(figure) for id, figure in figures.items()},
+        "plots": {
+            **{id: plot_of(figure) for id, figure in figures.items()},
+            **{steps.id: lanes_plot(steps) for steps in aligned},
+        },
     }
 
 

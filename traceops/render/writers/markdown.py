@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from traceops.render.answer import AlignedSteps
 from traceops.render.document import (
+    Answer,
     Block,
     Checks,
     Code,
@@ -100,6 +102,21 @@ def _lines(block: Block) -> list[str]:
         ]
     if isinstance(block, Fold):
         return [line for inner in block.blocks for line in _lines(inner)]
+    if isinstance(block, Answer):
+        told = [
+            (label, " ".join(line for one in said for line in _lines(one) if line))
+            for label, said in block.lines
+        ]
+        told += [(cost.label, prose(cost.text, _MOST)) for cost in block.costs]
+        return [*(f"- **{prose(label, 80)}**: {said}" for label, said in told), ""]
+    if isinstance(block, AlignedSteps):
+        marks = [
+            (lane.label.splitlines()[0], mark.text)
+            for lane in block.lanes
+            for mark in lane.marks
+            if mark.text
+        ]
+        return [*(f"- {prose(label, 80)}: {prose(said, _MOST)}" for label, said in marks), ""]
     return []
 
 

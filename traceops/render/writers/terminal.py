@@ -6,8 +6,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from traceops.core.findings import Finding
+from traceops.render.answer import AlignedSteps
 from traceops.render.cells import Table
-from traceops.render.document import Block, Code, Facts, FindingBlock, Fold, Heading, Items, TableBlock, Text
+from traceops.render.document import (
+    Answer,
+    Block,
+    Code,
+    Facts,
+    FindingBlock,
+    Fold,
+    Heading,
+    Items,
+    TableBlock,
+    Text,
+)
 from traceops.render.evidence_text import evidence_lines
 from traceops.render.printer import Printer, wrapped_printer
 
@@ -23,7 +35,8 @@ _LOOK = {"": "", "soft": "dim", "bold": "bold", **{f"level-{level}": style for l
 def write_terminal(
     blocks: Sequence[Block], file: TextIO, *, indent: str = "", widths: tuple[int, int] | None = None
 ) -> None:
-    """Print the blocks in order. Charts and drawings have no lines; what is folded on a page is printed.
+    """Print the blocks in order. What is folded on a page is printed; charts and drawings have no lines, aligned steps
+    what is pointed out in them.
 
     widths: lines are broken at words, at least and at most so wide, as suits a job's log; without, the terminal breaks
     them. A table's columns of numbers stand to the right, the others to the left, its note below it; a column of the
@@ -62,6 +75,17 @@ def _write(printer: Printer | WrappedPrinter, block: Block, indent: str) -> None
     elif isinstance(block, Fold):
         for inner in block.blocks:
             _write(printer, inner, indent)
+    elif isinstance(block, Answer):
+        for label, said in block.lines:
+            printer.line((f"{indent}{label}:", "bold"))
+            for one in said:
+                _write(printer, one, f"{indent}  ")
+        for cost in block.costs:
+            printer.line((f"{indent}{cost.label}: ", "dim"), (cost.text, "bold"))
+    elif isinstance(block, AlignedSteps):
+        for lane in block.lanes:
+            for mark in (mark for mark in lane.marks if mark.text):
+                printer.line((f"{indent}{lane.label.splitlines()[0]}: {mark.text}", ""), hanging=2)
 
 
 def _write_table(printer: Printer | WrappedPrinter, table: Table) -> None:

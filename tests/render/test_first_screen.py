@@ -1,0 +1,193 @@
+"""What a reader sees first: the answer, two bars and the aligned steps, and nothing that the findings do not say."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from html_page import Page
+from msgspec.structs import replace
+from sample_report import sample_report, with_tables
+
+from traceops.core.findings import Check, Evidence, Finding
+from traceops.pipeline.analyze import analyze
+from traceops.render.answer import AlignedSteps
+from traceops.render.document import Answer, Fold, Text
+from traceops.render.report.aligned import aligned_steps, dense_stretches
+from traceops.render.report.cures import cure_of
+from traceops.render.report.first_screen import first_screen
+from traceops.render.report.html import describe, render_html
+from traceops.render.report.verdict import lead_finding, verdict
+from traceops.render.svg.lanes import lanes_plot
+from traceops.render.svg.plot import Note, Rectangle
+from traceops.report.alike import APART_PCT, alike_ranks
+from traceops.report.model import Report
+from traceops.report.tables import Tables, TimelineRow
+
+pytestmark = pytest.mark.usefixtures("kept_summaries")
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture(scope="module")
+def slow_loader() -> Report:
+    return analyze(DATA / "slow_loader4")
+
+
+def answer_of(report: Report) -> tuple[dict[str, str], Answer]:
+    found = next(block for block in first_screen(report) if isinstance(block, Answer))
+    said = {
+        label: " ".join(one.plain for one in blocks if isinstance(one, Text)) for label, blocks in found.lines
+    }
+    return said, found
+
+
+def test_where_why_what_to_do_and_how_sure(slow_loader: Report) -> None:
+    said, answer = answer_of(slow_loader)
+    assert said["Where"] == "Rank 1, in all 3 steps"
+    assert (
+        said["Why"]
+        == "It waits longer for its input: dataloader_next takes 30.2 ms a step, on its peers none."
+    )
+    assert said["Do"].startswith("Look at the loader")
+    assert said["How sure"].startswith("High. Late in 3 of 3 steps; the chance to see this by luck is 1.9 %")
+    now, then = answer.costs
+    assert (now.text, then.label, then.text) == (
+        "53.8 ms",
+        "Fixed, at its peers' pace",
+        "22.0 ms (59 % less)",
+    )
+    assert (
+        now.text in verdict(slow_loader).sentence and "22.0 ms (59 % less)" in verdict(slow_loader).sentence
+    )
+
+
+def test_the_picture_has_the_culprit_a_victim_and_the_rest_as_one_row(slow_loader: Report) -> None:
+    steps = aligned_steps(slow_loader, lead_finding(slow_loader))
+    assert steps is not None
+    assert [lane.label for lane in steps.lanes] == ["rank 1", "rank 3\nwaits", "ranks 0, 2:\nalike"]
+    culprit, victim, rest = steps.lanes
+    assert culprit.blamed and culprit.marks[0].text == "Idle: input: 29.6 ms in this step (rank 3: none)"
+    assert victim.marks[0].text == "waits 38.2 ms in this step" and not rest.marks
+    assert 0 < victim.marks[0].start_ms < victim.marks[0].end_ms <= steps.end_ms
+    plot = lanes_plot(steps)
+    assert any(isinstance(mark, Note) and "waits 38.2" in mark.text for mark in plot.marks)
+    assert {entry.text for entry in plot.legend} >= {"Compute", "Waiting for ranks", "Idle: input"}
+
+
+def test_consequences_and_what_was_not_checked_are_folded_and_link_to_the_findings(
+    slow_loader: Report,
+) -> None:
+    folds = [block for block in first_screen(slow_loader) if isinstance(block, Fold)]
+    heads = ["".join(span.text for span in one.summary) for one in folds]
+    assert heads[0].startswith("Consequences (2): ") and heads[-1].startswith("Not checked (27 rules)")
+    assert not any(one.open for one in folds)
+    page = Page(render_html(slow_loader))
+    ids = {attributes.get("id") for _, attributes in page.elements}
+    links = [a["href"] or "" for a in page.all("a")]
+    assert {"#finding-1", "#finding-2", "#finding-3", "#lateness", "#idle"} <= set(links)
+    assert all(link[1:] in ids for link in links)
+    assert page.mismatched == [] and page.open == [] and page.scripts() == []
+
+
+def test_the_proof_stands_before_every_section(slow_loader: Report) -> None:
+    document = describe(slow_loader)
+    assert any(isinstance(block, AlignedSteps) for block in document.intro)
+    text = Page(render_html(slow_loader)).text()
+    assert text.index("waits 38.2 ms in this step") < text.index("A rank is persistently late")
+
+
+def test_several_ranks_of_many_are_one_answer() -> None:
+    report = sample_report(256)
+    late = set(range(1, 256, 4))
+    rows = tuple(
+        replace(row, late_share=1.0 if row.rank == 1 else 0.0, comm_wait_ms=0.0 if row.rank in late else 30.0,
+                idle_input_ms=30.0 if row.rank in late else 0.0)
+        for row in report.ranks
+    )  # fmt: skip
+    found = replace_finding(report.findings[0], ranks=tuple(sorted(late)), cause="input")
+    summary = replace(report.summary, ledger_pct=replace(report.summary.ledger_pct, comm_wait=60.0))
+    checks = (Check("TO-S001", "clear", "nobody alone"),)
+    report = replace(report, ranks=rows, findings=(found,), summary=summary, checks=checks)
+    assert "The other 192 ranks wait 30.0 ms a step, most of it for them." in verdict(report).sentence
+    assert answer_of(report)[0]["Where"].startswith("64 of 256 ranks: 1, 5, 9, 13, 17, 21 …")
+    timeline = tuple(
+        TimelineRow(step=3, rank=rank, kind=kind, start_ms=0.0, duration_ms=30.0)
+        for rank in range(256)
+        for kind in ["idle_input" if rank in late else "comm_wait"]
+    )  # fmt: skip
+    steps = aligned_steps(with_tables(report, timeline=timeline), found)
+    assert steps is not None
+    example = next(kind.example for kind in alike_ranks([row for row in rows if row.rank in late]))
+    others = next(kind.example for kind in alike_ranks([row for row in rows if row.rank not in late | {0}]))
+    assert [lane.label for lane in steps.lanes] == [
+        f"rank {example} and\n63 alike", "rank 0\nwaits", f"rank {others} and\n190 alike",
+    ]  # fmt: skip
+
+
+def replace_finding(finding: Finding, **changes: object) -> Finding:
+    return dataclasses.replace(finding, **changes)  # type: ignore[arg-type]
+
+
+def test_what_a_cure_gives_is_a_range_where_no_rule_predicts_it() -> None:
+    report = sample_report()
+    exposed = Finding(
+        "TO-O001", "warning", "high", "t", "m", (Evidence("e", 1.0),), ranks=(0, 1, 2, 3), impact_ms=10.0
+    )
+    report = replace(report, findings=(exposed,))
+    cure = cure_of(report, exposed)
+    assert (
+        cure is not None
+        and cure.least_ms == pytest.approx(cure.now_ms - 10.0)
+        and cure.then_ms == cure.now_ms
+    )
+    _, answer = answer_of(report)
+    assert answer.costs[1].text.endswith("(at most 19 % less)") or "at most" in answer.costs[1].text
+    assert answer.note.startswith("At most what it costs can be saved")
+    unknown = replace_finding(exposed, impact_ms=None)
+    assert answer_of(replace(report, findings=(unknown,)))[1].costs == ()
+
+
+def test_a_clean_bill_says_what_was_checked() -> None:
+    report = replace(sample_report(), findings=())
+    said, answer = answer_of(report)
+    assert "could not be judged" in said["Checked"] and "would save most: 60 %" in said["At best"]
+    assert len(answer.costs) == 1 and answer.costs[0].text.endswith(" ms")
+    steps = aligned_steps(report, None)
+    assert steps is not None and not any(lane.blamed for lane in steps.lanes)
+
+
+def test_without_a_timeline_there_is_no_picture_and_no_crash() -> None:
+    report = replace(sample_report(), tables=Tables())
+    assert aligned_steps(report, lead_finding(report)) is None
+    assert not any(isinstance(block, AlignedSteps) for block in first_screen(report))
+
+
+def test_stretches_are_joined_where_they_are_dense() -> None:
+    rows = [TimelineRow(step=1, rank=0, kind="comm_wait", start_ms=at, duration_ms=ms) for at, ms in
+            ((10, 5), (16, 4), (60, 2))]  # fmt: skip
+    assert dense_stretches(rows, "comm_wait", 100.0) == [(10, 20, 9), (60, 62, 2)]
+
+
+def test_ranks_are_alike_by_what_their_steps_go_to() -> None:
+    kinds = alike_ranks(sample_report(256).ranks)
+    assert [len(kind.ranks) for kind in kinds] == [255, 1] and kinds[1].ranks == (1,)
+    assert kinds[0].example in kinds[0].ranks and kinds[0].apart_pct == APART_PCT
+    assert alike_ranks(()) == ()
+    rows = [replace(row, compute_ms=float(5 * row.rank), comm_wait_ms=0.0) for row in sample_report(40).ranks]
+    few = alike_ranks(rows, most=4)
+    assert len(few) <= 4 and few[0].apart_pct > APART_PCT
+    assert sorted(rank for kind in few for rank in kind.ranks) == list(range(40))
+
+
+def test_a_page_of_1024_ranks_is_small() -> None:
+    page = render_html(sample_report(1024, steps=20))
+    assert len(page) < 2_000_000
+
+
+def test_bars_of_a_lane_do_not_leave_the_picture(slow_loader: Report) -> None:
+    steps = aligned_steps(slow_loader, lead_finding(slow_loader))
+    assert steps is not None
+    for mark in lanes_plot(steps).marks:
+        if isinstance(mark, Rectangle):
+            assert mark.x >= 0 and mark.x + mark.width <= 100.01

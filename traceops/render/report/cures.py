@@ -1,0 +1,79 @@
+"""What a step takes, and would take with the cause of a finding gone: for the sentence and for the two bars."""
+
+from __future__ import annotations
+
+from traceops.core.findings import Finding
+from traceops.measure.ledger import BUCKETS
+from traceops.render.report.stragglers import STRAGGLERS, Cure, mean_of_ranks, step_ms, straggler_cure
+from traceops.report.model import Report
+from traceops.rules.registry import BY_ID
+
+_REPLAYED = {  # evidence that is the impact -> the change that was replayed
+    "saved by even stages": "with the same work shared evenly",
+    "saved at its peers' pace": "at its peers' pace",
+}
+
+
+def cure_of(report: Report, finding: Finding) -> Cure | None:
+    """What curing the finding would give; None where nothing tells.
+
+    A finding whose rule predicts no step gives a range: at best its whole impact is saved, at worst nothing.
+    """
+    if finding.rule in STRAGGLERS:
+        return straggler_cure(report, finding)
+    if finding.impact_ms is None or not finding.impact_ms:
+        return None
+    predicted = rule_cure(report, finding) or _replayed(report, finding)
+    if predicted is not None:
+        return predicted
+    step = mean_of_ranks(report)
+    if step is None or finding.impact_ms > step:
+        return None
+    return Cure(step, step, "", step - finding.impact_ms)
+
+
+def _replayed(report: Report, finding: Finding) -> Cure | None:
+    """Of a rule whose impact is what the replay predicts: its evidence says so."""
+    how = next((_REPLAYED[e.metric] for e in finding.evidence if e.metric in _REPLAYED), None)
+    step, saved = step_ms(report), finding.impact_ms
+    return (
+        None
+        if how is None or step is None or saved is None or saved > step
+        else Cure(step, step - saved, how)
+    )
+
+
+def rule_cure(report: Report, finding: Finding) -> Cure | None:
+    """What a rule's own words for a cure stand for: the impact, off the step of the rank that it is measured on."""
+    rule, step, saved = BY_ID.get(finding.rule), measured_step(report, finding), finding.impact_ms
+    if rule is None or not rule.cured or step is None or saved is None or saved > step:
+        return None
+    return Cure(step, step - saved, rule.cured)
+
+
+def measured_step(report: Report, finding: Finding) -> float | None:
+    """The step that a finding's times are a part of, ms: its own evidence, else the mean step of its worst rank."""
+    if not finding.ranks:
+        return None
+    whole = evidence_ms(finding, "step")
+    worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])
+    return whole if whole is not None else mean_step(report, worst)
+
+
+def lost_ms(finding: Finding) -> float:
+    """What the finding measured, ms a step: its cure may save less, which is its impact."""
+    measured = next((e.value for e in finding.evidence if e.metric in BUCKETS and e.unit == "ms/step"), None)
+    return float(measured) if isinstance(measured, (int, float)) else finding.impact_ms or 0.0
+
+
+def evidence_ms(finding: Finding, metric: str) -> float | None:
+    """A time of the finding's evidence, ms."""
+    value = next((e.value for e in finding.evidence if e.metric == metric and e.unit == "ms"), None)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def mean_step(report: Report, rank: int) -> float | None:
+    """Mean typical step of a rank, ms: impacts are means over these, so a share needs the mean too."""
+    unlike = report.summary.step_time_ms.unlike
+    own = [row.duration_ms for row in report.steps if row.rank == rank and row.step not in unlike]
+    return sum(own) / len(own) if own else None
