@@ -49,6 +49,24 @@ def test_three_steps_prove_nothing_about_time() -> None:
     assert "It looks like" in result.sentence and "4.33 GB/s" in result.sentence
 
 
+def test_the_headline_says_the_cause_before_it_asks_for_more_steps() -> None:
+    """+80 % from an environment variable was 'Inconclusive … Capture more steps.', its cause behind that or unsaid."""
+    said = compare([real("ddp")], [real("no_p2p")]).sentence
+    assert said.startswith(
+        "Inconclusive: 3 steps a side, 6 needed. It looks like 23 ms → 41.46 ms (+80.2 %)."
+    )
+    assert said.index("24.7 GB/s of bus bandwidth, 264 before") < said.index("Capture more steps")
+
+
+def test_variables_that_differ_are_named_in_the_headline() -> None:
+    pair = [made(profiled=[level] * 3, at=at, environment=variables) for at, level, variables in
+            ((0, 100.0, {"OMP_NUM_THREADS": "8", "A": "1"}), (1, 150.0, {"OMP_NUM_THREADS": "1", "A": "1"}))]  # fmt: skip
+    said = compare(pair[:1], pair[1:]).sentence
+    assert "OMP_NUM_THREADS is 1, 8 before." in said and said.index("OMP_NUM") < said.index(
+        "Capture more steps"
+    )
+
+
 def steps(level: float) -> list[float]:
     return [float(x) for x in level * (1 + np.random.default_rng(1).normal(0, 0.001, 10))]
 

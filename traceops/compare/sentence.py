@@ -11,6 +11,7 @@ from traceops.compare.model import Comparison, MetricChange, metric_of
 from traceops.core.units import count_text, size_text
 
 _TOO_MANY = 50  # captures a side
+_MOST_VARIABLES = 3
 
 
 def sentence(comparison: Comparison) -> str:
@@ -29,8 +30,8 @@ def sentence(comparison: Comparison) -> str:
     if comparison.verdict == "inconclusive":
         looks = f" It looks like {values_text(step)}." if step.change_pct is not None else ""
         moved = step.change_pct is not None and abs(step.change_pct) >= (step.threshold_pct or 0.0) > 0
-        why = why if moved and step.p is None else ""  # what noise could have done has no reason
-        return f"Inconclusive: {step.reason}.{looks}{_wanted(comparison, step)}{why}{_open_text(comparison)}"
+        why = f"{why}{_differing(comparison, why)}" if moved and step.p is None else ""  # noise has no reason
+        return f"Inconclusive: {step.reason}.{looks}{why}{_wanted(comparison, step)}{_open_text(comparison)}"
     return _no_regression(comparison, step, why)
 
 
@@ -41,7 +42,8 @@ def _regression(comparison: Comparison, step: MetricChange | None, why: str) -> 
     more = f" Also worse: {_listed(others)}." if others else ""
     if step is not None and main is not step and step.outcome == "inconclusive":
         more += f" The step time itself is open: {step.reason}."
-    return f"Regression: {main.label} {values_text(main)}{_assumed(comparison, main)}.{why}{more}"
+    said = f"Regression: {main.label} {values_text(main)}{_assumed(comparison, main)}.{why}"
+    return f"{said}{_differing(comparison, why)}{more}"
 
 
 def _no_regression(comparison: Comparison, step: MetricChange, why: str) -> str:
@@ -79,6 +81,28 @@ def _why(comparison: Comparison, step: MetricChange | None) -> str:
     if decided and step is not None and first.ms * (step.change or 0.0) < 0:
         return " The profiled steps do not show why."
     return f" {_upper(first.text)}."
+
+
+def _differing(comparison: Comparison, why: str) -> str:
+    """Variables that only one side has set and the reason does not name; else what head's report finds anew."""
+    variables = [c for c in comparison.changes if c.kind == "environment" and c.name not in why]
+    told = [
+        f"only base sets {c.name}={c.base_value}"
+        if c.head_value is None
+        else f"only head sets {c.name}={c.head_value}"
+        if c.base_value is None
+        else f"{c.name} is {c.head_value}, {c.base_value} before"
+        for c in variables[:_MOST_VARIABLES]
+    ]
+    if told:
+        more = len(variables) - len(told)
+        return f" {_upper('; '.join(told))}{f'; {more} more variables differ' if more else ''}."
+    found = next(iter(comparison.new_findings), None)
+    return (
+        ""
+        if found is None
+        else f" New in head: {found.message.partition('. ')[0].rstrip('.')} ({found.rule})."
+    )
 
 
 def _open_text(comparison: Comparison) -> str:

@@ -60,7 +60,7 @@ def render_comparison_html(comparison: Comparison, *, plotlyjs: str = "none") ->
 
 def describe(comparison: Comparison) -> Document:
     """A comparison as a document: the verdict, facts, and a section for each thing there is to say."""
-    base, head = comparison.base.label, comparison.head.label
+    base, head = text.side_names(comparison)
     made = (
         _metrics(comparison),
         _why(comparison),
@@ -70,7 +70,7 @@ def describe(comparison: Comparison) -> Document:
         _method(comparison),
     )
     return Document(
-        title=f"{base} against {head}",
+        title=f"{base} → {head}",
         heading=spans(Span(base, "name"), " → ", Span(head, "name")),
         command="traceops compare",
         verdict=Headline(text.VERDICT_LEVEL[comparison.verdict], comparison.sentence),
@@ -187,8 +187,8 @@ def _facts(comparison: Comparison) -> list[tuple[str, Cell]]:
     """The strip of facts under the verdict."""
     base, head = comparison.base, comparison.head
     facts = [
-        ("Base", word(method_text.commits_text(base) or base.label)),
-        ("Head", word(method_text.commits_text(head) or head.label)),
+        ("Base", word(method_text.commits_text(base) or text.side_name(base))),
+        ("Head", word(method_text.commits_text(head) or text.side_name(head))),
         ("Captures", Cell(f"{len(base.captures)} / {len(head.captures)}", "base / head")),
         ("Compared", Cell("pair by pair" if comparison.paired else "as two groups")),
         ("Confidence", Cell(f"{100 * comparison.confidence:g} %")),

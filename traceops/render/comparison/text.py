@@ -16,6 +16,7 @@ from traceops.compare.model import (
     Explanation,
     MetricChange,
     MetricOutcome,
+    Side,
 )
 from traceops.core.units import UNKNOWN, mean_count_text, ms_change_text, percent_changes, size_text
 from traceops.measure.ledger import BUCKETS
@@ -37,6 +38,7 @@ WORD: dict[MetricOutcome, str] = {
 VERDICT_LEVEL: dict[ComparisonVerdict, Level] = {
     "regression": "error", "inconclusive": "warning", "improvement": "clear", "no_regression": "clear",
 }  # fmt: skip
+_MOST_NAMES = 2
 KINDS: dict[ChangeKind, tuple[str, str]] = {  # title, one of them
     "kernel": ("Kernels", "kernel"),
     "operator": ("Operators", "operator"),
@@ -217,3 +219,19 @@ def _decimals(value: float, beside: float | None, whole: bool) -> int:
         return 0
     most = max(abs(known) for known in values)
     return 0 if most >= 1000 else 1 if most >= 100 else 2 if most >= 0.1 else 3
+
+
+def side_names(comparison: Comparison) -> tuple[str, str]:
+    """What people call base and head; their sides where both have one name."""
+    base, head = side_name(comparison.base), side_name(comparison.head)
+    return (base, head) if base != head else (f"{base} (base)", f"{head} (head)")
+
+
+def side_name(side: Side) -> str:
+    """What people call a side: the label that it was given, else the names of its captures, 'ddp_1, ddp_2 …'."""
+    if side.label not in ("", "base", "head"):
+        return side.label
+    names = list(dict.fromkeys(capture.name for capture in side.captures if capture.name))
+    if not names:
+        return side.label
+    return ", ".join(names[:_MOST_NAMES]) + (" …" if len(names) > _MOST_NAMES else "")
