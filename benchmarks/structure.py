@@ -49,6 +49,7 @@ LATE: dict[str, str] = {
     "traceops.capture.timing": "torch, once a GPU is used",
     "traceops.capture.trace_file": "the quicker packer, if it is installed",
     "traceops.cli": "what only a mistake of ours or a closed stream needs",
+    "traceops.cli.trainings": "what only a training that fails needs",
     "traceops.cli.analyze": "renderers: while workers read, which are forked without them",
     "traceops.compare.capture": "the pipeline, where traces are given and not a report.json",
     "traceops.core.torch_here": "torch, where there may be a GPU",

@@ -77,7 +77,8 @@ class Capture:
     ) -> None:
         self.settings = settings
         self.automatic = automatic
-        self._training = training or {}
+        told = {"samples_per_step": settings.samples_per_step} if settings.samples_per_step else {}
+        self._training = {**told, **(training or {})}
         self._schedule = settings.schedule
         self._step = 0
         self._samples: int | None = None

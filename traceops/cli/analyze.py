@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 
-from traceops.cli.arguments import fails, make_writable, report_folder, report_formats
+from traceops.cli.arguments import FORMATS, fails, make_writable, report_folder, report_formats
+from traceops.cli.options import analyze as options
 from traceops.core.errors import InputError
 from traceops.core.findings import Finding
 from traceops.core.plain_text import printable
@@ -18,7 +19,7 @@ from traceops.pipeline.mapping.ranks import MapOptions
 from traceops.pipeline.settings import own_kernels
 from traceops.report.model import Report
 from traceops.rules.validity import DAMAGED
-from traceops.runs.find import Places, find_runs
+from traceops.runs.find import Place, Places, find_runs
 from traceops.runs.model import RunRow
 from traceops.traces.discover import Discovery, Window
 
@@ -50,25 +51,12 @@ def main(args: argparse.Namespace) -> int:
 
 def _several(args: argparse.Namespace, formats: tuple[str, ...], places: Places) -> int:
     """A report of each run in a folder of its own, and a table of all. Raises InputError where none can be read."""
-    from traceops.render.report.verdict import verdict
     from traceops.render.runs.files import write_runs
     from traceops.render.runs.terminal import print_runs
-    from traceops.runs.row import row_of, without_report
 
     root = _root_of(places) if args.output is None else Path(args.output)
     make_writable(root)
-    rows: list[RunRow] = []
-    findings: list[Finding] = []
-    for place in places.runs:
-        try:
-            found = find_traces(place.path)
-            for window, report, shown in _reports(args, formats, found, root / place.name):
-                name = place.name if args.select == "latest" else f"{place.name}/{_window_folder(window)}"
-                folder = shown.parent.relative_to(root).as_posix()
-                rows.append(row_of(report, name, place.path, folder, verdict(report).sentence))
-                findings += report.findings
-        except InputError as error:  # a run that is no use hides no other
-            rows.append(without_report(place.name, place.path, str(error)))
+    rows, findings = _rows(args, formats, places.runs, root)
     if not findings and all(row.problem for row in rows):
         listed = "\n".join(f"  {row.name}: {row.problem}" for row in rows)
         raise InputError(f"none of {len(rows)} runs can be analysed:\n{listed}")
@@ -81,6 +69,35 @@ def _several(args: argparse.Namespace, formats: tuple[str, ...], places: Places)
         print("traceops analyze: --strict: not every run could be analysed", file=sys.stderr)
         return 3
     return _exit_code(args, findings)
+
+
+def report_each(places: Sequence[Place], root: Path) -> list[RunRow]:
+    """A report of each run below `root`, with the command's usual options, and its row."""
+    parser = argparse.ArgumentParser()
+    options.add_arguments(parser)
+    return _rows(parser.parse_args([str(root), "-q"]), FORMATS, places, root)[0]
+
+
+def _rows(
+    args: argparse.Namespace, formats: tuple[str, ...], places: Sequence[Place], root: Path
+) -> tuple[list[RunRow], list[Finding]]:
+    """A report of each run in its folder below `root`; a run that is no use is a row with the reason."""
+    from traceops.render.report.verdict import verdict
+    from traceops.runs.row import row_of, without_report
+
+    rows: list[RunRow] = []
+    findings: list[Finding] = []
+    for place in places:
+        try:
+            found = find_traces(place.path)
+            for window, report, shown in _reports(args, formats, found, root / place.name):
+                name = place.name if args.select == "latest" else f"{place.name}/{_window_folder(window)}"
+                folder = shown.parent.relative_to(root).as_posix()
+                rows.append(row_of(report, name, place.path, folder, verdict(report).sentence))
+                findings += report.findings
+        except InputError as error:
+            rows.append(without_report(place.name, place.path, str(error)))
+    return rows, findings
 
 
 def _reports(

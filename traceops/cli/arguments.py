@@ -11,13 +11,13 @@ from pathlib import Path
 from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import SEVERITIES, Finding, Severity
 
-_FORMATS = ("html", "csv", "json")
+FORMATS = ("html", "csv", "json")
 
 
 def report_formats(text: str) -> tuple[str, ...]:
     """The formats in ``html,csv,json``. Raises UsageError for any other."""
     formats = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not formats or not set(formats) <= set(_FORMATS):
+    if not formats or not set(formats) <= set(FORMATS):
         raise UsageError(f"--format takes html, csv and json, separated by commas, not {text!r}")
     return formats
 

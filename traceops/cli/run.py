@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from traceops.core.bundled import bundled
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import held
 from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
-from traceops.launch.against import DEFAULT_REPEAT, prepare, run_series
+from traceops.launch.against import DEFAULT_REPEAT, Series, prepare, run_series
 from traceops.launch.checks import (
     check_command,
     check_gpus,
@@ -33,7 +33,20 @@ from traceops.launch.plan import Cluster, Plan, parse_assignments
 from traceops.launch.session import launch
 from traceops.launch.settings import read_applied
 from traceops.train.config import TrainConfig
-from traceops.train.options import check, config_from, to_argv
+from traceops.train.options import check, config_from, to_argv, with_global_batch
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What the options of `traceops run` come to, before anything is started or written.
+
+    series: of --against. told: lines to say before it starts.
+    """
+
+    plan: Plan
+    series: Series | None = None
+    told: tuple[str, ...] = ()
+    overwrite: bool = False
 
 
 def main(args: argparse.Namespace) -> int:
@@ -41,6 +54,28 @@ def main(args: argparse.Namespace) -> int:
 
     Raises UsageError for everything that cannot work, before anything is started or written.
     """
+    decided = decide(args)
+    plan, series = decided.plan, decided.series
+    for line in decided.told:
+        Screen().say(line)
+    if args.dry_run:
+        print((series or plan).shell(os.environ))
+        return 0
+    with held(plan.out, shared=plan.cluster.nnodes > 1) as lock:
+        make_room(decided)
+        return launch(plan, lock=lock) if series is None else run_series(series)
+
+
+def make_room(decided: Decided) -> None:
+    """Remove the run that --overwrite gives up; the folder's lock is held. Raises UsageError for another run."""
+    plan = decided.plan
+    if plan.cluster.nnodes == 1:
+        refuse(plan.out, overwrite=decided.overwrite)  # another run may have ended meanwhile
+        clear(plan.out)
+
+
+def decide(args: argparse.Namespace) -> Decided:
+    """The plan of a run, from its options. Raises UsageError for everything that cannot work."""
     schedule = {name: getattr(args, name) for name in STEPS if getattr(args, name) is not None}
     if args.quick:
         schedule = {name: getattr(Schedule.quick(), name) for name in STEPS if name != "repeat"} | schedule
@@ -50,9 +85,10 @@ def main(args: argparse.Namespace) -> int:
     # argparse leaves the -- in, in some Python versions
     trains = args.script[1:] if args.script[:1] == ["--"] else list(args.script)
     extra_env = parse_assignments(args.env)
-    applied, told = None, None
+    told: list[str] = []
+    applied, ranks_told = None, None
     if args.settings is not None:
-        applied, told = read_applied(args.settings, extra_env, fallback=args.fallback)
+        applied, ranks_told = read_applied(args.settings, extra_env, fallback=args.fallback)
     require_torch()
     own = args.launcher != "torchrun"  # the command starts the ranks, not we
     if own:
@@ -63,12 +99,12 @@ def main(args: argparse.Namespace) -> int:
         check_script(trains)
         _refuse_training_options(config)
         if (call := starts_ranks(trains)) is not None:
-            Screen().say(
+            told.append(
                 f"{trains[0]} calls {call}: if that starts its ranks, stop this and use "
                 f"traceops run --launcher none -- {shlex.join(trains)}"
             )
         elif wraps_in_data_parallel(trains):
-            Screen().say(
+            told.append(
                 f"{trains[0]} uses nn.DataParallel: each rank would drive all GPUs, which hangs or runs out of memory. "
                 "Use DistributedDataParallel, one process a GPU (device_ids=[local_rank]), or start it with --nproc 1"
             )
@@ -76,7 +112,7 @@ def main(args: argparse.Namespace) -> int:
     gpus = 0 if config.device == "cpu" else gpus_shown(gpu_count(), ours.get("CUDA_VISIBLE_DEVICES"))
     fallback = None
     if args.fallback is not None:
-        ranks = stands_for(args.nproc, args.nnodes, args.node_rank, told, gpus or 2)
+        ranks = stands_for(args.nproc, args.nnodes, args.node_rank, ranks_told, gpus or 2)
         cluster = Cluster(1)
         config, fallback = (config, Fallback(ranks)) if trains else alone(config, ranks)
     elif own:
@@ -92,6 +128,16 @@ def main(args: argparse.Namespace) -> int:
         cluster.check()
         check_gpus(nproc, gpus)
     name = args.name or _default_name(args.script, config) + ("" if fallback is None else "-single")
+    settings: dict[str, Any] = {option: True for option in RECORDING if getattr(args, option)}
+    if args.global_batch_size is not None:
+        if fallback is not None:
+            raise UsageError(
+                "--global-batch-size: not with --fallback, which keeps the samples a step itself"
+            )
+        if trains:
+            settings["samples_per_step"] = args.global_batch_size
+        else:
+            config = with_global_batch(config, args.global_batch_size, cluster.world_size)
     if not trains:
         trains = _strategy(config, decided, cluster.world_size, "cuda" if gpus else "cpu")
     if args.out is not None:
@@ -100,7 +146,6 @@ def main(args: argparse.Namespace) -> int:
         out = free_folder(name)
     else:
         out = Path("profile", name).absolute()
-    settings: dict[str, Any] = {option: True for option in RECORDING if getattr(args, option)}
     if schedule:
         settings["schedule"] = schedule
     if args.overwrite:
@@ -120,19 +165,9 @@ def main(args: argparse.Namespace) -> int:
     series = None if repeat is None else prepare(plan, args.against, repeat, os.environ)
     if cluster.nnodes == 1:  # on a shared disk another node may have begun to write the very same run
         refuse(out, overwrite=args.overwrite)
-    for part in (applied, fallback):
-        if part is not None:
-            Screen().say(part.line())
-    for line in () if fallback is None else fallback.table():
-        Screen().say(line)
-    if args.dry_run:
-        print((series or plan).shell(os.environ))
-        return 0
-    with held(out, shared=cluster.nnodes > 1) as lock:
-        if cluster.nnodes == 1:
-            refuse(out, overwrite=args.overwrite)  # another run may have ended meanwhile
-            clear(out)
-        return launch(plan, lock=lock) if series is None else run_series(series)
+    told += [part.line() for part in (applied, fallback) if part is not None]
+    told += [] if fallback is None else fallback.table()
+    return Decided(plan, series, tuple(told), args.overwrite)
 
 
 def _check_alone(args: argparse.Namespace, trains: list[str], schedule: Schedule) -> None:

@@ -39,7 +39,7 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> Run:
         strategy=manifest.get("strategy"),
         steps=tuple(steps),
         training=manifest.get("training") or {},
-        samples_per_step=_samples_per_step(manifest),
+        samples_per_step=samples_per_step(manifest),
         tokens_per_step=_told(manifest, "tokens_per_step"),
         flops_per_step=_told(manifest, "flops_per_step"),
         environment=_dict(manifest, "environment"),
@@ -65,7 +65,7 @@ def _git(manifest: dict[str, Any]) -> Git | None:
     )
 
 
-def _samples_per_step(manifest: dict[str, Any]) -> float | None:
+def samples_per_step(manifest: dict[str, Any]) -> float | None:
     """Samples of all ranks together: as the training says, else from what each rank told `step()`."""
     told = _told(manifest, "samples_per_step")
     if told is not None:

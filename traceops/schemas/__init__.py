@@ -45,6 +45,7 @@ from traceops.hangs.json_types import HangDocument, RootEvidence
 from traceops.report.model import ReportDocument
 from traceops.report.run import Clocks, Ledger, Matching, Replay, StepTime, WorstRank
 from traceops.runs.model import FindingCount, RunRow, RunsDocument
+from traceops.runs.sweep_model import LedgerDifference, PointRow, SweepDocument, Trial
 
 FOLDER = Path(__file__).parent
 
@@ -107,6 +108,12 @@ DOCUMENTS: dict[str, SchemaDocument] = {
         "Several runs that `traceops analyze` was given, a row each. Times in the unit of the key's ending; null means "
         f"not known, never zero. {_KEYS}",
         closed=(RunsDocument, Tool, RunRow, FindingCount, Ledger),
+    ),
+    "sweep": SchemaDocument(
+        SweepDocument,
+        "traceops sweep.json",
+        f"What `traceops sweep` trained and found. Null means not known, never zero. {_KEYS}",
+        closed=(SweepDocument, Tool, PointRow, Trial, LedgerDifference, RunRow, FindingCount, Ledger),
     ),
     "show": SchemaDocument(
         answers.AnyAnswer,

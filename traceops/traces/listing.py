@@ -26,6 +26,7 @@ _NEVER = frozenset(
         "runs.json",
         "scale.json",
         "sweep.json",
+        "trials.json",
         "truth.json",
         "package.json",
         "settings.json",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from traceops.core.errors import UsageError
 from traceops.train.config import CPU_SIZES, CUDA_SIZES, TrainConfig, sizes_for
 from traceops.train.mesh_options import add_mesh_arguments, check_mesh
-from traceops.train.strategies import NAMES, SHARDED
+from traceops.train.strategies import MESHES, NAMES, SHARDED
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
 OPTIMIZERS = ("sgd", "adamw")
@@ -116,6 +116,25 @@ def _by_device(what: str, field: str) -> str:
 def config_from(args: argparse.Namespace) -> TrainConfig:
     """The `TrainConfig` of parsed arguments; other attributes of `args` are left alone."""
     return TrainConfig(**{field.name: getattr(args, field.name) for field in fields(TrainConfig)})
+
+
+def with_global_batch(config: TrainConfig, samples: int, world_size: int) -> TrainConfig:
+    """`config` with the batch of a rank such that all ranks train `samples` an optimizer step.
+
+    Raises UsageError where they do not divide, and where a rank's batch was given too.
+    """
+    if config.batch_size is not None:
+        raise UsageError("--batch-size is of a rank, and --global-batch-size of all of them: give one")
+    shares = (
+        config.replicas if config.strategy in MESHES and config.strategy != "expert_parallel" else world_size
+    )
+    pieces = shares * config.grad_accum
+    if samples % pieces:
+        raise UsageError(
+            f"--global-batch-size {samples} does not divide into {shares} shares of a batch with {config.grad_accum} "
+            f"micro-batches each; use a multiple of {pieces}"
+        )
+    return replace(config, batch_size=samples // pieces)
 
 
 def to_argv(config: TrainConfig) -> list[str]:

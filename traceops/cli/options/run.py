@@ -6,6 +6,7 @@ import argparse
 
 from traceops.capture.schedule import Schedule
 from traceops.capture.step_ends import STEP_ON
+from traceops.cli.options.types import positive
 from traceops.launch.hang_timeouts import HangTimeouts
 from traceops.launch.launchers import NAMES as LAUNCHERS
 from traceops.train.options import add_training_arguments
@@ -42,6 +43,10 @@ inference (%(default)s)"""
 _HANGS = """A training hangs if no rank finishes a step for so long and nothing in it moves: what the ranks do
 is saved to evidence/ in the run folder, the cause is named, and the job ended with exit code 124. A slow
 step, in which something does move, may take ten times as long."""
+
+
+_GLOBAL_BATCH = """samples of all ranks together in an optimizer step: the batch of a rank follows for built-in
+strategies, of a script it is only told (for samples a second and traceops scale)"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,6 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, text in RECORDING.items():
         capture.add_argument("--" + name.replace("_", "-"), action="store_true", help=f"record {text}")
     add_training_arguments(parser)
+    parser.add_argument("--global-batch-size", type=positive, metavar="N", help=_GLOBAL_BATCH)
     parser.add_argument("script", nargs=argparse.REMAINDER, help="-- SCRIPT ARGS, or -- -m MODULE ARGS")
 
 

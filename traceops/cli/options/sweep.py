@@ -1,0 +1,43 @@
+"""The options of `traceops sweep`: its own, and those of `traceops run` for what all trainings share."""
+
+from __future__ import annotations
+
+import argparse
+
+from traceops.cli.options import run
+
+HELP = "Train all combinations of some settings, each captured, and say which is best and why."
+_EPILOG = """Further options are those of `traceops run` (traceops run --help): what all trainings share.
+
+  traceops sweep --vary strategy=pytorch_ddp,zero3 --vary workers=0,2,4 --nproc 2
+  traceops sweep --vary-arg batch-size=8,16,32 --budget 20m --nproc 2 -- train.py --epochs 1
+
+The same command again goes on where it ended. Folders: profile/NAME/<combination>_<n>, reports/NAME."""
+_BUDGET = """successive halving within this time (20m, 1h, 90s): all combinations once, the better half again, until one
+is left; without it every combination --repeat times"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    add = parser.add_argument
+    add(
+        "--vary", action="append", default=[], metavar="KEY=V,V", help="an option of traceops run; repeatable"
+    )
+    add(
+        "--vary-arg",
+        action="append",
+        default=[],
+        metavar="KEY=V,V",
+        help="an option of the script: its {KEY} is replaced, or --KEY V put behind its words; repeatable",
+    )
+    add("--budget", metavar="TIME", help=_BUDGET)
+    run.add_arguments(parser)
+    _describe_repeat(parser)
+
+
+def _describe_repeat(parser: argparse.ArgumentParser) -> None:
+    for action in parser._actions:
+        if "--repeat" in action.option_strings:
+            action.help = "trainings of each combination, in turn (1)"
+        if "--against" in action.option_strings or "--summarize" in action.option_strings:
+            action.help = argparse.SUPPRESS

@@ -1,0 +1,177 @@
+"""A sweep's result: sweep.html, sweep.json, sweep.csv, a table in Markdown, and what the terminal says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TextIO
+
+from msgspec import structs
+
+from traceops.core.units import fixed_text, ms_text, number_text
+from traceops.core.words import BUCKETS as BUCKET_WORDS
+from traceops.render import write_files
+from traceops.render.cells import Cell, Column, Table
+from traceops.render.document import Block, Code, Document, Headline, Section, TableBlock, soft, spans, text
+from traceops.render.markdown_text import prose
+from traceops.render.markdown_text import table as markdown_table
+from traceops.render.runs.html import sections
+from traceops.render.runs.tables import findings_text
+from traceops.render.writers.csv import csv_text
+from traceops.render.writers.html import write_html
+from traceops.render.writers.terminal import MARK, write_terminal
+from traceops.report.write import json_text
+from traceops.runs.model import RunRow
+from traceops.runs.sweep_model import PointRow, SweepDocument
+
+FILES = ("sweep.html", "sweep.json", "sweep.csv", "sweep.md")
+
+
+def write_sweep(found: SweepDocument, folder: Path) -> list[Path]:
+    """Write the four files, each whole or not at all; the page comes first.
+
+    Raises InputError where the folder cannot be written to.
+    """
+    contents: dict[str, str | bytes] = {
+        "sweep.html": write_html(describe(found)),
+        "sweep.json": json_text(found),
+        "sweep.csv": csv_text([_csv_row(found, point) for point in ranked(found)]),
+        "sweep.md": _markdown(found),
+    }
+    return write_files(contents, set(FILES), folder)
+
+
+def print_sweep(found: SweepDocument, file: TextIO, written: Path) -> None:
+    """The table, the best, why, and where all of it lies."""
+    said = verdict(found)
+    blocks: list[Block] = [
+        text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
+        *([text(why, indent=(0, 2))] if (why := why_text(found)) else []),
+        TableBlock(_table(found)),
+        Code((f"Sweep: {written}",), look=""),
+    ]
+    write_terminal(blocks, file)
+
+
+def describe(found: SweepDocument) -> Document:
+    """The sweep as a document, with the table of its trainings."""
+    why = why_text(found)
+    own = Section("combinations", "Combinations", (TableBlock(_table(found)), *([soft(why)] if why else [])))
+    return Document(
+        title=f"{found.name}: sweep",
+        heading=spans(found.name),
+        command="traceops sweep",
+        verdict=verdict(found),
+        intro=(),
+        sections=(own, *(sections(found.runs, linked=True) if found.runs else ())),
+        footer="the same is in sweep.json, sweep.csv and sweep.md beside this page",
+    )
+
+
+def verdict(found: SweepDocument) -> Headline:
+    """The best combination, how far ahead it is, and what failed."""
+    failed = [point for point in found.points if point.failed]
+    more = f" {len(failed)} of {len(found.points)} combinations failed." if failed else ""
+    more += "" if found.complete else " The time was up before all was trained."
+    best = next((point for point in found.points if point.label == found.best), None)
+    if best is None:
+        return Headline(
+            "error", f"None of {len(found.points)} combinations finished.{more if not failed else ''}"
+        )
+    done = (
+        f"{number_text(best.samples_per_s or 0)} samples/s"
+        if found.by_samples
+        else f"{ms_text(best.step_ms or 0)} ms a step"
+    )
+    other = next((point for point in found.points if point.label == found.against), None)
+    if other is None:
+        return Headline("warning" if failed else "info", f"{best.label}: {done}.{more}")
+    if found.told_apart is False:
+        ahead = f"; {other.label} is not told apart from it by these trainings"
+    else:
+        ahead = f", {100 / (1 - (other.behind_pct or 0) / 100) - 100:.1f} % more than {other.label}"
+        ahead += (
+            "" if found.told_apart else ", one training each" if best.trained == other.trained == 1 else ""
+        )
+    return Headline("warning" if failed else "info", f"{best.label} is best: {done}{ahead}.{more}")
+
+
+def why_text(found: SweepDocument) -> str:
+    """'Against zero1, for as many samples: 3.1 ms less communication transfer, …'; empty where not known."""
+    if not found.why:
+        return ""
+    differences = [(one.other_ms - one.best_ms, BUCKET_WORDS[one.bucket].metric) for one in found.why]
+    less = ", ".join(f"{ms_text(ms)} ms less {name}" for ms, name in differences if ms > 0)
+    more = ", ".join(f"{ms_text(-ms)} ms more {name}" for ms, name in differences if ms <= 0)
+    said = f"{less}; but {more}" if less and more else less or more
+    return f"Against {found.against} its recorded steps have, for as many samples, {said}."
+
+
+def ranked(found: SweepDocument) -> list[PointRow]:
+    """The best first, failures last."""
+    return sorted(found.points, key=lambda point: (point.behind_pct is None, point.behind_pct or 0.0))
+
+
+def _table(found: SweepDocument) -> Table:
+    rows = [_cells(found, point) for point in ranked(found)]
+    heads = list(rows[0])
+    unknown = fixed_text(None, 0)
+    kept = [head for head in heads if any(row[head] not in (unknown, "") for row in rows)]
+    columns = tuple(
+        Column(head, head, number=head not in (*found.varied, "findings", "note")) for head in kept
+    )
+    return Table("", columns, tuple(tuple(Cell(row[head]) for head in kept) for row in rows))
+
+
+def _cells(found: SweepDocument, point: PointRow) -> dict[str, str]:
+    """A row of the table; a run that finished gives its ledger."""
+    own = [row for row in found.runs if not row.problem and row.name in _folders(found, point)]
+    row = own[0] if own else None
+    return {
+        **point.settings,
+        "samples/s": _number(point.samples_per_s),
+        "step ms": _number(point.step_ms),
+        "± %": fixed_text(point.spread_pct, 1),
+        "behind %": fixed_text(point.behind_pct, 1),
+        "MFU %": fixed_text(row.mfu_pct if row else None, 1),
+        "compute %": _share(row, "compute"),
+        "transfer %": _share(row, "comm_transfer"),
+        "wait %": _share(row, "comm_wait"),
+        "input %": _share(row, "idle_input"),
+        "overlap %": fixed_text(row.overlap_pct if row else None, 1),
+        "traffic MB": fixed_text(
+            None if row is None or row.collective_bytes is None else row.collective_bytes / 1e6, 2
+        ),
+        "trained": str(point.trained),
+        "findings": "" if row is None else findings_text(row),
+        "note": point.reason,
+    }
+
+
+def _folders(found: SweepDocument, point: PointRow) -> set[str]:
+    place = found.points.index(point)
+    return {trial.folder for trial in found.trials if trial.point == place}
+
+
+def _share(row: RunRow | None, bucket: str) -> str:
+    ms = None if row is None else row.ledger_ms.of(bucket)
+    step = None if row is None else row.recorded_step_ms
+    return fixed_text(None if ms is None or not step else 100 * ms / step, 1)
+
+
+def _number(value: float | None) -> str:
+    return fixed_text(None, 0) if value is None else number_text(value)
+
+
+def _csv_row(found: SweepDocument, point: PointRow) -> dict[str, object]:
+    own = structs.asdict(point)
+    settings = own.pop("settings")
+    return {**settings, **own}
+
+
+def _markdown(found: SweepDocument) -> str:
+    made = _table(found)
+    right = tuple(place for place, column in enumerate(made.columns) if column.number)
+    cells = [[prose(cell.text, 300) for cell in row] for row in made.rows]
+    lines = markdown_table(tuple(column.label for column in made.columns), cells, right)
+    said = [prose(verdict(found).sentence, 600), *([prose(why, 600)] if (why := why_text(found)) else [])]
+    return "\n".join([*(line for one in said for line in (one, "")), *lines, ""])
