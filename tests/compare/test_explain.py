@@ -59,8 +59,10 @@ def test_the_headline_says_the_cause_before_it_asks_for_more_steps() -> None:
 
 
 def test_variables_that_differ_are_named_in_the_headline() -> None:
-    pair = [made(profiled=[level] * 3, at=at, environment=variables) for at, level, variables in
-            ((0, 100.0, {"OMP_NUM_THREADS": "8", "A": "1"}), (1, 150.0, {"OMP_NUM_THREADS": "1", "A": "1"}))]  # fmt: skip
+    pair = [
+        made(profiled=[100.0 + 50.0 * at] * 3, at=at, environment={"OMP_NUM_THREADS": threads, "A": "1"})
+        for at, threads in enumerate(("8", "1"))
+    ]
     said = compare(pair[:1], pair[1:]).sentence
     assert "OMP_NUM_THREADS is 1, 8 before." in said and said.index("OMP_NUM") < said.index(
         "Capture more steps"

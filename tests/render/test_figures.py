@@ -9,8 +9,8 @@ from sample_report import LATE, sample_report
 
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.report.figures import distribution_figure, idle_figure, ledger_figure, steps_figure
+from traceops.render.report.rank_groups import groups_of, shown_ranks
 from traceops.render.report.terms import TERMS
-from traceops.render.report.worst import WORST_RANKS, shown_ranks
 
 
 def test_ledger_has_every_bucket_in_the_ledgers_order_and_its_own_colour() -> None:
@@ -61,14 +61,29 @@ def test_up_to_64_ranks_all_are_shown(ranks: int) -> None:
     assert len(drawn(ledger_figure(report)).data[0].y) == ranks
 
 
-def test_beyond_64_ranks_the_worst_are_shown_and_all_are_in_the_distribution() -> None:
+def test_beyond_64_ranks_kinds_are_shown_and_all_are_in_the_distribution() -> None:
     report = sample_report(1024)
     shown = shown_ranks(report)
-    assert len(shown) == len(set(shown)) == WORST_RANKS
-    assert LATE in shown
+    assert len(shown) == len(set(shown)) == 3
+    assert LATE in shown and 0 in shown  # findings name them: a row of their own
+    groups = groups_of(report)
+    assert sorted(rank for group in groups for rank in group.ranks) == list(range(1024))
+    assert list(drawn(ledger_figure(report)).data[0].y) == [
+        "rank 0",
+        "rank 1",
+        f"rank {shown[2]} and 1021 alike",
+    ]
     boxes = {box.y[0]: box for box in drawn(distribution_figure(report)).data}
     box = boxes[TERMS["idle_input"].label]
     assert (box.lowerfence[0], box.median[0], box.upperfence[0]) == (0.0, 0.0, 30.0)
+
+
+def test_steps_of_very_many_ranks_are_a_line_each_and_outliers_are_named() -> None:
+    figure = drawn(steps_figure(sample_report(256, steps=4)))
+    assert len(figure.data[0].y) == 256 and len(figure.data[0].z) == 256
+    names = list(figure.layout.yaxis.ticktext)
+    assert f"rank {LATE}" in names and len(names) <= 21
+    assert figure.layout.height <= 500
 
 
 def test_ranks_can_be_chosen() -> None:

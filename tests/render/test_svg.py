@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
-import re
+import struct
+import zlib
 from typing import Any
 
 import pytest
@@ -27,7 +29,8 @@ from traceops.render.report.path_figures import timeline_figure
 from traceops.render.svg.axis import axis_of, nice_ticks
 from traceops.render.svg.figure import TYPES, plot_of
 from traceops.render.svg.hover import number_as, titles
-from traceops.render.svg.plot import Dot, Note, Plot, Rectangle, Segment, Shape
+from traceops.render.svg.picture import shades_of
+from traceops.render.svg.plot import Dot, Note, Picture, Plot, Rectangle, Segment
 
 
 def of(plot: Plot, kind: type) -> list[Any]:
@@ -59,11 +62,15 @@ def test_heat_maps_are_one_colour_whose_strength_is_the_value() -> None:
     assert [tick.text for tick in plot.ticks] == ["step 3", "step 4"]
 
 
-def test_many_cells_and_bars_are_few_paths() -> None:
-    plot = plot_of(steps_figure(sample_report(64, steps=50)))
-    assert not of(plot, Rectangle) and 1 <= len(of(plot, Shape)) <= 17
-    widths = [int(w) for shape in of(plot, Shape) for w in re.findall(r"h(\d+)v", shape.path)]
-    assert sum(widths) == pytest.approx(64 * 10_000, rel=0.01)
+def test_many_cells_are_one_picture_and_many_bars_few_paths() -> None:
+    (picture,) = of(plot_of(steps_figure(sample_report(64, steps=50))), Picture)
+    png = base64.b64decode(picture.href.removeprefix("data:image/png;base64,"))
+    assert png[:8] == b"\x89PNG\r\n\x1a\n" and struct.unpack(">II", png[16:24]) == (50, 64)
+    data = png[png.index(b"IDAT") + 4 : png.index(b"IEND") - 8]
+    lines = zlib.decompress(data)
+    assert len(lines) == 64 * (1 + 25) and set(lines[::26]) == {0}
+    shades = shades_of([[0.0, 5.0, 10.0, None, 99.0]], 0.0, 10.0)
+    assert shades.tolist() == [[1, 8, 15, 0, 15]]
     timeline = plot_of(timeline_figure(sample_report(4)))
     assert len(of(timeline, Rectangle)) == len(sample_report(4).tables.timeline)
 

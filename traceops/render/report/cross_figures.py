@@ -21,8 +21,9 @@ from traceops.render.report.figures import (
     rounded,
     upright_line,
 )
+from traceops.render.report.lateness_groups import lateness_by_group
+from traceops.render.report.rank_groups import row_labels, shown_ranks
 from traceops.render.report.terms import COMM_WAIT, COMPUTE
-from traceops.render.report.worst import shown_ranks
 from traceops.report.model import Report
 from traceops.report.tables import ArrivalRow, BandwidthRow, LatenessRow
 from traceops.rules.bandwidth import LOW_BANDWIDTH
@@ -32,7 +33,7 @@ MOST_CHANGES = 16
 WORTH_PCT = 1.0  # of the step: a change that saves less is drawn grey
 _MOST_COLOURS = 8
 _MOST_TALL = 16  # ranks; more, and rows get lower
-_GREY = "#8a8f98"
+_GREY = "#6b7078"
 _SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A7A7A", "#B8A800")
 
 
@@ -40,10 +41,10 @@ def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> Figur
     """Waiting that each rank caused in each step, ms summed over the ranks that waited: a heat map.
 
     Hover splits it by cause and says what the rank waited itself. Without `ranks` all of them, or the
-    worst of more than 64; the last 400 steps where there are more. The colours span at least 10 % of the
-    median step, so that small change stays pale.
+    kinds of more than 64, each with what all of its ranks caused: who of them comes last is chance. The last 400 steps
+    where there are more. The colours span at least 10 % of the median step, so that small change stays pale.
     """
-    cells = {(row.rank, row.step): row for row in report.tables.lateness}
+    cells = {(row.rank, row.step): row for row in lateness_by_group(report)}
     judged = {rank for rank, _ in cells}
     chosen = [rank for rank in (shown_ranks(report) if ranks is None else ranks) if rank in judged]
     steps = sorted({step for _, step in cells}, key=lambda step: -1 if step is None else step)[-MOST_STEPS:]
@@ -59,7 +60,8 @@ def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> Figur
         "hovertemplate": "%{y}, %{x}: others wait %{z:.3f} ms for it<br>%{hovertext}<extra></extra>",
     }
     columns = ["window" if step is None else f"step {step}" for step in steps]
-    return heat_map(columns, chosen, heat, "%{z:.3~g}", pixels=22 if len(chosen) <= _MOST_TALL else 14)
+    labels = row_labels(report, chosen)
+    return heat_map(columns, labels, heat, "%{z:.3~g}", pixels=22 if len(chosen) <= _MOST_TALL else 14)
 
 
 def arrivals_figure(report: Report) -> Figure:

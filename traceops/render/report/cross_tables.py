@@ -10,6 +10,8 @@ from traceops.core.rank_text import ranks_text
 from traceops.core.words import CAUSES
 from traceops.measure.ledger import BUCKETS
 from traceops.render.cells import Cell, Column, Table, build_table, number, rows_of, size
+from traceops.render.report.lateness_groups import lateness_by_group
+from traceops.render.report.rank_column import rank_column
 from traceops.render.report.terms import TERMS, term_of
 from traceops.report.model import Report
 from traceops.report.tables import ArrivalRow, LatenessRow, PathRow
@@ -30,7 +32,7 @@ def lateness_table(report: Report) -> Table | None:
         if any(row.cause_ms(cause) for row in rows)
     ]
     columns = [
-        Column("rank", "Rank", decimals=0),
+        rank_column(report),
         Column("caused_wait_ms", "Others wait ms", "for this rank, a step, summed over the ranks that wait"),
         *causes,
         Column("worst_ms", "Worst step ms", "what the others waited for it in the worst step"),
@@ -39,7 +41,8 @@ def lateness_table(report: Report) -> Table | None:
     ]
     shown = sorted(rows, key=lambda row: (-row.caused_wait_ms, row.rank))[:MOST_LATE]
     note = (
-        f"The {MOST_LATE} worst of {len(rows)} ranks; all are in lateness.csv."
+        f"The {MOST_LATE} worst of {len(rows)} {'ranks' if len(rows) == len(report.ranks) else 'rows'}; all are in "
+        "lateness.csv."
         if len(rows) > MOST_LATE
         else ""
     )
@@ -110,7 +113,7 @@ def timeline_table(report: Report, shown: Sequence[int]) -> Table | None:
     ]
     kinds = [bucket for bucket in BUCKETS if any(row.get(bucket) for row in rows)]
     columns = [
-        Column("rank", "Rank", decimals=0),
+        rank_column(report),
         Column("begins_ms", "Begins at ms", "on the common clock", decimals=3),
         Column("step_ms", "Step ms", worst="max"),
         *(Column(kind, f"{TERMS[kind].label} ms", TERMS[kind].definition) for kind in kinds),
@@ -131,7 +134,7 @@ class _Lateness(LatenessRow, frozen=True, kw_only=True):
 
 def _lateness_means(report: Report) -> list[_Lateness]:
     by_rank: dict[int, list[LatenessRow]] = defaultdict(list)
-    for row in report.tables.lateness:
+    for row in lateness_by_group(report):
         by_rank[row.rank].append(row)
     means = []
     for rank, rows in by_rank.items():

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
+from traceops.render.report.rank_groups import MOST_RANKS, outliers, row_labels, shown_ranks
 from traceops.render.report.terms import TERMS
-from traceops.render.report.worst import shown_ranks
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
 
@@ -21,13 +21,15 @@ Figure = dict[str, Any]
 MOST_STEPS = 400
 _PATTERN = {"comm_wait": "/", "comm_unmatched": ".", "idle_sync": "\\"}  # for print without colour
 Y_LABELS = {"automargin": True, "ticks": "outside", "ticklen": 6, "tickcolor": "rgba(0,0,0,0)"}
+_ALL_RANKS_PX = 420  # of a heat map with a thin line a rank
+_NAMED_ROWS = 20
 _WRITE_IN_CELLS = 12  # steps; more, and the numbers no longer fit
 
 
 def ledger_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
     """Where each rank's step goes: stacked bars, ms a step, mean over the rank's steps.
 
-    `ranks` chooses the bars; without it all ranks, or the worst of more than 64.
+    `ranks` chooses the bars; without it all ranks, or one of each kind of more than 64.
     """
     return _stacked(report, BUCKETS, ranks, "ms a step (mean over steps)")
 
@@ -40,9 +42,11 @@ def idle_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
 def steps_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
     """Duration of each step on each rank, ms: a heat map; the last 400 steps where there are more.
 
+    Where there are too many ranks for a row each, all of them are thin lines, and only some are named.
     The colours span at least ±20 % of the median, so that even steps look even.
     """
-    chosen = shown_ranks(report) if ranks is None else list(ranks)
+    all_ranks = ranks is None or len(report.ranks) > MOST_RANKS
+    chosen = [row.rank for row in report.ranks] if all_ranks else list(ranks or ())
     wanted = set(chosen)
     duration = {
         (row.rank, row.step): float(row.duration_ms)
@@ -60,33 +64,51 @@ def steps_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
         "colorscale": [[0, "#f3f7fc"], [1, "#5d9bd8"]],
         "hovertemplate": "%{y}, %{x}: %{z:.3f} ms<extra></extra>",
     }
-    return heat_map([f"step {step}" for step in steps], chosen, heat, "%{z:.4~g}", pixels=22)
+    labels = [f"rank {rank}" for rank in chosen]
+    figure = heat_map([f"step {step}" for step in steps], labels, heat, "%{z:.4~g}", pixels=22)
+    if len(chosen) > MOST_RANKS:
+        figure["layout"]["height"] = 80 + _ALL_RANKS_PX
+        figure["layout"]["yaxis"] |= _named_rows(report, labels)
+    return figure
+
+
+def _named_rows(report: Report, labels: Sequence[str]) -> dict[str, Any]:
+    """Ticks of an axis with very many ranks: outliers, and others as far as there is room."""
+    room = -(-len(labels) // _NAMED_ROWS)
+    places = {label: place for place, label in enumerate(labels)}
+    kept: list[int] = []
+    wanted = [places[name] for rank in outliers(report) if (name := f"rank {rank}") in places]
+    for place in (*wanted, *range(0, len(labels), room)):
+        if all(abs(place - other) >= room for other in kept):
+            kept.append(place)
+    names = [labels[place] for place in sorted(kept)]
+    return {"tickvals": names, "ticktext": names}
 
 
 def heat_map(
-    columns: Sequence[str], ranks: Sequence[int], heat: Mapping[str, Any], written: str, pixels: int
+    columns: Sequence[str], labels: Sequence[str], heat: Mapping[str, Any], written: str, pixels: int
 ) -> Figure:
-    """A row a rank, so many pixels high, and a column a step; the numbers stand in the cells where they fit.
+    """A row a label, so many pixels high, and a column a step; the numbers stand in the cells where they fit.
 
     `heat` is the trace's values and colours, `written` how a cell writes its number.
     """
-    fits = len(columns) <= _WRITE_IN_CELLS
+    fits = len(columns) <= _WRITE_IN_CELLS and len(labels) <= MOST_RANKS
     trace = {
         "type": "heatmap",
         "x": list(columns),
-        "y": [f"rank {rank}" for rank in ranks],
+        "y": list(labels),
         **heat,
         **({"texttemplate": written} if fits else {}),
         "showscale": not fits,
         "colorbar": {"title": {"text": "ms"}, "thickness": 12},
         "textfont": {"color": "#10161d"},
         "xgap": 1 if fits else 0,
-        "ygap": 1,
+        "ygap": 1 if len(labels) <= MOST_RANKS else 0,
         "hoverongaps": False,
     }
     return laid_out(
         [trace],
-        len(ranks),
+        len(labels),
         pixels=pixels,
         xaxis={"type": "category", "automargin": True},
         yaxis={"autorange": "reversed", "type": "category", **Y_LABELS},
@@ -127,7 +149,7 @@ def distribution_figure(report: Report) -> Figure:
 def _stacked(report: Report, buckets: Sequence[str], ranks: Sequence[int] | None, title: str) -> Figure:
     by_rank = {int(row.rank): row for row in report.ranks}
     chosen = [r for r in (shown_ranks(report) if ranks is None else ranks) if r in by_rank]
-    labels = [f"rank {rank}" for rank in chosen]
+    labels = row_labels(report, chosen)
     where = [_where(by_rank[rank]) for rank in chosen]
     bars = []
     for bucket in buckets:

@@ -21,11 +21,11 @@ from traceops.render.page import word
 from traceops.render.report import experts, passes, roles, sections
 from traceops.render.report.first_screen import first_screen
 from traceops.render.report.proofs import proof_of
+from traceops.render.report.rank_groups import shown_ranks
 from traceops.render.report.speed import speed_facts
 from traceops.render.report.steps_found import how_found
 from traceops.render.report.verdict import verdict
 from traceops.render.report.whole_run import whole_run
-from traceops.render.report.worst import shown_ranks
 from traceops.render.writers.html import write_html
 from traceops.report.model import Report
 

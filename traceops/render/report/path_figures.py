@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from traceops.core.rank_text import ranks_text
 from traceops.measure.ledger import BUCKETS
 from traceops.render.report.cross_figures import places_axis
 from traceops.render.report.figures import Figure, laid_out, rounded
+from traceops.render.report.rank_groups import MOST_RANKS, WORST_RANKS, row_labels, shown_ranks
 from traceops.render.report.terms import TERMS, TRANSFER, term_of
-from traceops.render.report.worst import MOST_RANKS, WORST_RANKS, shown_ranks
 from traceops.report.model import Report
 from traceops.report.tables import PathRow, TimelineRow
 
+_LEAST_PART_MS = 1e-6
 MOST_RUNS = 12_000  # of equal cells in the timeline, over all ranks; a browser draws each as a shape
 
 
@@ -43,17 +45,40 @@ def critical_path_figure(report: Report) -> Figure:
         "hoverinfo": "skip",
         "showlegend": False,
     }
+    parts = [part for row in shown for part in _parts(row)]
     pieces = []
-    for kind in _kinds(shown):
-        same = [row for row in shown if row.kind == kind]
-        pieces.append(_pieces(kind, same, place, [_split(row) for row in same]))
-    return _lanes([lines, *pieces], lanes, "ms since the path began", _end(shown), pixels=30)
+    for kind in _kinds([part for part, _ in parts]):
+        same = [(part, whole) for part, whole in parts if part.kind == kind]
+        pieces.append(_pieces(kind, [part for part, _ in same], place, [_split(whole) for _, whole in same]))
+    labels = [f"rank {rank}" for rank in lanes]
+    return _lanes([lines, *pieces], labels, "ms since the path began", _end(shown), pixels=30)
+
+
+def _parts(row: PathRow) -> list[tuple[PathRow, PathRow]]:
+    """(part, piece): what a piece of own work consists of, one bucket behind the other; a transfer is one part.
+
+    What no bucket holds is the host's own work, which communication masked, as `path_sentence` counts it.
+    """
+    spent = {bucket: ms for bucket in BUCKETS if (ms := row.spent_ms.get(bucket, 0.0))}
+    if not spent:
+        return [(row, row)]
+    rest = row.duration_ms - sum(spent.values())
+    if rest > _LEAST_PART_MS:
+        spent["idle_host"] = spent.get("idle_host", 0.0) + rest
+    parts, at = [], float(row.start_ms)
+    for bucket in BUCKETS:
+        if bucket in spent:
+            parts.append(
+                (msgspec.structs.replace(row, kind=bucket, start_ms=at, duration_ms=spent[bucket]), row)
+            )
+            at += spent[bucket]
+    return parts
 
 
 def timeline_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
     """The longest step on all ranks, ms on one clock since its first beginning: a row a rank, coloured by bucket.
 
-    Without `ranks` all of them, or the worst of more than 64. Runs too short to be seen join the
+    Without `ranks` all of them, or one of each kind of more than 64. Runs too short to be seen join the
     neighbour that takes most of the moment where there are very many.
     """
     chosen = shown_ranks(report) if ranks is None else list(ranks)
@@ -68,7 +93,9 @@ def timeline_figure(report: Report, ranks: Sequence[int] | None = None) -> Figur
         runs = [row for rank in lanes for row in thinned(by_rank[rank], MOST_RUNS // len(lanes))]
     place = {rank: lane for lane, rank in enumerate(lanes)}
     pieces = [_pieces(kind, [row for row in runs if row.kind == kind], place) for kind in _kinds(runs)]
-    return _lanes(pieces, lanes, "ms since the first rank began the step", _end(runs), pixels=24)
+    return _lanes(
+        pieces, row_labels(report, lanes), "ms since the first rank began the step", _end(runs), pixels=24
+    )
 
 
 def thinned(runs: Sequence[TimelineRow], most: int) -> list[TimelineRow]:
@@ -143,16 +170,16 @@ def _split(row: PathRow) -> str:
 
 
 def _lanes(
-    traces: Sequence[Mapping[str, Any]], ranks: Sequence[int], title: str, end: float, pixels: int
+    traces: Sequence[Mapping[str, Any]], labels: Sequence[str], title: str, end: float, pixels: int
 ) -> Figure:
-    """A lane a rank, so many pixels high, over ms from 0 to `end`; a legend below."""
+    """A lane a label, so many pixels high, over ms from 0 to `end`; a legend below."""
     figure = laid_out(
         traces,
-        len(ranks),
+        len(labels),
         pixels=pixels,
         margin={"b": 80},
         xaxis={"title": {"text": title}, "range": [0, end]},
-        yaxis=places_axis([f"rank {rank}" for rank in ranks]),
+        yaxis=places_axis(labels),
         barmode="overlay",
     )
     layout = figure["layout"]

@@ -12,8 +12,9 @@ import msgspec
 
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, number, rows_of
+from traceops.render.report.rank_column import rank_column
+from traceops.render.report.rank_groups import MOST_RANKS, group_label, idle_ms
 from traceops.render.report.terms import BUBBLE, COLUMNS, TERMS, BucketTerm
-from traceops.render.report.worst import MOST_RANKS, idle_ms
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
 from traceops.report.run import WorstRank
@@ -72,7 +73,7 @@ def buckets_table(report: Report) -> Table:
                 "on the rank that spends most",
                 make=lambda row: _blank_or(row.worst and row.worst.ms, 2),
             ),
-            Column("worst_rank", "On rank", make=lambda row: _blank_or(row.worst and row.worst.rank, 0)),
+            Column("worst_rank", "On rank", make=lambda row: _worst_rank(report, row.worst)),
         ]
     columns.append(Column("meaning", "Meaning", number=False, css="meaning", make=_meaning))
     return build_table("Step ledger of the run", columns, rows)
@@ -93,16 +94,16 @@ def ranks_table(report: Report, shown: Sequence[int]) -> Table:
     apart = _apart(report)
     breakdown = COLUMNS["Idle, compute, non-compute"]
     columns = [
-        Column("rank", "Rank", decimals=0),
+        rank_column(report),
         *([Column("host", "Host", number=False, make=_host)] if any(row.host for row in rows) else []),
         Column("typical_step_ms", "Step ms", COLUMNS["Step"], worst="max", apart=apart),
         Column("idle_pct", "Idle %", breakdown, worst="max", decimals=1, apart=_APART_PCT),
         Column("compute_pct", "Compute %", breakdown, worst="min", decimals=1, apart=_APART_PCT),
-        Column("non_compute_pct", "Non-compute %", breakdown, worst="max", decimals=1, apart=_APART_PCT),
-        Column("overlap_pct", "Overlap %", COLUMNS["Overlap"], worst="min", decimals=1, apart=_APART_PCT),
-        Column("exposed_comm_ms", "Exposed ms", COLUMNS["Exposed"], worst="max", apart=apart),
-        Column("comm_wait_ms", "Exposed wait ms", COLUMNS["Wait"], worst="max", apart=apart),
-        Column("comm_transfer_ms", "Exposed transfer ms", COLUMNS["Transfer"], worst="max", apart=apart),
+        Column("non_compute_pct", "Non-compute %", breakdown, decimals=1),
+        Column("overlap_pct", "Overlap %", COLUMNS["Overlap"], decimals=1),
+        Column("exposed_comm_ms", "Exposed ms", COLUMNS["Exposed"]),
+        Column("comm_wait_ms", "Exposed wait ms", COLUMNS["Wait"]),
+        Column("comm_transfer_ms", "Exposed transfer ms", COLUMNS["Transfer"]),
         Column("caused_wait_ms", "Caused wait ms", COLUMNS["Caused wait"], worst="max", apart=apart),
         Column(
             "late_share",
@@ -158,7 +159,7 @@ def idle_table(report: Report, shown: Sequence[int]) -> Table:
         ("input_ms", "In data loading", loading),
     ]
     columns = [
-        Column("rank", "Rank", decimals=0),
+        rank_column(report),
         *(Column(key, label, title, worst="max", apart=apart) for key, label, title in shown_columns),
     ]
     many = rows if len(rows) > 2 else ()
@@ -195,6 +196,11 @@ def _blank_or(value: Any, decimals: int) -> Cell:
     return Cell("") if value is None else number(value, decimals)
 
 
+def _worst_rank(report: Report, worst: WorstRank | None) -> Cell:
+    """The rank, or the row that it is in: of ranks that are alike, one is the worst by chance."""
+    return Cell("") if worst is None else Cell(group_label(report, worst.rank).removeprefix("rank "))
+
+
 def _apart(report: Report) -> float:
     """Differences between ranks smaller than this, in ms, mark no worst one."""
     return _APART_OF_STEP * float(report.summary.step_time_ms.median or 0.0)
@@ -203,4 +209,4 @@ def _apart(report: Report) -> float:
 def _cut(report: Report, shown: Sequence[int]) -> str:
     if len(report.ranks) <= MOST_RANKS:
         return ""
-    return f"The {len(shown)} worst of {len(report.ranks)} ranks; all are in summary.csv."
+    return f"{len(shown)} rows for {len(report.ranks)} ranks; each rank is in summary.csv."

@@ -37,8 +37,8 @@ from traceops.render.report import (
     rank_tables,
 )
 from traceops.render.report.coverage import KERNELS_UNJUDGED
+from traceops.render.report.rank_groups import MOST_RANKS, groups_of, groups_text
 from traceops.render.report.terms import COLUMNS, TERMS
-from traceops.render.report.worst import MOST_RANKS
 from traceops.report.model import Report
 
 _OWN_BREAKDOWN = (
@@ -61,6 +61,7 @@ def lateness(report: Report, shown: Sequence[int]) -> Section | None:
     """Who is waited for, and why."""
     table = cross_tables.lateness_table(report)
     sentence = cross_text.waiting_sentence(report) if len(report.ranks) > 1 else ""
+    sentence = " ".join(said for said in (sentence, _tied_sentence(report)) if said)
     if not sentence and table is None:
         return None
     blocks: list[Block] = [text(sentence)] if sentence else []
@@ -165,7 +166,7 @@ def critical_path(report: Report, shown: Sequence[int]) -> Section | None:
             *((text(bold(sentence)),) if sentence else ()),
             soft(
                 "The chain of work and transfers that set how long the step took: making anything off it faster "
-                "changes nothing. Pieces have the colour of what most of them is."
+                "changes nothing. A piece is shown as what it consists of, times of one kind together."
             ),
             Chart(
                 "path",
@@ -185,7 +186,8 @@ def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
         return None
     several = len(report.ranks) > 1
     clocks = cross_text.clocks_sentence(report)
-    cut = f" The {len(shown)} worst of {len(report.ranks)} ranks." if len(shown) < len(report.ranks) else ""
+    said = groups_text(report)
+    cut = f" {said}" if said else ""
     return Section(
         "timeline",
         f"The longest step{_of_step(report.tables.timeline[0].step)}{' on all ranks' if several else ''}",
@@ -354,18 +356,27 @@ def definitions(report: Report, shown: Sequence[int]) -> Section:
     )
 
 
+def _tied_sentence(report: Report) -> str:
+    """That the rank which comes last is one of many alike: its cure alone changes nothing."""
+    last = max(report.ranks, key=lambda row: row.late_share or 0.0, default=None)
+    if last is None or not last.late_share or len(report.ranks) <= MOST_RANKS:
+        return ""
+    group = next((group for group in groups_of(report) if last.rank in group.ranks), None)
+    if group is None or not 1 < len(group.ranks) < len(report.ranks):
+        return ""
+    return (
+        f"Rank {last.rank} is one of {len(group.ranks)} ranks that are alike: which of them comes last is chance, and "
+        "curing one of them changes little."
+    )
+
+
 def _ledger_charts(report: Report, shown: Sequence[int]) -> list[Block]:
     if not report.ranks:
         return []
     total = len(report.ranks)
     blocks: list[Block] = []
-    if len(shown) < total:
-        blocks.append(
-            text(
-                f"The {len(shown)} worst of {total} ranks: those the others wait for, the idlest, those with most "
-                "exposed communication and those with the longest steps."
-            )
-        )
+    if said := groups_text(report):
+        blocks.append(text(said))
     chart: Block = Chart(
         "ledger",
         "Stacked bars: where each rank's step goes, ms a step; the table below has the numbers",

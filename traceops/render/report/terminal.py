@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -17,6 +17,7 @@ from traceops.render.finding_blocks import finding_block
 from traceops.render.report.coverage import KERNELS_UNJUDGED
 from traceops.render.report.experts import experts_lines
 from traceops.render.report.passes import pass_lines
+from traceops.render.report.rank_groups import group_label
 from traceops.render.report.rank_tables import bubble_parts
 from traceops.render.report.roles import role_lines
 from traceops.render.report.speed import speed_text
@@ -25,6 +26,7 @@ from traceops.render.report.terms import BUBBLE
 from traceops.render.report.verdict import verdict
 from traceops.render.report.whole_run import rows_of_run, sentence
 from traceops.render.writers.terminal import MARK, write_terminal
+from traceops.report.alike import Alike, alike_ranks
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
 from traceops.rules.validity import SLOWED
@@ -110,7 +112,11 @@ def _ledger(report: Report) -> TableBlock:
         if not ms and bucket not in worst:
             continue
         bar = "█" * round((pct or 0) / 100 * _BAR_WIDTH)
-        who = f"{worst[bucket].ms:.2f} ms on rank {worst[bucket].rank}" if bucket in worst else ""
+        who = (
+            f"{worst[bucket].ms:.2f} ms on {group_label(report, worst[bucket].rank)}"
+            if bucket in worst
+            else ""
+        )
         rows.append(
             (bucket, fixed_text(ms, 2), fixed_text(pct, 1), bar, who if len(report.ranks) > 1 else "")
         )
@@ -162,26 +168,44 @@ def _what_if(report: Report) -> list[TableBlock]:
 
 def _ranks(report: Report) -> TableBlock:
     rows: Sequence[RankRow] = report.ranks
-    if len(rows) > _MOST_RANKS:  # keep the ranks the others wait for, then the idlest
-        rows = sorted(rows, key=lambda row: (-(row.late_share or 0), -(row.idle_pct or 0)))[:_MOST_RANKS]
+    kinds: dict[int, Alike] = {}
+    share: dict[int, float | None] = {}
+    if len(rows) > _MOST_RANKS:  # a row a kind: keep those that the others wait for, then the idlest
+        kinds = {kind.example: kind for kind in alike_ranks(rows, _MOST_RANKS)}
+        share = {kind.example: _late_share(rows, kind) for kind in kinds.values()}
+        rows = [row for row in rows if row.rank in kinds]
+        rows = sorted(rows, key=lambda row: (-(share[row.rank] or 0), -(row.idle_pct or 0)))
     cells = [
         (
-            str(row.rank),
+            _rank_text(row, kinds),
             fixed_text(_share_pct(row, IDLE_BUCKETS), 1),
             fixed_text(_share_pct(row, ("compute",)), 1),
             fixed_text(row.overlap_pct, 1),
             fixed_text(row.comm_wait_ms, 2),
             fixed_text(row.comm_transfer_ms, 2),
-            fixed_text(None, 0) if row.late_share is None else f"{100 * row.late_share:.0f} %",
+            fixed_text(None, 0)
+            if (late := share.get(row.rank, row.late_share)) is None
+            else f"{100 * late:.0f} %",
         )
         for row in rows
     ]
     all_ranks = len(report.ranks)
-    rest = (
-        f"the {len(rows)} worst of {all_ranks} ranks; all are in summary.csv" if all_ranks > len(rows) else ""
-    )
+    rest = f"a row for each kind of {all_ranks} ranks; all are in summary.csv" if kinds else ""
     header = ("rank", "idle %", "compute %", "overlap %", "comm_wait ms", "comm_transfer ms", "caused wait")
     return _table(tuple(Column(title, title) for title in header), cells, rest)
+
+
+def _rank_text(row: RankRow, kinds: Mapping[int, Alike]) -> str:
+    """'3', or '1 (+63)' where a row stands for others too."""
+    more = len(kinds[row.rank].ranks) - 1 if row.rank in kinds else 0
+    return f"{row.rank} (+{more})" if more else str(row.rank)
+
+
+def _late_share(rows: Sequence[RankRow], kind: Alike) -> float | None:
+    """The part of all waiting that ranks which are alike cause together."""
+    own = set(kind.ranks)
+    known = [row.late_share for row in rows if row.rank in own and row.late_share is not None]
+    return sum(known) if known else None
 
 
 def _share_pct(row: RankRow, buckets: Sequence[str]) -> float | None:

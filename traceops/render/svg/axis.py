@@ -118,10 +118,10 @@ def _ticks(
     layout: Mapping[str, Any], names: Sequence[str], low: float, high: float, log: bool, most: int
 ) -> Iterable[tuple[float, str]]:
     if "tickvals" in layout:
-        texts = layout.get("ticktext") or [f"{value:g}" for value in layout["tickvals"]]
-        yield from (
-            (float(value), plain(text)) for value, text in zip(layout["tickvals"], texts, strict=True)
-        )
+        texts = layout.get("ticktext") or [str(value) for value in layout["tickvals"]]
+        for value, text in zip(layout["tickvals"], texts, strict=True):
+            place = names.index(value) if isinstance(value, str) and value in names else value
+            yield float(place), plain(text)
     elif names:
         yield from ((float(place), plain(name)) for place, name in enumerate(names))
     elif log:

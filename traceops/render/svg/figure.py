@@ -144,7 +144,9 @@ def _rows(frame: Frame) -> tuple[Row, ...]:
     named = bool(frame.y.names) or not _numeric(frame.y)
     for value, text in frame.y.ticks:
         if (y := frame.down(value)) is not None and text:
-            made.append(Row(y, round(frame.band, 1) if named else 16.0, text, "" if named else "number"))
+            made.append(
+                Row(y, max(round(frame.band, 1), 14.0) if named else 16.0, text, "" if named else "number")
+            )
     least = 11.0 if named else 8.0
     if len(made) > 1 and abs(made[1].y - made[0].y) < least:  # too low for a label each
         every = int(-(-least // abs(made[1].y - made[0].y)))

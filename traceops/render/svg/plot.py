@@ -84,7 +84,15 @@ class Note:
     dx: float = 0.0
 
 
-Mark: TypeAlias = Rectangle | Dot | Segment | Shape | Note
+@dataclass(frozen=True)
+class Picture:
+    """Pixels over the whole plot, stretched without blurring: `href` is a data URI."""
+
+    kind: ClassVar[str] = "picture"
+    href: str
+
+
+Mark: TypeAlias = Rectangle | Dot | Segment | Shape | Note | Picture
 
 
 @dataclass(frozen=True)
