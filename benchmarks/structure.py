@@ -50,6 +50,7 @@ LATE: dict[str, str] = {
     "traceops.capture.trace_file": "the quicker packer, if it is installed",
     "traceops.cli": "what only a mistake of ours or a closed stream needs",
     "traceops.cli.trainings": "what only a training that fails needs",
+    "traceops.cli.parser": "what only a wrong command line needs",
     "traceops.cli.analyze": "renderers: while workers read, which are forked without them",
     "traceops.compare.capture": "the pipeline, where traces are given and not a report.json",
     "traceops.core.torch_here": "torch, where there may be a GPU",

@@ -142,7 +142,8 @@ def test_the_text_says_what_was_asked(capsys: pytest.CaptureFixture[str]) -> Non
 def test_sizes_that_read_alike_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(EXAMPLE), "collectives"]) == 0
     shown = capsys.readouterr().out
-    assert "33,603,584 B" in shown and "33,587,200 B" in shown
+    assert "33.604 MB" in shown and "33.587 MB" in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_traces_are_analysed_and_that_is_said_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,16 +30,16 @@ from traceops.answers.model import (
 from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.short_text import short_name
-from traceops.core.units import UNKNOWN, fixed_text, percent_text
+from traceops.core.units import UNKNOWN, fixed_text, percent_text, size_text
 from traceops.core.window_words import words_of_window
 from traceops.measure.ledger import IDLE_BUCKETS
-from traceops.render.cells import Cell, Column, build_table, number, size
+from traceops.render.cells import Cell, Column, build_table, number
 from traceops.render.document import Block, FindingBlock, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.writers.terminal import MARK
 from traceops.report.rows import RankRow, RoleRow, WhatIfRow
 
-_NAME = 40  # characters of a kernel's name on a terminal
+_NAME = 32  # characters of a kernel's name on a terminal
 _GROUP = 24
 
 
@@ -207,22 +206,22 @@ def _collectives(answer: CollectivesAnswer) -> list[Block]:
         Column("total_ms", "total ms"),
         Column("median_wait_ms", "wait ms"),
         Column("busbw_gbs", "GB/s"),
-        _made("last", _last),
+        _made("last rank", lambda row: Cell(UNKNOWN if row.last_rank is None else str(row.last_rank))),
     ]
     return [_table(columns, answer.rows, _rest(answer))]
 
 
 def _sizes(rows: Sequence[CollectiveLine]) -> dict[int | None, str]:
-    """Sizes for people; the exact bytes where two of them would read alike."""
-    read = {nbytes: size(nbytes).text for nbytes in {row.bytes for row in rows}}
-    alike = Counter(read.values())
-    return {n: text if n is None or alike[text] == 1 else f"{n:,} B" for n, text in read.items()}
-
-
-def _last(row: CollectiveLine) -> Cell:
-    if row.last_rank is None:
-        return Cell(UNKNOWN)
-    return Cell(f"rank {row.last_rank} ({fixed_text(row.last_rank_pct, 0)} %)")
+    """Sizes for people, with as many digits as tell them apart."""
+    all_sizes = {row.bytes for row in rows}
+    known = [nbytes for nbytes in all_sizes if nbytes is not None]
+    for decimals in (None, 2, 3):
+        read = {nbytes: size_text(nbytes, decimals) for nbytes in known}
+        if len(set(read.values())) == len(read):
+            break
+    else:
+        read = {nbytes: f"{nbytes:,} B" for nbytes in known}
+    return {nbytes: UNKNOWN if nbytes is None else read[nbytes] for nbytes in all_sizes}
 
 
 def _kernels(answer: KernelsAnswer) -> list[Block]:
@@ -232,7 +231,6 @@ def _kernels(answer: KernelsAnswer) -> list[Block]:
         Column("ms_per_step", "ms a step"),
         Column("share_pct", "share %"),
         Column("mean_us", "mean µs"),
-        Column("max_us", "most µs"),
         _made("most on", _most_on, left=True),
     ]
     return [_table(columns, answer.rows, _rest(answer))]

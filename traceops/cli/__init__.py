@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import errno
 import gc
-import io
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn, TextIO
+from typing import TextIO
 
+from traceops.cli.parser import Parser
 from traceops.core.errors import TraceopsError
+from traceops.core.shown_text import broken_at_words, show_our_signs, width_of
 from traceops.version import __version__
 
 # Each has a module in options/ with HELP and add_arguments(parser), which costs --help nothing, and one here, imported
@@ -24,20 +24,15 @@ COMMANDS = ("run", "sweep", "analyze", "compare", "baseline", "diagnose", "docto
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
-def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
-    parser = _Parser(
+def build_parser(commands: Sequence[str] = COMMANDS) -> Parser:
+    parser = Parser(
         prog="traceops", description="Find out why a distributed PyTorch run is slow or stuck, with proof."
     )
     parser.add_argument("--version", action="version", version=f"traceops {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in commands:
         module = import_module(f"traceops.cli.options.{name}")
-        sub = subparsers.add_parser(
-            name,
-            help=module.HELP,
-            description=module.HELP,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+        sub = subparsers.add_parser(name, help=module.HELP, description=module.HELP)
         module.add_arguments(sub)
     return parser
 
@@ -47,8 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks our signs shows ? for them
-            stream.reconfigure(errors="replace")
+        show_our_signs(stream)
     words = sys.argv[1:] if argv is None else argv
     try:
         args = build_parser(words[:1] if words and words[0] in COMMANDS else COMMANDS).parse_args(words)
@@ -63,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = import_module(f"traceops.cli.{args.command}").main(args)
         sys.stdout.flush()
     except TraceopsError as error:
-        print(f"traceops {args.command}: {_shown(str(error))}", file=sys.stderr)
+        _say_error(f"traceops {args.command}: {error}")
         return error.exit_code
     except KeyboardInterrupt:
         print(f"traceops {args.command}: interrupted", file=sys.stderr)
@@ -100,19 +94,17 @@ def _forget_output() -> None:
             os.close(nowhere)
 
 
-def _shown(text: str) -> str:
-    """A message as a terminal and a log of CI may hold it: without control characters and secrets."""
+def _say_error(text: str) -> None:
+    """A message as a terminal and a log of CI may hold it: without control characters and secrets.
+
+    A terminal gets lines broken at words; elsewhere a message is one line, which grep finds.
+    """
     from traceops.core.plain_text import printable
     from traceops.core.redaction import redact_text
 
-    return printable(redact_text(text))
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with the words of a command without repeating the secrets among them."""
-
-    def error(self, message: str) -> NoReturn:
-        super().error(_shown(message))
+    width = width_of(sys.stderr) if sys.stderr.isatty() else None
+    for line in printable(redact_text(text)).split("\n"):
+        print("\n".join(broken_at_words(line, width, 2)), file=sys.stderr)
 
 
 def _nowhere() -> TextIO:

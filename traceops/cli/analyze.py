@@ -180,7 +180,9 @@ def _note_other_windows(found: Discovery, used: Window, quiet: bool) -> None:
     others = [window for window in found.windows if window.index != used.index]
     if others and not quiet:
         folders = sorted({str(PurePosixPath(window.files[0].path).parent) for window in others})
-        print(
+        from traceops.render.printer import say
+
+        say(
             f"{len(others)} other capture window{'s were' if len(others) > 1 else ' was'} left out "
-            f"({printable(', '.join(folders[:4]))}{' …' if len(folders) > 4 else ''}); --select all analyses each"
+            f"({', '.join(folders[:4])}{' …' if len(folders) > 4 else ''}); --select all analyses each"
         )

@@ -20,11 +20,11 @@ from traceops.baseline.key import UNKNOWN
 from traceops.baseline.store import Problem, chosen_store, entries, remove, save, scan, to_prune
 from traceops.compare.capture import capture_of, report_object
 from traceops.core.errors import InputError, UsageError
-from traceops.core.plain_text import printable
 from traceops.core.redaction import redact_text
 from traceops.core.units import minute_text, number_text
 from traceops.render.history.files import capture_json, write_history
 from traceops.render.history.text import history_verdict
+from traceops.render.printer import Printer
 
 _MOST_PROBLEMS = 10
 
@@ -41,7 +41,7 @@ def _save(args: argparse.Namespace, store: str) -> int:
         capture_of(report, read_from)  # which says what is wrong with it
         entry = save(store, report, branch=args.branch, name=args.name, commit=args.commit, source=path)
         if args.quiet:
-            _say(entry.url)
+            _say(entry.url, whole=True)
         else:
             _say_saved(path, entry)
     return 0
@@ -150,9 +150,18 @@ def _name_problems(problems: Sequence[Problem]) -> None:
         _say(f"traceops baseline: and {len(problems) - _MOST_PROBLEMS} more", sys.stderr)
 
 
-def _say(text: str, file: TextIO | None = None) -> None:
-    """Text that may come from the store: nothing in it steers the terminal."""
-    print(printable(redact_text(text)), file=file or sys.stdout)
+def _say(text: str, file: TextIO | None = None, *, whole: bool = False) -> None:
+    """Text that may come from the store: nothing in it steers the terminal. whole: a place to copy, never broken.
+
+    A message elsewhere than on a terminal is one line, which grep finds.
+    """
+    printer = Printer(file or sys.stdout)
+    whole = whole or (file is not None and not file.isatty())
+    for line in redact_text(text).split("\n"):
+        if whole:
+            printer.whole(line)
+        else:
+            printer.line((line, ""), hanging=2)
 
 
 def _ms(value: float | None) -> str:

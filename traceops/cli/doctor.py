@@ -14,6 +14,7 @@ from traceops.core.errors import UsageError
 from traceops.core.findings import Severity
 from traceops.core.plain_text import printable
 from traceops.core.redacted_fields import redact_fields
+from traceops.core.shown_text import json_for
 from traceops.core.torch_here import require_torch
 from traceops.doctor.checkup import BUDGET_S, Options, check_up, judge_saved
 from traceops.doctor.document import document_of
@@ -97,7 +98,7 @@ def _report(checkup: Checkup, folder: Path, formats: tuple[str, ...], args: argp
     checkup = redact_fields(checkup, "looks", "trials", "findings", "checks", "problems")
     written = write_doctor(checkup, folder, formats)
     if args.json:
-        print(json_text(document_of(checkup)), end="")
+        print(json_for(sys.stdout, json_text(document_of(checkup))), end="")
     elif args.quiet:
         print(printable(str(written[0])))
     else:

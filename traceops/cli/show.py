@@ -11,6 +11,7 @@ from traceops.answers.asked import Asked
 from traceops.answers.opening import open_run
 from traceops.answers.text import describe_answer
 from traceops.core.plain_text import printable
+from traceops.core.shown_text import json_for
 from traceops.pipeline.mapping.progress import ProgressLine
 from traceops.render.writers.terminal import write_terminal
 from traceops.report.write import json_text
@@ -34,7 +35,7 @@ def main(args: argparse.Namespace) -> int:
         print(printable(f"traceops show: {problem}"), file=sys.stderr)
     answered = answer(found, asked)
     if args.json:
-        sys.stdout.write(json_text(answered))
+        sys.stdout.write(json_for(sys.stdout, json_text(answered)))
     else:
         write_terminal(describe_answer(answered), sys.stdout)
     return 0

@@ -11,6 +11,7 @@ from traceops.core.plain_text import printable
 from traceops.core.units import size_text
 from traceops.pipeline.analyze import find_traces
 from traceops.pipeline.mapping.progress import ProgressLine
+from traceops.render.printer import say
 from traceops.timeline.size import LARGE_BYTES, Expected
 from traceops.timeline.write import FILE_NAME, write_timeline
 
@@ -36,15 +37,15 @@ def main(args: argparse.Namespace) -> int:
         print(printable(str(timeline.path)))
         return 0
     ranks = len(timeline.ranks)
-    print(
-        f"{printable(str(timeline.path))}: {timeline.size_bytes / 1e6:.1f} MB, {timeline.events:,} events of {ranks} "
+    say(
+        f"{timeline.path}: {timeline.size_bytes / 1e6:.1f} MB, {timeline.events:,} events of {ranks} "
         f"rank{'s' if ranks != 1 else ''} over {timeline.duration_ns / 1e6:,.1f} ms, {timeline.added:,} added"
     )
     for note in timeline.notes:
-        print(printable(f"  {note}"))
+        say(f"  {note}", hanging=4)
     if len(found.windows) > 1:
-        print(f"  the last of {len(found.windows)} capture windows; for another give the path of its trace")
-    print("Open it in a browser: ui.perfetto.dev, Open trace file. The file stays on this machine.")
+        say(f"  the last of {len(found.windows)} capture windows; for another give the path of its trace")
+    say("Open it in a browser: ui.perfetto.dev, Open trace file. The file stays on this machine.")
     return 0
 
 
@@ -64,4 +65,4 @@ def _say(expected: Expected, quiet: bool) -> None:
             file=sys.stderr,
         )
     elif not quiet:
-        print(f"Writing {line}.")
+        say(f"Writing {line}.")

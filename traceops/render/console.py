@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from traceops.core.plain_text import printable
+from traceops.core.shown_text import broken_at_words, width_of
 from traceops.render.cells import Table as Described
 
 
@@ -25,45 +26,21 @@ def plain(text: str, style: str = "") -> Text:
     return Text(printable(text), style=style)
 
 
-def broken_at_words(parts: Sequence[tuple[str, str]], width: int, hanging: int = 0) -> list[Text]:
-    """Parts of a line, each a text and a style, as lines no wider than that; further ones begin with blanks.
-
-    What stands before the first word stays. A word that is wider than a line, as a path may be, is not broken.
-    """
+def styled_lines(parts: Sequence[tuple[str, str]], width: int | None, hanging: int = 0) -> list[Text]:
+    """Parts of a line, each a text and a style, as `broken_at_words` breaks them."""
     whole = Text.assemble(*parts)
     text = whole.plain
-    indent = max(hanging, len(text) - len(text.lstrip(" ")))
-    broken = textwrap.wrap(
-        text,
-        width,
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-        expand_tabs=False,
-        replace_whitespace=False,
-    )
     lines, at = [], 0
-    for number, line in enumerate(broken):
-        words = line if number == 0 else line[indent:]
+    for number, line in enumerate(broken_at_words(text, width, hanging)):
+        words = line if number == 0 else line.lstrip(" ")
         at = text.index(words, at)
         piece = whole[at : at + len(words)]
-        lines.append(piece if number == 0 else Text(" " * indent) + piece)
+        lines.append(piece if number == 0 else Text(" " * (len(line) - len(words))) + piece)
         at += len(words)
-    return lines or [whole]
+    return lines
 
 
-def rich_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int], caption: str = ""
-) -> Table:
-    """Columns without lines between them, to the right but for those in `left`; nothing in a cell is markup."""
-    table = Table(
-        box=None, pad_edge=False, header_style="dim", caption_justify="left", caption=caption or None
-    )
-    for place, title in enumerate(header):
-        table.add_column(title, justify="left" if place in left else "right")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+_LEAST_TABLE = 60  # below that rich cuts numbers and leaves columns out
 
 
 class WrappedPrinter:
@@ -75,8 +52,7 @@ class WrappedPrinter:
     def __init__(self, file: TextIO, widths: tuple[int, int]) -> None:
         least, most = widths
         self._console = PlainConsole(file=file, highlight=False)
-        width = self._console.width if self._console.is_terminal else most
-        self._console.width = min(max(width, least), most)
+        self._console.width = min(max(width_of(file) or most, least), most)
 
     def line(self, *parts: tuple[str, str], hanging: int = 0) -> None:
         """Text in the style of its first part; further lines are indented by `hanging`, so that it stays one item."""
@@ -126,7 +102,7 @@ class WrappedPrinter:
                 shown.add_row(*map(Text, row), style=looks[0])
             else:
                 shown.add_row(*(Text(text, look) for text, look in zip(row, looks, strict=True)))
-        self._console.print(shown)
+        self._console.print(shown, width=max(self._console.width, _LEAST_TABLE))
 
 
 def ascii_ranges(text: str) -> str:

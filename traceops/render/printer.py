@@ -1,12 +1,15 @@
-"""Styled lines and tables of a command's output: by rich on a terminal, as plain text elsewhere."""
+"""Styled lines and tables of a command's output, as wide as its terminal: by rich there, as plain text elsewhere."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from traceops.core.plain_text import printable
+from traceops.core.shown_text import USUAL_WIDTH, broken_at_words, width_of
+from traceops.render.text_table import table_lines
 
 if TYPE_CHECKING:
     from traceops.render.console import WrappedPrinter
@@ -19,18 +22,15 @@ def wrapped_printer(file: TextIO, widths: tuple[int, int]) -> WrappedPrinter:
     return console.WrappedPrinter(file, widths)
 
 
-_GAP = "  "  # between columns
-_WIDTH = 80  # of what is no terminal, as rich takes it
-
-
 class Printer:
-    """Prints to a terminal in colour, anywhere else without: there rich need not be imported.
+    """Prints to a terminal in colour, anywhere else without, at most 80 columns wide: there rich need not be imported.
 
     A part of a line is its text, which nobody has looked at, and rich's name of a style.
     """
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
+        self._width = width_of(file)  # None: nobody sees it as it is
         self._console = None
         # rich decides, and may know better than the file: FORCE_COLOR and TTY_COMPATIBLE are for it.
         if file.isatty() or not os.environ.keys().isdisjoint(("FORCE_COLOR", "TTY_COMPATIBLE")):
@@ -39,20 +39,21 @@ class Printer:
             self._console = PlainConsole(file=file, highlight=False, soft_wrap=True)
 
     def line(self, *parts: tuple[str, str], hanging: int = 0) -> None:
-        """A line; on a terminal that is not wide enough several, broken at words, the further ones indented."""
+        """A line; where there is not so much room several, broken at words, the further ones indented."""
         shown = [(printable(text), style) for text, style in parts]
         if self._console is None:
-            self._file.write("".join(text for text, _ in shown) + "\n")
+            for line in broken_at_words("".join(text for text, _ in shown), self._width, hanging):
+                self._file.write(line + "\n")
         else:
-            from traceops.render.console import broken_at_words
+            from traceops.render.console import styled_lines
 
-            for line in broken_at_words(shown, self._console.width, hanging):
-                self._console.print(line)
+            for styled in styled_lines(shown, self._width, hanging):
+                self._console.print(styled)
 
     def whole(self, text: str, style: str = "") -> None:
         """A line as it is, so that it can be copied; a terminal that is not wide enough breaks it itself."""
         if self._console is None:
-            self.line((text, style))
+            self._file.write(printable(text) + "\n")
         else:
             from traceops.render.console import plain
 
@@ -67,25 +68,16 @@ class Printer:
         bars: int | None = None,
     ) -> None:
         """Columns under their names, to the right but for those in `left`; without space, `bars` are cut off."""
-        rows = [[printable(cell) for cell in row] for row in rows]
-        if self._console is not None:
-            from traceops.render.console import rich_table
-
-            self._console.print(rich_table(header, rows, left, caption))
-            return
-        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-        if bars is not None:
-            others = sum(widths) - widths[bars] + len(_GAP) * (len(widths) - 1)
-            widths[bars] = min(widths[bars], max(_WIDTH - others, 1))
-        for row in (header, *rows):
-            cells = [
-                _cut(cell, width).ljust(width) if place in left else cell.rjust(width)
-                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            self._file.write(_GAP.join(cells) + "\n")
+        shown = [[printable(cell) for cell in row] for row in rows]
+        for part in table_lines(header, shown, left, self._width or USUAL_WIDTH, bars):
+            for line in part.header:
+                self.whole(line, "dim")
+            for line in part.rows:
+                self.whole(line)
         if caption:
-            self._file.write(caption + "\n")
+            self.line((caption, "dim italic"))
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def say(text: str, *, hanging: int = 2) -> None:
+    """A sentence of a command's output, broken at words where its terminal is narrow; what is folded is indented."""
+    Printer(sys.stdout).line((text, ""), hanging=hanging)

@@ -16,7 +16,7 @@ from traceops.render.document import Block, Code, TableBlock, Text
 from traceops.render.document import text as text_block
 from traceops.render.writers.terminal import MARK, write_terminal
 
-_WIDTHS = (60, 110)  # lines longer than that are hard to read in a log
+_WIDTHS = (40, 110)  # lines longer than that are hard to read in a log
 _MOST_EXPLANATIONS, _MOST_CHANGES, _MOST_REMARKS = 8, 6, 5
 _NAME = 44
 _MOST_CHARACTERS, _MOST_OF_VERDICT = 400, 1000

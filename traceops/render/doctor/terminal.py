@@ -32,7 +32,7 @@ from traceops.render.document import Block, Code, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.writers.terminal import MARK, write_terminal
 
-_WIDTHS = (60, 110)  # lines longer than that are hard to read in a log
+_WIDTHS = (40, 110)  # lines longer than that are hard to read in a log
 _MOST_HOSTS = 8  # lines of machines
 _MOST_MATRIX = 16  # devices
 _MOST_WARNINGS = 5

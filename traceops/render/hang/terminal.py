@@ -31,7 +31,7 @@ from traceops.report.hang_text import (
     unknown_ranks,
 )
 
-_WIDTHS = (60, 100)  # lines longer than that are hard to read in a log
+_WIDTHS = (40, 100)  # lines longer than that are hard to read in a log
 _MOST_LINES = 16
 _LIKED_LINES = 8  # with more, ranks that are nearly alike share a line
 _MOST_EVIDENCE = 6

@@ -1,0 +1,131 @@
+"""The parser of the command line: help as wide as the terminal, and a suggestion for what is misspelt."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from shutil import get_terminal_size
+from typing import Any, NoReturn
+
+from traceops.core.shown_text import USUAL_WIDTH, broken_at_words, width_of
+
+_MANY = 40  # characters of choices that are listed in the help, and not in the usage
+_NARROW = 60  # columns below which the usage names no single option
+_CHOICE = re.compile(r"argument (?P<what>[^:]+): invalid choice: '(?P<given>.*?)' \(")
+_UNKNOWN = "unrecognized arguments:"
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Paragraphs as wide as the terminal; long lists of choices stand in the help of an option only."""
+
+    def __init__(self, prog: str, *args: Any, **options: Any) -> None:
+        options.setdefault(
+            "width", (width_of(sys.stdout) or get_terminal_size((USUAL_WIDTH, 24)).columns) - 2
+        )
+        super().__init__(prog, *args, **options)
+
+    def add_usage(
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: Any,
+        prefix: str | None = None,
+    ) -> None:
+        """The usage; where it is narrow without single options."""
+        if usage is None and prefix != "" and self._width < _NARROW:  # '' for the name of a subcommand
+            own = [action for action in actions if not action.option_strings]
+            names = [self._metavar_formatter(action, action.dest)(1)[0] for action in own]
+            words = " ".join(["usage:", self._prog, "[OPTION ...]", *names])
+            lines = broken_at_words(words, self._width, 2)
+            usage = "\n".join(lines).removeprefix("usage: ").replace("%", "%%")
+        super().add_usage(usage, actions, groups, prefix)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Paragraphs stand apart; a line that ends a sentence, or that is indented, stays one."""
+        filled = []
+        for paragraph in text.split("\n\n"):
+            joined = re.sub(r"(?<![.\n])\n(?! )", " ", paragraph.strip("\n"))
+            lines = [line for one in joined.split("\n") for line in broken_at_words(one, width - len(indent))]
+            filled.append("\n".join(indent + line for line in lines))
+        return "\n\n".join(filled)
+
+    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Any:
+        if _many_choices(action):
+            return lambda count: (action.dest.rpartition("_")[2].upper(),) * count
+        return super()._metavar_formatter(action, default_metavar)
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        told = super()._get_help_string(action)
+        if told is None or not _many_choices(action):
+            return told
+        return (
+            f"{told}; one of {', '.join(str(choice).replace('%', '%%') for choice in action.choices or ())}"
+        )
+
+
+def _many_choices(action: argparse.Action) -> bool:
+    if action.choices is None or action.metavar is not None or not action.option_strings:
+        return False
+    return len(",".join(map(str, action.choices))) > _MANY
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with the words of a command, and what may have been meant, without the secrets among them."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        options.setdefault("formatter_class", HelpFormatter)
+        super().__init__(*args, **options)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's; a word that no option begins with is said with the option that was likely meant."""
+        words = list(sys.argv[1:] if args is None else args)
+        known, unknown = self.parse_known_args(words, namespace)
+        if unknown:
+            asked = asked_parser(self, words)
+            asked.error(f"{_UNKNOWN} {' '.join(unknown)}{_meant_options(asked, unknown)}")
+        return known
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit code 2: usage in short, and what is wrong."""
+        from traceops.core.plain_text import printable
+        from traceops.core.redaction import redact_text
+
+        wrong = _CHOICE.match(message)
+        if wrong is not None:
+            message += meant(wrong["given"], _choices(self, wrong["what"]))
+        said = f"{self.prog}: error: {printable(redact_text(message))}"
+        width = width_of(sys.stderr) if sys.stderr.isatty() else None
+        self.print_usage(sys.stderr)
+        self.exit(2, "\n".join(broken_at_words(said, width, 2)) + "\n")
+
+
+def meant(word: str, there: Iterable[str]) -> str:
+    """'; did you mean analyze?', or nothing where nothing is like it."""
+    close = difflib.get_close_matches(word.casefold(), list(there), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def asked_parser(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of the command, and of its action, that the words name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for at, word in enumerate(words):
+                if word in action.choices:
+                    return asked_parser(action.choices[word], words[at + 1 :])
+    return parser
+
+
+def _meant_options(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
+    given = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
+    return meant(given, parser._option_string_actions) if len(given) > 2 else ""
+
+
+def _choices(parser: argparse.ArgumentParser, what: str) -> list[str]:
+    """The choices of the argument that argparse calls so in a message."""
+    for action in parser._actions:
+        if action.choices is not None and argparse._get_action_name(action) == what:
+            return [str(choice) for choice in action.choices]
+    return []

@@ -1,0 +1,109 @@
+"""Tables as lines of text no wider than a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+GAP = "  "  # between columns
+_LEAST_BAR = 4
+_LEAST_TEXT = 12  # columns that words keep, where they have so many
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A table as text: lines of its header, and of its rows."""
+
+    header: list[str]
+    rows: list[str]
+
+
+def table_lines(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    left: Collection[int],
+    width: int,
+    bars: int | None = None,
+) -> list[Lines]:
+    """A table as lines, columns to the right but for those in `left`.
+
+    Without space, `bars` are cut or left out first; then headers are broken at words, then words in cells of `left`.
+    Numbers are never broken: where there are too many, the columns stand in several tables, each with the first one.
+    """
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    over = _over(widths, width)
+    if over > 0 and bars is not None:
+        if widths[bars] - over < _LEAST_BAR:
+            places = [place for place in range(len(widths)) if place != bars]
+            return table_lines(*_of(places, header, rows, left), width)
+        widths[bars] -= over
+        over = 0
+    if over > 0:
+        over = _narrow(widths, [_least_width(title, place, rows) for place, title in enumerate(header)], over)
+    if over > 0:
+        words = [place in left for place in range(len(widths))]
+        least = [min(w, _LEAST_TEXT) if may else w for w, may in zip(widths, words, strict=True)]
+        over = _narrow(widths, least, over)
+    if over > 0 and len(widths) > 2:
+        fits = len(widths) - 1
+        while fits > 2 and _over(widths[:fits], width) > 0:
+            fits -= 1
+        first = table_lines(*_of(range(fits), header, rows, left), width)
+        return first + table_lines(*_of([0, *range(fits, len(widths))], header, rows, left), width)
+    made = [_row(row, widths, left, bars) for row in (header, *rows)]
+    return [Lines(made[0], [line for lines in made[1:] for line in lines])]
+
+
+def _of(
+    places: Sequence[int], header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int]
+) -> tuple[list[str], list[list[str]], list[int]]:
+    """Some columns of a table, in this order."""
+    return (
+        [header[place] for place in places],
+        [[row[place] for place in places] for row in rows],
+        [at for at, place in enumerate(places) if place in left],
+    )
+
+
+def _over(widths: Sequence[int], width: int) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1) - width
+
+
+def _narrow(widths: list[int], least: Sequence[int], over: int) -> int:
+    """Take `over` from the widest columns, none below its least; returns what is still too much."""
+    while over > 0:
+        place = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i] - least[i]))
+        if widths[place] <= least[place]:
+            break
+        widths[place] -= 1
+        over -= 1
+    return over
+
+
+def _least_width(title: str, place: int, rows: Sequence[Sequence[str]]) -> int:
+    """Of a column whose title may be broken at words and whose cells may not."""
+    return max(*(len(row[place]) for row in rows), *(len(word) for word in title.split()), 0, 0)
+
+
+def _row(cells: Sequence[str], widths: Sequence[int], left: Collection[int], bars: int | None) -> list[str]:
+    broken = [
+        [_cut(cell, width)] if place == bars else _broken(cell, width)
+        for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return [
+        GAP.join(
+            cell.ljust(width) if place in left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in zip_longest(*broken, fillvalue="")
+    ]
+
+
+def _broken(cell: str, width: int) -> list[str]:
+    return [cell] if len(cell) <= width else textwrap.wrap(cell, width) or [""]
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
