@@ -18,7 +18,19 @@ from traceops.version import __version__
 
 # Each has a module in options/ with HELP and add_arguments(parser), which costs --help nothing, and one here, imported
 # only to run it, with main(args) -> exit code.
-COMMANDS = ("run", "sweep", "analyze", "compare", "baseline", "diagnose", "doctor", "view", "query", "show")
+COMMANDS = (
+    "run",
+    "sweep",
+    "scale",
+    "analyze",
+    "compare",
+    "baseline",
+    "diagnose",
+    "doctor",
+    "view",
+    "query",
+    "show",
+)
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
@@ -49,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit:  # behind --help, for one
         _forget_output()
         raise
-    if args.command not in ("run", "sweep"):  # which hands its environment to the training
+    if args.command not in ("run", "sweep", "scale"):  # which hands its environment to the training
         # Nothing here multiplies matrices, and OpenBLAS' threads take a third of the time to import numpy.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         gc.set_threshold(100_000)  # looking for cycles, of which we make few, takes a tenth of the imports

@@ -56,8 +56,11 @@ class Trainings:
             trials=tuple(self.trials),
         )
 
-    def open(self, *, overwrite: bool) -> None:
-        """Go on where this sweep ended, if it has begun. Raises UsageError where the folder holds another."""
+    def open(self, *, overwrite: bool, again: bool = False) -> None:
+        """Go on where this sweep ended, if it has begun; `again`: what failed is tried once more.
+
+        Raises UsageError where the folder holds another sweep.
+        """
         file = self.folder / TRIALS
         before = _read(file)
         if before is not None and overwrite:
@@ -70,7 +73,7 @@ class Trainings:
                     f"{short_path(self.folder)} holds another sweep; repeat its command to go on, choose another "
                     "--name, or add --overwrite"
                 )
-            self.trials = list(before.trials)
+            self.trials = [trial for trial in before.trials if trial.status == "finished" or not again]
         self._save()
 
     def attempt(self, point: int, repeat: int) -> Trial | None:

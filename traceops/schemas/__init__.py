@@ -45,6 +45,7 @@ from traceops.hangs.json_types import HangDocument, RootEvidence
 from traceops.report.model import ReportDocument
 from traceops.report.run import Clocks, Ledger, Matching, Replay, StepTime, WorstRank
 from traceops.runs.model import FindingCount, RunRow, RunsDocument
+from traceops.runs.scale_model import LostPart, PredictionRow, ScaleDocument, SizeRow
 from traceops.runs.sweep_model import LedgerDifference, PointRow, SweepDocument, Trial
 
 FOLDER = Path(__file__).parent
@@ -108,6 +109,12 @@ DOCUMENTS: dict[str, SchemaDocument] = {
         "Several runs that `traceops analyze` was given, a row each. Times in the unit of the key's ending; null means "
         f"not known, never zero. {_KEYS}",
         closed=(RunsDocument, Tool, RunRow, FindingCount, Ledger),
+    ),
+    "scale": SchemaDocument(
+        ScaleDocument,
+        "traceops scale.json",
+        f"How a training scales, as `traceops scale` found. Null means not known, never zero. {_KEYS}",
+        closed=(ScaleDocument, Tool, SizeRow, LostPart, PredictionRow, RunRow, FindingCount, Ledger),
     ),
     "sweep": SchemaDocument(
         SweepDocument,

@@ -50,6 +50,12 @@ strategies, of a script it is only told (for samples a second and traceops scale
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+    parser.add_argument("script", nargs=argparse.REMAINDER, help="-- SCRIPT ARGS, or -- -m MODULE ARGS")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """All but the script."""
     launch = parser.add_argument_group("launch")
     add = launch.add_argument
     add("--nproc", type=int, metavar="N", help="ranks on this node (all GPUs, or 2 on the CPU)")
@@ -113,7 +119,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         capture.add_argument("--" + name.replace("_", "-"), action="store_true", help=f"record {text}")
     add_training_arguments(parser)
     parser.add_argument("--global-batch-size", type=positive, metavar="N", help=_GLOBAL_BATCH)
-    parser.add_argument("script", nargs=argparse.REMAINDER, help="-- SCRIPT ARGS, or -- -m MODULE ARGS")
 
 
 def _seconds(text: str) -> float:

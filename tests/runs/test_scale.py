@@ -1,0 +1,225 @@
+"""How a training scales: efficiency, where the rest goes, cost, and predictions scored on what others published."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from run_folders import DATA, failed_run, run_of
+
+from traceops.across.replay.larger import larger_transfers, predicted_share
+from traceops.cli import main
+from traceops.cli.scale import price_of
+from traceops.core.errors import UsageError
+from traceops.pipeline.analyze import find_traces, run_pipeline
+from traceops.report.model import ReportDocument
+from traceops.report.rows import RankRow, RoleRow
+from traceops.report.run import Run, StepTime, Summary
+from traceops.runs.scale import Capture, interval, lost_parts, scale_document
+from traceops.runs.trend import trend_rate
+from traceops.schemas import schema_path
+
+TABLES = json.loads((DATA / "scaling" / "public.json").read_text())["tables"]
+
+
+def capture(ranks: int, step: float, samples: float, replay: Any = None, **told: Any) -> Capture:
+    """A run whose ranks compute for what is left of the step by 10 ms of exposed transfer a further rank."""
+    comm = 10.0 * (ranks - 1)
+    config = {"model": "gpt", "layers": 2, **told.pop("config", {})}
+    report = ReportDocument(
+        run=Run(world_size=ranks, samples_per_step=samples, training={"config": config}, device="GPU", **told),
+        summary=Summary(
+            step_time_ms=StepTime(typical=step), unprofiled_step_time_ms=step, samples_per_s=1e3 * samples / step
+        ),
+        ranks=tuple(
+            RankRow(rank=r, compute_ms=step - comm, comm_transfer_ms=0.75 * comm, comm_wait_ms=0.25 * comm,
+                    comm_unmatched_ms=0.0, memory_ms=0.0, idle_input_ms=0.0, idle_sync_ms=0.0, idle_host_ms=0.0,
+                    idle_dependency_ms=0.0, idle_gap_ms=0.0)
+            for r in range(ranks)
+        ),
+        roles=(
+            RoleRow(role="data", told_by=("nothing",), ranks=ranks, groups=1, transfer_ms=6.0, wait_ms=1.0),
+            RoleRow(role="tensor", told_by=("nothing",), ranks=ranks, groups=1, transfer_ms=2.0, wait_ms=0.0),
+        ) if ranks > 1 else (),
+        steps=(), collectives=(), findings=(),
+    )  # fmt: skip
+    return Capture(f"n{ranks}", f"profile/n{ranks}", report, replay)
+
+
+def test_weak_scaling_in_numbers() -> None:
+    found = scale_document([capture(4, 130.0, 32), capture(1, 100.0, 8), capture(2, 110.0, 16)], "x", 2.0)
+    assert found.scaling == "weak" and [row.ranks for row in found.sizes] == [1, 2, 4]
+    last = found.sizes[-1]
+    assert last.speedup == pytest.approx(4 * 100 / 130, abs=1e-3)
+    assert last.efficiency_pct == pytest.approx(100 * 100 / 130, abs=0.01)
+    assert last.lost_ms == pytest.approx(30.0)
+    assert sum(part.ms for part in last.lost) == pytest.approx(last.lost_ms)
+    assert sum(part.pct for part in last.lost if part.pct) == pytest.approx(100.0)
+    lost = {(part.bucket, part.role): part.ms for part in last.lost}
+    assert lost["comm_transfer", "data"] == pytest.approx(22.5 * 0.75)
+    assert lost["comm_transfer", "tensor"] == pytest.approx(22.5 * 0.25)
+    assert lost["comm_wait", "data"] == pytest.approx(7.5) and ("compute", None) not in lost
+    rate = 32 / 0.13
+    assert last.rank_hours_per_million == pytest.approx(4 / rate * 1e6 / 3600, rel=1e-6)
+    assert last.cost_per_million == pytest.approx(2 * last.rank_hours_per_million, rel=1e-6)
+    assert (found.best_value, found.fastest) == (1, 4)
+
+
+def test_strong_scaling_is_told_from_the_batch_and_loses_against_its_share() -> None:
+    found = scale_document([capture(1, 100.0, 8), capture(2, 65.0, 8)], "x")
+    assert found.scaling == "strong"
+    assert found.sizes[1].efficiency_pct == pytest.approx(100 * 100 / 65 / 2, abs=0.01)
+    assert found.sizes[1].lost_ms == pytest.approx(15.0)  # 65 against 50
+    lost = {part.bucket: part.ms for part in found.sizes[1].lost if part.bucket == "compute"}
+    assert lost["compute"] == pytest.approx(5.0)
+    mixed = scale_document([capture(1, 100.0, 8), capture(2, 100.0, 12)], "x")
+    assert mixed.scaling == "mixed" and "8 with 1, 12 with 2" in " ".join(mixed.notes)
+
+
+def test_what_is_hardly_lost_is_not_divided_into_percent() -> None:
+    found = lost_parts([capture(2, 110.2, 16)], [capture(2, 110.0, 16)])
+    assert found is not None and all(part.pct is None for part in found[1])
+
+
+def test_the_interval_is_over_captures() -> None:
+    assert interval([100.0], [50.0, 51.0], 2) is None
+    low, high = interval([95.0, 96.0, 97.0], [50.0, 50.5, 49.5], 2) or (0, 0)
+    assert low < 0.96 < high and high - low < 0.06
+    runs = [capture(n, step, 8 * n) for n, steps in ((1, (100, 101)), (2, (110, 111))) for step in steps]
+    row = scale_document(runs, "x").sizes[1]
+    assert (
+        row.captures == 2
+        and row.low_pct is not None
+        and row.low_pct < row.efficiency_pct < (row.high_pct or 0)
+    )
+
+
+def test_predictions_say_how_far_they_are_off_where_that_is_known() -> None:
+    def replay(times: float, work: float) -> float:
+        return 1.05 * work
+
+    runs = [capture(1, 100.0, 8), capture(2, 110.0, 16, replay), capture(4, 121.0, 32, replay)]
+    found = scale_document(runs, "x").predictions
+    by = {(row.ranks, row.by): row for row in found}
+    assert set(by) == {(4, "replay"), (4, "trend"), (8, "replay"), (8, "trend")}
+    assert by[4, "replay"].error_pct == pytest.approx(100 * (121 / 115.5 - 1), abs=0.01)
+    assert by[4, "trend"].error_pct == pytest.approx(0.0, abs=0.01)  # a tenth more a doubling, both times
+    assert by[8, "replay"].error_pct is None and by[8, "replay"].from_ranks == (4,)
+    assert by[8, "trend"].samples_per_s == pytest.approx(64 / 0.1331, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ([capture(1, 100.0, 8), capture(1, 101.0, 8)], "different numbers of ranks"),
+        (
+            [capture(1, 100.0, 8), capture(2, 101.0, 8, config={"layers": 3})],
+            "layers is 2 in profile/n1, and 3 in",
+        ),
+        ([capture(1, 100.0, 8), capture(2, 101.0, 0)], "--global-batch-size"),
+        (
+            [capture(1, 100.0, 8, command=("a.py",)), capture(2, 1.0, 8, command=("b.py",))],
+            "a.py in profile/n1",
+        ),
+    ],
+)
+def test_what_is_no_scaling_is_refused(runs: list[Capture], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        scale_document(runs, "x")
+
+
+@pytest.mark.parametrize("text", ["abc", "-1", "nan", "inf", "", "1,5"])
+def test_a_price_that_is_no_number(text: str) -> None:
+    with pytest.raises(UsageError, match="--price"):
+        price_of(text)
+
+
+def test_the_trend_on_tables_of_others() -> None:
+    """docs/runs.md has these figures: the largest size predicted from the smaller ones."""
+    errors = {}
+    for table in TABLES:
+        sizes = list(zip(table["devices"], table["rates"], strict=True))
+        for known in range(2, len(sizes)):
+            ranks, rate = sizes[known]
+            errors[table["name"], ranks] = 100 * (trend_rate(sizes[:known], ranks) / rate - 1)
+    assert len(errors) == 30
+    far = {name for name, error in errors.items() if abs(error) > 10}
+    assert far == {("DLPerf BERT base b32, MXNet", 16), ("DLPerf BERT base b32, TensorFlow 1", 16)}
+    assert statistics.median(map(abs, errors.values())) == pytest.approx(2.65, abs=0.01)
+
+
+def test_torchtitans_128_gpus_follow_from_the_loss_of_another_row() -> None:
+    rows = [table for table in TABLES if table["name"].startswith("torchtitan")]
+    for row in rows:
+        assert row["rates"][0] / 8 > row["rates"][1] / 128
+        each = [rate / n for rate, n in zip(row["rates"], row["devices"], strict=True)]
+        assert 100 * each[1] / each[0] == pytest.approx(97.7, abs=0.6)
+
+
+def test_a_larger_ring_costs_hops_and_bytes() -> None:
+    found = find_traces(str(DATA / "ddp4"))
+    run = run_pipeline(found, found.windows[-1]).run
+    assert run.graph is not None
+    transfer = larger_transfers(run.matching.collectives, run.graph.kind, run.graph.transfer, 4, 2)
+    same = larger_transfers(run.matching.collectives, run.graph.kind, run.graph.transfer, 4, 1)
+    assert (same == run.graph.transfer).all()
+    grown = transfer / run.graph.transfer
+    assert grown.max() == pytest.approx(
+        7 / 3, rel=1e-3
+    )  # the smallest: hops of a ring of 8 over those of one of 4
+    assert grown.min() > (7 / 8) / (3 / 4)  # the largest: nearly the bytes on the bus
+    weak = predicted_share(run.graph, run.matching.collectives, 4, 2, 1.0)
+    strong = predicted_share(run.graph, run.matching.collectives, 4, 2, 0.5)
+    assert 1.0 <= weak < 2.0 and strong < weak
+    assert predicted_share(run.graph, run.matching.collectives, 4, 1, 1.0) == pytest.approx(1.0, abs=0.02)
+
+
+def test_the_command_reads_runs_and_writes_all_four_files(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = {"config": {"model": "gpt"}}
+    run_of(tmp_path / "profile" / "n2", training={**told, "samples_per_step": 16}, unprofiled_step_ms=90.0)
+    run_of(tmp_path / "profile" / "n4", "ddp4", training={**told, "samples_per_step": 32}, world_size=4,
+           unprofiled_step_ms=95.0)  # fmt: skip
+    failed_run(tmp_path / "profile" / "n8")
+    assert main(["scale", "profile/n2", "profile/n4"]) == 2
+    assert "not one kind of device" in capsys.readouterr().err
+    monkeypatch.setattr("traceops.runs.scale._device", lambda capture: "GPU")
+    assert main(["scale", "profile", "--price", "2.5"]) == 0
+    said = capsys.readouterr()
+    assert (
+        "n8: " in said.err and "Weak scaling" in said.out and "Scaling: reports/scale/scale.html" in said.out
+    )
+    document = json.loads(Path("reports/scale/scale.json").read_text())
+    jsonschema.Draft202012Validator(json.loads(schema_path("scale").read_text())).validate(document)
+    assert sum(part["pct"] for part in document["sizes"][1]["lost"]) == pytest.approx(100.0, abs=1e-6)
+    assert {path.name for path in Path("reports/scale").iterdir()} == {
+        "scale.html",
+        "scale.json",
+        "scale.csv",
+        "scale.md",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["scale"], 2, "name runs"),
+        (["scale", "empty"], 3, "holds no traces"),
+        (["scale", "x", "--price", "abc"], 2, "--price abc"),
+        (["scale", "--nproc", "1,x"], 2, "--nproc 1,x"),
+        (["scale", "--nproc", "2"], 2, "two numbers of ranks"),
+    ],
+)
+def test_bad_input_is_refused(
+    tmp_path: Path, monkeypatch: Any, capsys: Any, words: Any, code: int, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert main(words) == code
+    assert said in capsys.readouterr().err

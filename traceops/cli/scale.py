@@ -1,0 +1,125 @@
+"""`traceops scale`: how a training scales over runs with different numbers of ranks, or that it trains itself."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from pathlib import Path
+
+from traceops.across.replay.larger import predicted_share
+from traceops.cli.arguments import make_writable, report_folder
+from traceops.cli.sweep import prepare, train
+from traceops.core.errors import InputError, UsageError
+from traceops.core.plain_text import printable
+from traceops.core.run_lock import held
+from traceops.pipeline.analyze import find_traces, run_pipeline
+from traceops.pipeline.mapping.ranks import MapOptions
+from traceops.pipeline.settings import own_kernels
+from traceops.render.runs.scale import print_scale, write_scale
+from traceops.runs.find import Place, find_runs
+from traceops.runs.scale import Capture, scale_document
+from traceops.runs.vary import Axis, points_of
+
+
+def main(args: argparse.Namespace) -> int:
+    """Returns 0, or what ended the trainings of --nproc.
+
+    Raises UsageError for a price that is none and for runs that are no scaling, InputError where none can be read.
+    """
+    price = None if args.price is None else price_of(args.price)
+    places, name = _trained(args) if args.nproc is not None else _given(args)
+    captures = _captures(places)
+    document = scale_document(captures, name, price, args.predict)
+    folder = Path(args.output) if args.output else report_folder(str(Path("profile", name)), name)
+    make_writable(folder)
+    written = write_scale(document, folder)
+    if args.quiet:
+        print(printable(str(written[0])))
+    else:
+        print_scale(document, sys.stdout, written[0])
+    return 0
+
+
+def price_of(text: str) -> float:
+    """Raises UsageError for what is no price."""
+    try:
+        price = float(text)
+    except ValueError:
+        price = math.nan
+    if not 0 <= price < math.inf:
+        raise UsageError(
+            f"--price {text}: give a number from 0, the price of a GPU and hour, for example 2.50"
+        )
+    return price
+
+
+def _given(args: argparse.Namespace) -> tuple[list[Place], str]:
+    if not args.words:
+        raise UsageError(
+            "name runs with different numbers of ranks, or train some: traceops scale --nproc 1,2,4 …"
+        )
+    found = find_runs(args.words)
+    base = found.base
+    if len(found.runs) < 2:
+        find_traces(found.runs[0].path)  # which says what is wrong with a folder that holds nothing
+        raise UsageError(f"{args.words[0]} is one run: scaling needs runs with different numbers of ranks")
+    return list(found.runs), "scale" if base is None or base.name in ("profile", "") else base.name
+
+
+def _trained(args: argparse.Namespace) -> tuple[list[Place], str]:
+    """Train each size in turn; the runs that finished."""
+    sizes = tuple(size.strip() for size in args.nproc.split(","))
+    if len(set(sizes)) < 2 or not all(size.isdecimal() for size in sizes):
+        raise UsageError(f"--nproc {args.nproc}: give two numbers of ranks or more, for example 1,2,4")
+    args.nproc, args.script = None, (["--", *args.words] if args.words else [])
+    args.vary, args.vary_arg, args.budget = [], [], None
+    args.name = args.name or ("scale" if args.out is None else Path(args.out).name)
+    repeat = 3 if args.repeat is None else args.repeat
+    if repeat < 1:
+        raise UsageError(f"--repeat {repeat}: must be a whole number, 1 or more")
+    if "OMP_NUM_THREADS" not in os.environ and not any(
+        text.startswith("OMP_NUM_THREADS=") for text in args.env
+    ):
+        args.env = [
+            *args.env,
+            "OMP_NUM_THREADS=1",
+        ]  # torchrun's for several ranks; one alone would take all cores
+    trainings = prepare(args, points_of((Axis("nproc", sizes),)))
+    with held(trainings.folder):
+        trainings.open(overwrite=args.overwrite, again=True)
+        found = train(trainings, repeat, None)
+    for trial in found.trials:
+        if trial.status != "finished":
+            print(printable(f"traceops scale: {trial.folder} is left out: {trial.reason}"), file=sys.stderr)
+    done = [trial for trial in found.trials if trial.status == "finished"]
+    return [Place(str(trainings.folder / trial.folder), trial.folder) for trial in done], args.name
+
+
+def _captures(places: list[Place]) -> list[Capture]:
+    """The runs that can be read; the others are named on stderr. Raises InputError where there are none."""
+    captures, problems = [], []
+    for place in places:
+        try:
+            captures.append(_capture(place))
+        except InputError as error:
+            problems.append(f"{place.name}: {error}")
+            print(printable(f"traceops scale: {problems[-1]} (left out)"), file=sys.stderr)
+    if not captures:
+        raise InputError("none of the runs can be read:\n" + "\n".join(f"  {line}" for line in problems))
+    return captures
+
+
+def _capture(place: Place) -> Capture:
+    found = find_traces(place.path)
+    analysis = run_pipeline(found, found.windows[-1], MapOptions(own_kernels=own_kernels()))
+    run, graph = analysis.run, analysis.run.graph
+    if graph is None or run.what_if is None or not run.what_if.holds:
+        return Capture(place.name, place.path, analysis.report)
+    world = analysis.report.run.world_size or len(run.ranks)
+
+    def replay(times: float, work: float) -> float:
+        return predicted_share(graph, run.matching.collectives, world, times, work)
+
+    return Capture(place.name, place.path, analysis.report, replay)

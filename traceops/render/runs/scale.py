@@ -1,0 +1,230 @@
+"""How a training scales: scale.html, scale.json, scale.csv, scale.md, and what the terminal says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from msgspec.structs import replace
+
+from traceops.core.units import fixed_text, ms_text, number_text
+from traceops.core.words import BUCKETS as BUCKET_WORDS
+from traceops.core.words import ROLES
+from traceops.render import write_files
+from traceops.render.cells import Cell, Column, Table
+from traceops.render.document import (
+    Block,
+    Code,
+    Document,
+    Headline,
+    Section,
+    TableBlock,
+    items,
+    soft,
+    spans,
+    text,
+)
+from traceops.render.markdown_text import prose
+from traceops.render.markdown_text import table as markdown_table
+from traceops.render.runs.html import sections
+from traceops.render.writers.csv import struct_csv
+from traceops.render.writers.html import write_html
+from traceops.render.writers.terminal import MARK, write_terminal
+from traceops.report.write import json_text
+from traceops.runs.scale_model import LostPart, PredictionRow, ScaleDocument, SizeRow
+
+FILES = ("scale.html", "scale.json", "scale.csv", "scale.md")
+_KINDS = {
+    "weak": "Weak scaling: the batch of a rank stays",
+    "strong": "Strong scaling: the batch of all ranks stays",
+    "mixed": "Neither weak nor strong scaling",
+}
+_BY = {
+    "replay": "replay of the measured steps with larger groups, on links like those measured",
+    "trend": "the trend of the measured sizes",
+}
+_MOST_PARTS = 12
+
+
+def write_scale(found: ScaleDocument, folder: Path) -> list[Path]:
+    """Write the four files, each whole or not at all; the page comes first.
+
+    Raises InputError where the folder cannot be written to.
+    """
+    contents: dict[str, str | bytes] = {
+        "scale.html": write_html(describe(found)),
+        "scale.json": json_text(found),
+        "scale.csv": _csv(found),
+        "scale.md": _markdown(found),
+    }
+    return write_files(contents, set(FILES), folder)
+
+
+def print_scale(found: ScaleDocument, file: TextIO, written: Path) -> None:
+    """The sizes, what is lost, what is predicted, and where all of it lies."""
+    said = verdict(found)
+    blocks: list[Block] = [
+        text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
+        TableBlock(sizes_table(found)),
+    ]
+    largest = found.sizes[-1]
+    if largest.lost:
+        blocks += [text(f"{lost_text(largest)}:"), TableBlock(lost_table(largest))]
+    if found.predictions:
+        blocks += [text("Predicted, not measured:"), TableBlock(predictions_table(found))]
+    blocks += [soft(note) for note in found.notes]
+    write_terminal([*blocks, Code((f"Scaling: {written}",), look="")], file)
+
+
+def describe(found: ScaleDocument) -> Document:
+    """The scaling as a document."""
+    made = [
+        Section("sizes", "Sizes", (TableBlock(sizes_table(found)), *(soft(note) for note in found.notes)))
+    ]
+    lost: list[Block] = []
+    for row in found.sizes:
+        if row.lost:
+            lost += [text(f"{lost_text(row)}."), TableBlock(lost_table(row))]
+    if lost:
+        about = (
+            "A recorded step of the average rank against the smallest size's, for as much work of a rank. The parts of "
+            "a size add up to all that is lost; what takes less than there has a minus."
+        )
+        made.append(Section("lost", "Where the rest goes", (*lost, soft(about))))
+    if found.predictions:
+        said = [
+            f"{by}: {meant}" for by, meant in _BY.items() if any(row.by == by for row in found.predictions)
+        ]
+        made.append(
+            Section(
+                "predicted",
+                "Predicted, not measured",
+                (TableBlock(predictions_table(found)), items(said, "notes")),
+            )
+        )
+    return Document(
+        title=f"{found.name}: scaling",
+        heading=spans(found.name),
+        command="traceops scale",
+        verdict=verdict(found),
+        intro=(),
+        sections=(*made, *sections(found.runs, linked=False)),
+        footer="the same is in scale.json, scale.csv and scale.md beside this page",
+    )
+
+
+def verdict(found: ScaleDocument) -> Headline:
+    """How well the largest size does, what most of the rest is, and which size is the best value."""
+    first, last = found.sizes[0], found.sizes[-1]
+    said = (
+        f"{_KINDS[found.scaling]}. {last.ranks} ranks get {last.speedup:.2f} times as much done as {first.ranks}: "
+        f"{last.efficiency_pct:.0f} % efficiency{_interval(last)}."
+    )
+    worst = next((part for part in last.lost if part.pct is not None and part.pct > 0), None)
+    if worst is not None and (last.lost_ms or 0.0) > 0:
+        said += f" Most of what is lost is {_part(worst)} ({worst.pct:.0f} %)."
+    said += f" Fewest rank-hours a sample: {found.best_value} ranks; most samples a second: {found.fastest}."
+    return Headline("info", said)
+
+
+def sizes_table(found: ScaleDocument) -> Table:
+    """A row a size."""
+    heads = [
+        "ranks", "hosts", "captures", "samples a step", "samples/s", "step ms", "speedup", "efficiency %", "95 %",
+        "rank-hours a million", "cost a million",
+    ]  # fmt: skip
+    rows = [
+        (
+            str(row.ranks), "–" if row.hosts is None else str(row.hosts), str(row.captures),
+            number_text(row.samples_per_step, 0), number_text(row.samples_per_s), number_text(row.step_ms),
+            f"{row.speedup:.2f}", f"{row.efficiency_pct:.1f}",
+            "–" if row.low_pct is None or row.high_pct is None else f"{row.low_pct:.1f}–{row.high_pct:.1f}",
+            number_text(row.rank_hours_per_million), _number(row.cost_per_million),
+        )
+        for row in found.sizes
+    ]  # fmt: skip
+    return _table(heads, rows)
+
+
+def lost_text(row: SizeRow) -> str:
+    """'4 ranks lose 12.3 ms a recorded step'."""
+    lost = row.lost_ms or 0.0
+    return f"{row.ranks} ranks {'lose' if lost >= 0 else 'save'} {ms_text(abs(lost))} ms of a recorded step"
+
+
+def lost_table(row: SizeRow) -> Table:
+    """A row a bucket and role, and all of them."""
+    rows = [(_part(part), number_text(part.ms), fixed_text(part.pct, 1)) for part in row.lost[:_MOST_PARTS]]
+    rest = row.lost[_MOST_PARTS:]
+    if rest:
+        pct = None if rest[0].pct is None else sum(part.pct or 0.0 for part in rest)
+        rows.append((f"{len(rest)} more", number_text(sum(part.ms for part in rest)), fixed_text(pct, 1)))
+    whole = None if row.lost[0].pct is None else sum(part.pct or 0.0 for part in row.lost)
+    rows.append(("all", number_text(row.lost_ms or 0.0), fixed_text(whole, 1)))
+    return _table(["lost to", "ms", "%"], rows, words=("lost to",))
+
+
+def predictions_table(found: ScaleDocument) -> Table:
+    """A row a prediction; those of measured sizes show how far they are off."""
+    rows = [
+        (
+            str(row.ranks),
+            ", ".join(map(str, row.from_ranks)),
+            row.by + (", leaves the host" if row.leaves_host else ""),
+            number_text(row.samples_per_s),
+            f"{row.efficiency_pct:.1f}",
+            _error(row),
+        )
+        for row in found.predictions
+    ]
+    return _table(
+        ["ranks", "from ranks", "by", "samples/s", "efficiency %", "against measured"],
+        rows,
+        words=("by", "from ranks"),
+    )
+
+
+def _error(row: PredictionRow) -> str:
+    return "not measured" if row.error_pct is None else f"{row.error_pct:+.1f} %"
+
+
+def _part(part: LostPart) -> str:
+    name = BUCKET_WORDS[part.bucket].metric
+    return name if part.role is None else f"{name} ({ROLES[part.role]})"
+
+
+def _interval(row: SizeRow) -> str:
+    return (
+        ""
+        if row.low_pct is None or row.high_pct is None
+        else f" ({row.low_pct:.0f} to {row.high_pct:.0f} % at 95 %)"
+    )
+
+
+def _number(value: float | None) -> str:
+    return fixed_text(None, 0) if value is None else number_text(value)
+
+
+def _table(heads: list[str], rows: Sequence[tuple[str, ...]], words: tuple[str, ...] = ()) -> Table:
+    """Without columns that nobody knows."""
+    unknown = fixed_text(None, 0)
+    kept = [place for place in range(len(heads)) if any(row[place] != unknown for row in rows)]
+    columns = tuple(Column(heads[place], heads[place], number=heads[place] not in words) for place in kept)
+    return Table("", columns, tuple(tuple(Cell(row[place]) for place in kept) for row in rows))
+
+
+def _csv(found: ScaleDocument) -> str:
+    return struct_csv([replace(row, lost=()) for row in found.sizes])
+
+
+def _markdown(found: ScaleDocument) -> str:
+    lines = [prose(verdict(found).sentence, 900)]
+    tables = [sizes_table(found), *(lost_table(row) for row in found.sizes if row.lost)]
+    if found.predictions:
+        tables.append(predictions_table(found))
+    for made in tables:
+        right = tuple(place for place, column in enumerate(made.columns) if column.number)
+        cells = [[prose(cell.text, 200) for cell in row] for row in made.rows]
+        lines += ["", *markdown_table(tuple(column.label for column in made.columns), cells, right)]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,310 @@
+"""From runs of one training at several sizes to how it scales: efficiency, where the rest goes, cost, the next size."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from traceops.compare.student import quantile
+from traceops.core.errors import UsageError
+from traceops.core.units import count_text
+from traceops.core.words import Role
+from traceops.measure.ledger import BUCKETS, COMM_BUCKETS
+from traceops.report.model import ReportBase
+from traceops.report.rows import RoleRow
+from traceops.runs.row import row_of
+from traceops.runs.scale_model import LostPart, PredictionRow, ScaleDocument, ScalingKind, SizeRow
+from traceops.runs.trend import trend_rate
+
+# step with so many times as many ranks, and so many times as much work of a rank, over the measured one
+Replay = Callable[[float, float], float]
+_SURE = 0.975
+_SAME = 0.01  # batches that differ by less are the same
+_LEAST_LOST = 0.01  # of a step: less is not divided into parts
+_MODEL = (
+    "model", "model_name", "parameters", "layers", "dim", "heads", "vocab", "hidden_size", "n_layers", "seq_len",
+    "precision", "dtype", "strategy",
+)  # fmt: skip
+_OF_COMM = {"comm_transfer": "transfer_ms", "comm_wait": "wait_ms", "comm_unmatched": "unmatched_ms"}
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One run. replay: predicts its step with other sizes; None without traces, or where the replay does not hold."""
+
+    name: str
+    path: str
+    report: ReportBase
+    replay: Replay | None = None
+
+    @property
+    def ranks(self) -> int:
+        return self.report.run.world_size or len(self.report.ranks)
+
+    @property
+    def rate(self) -> float:
+        """Samples a second of all ranks."""
+        return self.report.summary.samples_per_s or 0.0
+
+    @property
+    def samples(self) -> float:
+        return self.report.run.samples_per_step or 0.0
+
+
+def scale_document(
+    captures: Sequence[Capture], name: str, price: float | None = None, ahead: Sequence[int] = ()
+) -> ScaleDocument:
+    """How the training scales over the sizes of `captures`; `ahead` are sizes to predict (twice the largest).
+
+    Raises UsageError for what is no scaling: one size, other models, runs that do not tell their samples.
+    """
+    refuse(captures)
+    by_size: dict[int, list[Capture]] = defaultdict(list)
+    for capture in captures:
+        by_size[capture.ranks].append(capture)
+    sizes = [by_size[ranks] for ranks in sorted(by_size)]
+    rows = tuple(_size_row(own, sizes[0], price) for own in sizes)
+    best = min(rows, key=lambda row: row.rank_hours_per_million)
+    return ScaleDocument(
+        name=name,
+        scaling=_kind(sizes),
+        device=captures[0].report.run.device,
+        price=price,
+        best_value=best.ranks,
+        fastest=max(rows, key=lambda row: row.samples_per_s).ranks,
+        sizes=rows,
+        predictions=tuple(_predictions(sizes, rows, ahead or (2 * rows[-1].ranks,))),
+        runs=tuple(row_of(capture.report, capture.name, capture.path) for capture in captures),
+        notes=tuple(_notes(sizes)),
+    )
+
+
+def refuse(captures: Sequence[Capture]) -> None:
+    """Raise UsageError where these are not runs of one training at several sizes."""
+    for capture in captures:
+        if not capture.samples:
+            raise UsageError(
+                f"{capture.path} does not tell how many samples a step has: train it with --global-batch-size N, or "
+                "tell step(samples=…)"
+            )
+        if not capture.rate:
+            raise UsageError(
+                f"{capture.path}: no step was found, so nothing is known of its samples a second"
+            )
+    if len({capture.ranks for capture in captures}) < 2:
+        ranks = captures[0].ranks if captures else 0
+        raise UsageError(f"scaling needs runs with different numbers of ranks, all of these have {ranks}")
+    first = captures[0]
+    for other in captures[1:]:
+        for key in _MODEL:
+            mine, theirs = (_settings(capture).get(key) for capture in (first, other))
+            if mine is not None and theirs is not None and mine != theirs:
+                raise UsageError(
+                    f"not one training: {key} is {mine} in {first.path}, and {theirs} in {other.path}"
+                )
+        if _device(first) != _device(other):
+            raise UsageError(
+                f"not one kind of device: {_device(first)} in {first.path}, and {_device(other)} in {other.path}"
+            )
+        scripts = [(capture.report.run.command or ("",))[0] for capture in (first, other)]
+        if all(scripts) and scripts[0] != scripts[1]:
+            raise UsageError(
+                f"not one training: {scripts[0]} in {first.path}, and {scripts[1]} in {other.path}"
+            )
+
+
+def interval(rates: Sequence[float], base: Sequence[float], ideal: float) -> tuple[float, float] | None:
+    """95 % interval of mean(rates) ÷ mean(base) ÷ ideal, by captures; None where a side has a single one.
+
+    Welch's, of the logarithms: efficiencies are ratios.
+    """
+    if len(rates) < 2 or len(base) < 2:
+        return None
+    sides = [[math.log(rate) for rate in side] for side in (rates, base)]
+    own = [statistics.variance(side) / len(side) for side in sides]
+    error = math.sqrt(sum(own))
+    middle = statistics.fmean(sides[0]) - statistics.fmean(sides[1]) - math.log(ideal)
+    if not error:
+        return math.exp(middle), math.exp(middle)
+    df = error**4 / sum(part**2 / (len(side) - 1) for part, side in zip(own, sides, strict=True))
+    wide = quantile(_SURE, df) * error
+    return math.exp(middle - wide), math.exp(middle + wide)
+
+
+def lost_parts(own: Sequence[Capture], base: Sequence[Capture]) -> tuple[float, tuple[LostPart, ...]] | None:
+    """What a recorded step takes more than its share of the base's, and of what; None where a ledger is not known.
+
+    The share: as long as the base's ranks need for as many samples of a rank. Parts add up to the whole.
+    """
+    mine, theirs = _parts(own), _parts(base)
+    if mine is None or theirs is None:
+        return None
+    work = (own[0].samples / own[0].ranks) / (base[0].samples / base[0].ranks)
+    changes = {key: mine.get(key, 0.0) - work * theirs.get(key, 0.0) for key in {*mine, *theirs}}
+    whole = sum(changes.values())
+    worth = abs(whole) > _LEAST_LOST * sum(mine.values())
+    parts = [
+        LostPart(bucket=bucket, role=role, ms=ms, pct=100 * ms / whole if worth else None)
+        for (bucket, role), ms in changes.items()
+        if ms
+    ]
+    return whole, tuple(sorted(parts, key=lambda part: -part.ms * (1 if whole >= 0 else -1)))
+
+
+def _size_row(own: Sequence[Capture], base: Sequence[Capture], price: float | None) -> SizeRow:
+    ranks, least = own[0].ranks, base[0].ranks
+    rate, first = (statistics.fmean(capture.rate for capture in side) for side in (own, base))
+    between = None if own is base else interval([c.rate for c in own], [c.rate for c in base], ranks / least)
+    lost = None if own is base else lost_parts(own, base)
+    hours = ranks / rate * 1e6 / 3600
+    hosts = [len(capture.report.run.hosts) for capture in own if capture.report.run.hosts]
+    return SizeRow(
+        ranks=ranks,
+        captures=len(own),
+        hosts=max(hosts, default=None),
+        samples_per_step=own[0].samples,
+        samples_per_s=round(rate, 3),
+        step_ms=statistics.fmean(capture.report.summary.own_step_ms or 0.0 for capture in own),
+        speedup=round(rate / first, 4),
+        efficiency_pct=round(100 * rate / first * least / ranks, 2),
+        low_pct=None if between is None else round(100 * between[0], 2),
+        high_pct=None if between is None else round(100 * between[1], 2),
+        lost_ms=None if lost is None else lost[0],
+        lost=() if lost is None else lost[1],
+        rank_hours_per_million=round(hours, 6),
+        cost_per_million=None if price is None else round(price * hours, 6),
+    )
+
+
+def _kind(sizes: Sequence[Sequence[Capture]]) -> ScalingKind:
+    """By the batches: whether a rank's stays, or that of all ranks."""
+    whole = [capture.samples for own in sizes for capture in own]
+    each = [capture.samples / capture.ranks for own in sizes for capture in own]
+    if max(each) <= (1 + _SAME) * min(each):
+        return "weak"
+    return "strong" if max(whole) <= (1 + _SAME) * min(whole) else "mixed"
+
+
+def _notes(sizes: Sequence[Sequence[Capture]]) -> list[str]:
+    notes = []
+    if any(capture.report.summary.unprofiled_step_time_ms is None for own in sizes for capture in own):
+        notes.append("Some runs timed no steps without the profiler, which makes recorded ones longer.")
+    if any(len(own) < 2 for own in sizes):
+        notes.append(
+            "Sizes with one capture have no interval: two launches of the same code differ by some percent."
+        )
+    threads = {(c.report.run.environment or {}).get("OMP_NUM_THREADS") for own in sizes for c in own}
+    if len(threads) > 1:
+        notes.append(
+            "OMP_NUM_THREADS is not the same in all runs: on the CPU their ranks compute with other threads."
+        )
+    if _kind(sizes) == "mixed":
+        said = ", ".join(f"{count_text(own[0].samples)} with {own[0].ranks}" for own in sizes)
+        notes.append(f"Neither the batch of a rank nor that of all ranks stays: samples a step are {said}.")
+    return notes
+
+
+def _predictions(
+    sizes: Sequence[Sequence[Capture]], rows: Sequence[SizeRow], ahead: Sequence[int]
+) -> list[PredictionRow]:
+    """Each measured size from the smaller ones, with its error, then sizes that were not measured."""
+    made = []
+    measured = {row.ranks: row for row in rows}
+    targets = [row.ranks for row in rows[1:]] + [ranks for ranks in ahead if ranks not in measured]
+    for ranks in targets:
+        known = [own for own in sizes if own[0].ranks < ranks]
+        for by, rate in _rates(known, ranks, measured.get(ranks), _kind(sizes)):
+            own = measured.get(ranks)
+            made.append(
+                PredictionRow(
+                    ranks=ranks,
+                    from_ranks=tuple(side[0].ranks for side in known)
+                    if by == "trend"
+                    else (known[-1][0].ranks,),
+                    by="trend" if by == "trend" else "replay",
+                    samples_per_s=round(rate, 3),
+                    efficiency_pct=round(100 * rate / ranks / (rows[0].samples_per_s / rows[0].ranks), 2),
+                    error_pct=None if own is None else round(100 * (rate / own.samples_per_s - 1), 2),
+                    leaves_host=_leaves_host(known[-1], ranks, own),
+                )
+            )
+    return made
+
+
+def _rates(
+    known: Sequence[Sequence[Capture]], ranks: int, measured: SizeRow | None, kind: ScalingKind
+) -> list[tuple[str, float]]:
+    found = []
+    last = known[-1]
+    samples = measured.samples_per_step if measured is not None else _samples_at(last, ranks, kind)
+    replayed = [
+        samples / (share * (capture.report.summary.own_step_ms or 0.0) / 1e3)
+        for capture in last
+        if capture.replay is not None
+        and samples is not None
+        and (
+            share := capture.replay(ranks / capture.ranks, samples / ranks * capture.ranks / capture.samples)
+        )
+        > 0
+    ]
+    if replayed:
+        found.append(("replay", statistics.fmean(replayed)))
+    if len(known) > 1:
+        points = [(own[0].ranks, statistics.fmean(c.rate for c in own)) for own in known]
+        found.append(("trend", trend_rate(points, ranks)))
+    return found
+
+
+def _samples_at(last: Sequence[Capture], ranks: int, kind: ScalingKind) -> float | None:
+    """Samples a step of a size that was not measured; None where batches follow no rule."""
+    if kind == "mixed":
+        return None
+    return last[0].samples * (ranks / last[0].ranks if kind == "weak" else 1.0)
+
+
+def _leaves_host(last: Sequence[Capture], ranks: int, measured: SizeRow | None) -> bool:
+    """Whether the larger size has links between hosts where the smaller one has none."""
+    hosts = {len(capture.report.run.hosts) for capture in last}
+    if hosts != {1}:
+        return False
+    return measured.hosts is not None and measured.hosts > 1 if measured is not None else ranks > 8
+
+
+def _parts(own: Sequence[Capture]) -> dict[tuple[str, Role | None], float] | None:
+    """Bucket and role -> ms of a recorded step, mean over ranks and captures."""
+    whole: dict[tuple[str, Role | None], float] = defaultdict(float)
+    for capture in own:
+        for bucket in BUCKETS:
+            known = [row.bucket_ms(bucket) for row in capture.report.ranks]
+            values = [ms for ms in known if ms is not None]
+            if not values:
+                return None
+            ms = statistics.fmean(values) / len(own)
+            for role, share in _shares(bucket, capture.report.roles).items():
+                whole[bucket, role] += ms * share
+    return dict(whole)
+
+
+def _shares(bucket: str, roles: Sequence[RoleRow]) -> dict[Role | None, float]:
+    """How a bucket of communication divides among roles, by what each exposes; else it is nobody's."""
+    if bucket not in COMM_BUCKETS:
+        return {None: 1.0}
+    exposed = {row.role: (getattr(row, _OF_COMM[bucket]) or 0.0) * row.ranks for row in roles}
+    total = sum(exposed.values())
+    return {role: ms / total for role, ms in exposed.items()} if total > 0 else {None: 1.0}
+
+
+def _device(capture: Capture) -> str | None:
+    return capture.report.run.device
+
+
+def _settings(capture: Capture) -> dict[str, Any]:
+    """What the run tells of its training, one level deep."""
+    training = capture.report.run.training or {}
+    config = training.get("config")
+    flat = {key: value for key, value in training.items() if not isinstance(value, (dict, list))}
+    return {**(config if isinstance(config, dict) else {}), **flat}
