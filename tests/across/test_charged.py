@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from drawn import examples
 from generated_run import SlowCompute, SlowHost, ddp, fsdp2, simulate
@@ -13,6 +14,8 @@ from measured_runs import BUILDERS, CAUSES, GPU_BOUND, HOST_BOUND, across, progr
 from traceops import analyze
 from traceops.across.charged import ChargedWaiting
 from traceops.across.cross_rank import measure_across
+from traceops.across.match import match_collectives
+from traceops.across.woken import with_woken_threads
 from traceops.measure.summary import summarize
 from traceops.rules.stragglers import judge_stragglers
 from traceops.traces.discover import discover
@@ -89,6 +92,54 @@ def test_waiting_that_nobody_is_charged_for_leaves_stragglers_unevaluated():
     for verdict in judge_stragglers(replace(run, charged=ChargedWaiting(100, 0, 60, 200)), 1.0):
         assert not verdict.findings
         assert verdict.not_evaluated == "40 % of what ranks wait for each other can be charged to nobody"
+
+
+def test_a_rank_that_leads_whoever_caused_the_rest_is_named_all_the_same():
+    run = measured("slow_gpu4")
+    first, others = judge_stragglers(replace(run, charged=ChargedWaiting(100, 0, 85, 200)), 1.0)
+    assert [(found.ranks, found.confidence) for found in first.findings] == [((2,), "medium")]
+    assert "15 % of what ranks wait for each other can be charged to nobody" in first.findings[0].message
+    assert not others.findings and others.not_evaluated, "nobody is cleared"
+
+
+def test_a_replay_that_is_off_names_only_whose_cure_saves_far_more():
+    run = measured("slow_gpu4")
+    off = {
+        error: replace(run.what_if, replayed_ns=run.what_if.measured_ns * (1 + error))
+        for error in (0.08, 0.2)
+    }
+    named, _ = judge_stragglers(replace(run, what_if=off[0.08]), 1.0)
+    assert [found.ranks for found in named.findings] == [(2,)] and "off by up to 8 %" in named.findings[
+        0
+    ].message
+    assert not judge_stragglers(replace(run, what_if=off[0.2]), 1.0)[0].findings
+
+
+@pytest.mark.parametrize("missing_us", [-200, 200])
+def test_a_break_that_ends_long_before_its_collective_is_decided_by_the_last_member(missing_us):
+    """The backend's thread got no core and recorded the end late; a break that ends before the last came is no wait."""
+    [window] = discover(str(DATA / "straggler_gloo2")).windows
+    ranks = [summarize(file) for file in window.files]
+    matching = match_collectives(ranks, (0, 1))
+    waited = max(
+        (one for one in matching.collectives if one.members[0][0] == 0), key=lambda one: one.wait_ns[0]
+    )
+    position, wait = waited.members[0][1], waited.wait_ns[0]
+    program_ = ranks[0].program
+    last_came = int(ranks[0].comm.start[position]) + wait
+    gone = program_.join_comm == position
+    assert gone.any()
+    spell = (
+        np.array([program_.join_start[gone][0]]),
+        np.array([last_came - missing_us * 1000]),
+        np.array([position]),
+    )
+    kept = {name: getattr(program_, name)[~gone] for name in ("join_start", "join_end", "join_comm")}
+    opened = replace(program_, **kept, spell_start=spell[0], spell_end=spell[1], spell_comm=spell[2])
+    decided = with_woken_threads([replace(ranks[0], program=opened), ranks[1]], matching)[0].program
+    assert (position in decided.join_comm) == (missing_us < 0)
+    assert bool(decided.unheld.within(*spell[:2])[0]) == (missing_us > 0)
+    assert decided.join_start.tolist() == sorted(decided.join_start.tolist())
 
 
 def test_a_report_without_shares_says_why():

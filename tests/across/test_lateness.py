@@ -120,16 +120,16 @@ def test_what_hosts_that_run_ahead_hide_is_charged_to_nobody(builder):
         assert abs(charged - usual) < 0.01 * 4 * 4 * true_step(run)
 
 
-def test_the_last_of_a_broadcast_is_charged_with_nothing():
-    """Nobody waits for all others there: the receivers wait for the root only."""
+def test_a_rank_whose_coming_ends_the_waiting_in_broadcasts_is_charged():
+    """Each time nobody ends before it came: it is the root, or all wait for the last. Others: test_rooted.py."""
     made = program(ddp)
     steps = tuple(
         tuple(replace(op, op="broadcast") if isinstance(op, Collective) else op for op in step)
         for step in made.steps
     )
     lateness = across(simulate(replace(made, steps=steps), 4, [SlowCompute(2, 2.0)])).lateness
-    assert lateness.total_ns == 0
-    assert lateness.share(2) is None
+    assert lateness.total_ns > 0
+    assert lateness.share(2) > 0.99
 
 
 @pytest.mark.parametrize("builder", [ddp, fsdp2])

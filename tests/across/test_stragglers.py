@@ -392,7 +392,9 @@ def test_rooted_collectives():
     )
     run = simulate(replace(made, steps=steps), 4, [SlowCompute(2, 2.0)])
     measured = check_everything(summaries(run), 4, hosts_of(run))
-    assert [found for found in said(measured) if found[1] != "info"] == []
+    assert [found for found in said(measured) if found[1] != "info"] == [
+        ("TO-S001", "error", (2,), "gpu_compute")
+    ]
 
 
 def test_256_ranks():

@@ -27,7 +27,7 @@ def test_the_rank_that_sleeps_is_named(name, slept_ms):
     assert late[0].impact_ms == pytest.approx(slept_ms, rel=0.4)
     assert report.ranks[1].late_share > 0.9
     assert report.ranks[0].comm_wait_ms > slept_ms
-    assert verdict(report).sentence.startswith("Rank 1's host launches late")
+    assert verdict(report).sentence.startswith("Rank 1's host takes longer")
 
 
 def test_waiting_for_a_functional_collective_is_no_compute():

@@ -42,5 +42,5 @@ def _until_last_came(collective: Collective, begin: dict[int, list[int]]) -> Col
     return replace(
         collective,
         wait_ns=tuple(min(wait, last - moment) for wait, moment in waits),
-        came_last=collective.members[came.index(last)][0],
+        came_last=None if collective.is_rooted else collective.members[came.index(last)][0],
     )

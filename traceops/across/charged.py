@@ -36,6 +36,15 @@ class ChargedWaiting:
         """The same in percent of all exposed waiting."""
         return 100.0 * self.uncharged_ns / self.waiting_ns if self.waiting_ns else 0.0
 
+    def least_lead(self, share: float, others: float) -> float:
+        """How many times as much a rank causes as any other can, whoever answers for what nobody is charged with.
+
+        share: of the charged waiting that the rank causes. others: the same of the one that causes most beside it.
+        """
+        total = self.charged_ns + self.uncharged_ns
+        known = self.charged_ns / total if total else 1.0
+        return share * known / max(others * known + 1.0 - known, 1e-9)
+
     @property
     def holds(self) -> bool:
         """Whether all but a few percent of the waiting is charged, or so little is not that it hides no straggler."""

@@ -25,9 +25,11 @@ from traceops.across.replay.roles_free import predict_roles
 from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if
 from traceops.across.role_times import ByRole, measure_role_times
 from traceops.across.roles import NO_ROLES, Roles, find_roles
+from traceops.across.rooted import with_roots
 from traceops.across.stages import find_pipelines, stage_of
 from traceops.across.stragglers import Stragglers, measure_stragglers
 from traceops.across.unlike import unlike_steps
+from traceops.across.woken import with_woken_threads
 from traceops.across.work import WorkCompared, compare_work
 from traceops.core.arrays import Int
 from traceops.core.intervals import Intervals, intersect, subtract, union
@@ -138,7 +140,8 @@ def measure_across(
     hosts = hosts or {}
     clocks = align_clocks(ranks, matching, hosts)
     matching = without_late_ends(matching, ranks, clocks)
-    matching = without_first_meetings(matching, ranks)
+    matching = with_roots(without_first_meetings(matching, ranks), ranks, clocks)
+    ranks = with_woken_threads(ranks, matching)
     waits = waits_by_rank(matching, ranks)
     split = bool(matching.collectives)
     pipelines = find_pipelines(ranks, matching)

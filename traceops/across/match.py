@@ -52,11 +52,19 @@ class Collective:
     wait_ns: tuple[int, ...]  # in the order of `members`
     links: tuple[tuple[int, int], ...] = ()  # of sends and receives: sender and receiver, places in `members`
     came_last: int | None = None  # by the clock, where that was asked
+    needs: tuple[
+        tuple[int, ...], ...
+    ] = ()  # of rooted operations: whom each member needs, itself too (rooted.py)
+
+    @property
+    def is_rooted(self) -> bool:
+        """Whether one member gives to or takes from all others."""
+        return bool(_ROOTED.search(self.op))
 
     @property
     def last_rank(self) -> int | None:
-        """The member that arrived last; None for rooted operations, where no member waits for all others."""
-        if _ROOTED.search(self.op):
+        """The member that arrived last; None for rooted operations, unless each of their members waits for it."""
+        if self.is_rooted and (self.needs or self.came_last is None):
             return None
         if self.came_last is not None:
             return self.came_last

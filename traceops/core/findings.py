@@ -15,7 +15,7 @@ Severity = Literal["error", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]
 Status = Literal["fired", "clear", "not_evaluated"]
 Unjudged = Literal["planned", "elsewhere"]
-ComputesLonger = Literal["slower", "more_work", "extra_kernels", "more_calls"]
+ComputesLonger = Literal["slower", "more_work", "extra_kernels", "more_calls", "on_cpu"]
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 CONFIDENCES: tuple[Confidence, ...] = ("low", "medium", "high")

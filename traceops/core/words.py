@@ -152,7 +152,8 @@ CAUSES: Mapping[str, CauseWords] = {
     ),
 }
 
-# The keys are those of traceops.core.findings.ComputesLonger: what is behind the cause gpu_compute.
+# The keys are those of traceops.core.findings.ComputesLonger: what is behind the cause gpu_compute;
+# without GPUs, behind host.
 COMPUTES_LONGER: Mapping[str, CauseWords] = {
     "slower": CauseWords(
         label="Slower GPU",
@@ -184,6 +185,13 @@ COMPUTES_LONGER: Mapping[str, CauseWords] = {
         why="more launches of some kernels",
         changed="it launches some kernels more often",
         cured="without these launches",
+    ),
+    "on_cpu": CauseWords(
+        label="Host",
+        clause="its host takes longer",
+        subject="Rank {}'s host takes longer",
+        why="its host takes longer",
+        changed="its host takes longer",
     ),
 }
 

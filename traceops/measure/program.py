@@ -24,6 +24,8 @@ NEVER = np.iinfo(np.int64).min // 4
 PAINTED = 400  # cells a step in the picture of the timeline
 EXPOSED = len(OWN_BUCKETS)  # the code of exposed communication in a painted step, others are OWN_BUCKETS'
 
+_Spells = tuple[Int, Int, Int]  # start, end, and the collective of each
+
 
 @dataclass(frozen=True)
 class RankProgram:
@@ -36,6 +38,8 @@ class RankProgram:
     `painted[s, c]` the code of what most of cell c of step s went to.
     `unheld` is exposed communication that did not hold the rank up: its own host had not launched what comes next, or
     that began while the communication went on.
+    Of spell k, from `spell_start[k]` to `spell_end[k]`, a rank alone does not tell whether a thread waited for its
+    collective `spell_comm[k]`: it went on long before that ended (`across/woken.py` asks the other ranks).
     `host` is the host's own time (the moment less all time it was held up by the device before) of each
     collective's launch, then of the launch of what ends each step edge, NEVER where there is none;
     `host_input` how much of it the host had spent in data loading.
@@ -51,6 +55,9 @@ class RankProgram:
     host: Int
     host_input: Int
     painted: NDArray[np.uint8]
+    spell_start: Int
+    spell_end: Int
+    spell_comm: Int
 
     def own_before(self, t: Int) -> Int:
         """Time in each of OWN_BUCKETS before each of the moments in `times`, shape (len(t), buckets)."""
@@ -68,17 +75,16 @@ def measure_program(
 ) -> RankProgram:
     """The program of one rank; `comm` are the positions of its collectives in `activity`, in start order."""
     ready = _ready(activity, comm)
-    join_start, join_end, join_comm, unheld = _joins(activity, lane, comm, steps)
+    joins, unheld, spells = _joins(activity, lane, comm, steps)
     times = np.unique(
         np.concatenate(
-            (activity.start[comm], activity.end[comm], ready, join_start, join_end, steps.edges)
+            (activity.start[comm], activity.end[comm], ready, *joins[:2], *spells[:2], steps.edges)
         ).clip(steps.edges[0], steps.edges[-1])
     )
     own = np.stack([lane.own[bucket].covered_before(times) for bucket in OWN_BUCKETS], axis=1)
     host, host_input = _host(events, activity, comm, steps)
     painted = _paint(lane, steps)
-    joins = join_start, join_end, join_comm
-    return RankProgram(ready, *joins, unheld, times, own, host, host_input, painted)
+    return RankProgram(ready, *joins, unheld, times, own, host, host_input, painted, *spells)
 
 
 def _ready(activity: Activity, comm: Int) -> Int:
@@ -110,11 +116,14 @@ def _ready(activity: Activity, comm: Int) -> Int:
     return known
 
 
-def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tuple[Int, Int, Int, Intervals]:
+def _joins(
+    activity: Activity, lane: Lane, comm: Int, steps: StepBounds
+) -> tuple[_Spells, Intervals, _Spells]:
     """Exposed communication that held the rank up: what comes next had been launched and began at its end.
 
     A rank whose next kernel was launched later was late itself, and communication merely ran meanwhile. So it did where
-    the next kernel began before any ended. That time is the last of what this returns.
+    the next kernel began before any ended. That time is the second of what this returns. The third is what this rank
+    alone does not tell.
     """
     work = activity.by_start[activity.kind[activity.by_start] != COMM]
     spells = _spells(lane.exposed, union(activity.start[work], activity.end[work]))
@@ -123,10 +132,15 @@ def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tupl
     position = np.empty(len(activity.start), dtype=np.int64)
     position[comm] = np.arange(len(comm))
     if not activity.on_gpu:
-        waited_for = _thread_waited_for(activity, spells, by_end)
+        waited_for, within = _thread_waited_for(activity, spells, by_end)
         kept = waited_for >= 0
         between = ~kept & (end - start < BETWEEN_NS)
-        return start[kept], end[kept], position[waited_for[kept]], union(start[between], end[between])
+        asked = ~kept & ~between & (within >= 0)
+        joins, open_ = (
+            (start[those], end[those], position[at[those]])
+            for those, at in ((kept, waited_for), (asked, within))
+        )
+        return joins, union(start[between], end[between]), open_
     last = np.searchsorted(activity.end[by_end], end, side="right") - 1
     ended = np.where(last >= 0, activity.end[by_end][np.maximum(last, 0)], 0) if len(by_end) else end * 0
     freed = (last >= 0) & (end - ended <= RELEASE_NS)
@@ -142,27 +156,31 @@ def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tupl
     launched = np.where(closes, start, np.clip(issued, start, end))
     kept = released & (end > launched)
     joined = position[by_end[last[kept]]]
-    return launched[kept], end[kept], joined, union(start, np.where(freed | closes, launched, end))
+    none = np.zeros(0, dtype=np.int64)
+    unheld = union(start, np.where(freed | closes, launched, end))
+    return (launched[kept], end[kept], joined), unheld, (none, none, none)
 
 
-def _thread_waited_for(activity: Activity, spells: Intervals, by_end: Int) -> Int:
+def _thread_waited_for(activity: Activity, spells: Intervals, by_end: Int) -> tuple[Int, Int]:
     """The collective that each spell without a GPU waited for, as a position in `activity`; -1 for none.
+
+    The second is the collective that was under way at the spell's end, -1 for none.
 
     It is the one that ends nearest to the spell's end. A thread that waited goes on a little after the collective's
     end, when it is woken up, or a little before what the backend's own thread recorded as its end.
     """
     start, end = spells.start, spells.end
     if not len(by_end):
-        return np.full(len(end), -1, dtype=np.int64)
+        return np.full(len(end), -1, dtype=np.int64), np.full(len(end), -1, dtype=np.int64)
     near = np.clip(WAKES * (end - start), RELEASE_NS, WAKES_NS)
     after = np.searchsorted(activity.end[by_end], end, side="right")
     before, after = np.maximum(after - 1, 0), np.minimum(after, len(by_end) - 1)
     woken, early = (np.abs(activity.end[by_end[at]] - end) for at in (before, after))
     woke = (woken <= near) & (activity.end[by_end[before]] <= end) & (activity.end[by_end[before]] > start)
-    went = (early <= near) & (activity.end[by_end[after]] > end) & (activity.start[by_end[after]] < end)
+    under_way = (activity.end[by_end[after]] > end) & (activity.start[by_end[after]] < end)
+    went = (early <= near) & under_way
     nearest = np.where(went & ~(woke & (woken <= early)), by_end[after], by_end[before])
-    waited_for: Int = np.where(woke | went, nearest, -1)
-    return waited_for
+    return np.where(woke | went, nearest, -1), np.where(under_way, by_end[after], -1)
 
 
 def _spells(exposed: Intervals, work: Intervals) -> Intervals:

@@ -63,6 +63,11 @@ PERSISTENTLY_LATE = Rule(
             "timeline of traceops view): logging, metrics, an extra loss or forward pass, a branch on the rank.",
         ),
         (
+            "on_cpu",
+            "See `grew` for what takes longer on this rank. Then look at its CPU binding and NUMA node, for other "
+            "processes on its cores, and for logging, metrics or checkpoints that only this rank does.",
+        ),
+        (
             "host",
             "Look at the rank's CPU binding and NUMA node, for other processes on its cores, and for logging, "
             "metrics or checkpoints that only this rank does.",
@@ -100,6 +105,11 @@ RULES = (PERSISTENTLY_LATE, SOMETIMES_LATE)
 IDS = tuple(rule.id for rule in RULES)
 
 IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error
+_MOST_ERROR = 0.15  # of a step, mean over steps: of a replay that is off by more nothing is concluded
+_ERRORS = (
+    2.0  # how many times the replay's mean error a saving must exceed the bound by, where that error is large
+)
+_LEAD = 2.0  # times as much waiting as any other can have caused, where some is charged to nobody
 _BURST_PCT = (10.0, 25.0)  # what a rank late in some steps costs the worst of them: info, warning
 _WAITING_PCT = 10.0  # of the step: waiting for one rank that is worth a remark though its cure saves little
 _MOST_OF_WAITING = 0.75  # what a rank that is late in some steps must cause on CPUs, which others use too
@@ -123,7 +133,7 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
         run.stragglers is None
         or run.lateness is None
         or run.what_if is None
-        or not run.what_if.holds
+        or run.what_if.mean_error > _MOST_ERROR
         or (out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT)
     ):
         why = _nothing_to_compare(run)
@@ -133,16 +143,16 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
         if any(run.stragglers.alone in bubble.pipeline.ranks for bubble in run.bubbles):
             why = f"the others wait most for rank {run.stragglers.alone}, a stage of a pipeline: see TO-B001"
         return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
-    if run.charged is not None and not run.charged.holds:
-        why = f"{run.charged.uncharged_pct:.0f} % of what ranks wait for each other can be charged to nobody"
-        return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
     persistent, sometimes = list[Finding](), list[Finding]()
-    left_out, too_few = list[str](), ""
+    left_out, too_few = list[str](), _uncertain(run)
+    rough = bool(too_few)
     mean = _mean_over(run, PERSISTENTLY_LATE)
     step, seen = mean(run.stragglers.step_ns), _seen_waiting(run)
     for straggler in run.stragglers.found:
         saved = mean(straggler.saved)
         most = _late_in_most(straggler, run)
+        if rough and not _beyond_doubt(run, straggler, saved / step):
+            continue
         if not seen or straggler.share < least_share(len(run.ranks)):
             left_out.append(f"hardly anybody is seen to wait for rank {straggler.rank}")
         elif not straggler.apart:
@@ -166,13 +176,35 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
         elif not most and (burst := _burst_severity(run, straggler)) is not None:
             sometimes.append(_finding(SOMETIMES_LATE, burst, run, straggler, profiler_slowdown))
     leader = run.stragglers.leader
-    if not persistent and not sometimes and leader is not None and leader.share > 0.5:
+    if not rough and not persistent and not sometimes and leader is not None and leader.share > 0.5:
         persistent += _only_waited_for(run, leader, profiler_slowdown)
     clear = _clear(run) + "".join(f"; {reason}" for reason in left_out)
     return [
         PERSISTENTLY_LATE.verdict(*persistent, not_evaluated="" if persistent else too_few, clear=clear),
         SOMETIMES_LATE.verdict(*sometimes, not_evaluated="" if sometimes else too_few, clear=clear),
     ]
+
+
+def _uncertain(run: CrossRank) -> str:
+    """Why no rank may be cleared and only the plainest be named; empty where everything is explained."""
+    assert run.what_if is not None
+    if run.charged is not None and not run.charged.holds:
+        return f"{run.charged.uncharged_pct:.0f} % of what ranks wait for each other can be charged to nobody"
+    return "" if run.what_if.holds else _nothing_to_compare(run)
+
+
+def _beyond_doubt(run: CrossRank, straggler: Straggler, saved: float) -> bool:
+    """Whether a rank would be named whoever caused the rest of the waiting, and however far the replay is off.
+
+    saved: part of the step.
+    """
+    assert run.stragglers is not None and run.lateness is not None and run.what_if is not None
+    if saved < IMPACT_BOUNDS[0] / 100 + _ERRORS * run.what_if.mean_error:
+        return False
+    if run.charged is None or run.charged.holds:
+        return True
+    others = max(run.lateness.share(rank) or 0.0 for rank in run.lateness.caused if rank != straggler.rank)
+    return run.charged.least_lead(straggler.share, others) >= _LEAD
 
 
 def _late_in_most(straggler: Straggler, run: CrossRank) -> bool:
@@ -260,6 +292,8 @@ def _finding(
     step, saved = mean(run.stragglers.step_ns), mean(straggler.saved)
     compared = run.work.get(straggler.rank)
     longer = UNSET if compared is None else compared.kind
+    if straggler.cause == "host" and not any(times.summary.on_gpu for times in run.ranks):
+        longer = "on_cpu"
     shared = _saved_by_sharing(run, mean) if longer == "more_work" else None
     confidence: Confidence = (
         "high" if straggler.chance <= _SURE and straggler.cause != "unknown" else "medium"
@@ -308,6 +342,9 @@ def _finding(
         message += (
             f"{pace} the step would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms{average}"
         )
+    if doubt := _uncertain(run):
+        confidence = "medium" if confidence == "high" else confidence
+        note += f" This is approximate: {doubt}."
     message += f" ({100 * saved / step:.0f} % less).{note}"
     return rule.finding(
         severity,

@@ -156,6 +156,8 @@ def _needs(
     collective: Collective, ends: Sequence[tuple[RankNodes, int]]
 ) -> tuple[tuple[int, ...], ...] | None:
     """What each member waits for: both ends of a message for each other, unless it was sent before it was asked for."""
+    if collective.needs:
+        return collective.needs
     if not collective.links:
         return None
     needs = [{place} for place in range(len(ends))]

@@ -63,10 +63,14 @@ class WhatIf:
         return float(np.max(100.0 * np.abs(self.replayed_ns - self.measured_ns) / self.measured_ns))
 
     @property
+    def mean_error(self) -> float:
+        """Mean error of the replayed steps, as a part of the measured ones."""
+        return float((np.abs(self.replayed_ns - self.measured_ns) / self.measured_ns).mean())
+
+    @property
     def holds(self) -> bool:
         """Whether the replay reproduces the measured steps well enough to predict others."""
-        error = np.abs(self.replayed_ns - self.measured_ns) / self.measured_ns
-        return float(error.mean()) <= MOST_ERROR
+        return self.mean_error <= MOST_ERROR
 
     def saved_ns(self, change: str, ranks: Sequence[int] = ()) -> float | None:
         """Mean saving a step of a change that was tried, ns; None if it was not, or if the replay does not hold."""

@@ -50,18 +50,28 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
         moments > 0 and _sorted(program.times) and program.own.shape == (moments, len(OWN_BUCKETS)),
     )
     yield "program", program.ready.shape == (count,)
-    joins = (program.join_start, program.join_end, program.join_comm)
-    yield "program", all(column.shape == (len(program.join_comm),) for column in joins)
-    yield "program", _within(program.join_comm, 0, count)
+    for start, end, waited_for in (
+        (program.join_start, program.join_end, program.join_comm),
+        (program.spell_start, program.spell_end, program.spell_comm),
+    ):
+        yield "program", start.shape == end.shape == waited_for.shape == (len(waited_for),)
+        yield "program", _within(waited_for, 0, count) and bool((start <= end).all())
     unheld = program.unheld
     yield "program", unheld.start.shape == unheld.end.shape == (len(unheld.start),)
     yield "program", _sorted(np.stack((unheld.start, unheld.end), axis=1).ravel())
-    yield "program", bool((program.join_start <= program.join_end).all())
     yield (
         "program",
         all(
             _within(times, -_MOST_TIME, _MOST_TIME)
-            for times in (program.ready, program.join_start, program.join_end, program.own, program.host)
+            for times in (
+                program.ready,
+                program.own,
+                program.host,
+                program.join_start,
+                program.join_end,
+                program.spell_start,
+                program.spell_end,
+            )
         ),
     )
     yield "program", program.host.shape == program.host_input.shape == (count + steps + 1,)
