@@ -11,6 +11,7 @@ from traceops.render import page
 from traceops.render.cells import Cell
 from traceops.render.document import Document, Facts, Headline, Section, soft, spans, text
 from traceops.render.finding_blocks import checks_block, findings_section
+from traceops.render.hang.answer import hang_answer
 from traceops.render.hang.blocks import other_roots, ranks_block, sources_blocks, stacks_blocks, waits_blocks
 from traceops.render.writers.html import write_html
 from traceops.report.hang_rows import shown_waits
@@ -39,6 +40,7 @@ def describe(diagnosis: Diagnosis, findings: Sequence[Finding], checks: Sequence
         command="traceops diagnose",
         verdict=Headline(hang_level(diagnosis), hang_sentence(diagnosis)),
         intro=(
+            *([answer] if (answer := hang_answer(diagnosis, "#waits")) is not None else []),
             *(text(line, look="verdict level-error another") for line in other_roots(diagnosis)),
             Facts(tuple(_facts(diagnosis))),
         ),

@@ -117,7 +117,7 @@ def arrivals_figure(report: Report) -> Figure:
         len(rows),
         pixels=28,
         xaxis={"title": title, "range": [0, 1.35 * (max(high, default=1.0) or 1.0)]},
-        yaxis=places_axis([_kind_label(row) for row in rows]),
+        yaxis=places_axis(_kind_labels(rows)),
     )
 
 
@@ -272,11 +272,23 @@ def _split_text(row: LatenessRow | None) -> str:
     return f"{', '.join(parts)} ms; {itself}" if parts else itself
 
 
-def _kind_label(row: ArrivalRow) -> str:
+def _kind_labels(rows: Sequence[ArrivalRow]) -> list[str]:
+    """What each kind is called; sizes are whole where two kinds read alike."""
+    kinds = [
+        (row.op, row.group, row.ranks, "" if row.bytes is None else size(row.bytes).text) for row in rows
+    ]
+    return [
+        _kind_label(
+            row, "" if row.bytes is None else f" {kind[3] if kinds.count(kind) == 1 else f'{row.bytes:,} B'}"
+        )
+        for row, kind in zip(rows, kinds, strict=True)
+    ]
+
+
+def _kind_label(row: ArrivalRow, each: str) -> str:
     named = str(row.group)
     members = ranks_text(row.ranks, 2)
     group = f"ranks {members}" if named == f"{len(row.ranks)} ranks" else f"{named[:20]} {members}"
-    each = "" if row.bytes is None else f" {size(row.bytes).text}"
     return _safe(f"{str(row.op)[:20]}{each} ×{row.count} · {group}", 64)
 
 

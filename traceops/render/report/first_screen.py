@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
-from traceops.core.findings import Check, Confidence, Evidence, Finding, count_checks
+from traceops.core.findings import Check, Evidence, Finding, count_checks
 from traceops.core.rank_text import is_cut, ranks_text
 from traceops.core.short_text import short_name
 from traceops.core.units import ms_text, percent_text
@@ -21,15 +21,11 @@ from traceops.render.report.aligned import aligned_steps, caption
 from traceops.render.report.cures import cure_of
 from traceops.render.report.stragglers import STRAGGLERS, Cure, late_together, mean_of_ranks, who_text
 from traceops.render.report.verdict import hang_leads, lead_finding
+from traceops.render.sure import SURE
 from traceops.report.model import Report
 from traceops.rules.explained import explains
 from traceops.rules.validity import SLOWED
 
-SURE: dict[Confidence, str] = {
-    "high": "High",
-    "medium": "Medium: likely; check it before you act",
-    "low": "Low: a hint, no proof",
-}
 _GREW = 0.1  # of what the cure saves: evidence that grew by less is no reason
 _MOST_GREW = 2
 _MOST_ADVICE = 400  # characters, in whole sentences
@@ -197,19 +193,10 @@ def _rests_on(report: Report, cure: Cure | None) -> str:
 
 
 def _of_hang(report: Report) -> Answer:
-    from traceops.report.hang_text import root_advice, root_sentence  # most reports have none
+    from traceops.render.hang.answer import hang_answer  # most reports have none
 
     assert report.hang is not None
-    root = report.hang.roots[0]
-    lines: list[tuple[str, tuple[Block, ...]]] = []
-    if root.ranks:
-        lines.append(("Where", (text(who_text(sorted(root.ranks), report.run.world_size or 0)),)))
-    lines.append(("Why", (text(root_sentence(root)),)))
-    if advice := root_advice(root):
-        lines.append(("Do", (text(advice),)))
-    lines.append(("How sure", (text(f"{SURE[root.confidence]}."),)))
-    lines.append(("Proof", (text(Span("who waits for whom, and what each rank does", href="#hang")),)))
-    return Answer(tuple(lines))
+    return hang_answer(report.hang, "#hang") or Answer(())
 
 
 def _of_clean_bill(report: Report) -> Answer:

@@ -13,6 +13,7 @@ from traceops.render.svg.plot import Mark, Note, Rectangle, Segment, Shape
 
 MOST_TITLED = 1500  # bars with a text of their own; more of them become one path a trace
 _PATTERNS = {"/": "slash", "\\": "backslash", ".": "dots"}
+_INSIDE = 40.0  # percent: a bar that is long enough for its text, on a phone too
 _BESIDE = 62.0  # percent: a text beside a bar that ends after that stands on it
 
 
@@ -116,7 +117,7 @@ def boxes(traces: Sequence[Mapping[str, Any]], frame: Frame) -> Iterator[Mark]:
 
 def _text(text: str, left: float, right: float, middle: float, trace: Mapping[str, Any]) -> Note:
     """On the bar where it is long, else beside it."""
-    if trace.get("textposition") != "outside" and right - left > _BESIDE / 2:
+    if trace.get("textposition") != "outside" and right - left > _INSIDE:
         return Note(left, middle, text, "start", "on-bar", dx=6)
     if right > _BESIDE and left > 100 - _BESIDE:
         return Note(left, middle, text, "end", dx=-6)
