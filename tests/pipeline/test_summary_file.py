@@ -49,7 +49,9 @@ def test_summaries_give_the_report_that_the_traces_give(name, tmp_path):
 
 def test_a_summary_is_smaller_than_its_pickle_and_shares_what_ranks_have_in_common():
     first, second = summaries("fsdp2_4")[:2]
-    assert len(zipped(pack(HEADER, first))) < len(pickle.dumps(first)) / 3
+    assert len(first.detail) < 30_000  # is zipped already
+    bare = dataclasses.replace(first, detail=b"")
+    assert len(zipped(pack(HEADER, bare))) < len(pickle.dumps(bare)) / 3
     seen = {}
     one, two = (unpack(pack(HEADER, summary), seen)[1] for summary in (first, second))
     assert one.comm.args[0] is two.comm.args[0]

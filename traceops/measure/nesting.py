@@ -56,7 +56,7 @@ class Nesting:
     @cached_property
     def parent(self) -> NDArray[np.int32]:
         """Position of the innermost event around each, -1 where there is none."""
-        depth = self._depth
+        depth = self.depth
         order = np.argsort(depth, kind="stable").astype(np.int32)
         deeper = np.concatenate(([False], depth[1:] > depth[:-1]))
         # On a level, each is the first inside the event just before it, or a sibling of the last on the level;
@@ -85,7 +85,7 @@ class Nesting:
         level = begun - np.searchsorted(self._ends, at, side="right") - 1
         found = np.where(level >= 0, begun - 1, -1)
         inside = np.flatnonzero(level >= 0)
-        above = self._depth[found[inside]] - level[inside]
+        above = self.depth[found[inside]] - level[inside]
         while len(inside := inside[above > 0]):
             above = above[above > 0] - 1
             found[inside] = self.parent[found[inside]]
@@ -110,7 +110,7 @@ class Nesting:
         return np.sort(self.end)
 
     @cached_property
-    def _depth(self) -> NDArray[Any]:
+    def depth(self) -> NDArray[Any]:
         """How many events are around each: those begun before, less those ended by then."""
         ended = np.searchsorted(self._ends, self.start, side="right")
         depth = np.arange(len(ended))

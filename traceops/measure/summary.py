@@ -13,6 +13,7 @@ from traceops.core.words import StepsBy
 from traceops.measure.activity import COMM, COMPUTE, Activity, find_activity
 from traceops.measure.backward import BackwardSync, measure_backward_sync
 from traceops.measure.breakdown import Breakdown, measure_breakdown
+from traceops.measure.detail import measure_detail
 from traceops.measure.exchanges import find_exchanges
 from traceops.measure.flops import NOT_COUNTED, RankFlops, measure_flops
 from traceops.measure.host import HostTime, measure_host
@@ -83,6 +84,7 @@ class RankSummary:
     steps_by: StepsBy = "profiler"  # what told where steps begin, and the name of it
     step_mark: str = ""
     flops: RankFlops = NOT_COUNTED
+    detail: bytes = b""  # what each step consists of, to draw it; see measure/detail.py
 
     def step_number(self, position: int) -> int | None:
         """The number of the step that launched the collective at this position of `comm`; None outside all."""
@@ -140,6 +142,7 @@ def summarize(
         steps_by=steps.by,
         step_mark=steps.mark,
         flops=measure_flops(events, activity, steps),
+        detail=measure_detail(events, activity, steps),
     )
 
 

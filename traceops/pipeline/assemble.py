@@ -21,6 +21,7 @@ from traceops.measure.profiler_cost import profiler_slowdown
 from traceops.measure.steps import NO_STEP
 from traceops.pipeline.assemble_collectives import collective_rows
 from traceops.pipeline.assemble_cross import clocks_of, cross_rank_tables, replay_of, what_if_rows
+from traceops.pipeline.assemble_detail import step_details
 from traceops.pipeline.assemble_experts import expert_rows
 from traceops.pipeline.assemble_inventory import inventory, peak_memory, step_counts, unprofiled_steps
 from traceops.pipeline.assemble_passes import pass_rows
@@ -85,6 +86,7 @@ def assemble(
         flames=() if seen is None else _flames(seen),
         hang=hang,
         fabric=run.fabric,
+        detail=step_details(run, [finding for verdict in verdicts for finding in verdict.findings]),
         hta_agreement=agreement_of_ranks(times.summary.hta_agreement for times in run.ranks),
     )
     if run.unit == "none":

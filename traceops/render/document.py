@@ -14,6 +14,7 @@ from traceops.core.findings import Check, Finding
 from traceops.render.answer import AlignedSteps, Cost
 from traceops.render.cells import Cell, Table
 
+Place = tuple[int | None, int | None]  # step and rank on the timeline; None: the first, or none in particular
 Level = Literal["error", "warning", "info", "clear"]
 Style = Literal["", "bold", "code", "soft", "quote", "name", "cost slower", "cost faster", "badge"]
 
@@ -103,14 +104,32 @@ class Drawing:
 
 
 @dataclass(frozen=True)
+class StepTimeline:
+    """What ranks did in any step, to zoom into: a page draws it by `templates/step_timeline.js`, which takes `data`.
+
+    `instead` is what all other writers show, and a page whose script does not run.
+    """
+
+    kind: ClassVar[str] = "step_timeline"
+    id: str
+    label: str
+    data: dict[str, Any]
+    instead: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
 class FindingBlock:
-    """A finding with its evidence. id: where links find it. proof: the section that shows it, ("Steps", "#steps")."""
+    """A finding with its evidence. id: where links find it. proof: the section that shows it, ("Steps", "#steps").
+
+    place: step and rank at which the page's timeline shows it, None without one.
+    """
 
     kind: ClassVar[str] = "finding"
     finding: Finding
     evidence: Table
     id: str = ""
     proof: tuple[str, str] = ("", "")
+    place: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -189,6 +208,7 @@ Block: TypeAlias = (
     | TableBlock
     | Chart
     | Drawing
+    | StepTimeline
     | FindingBlock
     | Checks
     | Terms
@@ -252,6 +272,8 @@ def _flat(blocks: Sequence[Block]) -> Iterator[Block]:
         yield block
         if isinstance(block, Fold):
             yield from _flat(block.blocks)
+        elif isinstance(block, StepTimeline):
+            yield from _flat(block.instead)
         elif isinstance(block, Items):
             for item in block.items:
                 yield from _flat(item)

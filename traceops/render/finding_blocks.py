@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from traceops.core.findings import Check, Finding, count_checks
-from traceops.render.document import Checks, FindingBlock, Section, Span, text
+from traceops.render.document import Checks, FindingBlock, Place, Section, Span, text
 from traceops.render.report.detail_tables import evidence_table
 from traceops.rules.registry import RULES
 
@@ -19,14 +20,15 @@ def findings_section(
     findings: Sequence[Finding],
     checks: Sequence[Check],
     proof: Callable[[Finding], tuple[str, str]] = lambda finding: ("", ""),
+    place_of: Callable[[Finding], Place | None] = lambda finding: None,
 ) -> Section:
     """All findings, or how many rules are clear and how many could not be judged.
 
-    proof: (name, '#id') of the section that shows a finding.
+    proof: (name, '#id') of the section that shows a finding. place_of: where the page's timeline shows it.
     """
     if findings:
         blocks = [
-            finding_block(finding, f"finding-{number}", proof(finding))
+            replace(finding_block(finding, f"finding-{number}", proof(finding)), place=place_of(finding))
             for number, finding in enumerate(findings, 1)
         ]
         return Section("findings", "Findings", tuple(blocks))

@@ -12,6 +12,7 @@ from traceops.core.findings import SEVERITIES, Check, Finding
 from traceops.core.tool import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
+from traceops.report.detail import Detail
 from traceops.report.rows import (
     CollectiveRow,
     ExpertsRow,
@@ -78,6 +79,7 @@ class Report(ReportBase, frozen=True, kw_only=True):
 
     `hang` is the diagnosis of a hang, None where the run folder holds no evidence of one.
     `flames` are flame graphs of hosts: file names and texts.
+    `detail` is what a few ranks did in each step, as pages draw it, None where no summary holds it.
     `fabric` is the evidence of machines and NCCL, None likewise.
     `hta_agreement` is what came of asking HTA's own code (`--hta`), None without; report.json, which is the same with
     `--hta` and without, does not hold it.
@@ -88,6 +90,7 @@ class Report(ReportBase, frozen=True, kw_only=True):
     tables: Tables = Tables()
     flames: tuple[tuple[str, str], ...] = ()
     hta_agreement: HtaAgreement | None = None
+    detail: Detail | None = None
 
     def __repr__(self) -> str:
         """One line: all of a report as text has hundreds of thousands of characters."""

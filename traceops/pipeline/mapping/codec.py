@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 T = TypeVar("T")
 
-_LEAVES = frozenset({int, float, bool, type(None), np.ndarray})  # nothing in them is shared or replaced
+_LEAVES = frozenset(
+    {int, float, bool, bytes, type(None), np.ndarray}
+)  # nothing in them is shared or replaced
 _NARROWER = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32))
 
 

@@ -23,6 +23,7 @@ from traceops.render.report.first_screen import first_screen
 from traceops.render.report.proofs import proof_of
 from traceops.render.report.rank_groups import shown_ranks
 from traceops.render.report.speed import speed_facts
+from traceops.render.report.step_timeline import finding_place
 from traceops.render.report.steps_found import how_found
 from traceops.render.report.verdict import verdict
 from traceops.render.report.whole_run import whole_run
@@ -78,9 +79,15 @@ def _describe(report: Report) -> Document:
         intro.append(items(notes, "notes"))
     made = [section for make in SECTIONS if (section := make(report, shown)) is not None]
     hang = [section for section in (sections.hang(report, shown),) if section is not None]
-    findings = findings_section(report.findings, report.checks, lambda found: proof_of(found, [*hang, *made]))
+    findings = findings_section(
+        report.findings,
+        report.checks,
+        lambda found: proof_of(found, [*hang, *made]),
+        lambda found: finding_place(found, report),
+    )
     styles = ["summary.css", *(["hang.css"] if report.hang is not None else [])]
     styles += ["topology.css"] if report.fabric is not None else []
+    drawn = report.detail is not None
     return Document(
         title=name,
         heading=spans(name),
@@ -89,7 +96,8 @@ def _describe(report: Report) -> Document:
         intro=tuple(intro),
         sections=(*hang, findings, *made),
         footer="all numbers are in report.json and the CSV files beside this page",
-        styles=tuple(styles),
+        styles=(*styles, *(("step_timeline.css",) if drawn else ())),
+        scripts=("step_timeline.js",) if drawn else (),
     )
 
 

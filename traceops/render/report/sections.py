@@ -38,6 +38,7 @@ from traceops.render.report import (
 )
 from traceops.render.report.coverage import KERNELS_UNJUDGED
 from traceops.render.report.rank_groups import MOST_RANKS, groups_of, groups_text
+from traceops.render.report.step_timeline import how_to_open, step_timeline
 from traceops.render.report.terms import COLUMNS, TERMS
 from traceops.report.model import Report
 
@@ -186,24 +187,37 @@ def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
         return None
     several = len(report.ranks) > 1
     clocks = cross_text.clocks_sentence(report)
-    said = groups_text(report)
-    cut = f" {said}" if said else ""
+    kinds = groups_text(report)
+    cut = f" {kinds}" if kinds else ""
+    chart = Chart(
+        "timeline",
+        "Rows: what each rank did during the longest step, on one time axis in ms; the folded table has the sums",
+        path_figures.timeline_figure(report, list(shown)),
+    )
+    sums = fold("Sums as a table", TableBlock(table))
+    said = soft(
+        f"What the device did at each moment{', all ranks on one time axis' if several else ''}."
+        f"{f' {clocks}' if clocks else ''}{cut}"
+    )
+    if drawn := step_timeline(report, (said, chart)):
+        return Section(
+            "timeline",
+            "Timeline",
+            (
+                soft(
+                    "Any recorded step, as the traces have it: what the host did, what the device computed, and for "
+                    "each collective how long a rank waited before the transfer began. Zoom in to see the names."
+                    f"{f' {clocks}' if clocks else ''}"
+                ),
+                drawn,
+                how_to_open(report),
+                sums,
+            ),
+        )
     return Section(
         "timeline",
         f"The longest step{_of_step(report.tables.timeline[0].step)}{' on all ranks' if several else ''}",
-        (
-            soft(
-                f"What the device did at each moment{', all ranks on one time axis' if several else ''}."
-                f"{f' {clocks}' if clocks else ''}{cut}"
-            ),
-            Chart(
-                "timeline",
-                "Rows: what each rank did during the longest step, on one time axis in ms; the folded table has the "
-                "sums",
-                path_figures.timeline_figure(report, list(shown)),
-            ),
-            fold("Sums as a table", TableBlock(table)),
-        ),
+        (said, chart, sums),
         "Longest step",
     )
 

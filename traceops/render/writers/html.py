@@ -41,7 +41,9 @@ def write_fragment(document: Document) -> str:
 
     No script; its style sheets count inside of it only. Every word is escaped.
     """
-    shown = replace(document, sections=tuple(one for one in document.sections if one.id == "findings"))
+    shown = replace(
+        document, sections=tuple(one for one in document.sections if one.id == "findings"), scripts=()
+    )
     return page.fragment(FRAGMENT, shown.styles, _content(shown, shown.charts))
 
 
@@ -54,6 +56,8 @@ def _content(document: Document, figures: Mapping[str, Any]) -> dict[str, Any]:
         "number": number,
         "ranks_text": ranks_text,
         "definitions": COLUMNS,
+        "zoomed": "step_timeline.js" in document.scripts,
+        "data_of": lambda part: page.script_json(part.data),
         "plots": {
             **{id: plot_of(figure) for id, figure in figures.items()},
             **{steps.id: lanes_plot(steps) for steps in aligned},
@@ -69,6 +73,7 @@ def prepare() -> None:
         "_macros.html.j2",
         "_plot.html.j2",
         "_topology.html.j2",
+        "_step_timeline.html.j2",
         "_hang_graph.html.j2",
         "_finding.html.j2",
     )

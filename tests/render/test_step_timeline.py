@@ -1,0 +1,186 @@
+"""The timeline in the page: what is packed is what was measured, few bytes of it, and a browser reads it so."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from html_page import Page
+from sample_report import sample_report
+
+from traceops.core.level_of_detail import Bars
+from traceops.core.words import ROLES
+from traceops.pipeline.analyze import analyze, find_traces, run_pipeline
+from traceops.pipeline.assemble_detail import MOST_RANKS, chosen_ranks, step_details
+from traceops.pipeline.mapping.ranks import MapOptions
+from traceops.render.report.html import render_html
+from traceops.render.report.step_timeline import finding_place, packed
+from traceops.report.detail import Detail, DetailLane, DetailRank, DetailStep, DetailTransfer
+from traceops.report.model import Report
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def columns(*rows: list[int]) -> Bars:
+    return Bars(*(np.array(row, dtype=np.int64) for row in rows))
+
+
+def small_detail(length: int = 2_000_000) -> Detail:
+    """Two steps of 2 ms on two ranks: rank 1 comes 500 µs late to an all-reduce; another one is not matched."""
+
+    def rank(number: int) -> DetailRank:
+        kernels = columns([100_000, 500_000], [400_000, 900_000], [0, 1], [1, 12], [300_000, 350_000])
+        host = columns([10_000], [600_000], [2], [1], [590_000])
+        late = 500_000 if number else 0
+        return DetailRank(
+            number,
+            0,
+            length,
+            (DetailLane("stream", 7, 0, kernels), DetailLane("thread", 4001, 2, host)),
+            (
+                DetailTransfer(
+                    900_000 + late, 1_400_000, 1_600_000, "allreduce", "dp", "data", 1_000_000, 5.0, 1
+                ),
+                DetailTransfer(
+                    1_650_000, None, 1_700_000, "<b>gather</b>", "", "unknown", None, None, None, 1
+                ),
+            ),
+        )
+
+    step = DetailStep(4, length, (rank(0), rank(1)))
+    return Detail(("gemm", "elementwise", "aten::mm"), (step, replace(step, step=5)))
+
+
+def unpacked(data: str) -> tuple[dict[str, Any], Iterator[list[int]]]:
+    """A step's head and its columns, one after the other."""
+    raw = zlib.decompress(base64.b64decode(data))
+    size = int.from_bytes(raw[:4], "little")
+    head = json.loads(raw[4 : 4 + size])
+    values = np.frombuffer(raw[4 + size :], np.uint8).reshape(4, -1).T.copy().view("<u4").ravel()
+    counts = [lane[3] for rank in head["ranks"] for lane in rank["lanes"] for _ in range(5)]
+    ends = np.cumsum(counts)
+    assert len(values) == sum(counts)
+    return head, (values[end - count : end].tolist() for count, end in zip(counts, ends, strict=True))
+
+
+def test_what_is_packed_is_what_was_measured() -> None:
+    data = packed(small_detail(), 1, 2)
+    assert [step["step"] for step in data["steps"]] == [4, 5]
+    assert data["first"] == 1
+    head, values = unpacked(data["steps"][0]["data"])
+    assert (head["length"], head["unit"]) == (2_000_000, 1)
+    assert [rank["lanes"] for rank in head["ranks"]] == [[["s", 7, 0, 2], ["t", 4001, 2, 1]]] * 2
+    assert [next(values) for _ in range(5)] == [
+        [100_000, 400_000],
+        [300_000, 400_000],
+        [0, 1],
+        [1, 12],
+        [300_000, 350_000],
+    ]
+    dp, unknown = list(ROLES).index("data"), list(ROLES).index("unknown")
+    assert head["ranks"][1]["moved"] == [
+        [1_400_000, 1_400_000, 1_600_000, 0, 1, dp, 1_000_000, 5.0, 1, 0],
+        [1_650_000, -1, 1_700_000, 2, 3, unknown, -1, None, -1, 1],
+    ]
+    assert head["words"] == ["allreduce", "dp", "<b>gather</b>", ""]
+
+
+def test_steps_longer_than_its_numbers_are_counted_in_larger_units() -> None:
+    head, values = unpacked(packed(small_detail(length=20_000_000_000), 0, 2)["steps"][0]["data"])
+    assert head["unit"] == 5
+    assert next(values) == [20_000, 80_000]
+
+
+@pytest.fixture(scope="module")
+def real() -> Report:
+    return analyze(str(DATA / "slow_loader4"), cache=False, jobs=1)
+
+
+def test_a_real_run_in_few_bytes_with_links_from_findings_and_commands(real: Report) -> None:
+    page = Page(render_html(real))
+    (data,) = [json.loads(text) for text in page.scripts() if text.startswith('{"names"')]
+    assert len(json.dumps(data)) < 200_000
+    head, _ = unpacked(data["steps"][1]["data"])
+    assert [rank["rank"] for rank in head["ranks"]] == [0, 1, 2, 3]
+    assert {head["words"][moved[3]] for rank in head["ranks"] for moved in rank["moved"]} == {"allreduce"}
+    waits = [sum(turn - start for start, turn, *_ in rank["moved"]) for rank in head["ranks"]]
+    assert waits[1] == min(waits) and min(waits[0], waits[2], waits[3]) > 30e6, "all wait for rank 1"
+    late = [moved[8] for rank in head["ranks"] for moved in rank["moved"][:1]]
+    assert late == [1, 1, 1, 1]
+    links = [
+        (a.get("data-step"), a.get("data-rank"))
+        for a in page.all("a")
+        if "data-rank" in a or "data-step" in a
+    ]
+    assert links and all(step in {"3", "4", "5"} for step, _ in links)
+    assert next(rank for _, rank in links) == "1"
+    assert all(a["href"] == "#timeline" for a in page.all("a") if "data-step" in a)
+    assert "--around TO-S001" in page.text()
+    assert msgspec.structs.replace(real, detail=None).detail is None
+    plain = Page(render_html(msgspec.structs.replace(real, detail=None)))
+    assert not [a for a in plain.all("a") if "data-step" in a]
+    assert not plain.scripts()
+
+
+def test_of_many_ranks_a_few_are_drawn_those_of_findings_first(real: Report) -> None:
+    found = find_traces(str(DATA / "slow_loader4"))
+    analysis = run_pipeline(found, found.windows[-1], MapOptions(jobs=1, cache=False))
+    assert 1 in chosen_ranks(analysis.run, real.findings, 2)
+    late = next(finding for finding in real.findings if finding.rule == "TO-S001")
+    assert late.ranks == (1,)
+    two = step_details(analysis.run, [late], 2)
+    assert two is not None
+    shown = {rank.rank for step in two.steps for rank in step.ranks}
+    assert 1 in shown and len(shown) == 2
+    assert finding_place(late, msgspec.structs.replace(real, detail=two)) is not None
+    assert MOST_RANKS == 8
+
+
+def test_a_report_that_no_summary_draws_has_none() -> None:
+    page = Page(render_html(sample_report()))
+    assert not [text for text in page.scripts() if "canvas" in text]
+
+
+@pytest.mark.browser
+def test_a_browser_draws_it_and_tells_what_the_trace_says(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "summary.html"
+    path.write_bytes(render_html(msgspec.structs.replace(sample_report(), detail=small_detail())))
+    tab = browser.new_context(offline=True, viewport={"width": 1280, "height": 900}).new_page()
+    said: list[str] = []
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.goto(f"{path.as_uri()}#step=5&rank=1")
+    canvas = tab.locator(".step-timeline canvas")
+    canvas.wait_for(state="visible")
+    tab.wait_for_function("document.querySelector('.step-choice').value === '1'")
+    assert not tab.locator(".without-script").first.is_visible()
+    canvas.focus()
+    told = []
+    for key in ("ArrowDown", "ArrowDown", ".", "ArrowDown", "ArrowDown"):
+        tab.keyboard.press(key)
+        told.append(tab.inner_text(".step-said"))
+    assert told[0].splitlines()[:3] == ["Rank 0, host, operator", "aten::mm", "590 µs"]
+    assert told[1].splitlines()[:3] == ["Rank 0, stream 7", "gemm", "300 µs"]
+    assert "12 events drawn as one; the longest is\nelementwise\n350 µs of 400 µs busy" in told[2]
+    assert "allreduce · 1 MB · group dp · data parallel" in told[3]
+    assert "waited 500 µs, then transferred for 200 µs\nrank 1 came last" in told[3]
+    assert "bus bandwidth of the transfer 5 GB/s, the waiting left out" in told[3]
+    assert "<b>gather</b>" in told[4] and "not matched" in told[4]
+    tab.keyboard.press("PageUp")
+    tab.wait_for_function("document.querySelector('.step-choice').value === '0'")
+    tab.emulate_media(media="print")
+    assert tab.locator(".without-script").first.is_visible()
+    assert not canvas.is_visible()
+    assert said == []
+    without = browser.new_context(java_script_enabled=False).new_page()
+    without.goto(path.as_uri())
+    assert without.locator("#chart-timeline").is_visible()
+    assert not without.locator(".step-timeline").is_visible()

@@ -1,0 +1,173 @@
+"""What one rank did in each step, to draw it: kernels by stream, and what the host's threads did, in few bytes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from isal import isal_zlib
+from numpy.typing import NDArray
+
+from traceops.core.arrays import Int
+from traceops.core.level_of_detail import Bars, bars_of, fewer, shares
+from traceops.core.short_text import short_name
+from traceops.measure.activity import COMM, Activity
+from traceops.measure.nesting import find_nesting
+from traceops.measure.steps import StepBounds
+from traceops.traces.model import Events
+
+MOST_BARS = 8_000  # a rank, over all its steps
+_MOST_A_STEP, _LEAST_A_STEP = 3_000, 150
+_MOST_THREADS = 4
+_HELD_UP_NS = 50_000
+_LONGEST_NAME = 120
+_MOST_BYTES = 4_000_000  # unpacked; a file of somebody else's may hold anything
+_LEVELS = ("annotation", "annotation", "operator", "operator", "call")
+_Where = tuple[str, int, int]  # 'stream' or 'thread', its number, and the level in a thread
+
+
+@dataclass(frozen=True)
+class DetailRow:
+    """One row: the kernels of a stream, or one level of what a thread did.
+
+    lane: the stream's or thread's number. level: 0 for streams; of a thread 0 and 1 are annotations, 2 and 3
+    operators, 4 calls that held the host up.
+    """
+
+    of: str
+    lane: int
+    level: int
+    bars: Bars
+
+
+class _Packed(msgspec.Struct, array_like=True):
+    of: str
+    lane: int
+    level: int
+    step: int
+    count: int
+
+
+class _Detail(msgspec.Struct, array_like=True):
+    names: list[str]
+    rows: list[_Packed]
+    columns: bytes  # start, duration, name, count, busy: int64, differences down each row
+
+
+def measure_detail(events: Events, activity: Activity, steps: StepBounds) -> bytes:
+    """Bars of every step and row, packed; at most MOST_BARS. `unpack_detail` reads them. Empty without steps."""
+    if not len(steps):
+        return b""
+    rows = dict(_rows(events, activity))
+    most = min(max(MOST_BARS // len(steps), _LEAST_A_STEP), _MOST_A_STEP)
+    packed: list[_Packed] = []
+    columns: list[NDArray[np.integer]] = []
+    cuts = {where: _cuts(where, bars, steps) for where, bars in rows.items()}
+    for step in range(len(steps)):
+        within = {where: (int(cut[0][step]), int(cut[1][step])) for where, cut in cuts.items()}
+        within = {where: (first, over) for where, (first, over) in within.items() if over > first}
+        for (where, (first, over)), share in zip(
+            within.items(), shares([over - first for first, over in within.values()], most), strict=True
+        ):
+            bars = fewer(rows[where].take(slice(first, over)), share)
+            packed.append(_Packed(*where, step, len(bars)))
+            columns += (
+                _steps_of(bars.start),
+                bars.end - bars.start,
+                bars.name,
+                bars.count,
+                bars.busy,
+            )
+    used = range(2, len(columns), 5)
+    numbers = np.unique(np.concatenate([columns[at] for at in used])) if used else np.empty(0, dtype=np.int64)
+    for at in used:
+        columns[at] = np.searchsorted(numbers, columns[at])
+    names = [short_name(events.names[number], _LONGEST_NAME) for number in numbers.tolist()]
+    whole = np.concatenate(columns).astype(np.int64) if columns else np.empty(0, dtype=np.int64)
+    # Bytes of equal weight beside each other: most of them are zero.
+    shuffled = whole.view(np.uint8).reshape(-1, 8).T.tobytes()
+    return isal_zlib.compress(msgspec.msgpack.encode(_Detail(names, packed, shuffled)), 2)
+
+
+def unpack_detail(packed: bytes) -> tuple[tuple[str, ...], Mapping[int, tuple[DetailRow, ...]]]:
+    """Names, and the rows by the step's position. Raises ValueError where it is nothing that `measure_detail` made."""
+    if not packed:
+        return (), {}
+    unzip = zlib.decompressobj()
+    try:
+        text = unzip.decompress(packed, _MOST_BYTES)
+        detail = msgspec.msgpack.decode(text, type=_Detail)
+    except (zlib.error, msgspec.DecodeError) as error:
+        raise ValueError(str(error)) from error
+    total = sum(row.count for row in detail.rows)
+    if any(row.count < 1 for row in detail.rows) or len(detail.columns) != total * 5 * 8:
+        raise ValueError("bars of another number than it says")
+    whole = np.frombuffer(detail.columns, np.uint8).reshape(8, -1).T.copy().view(np.int64).ravel()
+    steps: dict[int, list[DetailRow]] = {}
+    at = 0
+    for row in detail.rows:
+        start, lasts, name, count, busy = whole[at : at + 5 * row.count].reshape(5, row.count)
+        at += 5 * row.count
+        if name.min() < 0 or name.max() >= len(detail.names) or lasts.min() < 0:
+            raise ValueError("a name or a duration that cannot be")
+        begin = np.cumsum(start)
+        steps.setdefault(row.step, []).append(
+            DetailRow(row.of, row.lane, row.level, Bars(begin, begin + lasts, name, count, busy))
+        )
+    return tuple(detail.names), {step: tuple(rows) for step, rows in steps.items()}
+
+
+def _steps_of(values: Int) -> Int:
+    """The first value, then differences."""
+    steps: Int = values.copy()
+    steps[1:] -= values[:-1]
+    return steps
+
+
+def _cuts(where: _Where, bars: Bars, steps: StepBounds) -> tuple[Int, Int]:
+    """For each step the first bar that begins in it, and the one behind the last.
+
+    A thread's belong to the step on the host, a stream's to that on the device.
+    """
+    if where[0] == "stream":
+        begins, ends = steps.edges[:-1], steps.edges[1:]
+    else:
+        begins, ends = steps.host_start, steps.host_end
+    return np.searchsorted(bars.start, begins), np.searchsorted(bars.start, ends)
+
+
+def _rows(events: Events, activity: Activity) -> Iterator[tuple[_Where, Bars]]:
+    """All bars by row."""
+    if activity.on_gpu:
+        own = activity.by_start[activity.kind[activity.by_start] != COMM]
+        streams = events.stream[activity.row[own]]
+        for stream in np.unique(streams).tolist():
+            at = own[streams == stream]
+            names = events.name[activity.row[at]]
+            yield ("stream", int(stream), 0), bars_of(activity.start[at], activity.end[at], names)
+    host = activity.host
+    nesting = host.nesting
+    outer, depth = nesting.rows, nesting.depth
+    calls = host.held_up(_HELD_UP_NS)
+    annotations = find_nesting(events, host.annotations)
+    levels = (
+        annotations.rows[annotations.depth == 0],
+        annotations.rows[annotations.depth == 1],
+        outer[depth == 0],
+        outer[depth == 1],
+        calls,
+    )
+    time: dict[int, int] = {}
+    for level in (0, 2, 4):
+        tids = events.tid[levels[level]]
+        for tid in np.unique(tids).tolist():
+            time[tid] = time.get(tid, 0) + int(events.dur[levels[level]][tids == tid].sum())
+    for tid in sorted(sorted(time, key=lambda tid: (-time[tid], tid))[:_MOST_THREADS]):
+        for level, rows in enumerate(levels):
+            own = rows[events.tid[rows] == tid]
+            if len(own):
+                start = events.ts[own]
+                yield ("thread", tid, level), bars_of(start, start + events.dur[own], events.name[own])

@@ -1,0 +1,151 @@
+"""The figure of every recorded step, to zoom into: numbers packed for the page's script."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from isal import isal_zlib
+
+from traceops.core.arrays import Int
+from traceops.core.findings import Finding
+from traceops.core.level_of_detail import Bars
+from traceops.core.words import ROLES
+from traceops.render.document import Block, Code, Place, StepTimeline, fold, soft
+from traceops.report.detail import Detail, DetailRank, DetailStep
+from traceops.report.model import Report
+
+_WIDEST = 1 << 32  # what is packed fits 32 bits; longer steps are counted in larger units
+
+
+def step_timeline(report: Report, instead: Sequence[Block]) -> StepTimeline | None:
+    """All steps of the ranks shown; None without what it is drawn from. `instead` is shown where no script runs."""
+    if report.detail is None:
+        return None
+    data = packed(report.detail, _longest(report.detail), len(report.ranks))
+    return StepTimeline("steps-zoom", "What each rank did in a step, moment by moment", data, tuple(instead))
+
+
+def packed(detail: Detail, first: int, ranks: int) -> dict[str, Any]:
+    """What the script takes: names, roles, and of each step its number and all else in base64.
+
+    first: the place of the step that is shown at first. ranks: of the run, of which these may be a few.
+    """
+    steps = [{"step": step.step, "data": _blob(step)} for step in detail.steps]
+    return {
+        "names": list(detail.names),
+        "roles": list(ROLES.values()),
+        "first": first,
+        "ranks": ranks,
+        "aligned": detail.aligned,
+        "steps": steps,
+    }
+
+
+def how_to_open(report: Report) -> Block:
+    """The commands that show the same in Perfetto, with every event."""
+    name = report.run.name or "RUN"
+    path = f"profile/{name}" if " " not in name else f"'profile/{name}'"
+    rules = list(dict.fromkeys(finding.rule for finding in report.findings if finding.ranks))[:3]
+    lines = [f"traceops view {path} --around {rule}" for rule in rules]
+    step = detail_step(report)
+    if step is not None:
+        lines.append(f"traceops view {path} --steps {step}")
+    if not lines:
+        lines.append(f"traceops view {path}")
+    return fold(
+        "Open in Perfetto, with every event",
+        soft(
+            "Each writes a file for ui.perfetto.dev. Put your run's folder in place of the path, if it lies elsewhere."
+        ),
+        Code(tuple(lines), "Commands"),
+    )
+
+
+def detail_step(report: Report) -> int | None:
+    """The step that is shown at first."""
+    return None if report.detail is None else report.detail.steps[_longest(report.detail)].step
+
+
+def finding_place(finding: Finding, report: Report) -> Place | None:
+    """Where the timeline shows a finding: a step of those it names, and a rank that is drawn; None without either."""
+    detail = report.detail
+    if detail is None:
+        return None
+    drawn = {rank.rank for step in detail.steps for rank in step.ranks}
+    lengths = {step.step: step.length_ns for step in detail.steps if step.step in finding.steps}
+    rank = next((rank for rank in finding.ranks if rank in drawn), None)
+    if rank is None and not lengths:
+        return None
+    return max(lengths, key=lambda step: lengths[step]) if lengths else detail_step(report), rank
+
+
+def _longest(detail: Detail) -> int:
+    lengths = [max((rank.end - rank.begin for rank in step.ranks), default=0) for step in detail.steps]
+    return max(range(len(lengths)), key=lambda place: lengths[place])
+
+
+def _blob(step: DetailStep) -> str:
+    """A head in JSON, then columns of 32 bits with bytes of equal weight beside each other; zipped, in base64."""
+    unit = max(-(-step.length_ns // (_WIDEST - 1)), 1)
+    names: dict[str, int] = {}
+    columns: list[Int] = []
+    ranks = []
+    for rank in step.ranks:
+        lanes = []
+        for lane in rank.lanes:
+            lanes.append([lane.of[0], lane.lane, lane.level, len(lane.bars)])
+            columns += _columns(lane.bars, unit)
+        ranks.append(
+            {
+                "rank": rank.rank,
+                "begin": rank.begin,
+                "end": rank.end,
+                "unseen": rank.unseen,
+                "lanes": lanes,
+                "moved": _moved(rank, names),
+            }
+        )
+    head = {"length": step.length_ns, "unit": unit, "ranks": ranks, "words": list(names)}
+    text = msgspec.json.encode(head)
+    text += b" " * (-len(text) % 4)
+    whole = np.concatenate(columns) if columns else np.empty(0, dtype=np.int64)
+    planes = np.clip(whole, 0, _WIDEST - 1).astype("<u4").view(np.uint8).reshape(-1, 4).T.tobytes()
+    return base64.b64encode(isal_zlib.compress(len(text).to_bytes(4, "little") + text + planes, 3)).decode()
+
+
+def _columns(bars: Bars, unit: int) -> Iterable[Int]:
+    start = np.maximum(bars.start, 0) // unit
+    steps = start.copy()
+    steps[1:] -= start[:-1]
+    yield steps
+    yield np.maximum(bars.end // unit - start, 0)
+    yield bars.name.astype(np.int64)
+    yield bars.count.astype(np.int64)
+    yield bars.busy // unit
+
+
+def _moved(rank: DetailRank, words: dict[str, int]) -> list[list[int | float | None]]:
+    """Transfers as [start, turn, end, operation, group, role, bytes, GB/s, who came last, stage].
+
+    -1 and None are not known.
+    """
+    roles = list(ROLES)
+    return [
+        [
+            one.start,
+            -1 if one.turn is None else one.turn,
+            one.end,
+            words.setdefault(one.op, len(words)),
+            words.setdefault(one.group, len(words)),
+            roles.index(one.role),
+            -1 if one.bytes is None else one.bytes,
+            None if one.busbw_gbs is None else round(one.busbw_gbs, 2),
+            -1 if one.last_rank is None else one.last_rank,
+            one.stage,
+        ]
+        for one in rank.transfers
+    ]
