@@ -68,7 +68,7 @@ def open_run(
         from traceops.pipeline.mapping.ranks import MapOptions
         from traceops.pipeline.settings import own_kernels
 
-        _refuse_several(asked)
+        refuse_several(asked)
         traces = find_traces(asked)
         before_analysis(shown)
         options = MapOptions(jobs, progress=progress, meanwhile=load_reduce, own_kernels=own_kernels())
@@ -91,7 +91,7 @@ def open_run(
     )
 
 
-def _refuse_several(path: str) -> None:
+def refuse_several(path: str) -> None:
     """Raises InputError for a folder of runs, naming them: an answer is of one."""
     runs = find_runs((path,)).runs if not is_remote(path) and Path(path).is_dir() else ()
     if len(runs) > 1:

@@ -30,6 +30,7 @@ COMMANDS = (
     "view",
     "query",
     "show",
+    "mcp",
 )
 
 

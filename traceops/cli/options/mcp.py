@@ -1,0 +1,11 @@
+"""The options of `traceops mcp`: none."""
+
+from __future__ import annotations
+
+import argparse
+
+HELP = "Answer what traceops show answers to an agent, over the Model Context Protocol (stdio)."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Takes none: each question names its run."""
