@@ -28,6 +28,7 @@ from typing import Any
 import msgspec
 from mutation import mutated_json, mutated_text, written
 
+from traceops.answers.asked import QUESTIONS
 from traceops.cli import main
 
 DATA = Path(__file__).parent / "data"
@@ -47,7 +48,7 @@ def attempt(name: str, seed: int, folder: Path) -> str:
     command = READERS[name](given, random.Random(f"{name} {seed}"))
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), _inside(folder):
-        code = main([*command, "-o", str(out)])
+        code = main([*command, *(() if command[0] == "show" else ("-o", str(out)))])
     text = said.getvalue()
     if code not in (0, 1, 2, 3, 4):
         return f"exit code {code}: {text[-3000:]}"
@@ -107,6 +108,22 @@ def _report(given: Path, rng: random.Random) -> list[str]:
     (given / "head.report.json").write_bytes(written(mutated_json(_json(head), rng)))
     sides = [str(given / "base"), str(given / "head.report.json")]
     return ["compare", *(sides if rng.random() < 0.5 else sides[::-1]), "--force", "--plotlyjs", "cdn"]
+
+
+def _show(given: Path, rng: random.Random) -> list[str]:
+    """A report folder whose report.json or one of whose tables is hostile, and a question to it."""
+    example = DATA.parents[1] / "reports" / "example"
+    files = ["report.json", *(f"{name}.csv" for name in ("kernels", "arrivals", "lateness", "critical_path"))]
+    hostile = rng.choice([files[0], rng.choice(files[1:])])
+    for name in files:
+        (given / name).write_bytes((example / name).read_bytes())
+    if hostile == "report.json":
+        (given / hostile).write_bytes(written(mutated_json(_json(example / hostile), rng)))
+    else:
+        (given / hostile).write_bytes(_variant_of_text(example / hostile, rng))
+    name = rng.choice(QUESTIONS).name
+    question = [name, "TO-S001"] if name == "finding" else [name]
+    return ["show", str(given), *question, *(("--json",) if rng.random() < 0.3 else ())]
 
 
 def _settings(given: Path, rng: random.Random) -> list[str]:
@@ -307,6 +324,7 @@ def _doctor(given: Path, rng: random.Random) -> list[str]:
 READERS: dict[str, Reader] = {
     "report": _report, "settings": _settings, "trace": _trace, "manifest": _manifest, "summary": _summary, "log": _log,
     "stack": _stack, "dump": _dump, "fabric": _fabric, "doctor": _doctor,
+    "show": _show,
 }  # fmt: skip
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
 GAP = "  "  # between columns
+_PIECES = re.compile(r"[^\s_:,/<>(]*[\s_:,/<>(]+|[^\s_:,/<>(]+")
 _LEAST_BAR = 4
-_LEAST_TEXT = 12  # columns that words keep, where they have so many
+_LEAST_TEXT = 8  # columns that words keep, where they have so many
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,19 @@ def _row(cells: Sequence[str], widths: Sequence[int], left: Collection[int], bar
 
 
 def _broken(cell: str, width: int) -> list[str]:
-    return [cell] if len(cell) <= width else textwrap.wrap(cell, width) or [""]
+    """Lines of a cell: broken behind blanks and signs of a name, or anywhere in what is still too wide."""
+    if len(cell) <= width:
+        return [cell]
+    lines = [""]
+    for piece in _PIECES.findall(cell):
+        if len(lines[-1]) + len(piece.rstrip()) > width and lines[-1]:
+            lines.append("")
+        rest = lines.pop() + piece
+        while len(rest.rstrip()) > width:
+            lines.append(rest[:width])
+            rest = rest[width:]
+        lines.append(rest)
+    return [line.rstrip() for line in lines]
 
 
 def _cut(text: str, most: int) -> str:
