@@ -38,8 +38,10 @@ def test_it_is_told_in_three_lines(run: Run) -> None:
 
 def test_a_notebook_shows_the_first_screen_and_leaves_the_rest_of_its_page_alone(run: Run) -> None:
     shown = run._repr_html_()
-    assert len(shown) < 60_000 and "Rank 1&#39;s input comes late" in shown and "TO-I002" in shown
+    assert len(shown) < 120_000 and "Rank 1&#39;s input comes late" in shown and "TO-I002" in shown
     assert "<script" not in shown and "<html" not in shown and "http" not in shown
+    assert set(re.findall(r'href="#([^"]+)"', shown)) <= set(re.findall(r' id="([^"]+)"', shown))
+    assert "TO-S001 and its evidence" in shown
     (style,) = re.findall(r"<style>(.*?)</style>", shown, re.DOTALL)
     assert style.strip().startswith(".traceops-report {") and style.count("{") == style.count("}")
     assert not re.search(r"(?:^|[\s,}])(?:html|body|:root)\s*[,{]", style)
@@ -166,3 +168,11 @@ def test_the_notebook_of_the_examples_runs_and_says_what_it_says(monkeypatch: py
             outputs = (o for o in cell["outputs"] if o["output_type"] == "stream")
             assert said.getvalue() == "".join("".join(output["text"]) for output in outputs)
     assert namespace["late"] == 1
+
+
+def test_two_runs_in_one_notebook_link_to_their_own_findings(run: Run, tmp_path: Path) -> None:
+    value = json.loads((EXAMPLE / "report.json").read_text())
+    value["run"]["name"] = "other"
+    (tmp_path / "report.json").write_text(json.dumps(value))
+    ids = [set(re.findall(r' id="([^"]+)"', shown._repr_html_())) for shown in (run, traceops.load(tmp_path))]
+    assert ids[0] and ids[1] and not ids[0] & ids[1]

@@ -23,6 +23,8 @@ CDN = "https://cdn.plot.ly"
 BUNDLE = "cartesian"  # of plotly's own bundles the smallest with bar, box, heatmap and scatter
 PLOTLYJS = ("none", "inline", "cdn")
 _HERE = "plotly.js comes here"
+_LINK = re.compile(r'<a href="#(?P<to>[^"]*)"[^>]*>(?P<words>.*?)</a>', re.DOTALL)
+_ID = re.compile(r' (?:id|aria-labelledby|aria-describedby|aria-controls)="|href="#|url\(#')
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
@@ -88,9 +90,18 @@ def html_page(
 
 
 def fragment(template: str, styles: Sequence[str], content: Mapping[str, Any]) -> str:
-    """A part of a page for a place inside another page, in an element of the class `traceops-report`."""
+    """A part of a page for a place inside another page, in an element of the class `traceops-report`.
+
+    What it links to on its own page and does not hold is said without a link.
+    """
     css = scoped_css("".join(template_text(name) for name in styles), ".traceops-report")
     text = environment().get_template(template).render(css=css, version=__version__, **content)
+    there = set(re.findall(r' id="([^"]+)"', text))
+    text = _LINK.sub(lambda link: link[0] if link["to"] in there else link["words"], text)
+    own = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[
+        :8
+    ]  # another part of the same page has its ids
+    text = _ID.sub(lambda found: f"{found[0]}t{own}-", text)
     return _CONTROL.sub("\ufffd", text).encode("utf-8", "replace").decode()
 
 
