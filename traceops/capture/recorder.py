@@ -35,7 +35,7 @@ class Recorder:
     ) -> None:
         self._out = out
         self._traces = TraceFolder(out / f"rank_{rank}")
-        self._schedule = schedule
+        self.schedule = schedule
         self._options = options
         self._doing = doing
         self._profile: profile | None = None
@@ -63,16 +63,16 @@ class Recorder:
 
         def action(number: int) -> ProfilerAction:
             now = max(number, step)  # the constructor asks about 0; every window has a profiler of its own
-            if self._schedule.window(now) != self._window:
+            if self.schedule.window(now) != self._window:
                 return ProfilerAction.NONE
-            if self._schedule.phase(now) is Phase.WARMUP:
+            if self.schedule.phase(now) is Phase.WARMUP:
                 return ProfilerAction.WARMUP
-            if self._schedule.phase(now) is not Phase.ACTIVE:
+            if self.schedule.phase(now) is not Phase.ACTIVE:
                 return ProfilerAction.NONE
-            ends = self._schedule.ends_window(now)
+            ends = self.schedule.ends_window(now)
             return ProfilerAction.RECORD_AND_SAVE if ends else ProfilerAction.RECORD
 
-        self._window = self._schedule.window(step)
+        self._window = self.schedule.window(step)
         self._trace = None
         self._ended = False
         activities = [ProfilerActivity.CPU]

@@ -17,6 +17,7 @@ from traceops.capture.environment import device_of_this_process, host, peak_memo
 from traceops.capture.folder import agreed_folder, claim, who_am_i, write_run
 from traceops.capture.guard import Guard, contained, raised_by_a_handler, say
 from traceops.capture.last_words import tell as tell_launcher
+from traceops.capture.later_windows import Asked, LongerSchedule
 from traceops.capture.manifest import RankManifest, WindowRecord, write_rank
 from traceops.capture.observing.observer import Observer
 from traceops.capture.progress import ProgressWriter
@@ -91,6 +92,7 @@ class Capture:
         self._progress: ProgressWriter | None = None
         self._signals: Saver | None = None
         self._observer: Observer | None = None
+        self._asked: Asked | None = None
         self._skipped = False
         self._detach: Callable[[], None] | None = None
         self.failure: CaptureFailure | None = None
@@ -115,7 +117,7 @@ class Capture:
     @property
     def done(self) -> bool:
         """Whether every window is complete."""
-        return self._schedule.phase(self._step) is Phase.DONE
+        return self._step >= self._schedule.total_steps
 
     def __enter__(self) -> Capture:
         if _current is not None and not _current.automatic:
@@ -142,6 +144,7 @@ class Capture:
         if self.settings.progress is not None:
             self._doing(Operation.HEARTBEAT)
             self._progress = ProgressWriter(Path(self.settings.progress), rank)
+            self._asked = Asked(Path(self.settings.progress))
         self._doing(Operation.PREPARE)
         terminated = partial(self.guard.run, Operation.STOP, self._close, "terminated")
         self._signals = self._scope.enter_context(saving_on_sigterm(terminated))
@@ -177,11 +180,24 @@ class Capture:
                 self._end(self._step)
             self._step += 1
             if self.failure is None:
+                contained(self._hear_of_windows)
                 self._begin(self._step)
             else:  # the launcher goes on watching for hangs
                 self._tell(Phase.DONE.value, self._step)
             if observer is not None:
                 observer.step_begins(recorded=self._recording())
+
+    def _hear_of_windows(self) -> None:
+        """Take what `traceops capture` asks for into the schedule, behind what it has."""
+        window = None if self._asked is None else self._asked.look()
+        if window is None or self._recorder is None or self._record is None:
+            return
+        longer = LongerSchedule.of(self._schedule, window)
+        if longer.later[-1].start < self._step:
+            note = f"window {window.number} was asked for from step {window.start} on, when step {self._step} had begun"
+            self._record = replace(self._record, note=note)
+            return
+        self._schedule = self._recorder.schedule = longer
 
     def _recording(self) -> bool:
         return self._recorder is not None and self._recorder.is_open

@@ -20,6 +20,7 @@ from traceops.version import __version__
 # only to run it, with main(args) -> exit code.
 COMMANDS = (
     "run",
+    "capture",
     "sweep",
     "scale",
     "analyze",

@@ -18,6 +18,7 @@ from traceops.launch.aside import Aside
 from traceops.launch.display import Screen
 from traceops.launch.forward import ALL_SHOWN, Forwarder, RankOf, Shown
 from traceops.launch.hangs import HangWatch
+from traceops.launch.on_demand import OnDemand
 from traceops.launch.pace import Pace
 from traceops.launch.process_activity import state
 from traceops.launch.process_tree import ProcessTree
@@ -77,12 +78,14 @@ def run(
     hangs: HangWatch | None = None,
     folder: Path | None = None,
     shown: Shown = ALL_SHOWN,
+    on_demand: OnDemand | None = None,
 ) -> TorchrunResult:
     """Run `command` until it and all its processes have ended.
 
     folder: where it starts, None for here. progress: folder of the ranks' records. ranks: how many run on this
     machine, where that is known. logs, rank_of, shown: see `Forwarder`. received: the signals that came, see
     `held_signals`.
+    on_demand: asks the ranks for windows while they run.
     A signal ends the run, and so does a hang: SIGTERM to torchrun, which passes it on, and SIGKILL to whatever is left.
     """
     process, control = _start(command, env, folder, guard)
@@ -107,6 +110,9 @@ def run(
                 elif hangs is not None and not failed:
                     failed = True
                     hangs.rank_failed(records)
+        with aside("asking for a window"):
+            if on_demand is not None and told_at is None and not saving:
+                on_demand.look(records)
         with aside("saving what the ranks are doing"):
             if (
                 hangs is not None

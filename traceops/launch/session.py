@@ -32,11 +32,12 @@ from traceops.launch.hangs import HangWatch
 from traceops.launch.local_ranks import rank_of
 from traceops.launch.log_end import show_end
 from traceops.launch.machine_watch import MachineWatch
+from traceops.launch.on_demand import OnDemand
 from traceops.launch.outcome import Failure, first_failure, left_early, with_exit_codes
 from traceops.launch.plan import Plan
 from traceops.launch.process import Guard, TorchrunResult, run
 from traceops.launch.reserve import Reserve
-from traceops.launch.signals import held_signals
+from traceops.launch.signals import asking_signal, held_signals
 from traceops.launch.step_words import steps_told
 from traceops.launch.whole_steps import has_whole_steps, would_fit
 from traceops.launch.writable import progress_folder, writable
@@ -114,12 +115,17 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
             if plan.capture.get("observe", True):
                 machine = MachineWatch(plan.out, Path(progress), gpus=plan.gpus)
                 machine.start()
-        ended = run(
-            plan.command(), env, progress=Path(progress), ranks=_expected(plan), logs=plan.rank_logs,
-            rank_of=rank_of(plan.cluster, Path(progress)), screen=screen, received=received,
-            guard=Guard(lock, aftermath.command_line(plan.out, plan.rank_logs), Path(progress)), hangs=hangs,
-            folder=None if plan.checkout is None else plan.checkout.folder, shown=plan.shown,
-        )  # fmt: skip
+        on_demand = OnDemand(plan.out, Path(progress), screen.say)
+        with asking_signal(on_demand.signalled):
+            ended = run(
+                plan.command(), env, progress=Path(progress), ranks=_expected(plan), logs=plan.rank_logs,
+                rank_of=rank_of(plan.cluster, Path(progress)), screen=screen, received=received,
+                guard=Guard(lock, aftermath.command_line(plan.out, plan.rank_logs), Path(progress)), hangs=hangs,
+                folder=None if plan.checkout is None else plan.checkout.folder, shown=plan.shown,
+                on_demand=on_demand,
+            )  # fmt: skip
+        with aside("asking for a window"):
+            on_demand.close()
         with aside("looking at the machine"):
             if machine is not None:
                 machine.finish()

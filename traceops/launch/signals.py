@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_ASKS = signal.SIGUSR2
 _MAY_BE_IGNORED = (
     signal.SIGHUP,
     signal.SIGQUIT,
@@ -33,3 +34,17 @@ def held_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def asking_signal(ask: Callable[[], None]) -> Iterator[None]:
+    """Have SIGUSR2 call `ask` inside the block: `kill -USR2` on the launcher asks for a window."""
+
+    def note(number: int, frame: FrameType | None) -> None:
+        ask()
+
+    before = signal.signal(_ASKS, note)
+    try:
+        yield
+    finally:
+        signal.signal(_ASKS, before)

@@ -1,0 +1,69 @@
+"""`traceops capture`: a window of a run that is going on."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import time
+from pathlib import Path
+
+from traceops.core.errors import UsageError
+from traceops.core.run_lock import in_use
+from traceops.launch.folder import short_path
+from traceops.launch.on_demand import Recorded, Request, answer_to, recorded, request_window
+
+_POLL_S = 0.2
+_ENDED_WITHOUT = 3  # exit code: not all ranks recorded it
+
+
+def main(args: argparse.Namespace) -> int:
+    for name, least in (("warmup", 0), ("active", 1)):
+        if getattr(args, name) < least:
+            raise UsageError(f"--{name} {getattr(args, name)}: must be {least} or more")
+    out = _folder(args)
+    request = Request(secrets.token_hex(8), args.warmup, args.active)
+    request_window(out, request)
+    window = answer_to(out, request)
+    first = window.start + window.warmup
+    print(
+        f"window {window.number} of {short_path(out)}: {window.active} steps, from step {first} on",
+        file=sys.stderr,
+    )
+    if args.no_wait:
+        return 0
+    seen = _wait(out, window.number)
+    steps = sorted({step for own in seen.steps.values() for step in own})
+    if not steps:
+        raise UsageError(
+            f"the run in {short_path(out)} ended, or its capture did, before step {window.start}; run.json says why"
+        )
+    print(
+        f"window {window.number}: steps {steps[0]} to {steps[-1]} of {len(seen.steps)} of {seen.ranks} ranks\n"
+        f"next: traceops analyze {short_path(out)}"
+    )
+    return 0 if len(seen.steps) == seen.ranks else _ENDED_WITHOUT
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    if args.path is not None and args.job is not None:
+        raise UsageError("give a folder or --job, not both")
+    if args.job is not None:
+        return Path("profile", args.job).absolute()
+    if args.path is not None:
+        return Path(args.path).absolute()
+    going_on = [path for path in Path("profile").glob("*") if in_use(path)]
+    if len(going_on) != 1:
+        found = "no run goes on" if not going_on else f"{len(going_on)} runs go on"
+        raise UsageError(f"{found} below profile/; name its folder, or --job NAME")
+    return going_on[0].absolute()
+
+
+def _wait(out: Path, window: int) -> Recorded:
+    """Until all ranks have recorded the window, or the run has ended."""
+    while True:
+        going_on = in_use(out)
+        seen = recorded(out, window)
+        if not going_on or (seen.ranks and len(seen.steps) == seen.ranks):
+            return seen
+        time.sleep(_POLL_S)

@@ -1,0 +1,22 @@
+"""The options of `traceops capture`."""
+
+from __future__ import annotations
+
+import argparse
+
+HELP = "Record a window now in a run that is going on, on all ranks from the same step on."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("path", nargs="?", help="run folder of the run (the only one that is going on below profile/)")
+    add("--job", metavar="NAME", help="the run called NAME: profile/NAME")
+    add(
+        "--warmup",
+        type=int,
+        default=2,
+        metavar="N",
+        help="steps before, whose events are thrown away (%(default)s)",
+    )
+    add("--active", type=int, default=4, metavar="N", help="steps to record (%(default)s)")
+    add("--no-wait", action="store_true", help="ask, and do not wait until it is recorded")
