@@ -50,7 +50,9 @@ def test_where_why_what_to_do_and_how_sure(slow_loader: Report) -> None:
         == "It waits longer for its input: dataloader_next takes 30.2 ms a step, on its peers none."
     )
     assert said["Do"].startswith("Look at the loader")
-    assert said["How sure"].startswith("High. Late in 3 of 3 steps; the chance to see this by luck is 1.9 %")
+    assert said["How sure"].startswith(
+        "High. Late in 3 of 3 steps; by luck alone this would be seen in 1.9 % of cases"
+    )
     now, then = answer.costs
     assert (now.text, then.label, then.text) == (
         "53.8 ms",

@@ -179,11 +179,11 @@ def _pieces(rows: Rows) -> tuple[Piece, ...]:
 
 
 def _label(report: Report, ranks: Sequence[int], example: int) -> str:
-    """'rank 3', 'ranks 0, 2: alike', 'rank 0 and 190 alike', 'all 4 ranks: alike'."""
+    """'rank 3', 'ranks 0, 2: alike', 'rank 0 and 190 alike', 'both ranks: alike'."""
     if len(ranks) == 1:
         return f"rank {example}"
     if len(ranks) == len(report.ranks):
-        return f"all {len(ranks)} ranks:\nalike"
+        return "both ranks:\nalike" if len(ranks) == 2 else f"all {len(ranks)} ranks:\nalike"
     if len(ranks) < 4:
         return f"ranks {ranks_text(ranks, 2)}:\nalike"
     return f"rank {example} and\n{len(ranks) - 1} alike"

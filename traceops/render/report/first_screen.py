@@ -151,7 +151,7 @@ def _how_sure(report: Report, finding: Finding, cure: Cure | None) -> str:
         and isinstance(chance.value, (int, float))
         and chance.value <= (chance.threshold or 0.0)
     ):
-        told.append(f"the chance to see this by luck is {percent_text(100 * chance.value)}")
+        told.append(f"by luck alone this would be seen in {percent_text(100 * chance.value)} of cases")
     error = report.summary.replay.error_pct if report.summary.replay is not None else None
     if error is not None and cure is not None and finding.rule in STRAGGLERS:
         told.append(f"the replay is within {percent_text(error)} of what was measured")
