@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 
 import jsonschema
@@ -14,7 +15,7 @@ from traceops.answers.asked import QUESTIONS, Asked
 from traceops.answers.opening import Opened, open_run
 from traceops.answers.text import describe_answer
 from traceops.cli import main
-from traceops.core.errors import UsageError
+from traceops.core.errors import InputError, UsageError
 from traceops.render import write_report
 from traceops.report.write import json_text
 from traceops.schemas import schema_path
@@ -155,3 +156,47 @@ def test_traces_are_analysed_and_that_is_said_on_standard_error(capsys: pytest.C
     assert main(["show", "nowhere", "ledger", "--json"]) == 3
     shown = capsys.readouterr()
     assert not shown.out and shown.err.startswith("traceops show: nowhere does not exist")
+
+
+@pytest.fixture(scope="module")
+def hung(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `traceops diagnose` wrote of a real hang."""
+    folder = tmp_path_factory.mktemp("hung")
+    with tarfile.open(ROOT / "tests" / "data" / "hangs" / "hang_exit.tar.gz") as archive:
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.12 and 3.13 warn without one
+        archive.extractall(folder / "evidence")
+    assert main(["diagnose", str(folder / "evidence"), "-o", str(folder / "report"), "-q"]) == 0
+    return folder / "report"
+
+
+def test_a_diagnosis_is_asked_as_a_report_is(hung: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for asked in ALL:
+        value = json.loads(json_text(answer(open_run(hung), asked)))
+        jsonschema.Draft202012Validator(SCHEMA).validate(value)
+    found = open_run(hung / "hang.json")
+    said = answer(found, Asked("hang", ranks=(3,)))
+    assert said.sentence.startswith("Rank 3 died") and [row.rank for row in said.rows] == [3]
+    assert said.roots[0].rule == "TO-H004" and said.roots[0].evidence
+    assert answer(found, Asked("summary")).headline.sentence == said.sentence
+    assert answer(found, Asked("finding", rule="TO-H004")).rows[0].ranks == (3,)
+    capsys.readouterr()
+    assert main(["show", str(hung), "hang"]) == 0 and main(["show", str(hung), "ranks"]) == 0
+    shown = capsys.readouterr().out
+    assert "Rank 3 died" in shown and "no ranks are known of this run" in shown
+
+
+def test_a_report_with_a_hang_opens_with_it(hung: Path, tmp_path: Path) -> None:
+    value = json.loads((EXAMPLE / "report.json").read_text())
+    value["hang"] = json.loads((hung / "hang.json").read_text())["hang"]
+    (tmp_path / "report.json").write_text(json.dumps(value))
+    found = open_run(tmp_path)
+    summary = answer(found, Asked())
+    assert summary.headline.sentence.startswith("Rank 3 died")
+    assert summary.headline.sentence.endswith("3 more findings below.") and not found.whole
+    assert answer(open_run(EXAMPLE), Asked("hang")).sentence is None
+
+
+def test_what_is_no_hang_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "hang.json").write_text('{"hang": 1}')
+    with pytest.raises(InputError, match=r"hang.json is no hang.json of traceops"):
+        open_run(tmp_path)

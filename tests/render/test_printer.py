@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from traceops.render.printer import Printer
+from traceops.render.cells import Cell, Column, Table
+from traceops.render.printer import Printer, wrapped_printer
 
 HOSTILE = "[red]b \x1b[31m:x: ü"
 ROWS = (
@@ -72,3 +73,16 @@ def test_a_terminal_gets_the_same_text_as_a_pipe(monkeypatch: pytest.MonkeyPatch
     assert lines[0].startswith("run: [red]b \ufffd[31m:x: ü") and lines[0].count("word") == 40
     assert max(map(len, lines[1:])) == 80 and "█…" in lines[2]
     assert lines[-3:] == ["rank  idle %", "   0     1.5", "  10    22.5"]
+
+
+def test_a_table_in_a_log_keeps_its_columns_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    columns = tuple(Column(name, name, number=False) for name in ("metric", "base", "head", "verdict"))
+    cells = tuple(Cell(text) for text in ("step time", "53.37 ms", "45.22 ms", "inconclusive"))
+    printer = wrapped_printer(terminal, (40, 110))
+    printer.line(("word " * 20, ""))
+    printer.table(Table("", columns, (cells,)), {})
+    lines = re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue()).splitlines()
+    assert "53.37 ms" in lines[-1] and "inconclusive" in lines[-1] and max(map(len, lines[:-2])) <= 40

@@ -18,6 +18,7 @@ from traceops.answers.model import (
     CollectivesAnswer,
     FindingAnswer,
     FindingsAnswer,
+    HangAnswer,
     HeadlineLine,
     KernelsAnswer,
     LedgerAnswer,
@@ -29,7 +30,7 @@ from traceops.answers.model import (
     SummaryAnswer,
     WhatIfAnswer,
 )
-from traceops.answers.opening import Opened, headline
+from traceops.answers.opening import Opened, diagnosis, headline
 from traceops.answers.rows import (
     check_line,
     collective_lines,
@@ -55,7 +56,7 @@ def answer(found: Opened, asked: Asked) -> AnyAnswer:
     """The answer to one question. Raises UsageError that lists what there is where it asks for what there is not."""
     if asked.question not in _ANSWERS:
         raise UsageError(f"nothing is known of {asked.question!r}; ask for {_listed(BY_NAME)}")
-    _check_ranks(found.report, asked.ranks)
+    _check_ranks(found, asked.ranks)
     return _ANSWERS[asked.question](found, asked)
 
 
@@ -210,6 +211,22 @@ def _roles(found: Opened, asked: Asked) -> RolesAnswer:
     return RolesAnswer(run=asked_run(found), rows=found.report.roles)
 
 
+def _hang(found: Opened, asked: Asked) -> HangAnswer:
+    hang = diagnosis(found)
+    if hang is None:
+        return HangAnswer(run=asked_run(found), level=None, sentence=None, roots=(), waits=(), rows=())
+    rows = tuple(row for row in hang.ranks if not asked.ranks or row.rank in asked.ranks)
+    waits = tuple(wait for wait in hang.waits if not asked.ranks or set(wait.ranks) & set(asked.ranks))
+    return HangAnswer(
+        run=asked_run(found),
+        level=hang.level,
+        sentence=hang.sentence,
+        roots=hang.roots,
+        waits=waits,
+        rows=rows,
+    )
+
+
 def _checks(found: Opened, asked: Asked) -> ChecksAnswer:
     rows = [check_line(c) for c in found.report.checks if c.rule.startswith(asked.rule.upper())]
     if asked.rule and not rows:
@@ -228,12 +245,15 @@ _ANSWERS: dict[str, Callable[[Opened, Asked], AnyAnswer]] = {
     "collectives": _collectives,
     "kernels": _kernels,
     "roles": _roles,
+    "hang": _hang,
     "checks": _checks,
 }
 
 
-def _check_ranks(report: Report, ranks: Iterable[int]) -> None:
-    there = {row.rank for row in report.ranks}
+def _check_ranks(found: Opened, ranks: Iterable[int]) -> None:
+    there = {row.rank for row in found.report.ranks}
+    if found.hang is not None:
+        there |= {row.rank for row in found.hang.ranks}
     if missing := sorted(set(ranks) - there):
         raise UsageError(f"rank {missing[0]} is not in this report; ranks: {ranks_text(there) or 'none'}")
 

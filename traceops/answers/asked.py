@@ -53,6 +53,7 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question("kernels", "A row a kernel over all ranks; most time first.", ("kind", "name", *_ORDERED)),
     Question("roles", "Communication by what its groups are for; most exposed first."),
+    Question("hang", "Who waits for whom in a hang, and for which cause.", ("ranks",)),
     Question("checks", "What each rule says: fired, clear, or why it could not be judged.", ("rule",)),
 )
 BY_NAME: dict[str, Question] = {question.name: question for question in QUESTIONS}

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from traceops.core.findings import Confidence, Evidence, Severity, Status
 from traceops.core.tool import Tool
+from traceops.hangs.json_types import RankStatus, RootJson, WaitJson
 from traceops.report.numbers import Count, NotNegative, Number, Whole
 from traceops.report.rows import RankRow, RoleName, RoleRow, WhatIfRow
 
@@ -259,6 +260,16 @@ class RolesAnswer(Answer, frozen=True, kw_only=True, tag="roles"):
     rows: tuple[RoleRow, ...]
 
 
+class HangAnswer(Answer, frozen=True, kw_only=True, tag="hang"):
+    """A hang's diagnosis, as report.json and hang.json hold it; sentence is null without evidence of one."""
+
+    level: Severity | None
+    sentence: str | None
+    roots: Annotated[tuple[RootJson, ...], Meta(description="Independent causes, most certain first.")]
+    waits: tuple[WaitJson, ...]
+    rows: Annotated[tuple[RankStatus, ...], Meta(description="A row a rank.")]
+
+
 class ChecksAnswer(Answer, frozen=True, kw_only=True, tag="checks"):
     """What each rule says."""
 
@@ -276,5 +287,6 @@ AnyAnswer: TypeAlias = (
     | CollectivesAnswer
     | KernelsAnswer
     | RolesAnswer
+    | HangAnswer
     | ChecksAnswer
 )

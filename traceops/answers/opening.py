@@ -8,13 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from traceops.core.errors import InputError
+import msgspec
+
+from traceops.core.errors import FileError, InputError
+from traceops.core.redacted_fields import redact_fields
 from traceops.core.redaction import redact_text
-from traceops.hangs.json_types import HangJson
+from traceops.hangs.json_types import HangDocument, HangJson
 from traceops.render.document import Headline
 from traceops.render.report.verdict import verdict
 from traceops.report.model import Report, ReportBase
 from traceops.report.read import load_object, report_file, report_of
+from traceops.report.run import Run
 from traceops.report.stored_tables import read_tables
 from traceops.rules import hangs
 from traceops.runs.find import find_runs
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from traceops.pipeline.mapping.ranks import Progress
 
 _MOST_NAMED = 8
+_HANG = "hang.json"
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,9 @@ def open_run(
     """
     asked = os.fspath(path)
     shown = redact_text(asked)
-    file = report_file(asked)
+    file = _report_or_hang(asked)
+    if file is not None and file.endswith(_HANG):
+        return _opened_hang(shown, file)
     if file is None:
         from traceops.pipeline.analyze import analyze_window, find_traces, load_reduce
         from traceops.pipeline.mapping.ranks import MapOptions
@@ -91,6 +98,45 @@ def open_run(
     )
 
 
+def is_written(path: str) -> bool:
+    """Whether a path names what was written of an analysis or diagnosis, and no traces."""
+    return _report_or_hang(path) is not None
+
+
+def _report_or_hang(path: str) -> str | None:
+    """The report.json that a path names, or else the hang.json that `traceops diagnose` wrote."""
+    if path.endswith(_HANG):
+        return path
+    found = report_file(path)
+    inside = Path(path, _HANG)
+    if found is None and not is_remote(path) and inside.is_file() and not Path(path, "run.json").is_file():
+        return str(inside)
+    return found
+
+
+def _opened_hang(shown: str, file: str) -> Opened:
+    """A hang without traces: its findings and checks, and nothing of steps."""
+    value = load_object(file)
+    try:
+        document = redact_fields(msgspec.convert(value, HangDocument), "hang", "run", "findings", "checks")
+    except (msgspec.ValidationError, OverflowError, RecursionError, UnicodeError) as error:
+        said = str(error).encode("ascii", "backslashreplace").decode()
+        raise FileError(file, f"is no hang.json of traceops: {said}") from error
+    told = document.run
+    run = Run(
+        name=told.name,
+        world_size=told.world_size,
+        ranks_present=told.ranks_present,
+        ranks_missing=told.ranks_missing,
+        ranks_missing_runs=told.ranks_missing_runs,
+        hosts=told.hosts,
+    )
+    report = Report(
+        run=run, ranks=(), steps=(), collectives=(), findings=document.findings, checks=document.checks
+    )
+    return Opened(shown, report, "report", Path(file).parent, document.hang)
+
+
 def refuse_several(path: str) -> None:
     """Raises InputError for a folder of runs, naming them: an answer is of one."""
     runs = find_runs((path,)).runs if not is_remote(path) and Path(path).is_dir() else ()
@@ -102,6 +148,15 @@ def refuse_several(path: str) -> None:
 def opened(report: Report, path: str = "") -> Opened:
     """A report that was just made."""
     return Opened(path or str(report.run.name or ""), report, "traces")
+
+
+def diagnosis(found: Opened) -> HangJson | None:
+    """The diagnosis of a hang, None without evidence of one."""
+    if found.report.hang is None:
+        return found.hang
+    from traceops.report.hang_json import hang_json
+
+    return hang_json(found.report.hang)
 
 
 def headline(found: Opened) -> Headline:

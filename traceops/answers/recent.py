@@ -11,10 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from traceops.answers.opening import Opened, open_run, refuse_several
+from traceops.answers.opening import Opened, is_written, open_run, refuse_several
 from traceops.core.errors import InputError
 from traceops.core.redaction import redact_text
-from traceops.report.read import report_file
 from traceops.traces.source import is_remote
 
 _MOST = 4
@@ -45,7 +44,7 @@ class Recent:
         if state in self._kept:
             self._kept.move_to_end(state)
             return self._kept[state]
-        found = open_run(path) if report_file(path) is not None else self._analysed(path)
+        found = open_run(path) if is_written(path) else self._analysed(path)
         self._kept[state] = found
         if len(self._kept) > _MOST:
             self._kept.popitem(last=False)

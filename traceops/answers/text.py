@@ -16,6 +16,7 @@ from traceops.answers.model import (
     FindingLine,
     FindingsAnswer,
     FullFinding,
+    HangAnswer,
     KernelLine,
     KernelsAnswer,
     LedgerAnswer,
@@ -45,6 +46,8 @@ _GROUP = 24
 
 def describe_answer(answer: AnyAnswer) -> list[Block]:
     """What a terminal shows of an answer; of a run without steps in words of its window."""
+    if isinstance(answer, (RanksAnswer, StepsAnswer, CollectivesAnswer, KernelsAnswer)) and not answer.rows:
+        return [text(f"no {type(answer).__struct_config__.tag} are known of this run")]
     blocks = _DESCRIBED[type(answer)](answer)
     return words_of_window(blocks, (FindingBlock,)) if answer.run.unit == "window" else blocks
 
@@ -52,13 +55,14 @@ def describe_answer(answer: AnyAnswer) -> list[Block]:
 def _summary(answer: SummaryAnswer) -> list[Block]:
     said, facts, step = answer.headline, answer.facts, answer.step
     parts = [f"{facts.ranks_present} of {facts.world_size or facts.ranks_present} ranks"]
+    spent = [line for line in answer.ledger if line.ms_per_step or line.worst_rank_ms]
     parts += [part for part in (facts.device, facts.strategy) if part]
     if step.typical_ms is not None:
         parts.append(f"step {step.typical_ms:.2f} ms")
     return [
         text(f"{answer.run.name or answer.run.path}: {' · '.join(parts)}", look="bold", indent=(0, 2)),
         text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
-        _ledger_table([line for line in answer.ledger if line.ms_per_step or line.worst_rank_ms]),
+        *([_ledger_table(spent)] if spent else []),
         *([_what_if_table(answer.what_if)] if answer.what_if else []),
         *_finding_lines(answer.findings),
         *(soft(note) for note in answer.notes),
@@ -263,6 +267,30 @@ def _groups(row: RoleRow) -> str:
     return f"{row.groups} of {sizes}" if sizes else str(row.groups)
 
 
+def _hang(answer: HangAnswer) -> list[Block]:
+    if answer.sentence is None or answer.level is None:
+        return [text("no evidence of a hang")]
+    blocks: list[Block] = [
+        text(f"{MARK[answer.level]} {answer.sentence}", look=f"level-{answer.level}", indent=(0, 2))
+    ]
+    for root in answer.roots:
+        blocks.append(text(f"{root.rule} ({root.confidence} confidence) {root.message}", indent=(2, 4)))
+        blocks += [soft(f"    {proof.what}: {proof.value}") for proof in root.evidence]
+    columns = [
+        _made("rank", lambda row: Cell(str(row.rank))),
+        _made("state", lambda row: Cell(row.state), left=True),
+        _made("group", lambda row: Cell(short_name(row.group or UNKNOWN, _GROUP)), left=True),
+        _made(
+            "operation",
+            lambda row: Cell(UNKNOWN if row.op is None else f"{row.op} #{row.sequence}"),
+            left=True,
+        ),
+        _made("waits for", lambda row: Cell(ranks_text(row.waits_for, 3) or UNKNOWN), left=True),
+        _made("where", lambda row: Cell(row.where or row.doing or UNKNOWN), left=True),
+    ]
+    return [*blocks, *([_table(columns, answer.rows)] if answer.rows else [])]
+
+
 def _checks(answer: ChecksAnswer) -> list[Block]:
     return [
         text(
@@ -284,6 +312,7 @@ _DESCRIBED: dict[type, Callable[[Any], list[Block]]] = {
     CollectivesAnswer: _collectives,
     KernelsAnswer: _kernels,
     RolesAnswer: _roles,
+    HangAnswer: _hang,
     ChecksAnswer: _checks,
 }
 

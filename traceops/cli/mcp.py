@@ -130,6 +130,9 @@ def tools(recent: Recent) -> dict[str, Tool]:
     def roles(run: Run) -> dict[str, Any]:
         return ask(run, Asked("roles"))
 
+    def hang(run: Run, ranks: Ranks = []) -> dict[str, Any]:  # noqa: B006
+        return ask(run, Asked("hang", ranks=tuple(ranks)))
+
     def checks(
         run: Run,
         rule: Annotated[str, Field(description="Rules that begin so, such as TO-S; all if empty.")] = "",
@@ -147,5 +150,6 @@ def tools(recent: Recent) -> dict[str, Tool]:
         "collectives": collectives,
         "kernels": kernels,
         "roles": roles,
+        "hang": hang,
         "checks": checks,
     }

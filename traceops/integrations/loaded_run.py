@@ -156,8 +156,10 @@ class Run:
 
         Of a report folder that has its page, that page is written, if there are no options.
         """
-        written = self._found.folder / "summary.html" if self._found.folder is not None else None
-        if written is not None and written.is_file() and not options:
+        folder = self._found.folder
+        pages = [folder / name for name in ("summary.html", "hang.html")] if folder is not None else []
+        written = next((page for page in pages if page.is_file()), None)
+        if written is not None and not options:
             data = written.read_bytes()
         else:
             document = self._described()

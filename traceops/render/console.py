@@ -102,7 +102,10 @@ class WrappedPrinter:
                 shown.add_row(*map(Text, row), style=looks[0])
             else:
                 shown.add_row(*(Text(text, look) for text, look in zip(row, looks, strict=True)))
-        self._console.print(shown, width=max(self._console.width, _LEAST_TABLE))
+        lines = self._console.width
+        self._console.width = max(lines, _LEAST_TABLE)
+        self._console.print(shown)
+        self._console.width = lines
 
 
 def ascii_ranges(text: str) -> str:
