@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,16 @@ def test_the_interval_is_over_captures() -> None:
         row.captures == 2
         and row.low_pct is not None
         and row.low_pct < row.efficiency_pct < (row.high_pct or 0)
+    )
+
+
+def test_captures_that_differ_and_more_than_all_are_said() -> None:
+    runs = [capture(1, 400.0, 8), capture(1, 100.0, 8), capture(2, 110.0, 16)]
+    notes = " ".join(scale_document(runs, "x").notes)
+    assert (
+        "Captures of size 1 differ by 300 %" in notes
+        and "More than 100 %" in notes
+        and "no interval" in notes
     )
 
 
@@ -223,3 +234,37 @@ def test_bad_input_is_refused(
     (tmp_path / "empty").mkdir()
     assert main(words) == code
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.torch
+def test_sizes_are_trained_in_turn_with_the_same_threads_and_what_failed_is_tried_again(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("traceops.cli.run.gpu_count", lambda: 0)
+    trained: list[str] = []
+
+    def train(decided: Any) -> int:
+        plan = decided.plan
+        trained.append(plan.out.name)
+        assert plan.extra_env == {"OMP_NUM_THREADS": "1"}
+        shutil.rmtree(plan.out, ignore_errors=True)
+        if len(trained) == 2:
+            failed_run(plan.out)
+            return 1
+        ranks = plan.cluster.nproc
+        run_of(plan.out, "ddp4" if ranks == 4 else "straggler_gloo2", status="finished", world_size=ranks,
+               training={"samples_per_step": 8 * ranks}, unprofiled_step_ms=80.0 + len(trained))  # fmt: skip
+        return 0
+
+    monkeypatch.setattr("traceops.cli.sweep._train", train)
+    monkeypatch.setattr("traceops.runs.scale._device", lambda capture: "GPU")
+    command = ["scale", "--nproc", "2,4", "--repeat", "2", "--quick"]
+    assert main([*command, "--dry-run"]) == 0 and trained == []
+    assert main(command) == 2  # nothing is left to compare with
+    assert "nproc=4_1 is left out" in capsys.readouterr().err
+    assert main(command) == 0
+    assert trained == ["nproc=2_1", "nproc=4_1", "nproc=2_2", "nproc=4_1", "nproc=4_2"]
+    sizes = json.loads(Path("reports/scale/scale.json").read_text())["sizes"]
+    assert [(row["ranks"], row["captures"]) for row in sizes] == [(2, 2), (4, 2)] and sizes[1]["low_pct"]

@@ -150,6 +150,13 @@ def script_name() -> str:
     return name if name and name not in ("-c", "-") else "python"
 
 
+def usable_cores() -> int | None:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
 def host() -> str:
     """Name of this machine, as in trace file names."""
     return platform.node() or os.uname().nodename

@@ -55,6 +55,7 @@ class RankManifest:
     observed: {samples, trouble}: looks at the host outside of windows, and why no more was observed; null if nothing
     was. The steps themselves are in steps.bin, the looks in observed.jsonl beside the manifest.
     step_ends: how often what ended a step (``AdamW.step``); steps_within: what was taken for a part of one.
+    cores: that the process may run on.
     training: the dict given to ``capture(manifest=…)``. facts: see environment.torch_facts.
     """
 
@@ -88,6 +89,7 @@ class RankManifest:
     observed: dict[str, Any] | None = None
     step_ends: dict[str, int] = field(default_factory=dict)
     steps_within: dict[str, int] = field(default_factory=dict)
+    cores: int | None = None
     training: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from traceops.capture.abort import wait_for_device
-from traceops.capture.environment import device_of_this_process, host, peak_memory, torch_facts
+from traceops.capture.environment import device_of_this_process, host, peak_memory, torch_facts, usable_cores
 from traceops.capture.folder import agreed_folder, claim, who_am_i, write_run
 from traceops.capture.guard import Guard, contained, raised_by_a_handler, say
 from traceops.capture.last_words import tell as tell_launcher
@@ -139,6 +139,7 @@ class Capture:
             rank=rank, local_rank=local_rank, world_size=world, host=host(), pid=os.getpid(),
             device=device_of_this_process(), schedule=asdict(self._schedule),
             options=options, training=self._training, facts=torch_facts(), started_ns=time.time_ns(),
+            cores=usable_cores(),
         )  # fmt: skip
         self._save()
         if self.settings.progress is not None:

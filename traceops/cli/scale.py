@@ -11,6 +11,7 @@ from pathlib import Path
 from traceops.across.replay.larger import predicted_share
 from traceops.cli.arguments import make_writable, report_folder
 from traceops.cli.sweep import prepare, train
+from traceops.cli.trainings import Trainings
 from traceops.core.errors import InputError, UsageError
 from traceops.core.plain_text import printable
 from traceops.core.run_lock import held
@@ -29,7 +30,16 @@ def main(args: argparse.Namespace) -> int:
     Raises UsageError for a price that is none and for runs that are no scaling, InputError where none can be read.
     """
     price = None if args.price is None else price_of(args.price)
-    places, name = _trained(args) if args.nproc is not None else _given(args)
+    if args.nproc is None:
+        places, name = _given(args)
+    else:
+        trainings, repeat = _planned(args)
+        if args.dry_run:
+            print("\n".join(decided.plan.shell(os.environ) for decided in trainings.plans))
+            return 0
+        places, name = _trained(trainings, repeat, overwrite=args.overwrite), args.name
+        if trainings.ended:
+            return trainings.ended
     captures = _captures(places)
     document = scale_document(captures, name, price, args.predict)
     folder = Path(args.output) if args.output else report_folder(str(Path("profile", name)), name)
@@ -68,8 +78,8 @@ def _given(args: argparse.Namespace) -> tuple[list[Place], str]:
     return list(found.runs), "scale" if base is None or base.name in ("profile", "") else base.name
 
 
-def _trained(args: argparse.Namespace) -> tuple[list[Place], str]:
-    """Train each size in turn; the runs that finished."""
+def _planned(args: argparse.Namespace) -> tuple[Trainings, int]:
+    """What --nproc asks to be trained, and how often each. Raises UsageError for what cannot work."""
     sizes = tuple(size.strip() for size in args.nproc.split(","))
     if len(set(sizes)) < 2 or not all(size.isdecimal() for size in sizes):
         raise UsageError(f"--nproc {args.nproc}: give two numbers of ranks or more, for example 1,2,4")
@@ -86,15 +96,19 @@ def _trained(args: argparse.Namespace) -> tuple[list[Place], str]:
             *args.env,
             "OMP_NUM_THREADS=1",
         ]  # torchrun's for several ranks; one alone would take all cores
-    trainings = prepare(args, points_of((Axis("nproc", sizes),)))
+    return prepare(args, points_of((Axis("nproc", sizes),))), repeat
+
+
+def _trained(trainings: Trainings, repeat: int, *, overwrite: bool) -> list[Place]:
+    """Train each size in turn; the runs that finished."""
     with held(trainings.folder):
-        trainings.open(overwrite=args.overwrite, again=True)
+        trainings.open(overwrite=overwrite, again=True)
         found = train(trainings, repeat, None)
     for trial in found.trials:
         if trial.status != "finished":
             print(printable(f"traceops scale: {trial.folder} is left out: {trial.reason}"), file=sys.stderr)
     done = [trial for trial in found.trials if trial.status == "finished"]
-    return [Place(str(trainings.folder / trial.folder), trial.folder) for trial in done], args.name
+    return [Place(str(trainings.folder / trial.folder), trial.folder) for trial in done]
 
 
 def _captures(places: list[Place]) -> list[Capture]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -47,7 +48,7 @@ def sweep(args: argparse.Namespace, points: Sequence[Point], repeat: int, budget
     trainings = prepare(args, points)
     if args.dry_run:
         for decided in trainings.plans:
-            print(decided.plan.shell({}))
+            print(decided.plan.shell(os.environ))
         return 0
     with held(trainings.folder):
         trainings.open(overwrite=args.overwrite)

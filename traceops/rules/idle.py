@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.loading import cores_of_rank, loading_need, told_workers
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.findings import Confidence, Evidence, severity_of
 from traceops.core.rank_text import who
@@ -118,21 +120,28 @@ class _Idle:
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Why the device was idle."""
-    return judge_idle(inputs.run, inputs.slowdown, inputs.unprofiled_ms)
+    return judge_idle(inputs.run, inputs.slowdown, inputs.unprofiled_ms, inputs.manifest)
 
 
 def judge_idle(
-    run: CrossRank, profiler_slowdown: float | None, unprofiled_ms: float | None = None
+    run: CrossRank,
+    profiler_slowdown: float | None,
+    unprofiled_ms: float | None = None,
+    manifest: Mapping[str, Any] | None = None,
 ) -> list[Verdict]:
     """One verdict a rule. `profiler_slowdown` (profiled ÷ unprofiled step) lowers confidence in host causes.
 
-    `unprofiled_ms` is the median step without the profiler, None where none was timed.
+    `unprofiled_ms` is the median step without the profiler, None where none was timed. `manifest`: run.json.
     """
-    return [_judge(kind, run, profiler_slowdown, unprofiled_ms) for kind in _JUDGEMENTS]
+    return [_judge(kind, run, profiler_slowdown, unprofiled_ms, manifest or {}) for kind in _JUDGEMENTS]
 
 
 def _judge(
-    kind: IdleJudgement, run: CrossRank, profiler_slowdown: float | None, unprofiled_ms: float | None
+    kind: IdleJudgement,
+    run: CrossRank,
+    profiler_slowdown: float | None,
+    unprofiled_ms: float | None,
+    manifest: Mapping[str, Any],
 ) -> Verdict:
     judged = [times for times in run.ranks if times.summary.on_gpu or not kind.gpu_only]
     if not judged:
@@ -196,6 +205,9 @@ def _judge(
             f" On rank {rank} the optimizer alone ({name}) keeps the host for {took:.1f} ms of each step."
         )
         evidence += (Evidence("the optimizer's step", round(took, 3), "ms/step", rank=rank),)
+    if kind.rule is INPUT_BOUND:
+        said, told = _workers(worst, saved, manifest)
+        message, evidence = message + said, evidence + told
     found = kind.rule.finding(
         severity,
         "low" if damaged else _confidence(kind, profiler_slowdown),
@@ -280,6 +292,38 @@ def _loading(times: RankTimes) -> tuple[Evidence, ...]:
         Evidence("time in data loading", round(host.input_ms / steps, 3), "ms/step", rank=times.summary.rank),
         Evidence("seen as", ", ".join(host.input_names)[:200], rank=times.summary.rank),
     )
+
+
+def _workers(
+    worst: _Idle, saved: float | None, manifest: Mapping[str, Any]
+) -> tuple[str, tuple[Evidence, ...]]:
+    """How many workers would load in time, as a sentence and as numbers; nothing where no DataLoader is behind it."""
+    rank = worst.times.summary.rank
+    need = loading_need(worst.times, saved, told_workers(manifest), cores_of_rank(manifest, rank))
+    if need is None or worst.bounded:
+        return "", ()
+    rest = Evidence("step without waiting for input", round(need.rest_ms, 3), "ms", rank=rank)
+    if need.workers is None or need.load_ms is None:
+        said = f" Its DataLoader has workers: {need.times:.1f} times as many would keep up."
+        return said, (rest, Evidence("times as many workers", round(need.times, 2), rank=rank))
+    now = f"now {need.now}" if need.now else "now none"
+    workers = f"{need.workers} DataLoader worker{'s' if need.workers > 1 else ''} a rank"
+    said = (
+        f" One process needs {need.load_ms:.1f} ms to load what a step takes, the rest of the step "
+        f"{need.rest_ms:.1f} ms: {workers} would keep up ({now})."
+    )
+    if not need.fits:
+        said += (
+            f" A rank has {_cores(need.cores)} here: with as many workers loading gets no faster unless it mostly "
+            "waits for files."
+        )
+    cores = () if need.cores is None else (Evidence("cores for a rank", round(need.cores, 2), rank=rank),)
+    loaded = Evidence("loading of a step's batches by one process", round(need.load_ms, 3), "ms", rank=rank)
+    return said, (loaded, rest, Evidence("workers that keep up", need.workers, rank=rank), *cores)
+
+
+def _cores(count: float | None) -> str:
+    return "1 core" if count == 1 else f"{count or 0:.3g} cores"
 
 
 def _blocking(times: RankTimes) -> tuple[Evidence, ...]:

@@ -24,6 +24,8 @@ from traceops.runs.trend import trend_rate
 Replay = Callable[[float, float], float]
 _SURE = 0.975
 _SAME = 0.01  # batches that differ by less are the same
+_UNLIKE = 1.2  # times as much done by one capture of a size as by another
+_MORE_THAN_ALL = 105.0  # percent
 _LEAST_LOST = 0.01  # of a step: less is not divided into parts
 _MODEL = (
     "model", "model_name", "parameters", "layers", "dim", "heads", "vocab", "hidden_size", "n_layers", "seq_len",
@@ -79,7 +81,7 @@ def scale_document(
         sizes=rows,
         predictions=tuple(_predictions(sizes, rows, ahead or (2 * rows[-1].ranks,))),
         runs=tuple(row_of(capture.report, capture.name, capture.path) for capture in captures),
-        notes=tuple(_notes(sizes)),
+        notes=tuple(_notes(sizes, rows)),
     )
 
 
@@ -189,13 +191,24 @@ def _kind(sizes: Sequence[Sequence[Capture]]) -> ScalingKind:
     return "strong" if max(whole) <= (1 + _SAME) * min(whole) else "mixed"
 
 
-def _notes(sizes: Sequence[Sequence[Capture]]) -> list[str]:
+def _notes(sizes: Sequence[Sequence[Capture]], rows: Sequence[SizeRow]) -> list[str]:
     notes = []
     if any(capture.report.summary.unprofiled_step_time_ms is None for own in sizes for capture in own):
         notes.append("Some runs timed no steps without the profiler, which makes recorded ones longer.")
     if any(len(own) < 2 for own in sizes):
         notes.append(
             "Sizes with one capture have no interval: two launches of the same code differ by some percent."
+        )
+    for own in sizes:
+        rates = [capture.rate for capture in own]
+        if max(rates) > _UNLIKE * min(rates):
+            notes.append(
+                f"Captures of size {own[0].ranks} differ by {100 * (max(rates) / min(rates) - 1):.0f} %: something "
+                "else runs on the machine, or the steps are not alike. Efficiencies are no surer than that."
+            )
+    if any(row.efficiency_pct > _MORE_THAN_ALL for row in rows):
+        notes.append(
+            "More than 100 % means that the smallest size is held up by something that larger ones are not."
         )
     threads = {(c.report.run.environment or {}).get("OMP_NUM_THREADS") for own in sizes for c in own}
     if len(threads) > 1:

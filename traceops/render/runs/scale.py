@@ -26,8 +26,8 @@ from traceops.render.document import (
     text,
 )
 from traceops.render.markdown_text import prose
-from traceops.render.markdown_text import table as markdown_table
 from traceops.render.runs.html import sections
+from traceops.render.runs.markdown import markdown_lines
 from traceops.render.writers.csv import struct_csv
 from traceops.render.writers.html import write_html
 from traceops.render.writers.terminal import MARK, write_terminal
@@ -224,7 +224,5 @@ def _markdown(found: ScaleDocument) -> str:
     if found.predictions:
         tables.append(predictions_table(found))
     for made in tables:
-        right = tuple(place for place, column in enumerate(made.columns) if column.number)
-        cells = [[prose(cell.text, 200) for cell in row] for row in made.rows]
-        lines += ["", *markdown_table(tuple(column.label for column in made.columns), cells, right)]
+        lines += ["", *markdown_lines(made)]
     return "\n".join([*lines, ""])

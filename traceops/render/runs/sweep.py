@@ -13,8 +13,8 @@ from traceops.render import write_files
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, Code, Document, Headline, Section, TableBlock, soft, spans, text
 from traceops.render.markdown_text import prose
-from traceops.render.markdown_text import table as markdown_table
 from traceops.render.runs.html import sections
+from traceops.render.runs.markdown import markdown_lines
 from traceops.render.runs.tables import findings_text
 from traceops.render.writers.csv import csv_text
 from traceops.render.writers.html import write_html
@@ -170,8 +170,6 @@ def _csv_row(found: SweepDocument, point: PointRow) -> dict[str, object]:
 
 def _markdown(found: SweepDocument) -> str:
     made = _table(found)
-    right = tuple(place for place, column in enumerate(made.columns) if column.number)
-    cells = [[prose(cell.text, 300) for cell in row] for row in made.rows]
-    lines = markdown_table(tuple(column.label for column in made.columns), cells, right)
+    lines = markdown_lines(made)
     said = [prose(verdict(found).sentence, 600), *([prose(why, 600)] if (why := why_text(found)) else [])]
     return "\n".join([*(line for one in said for line in (one, "")), *lines, ""])

@@ -37,7 +37,8 @@ def figures_table(rows: Sequence[RunRow], *, linked: bool) -> Table:
         Column("findings", "Findings", number=False, make=_findings_cell),
     ]  # fmt: skip
     shown = [row for row in rows if not row.problem]
-    kept = [column for column in columns if column.make or _known(shown, column.key)]
+    always = ("name", "step_ms", "compute", "findings")
+    kept = [column for column in columns if column.key in always or _known(shown, column.key)]
     kept = [column for column in kept if column.key != "hosts" or any((row.hosts or 1) > 1 for row in shown)]
     note = (
         "* of recorded steps, which the profiler makes longer" if any(r.step_profiled for r in shown) else ""

@@ -1,0 +1,86 @@
+"""How many processes would load batches as fast as the rest of a step needs them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from traceops.across.cross_rank import RankTimes
+
+_ALONE = re.compile(r"_SingleProcessDataLoaderIter")
+_WORKERS = re.compile(r"_MultiProcessingDataLoaderIter")
+_SPARE = 1.1  # loaders that are just fast enough are late at every second batch
+
+
+@dataclass(frozen=True)
+class LoadingNeed:
+    """What a rank's loading takes, and what would keep up.
+
+    now: worker processes of the rank's DataLoader, None where only known to be some. load_ms: what one process needs
+    for the batches of a step, None where the workers are not counted. rest_ms: the step without waiting for them.
+    times: how many times as many processes would do. workers: how many, None where those of now are not counted.
+    cores: that a rank and its workers have, None where not known.
+    """
+
+    now: int | None
+    load_ms: float | None
+    rest_ms: float
+    times: float
+    workers: int | None
+    cores: float | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is a core for each of them, beside the rank's own."""
+        return self.cores is None or self.workers is None or self.workers + 1 <= self.cores
+
+
+def loading_need(
+    times: RankTimes, saved_ms: float | None, workers: int | None = None, cores: float | None = None
+) -> LoadingNeed | None:
+    """What would do for a rank that waits for its DataLoader; None where no DataLoader is behind it.
+
+    saved_ms: what the replay says that a step gains with input in time, None without one. workers: as the run told.
+    The loaders of a rank without workers take what is recorded; workers that are behind are busy all the time.
+    """
+    names, step_ms = " ".join(times.summary.host.input_names), times.step_ms
+    rest_ms = step_ms - (times.mean_ms("idle_input") if saved_ms is None else saved_ms)
+    if rest_ms <= 0:
+        return None
+    if _ALONE.search(names):
+        load_ms = times.summary.host.input_ms / max(len(times.duration), 1)
+        share = _SPARE * load_ms / rest_ms
+        return LoadingNeed(0, load_ms, rest_ms, share, max(math.ceil(share), 1), cores)
+    if not _WORKERS.search(names):
+        return None
+    share = _SPARE * step_ms / rest_ms
+    if not workers:
+        return LoadingNeed(None, None, rest_ms, share, None, cores)
+    return LoadingNeed(workers, workers * step_ms, rest_ms, share, math.ceil(workers * share), cores)
+
+
+def told_workers(manifest: Mapping[str, Any]) -> int | None:
+    """Workers of each rank's DataLoader, as the training says; None where it does not."""
+    training = manifest.get("training")
+    settings = training.get("config") if isinstance(training, dict) else None
+    for told in (settings, training):
+        if isinstance(told, dict):
+            for key in ("workers", "num_workers"):
+                value = told.get(key)
+                if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 4096:
+                    return value
+    return None
+
+
+def cores_of_rank(manifest: Mapping[str, Any], rank: int) -> float | None:
+    """Cores that a rank has for itself and its workers: those its host lets it use, over the ranks there."""
+    entries = [entry for entry in manifest.get("ranks") or () if isinstance(entry, dict)]
+    own = next((entry for entry in entries if entry.get("rank") == rank), None)
+    cores = None if own is None else own.get("cores")
+    if own is None or not isinstance(cores, int) or isinstance(cores, bool) or cores < 1:
+        return None
+    beside = sum(1 for entry in entries if entry.get("host") == own.get("host"))
+    return float(cores / beside)
