@@ -6,6 +6,7 @@ import argparse
 import subprocess
 import sys
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from traceops.train.options import (
     describe,
     shard_group_size,
     to_argv,
+    with_global_batch,
 )
 
 OTHER = TrainConfig(
@@ -140,3 +142,26 @@ def test_what_is_not_known_yet_is_not_judged() -> None:
     check(TrainConfig(strategy="pytorch_pp", layers=3), None, "auto", "auto")
     check(TrainConfig(strategy="pytorch_tp", heads=2), 4, "auto", "auto")
     check(TrainConfig(strategy="pytorch_pp", replicas=2, stage_layers="3,1"), 4, "cpu", "gloo")
+
+
+@pytest.mark.parametrize(
+    ("settings", "world_size", "batch_size"),
+    [
+        ({}, 4, 8),
+        ({"grad_accum": 2}, 4, 4),
+        ({"strategy": "pytorch_tp", "replicas": 2}, 4, 16),
+        ({"strategy": "expert_parallel"}, 4, 8),
+    ],
+)
+def test_the_batch_of_a_rank_follows_from_that_of_all(
+    settings: dict[str, Any], world_size: int, batch_size: int
+) -> None:
+    assert with_global_batch(TrainConfig(**settings), 32, world_size).batch_size == batch_size
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"), [({"batch_size": 4}, "give one"), ({"grad_accum": 3}, "use a multiple of 12")]
+)
+def test_a_global_batch_that_does_not_divide_is_refused(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        with_global_batch(TrainConfig(**settings), 32, 4)
