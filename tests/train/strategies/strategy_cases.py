@@ -33,7 +33,7 @@ FSDP2_ON_CPU = hasattr(torch.cpu.Stream, "record_event")  # not in torch 2.6
 NAMES = tuple(name for name in ALL_NAMES if name not in MESHES and (FSDP2_ON_CPU or name not in FSDP2))
 CPU = torch.device("cpu")
 computed = Path()  # the folder that all workers of a test session share; conftest.py sets it
-STEPS = 4
+STEPS = 3
 BATCH = 3
 OPTIMIZERS = {
     "sgd": OptimizerSpec(torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
