@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -17,6 +18,7 @@ from traceops.answers.text import describe_answer
 from traceops.cli import main
 from traceops.core.errors import InputError, UsageError
 from traceops.render import write_report
+from traceops.report import stored_tables
 from traceops.report.write import json_text
 from traceops.schemas import schema_path
 
@@ -49,7 +51,7 @@ def test_a_report_answers_as_its_traces_do(asked: Asked, from_traces: Opened, fr
 
 
 def test_tables_are_read_back_as_they_were(from_traces: Opened, from_report: Opened) -> None:
-    assert from_report.whole and not from_report.problems
+    assert not from_report.problems
     assert replace(from_report.report.tables, hta={}) == replace(from_traces.report.tables, hta={})
     assert from_report.report.tables.kernels and from_report.report.tables.critical_path
 
@@ -67,9 +69,25 @@ def test_a_damaged_table_hides_no_other(tmp_path: Path) -> None:
     (tmp_path / "kernels.csv").write_text("name,kind\na,b\n")
     found = open_run(tmp_path)
     (problem,) = found.problems
-    assert str(tmp_path / "kernels.csv") in problem and "no column count" in problem
+    assert str(tmp_path / "kernels.csv") in problem and "required field `count`" in problem
     assert found.report.tables.arrivals and not found.report.tables.kernels
     assert answer(found, Asked("collectives")).rows[0].last_rank == 1
+
+
+def test_a_table_of_an_earlier_version_lacks_columns_that_have_a_default(tmp_path: Path) -> None:
+    class Row(msgspec.Struct, kw_only=True):
+        rank: int
+        ranks: tuple[int, ...]
+        name: str
+        share: float | None
+        later: int | None = None
+
+    old = b"rank,ranks,name,share\n3,0 1,'=x,\n4,,,0.5\n"
+    first, second = stored_tables._rows(old, Row)
+    assert first == Row(rank=3, ranks=(0, 1), name="=x", share=None)
+    assert second == Row(rank=4, ranks=(), name="", share=0.5)
+    with pytest.raises(ValueError, match="required field `rank`"):
+        list(stored_tables._rows(b"ranks,name,share\n0,x,\n", Row))
 
 
 def show(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
@@ -192,7 +210,7 @@ def test_a_report_with_a_hang_opens_with_it(hung: Path, tmp_path: Path) -> None:
     found = open_run(tmp_path)
     summary = answer(found, Asked())
     assert summary.headline.sentence.startswith("Rank 3 died")
-    assert summary.headline.sentence.endswith("3 more findings below.") and not found.whole
+    assert summary.headline.sentence.endswith("3 more findings below.")
     assert answer(open_run(EXAMPLE), Asked("hang")).sentence is None
 
 

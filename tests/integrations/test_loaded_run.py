@@ -126,6 +126,7 @@ def test_the_whole_page_is_written(run: Run, tmp_path: Path) -> None:
     assert run.save_html(tmp_path / "same.html").read_bytes() == (EXAMPLE / "summary.html").read_bytes()
     made = run.save_html(tmp_path / "anew.html", plotlyjs="cdn").read_text()
     assert "Rank 1&#39;s input comes late" in made and 'id="checks"' in made
+    assert "This page was made from report.json" in made
 
 
 def test_completion_shows_what_is_there(run: Run) -> None:

@@ -36,7 +36,7 @@ class Opened:
     """A report, and where it is from. folder: the report's own, None where traces were analysed.
 
     hang: of a report that was read, whose `Report.hang` is None: a diagnosis is not made again from its document.
-    has_fabric: likewise of `Report.fabric`.
+    problems: what could not be used, in sentences.
     """
 
     path: str
@@ -44,13 +44,7 @@ class Opened:
     read_from: Literal["report", "traces"]
     folder: Path | None = None
     hang: HangJson | None = None
-    has_fabric: bool = False
     problems: tuple[str, ...] = field(default=())
-
-    @property
-    def whole(self) -> bool:
-        """Whether `report` holds all that its page shows."""
-        return self.read_from == "traces" or (self.hang is None and not self.has_fabric)
 
 
 def open_run(
@@ -93,7 +87,6 @@ def open_run(
         "report",
         folder,
         document.hang,
-        document.fabric is not None,
         problems,
     )
 

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 _NOT_WHOLE = (
-    "This page was made from report.json, which does not hold all of the diagnosis of a hang or of the machines: "
-    "traceops analyze and traceops diagnose write them."
+    "This page was made from report.json and the tables beside it. What they do not hold (the timeline to zoom into, "
+    "the diagnosis of a hang, the machines, HTA's tables) is in the page that traceops analyze writes."
 )
 
 
@@ -163,7 +163,7 @@ class Run:
             data = written.read_bytes()
         else:
             document = self._described()
-            if not self._found.whole:
+            if self._found.read_from == "report":
                 document = replace(document, intro=(*document.intro, soft(_NOT_WHOLE)))
             data = write_html(document, **options)
         target = Path(path)
