@@ -20,14 +20,13 @@ import torch.distributed as dist
 
 import traceops
 from traceops.core.errors import TraceopsError, UsageError
+from traceops.train.build import optimizer_spec, strategy_options
 from traceops.train.config import TrainConfig, sizes_for
 from traceops.train.data import make_dataset, make_loader
 from traceops.train.device import pick_backend, pick_device
-from traceops.train.mesh_options import stage_layers_of
 from traceops.train.model import make_model
-from traceops.train.options import add_training_arguments, check, config_from, describe, shard_group_size
+from traceops.train.options import add_training_arguments, check, config_from, describe
 from traceops.train.strategies import strategy_class
-from traceops.train.strategies.base import OptimizerSpec, StrategyOptions
 
 
 def train(config: TrainConfig) -> None:
@@ -52,22 +51,8 @@ def train(config: TrainConfig) -> None:
     parameters = sum(p.numel() for p in model.parameters())
     # Of experts only some compute a token, so the dense model's operations are not theirs.
     flops_per_token = None if config.strategy == "expert_parallel" else model.flops_per_token(sizes.seq_len)
-    if config.optimizer == "sgd":
-        optimizer = OptimizerSpec(torch.optim.SGD, {"lr": config.lr, "momentum": 0.9})
-    else:
-        optimizer = OptimizerSpec(torch.optim.AdamW, {"lr": config.lr})
-    options = StrategyOptions(
-        precision=config.precision,
-        bucket_cap_mb=sizes.bucket_mb,
-        shard_group_size=shard_group_size(config, world_size, local_world_size),
-        find_unused_parameters=config.find_unused_parameters,
-        replicas=config.replicas,
-        pp_schedule=config.pp_schedule,
-        micro_batches=config.micro_batches,
-        stage_layers=stage_layers_of(config),
-        experts=config.experts,
-        skew=config.skew,
-    )
+    optimizer = optimizer_spec(config)
+    options = strategy_options(config, sizes, world_size, local_world_size)
     strategy = strategy_class(config.strategy)(model, optimizer, device, options)
     torch.manual_seed(config.seed + rank)  # dropout differs between ranks
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
 from traceops.core.errors import UsageError
+from traceops.train.build import optimizer_spec
 from traceops.train.config import Sizes, TrainConfig
 from traceops.train.data import RandomTokens, TokenStream, make_dataset, make_loader
 from traceops.train.gpt import GPT
@@ -81,3 +84,17 @@ def test_a_short_text_starts_again_and_a_tiny_one_is_refused() -> None:
     assert torch.equal(stream[1][1], torch.arange(9, 17))
     with pytest.raises(UsageError, match="--seq-len 8"):
         TokenStream(torch.arange(8), samples=5, seq_len=8)
+
+
+def test_weights_of_bf16_params() -> None:
+    config = TrainConfig(precision="bf16-params")
+    model = make_model(config, Sizes(1, 8, 2, 16, 8, 1, 0, 1.0))
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    loss = model(torch.zeros((1, 8), dtype=torch.int64), torch.zeros((1, 8), dtype=torch.int64))
+    assert loss.dtype is torch.float32  # a sum over the vocabulary needs the digits
+
+
+def test_a_missing_torchao_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchao.optim", None)
+    with pytest.raises(UsageError, match=r"pip install torchao \(traceops's extra \[lowbit\]\)"):
+        optimizer_spec(TrainConfig(optimizer="adamw8bit"))

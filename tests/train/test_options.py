@@ -27,7 +27,7 @@ OTHER = TrainConfig(
     seq_len=16, batch_size=3, precision="bf16", grad_accum=4, activation_checkpointing=True, workers=0,
     bucket_mb=1.5, shard_group_size=2, replicas=2, pp_schedule="gpipe", micro_batches=8, stage_layers="1,1",
     experts=8, skew=0.5,
-    find_unused_parameters=True, lr=0.1, optimizer="sgd", seed=7,
+    find_unused_parameters=True, lr=0.1, optimizer="sgd", offload="cpu", seed=7,
     device="cpu", backend="gloo", step_unit="batch", steps=9,
 )  # fmt: skip
 
@@ -165,3 +165,9 @@ def test_the_batch_of_a_rank_follows_from_that_of_all(
 def test_a_global_batch_that_does_not_divide_is_refused(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         with_global_batch(TrainConfig(**settings), 32, 4)
+
+
+def test_offload_is_for_fsdp2() -> None:
+    check(TrainConfig(strategy="pytorch_zero3", offload="cpu"), 2, "cuda", "nccl")
+    with pytest.raises(UsageError, match="--offload cpu is for pytorch_hsdp, pytorch_zero2, pytorch_zero3"):
+        check(TrainConfig(strategy="pytorch_ddp", offload="cpu"), 2, "cuda", "nccl")

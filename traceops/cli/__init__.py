@@ -32,6 +32,7 @@ COMMANDS = (
     "query",
     "show",
     "mcp",
+    "memory",
 )
 
 

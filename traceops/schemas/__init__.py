@@ -42,6 +42,8 @@ from traceops.core.findings import Check, Evidence, Finding
 from traceops.core.tool import Tool
 from traceops.doctor.document import DoctorDocument
 from traceops.hangs.json_types import HangDocument, RootEvidence
+from traceops.memory.model import CategoryMemory, MemoryEstimate, ModuleMemory, RankMemory
+from traceops.memory.model import Change as MemoryChange
 from traceops.report.model import ReportDocument
 from traceops.report.run import Clocks, Ledger, Matching, Replay, StepTime, WorstRank
 from traceops.runs.model import FindingCount, RunRow, RunsDocument
@@ -92,6 +94,13 @@ DOCUMENTS: dict[str, SchemaDocument] = {
         closed=(
             HistoryDocument, Tool, KeyJson, Key, CommitJson, CaptureJson, TrendJson, LevelChangeJson, Problem,
         ),
+    ),
+    "memory": SchemaDocument(
+        MemoryEstimate,
+        "traceops memory.json",
+        "What `traceops memory --json` writes: what a training would need of each GPU. Null means not known, never "
+        f"zero. {_KEYS}",
+        closed=(MemoryEstimate, RankMemory, CategoryMemory, ModuleMemory, MemoryChange),
     ),
     "report": SchemaDocument(
         ReportDocument,

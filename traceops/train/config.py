@@ -33,6 +33,7 @@ class TrainConfig:
     find_unused_parameters: bool = False
     lr: float = 3e-4
     optimizer: str = "adamw"
+    offload: str = "none"
     seed: int = 0
     device: str = "auto"
     backend: str = "auto"

@@ -9,10 +9,11 @@ from typing import Any
 from traceops.core.errors import UsageError
 from traceops.train.config import CPU_SIZES, CUDA_SIZES, TrainConfig, sizes_for
 from traceops.train.mesh_options import add_mesh_arguments, check_mesh
-from traceops.train.strategies import MESHES, NAMES, SHARDED
+from traceops.train.strategies import FSDP2, MESHES, NAMES, SHARDED
 
-PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
-OPTIMIZERS = ("sgd", "adamw")
+PRECISIONS = ("fp32", "bf16", "bf16-params", "fp16", "fp64")
+OPTIMIZERS = ("sgd", "adamw", "adamw8bit")
+OFFLOADS = ("none", "cpu")
 DEVICES = ("auto", "cuda", "cpu")
 BACKENDS = ("auto", "nccl", "gloo")
 STEP_UNITS = ("optimizer", "batch")
@@ -51,7 +52,9 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=PRECISIONS,
         default=default.precision,
-        help="bf16 and fp16 keep fp32 weights; fp16 scales the loss (%(default)s)",
+        metavar="TYPE",
+        help=f"{', '.join(PRECISIONS)}: bf16 and fp16 keep fp32 weights, bf16-params has them in bf16 too; fp16 scales "
+        "the loss (%(default)s)",
     )
     add(
         "--grad-accum",
@@ -80,7 +83,13 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         "--optimizer",
         choices=OPTIMIZERS,
         default=default.optimizer,
-        help="sgd has momentum 0.9 (%(default)s)",
+        help="sgd has momentum 0.9; adamw8bit keeps its state in 8 bits (torchao, the extra lowbit) (%(default)s)",
+    )
+    add(
+        "--offload",
+        choices=OFFLOADS,
+        default=default.offload,
+        help="cpu: FSDP2 keeps parameters, gradients and optimizer state in the host's memory (%(default)s)",
     )
     add("--seed", type=int, default=default.seed, help="of weights and data (%(default)s)")
     add(
@@ -177,6 +186,10 @@ def check(config: TrainConfig, world_size: int | None, device: str, backend: str
         raise UsageError(
             "pytorch_cp: torch passes attention around a ring on GPUs only; use --strategy pytorch_tp"
         )
+    if config.offload != "none" and config.strategy not in FSDP2:
+        raise UsageError(
+            f"--offload {config.offload} is for {', '.join(sorted(FSDP2))}, not {config.strategy}"
+        )
     if config.strategy == "pytorch_hsdp":
         if world_size is not None:
             size = shard_group_size(config, world_size)
@@ -192,7 +205,7 @@ def check(config: TrainConfig, world_size: int | None, device: str, backend: str
 
 def _check_values(config: TrainConfig) -> None:
     for name, allowed in (
-        ("strategy", NAMES), ("precision", PRECISIONS), ("optimizer", OPTIMIZERS),
+        ("strategy", NAMES), ("precision", PRECISIONS), ("optimizer", OPTIMIZERS), ("offload", OFFLOADS),
         ("device", DEVICES), ("backend", BACKENDS), ("step_unit", STEP_UNITS),
     ):  # fmt: skip
         if getattr(config, name) not in allowed:

@@ -37,6 +37,9 @@ SHARDED: frozenset[str] = frozenset(
     {"zero1", "zero2", "zero3", "pytorch_zero2", "pytorch_zero3", "pytorch_hsdp"}
 )
 
+# torch's fully_shard, which can keep what a rank owns in the host's memory.
+FSDP2: frozenset[str] = frozenset({"pytorch_zero2", "pytorch_zero3", "pytorch_hsdp"})
+
 # Ranks share a copy of the built-in GPT, and copies share the batch.
 MESHES: frozenset[str] = frozenset({"pytorch_tp", "pytorch_pp", "pytorch_cp", "expert_parallel"})
 

@@ -38,6 +38,7 @@ class StrategyOptions:
     how many copies of the model the ranks of a mesh hold. Of pipelines: `pp_schedule`, one of PP_SCHEDULES,
     `micro_batches`, and `stage_layers`, the blocks of each stage, () for as many each. Of experts: how many there
     are (None: one a rank), and the share of the tokens that the last one gets (`skew`, None: as the router decides).
+    `offload` "cpu": FSDP2 keeps what a rank owns in the host's memory.
     """
 
     precision: str = "fp32"
@@ -50,6 +51,7 @@ class StrategyOptions:
     stage_layers: tuple[int, ...] = ()
     experts: int | None = None
     skew: float | None = None
+    offload: str = "none"
 
 
 class Strategy(ABC):

@@ -9,7 +9,13 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor
 
 from traceops.core.errors import UsageError
@@ -45,11 +51,20 @@ class _FSDP(Strategy):
             )
         dtype = COMPUTE_DTYPE.get(options.precision)
         policy = MixedPrecisionPolicy(dtype, torch.float32) if dtype else MixedPrecisionPolicy()
+        # Without a GPU all is in the host's memory already.
+        offload = options.offload == "cpu" and device.type != "cpu"
+        own = CPUOffloadPolicy() if offload else OffloadPolicy()
         mesh = self.make_mesh()
         for block in blocks:
-            fully_shard(block, mesh=mesh, reshard_after_forward=self.reshard_after_forward, mp_policy=policy)
+            fully_shard(
+                block,
+                mesh=mesh,
+                reshard_after_forward=self.reshard_after_forward,
+                mp_policy=policy,
+                offload_policy=own,
+            )
         # The rest is needed until the end of forward and again when backward starts: freeing gains nothing.
-        fully_shard(self.module, mesh=mesh, reshard_after_forward=False, mp_policy=policy)
+        fully_shard(self.module, mesh=mesh, reshard_after_forward=False, mp_policy=policy, offload_policy=own)
         self.fsdp = cast(FSDPModule, self.module)
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
         self.optimizer = optimizer(self.parameters)

@@ -1,0 +1,28 @@
+"""The options of `traceops memory`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from traceops.cli.options.types import positive
+from traceops.train.options import add_training_arguments
+
+HELP = "Estimate the GPU memory of a training before the run, without a GPU."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    device = parser.add_argument_group("memory")
+    add = device.add_argument
+    add("--nproc", type=positive, default=1, metavar="N", help="ranks in all, one a GPU (%(default)s)")
+    add("--capacity", metavar="SIZE", help="of a GPU, such as 47.4GiB (2³⁰ bytes) or 80GB (10⁹)")
+    add("--gpu", metavar="NAME", help="its memory by name: H100, A6000, …")
+    add(
+        "--params",
+        type=float,
+        metavar="N",
+        help="only count parameters, gradients and optimizer state of so many, 8.36e9",
+    )
+    add("--no-changes", action="store_true", help="do not look for changes that make it fit")
+    add("--json", type=Path, metavar="FILE", help="write the estimate here too (docs/formats.md)")
+    add_training_arguments(parser)

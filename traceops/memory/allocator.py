@@ -1,0 +1,109 @@
+"""torch's caching allocator for CUDA, as far as it decides how much memory is reserved. Needs no torch.
+
+Sizes and rules are those of c10/cuda/CUDACachingAllocator.cpp with default settings: blocks of 512 bytes, segments of
+2 MiB for blocks up to 1 MiB, of 20 MiB for blocks below 10 MiB, else rounded up to 2 MiB; a block is split where what
+is left is of use, and what is free is joined with its neighbours. All is one stream: what waits for another stream
+is not modelled.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+
+ROUND = 512
+_SMALL = 1 << 20
+_SMALL_SEGMENT = 2 << 20
+_LARGE_SEGMENT = 20 << 20
+_MIN_LARGE = 10 << 20
+_LARGE_ROUND = 2 << 20
+
+
+def rounded(size: int) -> int:
+    """The bytes that a block of `size` bytes takes."""
+    return max(ROUND, -(-size // ROUND) * ROUND)
+
+
+@dataclass(eq=False)
+class Block:
+    """A part of a segment; `before` and `after` are its neighbours there. A pool: stream, whether of small blocks."""
+
+    size: int
+    pool: tuple[int, bool]
+    number: int
+    free: bool = False
+    before: Block | None = field(default=None, repr=False)
+    after: Block | None = field(default=None, repr=False)
+
+
+class CachingAllocator:
+    """Counts `allocated` and `reserved` bytes and their peaks, for one device without a limit."""
+
+    def __init__(self) -> None:
+        self.allocated = self.reserved = 0
+        self.peak_allocated = self.peak_reserved = 0
+        self._free: dict[tuple[int, bool], list[tuple[int, int, Block]]] = {}
+        self._numbers = 0
+
+    def allocate(self, size: int, stream: int = 0) -> Block:
+        """A block of at least `size` bytes: the smallest free one that fits, or of a new segment."""
+        want = rounded(size)
+        small = want <= _SMALL
+        pool = (stream, small)
+        free = self._free.setdefault(pool, [])
+        at = bisect_left(free, (want, -1))
+        if at < len(free):
+            block = free.pop(at)[2]
+        else:
+            block = self._new(_segment_size(want), pool)
+            self.reserved += block.size
+            self.peak_reserved = max(self.peak_reserved, self.reserved)
+        left = block.size - want
+        if left >= ROUND if small else left > _SMALL:
+            rest = self._new(left, pool)
+            rest.before, rest.after = block, block.after
+            if block.after is not None:
+                block.after.before = rest
+            block.after, block.size = rest, want
+            self._add_free(rest)
+        block.free = False
+        self.allocated += block.size
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        return block
+
+    def release(self, block: Block) -> None:
+        """Give a block back to the cache."""
+        self.allocated -= block.size
+        for neighbour in (block.before, block.after):
+            if neighbour is not None and neighbour.free:
+                self._take_free(neighbour)
+                if neighbour is block.before:
+                    block.before = neighbour.before
+                    if block.before is not None:
+                        block.before.after = block
+                else:
+                    block.after = neighbour.after
+                    if block.after is not None:
+                        block.after.before = block
+                block.size += neighbour.size
+        self._add_free(block)
+
+    def _new(self, size: int, pool: tuple[int, bool]) -> Block:
+        self._numbers += 1
+        return Block(size, pool, self._numbers)
+
+    def _add_free(self, block: Block) -> None:
+        block.free = True
+        insort(self._free[block.pool], (block.size, block.number, block))
+
+    def _take_free(self, block: Block) -> None:
+        free = self._free[block.pool]
+        del free[bisect_left(free, (block.size, block.number))]
+
+
+def _segment_size(size: int) -> int:
+    if size <= _SMALL:
+        return _SMALL_SEGMENT
+    if size < _MIN_LARGE:
+        return _LARGE_SEGMENT
+    return -(-size // _LARGE_ROUND) * _LARGE_ROUND

@@ -1,0 +1,240 @@
+"""Asks a worker what a training would need, judges whether it fits, and looks for changes that make it fit."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO
+
+import msgspec
+
+from traceops.core.errors import InputError, UsageError
+from traceops.memory.changes import Proposal, proposals
+from traceops.memory.formula import rank_of
+from traceops.memory.gpus import CONTEXT_BYTES, NCCL_BYTES, workspaces_of
+from traceops.memory.model import Change, MemoryEstimate, RankMemory, Verdict
+from traceops.memory.worker import Answer, Request
+from traceops.train.config import TrainConfig, sizes_for
+from traceops.train.options import to_argv
+
+# What these would do needs values: which tokens an expert gets, or a partner's answer.
+NOT_FAKED = {
+    "expert_parallel": "how many tokens an expert gets depends on their values",
+    "pytorch_pp": "its stages tell each other their shapes over the network",
+    "pytorch_cp": "torch has its ring attention for GPUs only",
+}
+# Strategies whose peaks were measured on GPUs and estimated (docs/memory.md), and the largest error there, of the
+# reserved bytes. Others, and models of transformers, were not measured: there the margin is wider.
+MEASURED = frozenset({"pytorch_ddp", "pytorch_zero1", "pytorch_zero3", "pytorch_hsdp", "pytorch_tp"})
+MEASURED_ERROR, OTHER_ERROR = 0.02, 0.10
+_MOST_RANKS = 8  # that are run one by one where they differ
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A training of `world_size` ranks on GPUs of `capacity` bytes (None: not told) called `gpu`."""
+
+    config: TrainConfig
+    world_size: int
+    capacity: int | None = None
+    gpu: str | None = None
+
+
+class Worker:
+    """A process with torch, which answers one request after the other."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+        self._process, self._log = process, log
+
+    def ask(self, config: TrainConfig, asked: Asked) -> Answer:
+        """What the ranks of `config` need. Raises InputError where the process ends without an answer."""
+        differ = config.strategy == "pytorch_zero1"
+        ranks = list(range(min(asked.world_size, _MOST_RANKS))) if differ else [0]
+        request = Request(config, ranks, asked.world_size, workspaces_of(asked.gpu))
+        assert self._process.stdin is not None and self._process.stdout is not None
+        line = b""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(msgspec.json.encode(request) + b"\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        if not line:
+            raise InputError(
+                f"the process that runs the training on fake tensors ended: {self._last_words()}"
+            )
+        return msgspec.json.decode(line, type=Answer)
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"exit code {self._process.wait()}"
+
+
+@contextmanager
+def worker() -> Iterator[Worker]:
+    """A worker that ends with the block."""
+    command = [sys.executable, "-m", "traceops.memory.worker"]
+    with (
+        tempfile.TemporaryFile() as log,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log) as process,
+    ):
+        try:
+            yield Worker(process, log)
+        finally:
+            process.kill()
+
+
+def estimate(asked: Asked, helper: Worker, *, changes: bool = True) -> MemoryEstimate:
+    """What the training needs, and where it does not fit what would help. Raises UsageError for what cannot be run."""
+    begun = time.monotonic()
+    if asked.config.strategy in NOT_FAKED:
+        raise UsageError(f"{asked.config.strategy} cannot be estimated: {NOT_FAKED[asked.config.strategy]}")
+    found = helper.ask(asked.config, asked)
+    if found.problem:
+        raise UsageError(found.problem)
+    most = _most(found.ranks)
+    nccl = NCCL_BYTES if asked.world_size > 1 else 0
+    needed = most.peak_reserved_bytes + CONTEXT_BYTES + nccl
+    error = error_of(asked.config)
+    outside = CONTEXT_BYTES + nccl
+    verdict = judge(found.ranks, outside, asked.capacity, error)
+    helps: list[Change] = []
+    if changes and verdict in ("does_not_fit", "too_close"):
+        helps = _search(asked, helper, needed, outside)
+    return MemoryEstimate(
+        schema_version=1,
+        command=_command(asked),
+        method="fake_tensors",
+        strategy=asked.config.strategy,
+        world_size=asked.world_size,
+        parameters=found.parameters,
+        ranks=found.ranks,
+        peak_allocated_bytes=max(rank.peak_allocated_bytes for rank in found.ranks),
+        peak_reserved_bytes=most.peak_reserved_bytes,
+        context_bytes=CONTEXT_BYTES,
+        nccl_bytes=nccl,
+        device_bytes=needed,
+        error_share=error,
+        capacity_bytes=asked.capacity,
+        verdict=verdict,
+        spare_bytes=None if asked.capacity is None else asked.capacity - needed,
+        changes=helps,
+        assumptions=_assumptions(asked),
+        seconds=round(time.monotonic() - begun, 3),
+    )
+
+
+def from_formula(parameters: float, asked: Asked) -> MemoryEstimate:
+    """What `parameters` parameters need at least: without activations nobody can say that they fit."""
+    rank = rank_of(parameters, asked.config, asked.world_size)
+    nccl = NCCL_BYTES if asked.world_size > 1 else 0
+    needed = rank.peak_reserved_bytes + CONTEXT_BYTES + nccl
+    return MemoryEstimate(
+        schema_version=1,
+        command=_command(asked),
+        method="formula",
+        strategy=asked.config.strategy,
+        world_size=asked.world_size,
+        parameters=round(parameters),
+        ranks=[rank],
+        peak_allocated_bytes=rank.peak_allocated_bytes,
+        peak_reserved_bytes=rank.peak_reserved_bytes,
+        context_bytes=CONTEXT_BYTES,
+        nccl_bytes=nccl,
+        device_bytes=needed,
+        error_share=None,
+        capacity_bytes=asked.capacity,
+        verdict="does_not_fit" if asked.capacity is not None and needed > asked.capacity else "unknown",
+        spare_bytes=None if asked.capacity is None else asked.capacity - needed,
+        changes=[],
+        assumptions=["activations, buffers and temporaries are not counted"],
+        seconds=0.0,
+    )
+
+
+def _command(asked: Asked) -> list[str]:
+    return ["traceops", "run", "--nproc", str(asked.world_size), *to_argv(asked.config)]
+
+
+def judge(ranks: Sequence[RankMemory], outside: int, capacity: int | None, error: float) -> Verdict:
+    """Whether the `ranks` fit into `capacity` bytes, of which `outside` are not torch's.
+
+    Where what torch reserves does not fit it gives its cache back, as far as that is whole segments: so only what
+    tensors hold tells that a training does not fit. Where the margin is below the estimate's own error, `error` as a
+    share, nobody can tell.
+    """
+    if capacity is None:
+        return "unknown"
+    if all(rank.peak_reserved_bytes * (1 + error) + outside <= capacity for rank in ranks):
+        return "fits"
+    if any(rank.least_allocated_bytes * (1 - error) + outside > capacity for rank in ranks):
+        return "does_not_fit"
+    return "too_close"
+
+
+def error_of(config: TrainConfig) -> float:
+    """The error to reckon with, as a share: measured where the strategy was, else wider."""
+    plain = config.model == "gpt" and config.offload == "none" and config.optimizer != "adamw8bit"
+    measured = config.strategy in MEASURED and config.precision == "bf16" and plain
+    return MEASURED_ERROR if measured and not config.activation_checkpointing else OTHER_ERROR
+
+
+def _search(asked: Asked, helper: Worker, needed: int, outside: int) -> list[Change]:
+    """Each change alone, cheapest first; where none alone is enough, one after the other on top of each other."""
+    found: list[Change] = []
+    helping: list[Proposal] = []
+    for proposal in proposals(asked.config, asked.world_size):
+        change = _tried(proposal, asked, helper, needed, outside)
+        if change is not None and change.saves_bytes > 0:
+            found.append(change)
+            helping.append(proposal)
+    if any(change.verdict == "fits" for change in found) or len(helping) < 2:
+        return found
+    together = helping[0]
+    for proposal in helping[1:]:
+        joined = together.then(proposal)
+        if joined is None:
+            continue
+        together = joined
+        change = _tried(together, asked, helper, needed, outside)
+        if change is not None and change.verdict == "fits":
+            return [*found, change]
+    return found
+
+
+def _tried(proposal: Proposal, asked: Asked, helper: Worker, needed: int, outside: int) -> Change | None:
+    answer = helper.ask(proposal.config, asked)
+    if answer.problem:
+        return None
+    most = _most(answer.ranks)
+    device = most.peak_reserved_bytes + outside
+    return Change(
+        name=proposal.name,
+        options=list(proposal.options),
+        peak_allocated_bytes=most.peak_allocated_bytes,
+        device_bytes=device,
+        saves_bytes=needed - device,
+        cost=proposal.cost,
+        verdict=judge(answer.ranks, outside, asked.capacity, error_of(proposal.config)),
+    )
+
+
+def _most(ranks: Sequence[RankMemory]) -> RankMemory:
+    return max(ranks, key=lambda rank: rank.peak_reserved_bytes)
+
+
+def _assumptions(asked: Asked) -> list[str]:
+    sizes = sizes_for(asked.config, "cuda")
+    said = [f"{sizes.batch_size} samples of {sizes.seq_len} tokens a rank and micro-batch"]
+    if asked.gpu is None:
+        said.append("cuBLAS takes 32 MiB a thread, as on Hopper (--gpu NAME)")
+    if asked.world_size > 1:
+        said.append("NCCL takes 1.05 GiB, as measured with two ranks on NVLink")
+    if asked.config.optimizer == "adamw8bit":
+        said.append("the optimizer's update is compiled and has no temporaries")
+    return said

@@ -1,0 +1,207 @@
+"""What has to be put in place of torch's own so that a training runs on fake tensors and a fake process group.
+
+Each of them reads values that a fake tensor does not have, or waits for a device. None changes what is allocated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+import torch.distributed._tools.fake_collectives  # gives c10d's operators fake kernels
+from torch import Tensor, nn
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import device_mesh
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group as fsdp
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.nn.parallel import distributed as ddp
+from torch.optim import optimizer as optimizers
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils import _foreach_utils
+from torch.utils._python_dispatch import _disable_current_modes
+
+from traceops.memory.events import Category, Phase
+from traceops.memory.tracker import Tracker
+
+_OF_MESHES = ("__init__", "__getitem__", "_flatten", "get_local_rank", "get_coordinate", "get_group")
+_SHAPES = "_propagate_tensor_meta_non_cached"
+_OF_SHARDING = ("unshard", "wait_for_unshard", "post_backward", "finalize_backward", "reshard")
+
+
+@contextmanager
+def faked(tracker: Tracker) -> Iterator[None]:
+    """While it is open, torch's parallelism runs under `tracker` as it does on a GPU."""
+    with ExitStack() as stack:
+
+        def put(owner: Any, name: str, value: Any) -> None:
+            stack.enter_context(patch.object(owner, name, value))
+
+        put(nn.Module, "_apply", _apply)
+        for name in _OF_MESHES:
+            put(DeviceMesh, name, _with_values(getattr(DeviceMesh, name)))
+        put(device_mesh, "init_device_mesh", _with_values(device_mesh.init_device_mesh))
+        put(dist, "init_device_mesh", device_mesh.init_device_mesh)
+        put(ddp, "_verify_param_shape_across_processes", lambda *_, **__: None)
+        put(ddp.DistributedDataParallel, "__init__", _reducing(ddp.DistributedDataParallel.__init__, tracker))
+        for name in _OF_SHARDING:
+            put(fsdp.FSDPParamGroup, name, _inside(getattr(fsdp.FSDPParamGroup, name), tracker))
+        # DTensor tries each operator on a whole tensor, fake too, to learn the shape of its result.
+        put(ShardingPropagator, _SHAPES, _unseen(getattr(ShardingPropagator, _SHAPES), tracker))
+        put(torch.cpu, "stream", lambda stream: _on_stream(tracker, stream))
+        # On a GPU, optimizers go through all parameters at once, which takes memory; on the CPU they do not.
+        put(optimizers, "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
+        put(_foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
+        put(torch.autograd, "backward", _in_backward(torch.autograd.backward, tracker))
+        stack.callback(register_optimizer_step_pre_hook(_before_step(tracker)).remove)
+        stack.callback(register_optimizer_step_post_hook(_after_step(tracker)).remove)
+        put(torch.amp.GradScaler, "_maybe_opt_step", lambda _, optimizer, *__, **___: optimizer.step())
+        yield
+
+
+def _apply(
+    module: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+) -> nn.Module:
+    """nn.Module._apply, which would swap a fake tensor's insides with another's."""
+    if recurse:
+        for child in module.children():
+            child._apply(change)  # type: ignore[no-untyped-call]
+    for name, tensor in module._parameters.items():
+        if tensor is not None:
+            with torch.no_grad():
+                changed = change(tensor)
+            if changed is not tensor and (changed.dtype, changed.device) != (tensor.dtype, tensor.device):
+                module._parameters[name] = nn.Parameter(changed, tensor.requires_grad)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = change(buffer)
+    return module
+
+
+def _with_values(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` on real tensors: the ranks of a mesh are read."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _inside(function: Callable[..., Any], tracker: Tracker) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with tracker.communication():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _in_backward(backward: Callable[..., None], tracker: Tracker) -> Callable[..., None]:
+    def call(*args: Any, **kwargs: Any) -> None:
+        before, tracker.phase = tracker.phase, Phase.BACKWARD
+        try:
+            backward(*args, **kwargs)
+        finally:
+            tracker.phase = before
+
+    return call
+
+
+def _before_step(tracker: Tracker) -> Callable[..., None]:
+    def hook(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        tracker.optimizers += 1  # ZeroRedundancyOptimizer has another inside
+        tracker.phase = Phase.OPTIMIZER
+        tracker.label(parameters_of(optimizer), Category.PARAMETERS)
+        tracker.label([p.grad for p in parameters_of(optimizer)], Category.GRADIENTS)
+
+    return hook
+
+
+def _after_step(tracker: Tracker) -> Callable[..., None]:
+    def hook(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        tracker.label(
+            [
+                value
+                for state in optimizer.state.values()
+                for value in state.values()
+                if isinstance(value, Tensor)
+            ],
+            Category.OPTIMIZER_STATE,
+        )
+        tracker.optimizers -= 1
+        if not tracker.optimizers:
+            tracker.end_step()
+
+    return hook
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """What the optimizer updates."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _unseen(function: Callable[..., Any], tracker: Tracker) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with tracker.pause():
+            return function(*args, **kwargs)
+
+    return call
+
+
+@contextmanager
+def _on_stream(tracker: Tracker, stream: Any) -> Iterator[None]:
+    before, tracker.stream = tracker.stream, id(stream) if stream is not None else tracker.stream
+    try:
+        yield
+    finally:
+        tracker.stream = before
+
+
+class _Reducer:
+    """DDP's reducer, which makes its buckets anew before the second forward, in the order gradients came."""
+
+    def __init__(self, reducer: Any, tracker: Tracker, module: ddp.DistributedDataParallel) -> None:
+        self._reducer, self._tracker, self._module = reducer, tracker, module
+        self._rebuilt = module.find_unused_parameters
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reducer, name)
+
+    def _rebuild_buckets(self) -> bool:
+        if self._tracker.step > 1 and not self._rebuilt:
+            self._rebuilt = True
+            parameters = [p for p in self._module.module.parameters() if p.requires_grad][::-1]
+            limits = [c10d._DEFAULT_FIRST_BUCKET_BYTES, self._module.bucket_bytes_cap]
+            with _disable_current_modes():
+                buckets = c10d._compute_bucket_assignment_by_size(
+                    [torch.empty(p.shape, dtype=p.dtype, device="meta") for p in parameters], limits
+                )[0]
+            sizes = [
+                sum(parameters[at].numel() * parameters[at].element_size() for at in one) for one in buckets
+            ]
+            self._tracker.replace_buckets(sizes)
+        return False
+
+
+def _reducing(initialize: Callable[..., None], tracker: Tracker) -> Callable[..., None]:
+    def init(self: ddp.DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        with tracker.as_buckets():
+            initialize(self, *args, **kwargs)
+        self.register_comm_hook(None, _average)
+        self.reducer = _Reducer(self.reducer, tracker, self)  # type: ignore[assignment]
+
+    return init
+
+
+def _average(_: object, bucket: c10d.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """DDP's own hook waits for a result that the fake process group does not give."""
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+_average.__annotations__.clear()  # torch compares them with its own types, and ours are text

@@ -1,0 +1,65 @@
+"""A process of its own that trains on fake tensors: `python -m traceops.memory.worker`.
+
+It reads a request a line from its standard input and answers each with a line of JSON. What libraries print goes to
+standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import msgspec
+
+from traceops.core.errors import TraceopsError
+from traceops.memory.model import RankMemory
+from traceops.train.config import TrainConfig
+
+
+class Request(msgspec.Struct):
+    """Train `config` as each of `ranks`, of `world_size`."""
+
+    config: TrainConfig
+    ranks: list[int]
+    world_size: int
+    workspaces: dict[str, int]
+
+
+class Answer(msgspec.Struct):
+    """What the ranks would need; `problem` where the training cannot be run so."""
+
+    ranks: list[RankMemory] = []
+    parameters: int = 0
+    values_read: int = 0
+    problem: str = ""
+
+
+def answer(request: Request) -> Answer:
+    """Run what is asked for. What the training raises is the answer's problem."""
+    from traceops.memory.dry_run import dry_run  # after standard output is out of reach of what torch imports
+    from traceops.memory.summary import summarize
+
+    found = Answer()
+    try:
+        for rank in request.ranks:
+            run = dry_run(request.config, rank, request.world_size, request.workspaces)
+            found.ranks.append(summarize(rank, run.events))
+            found.parameters, found.values_read = run.parameters, max(found.values_read, run.values_read)
+    except TraceopsError as error:
+        return Answer(problem=str(error))
+    except Exception as error:  # of torch or of a model, which may raise anything
+        said = str(error).strip().split("\n")[0]
+        return Answer(problem=f"on fake tensors it raised {type(error).__name__}: {said}")
+    return found
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    with os.fdopen(os.dup(1), "wb", buffering=0) as out:
+        os.dup2(2, 1)
+        for line in sys.stdin.buffer:
+            out.write(msgspec.json.encode(answer(msgspec.json.decode(line, type=Request))) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""An estimate of memory, for people at a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traceops.memory.model import Change, MemoryEstimate, RankMemory, Verdict
+from traceops.render.cells import Cell, Column, Table
+from traceops.render.document import Block, TableBlock, bold, soft, text
+
+_GIB = 1 << 30
+_MODULES = 5  # shown
+_NAMES = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer_state": "optimizer state",
+    "activations": "activations",
+    "loss": "logits and loss",
+    "parameter_casts": "parameters cast by autocast",
+    "sharding_buffers": "buffers of sharding",
+    "inputs": "inputs",
+    "backward_temporaries": "temporaries of backward",
+    "optimizer_temporaries": "temporaries of the optimizer",
+    "library_workspaces": "cuBLAS",
+}
+_VERDICTS: dict[Verdict, str] = {
+    "fits": "fits",
+    "does_not_fit": "does not fit",
+    "too_close": "too close to tell",
+    "unknown": "",
+}
+
+
+def gib(nbytes: float) -> str:
+    """'12.34 GiB', as nvidia-smi and torch's errors count."""
+    return f"{nbytes / _GIB:.2f} GiB"
+
+
+def describe_estimate(found: MemoryEstimate) -> list[Block]:
+    """The verdict, where the memory goes, and what would help."""
+    most = max(found.ranks, key=lambda rank: rank.peak_reserved_bytes)
+    blocks: list[Block] = [text(bold(_headline(found))), *_where(found, most)]
+    if found.changes:
+        blocks.append(TableBlock(_changes(found.changes)))
+    blocks += [soft(f"Assumed: {said}.") for said in found.assumptions]
+    return blocks
+
+
+def _headline(found: MemoryEstimate) -> str:
+    needs = f"{found.strategy} on {found.world_size} {'GPU' if found.world_size == 1 else 'GPUs'} needs "
+    needs += f"{'at least ' if found.method == 'formula' else ''}{gib(found.device_bytes)} of each"
+    if found.error_share is not None:
+        needs += f" (± {100 * found.error_share:.0f} %)"
+    if found.capacity_bytes is None or found.spare_bytes is None:
+        return needs + "."
+    has = f"of {gib(found.capacity_bytes)}"
+    spare = gib(abs(found.spare_bytes))
+    if found.verdict == "unknown":
+        return f"{needs}, {has}: what is left, {spare}, has to hold the activations."
+    if found.verdict == "too_close":
+        least = (
+            max(rank.least_allocated_bytes for rank in found.ranks)
+            + found.device_bytes
+            - found.peak_reserved_bytes
+        )
+        return f"{needs}, {has}: too close to tell. Its tensors alone need {gib(least)}."
+    side = "to spare" if found.spare_bytes >= 0 else "too much"
+    return f"{needs}, {has}: {_VERDICTS[found.verdict]}, {spare} {side}."
+
+
+def _where(found: MemoryEstimate, most: RankMemory) -> list[Block]:
+    rows = [(_NAMES.get(row.name, row.name), row.held_bytes) for row in most.categories]
+    cached = most.peak_reserved_bytes - most.peak_allocated_bytes
+    rows += [("cached by torch, not in use", cached)] if cached else []
+    rows += [("CUDA context", found.context_bytes)]
+    rows += [("NCCL", found.nccl_bytes)] if found.nccl_bytes else []
+    caption = f"At the peak of rank {most.rank}" if len(found.ranks) > 1 else "At the peak"
+    table = _table(caption, ("Held by", "GiB"), [(name, f"{held / _GIB:.2f}") for name, held in rows])
+    blocks: list[Block] = [TableBlock(table)]
+    if most.peak_operation:
+        inside = f" in {most.peak_module}" if most.peak_module else ""
+        blocks.append(
+            text(
+                f"Tensors hold {gib(most.peak_allocated_bytes)} at the peak, in {most.peak_phase} of step "
+                f"{most.peak_step}{inside}: {most.peak_operation} makes {gib(most.peak_operation_bytes)}."
+            )
+        )
+    if most.least_allocated_bytes < most.peak_allocated_bytes:
+        late = gib(most.peak_allocated_bytes - most.least_allocated_bytes)
+        blocks.append(
+            text(
+                f"{late} of it only where NCCL still holds the first buckets of DDP in the second step; "
+                "that depends on when its thread looks."
+            )
+        )
+    if most.activations:
+        top = ", ".join(
+            f"{row.name or 'the model'} {gib(row.held_bytes)}" for row in most.activations[:_MODULES]
+        )
+        blocks.append(text(f"Most activations: {top}."))
+    return blocks
+
+
+def _changes(changes: Sequence[Change]) -> Table:
+    rows = [
+        (
+            " ".join(change.options),
+            f"{change.device_bytes / _GIB:.2f}",
+            f"{change.saves_bytes / _GIB:.2f}",
+            _VERDICTS[change.verdict],
+            change.cost,
+        )
+        for change in changes
+    ]
+    return _table(
+        "What would help, cheapest first, each estimated", ("Change", "GiB", "saves", "", "costs"), rows
+    )
+
+
+def _table(caption: str, labels: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    columns = tuple(Column(label, label, number=label in ("GiB", "saves")) for label in labels)
+    return Table(caption, columns, tuple(tuple(map(Cell, row)) for row in rows))
