@@ -64,6 +64,14 @@ def test_where_why_what_to_do_and_how_sure(slow_loader: Report) -> None:
     )
 
 
+def test_the_line_of_code_stands_beside_the_cause_where_it_is_known(slow_loader: Report) -> None:
+    line = Evidence("line", "time.sleep(0.05)", rank=1, file="/home/me/train.py", line=41)
+    first = slow_loader.findings[0]
+    late = replace_finding(first, evidence=(*first.evidence, line))
+    said, _ = answer_of(replace(slow_loader, findings=(late, *slow_loader.findings[1:])))
+    assert said["Why"].endswith("train.py:41  time.sleep(0.05)")
+
+
 def test_the_picture_has_the_culprit_a_victim_and_the_rest_as_one_row(slow_loader: Report) -> None:
     steps = aligned_steps(slow_loader, lead_finding(slow_loader))
     assert steps is not None

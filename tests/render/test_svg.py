@@ -14,6 +14,7 @@ from sample_comparison import sample_comparison
 from sample_doctor import healthy
 from sample_report import HOSTILE, sample_report
 
+from traceops.core.units import digits_text, us_text
 from traceops.render.comparison.html import render_comparison_html
 from traceops.render.doctor.html import render_doctor_html
 from traceops.render.report.cross_figures import lateness_figure, what_if_figure
@@ -122,6 +123,8 @@ def test_ticks_are_round_and_never_powers_of_ten() -> None:
 
 def test_numbers_of_hover_texts() -> None:
     assert number_as(12345.678, ".3g") == "12,346" and number_as(12.345, ".3~g") == "12.3"
+    assert number_as(0.0000123, ".3g") == "0.0000123" and digits_text(11600.0, 3) == "11,600"
+    assert us_text(9.812) == "9.81 µs" and us_text(11_600) == "11.6 ms"
     assert number_as(0.5, ".3f") == "0.500" and number_as(None, ".3f") == "–"
     trace = {
         "hovertemplate": "%{y}: %{x:.2f}<br>%{customdata[1]}<extra>n</extra>",

@@ -10,6 +10,7 @@ import numpy as np
 from traceops.compare.capture import Capture, step_numbers, timed_series
 from traceops.compare.model import OutlierStep
 from traceops.compare.statistics import far_from_median
+from traceops.core.units import digits_text
 
 
 def outlier_steps(side: Literal["base", "head"], captures: Sequence[Capture]) -> list[OutlierStep]:
@@ -41,7 +42,7 @@ def odd_captures(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
         for at in far_from_median(middles):
             others = float(np.median(np.delete(middles, at)))
             found.append(
-                f"{side}: a step of {known[at][0].info.name} took {middles[at]:.4g} ms, of the other captures "
-                f"{others:.4g} ms: something held it up; take it again or leave it out"
+                f"{side}: a step of {known[at][0].info.name} took {digits_text(middles[at])} ms, of the other captures "
+                f"{digits_text(others)} ms: something held it up; take it again or leave it out"
             )
     return found

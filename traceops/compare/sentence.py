@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from traceops.compare.judge import worse_for_certain
 from traceops.compare.metrics import MIN_STEPS
 from traceops.compare.model import Comparison, MetricChange, metric_of
-from traceops.core.units import count_text, size_text
+from traceops.core.units import count_text, digits_text, size_text
 
 _TOO_MANY = 50  # captures a side
 _MOST_VARIABLES = 3
@@ -161,7 +161,7 @@ def _value(row: MetricChange, value: float | None) -> str:
         return size_text(value)
     if not row.unit:
         return count_text(value)
-    return f"{value:.4g} {row.unit}"
+    return f"{digits_text(value)} {row.unit}"
 
 
 def _upper(text: str) -> str:

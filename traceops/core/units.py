@@ -110,6 +110,14 @@ def us_text(us: float) -> str:
     return f"{us:.3g} µs" if us < 999.5 else f"{ms_text(us / 1000)} ms"
 
 
+def digits_text(value: float, digits: int = 4) -> str:
+    """About so many digits, never as a power of ten: '23', '41.46', '12,346', '0.0000123'."""
+    text = f"{value:.{digits}g}"
+    if "e+" in text:
+        return f"{value:,.0f}"
+    return f"{value:.{digits + 4}f}".rstrip("0").rstrip(".") if "e-" in text else text
+
+
 def ms_change_text(ms: float) -> str:
     """'+4.1 ms': what a step takes more or less, not finer than 0.01."""
     return f"{ms:+.{0 if abs(ms) >= 100 else 1 if abs(ms) >= 10 else 2}f} ms"

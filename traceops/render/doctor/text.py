@@ -10,7 +10,7 @@ from typing import get_args
 
 from traceops.core.findings import Finding, Severity
 from traceops.core.rank_text import ranks_text
-from traceops.core.units import message_text, rate_text
+from traceops.core.units import digits_text, message_text, rate_text
 from traceops.doctor.judge_tests import trial_text
 from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Remedy, Trial
 from traceops.fabric.alike import alike_connections, alike_machines
@@ -265,7 +265,7 @@ def benchmark_line(one: Benchmark) -> str:
     if alone := alone_text(one):
         return alone
     best, least = one.best, one.smallest
-    latency = f", {least.time_us:.4g} µs at {message_text(least.bytes)}" if least is not best else ""
+    latency = f", {digits_text(least.time_us)} µs at {message_text(least.bytes)}" if least is not best else ""
     return f"{benchmark_text(one)}: {rate_text(best.busbw_gbs)} GB/s at {message_text(best.bytes)}{latency}"
 
 

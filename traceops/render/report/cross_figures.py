@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from traceops.core.rank_text import ranks_text
-from traceops.core.units import size_text
+from traceops.core.units import digits_text, size_text
 from traceops.core.words import CAUSES
 from traceops.render.cells import size
 from traceops.render.report.figures import (
@@ -196,7 +196,7 @@ def what_if_figure(report: Report) -> Figure:
     now: dict[str, Any] = {}
     measured = next((row.step_time_ms for row in rows if row.step_time_ms is not None), None)
     if measured is not None:
-        note = {"text": f"now {measured:.4g} ms", "x": measured, "xref": "x", "xanchor": "right"}
+        note = {"text": f"now {digits_text(measured)} ms", "x": measured, "xref": "x", "xanchor": "right"}
         note |= {"y": 1, "yref": "y domain", "yanchor": "bottom", "showarrow": False}
         line = {"width": 2, "color": COMM_WAIT.colour}
         now = {"shapes": [upright_line(measured, line)], "annotations": [note]}

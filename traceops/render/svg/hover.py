@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from traceops.core.units import digits_text
 from traceops.render.svg.axis import plain
 
 _FIELD = re.compile(r"%\{(\w+)(?:\[(\d+)\])?(?::([^}]*))?\}")
@@ -46,10 +47,7 @@ def number_as(value: Any, form: str) -> str:
     digits = int(re.sub(r"\D", "", form) or 3)
     if form.endswith("f"):
         return f"{value:,.{digits}f}"
-    text = f"{value:.{digits}g}"
-    return (
-        f"{value:,.0f}" if "e+" in text else f"{value:.{digits + 4}f}".rstrip("0") if "e-" in text else text
-    )
+    return digits_text(value, digits)
 
 
 def _at(values: Any, place: Any) -> Any:
