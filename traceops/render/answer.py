@@ -14,7 +14,7 @@ class Cost:
     ms: float
     text: str
     least_ms: float | None = None
-    look: Literal["now", "then"] = "now"
+    look: Literal["now", "then", "worse"] = "now"
 
 
 @dataclass(frozen=True)

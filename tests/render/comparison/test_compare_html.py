@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from html_page import Page
 from msgspec.structs import replace
@@ -15,7 +16,9 @@ from sample_comparison import many_changes, sample_comparison, single_captures, 
 
 from traceops.compare.model import Comparison
 from traceops.render.comparison.figures import interval_figure, steps_figure, waterfall_figure
-from traceops.render.comparison.html import render_comparison_html
+from traceops.render.comparison.html import describe, render_comparison_html
+from traceops.render.comparison.text import side_names
+from traceops.render.document import Answer
 
 ALL = (
     *(
@@ -166,3 +169,24 @@ def test_page_works_offline_in_a_browser(browser: Any, tmp_path: Path, width: in
         tab.wait_for_selector(f"#chart-{chart}[data-drawn]")
     too_wide = tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
     assert said == [] and not too_wide
+
+
+def test_the_page_opens_with_both_steps_as_bars_and_why() -> None:
+    document = describe(sample_comparison())
+    answer = next(block for block in document.intro if isinstance(block, Answer))
+    base, head = answer.costs
+    assert (base.look, head.look) == ("now", "worse") and head.ms > base.ms
+    assert next(iter(answer.lines))[0] == "Why" and "How sure" in dict(answer.lines)
+    assert "→" in document.title and document.title.split(" → ")[0].startswith("base ")
+
+
+def test_a_side_is_called_by_its_captures_where_it_has_no_name_of_its_own() -> None:
+    comparison = sample_comparison()
+    named = msgspec.structs.replace(
+        comparison,
+        base=msgspec.structs.replace(comparison.base, label="base"),
+        head=msgspec.structs.replace(comparison.head, label="head"),
+    )
+    assert side_names(named) == ("base_1, base_2 …", "head_1, head_2 …")
+    same = msgspec.structs.replace(named, head=named.base)
+    assert side_names(same) == ("base_1, base_2 … (base)", "base_1, base_2 … (head)")

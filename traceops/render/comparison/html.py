@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
-from traceops.compare.model import Comparison, Explanation
+from traceops.compare.model import Comparison, Explanation, MetricChange, metric_of
 from traceops.core.findings import Finding
+from traceops.render.answer import Cost
 from traceops.render.cells import Cell
 from traceops.render.comparison import figures, method_text, tables, text
 from traceops.render.document import (
+    Answer,
     Block,
     Chart,
     Document,
@@ -33,6 +35,8 @@ from traceops.render.finding_blocks import checks_block, finding_block
 from traceops.render.page import word
 from traceops.render.writers.html import write_html
 
+_MOST_REASONS = 2
+_MOST_LABEL = 40
 _MOST_FINDINGS = 50  # of new ones, and of those that are gone
 _MOST_NAME = 500  # characters of a change that an explanation rests on
 _INTERVALS = (
@@ -86,10 +90,61 @@ def _intro(comparison: Comparison) -> list[Block]:
     if comparison.refusals:
         lines = [paragraph(bold("Compared although they differ:"), f" {why}") for why in comparison.refusals]
         blocks.append(items(lines, "refusals"))
+    if (answer := _answer(comparison)) is not None:
+        blocks.append(answer)
     blocks.append(Facts(tuple(_facts(comparison))))
     if comparison.warnings:
         blocks.append(items(comparison.warnings, "notes"))
     return blocks
+
+
+def _answer(comparison: Comparison) -> Answer | None:
+    """Both step times as bars, why they differ, and how sure that is; None where the step of a side is not known."""
+    step = metric_of(comparison.metrics, "step_time")
+    if step is None or step.base is None or step.head is None:
+        return None
+    lines: list[tuple[str, tuple[Block, ...]]] = []
+    same_way = [one for one in comparison.explanations if one.ms * (step.change or 0.0) > 0]
+    if same_way and _moved(step):  # what noise could have done has no reason
+        said = tuple(paragraph(text.sentence_of(one.text)) for one in same_way[:_MOST_REASONS])
+        lines.append(("Why", said))
+    told = [
+        f"{change.name}: {change.base_value or 'not set'} → {change.head_value or 'not set'}"
+        for change in comparison.changes
+        if change.kind == "environment"
+    ]
+    if told:
+        more = f"; {len(told) - _MOST_REASONS} more" if len(told) > _MOST_REASONS else ""
+        lines.append(("Differs", (paragraph(f"{'; '.join(told[:_MOST_REASONS])}{more}."),)))
+    sure = f"{text.outcome_text(step)[:1].upper()}{text.outcome_text(step)[1:]}"
+    lines.append(("How sure", (paragraph(f"{sure}{f': {step.reason}' if step.reason else ''}."),)))
+    base, head = text.side_names(comparison)
+    return Answer(
+        tuple(lines),
+        (
+            Cost(base[:_MOST_LABEL], step.base, text.base_text(step)),
+            Cost(
+                head[:_MOST_LABEL],
+                step.head,
+                f"{text.head_text(step)} ({text.effect_text(step)})",
+                look=_look(step),
+            ),
+        ),
+    )
+
+
+def _moved(step: MetricChange) -> bool:
+    """Whether the step time changed, as far as was judged; with too few steps, whether it looks so."""
+    if step.outcome in ("regression", "improvement", "waived"):
+        return True
+    return step.p is None and abs(step.change_pct or 0.0) >= (step.threshold_pct or 0.0) > 0
+
+
+def _look(step: MetricChange) -> Literal["now", "then", "worse"]:
+    """Red where it is slower, green where it is faster, as far as it moved."""
+    if not _moved(step):
+        return "now"
+    return "worse" if (step.change_pct or 0.0) > 0 else "then"
 
 
 def _metrics(comparison: Comparison) -> Section:

@@ -235,3 +235,9 @@ def side_name(side: Side) -> str:
     if not names:
         return side.label
     return ", ".join(names[:_MOST_NAMES]) + (" …" if len(names) > _MOST_NAMES else "")
+
+
+def sentence_of(text: str) -> str:
+    """A clause as a sentence; the name of an operator that it begins with stays as it is."""
+    first = text.split(" ", 1)[0]
+    return (text[:1].upper() + text[1:] if first.isalpha() and first.islower() else text) + "."
