@@ -4,6 +4,7 @@ import io
 from html.parser import HTMLParser
 
 import pytest
+from html_page import TABLES
 
 from traceops.core.findings import Check, Evidence, Finding
 from traceops.render.cells import Cell, Column, Table, build_table
@@ -89,7 +90,7 @@ def test_the_page_says_every_block_and_escapes_all_of_it():
     for words in ("One two", "soft words", "Inside", "first", "second b", "1st", "is empty", "Times", "Ranks", "Dot",
                   "export A=1", "Too slow", "folded words", "the end", HOSTILE):  # fmt: skip
         assert words in said.replace("  ", " "), words
-    assert "script" not in {tag for tag, _ in seen.tags}
+    assert [tag for tag, _ in seen.tags].count("script") == 1 and TABLES in seen.words
     assert ("a", {"href": "#part"}) in seen.tags
     assert [attrs["id"] for tag, attrs in seen.tags if tag == "section"] == ["part"]
 

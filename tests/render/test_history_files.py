@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from html_page import Page
+from html_page import TABLES, Page
 from plotly_schema import drawn
 from sample_captures import capture, commit_of, with_level
 
@@ -98,7 +98,7 @@ def test_what_came_from_a_store_stays_text(tmp_path: Path) -> None:
         report["run"]["git"] = {**git, "commit": f"{day:02d}<b>{HOSTILE}"}
     shown = page_of(written(tmp_path, [(report, HOSTILE) for report in reports]))
     assert shown.all("img") == [] and not any("onerror" in a for _, a in shown.elements)
-    assert len(shown.all("script")) == 3
+    assert len(shown.all("script")) == 4 and TABLES in shown.scripts()
     assert shown.text().count(HOSTILE) > 5
     charts = json.loads(shown.scripts()[0])
     shown_by_plotly = json.dumps([[c["data"], c["layout"]] for c in charts.values()])

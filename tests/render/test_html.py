@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from html_page import Page
+from html_page import TABLES, Page
 from msgspec.structs import replace
 from sample_report import HOSTILE, LATE, sample_report
 
@@ -57,7 +57,7 @@ def test_every_finding_is_there_with_evidence_and_advice(page: Page) -> None:
 def test_what_came_from_a_trace_stays_text(page: Page) -> None:
     assert page.all("img") == []
     assert page.all("b") and not any("onerror" in attributes for _, attributes in page.elements)
-    assert len(page.all("script")) == 3
+    assert len(page.all("script")) == 4 and page.scripts().count(TABLES) == 1
     assert HOSTILE in page.text()
 
 
@@ -85,14 +85,15 @@ def test_inline_page_asks_for_nothing_from_outside(page: Page) -> None:
 
 def test_only_the_pages_own_scripts_are_admitted_whatever_a_trace_holds() -> None:
     page = Page(render_html(sample_report(hostile="<b>plotly.js comes here</b>"), plotlyjs="inline"))
-    data, library, own = page.scripts()
+    data, library, tables, own = page.scripts()
+    assert tables == TABLES
     assert (
         json.loads(data)["ledger"]
         and library.startswith("/**\n* plotly.js (cartesian - minified) v")
         and "newPlot" in own
     )
     policy = next(a["content"] for a in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
-    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in (library, own)]
+    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in (library, tables, own)]
     assert policy is not None
     assert re.findall(r"'sha256-([^']+)'", policy) == hashes and "'unsafe-inline'" not in policy.split(";")[1]
 
@@ -197,7 +198,7 @@ def test_empty_report_is_a_page_without_charts() -> None:
         summary=Summary(),
     )
     page = Page(render_html(bare, plotlyjs="cdn"))
-    assert page.mismatched == [] and page.scripts() == []
+    assert page.mismatched == [] and set(page.scripts()) == {TABLES}
     assert "no complete step" in page.text()
 
 

@@ -25,7 +25,8 @@ KIND_NAMES: dict[int, KernelKind] = {COMPUTE: "compute", COMM: "comm", MEMORY: "
 class KernelStats:
     """All launches of one name on one rank inside the steps; durations in µs.
 
-    `blocks` are the thread blocks of all its launches together, -1 where the trace does not say.
+    `blocks` are the thread blocks of all its launches together, -1 where the trace does not say. `grid` is that of its
+    longest launch, an operator's input shapes on a CPU; empty where the trace does not say.
     """
 
     name: str
@@ -35,6 +36,7 @@ class KernelStats:
     min_us: float
     max_us: float
     blocks: int = -1
+    grid: str = ""
 
 
 def measure_kernels(events: Events, activity: Activity, steps: StepBounds) -> tuple[KernelStats, ...]:
@@ -53,16 +55,21 @@ def measure_kernels(events: Events, activity: Activity, steps: StepBounds) -> tu
     high = np.zeros(len(values), dtype=np.int64)
     np.maximum.at(high, group, dur)
     blocks = _blocks(events, rows, group, len(values)) if activity.on_gpu else np.full(len(values), -1)
+    longest = np.zeros(len(values), dtype=np.int64)
+    at = np.flatnonzero(dur == high[group])[::-1]  # of several the first
+    longest[group[at]] = events.shape[rows[at]]
     order = np.argsort(-total, kind="stable")
+    shapes = (*events.shapes, "")
     return tuple(
-        KernelStats(events.names[name], KIND_NAMES[kind], *numbers)
-        for (name, kind), *numbers in zip(
+        KernelStats(events.names[name], KIND_NAMES[kind], *known)
+        for (name, kind), *known in zip(
             values[order].tolist(),
             count[order].tolist(),
             (total / 1000.0)[order].tolist(),
             (low / 1000.0)[order].tolist(),
             (high / 1000.0)[order].tolist(),
             blocks[order].tolist(),
+            [shapes[shape] for shape in longest[order].tolist()],
             strict=True,
         )
     )

@@ -244,6 +244,7 @@ def _kernel_rows(run: CrossRank) -> tuple[KernelRow, ...]:
             merged[kernel.name, kernel.kind].append((times.summary.rank, kernel))
     total = sum(kernel.total_us for same in merged.values() for _, kernel in same) or 1.0
     steps = max(sum(len(times.duration) for times in run.ranks), 1)
+    ranks = len(run.ranks)
     rows = []
     for (name, kind), same in merged.items():
         spent = sum(kernel.total_us for _, kernel in same)
@@ -262,6 +263,10 @@ def _kernel_rows(run: CrossRank) -> tuple[KernelRow, ...]:
                 ranks=len(same),
                 worst_rank=worst_rank,
                 worst_rank_total_ms=round(worst.total_us / 1000.0, 6),
+                least_rank_total_ms=round(min(k.total_us for _, k in same) / 1000.0, 6)
+                if len(same) == ranks
+                else 0.0,
+                grid=max((kernel for _, kernel in same), key=lambda kernel: kernel.max_us).grid,
             )
         )
     return tuple(sorted(rows, key=lambda row: -row.share_pct))

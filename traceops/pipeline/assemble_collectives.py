@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from traceops.across.match import Collective
 from traceops.core.words import Role
 from traceops.report.rows import CollectiveRow, ReferenceRow
 
+_MOST_PLACES = 64
+
 
 def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
     """A row per group, operation and size: count, median transfer and waiting, bus bandwidth.
@@ -27,6 +29,7 @@ def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
     Bandwidths in GB/s (1e9 bytes) by nccl-tests' rules; null where the size is not known.
     """
     by_kind: dict[tuple[Any, ...], list[Collective]] = defaultdict(list)
+    places = places_in_steps(run)
     for collective, role in zip(run.matching.collectives, run.roles.of_collective, strict=True):
         by_kind[
             collective.group,
@@ -56,9 +59,38 @@ def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
                 median_wait_ms=round(float(np.median(waits)) / 1e6, 6),
                 busbw_gbs=busbw,
                 role=role,
+                places=tuple(sorted({places[id(c)][0] for c in same if id(c) in places}))[:_MOST_PLACES],
+                places_of=next((places[id(c)][1] for c in same if id(c) in places), None),
             )
         )
     return tuple(sorted(rows, key=lambda row: -(row.total_ms or 0.0)))
+
+
+def places_in_steps(run: CrossRank) -> dict[int, tuple[int, int]]:
+    """By a collective's id(): which of its group's in a step it is, from 1, and how many the group has in most steps.
+
+    By the order on its first member. Only of steps that have that many: in another one a place means something else.
+    """
+    if run.unit != "step":
+        return {}
+    by_rank = {times.summary.rank: times.summary for times in run.ranks}
+    in_step: dict[tuple[tuple[int, ...], str], dict[int, list[tuple[int, int]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for collective in run.matching.collectives:
+        rank, position = collective.members[0]
+        summary = by_rank[rank]
+        step = summary.step_number(position)
+        if step is not None and step >= 0 and not collective.links:
+            start = int(summary.comm.start[position])
+            in_step[collective.group, collective.description][step].append((start, id(collective)))
+    found: dict[int, tuple[int, int]] = {}
+    for steps in in_step.values():
+        usual = Counter(len(own) for own in steps.values()).most_common(1)[0][0]
+        for own in steps.values():
+            if len(own) == usual:
+                found |= {key: (place, usual) for place, (_, key) in enumerate(sorted(own), 1)}
+    return found
 
 
 def reference_rows(run: CrossRank) -> tuple[ReferenceRow, ...]:

@@ -41,7 +41,7 @@ def write_report(
     if "html" in formats:
         from traceops.render.report.html import render_html
 
-        contents["summary.html"] = render_html(report, plotlyjs=plotlyjs)
+        contents["summary.html"] = render_html(report, plotlyjs=plotlyjs, files=contents)
         contents |= dict(report.flames)
     earlier = {path.name for path in folder.glob(FLAMES)} if folder.is_dir() else set()
     return write_files(contents, {*CSV_FILES, "report.json", "summary.html", *earlier}, folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from traceops.core.short_text import short_name
@@ -18,7 +18,8 @@ _CLOSE = 0.01  # values within 1 % of each other have no worst one
 class Cell:
     """`text` is shown, `title` on hover, `full` unfolds below the text; `css` is never from a trace.
 
-    `href`: a page beside this one, quoted, beginning with './'.
+    `href`: a page beside this one, quoted, beginning with './'. `value`: the number that a text with a unit stands for,
+    by which tables are sorted.
     """
 
     text: str
@@ -27,6 +28,7 @@ class Cell:
     full: str = ""
     colour: str = ""
     href: str = ""
+    value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Ready to print; the first cell of each row is the row's header."""
+    """Ready to print; the first cell of each row is the row's header. file: the CSV file that has all of its rows."""
 
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     footer: tuple[tuple[Cell, ...], ...] = ()
     note: str = ""
+    file: str = ""
 
 
 def build_table(
@@ -68,6 +71,7 @@ def build_table(
     *,
     note: str = "",
     summarize: Sequence[Any] = (),
+    file: str = "",
 ) -> Table:
     """Cells for `rows`; the same number of decimals down a column.
 
@@ -80,7 +84,7 @@ def build_table(
             (Cell(name), *(_summary_cell(column, summarize, pick) for column in columns[1:]))
             for name, pick in (("least", min), ("median", _median), ("most", max))
         )
-    return Table(caption, tuple(columns), tuple(zip(*made, strict=True)) if rows else (), footer, note)
+    return Table(caption, tuple(columns), tuple(zip(*made, strict=True)) if rows else (), footer, note, file)
 
 
 def number(value: Any, decimals: int | None = None) -> Cell:
@@ -96,7 +100,21 @@ def size(nbytes: Any) -> Cell:
     known = _float(nbytes)
     if known is None:
         return Cell(UNKNOWN, "not known", "unknown")
-    return Cell(size_text(known), f"{known:,.0f} bytes")
+    return Cell(size_text(known), f"{known:,.0f} bytes", value=known)
+
+
+def sizes_apart(sizes: Sequence[int | None]) -> Callable[[int | None], Cell]:
+    """Cells for sizes of one column, with as many digits as tell them apart: 33.60 MB and 33.59 MB."""
+    known = sorted({nbytes for nbytes in sizes if nbytes is not None})
+    decimals = next(
+        (n for n in (None, 2, 3, 4) if len({size_text(nbytes, n) for nbytes in known}) == len(known)), 4
+    )
+
+    def cell(nbytes: int | None) -> Cell:
+        shown = size(nbytes)
+        return shown if nbytes is None else replace(shown, text=size_text(nbytes, decimals))
+
+    return cell
 
 
 def name(text: str, limit: int = 72) -> Cell:

@@ -244,6 +244,7 @@ class Document:
 
     title: of the window. heading, command: what it is about and who says so (``traceops analyze``). intro: blocks
     between the verdict and the list of sections. footer: what comes last. styles, scripts: files in templates/.
+    files: written beside the page.
     """
 
     title: str
@@ -255,6 +256,7 @@ class Document:
     footer: str
     styles: tuple[str, ...] = ("summary.css",)
     scripts: tuple[str, ...] = ()
+    files: frozenset[str] = frozenset()
 
     @property
     def charts(self) -> dict[str, dict[str, Any]]:

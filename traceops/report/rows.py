@@ -117,6 +117,16 @@ class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
     median_wait_ms: Annotated[Number | None, Meta(description="Of the member that waits longest.")] = None
     busbw_gbs: Number | None = None
     role: Annotated[RoleName | None, Meta(description="What the group is for; null in older reports.")] = None
+    places: Annotated[
+        tuple[Count, ...],
+        Meta(
+            description="Which of the group's collectives in a step they are, counted from 1; the first 64. Empty in "
+            "older reports, and where no step is marked."
+        ),
+    ] = ()
+    places_of: Annotated[Count | None, Meta(description="How many the group has in a step, most often.")] = (
+        None
+    )
 
 
 class RoleRow(msgspec.Struct, frozen=True, kw_only=True):

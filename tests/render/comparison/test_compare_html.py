@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from html_page import Page
+from html_page import TABLES, Page
 from msgspec.structs import replace
 from plotly_schema import drawn
 from sample_comparison import many_changes, sample_comparison, single_captures, waived
@@ -41,7 +41,7 @@ def test_pages_nest_and_what_came_from_a_trace_stays_text(comparison: Comparison
     text = render_comparison_html(comparison, plotlyjs="cdn")
     shown = Page(text)
     assert shown.mismatched == [] and shown.open == []
-    assert shown.all("img") == [] and len(shown.all("script")) == 3
+    assert shown.all("img") == [] and len(shown.all("script")) == 4 and TABLES in shown.scripts()
     assert not any("onerror" in attributes for _, attributes in shown.elements)
     sentence = comparison.sentence.split("\n")[0].split("\x00")[0].replace("\x1b", "\ufffd")
     assert sentence in shown.text() and "\x1b" not in shown.text()

@@ -46,7 +46,9 @@ def lateness_table(report: Report) -> Table | None:
         if len(rows) > MOST_LATE
         else ""
     )
-    return build_table("Waiting caused by each rank, ms a step", columns, shown, note=note)
+    return build_table(
+        "Waiting caused by each rank, ms a step", columns, shown, note=note, file="lateness.csv"
+    )
 
 
 def arrivals_table(report: Report) -> Table | None:
@@ -68,7 +70,11 @@ def arrivals_table(report: Report) -> Table | None:
     rest = len(rows) - MOST_ARRIVALS
     note = f"{rest} more in arrivals.csv." if rest > 0 else ""
     return build_table(
-        "From the first arrival to the last, most waiting first", columns, rows[:MOST_ARRIVALS], note=note
+        "From the first arrival to the last, most waiting first",
+        columns,
+        rows[:MOST_ARRIVALS],
+        note=note,
+        file="arrivals.csv",
     )
 
 
@@ -94,7 +100,11 @@ def path_table(report: Report) -> Table | None:
     ]
     note = f"The {MOST_PIECES} longest of {len(rows)} pieces; all are in critical_path.csv."
     return build_table(
-        "Pieces of the critical path", columns, shown, note=note if len(rows) > MOST_PIECES else ""
+        "Pieces of the critical path",
+        columns,
+        shown,
+        note=note if len(rows) > MOST_PIECES else "",
+        file="critical_path.csv",
     )
 
 
@@ -121,7 +131,11 @@ def timeline_table(report: Report, shown: Sequence[int]) -> Table | None:
     filled = [{**dict.fromkeys(kinds, 0.0), **row} for row in rows_of(rows, shown)]
     cut = len(rows) - len(filled)
     return build_table(
-        "The longest step by rank", columns, filled, note=f"{cut} more ranks in timeline.csv." if cut else ""
+        "The longest step by rank",
+        columns,
+        filled,
+        note=f"{cut} more ranks in timeline.csv." if cut else "",
+        file="timeline.csv",
     )
 
 

@@ -7,7 +7,18 @@ from typing import Any
 
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
-from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, name, number, rows_of, size
+from traceops.core.words import ROLES
+from traceops.render.cells import (
+    Cell,
+    Column,
+    Table,
+    bar_fill,
+    build_table,
+    name,
+    number,
+    rows_of,
+    sizes_apart,
+)
 from traceops.render.report.terms import COLUMNS, KINDS
 from traceops.report.model import Report
 from traceops.report.rows import CollectiveRow, PipelineRow, ReferenceRow
@@ -17,11 +28,14 @@ MOST_KERNELS = 25
 MOST_COLLECTIVES = 40
 MOST_CALLS = 40
 MOST_HTA_ROWS = 200
+_HTA_UNITS = {"idle_time": "µs", "sum": "µs", "percentage": "%"}  # where the name does not say it
+_CALLS_FILE = "blocking_calls.csv"
 
 
 def kernels_table(report: Report) -> Table:
     """The kernels that take most time over all ranks."""
     rows = report.tables.kernels
+    head, call = ("Input shapes", "call") if report.run.device_type == "cpu" else ("Grid", "launch")
     columns = [
         Column("name", "Kernel", number=False, make=lambda row: name(str(row.name))),
         Column("kind", "Kind", number=False, make=lambda row: _kind_cell(row.kind)),
@@ -31,24 +45,52 @@ def kernels_table(report: Report) -> Table:
         Column("mean_us", "Mean µs", decimals=1),
         Column("min_us", "Min µs", decimals=1),
         Column("max_us", "Max µs", decimals=1),
-        *([Column("worst_rank", "Most on rank", "the rank that spends most time in it", decimals=0)]
+        *([Column("grid", head, f"of its longest {call}", number=False, make=lambda row: _shapes_cell(row.grid))]
+          if any(row.grid for row in rows[:MOST_KERNELS]) else []),
+        *([Column("worst_rank", "Most on rank", "the rank that spends most time in it", decimals=0),
+           Column("worst_rank_total_ms", "Most ms", "on that rank, all its steps"),
+           Column("least_rank_total_ms", "Least ms", "on the rank that spends least time in it, all its steps; 0 where "
+                  "one does not run it")]
           if len(report.ranks) > 1 else []),
     ]  # fmt: skip
     rest = len(rows) - MOST_KERNELS
     note = f"{rest} more in kernels.csv." if rest > 0 else ""
-    return build_table("Kernels and operators by time", columns, rows[:MOST_KERNELS], note=note)
+    return build_table(
+        "Kernels and operators by time", columns, rows[:MOST_KERNELS], note=note, file="kernels.csv"
+    )
 
 
 def collectives_table(report: Report) -> Table:
     """Each kind of collective: what it moves, how long it takes, how fast the link was."""
+    shown = report.collectives[:MOST_COLLECTIVES]
+    size_cell = sizes_apart([row.bytes for row in shown])
     columns = [
         Column("group", "Group", number=False, make=group_cell),
+        *(
+            [Column("role", "Role", "what the group is for", number=False, make=_role_cell)]
+            if any(row.role not in (None, "unknown") for row in shown)
+            else []
+        ),
         Column("op", "Operation", number=False),
         Column(
             "bytes",
             "Size",
             "the larger of input and output, one collective",
-            make=lambda r: size(r.bytes),
+            make=lambda row: size_cell(row.bytes),
+        ),
+        *(
+            [
+                Column(
+                    "places",
+                    "Which in a step",
+                    "of the group's collectives in a step, counted from the first: the "
+                    "bucket of gradients, for instance",
+                    number=False,
+                    make=_places_cell,
+                )
+            ]
+            if any(row.places for row in shown)
+            else []
         ),
         Column("count", "Count", "matched collectives in the window", decimals=0),
         Column("median_ms", "Transfer ms", "median of one collective, all members there", decimals=3),
@@ -59,8 +101,60 @@ def collectives_table(report: Report) -> Table:
     rest = len(report.collectives) - MOST_COLLECTIVES
     note = f"{rest} more in collectives.csv." if rest > 0 else ""
     return build_table(
-        "Collectives, most transfer first", columns, report.collectives[:MOST_COLLECTIVES], note=note
+        "Collectives, most transfer first",
+        columns,
+        shown,
+        note=note,
+        file="collectives.csv",
     )
+
+
+def _role_cell(row: CollectiveRow) -> Cell:
+    return Cell(ROLES[row.role]) if row.role not in (None, "unknown") else number(None)
+
+
+def _places_cell(row: CollectiveRow) -> Cell:
+    if not row.places:
+        return number(None)
+    return Cell(f"{ranks_text(row.places, 6)} of {row.places_of}", value=float(row.places[0]))
+
+
+def operators_table(report: Report) -> Table | None:
+    """What the average rank calls in a step, by operator and input shapes; None where the report does not hold it."""
+    rows = report.inventory.operators if report.inventory is not None else ()
+    if not rows:
+        return None
+    whole, host = (
+        sum(times) for times in zip(*((r.device_ms_per_step, r.host_ms_per_step) for r in rows), strict=True)
+    )
+    by_time = sorted(rows, key=lambda row: (-row.device_ms_per_step, -row.host_ms_per_step))
+    columns = [
+        Column("name", "Operator", number=False, make=lambda row: name(row.name)),
+        Column("count_per_step", "Calls a step", "of the average rank", decimals=1),
+        Column("device_ms_per_step", "Device ms/step", "of the kernels that it launches itself", decimals=3),
+        Column("host_ms_per_step", "Host ms/step", "inside it and in no operator that it calls", decimals=3),
+    ]
+    if any(row.shapes for row in rows):
+        columns.insert(
+            1, Column("shapes", "Input shapes", number=False, make=lambda row: _shapes_cell(row.shapes))
+        )
+    if whole > 0:
+        scale = 100.0 / whole
+        columns.insert(
+            -1, Column("device_ms_per_step", "Device share %", "of all operators", decimals=1, scale=scale)
+        )
+    if host > 0:
+        scale = 100.0 / host
+        columns.append(
+            Column("host_ms_per_step", "Host share %", "of all operators", decimals=1, scale=scale)
+        )
+    rest = len(rows) - MOST_KERNELS
+    note = f"{rest} more are in report.json, inventory." if rest > 0 else ""
+    return build_table("Operators by device time", columns, by_time[:MOST_KERNELS], note=note)
+
+
+def _shapes_cell(shapes: str | None) -> Cell:
+    return name(shapes, 60) if shapes else number(None)
 
 
 def blocking_table(report: Report) -> Table | None:
@@ -79,7 +173,9 @@ def blocking_table(report: Report) -> Table | None:
     ]
     rest = len(rows) - MOST_CALLS
     note = f"{rest} more in blocking_calls.csv." if rest > 0 else ""
-    return build_table("Calls that wait for the device", columns, rows[:MOST_CALLS], note=note)
+    return build_table(
+        "Calls that wait for the device", columns, rows[:MOST_CALLS], note=note, file="blocking_calls.csv"
+    )
 
 
 def hta_tables(report: Report, shown: Sequence[int]) -> list[Table]:
@@ -95,13 +191,17 @@ def hta_tables(report: Report, shown: Sequence[int]) -> list[Table]:
             continue
         columns = [
             Column(
-                k, k, number=not isinstance(rows[0][k], str), decimals=0 if k in ("rank", "stream") else None
+                k,
+                k,
+                unit=_HTA_UNITS.get(k, ""),
+                number=not isinstance(rows[0][k], str),
+                decimals=0 if k in ("rank", "stream") else None,
             )
             for k in rows[0]
         ]
         left_out = len(report.tables.hta[key]) - len(rows[:MOST_HTA_ROWS])
         note = f"{left_out} more rows in {key}.csv." if left_out else ""
-        tables.append(build_table(caption, columns, rows[:MOST_HTA_ROWS], note=note))
+        tables.append(build_table(caption, columns, rows[:MOST_HTA_ROWS], note=note, file=f"{key}.csv"))
     return tables
 
 
@@ -127,11 +227,11 @@ def stages_table(pipeline: PipelineRow) -> Table:
         Column("step_time_ms", "Step ms"),
         Column("work_ms", "Work ms"),
         Column("bubble_ms", "Bubble ms"),
-        Column("imbalance_ms", "For a slower stage"),
-        Column("fill_drain_ms", "Fill and drain"),
-        Column("fill_ms", "of it fill"),
-        Column("drain_ms", "of it drain"),
-        Column("late_ms", "Late sends"),
+        Column("imbalance_ms", "For a slower stage", unit="ms"),
+        Column("fill_drain_ms", "Fill and drain", unit="ms"),
+        Column("fill_ms", "of it fill", unit="ms"),
+        Column("drain_ms", "of it drain", unit="ms"),
+        Column("late_ms", "Late sends", unit="ms"),
     ]
     return build_table("Stages of a pipeline", columns, pipeline.stages)
 

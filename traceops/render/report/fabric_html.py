@@ -141,7 +141,13 @@ def reference_table(report: Report) -> Table | None:
     ]
     rest = len(rows) - MOST_REFERENCES
     note = f"{rest} more in reference.csv." if rest > 0 else ""
-    return build_table("Collectives against their reference", columns, rows[:MOST_REFERENCES], note=note)
+    return build_table(
+        "Collectives against their reference",
+        columns,
+        rows[:MOST_REFERENCES],
+        note=note,
+        file="reference.csv",
+    )
 
 
 def connections_table(log: NcclLog) -> Table | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from traceops.core.rank_text import ranks_text, runs_text
 from traceops.core.window_words import words_of_window
 from traceops.render.cells import Cell, number
@@ -54,13 +57,13 @@ SECTIONS = (
 )
 
 
-def render_html(report: Report, *, plotlyjs: str = "none") -> bytes:
-    """The page in UTF-8. `plotlyjs`: as `write_html` takes it.
+def render_html(report: Report, *, plotlyjs: str = "none", files: Iterable[str] = ()) -> bytes:
+    """The page in UTF-8. `plotlyjs`: as `write_html` takes it. `files`: those that are written beside it.
 
     Everything that came from a trace is escaped, and a content security policy admits the page's own
     scripts only. Raises ValueError for another `plotlyjs`.
     """
-    return write_html(describe(report), plotlyjs=plotlyjs)
+    return write_html(replace(describe(report), files=frozenset(files)), plotlyjs=plotlyjs)
 
 
 def describe(report: Report) -> Document:

@@ -41,7 +41,7 @@ def passes(report: Report, shown: Sequence[int]) -> Section | None:
         (
             soft("As the server annotates its passes; medians over passes and ranks."),
             *(text(pass_sentence(row)) for row in report.passes),
-            TableBlock(build_table("Passes of the server", columns, report.passes)),
+            TableBlock(build_table("Passes of the server", columns, report.passes, file="passes.csv")),
         ),
         "Inference",
     )

@@ -116,7 +116,9 @@ def ranks_table(report: Report, shown: Sequence[int]) -> Table:
         ),
     ]
     many = report.ranks if len(report.ranks) > 2 else ()
-    return build_table("Breakdown per rank", columns, rows, note=_cut(report, shown), summarize=many)
+    return build_table(
+        "Breakdown per rank", columns, rows, note=_cut(report, shown), summarize=many, file="summary.csv"
+    )
 
 
 def steps_table(report: Report) -> Table:
@@ -141,7 +143,7 @@ def steps_table(report: Report) -> Table:
         if len(by_step) > MOST_STEPS
         else ""
     )
-    return build_table("Duration of each step over all ranks", columns, rows, note=note)
+    return build_table("Duration of each step over all ranks", columns, rows, note=note, file="steps.csv")
 
 
 def idle_table(report: Report, shown: Sequence[int]) -> Table:
@@ -160,7 +162,10 @@ def idle_table(report: Report, shown: Sequence[int]) -> Table:
     ]
     columns = [
         rank_column(report),
-        *(Column(key, label, title, worst="max", apart=apart) for key, label, title in shown_columns),
+        *(
+            Column(key, label, title, unit="ms", worst="max", apart=apart)
+            for key, label, title in shown_columns
+        ),
     ]
     many = rows if len(rows) > 2 else ()
     return build_table(

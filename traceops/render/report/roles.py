@@ -60,7 +60,7 @@ def roles_table(report: Report) -> Table:
         Column("waits_for_pct", "Of its waiting %", decimals=0),
         Column("saved_ms", "Saved without transfer ms"),
     ]
-    return build_table("Communication by kind of parallelism", columns, report.roles)
+    return build_table("Communication by kind of parallelism", columns, report.roles, file="roles.csv")
 
 
 def role_lines(report: Report) -> list[Block]:

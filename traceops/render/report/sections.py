@@ -306,7 +306,9 @@ def kernels(report: Report, shown: Sequence[int]) -> Section:
     """Which kernels take the device's time."""
     table = detail_tables.kernels_table(report)
     none = text("The traces hold no kernels or operators.")
-    return Section("kernels", "Kernels", (TableBlock(table) if table.rows else none,))
+    operators = detail_tables.operators_table(report)
+    more = (TableBlock(operators),) if operators is not None else ()
+    return Section("kernels", "Kernels", (TableBlock(table) if table.rows else none, *more))
 
 
 def blocking_calls(report: Report, shown: Sequence[int]) -> Section | None:

@@ -10,7 +10,7 @@ from traceops.core.rank_text import ranks_text
 from traceops.render import page
 from traceops.render.answer import AlignedSteps
 from traceops.render.cells import number
-from traceops.render.document import Document
+from traceops.render.document import Checks, Document, FindingBlock, TableBlock
 from traceops.render.svg.figure import plot_of
 from traceops.render.svg.lanes import lanes_plot
 
@@ -19,20 +19,22 @@ FRAGMENT = "fragment.html.j2"
 
 
 def write_html(document: Document, *, plotlyjs: str = "none") -> bytes:
-    """The page in UTF-8. Its charts are SVG; it holds no script but those that the document names.
+    """The page in UTF-8. Its charts are SVG; it holds no script but those that the document
+    names, and one that sorts and searches tables where there are any.
 
     plotlyjs: 'inline' and 'cdn' let plotly.js draw the charts anew, to zoom and hide series: offline with 1.5 MB more,
     or from the network. Every word is escaped, and a content security policy admits the page's own scripts only.
     Raises ValueError for another `plotlyjs`, InputError where plotly.js is missing.
     """
     figures = document.charts
+    tables = any(isinstance(block, TableBlock | FindingBlock | Checks) for block in document.all_blocks)
     return page.html_page(
         TEMPLATE,
-        document.styles,
+        (*document.styles, *(("tables.css",) if tables else ())),
         _content(document, figures),
         figures=figures,
         plotlyjs=plotlyjs,
-        scripts=document.scripts,
+        scripts=(*document.scripts, *(("tables.js",) if tables else ())),
     )
 
 
@@ -57,6 +59,7 @@ def _content(document: Document, figures: Mapping[str, Any]) -> dict[str, Any]:
         "ranks_text": ranks_text,
         "definitions": COLUMNS,
         "zoomed": "step_timeline.js" in document.scripts,
+        "files": document.files,
         "data_of": lambda part: page.script_json(part.data),
         "plots": {
             **{id: plot_of(figure) for id, figure in figures.items()},
