@@ -143,6 +143,14 @@ def test_an_error_lists_what_there_is(
     assert not shown.out and all(part in shown.err for part in said)
 
 
+def test_the_summary_answers_as_the_first_screen_does(from_report: Opened) -> None:
+    summary = answer(from_report, Asked())
+    said = {line.label: line.text for line in summary.first_screen}
+    assert said["Where"] == "Rank 1, in all 3 steps" and "dataloader_next" in said["Why"]
+    assert "Do" in said and "How sure" in said and "Proof" not in said
+    assert [(cost.when, round(cost.ms, 1)) for cost in summary.costs] == [("now", 53.8), ("then", 22.0)]
+
+
 def test_an_unknown_question_is_refused(from_report: Opened) -> None:
     with pytest.raises(UsageError, match="summary, findings"):
         answer(from_report, Asked("wether"))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from traceops.answers.asked import BY_NAME, QUESTIONS, SUMMARY, Asked
 from traceops.answers.model import (
+    AnswerLine,
     AnyAnswer,
     AskedRun,
     CheckLine,
@@ -25,12 +26,13 @@ from traceops.answers.model import (
     RanksAnswer,
     RolesAnswer,
     RunFacts,
+    StepCost,
     StepFacts,
     StepsAnswer,
     SummaryAnswer,
     WhatIfAnswer,
 )
-from traceops.answers.opening import Opened, diagnosis, headline
+from traceops.answers.opening import Opened, diagnosis, headline, opening_answer
 from traceops.answers.rows import (
     check_line,
     collective_lines,
@@ -43,6 +45,8 @@ from traceops.answers.rows import (
 from traceops.core.errors import UsageError
 from traceops.core.findings import SEVERITIES, count_checks
 from traceops.core.rank_text import ranks_text
+from traceops.render.answer import Cost
+from traceops.render.document import Answer, Text
 from traceops.report.model import Report
 from traceops.report.rows import WhatIfRow
 from traceops.rules.registry import BY_ID
@@ -72,9 +76,12 @@ def asked_run(found: Opened) -> AskedRun:
 def _summary(found: Opened, asked: Asked) -> SummaryAnswer:
     report, said = found.report, headline(found)
     run, step = report.run, report.summary.step_time_ms
+    opening = opening_answer(found)
     return SummaryAnswer(
         run=asked_run(found),
         headline=HeadlineLine(level=said.level, sentence=said.sentence),
+        first_screen=tuple(_answer_lines(opening)) if opening is not None else (),
+        costs=tuple(map(_cost, opening.costs)) if opening is not None else (),
         facts=RunFacts(
             world_size=run.world_size,
             ranks_present=len(run.ranks_present),
@@ -98,6 +105,20 @@ def _summary(found: Opened, asked: Asked) -> SummaryAnswer:
         rules_not_evaluated=count_checks(report.checks).not_evaluated,
         notes=(*report.summary.notes, *found.problems),
         more=tuple(question.name for question in QUESTIONS if question.name != SUMMARY),
+    )
+
+
+def _answer_lines(opening: Answer) -> Iterator[AnswerLine]:
+    """The lines that are words; that of the proof only links to it."""
+    for label, blocks in opening.lines:
+        said = " ".join(block.plain for block in blocks if isinstance(block, Text))
+        if said and label != "Proof":
+            yield AnswerLine(label=label, text=said)
+
+
+def _cost(cost: Cost) -> StepCost:
+    return StepCost(
+        when="then" if cost.look == "then" else "now", label=cost.label, ms=cost.ms, least_ms=cost.least_ms
     )
 
 

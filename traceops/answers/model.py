@@ -85,6 +85,13 @@ class CollectiveLine(msgspec.Struct, frozen=True, kw_only=True):
     spread_p50_ms: Annotated[
         Number | None, Meta(description="From the first member's arrival to the last's.")
     ]
+    places: Annotated[
+        tuple[Count, ...],
+        Meta(
+            description="Which of the group's collectives in a step they are, counted from 1; the first 64."
+        ),
+    ]
+    places_of: Annotated[Count | None, Meta(description="How many the group has in a step.")]
     last_rank: Annotated[Whole | None, Meta(description="The rank that comes last most often.")]
     last_rank_pct: Annotated[Number | None, Meta(description="How often it does.")]
 
@@ -105,6 +112,12 @@ class KernelLine(msgspec.Struct, frozen=True, kw_only=True):
     ranks: Annotated[Count | None, Meta(description="How many ranks run it.")]
     worst_rank: Annotated[Whole | None, Meta(description="The rank that spends most on it.")]
     worst_rank_total_ms: Annotated[Number | None, Meta(description="In the whole recorded window.")]
+    least_rank_total_ms: Annotated[
+        Number | None, Meta(description="Of the rank that spends least on it, 0 where one does not run it.")
+    ]
+    grid: Annotated[
+        str, Meta(description="Of its longest launch; on a CPU the input shapes of its longest call.")
+    ]
 
 
 class FindingLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +157,22 @@ class HeadlineLine(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
 
 
+class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the first screen: under `label` (Where, Why, Do, How sure) what is said."""
+
+    label: str
+    text: str
+
+
+class StepCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step takes now, or once the cause is gone."""
+
+    when: Annotated[Literal["now", "then"], Meta(description="then: once what the headline says is cured.")]
+    label: str
+    ms: Number
+    least_ms: Annotated[Number | None, Meta(description="Where it may be anything from there to ms.")] = None
+
+
 class StepFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How long steps take, each the median over ranks."""
 
@@ -181,6 +210,10 @@ class SummaryAnswer(Answer, frozen=True, kw_only=True, tag="summary"):
     """The run in short."""
 
     headline: HeadlineLine
+    first_screen: Annotated[
+        tuple[AnswerLine, ...], Meta(description="Where, why, what to do, how sure, as the page opens.")
+    ]
+    costs: tuple[StepCost, ...]
     facts: RunFacts
     step: StepFacts
     ledger: tuple[LedgerLine, ...]

@@ -93,6 +93,8 @@ def collective_lines(report: Report) -> tuple[CollectiveLine, ...]:
                 median_ms=row.median_ms,
                 median_wait_ms=row.median_wait_ms,
                 busbw_gbs=row.busbw_gbs,
+                places=row.places,
+                places_of=row.places_of,
                 spread_p50_ms=last.spread_p50_ms if last else None,
                 last_rank=last.last_rank if last else None,
                 last_rank_pct=last.last_rank_pct if last else None,
@@ -123,6 +125,8 @@ def kernel_lines(report: Report) -> tuple[KernelLine, ...]:
             ranks=None,
             worst_rank=None,
             worst_rank_total_ms=None,
+            least_rank_total_ms=None,
+            grid="",
         )
         for name, uses in used.items()
     ]
@@ -144,6 +148,8 @@ def _kernel(row: KernelRow, uses: Sequence[KernelUse]) -> KernelLine:
         ranks=row.ranks,
         worst_rank=row.worst_rank,
         worst_rank_total_ms=row.worst_rank_total_ms,
+        least_rank_total_ms=row.least_rank_total_ms,
+        grid=row.grid,
     )
 
 

@@ -35,7 +35,7 @@ from traceops.core.units import UNKNOWN, fixed_text, percent_text, size_text
 from traceops.core.window_words import words_of_window
 from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, build_table, number
-from traceops.render.document import Block, FindingBlock, TableBlock, soft, text
+from traceops.render.document import Block, FindingBlock, TableBlock, bold, soft, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.writers.terminal import MARK
 from traceops.report.rows import RankRow, RoleRow, WhatIfRow
@@ -62,6 +62,7 @@ def _summary(answer: SummaryAnswer) -> list[Block]:
     return [
         text(f"{answer.run.name or answer.run.path}: {' · '.join(parts)}", look="bold", indent=(0, 2)),
         text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
+        *(text(bold(f"{line.label}: "), line.text, indent=(2, 4)) for line in answer.first_screen),
         *([_ledger_table(spent)] if spent else []),
         *([_what_if_table(answer.what_if)] if answer.what_if else []),
         *_finding_lines(answer.findings),
