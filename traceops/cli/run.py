@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from traceops.core.bundled import bundled
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import held
 from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
+from traceops.launch import slurm
 from traceops.launch.against import DEFAULT_REPEAT, Series, prepare, run_series
 from traceops.launch.checks import (
     check_command,
@@ -91,6 +93,7 @@ def decide(args: argparse.Namespace) -> Decided:
         applied, ranks_told = read_applied(args.settings, extra_env, fallback=args.fallback)
     require_torch()
     own = args.launcher != "torchrun"  # the command starts the ranks, not we
+    slurm.refuse_task_each(os.environ, sys.argv[1:], nodes_too=own)
     if own:
         _check_alone(args, trains, decided)
         _refuse_training_options(config)
@@ -125,9 +128,15 @@ def decide(args: argparse.Namespace) -> Decided:
             nproc, args.nnodes, args.node_rank, args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id,
             args.master_addr, args.master_port,
         )  # fmt: skip
+        if cluster == Cluster(nproc):  # no option says where the nodes are
+            cluster = slurm.in_slurm(cluster, os.environ)
         cluster.check()
         check_gpus(nproc, gpus)
+        if (unused := slurm.left_out(cluster, os.environ, sys.argv[1:])) is not None:
+            told.append(unused)
     name = args.name or _default_name(args.script, config) + ("" if fallback is None else "-single")
+    if args.name is None and cluster.nnodes > 1 and cluster.node_rank is not None and args.nnodes == 1:
+        name = slurm.name_in_slurm(name, os.environ)
     settings: dict[str, Any] = {option: True for option in RECORDING if getattr(args, option)}
     if args.global_batch_size is not None:
         if fallback is not None:

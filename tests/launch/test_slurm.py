@@ -1,0 +1,54 @@
+"""`traceops run` where srun started it; benchmarks/slurm_local.sh has a real Slurm."""
+
+import pytest
+
+from traceops.core.errors import UsageError
+from traceops.launch.plan import Cluster
+from traceops.launch.slurm import in_slurm, left_out, name_in_slurm, refuse_task_each
+
+WORDS = ("run", "--nproc", "4", "train.py")
+
+
+def step(nodes, tasks, node=0, local=0):
+    """The variables of a task, as Slurm 22.05 sets them."""
+    return {
+        "SLURM_JOB_ID": "712", "SLURM_STEP_ID": "3", "SLURM_JOB_NUM_NODES": str(nodes),
+        "SLURM_STEP_NUM_NODES": str(nodes), "SLURM_STEP_NUM_TASKS": str(tasks), "SLURM_NODEID": str(node),
+        "SLURM_LOCALID": str(local), "SLURM_STEP_NODELIST": f"gpu[07-{6 + nodes:02d}]",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_task_on_each_node_is_one_run(node):
+    environ = step(2, 2, node)
+    refuse_task_each(environ, WORDS, nodes_too=False)
+    assert in_slurm(Cluster(4), environ) == Cluster(4, 2, node, master_addr="gpu07", master_port=20_712)
+    assert name_in_slurm("train", environ) == "train-712.3", "the same on all nodes"
+    assert left_out(Cluster(4, 2), environ, WORDS) is None
+
+
+@pytest.mark.parametrize("environ", [{}, step(1, 1), {"SLURM_JOB_ID": "712", "SLURM_JOB_NUM_NODES": "1"}])
+def test_one_node_is_as_it_is_without_slurm(environ):
+    refuse_task_each(environ, WORDS, nodes_too=True)
+    assert in_slurm(Cluster(4), environ) == Cluster(4)
+    assert left_out(Cluster(4), environ, WORDS) is None
+
+
+def test_a_task_a_gpu_would_be_a_run_each():
+    with pytest.raises(
+        UsageError, match=r"8 tasks on 2 nodes.*srun --ntasks-per-node=1 traceops run --nproc 4"
+    ):
+        refuse_task_each(step(2, 8, 1, 3), WORDS, nodes_too=False)
+    with pytest.raises(UsageError, match="4 tasks on 1 node,"):
+        refuse_task_each(step(1, 4), WORDS, nodes_too=False)
+
+
+def test_a_launcher_that_calls_srun_itself_is_started_once():
+    with pytest.raises(UsageError, match="start one, and let it call srun: traceops run"):
+        refuse_task_each(step(2, 2), WORDS, nodes_too=True)
+
+
+def test_the_script_of_a_batch_job_is_told_of_the_nodes_that_it_does_not_use():
+    environ = {"SLURM_JOB_ID": "712", "SLURM_JOB_NUM_NODES": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
+    refuse_task_each(environ, WORDS, nodes_too=False)
+    assert "4 nodes, and the run uses 1" in left_out(Cluster(4), environ, WORDS)
