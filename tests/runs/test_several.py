@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import jsonschema
@@ -71,6 +72,21 @@ def test_reports_of_runs_with_one_name_do_not_collide(tmp_path, monkeypatch) -> 
     assert main(["analyze", "profile/x", "--format", "json", "-q"]) == 0
     found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("reports/**/report.json")}
     assert found == {"reports/x/report.json", "reports/other/x/report.json"}
+
+
+def test_names_from_anywhere_do_no_harm(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("<b>\x1b[31m", "javascript:alert(1)"):
+        run_of(tmp_path / "profile" / name)
+    for name in ("=1+1", os.fsdecode(b"\xff")):
+        failed_run(tmp_path / "profile" / name)
+    assert main(["analyze", "profile"]) == 0
+    said = capsys.readouterr().out
+    assert "\x1b[31m" not in said and "=1+1: " in said
+    page = (tmp_path / "reports" / "runs.html").read_text()
+    assert 'href="./%3Cb%3E%1B%5B31m/summary.html"' in page and "<b>\x1b" not in page
+    assert 'href="./javascript%3Aalert%281%29/summary.html"' in page
+    assert "'=1+1" in (tmp_path / "reports" / "runs.csv").read_text()
 
 
 def test_nothing_usable_among_several_is_an_error_that_names_all(tmp_path, capsys) -> None:

@@ -101,7 +101,8 @@ def _below(root: Path) -> list[str]:
             found.append(folder)
             folders.clear()
         folders[:] = sorted(name for name in folders if not _skipped(name))
-    return found
+    # Links are not followed, which may lead anywhere, but for those that are runs themselves.
+    return found + [str(child) for child in sorted(root.iterdir()) if child.is_symlink() and _is_run(child)]
 
 
 def _is_run(folder: Path) -> bool:

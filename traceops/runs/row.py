@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from traceops.core.findings import SEVERITIES, Finding
+from traceops.core.redaction import redact_text
 from traceops.report.model import ReportBase
 from traceops.runs.model import FindingCount, RunRow
 
@@ -16,7 +17,7 @@ def row_of(report: ReportBase, name: str, path: str, folder: str | None = None, 
     run, summary = report.run, report.summary
     return RunRow(
         name=name,
-        path=path,
+        path=redact_text(path),
         report=folder,
         verdict=verdict,
         started_ns=run.started_ns,
@@ -45,7 +46,7 @@ def row_of(report: ReportBase, name: str, path: str, folder: str | None = None, 
 
 def without_report(name: str, path: str, problem: str) -> RunRow:
     """The row of a run that cannot be analysed, and why."""
-    return RunRow(name=name, path=path, problem=problem)
+    return RunRow(name=name, path=redact_text(path), problem=redact_text(problem))
 
 
 def collective_bytes(report: ReportBase) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from urllib.parse import quote
@@ -67,7 +68,7 @@ def name_cell(row: RunRow, linked: bool) -> Cell:
     """The run's name, which leads to its report where that is a page beside this one."""
     href = ""
     if linked and row.report is not None:
-        href = "./" + quote(str(PurePosixPath(row.report, PAGE)))
+        href = "./" + quote(os.fsencode(PurePosixPath(row.report, PAGE)))  # names need not be valid UTF-8
     return Cell(row.name, row.verdict, href=href)
 
 
