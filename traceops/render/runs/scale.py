@@ -124,7 +124,8 @@ def verdict(found: ScaleDocument) -> Headline:
     worst = next((part for part in last.lost if part.pct is not None and part.pct > 0), None)
     if worst is not None and (last.lost_ms or 0.0) > 0:
         said += f" Most of what is lost is {_part(worst)} ({worst.pct:.0f} %)."
-    said += f" Fewest rank-hours a sample: {found.best_value} ranks; most samples a second: {found.fastest}."
+    best = f"{found.best_value} rank{'s' if found.best_value > 1 else ''}"
+    said += f" Fewest rank-hours a sample: {best}; most samples a second: {found.fastest}."
     return Headline("info", said)
 
 
