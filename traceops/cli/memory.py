@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from traceops.core.errors import UsageError
 from traceops.core.whole_file import write_whole
 from traceops.memory.estimate import Asked, estimate, from_formula, worker
 from traceops.memory.gpus import capacity_of, size_of
+from traceops.memory.snapshot import read_snapshot
 from traceops.render.memory import describe_estimate
+from traceops.render.memory_snapshot import describe_snapshots
 from traceops.render.writers.terminal import write_terminal
 from traceops.report.write import json_bytes
 from traceops.train.options import check, config_from
@@ -18,6 +22,8 @@ from traceops.train.options import check, config_from
 
 def main(args: argparse.Namespace) -> int:
     """Print the estimate; write it with --json. The exit code is 0 whether it fits or not."""
+    if args.snapshots:
+        return _snapshots(args.snapshots)
     config = replace(config_from(args), device="cuda" if args.device == "auto" else args.device)
     if config.device != "cuda":
         raise UsageError("--device cpu: traceops memory counts the memory of GPUs; leave the option out")
@@ -34,4 +40,11 @@ def main(args: argparse.Namespace) -> int:
     write_terminal(describe_estimate(found), sys.stdout)
     if args.json:
         write_whole(args.json, json_bytes(found))
+    return 0
+
+
+def _snapshots(paths: Sequence[Path]) -> int:
+    if len(paths) > 2:
+        raise UsageError("traceops memory reads one snapshot, or compares two")
+    write_terminal(describe_snapshots([(path.name, read_snapshot(path)) for path in paths]), sys.stdout)
     return 0

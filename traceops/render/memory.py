@@ -75,7 +75,7 @@ def _where(found: MemoryEstimate, most: RankMemory) -> list[Block]:
     rows += [("CUDA context", found.context_bytes)]
     rows += [("NCCL", found.nccl_bytes)] if found.nccl_bytes else []
     caption = f"At the peak of rank {most.rank}" if len(found.ranks) > 1 else "At the peak"
-    table = _table(caption, ("Held by", "GiB"), [(name, f"{held / _GIB:.2f}") for name, held in rows])
+    table = plain_table(caption, ("Held by", "GiB"), [(name, f"{held / _GIB:.2f}") for name, held in rows])
     blocks: list[Block] = [TableBlock(table)]
     if most.peak_operation:
         inside = f" in {most.peak_module}" if most.peak_module else ""
@@ -112,11 +112,14 @@ def _changes(changes: Sequence[Change]) -> Table:
         )
         for change in changes
     ]
-    return _table(
+    return plain_table(
         "What would help, cheapest first, each estimated", ("Change", "GiB", "saves", "", "costs"), rows
     )
 
 
-def _table(caption: str, labels: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    columns = tuple(Column(label, label, number=label in ("GiB", "saves")) for label in labels)
+def plain_table(caption: str, labels: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table of words; numbers are to the right."""
+    columns = tuple(
+        Column(label, label, number=label in ("GiB", "saves", "MiB", "blocks")) for label in labels
+    )
     return Table(caption, columns, tuple(tuple(map(Cell, row)) for row in rows))

@@ -8,10 +8,19 @@ from pathlib import Path
 from traceops.cli.options.types import positive
 from traceops.train.options import add_training_arguments
 
-HELP = "Estimate the GPU memory of a training before the run, without a GPU."
+HELP = (
+    "Estimate the GPU memory of a training before the run, without a GPU; or read a memory snapshot of torch."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "snapshots",
+        nargs="*",
+        type=Path,
+        metavar="SNAPSHOT",
+        help="pickles of torch.cuda.memory._dump_snapshot: what held the memory; of two, what the second holds more",
+    )
     device = parser.add_argument_group("memory")
     add = device.add_argument
     add("--nproc", type=positive, default=1, metavar="N", help="ranks in all, one a GPU (%(default)s)")

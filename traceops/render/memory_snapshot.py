@@ -1,0 +1,97 @@
+"""Memory snapshots of torch, for people at a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traceops.memory.snapshot import DeviceSnapshot, Held, difference
+from traceops.render.cells import Table
+from traceops.render.document import Block, TableBlock, bold, soft, text
+from traceops.render.memory import gib, plain_table
+
+_PLACES = 12  # shown
+_LOST = 0.1  # share of what is reserved that is worth a word
+_MIB = 1 << 20
+
+
+def describe_snapshots(read: Sequence[tuple[str, tuple[DeviceSnapshot, ...]]]) -> list[Block]:
+    """What held the memory of each device; of two snapshots, what the second holds more."""
+    blocks: list[Block] = []
+    for name, devices in read:
+        if not devices:
+            blocks.append(text(f"{name}: no device holds anything."))
+        for device in devices:
+            blocks += _device(name, device, places=len(read) == 1)
+    if len(read) == 2:
+        old = {device.device: device for device in read[0][1]}
+        for device in read[1][1]:
+            if device.device in old:
+                blocks.append(_compared(old[device.device], device))
+    return blocks
+
+
+def _device(name: str, device: DeviceSnapshot, *, places: bool) -> list[Block]:
+    when = "at its peak" if device.recorded else "when it was taken (no history was recorded)"
+    blocks: list[Block] = [
+        text(bold(f"{name}, GPU {device.device}: tensors hold {gib(device.peak)} {when}."))
+    ]
+    if device.asked is not None:
+        blocks.append(_out_of_memory(device))
+    free = device.free_whole + device.free_between
+    blocks.append(
+        text(
+            f"At the end {gib(device.reserved)} are reserved: {gib(device.allocated)} in use, "
+            f"{gib(device.free_whole)} in segments that are free, {gib(device.free_between)} between blocks in use"
+            + (f", the largest piece {device.largest_free / _MIB:,.0f} MiB." if device.free_between else ".")
+        )
+    )
+    if free and device.free_between > _LOST * device.reserved:
+        blocks.append(
+            soft(
+                "Torch cannot give back what lies between blocks in use. "
+                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may help."
+            )
+        )
+    if places:
+        blocks.append(TableBlock(_places("Held at the peak, by the line that made it", device.at_peak)))
+    return blocks
+
+
+def _out_of_memory(device: DeviceSnapshot) -> Block:
+    asked, free = device.asked or 0, device.device_free or 0
+    unused = device.free_between + device.free_whole
+    why = (
+        "enough was free in pieces: the memory is fragmented"
+        if unused + free >= asked
+        else "that is more than was free in all"
+    )
+    return text(
+        f"Out of memory: {gib(asked)} were asked for, the device had {gib(free)} free "
+        f"and torch {gib(unused)} unused; {why}."
+    )
+
+
+def _compared(before: DeviceSnapshot, after: DeviceSnapshot) -> Block:
+    changes = difference(before, after)
+    change = after.peak - before.peak
+    sign = "+" if change >= 0 else "-"
+    caption = f"GPU {after.device}: {sign}{gib(abs(change))} at the peak, by the line that made it"
+    return TableBlock(_places(caption, changes, signed=True))
+
+
+def _places(caption: str, rows: Sequence[Held], *, signed: bool = False) -> Table:
+    shown = [
+        (f"{held.bytes / _MIB:{'+' if signed else ''},.1f}", str(held.blocks), held.place)
+        for held in rows[:_PLACES]
+    ]
+    left = rows[_PLACES:]
+    if left:
+        size = sum(held.bytes for held in left) / _MIB
+        shown.append(
+            (
+                f"{size:{'+' if signed else ''},.1f}",
+                str(sum(held.blocks for held in left)),
+                f"{len(left)} others",
+            )
+        )
+    return plain_table(caption, ("MiB", "blocks", "made by"), shown)
