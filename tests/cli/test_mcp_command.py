@@ -25,6 +25,7 @@ EXAMPLE = ROOT / "reports" / "example"
 ONE = ROOT / "tests" / "data" / "slow_loader4" / "rank_0.pt.trace.json.gz"
 
 
+@pytest.mark.slow
 def test_an_agent_gets_the_answers_of_show_and_errors_that_list_what_there_is() -> None:
     pytest.importorskip("mcp.client.client")
     from mcp.client.client import Client
@@ -63,7 +64,7 @@ def test_an_agent_gets_the_answers_of_show_and_errors_that_list_what_there_is() 
             gone = await client.call_tool("summary", {"run": "nowhere"})
             assert gone.is_error and "nowhere does not exist" in gone.content[0].text
 
-    asyncio.run(asyncio.wait_for(ask(), 120))
+    asyncio.run(ask())
 
 
 def test_without_the_sdk_the_error_names_the_extra(
@@ -82,6 +83,7 @@ def test_without_the_sdk_the_error_names_the_extra(
     assert "traceops's extra [mcp]" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_traces_are_analysed_once_and_nothing_beside_them_is_written(tmp_path: Path) -> None:
     trace = tmp_path / ONE.name
     shutil.copy(ONE, trace)

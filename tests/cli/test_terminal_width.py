@@ -134,6 +134,7 @@ def test_json_means_the_same_in_ascii() -> None:
     assert json_for(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), text) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "ascii_only"),
     [({"PYTHONIOENCODING": "ascii"}, True), ({"LC_ALL": "C"}, True), ({"LC_ALL": "C.UTF-8"}, False)],
