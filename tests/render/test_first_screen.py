@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from html_page import Page
@@ -207,3 +208,26 @@ def test_bars_of_a_lane_do_not_leave_the_picture(slow_loader: Report) -> None:
     for mark in lanes_plot(steps).marks:
         if isinstance(mark, Rectangle):
             assert mark.x >= 0 and mark.x + mark.width <= 100.01
+
+
+@pytest.mark.browser
+def test_the_first_screen_in_a_browser(browser: Any, tmp_path: Path, slow_loader: Report) -> None:
+    path = tmp_path / "summary.html"
+    path.write_bytes(render_html(slow_loader))
+    said: list[str] = []
+    asked: list[str] = []
+    tab = browser.new_context(offline=True, viewport={"width": 1280, "height": 800}).new_page()
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.goto(path.as_uri())
+    bottom = "document.getElementById('aligned').getBoundingClientRect().bottom"
+    assert tab.evaluate(bottom) < 800  # the whole proof is on the first screen
+    tab.locator("#definitions").scroll_into_view_if_needed()
+    assert (
+        tab.evaluate("document.querySelector('nav').getBoundingClientRect().top") < 50
+    )  # and the sections stay at hand
+    tab.set_viewport_size({"width": 390, "height": 844})
+    root = "document.documentElement"
+    assert tab.evaluate(f"{root}.scrollWidth <= {root}.clientWidth")
+    assert said == [] and [url for url in asked if not url.startswith(("file:", "data:"))] == []

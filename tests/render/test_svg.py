@@ -31,7 +31,7 @@ from traceops.render.svg.axis import axis_of, nice_ticks
 from traceops.render.svg.figure import TYPES, plot_of
 from traceops.render.svg.hover import number_as, titles
 from traceops.render.svg.picture import shades_of
-from traceops.render.svg.plot import Dot, Note, Picture, Plot, Rectangle, Segment
+from traceops.render.svg.plot import Dot, Note, Picture, Plot, Rectangle, Segment, Shape
 
 
 def of(plot: Plot, kind: type) -> list[Any]:
@@ -96,6 +96,15 @@ def test_points_lie_on_a_logarithmic_axis() -> None:
     )  # fmt: skip
     low, high = of(plot_of(figure), Dot)
     assert (low.x, high.x) == (0, 100) and low.y > high.y == 0
+
+
+def test_very_many_points_are_one_path_of_dots() -> None:
+    marker = {"size": 7, "color": "#123456"}
+    trace = {"type": "scatter", "mode": "markers", "x": list(range(500)), "y": [1.0] * 500, "marker": marker}
+    plot = plot_of(laid_out([trace], 5, pixels=20, xaxis={}, yaxis={}))
+    (dots,) = of(plot, Shape)
+    assert dots.path.count("h0") == 500 and (dots.width, dots.fill, dots.colour) == (7.0, False, "#123456")
+    assert not of(plot, Dot)
 
 
 def test_another_type_of_trace_is_refused_by_name() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from traceops.core.findings import Evidence, Finding
-from traceops.core.rank_text import ranks_text
+from traceops.core.rank_text import ranks_text, who
 from traceops.core.words import ROLES
 from traceops.render.cells import (
     Cell,
@@ -233,7 +233,9 @@ def stages_table(pipeline: PipelineRow) -> Table:
         Column("drain_ms", "of it drain", unit="ms"),
         Column("late_ms", "Late sends", unit="ms"),
     ]
-    return build_table("Stages of a pipeline", columns, pipeline.stages)
+    return build_table(
+        f"Stages of the pipeline of ranks {ranks_text(pipeline.ranks, 8)}", columns, pipeline.stages
+    )
 
 
 def evidence_table(finding: Finding) -> Table:
@@ -251,7 +253,8 @@ def evidence_table(finding: Finding) -> Table:
         columns.append(Column("rank", "Rank", make=lambda e: _number_or_blank(e.rank)))
     if any(e.step is not None for e in numbers):
         columns.append(Column("step", "Step", make=lambda e: _number_or_blank(e.step)))
-    return build_table(f"Evidence for {finding.rule}", columns, numbers)
+    whose = f", {who(finding.ranks)}" if finding.ranks else ""
+    return build_table(f"Evidence for {finding.rule}{whose}", columns, numbers)
 
 
 def _evidence_value(evidence: Evidence) -> Cell:

@@ -13,6 +13,7 @@ from traceops.render.svg.plot import Dot, Mark, Note, Segment, Shape
 
 _DASHES = {"dot": "2 3", "dash": "6 4", "dashdot": "6 3 2 3", "longdash": "10 4"}
 _MOST_SEGMENTS = 40  # of a line that may be drawn piece by piece; a longer one is one path
+_MOST_TITLED = 200  # dots with a text of their own; more of them are one path
 _TICK_PX = 8.0
 
 
@@ -64,6 +65,12 @@ def _dots(trace: Mapping[str, Any], places: Sequence[tuple[float | None, float |
     marker, said = trace.get("marker") or {}, titles(trace)
     symbol, colours = str(marker.get("symbol", "circle")), marker.get("color")
     opacity = float(marker.get("opacity", 1.0))
+    if len(places) > _MOST_TITLED and symbol == "circle" and not isinstance(colours, (list, tuple)):
+        path = "".join(
+            f"M{round(100 * x)} {round(10 * y)}h0" for x, y in places if x is not None and y is not None
+        )
+        yield Shape(path, str(colours or "#808080"), opacity, fill=False, width=float(marker.get("size", 6)))
+        return
     for place, (x, y) in enumerate(places):
         if x is None or y is None:
             continue
