@@ -1,7 +1,11 @@
 """`traceops run` where srun started it; benchmarks/slurm_local.sh has a real Slurm."""
 
+import subprocess
+import sys
+
 import pytest
 
+from traceops.cli import main
 from traceops.core.errors import UsageError
 from traceops.launch.plan import Cluster
 from traceops.launch.slurm import in_slurm, left_out, name_in_slurm, refuse_task_each
@@ -52,3 +56,71 @@ def test_the_script_of_a_batch_job_is_told_of_the_nodes_that_it_does_not_use():
     environ = {"SLURM_JOB_ID": "712", "SLURM_JOB_NUM_NODES": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
     refuse_task_each(environ, WORDS, nodes_too=False)
     assert "4 nodes, and the run uses 1" in left_out(Cluster(4), environ, WORDS)
+
+
+def test_a_requeued_job_gets_a_folder_of_its_own():
+    environ = step(1, 1)
+    assert name_in_slurm("mine", environ | {"SLURM_RESTART_COUNT": "2"}) == "mine-712.3-2"
+    assert name_in_slurm("mine", {"SLURM_JOB_ID": "712"}) == "mine", "a batch script's own shell, or none"
+
+
+TYPED = [
+    "run",
+    "--slurm",
+    "--nodes=2",
+    "--gpus-per-node",
+    "8",
+    "--time",
+    "30",
+    "--quick",
+    "--",
+    "train.py",
+    "--time",
+    "9",
+]
+
+
+def test_the_script_of_a_job_is_written_once_and_runs_one_task_a_node(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.setattr("sys.argv", ["traceops", *TYPED])
+    assert main(TYPED) == 0
+    script = (tmp_path / "train.sbatch").read_text()
+    assert subprocess.run(["bash", "-n", "train.sbatch"]).returncode == 0
+    for line in (
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--gpus-per-node=8",
+        "--time=30",
+        "--signal=TERM@90",
+        "--requeue",
+    ):
+        assert f"#SBATCH {line}\n" in script
+    assert script.endswith(
+        f"srun --kill-on-bad-exit=1 {sys.executable} -m traceops run --nproc 8 --quick -- train.py --time 9\n"
+    )
+    assert "next: sbatch train.sbatch" in capsys.readouterr().err
+    assert main(TYPED) == 0, "the same again"
+    (tmp_path / "train.sbatch").write_text("mine")
+    assert main(TYPED) == 2
+    assert "is there and differs" in capsys.readouterr().err
+    assert (tmp_path / "train.sbatch").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        (["--slurm"], "needs --gpus-per-node N"),
+        (["--slurm", "--nproc", "8", "--gpus-per-node", "4"], "ranks would share GPUs"),
+        (["--slurm", "--nproc", "2", "--nodes", "0"], "--nodes 0"),
+        (["--submit", "--nproc", "2"], "sbatch is not on this machine; train.sbatch is written"),
+    ],
+)
+def test_a_job_that_cannot_work_is_refused(options, reason, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "train.py").write_text("")
+    words = ["run", *options, "--", "train.py"]
+    monkeypatch.setattr("sys.argv", ["traceops", *words])
+    assert main(words) == 2
+    assert reason in " ".join(capsys.readouterr().err.split())

@@ -18,6 +18,7 @@ from traceops.core.run_lock import held
 from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
 from traceops.launch import slurm
 from traceops.launch.against import DEFAULT_REPEAT, Series, prepare, run_series
+from traceops.launch.batch_script import BatchJob, batch_script, submit, write_script
 from traceops.launch.checks import (
     check_command,
     check_gpus,
@@ -56,6 +57,8 @@ def main(args: argparse.Namespace) -> int:
 
     Raises UsageError for everything that cannot work, before anything is started or written.
     """
+    if args.slurm or args.submit:
+        return _write_batch_script(args)
     decided = decide(args)
     plan, series = decided.plan, decided.series
     for line in decided.told:
@@ -66,6 +69,34 @@ def main(args: argparse.Namespace) -> int:
     with held(plan.out, shared=plan.cluster.nnodes > 1) as lock:
         make_room(decided)
         return launch(plan, lock=lock) if series is None else run_series(series)
+
+
+def _write_batch_script(args: argparse.Namespace) -> int:
+    nproc = args.nproc if args.nproc is not None else args.gpus_per_node
+    if nproc is None:
+        raise UsageError("--slurm needs --gpus-per-node N, or --nproc N for ranks without GPUs")
+    trains = args.script[1:] if args.script[:1] == ["--"] else list(args.script)
+    if trains and args.launcher == "torchrun":
+        check_script(python_program(trains))
+    name = args.name or _default_name(args.script, config_from(args))
+    job = BatchJob(
+        name,
+        args.nnodes if args.nodes is None else args.nodes,
+        nproc,
+        args.gpus_per_node,
+        args.time,
+        args.partition,
+        args.account,
+    )
+    words = sys.argv[sys.argv.index("run") + 1 :]
+    if args.dry_run:
+        print(batch_script(job, words), end="")
+        return 0
+    path = write_script(job, words)
+    Screen().say(f"{path} is written" + ("" if args.submit else f"; next: sbatch {path}"))
+    if args.submit:
+        print(submit(path))
+    return 0
 
 
 def make_room(decided: Decided) -> None:
@@ -135,8 +166,7 @@ def decide(args: argparse.Namespace) -> Decided:
         if (unused := slurm.left_out(cluster, os.environ, sys.argv[1:])) is not None:
             told.append(unused)
     name = args.name or _default_name(args.script, config) + ("" if fallback is None else "-single")
-    if args.name is None and cluster.nnodes > 1 and cluster.node_rank is not None and args.nnodes == 1:
-        name = slurm.name_in_slurm(name, os.environ)
+    name = slurm.name_in_slurm(name, os.environ)
     settings: dict[str, Any] = {option: True for option in RECORDING if getattr(args, option)}
     if args.global_batch_size is not None:
         if fallback is not None:

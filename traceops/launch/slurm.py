@@ -50,8 +50,12 @@ def in_slurm(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:
 
 
 def name_in_slurm(name: str, environ: Mapping[str, str]) -> str:
-    """`name` with job and step, which are the same on all nodes and no other run's."""
-    return f"{name}-{environ.get('SLURM_JOB_ID', '0')}.{environ.get('SLURM_STEP_ID', '0')}"
+    """`name` with job and step, which are the same on all nodes and no other run's; as it is outside of a step."""
+    if _IN_STEP not in environ:
+        return name
+    again = environ.get("SLURM_RESTART_COUNT", "0")  # a job that was requeued keeps its number
+    own = f"{name}-{environ.get('SLURM_JOB_ID', '0')}.{environ.get('SLURM_STEP_ID', '0')}"
+    return own if again == "0" else f"{own}-{again}"
 
 
 def left_out(cluster: Cluster, environ: Mapping[str, str], words: Sequence[str]) -> str | None:

@@ -49,8 +49,21 @@ _GLOBAL_BATCH = """samples of all ranks together in an optimizer step: the batch
 strategies, of a script it is only told (for samples a second and traceops scale)"""
 
 
+_SLURM = """A script for sbatch that runs this on one task a node. Without --slurm or --submit these do nothing; in a
+job, srun --ntasks-per-node=1 traceops run ... needs none of them."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
+    slurm = parser.add_argument_group("Slurm", description=_SLURM)
+    add = slurm.add_argument
+    add("--slurm", action="store_true", help="write NAME.sbatch and end")
+    add("--submit", action="store_true", help="the same, and submit it")
+    add("--nodes", type=int, metavar="N", help="nodes of the job (1)")
+    add("--gpus-per-node", type=int, metavar="N", help="GPUs of a node, and its ranks (--nproc: other ranks)")
+    add("--time", metavar="T", help="limit, as Slurm has it: minutes, or H:M:S")
+    add("--partition", metavar="NAME", help="where to")
+    add("--account", metavar="NAME", help="on whose account")
     parser.add_argument("script", nargs=argparse.REMAINDER, help="-- SCRIPT ARGS, or -- -m MODULE ARGS")
 
 

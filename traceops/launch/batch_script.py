@@ -1,0 +1,107 @@
+"""The sbatch script of a run: what a person would write, and keep."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from traceops.core.errors import UsageError
+from traceops.core.whole_file import write_whole
+
+_BEFORE_S = 90  # before the time limit: for the ranks to end their step and write their traces
+_OURS = {"--slurm": 0, "--submit": 0, "--nodes": 1, "--nnodes": 1, "--gpus-per-node": 1, "--nproc": 1, "--time": 1,
+         "--partition": 1, "--account": 1}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    """name: of job and script. time: as Slurm has it, minutes or H:M:S. nproc: ranks a node."""
+
+    name: str
+    nodes: int
+    nproc: int
+    gpus_per_node: int | None = None
+    time: str | None = None
+    partition: str | None = None
+    account: str | None = None
+
+    def check(self) -> None:
+        """Raise UsageError for numbers that cannot work."""
+        for flag, value in (("--nodes", self.nodes), ("--nproc", self.nproc)):
+            if value < 1:
+                raise UsageError(f"{flag} {value}: must be 1 or more")
+        if self.gpus_per_node is not None and self.nproc > self.gpus_per_node > 0:
+            raise UsageError(
+                f"--nproc {self.nproc} with --gpus-per-node {self.gpus_per_node}: ranks would share GPUs"
+            )
+
+
+def words_of_task(words: Sequence[str], nproc: int) -> list[str]:
+    """What each node runs: the words behind ``traceops run`` without those that are Slurm's, with its ranks."""
+    end = words.index("--") if "--" in words else len(words)
+    kept, skip = list[str](), 0
+    for word in words[:end]:
+        flag, has_value, _ = word.partition("=")
+        if skip:
+            skip -= 1
+        elif flag in _OURS:
+            skip = 0 if has_value else _OURS[flag]
+        else:
+            kept.append(word)
+    return ["--nproc", str(nproc), *kept, *words[end:]]
+
+
+def batch_script(job: BatchJob, words: Sequence[str]) -> str:
+    """The script. words: behind ``traceops run``, as they were typed."""
+    directives = {
+        "job-name": job.name, "nodes": job.nodes, "ntasks-per-node": 1, "gpus-per-node": job.gpus_per_node,
+        "time": job.time, "partition": job.partition, "account": job.account, "output": "%x-%j.log",
+        "open-mode": "append", "signal": f"TERM@{_BEFORE_S}", "requeue": "",
+    }  # fmt: skip
+    lines = [
+        f"#SBATCH --{name}" + (f"={value}" if value != "" else "")
+        for name, value in directives.items()
+        if value is not None
+    ]
+    task = shlex.join([sys.executable, "-m", "traceops", "run", *words_of_task(words, job.nproc)])
+    return f"""#!/bin/bash
+{chr(10).join(lines)}
+# Slurm sends SIGTERM {_BEFORE_S} s before the time limit: the ranks write what they have captured.
+# All cores of a node are for its ranks: add #SBATCH --exclusive or --cpus-per-task=N as your site has it.
+
+set -euo pipefail
+cd {shlex.quote(str(Path.cwd()))}
+# Which network the nodes use, where NCCL or gloo choose another one; `traceops doctor` tells:
+# export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0
+
+# One task a node, which starts its ranks; the run's folder is profile/NAME-JOB.STEP.
+srun --kill-on-bad-exit=1 {task}
+"""
+
+
+def write_script(job: BatchJob, words: Sequence[str]) -> Path:
+    """Write ``NAME.sbatch`` here. Raises UsageError where another file has that name, or it cannot be written."""
+    job.check()
+    path, text = Path(f"{job.name}.sbatch"), batch_script(job, words)
+    try:
+        if path.exists() and path.read_text() != text:
+            raise UsageError(f"{path} is there and differs; remove it, or choose another --name")
+        write_whole(path, text.encode(), mode=0o777)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written ({error.strerror})") from error
+    return path
+
+
+def submit(path: Path) -> str:
+    """What sbatch answers. Raises UsageError where it is not here, or refuses."""
+    if shutil.which("sbatch") is None:
+        raise UsageError(f"sbatch is not on this machine; {path} is written: submit it where it is")
+    done = subprocess.run(["sbatch", str(path)], capture_output=True, text=True)
+    if done.returncode:
+        raise UsageError(f"sbatch refused {path}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout.strip()
