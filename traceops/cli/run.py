@@ -79,15 +79,8 @@ def _write_batch_script(args: argparse.Namespace) -> int:
     if trains and args.launcher == "torchrun":
         check_script(python_program(trains))
     name = args.name or _default_name(args.script, config_from(args))
-    job = BatchJob(
-        name,
-        args.nnodes if args.nodes is None else args.nodes,
-        nproc,
-        args.gpus_per_node,
-        args.time,
-        args.partition,
-        args.account,
-    )
+    nodes = args.nnodes if args.nodes is None else args.nodes
+    job = BatchJob(name, nodes, nproc, args.gpus_per_node, args.time, args.partition, args.account)
     words = sys.argv[sys.argv.index("run") + 1 :]
     if args.dry_run:
         print(batch_script(job, words), end="")
