@@ -54,7 +54,7 @@ def test_an_agent_gets_the_answers_of_show_and_errors_that_list_what_there_is() 
             summary = await call("summary")
             assert summary["headline"]["sentence"].startswith("Rank 1's input comes late")
             assert (await call("finding", rule="TO-S001"))["rows"][0]["evidence"]
-            assert [row["rank"] for row in (await call("ranks", top=2))["rows"]] == [1, 0]
+            assert [row["rank"] for row in (await call("ranks", top=2))["rows"]] == [1, 2]
             assert len((await call("collectives", group="data"))["rows"]) == 6
             assert {row["kind"] for row in (await call("kernels", kind="comm"))["rows"]} == {"comm"}
             for name in ("findings", "ledger", "what_if", "steps", "roles", "checks"):

@@ -47,6 +47,7 @@ from traceops.core.findings import SEVERITIES, count_checks
 from traceops.core.rank_text import ranks_text
 from traceops.render.answer import Cost
 from traceops.render.document import Answer, Text
+from traceops.render.report.rank_groups import idle_ms
 from traceops.report.model import Report
 from traceops.report.rows import WhatIfRow
 from traceops.rules.registry import BY_ID
@@ -178,6 +179,7 @@ def _what_if_rows(report: Report) -> tuple[WhatIfRow, ...]:
 
 def _ranks(found: Opened, asked: Asked) -> RanksAnswer:
     rows = [row for row in found.report.ranks if not asked.ranks or row.rank in asked.ranks]
+    rows = rows if asked.by else sorted(rows, key=lambda row: -idle_ms(row))  # among those that cause as much
     waited_for = any(row.caused_wait_ms for row in rows)
     by, rows = _ordered(rows, asked, "caused_wait_ms" if waited_for else "idle_pct")
     return RanksAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
