@@ -127,7 +127,7 @@ def _generated(folder: Path, world: int, *, late: bool = True) -> Path:
 
     slow = [SlowCompute(rank=world // 3, factor=1.6)] if late else []
     size = Size(kernels=8, kernel_us=400.0)
-    run = simulate(ddp(layers=4, steps=4, size=size), world, slow, ranks_per_host=8)
+    run = simulate(ddp(layers=4, steps=4, size=size, sync=True), world, slow, ranks_per_host=8)
     write_traces(run, folder, TraceStyle(compressed=True))
     return folder
 
