@@ -133,10 +133,10 @@ def test_a_real_run_in_few_bytes_with_links_from_findings_and_commands(real: Rep
 def test_of_many_ranks_a_few_are_drawn_those_of_findings_first(real: Report) -> None:
     found = find_traces(str(DATA / "slow_loader4"))
     analysis = run_pipeline(found, found.windows[-1], MapOptions(jobs=1, cache=False))
-    assert 1 in chosen_ranks(analysis.run, real.findings, 2)
+    assert 1 in chosen_ranks(analysis.run, real.findings, real.ranks, 2)
     late = next(finding for finding in real.findings if finding.rule == "TO-S001")
     assert late.ranks == (1,)
-    two = step_details(analysis.run, [late], 2)
+    two = step_details(analysis.run, [late], real.ranks, 2)
     assert two is not None
     shown = {rank.rank for step in two.steps for rank in step.ranks}
     assert 1 in shown and len(shown) == 2

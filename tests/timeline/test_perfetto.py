@@ -65,7 +65,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, Row], Pat
 def test_rows_stand_in_an_order_that_is_said(small: tuple[dict[int, Row], Path]) -> None:
     rows, _ = small
     assert all(row.explicit for row in rows.values())
-    assert in_order(below(rows)) == ["findings of traceops", "rank 0", "rank 2", "rank 10", "rank 11"]
+    names = in_order(below(rows))
+    assert names == ["findings of traceops", "rank 00", "rank 02", "rank 10", "rank 11"]
+    assert names == sorted(names), "the page sorts the outermost rows by name"
     assert in_order(below(rows, "rank 10")) == [
         "steps",
         "wait and transfer",
@@ -84,7 +86,7 @@ def test_what_a_rank_waited_and_what_its_link_gave(small: tuple[dict[int, Row], 
     rows, _ = small
 
     def counter(rank: int, name: str) -> Row:
-        (row,) = (row for row in below(rows, f"rank {rank}").values() if row.name.startswith(name))
+        (row,) = (row for row in below(rows, f"rank {rank:02}").values() if row.name.startswith(name))
         return row
 
     late, early = counter(2, "came later"), counter(10, "came later")

@@ -86,7 +86,9 @@ def assemble(
         flames=() if seen is None else _flames(seen),
         hang=hang,
         fabric=run.fabric,
-        detail=step_details(run, [finding for verdict in verdicts for finding in verdict.findings]),
+        detail=step_details(
+            run, [finding for verdict in verdicts for finding in verdict.findings], rank_rows
+        ),
         hta_agreement=agreement_of_ranks(times.summary.hta_agreement for times in run.ranks),
     )
     if run.unit == "none":

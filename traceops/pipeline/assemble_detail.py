@@ -17,7 +17,9 @@ from traceops.core.level_of_detail import Bars, fewer, shares
 from traceops.core.words import Role
 from traceops.measure.detail import DetailRow, unpack_detail
 from traceops.measure.message_size import message_bytes
+from traceops.report.alike import alike_ranks
 from traceops.report.detail import Detail, DetailLane, DetailRank, DetailStep, DetailTransfer
+from traceops.report.rows import RankRow
 from traceops.traces.model import CommArgs
 
 MOST_RANKS = 8
@@ -27,9 +29,11 @@ _MOST_TRANSFERS = 8_000  # likewise together
 _MOST_STAGES = 6
 
 
-def step_details(run: CrossRank, findings: Sequence[Finding], most_ranks: int = MOST_RANKS) -> Detail | None:
+def step_details(
+    run: CrossRank, findings: Sequence[Finding], rows: Sequence[RankRow], most_ranks: int = MOST_RANKS
+) -> Detail | None:
     """What the chosen ranks did in every step; None where the summaries hold nothing of it."""
-    chosen = chosen_ranks(run, findings, most_ranks)
+    chosen = chosen_ranks(run, findings, rows, most_ranks)
     names: dict[str, int] = {}
     by_step: dict[int, dict[int, tuple[RankTimes, int, tuple[DetailRow, ...]]]] = defaultdict(dict)
     for times in run.ranks:
@@ -37,15 +41,15 @@ def step_details(run: CrossRank, findings: Sequence[Finding], most_ranks: int = 
         if summary.rank not in chosen:
             continue
         try:
-            own, rows = unpack_detail(summary.detail)
+            own, held = unpack_detail(summary.detail)
         except ValueError:  # a summary of somebody else's
             continue
         numbers = np.array([names.setdefault(name, len(names)) for name in own], dtype=np.int64)
         for place, number in enumerate(summary.step_numbers.tolist()):
             # Steps that were put together afterwards, because ranks do not agree on them, are one here too.
-            parts = [rows.get(at, ()) for at in (range(len(rows)) if number < 0 else (place,))]
+            parts = [held.get(at, ()) for at in (range(len(held)) if number < 0 else (place,))]
             by_step[number][summary.rank] = times, place, _joined(parts, numbers)
-    if not any(rows for ranks in by_step.values() for _, _, rows in ranks.values()):
+    if not any(drawn for ranks in by_step.values() for _, _, drawn in ranks.values()):
         return None
     moved = _transfers(run, chosen)
     wanted = _plain_steps(run, findings)
@@ -57,9 +61,12 @@ def step_details(run: CrossRank, findings: Sequence[Finding], most_ranks: int = 
     return Detail(tuple(names), steps, not (set(run.clocks.unaligned) & set(chosen)))
 
 
-def chosen_ranks(run: CrossRank, findings: Sequence[Finding], most: int = MOST_RANKS) -> tuple[int, ...]:
-    """All ranks, or where they are too many: those that findings name, the ones that wait most and least for
-    them, and of the others some that lie evenly among all."""
+def chosen_ranks(
+    run: CrossRank, findings: Sequence[Finding], rows: Sequence[RankRow], most: int = MOST_RANKS
+) -> tuple[int, ...]:
+    """All ranks, or where they are too many: the first that findings name, the ones that wait most and least, and of
+    each kind of ranks that spend their steps alike one.
+    """
     ranks = [times.summary.rank for times in run.ranks]
     if len(ranks) <= most:
         return tuple(ranks)
@@ -70,8 +77,8 @@ def chosen_ranks(run: CrossRank, findings: Sequence[Finding], most: int = MOST_R
     waited = sorted(run.ranks, key=lambda times: (-(times.wait_ns or 0), times.summary.rank))
     for times in (waited[0], waited[-1]):
         found[times.summary.rank] = None
-    for at in range(most):
-        found.setdefault(ranks[at * len(ranks) // most])
+    for kind in alike_ranks(rows, most):
+        found.setdefault(kind.example)
     return tuple(sorted(list(found)[:most]))
 
 

@@ -61,9 +61,12 @@ class AddedPackets:
     def hosts_and_ranks(
         self, hosts: Mapping[int, str | None], shown: Mapping[int, ShownRank]
     ) -> Iterator[bytes]:
-        """A row for the findings, one a host where there are several, and below them one a rank."""
+        """A row for the findings, one a host where there are several, and below them one a rank.
+
+        Perfetto's page sorts the outermost rows by name, whatever order they have, so ranks have equally many digits.
+        """
         names = list(dict.fromkeys(hosts.get(rank) for rank in shown))
-        several = len(names) > 1
+        several, digits = len(names) > 1, len(str(max(shown, default=0)))
         yield self._packets.track(Track(FINDINGS, 0, "findings of traceops", -1))
         if several:
             for number, name in enumerate(names):
@@ -71,7 +74,7 @@ class AddedPackets:
                 yield self._packets.track(Track(host_uuid(number), 0, title, number))
         for rank, own in shown.items():
             name = hosts.get(rank)
-            title = f"rank {rank}" + (f" · {name}" if name and not several else "")
+            title = f"rank {rank:0{digits}}" + (f" · {name}" if name and not several else "")
             parent = host_uuid(names.index(name)) if several else 0
             yield self._packets.track(Track(rank_uuid(own.slot), parent, title, own.slot))
 
