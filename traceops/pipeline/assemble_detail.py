@@ -23,7 +23,7 @@ from traceops.report.rows import RankRow
 from traceops.traces.model import CommArgs
 
 MOST_RANKS = 8
-MOST_BARS = 40_000  # of all ranks and steps together; some 6 bytes each in a page
+MOST_BARS = 32_000  # of all ranks and steps together; some 6 bytes each in a page
 _LEAST_BARS = 40  # a rank and step
 _MOST_TRANSFERS = 8_000  # likewise together
 _MOST_STAGES = 6
