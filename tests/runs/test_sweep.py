@@ -185,6 +185,8 @@ def test_a_sweep_that_was_ended_goes_on_where_it_was(trained: list[str], monkeyp
         (["--vary", "workers=1", "--budget", "x"], "--budget x"),
         (["--vary", "activation-checkpointing=yes"], "true or false"),
         (["--vary", "workers=1", "--against", "HEAD"], "--against"),
+        (["--vary", "slurm=true"], "no option of that name"),
+        (["--vary", "workers=1", "--nnodes", "2", "--rdzv-endpoint", "a:1"], "for one machine"),
     ],
 )
 def test_a_value_that_cannot_work_is_refused_before_the_first_training(

@@ -33,10 +33,6 @@ def main(args: argparse.Namespace) -> int:
     """
     budget_s = None if args.budget is None else seconds_of(args.budget)
     points = points_of(axes_of(args.vary, args.vary_arg))
-    if args.against is not None:
-        raise UsageError(
-            "--against: not with sweep; traceops run --against compares a commit with the working tree"
-        )
     repeat = 1 if args.repeat is None else args.repeat
     if repeat < 1:
         raise UsageError(f"--repeat {repeat}: must be a whole number, 1 or more")
@@ -64,6 +60,15 @@ def sweep(args: argparse.Namespace, points: Sequence[Point], repeat: int, budget
 
 def prepare(args: argparse.Namespace, points: Sequence[Point]) -> Trainings:
     """What is to be trained, every combination checked. Raises UsageError naming the one that cannot work."""
+    if args.against is not None:
+        raise UsageError(
+            "--against is for traceops run: here one training follows the other, of the same code"
+        )
+    if args.nnodes > 1:
+        raise UsageError(
+            f"--nnodes {args.nnodes}: trainings in turn are for one machine; on several start each by traceops run, "
+            "and give the run folders to traceops analyze or scale"
+        )
     script = args.script[1:] if args.script[:1] == ["--"] else list(args.script)
     if not script and any(axis.of_script for axis, _ in points[0].settings):
         raise UsageError("--vary-arg is for the options of a script, which comes behind --")
@@ -129,7 +134,7 @@ _FIXED = frozenset({"out", "name", "overwrite", "against", "dry-run", "repeat", 
 
 def _actions() -> dict[str, argparse.Action]:
     parser = argparse.ArgumentParser(add_help=False)
-    run_options.add_arguments(parser)
+    run_options.add_options(parser)
     named = {o.removeprefix("--"): a for a in parser._actions for o in a.option_strings if o.startswith("--")}
     return {name: action for name, action in named.items() if name not in _FIXED}
 

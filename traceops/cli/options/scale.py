@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             )
         if "--repeat" in action.option_strings:
             action.help = "trainings of each size, in turn (3)"
-        if "--against" in action.option_strings or "--summarize" in action.option_strings:
+        if {"--against", "--summarize"} & set(action.option_strings):
             action.help = argparse.SUPPRESS
     add = parser.add_argument
     add(

@@ -31,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an option of the script: its {KEY} is replaced, or --KEY V put behind its words; repeatable",
     )
     add("--budget", metavar="TIME", help=_BUDGET)
-    run.add_arguments(parser)
+    run.add_options(parser)
+    parser.add_argument("script", nargs=argparse.REMAINDER, help="-- SCRIPT ARGS, or -- -m MODULE ARGS")
     _describe_repeat(parser)
 
 
@@ -39,5 +40,5 @@ def _describe_repeat(parser: argparse.ArgumentParser) -> None:
     for action in parser._actions:
         if "--repeat" in action.option_strings:
             action.help = "trainings of each combination, in turn (1)"
-        if "--against" in action.option_strings or "--summarize" in action.option_strings:
+        if {"--against", "--summarize"} & set(action.option_strings):
             action.help = argparse.SUPPRESS
