@@ -182,6 +182,14 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_an_estimate_is_described() -> None:
     found = from_formula(1e9, Asked(SMALL, 2, 80 * GIB))
-    found.method, found.verdict, found.error_share = "fake_tensors", "too_close", 0.1
-    assert "too close to tell" in str(describe_estimate(found)[0])
+    found.method, found.error_share = "fake_tensors", 0.1
+    for verdict, said in (
+        ("too_close", "too close to tell"),
+        ("fits", "to spare"),
+        ("does_not_fit", "too much"),
+    ):
+        found.verdict = verdict  # type: ignore[assignment]
+        assert said in str(describe_estimate(found)[0])
+    found.error_share = 0.02
+    assert "(± 2 %)" in str(describe_estimate(found)[0])
     assert json_bytes(found)

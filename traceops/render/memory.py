@@ -9,6 +9,7 @@ from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, TableBlock, bold, soft, text
 
 _GIB = 1 << 30
+_CLOSE = 0.05  # an error above is one that was not measured
 _MODULES = 5  # shown
 _NAMES = {
     "parameters": "parameters",
@@ -48,9 +49,14 @@ def describe_estimate(found: MemoryEstimate) -> list[Block]:
 
 def _headline(found: MemoryEstimate) -> str:
     needs = f"{found.strategy} on {found.world_size} {'GPU' if found.world_size == 1 else 'GPUs'} needs "
-    needs += f"{'at least ' if found.method == 'formula' else ''}{gib(found.device_bytes)} of each"
-    if found.error_share is not None:
-        needs += f" (± {100 * found.error_share:.0f} %)"
+    outside = found.device_bytes - found.peak_reserved_bytes
+    least = max(rank.least_allocated_bytes for rank in found.ranks) + outside
+    if found.error_share is None:
+        needs += f"at least {gib(found.device_bytes)} of each"
+    elif found.error_share > _CLOSE:
+        needs += f"{gib(least)} (its tensors) to {gib(found.device_bytes)} (with torch's cache) of each"
+    else:
+        needs += f"{gib(found.device_bytes)} of each (± {100 * found.error_share:.0f} %)"
     if found.capacity_bytes is None or found.spare_bytes is None:
         return needs + "."
     has = f"of {gib(found.capacity_bytes)}"
@@ -58,14 +64,10 @@ def _headline(found: MemoryEstimate) -> str:
     if found.verdict == "unknown":
         return f"{needs}, {has}: what is left, {spare}, has to hold the activations."
     if found.verdict == "too_close":
-        least = (
-            max(rank.least_allocated_bytes for rank in found.ranks)
-            + found.device_bytes
-            - found.peak_reserved_bytes
-        )
-        return f"{needs}, {has}: too close to tell. Its tensors alone need {gib(least)}."
-    side = "to spare" if found.spare_bytes >= 0 else "too much"
-    return f"{needs}, {has}: {_VERDICTS[found.verdict]}, {spare} {side}."
+        return f"{needs}, {has}: too close to tell."
+    if found.verdict == "does_not_fit":
+        return f"{needs}, {has}: does not fit, at least {gib(least - found.capacity_bytes)} too much."
+    return f"{needs}, {has}: fits, {spare} to spare."
 
 
 def _where(found: MemoryEstimate, most: RankMemory) -> list[Block]:
