@@ -181,12 +181,13 @@ class Rank:
 
     def _call(self) -> tuple[int, int]:
         """Start and end of a launch call, which costs the host time; it blocks where the device is far behind."""
+        cost, began = self._ns(self.program.launch_us), self.now
         if self.on_gpu and len(self.launched) >= self.program.queue:
             self.now = max(self.now, self.launched[-self.program.queue].start)
-        cost = self._ns(self.program.launch_us)
-        start = self.now + cost * 3 // 10
+        start = began + cost * 3 // 10
+        end = self.now + cost * 3 // 10 + cost // 2
         self.now += cost
-        return start, start + cost // 2
+        return start, end
 
     def _latest(self, *moments: Moment) -> Generator[Running, None, int]:
         latest = 0

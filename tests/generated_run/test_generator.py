@@ -168,7 +168,7 @@ def test_host_waits_where_the_program_says_so():
 def test_host_is_no_further_ahead_than_the_queue():
     run = simulate(exact(*[Compute("gemm", 100.0)] * 20, queue=4), 1)
     rows = run.ranks[0].activities
-    assert all(b.launch >= a.start for a, b in zip(rows, rows[4:], strict=False))
+    assert all(b.launch_end >= a.start for a, b in zip(rows, rows[4:], strict=False))
 
 
 def test_loading_and_copies_take_their_time():

@@ -23,6 +23,7 @@ ON_CPU = {
     "pipeline_interleaved4",
     "pipeline_uneven_gloo2",
     "pipeline_zero_bubble2",
+    "starved_loader2",
     "straggler_gloo2",
     "tensor_parallel_gloo2",
 }
