@@ -12,6 +12,7 @@ from traceops.core.short_text import short_name
 from traceops.measure.activity import COMM, find_activity
 from traceops.measure.detail import MOST_BARS, measure_detail, unpack_detail
 from traceops.measure.steps import find_steps
+from traceops.pipeline.analyze import analyze
 from traceops.traces.discover import discover
 from traceops.traces.kineto import load_trace
 
@@ -80,3 +81,9 @@ def test_bytes_of_others_are_refused() -> None:
         with pytest.raises(ValueError):
             unpack_detail(bad)
     assert unpack_detail(b"") == ((), {})
+
+
+def test_reports_with_bars_are_compared() -> None:
+    first, again = (analyze(str(DATA / "slow_loader4"), cache=False, jobs=1) for _ in range(2))
+    assert first == again
+    assert first != analyze(str(DATA / "ddp4"), cache=False, jobs=1)
