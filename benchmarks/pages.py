@@ -23,6 +23,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -105,10 +106,14 @@ def _made(out: Path) -> Iterator[tuple[str, Path]]:
         yield name, next(page for page in sorted(folder.glob("*.html")))
 
 
+def _recorded(source: str, folder: Path) -> Path:
+    return DATA / source
+
+
 def _makers(inputs: Path) -> dict[str, Callable[[Path], Path | None]]:
     """By name: gives traces to analyse, or writes a page itself."""
     made: dict[str, Callable[[Path], Path | None]] = {
-        name: lambda folder, source=source: DATA / source for name, source in _RECORDED.items()
+        name: partial(_recorded, source) for name, source in _RECORDED.items()
     }
     made["single trace"] = lambda folder: DATA / "slow_loader4" / "rank_0.pt.trace.json.gz"
     made["8 ranks, one slow"] = lambda folder: _generated(inputs / "8", 8)
