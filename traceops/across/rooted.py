@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traceops.across.clocks import ClockAlignment
 from traceops.across.match import Collective, MatchedCollectives
@@ -18,6 +17,7 @@ from traceops.measure.summary import RankSummary
 _FROM_ROOT = re.compile(r"broadcast|^scatter", re.I)
 _EXPLAINED = 0.9  # of the waiting, that a root must explain
 _NEXT_BEST = 0.5  # of what the root explains: the most that another one may explain
+_ALL = -1  # in place of a root: each member needs all others
 _EARLY_NS = 200_000  # by so much clocks may let a member end before the root that it waited for has begun
 
 
@@ -45,80 +45,76 @@ def with_roots(
             for at in (begin, end)
         )
         waits = np.array([one.wait_ns for one in own], dtype=np.int64)
-        needed = _needed(op, begins, ends, waits)
+        root = _root(op, begins, ends, waits)
         for row, (number, one) in enumerate(zip(numbers, own, strict=True)):
-            found[number] = one if needed is None else _waiting_for(one, begins[row], ends[row], needed)
+            if root == _ALL:
+                found[number] = replace(one, came_last=one.members[int(begins[row].argmax())][0])
+            elif root is not None:
+                found[number] = _waiting_for(one, root, begins[row].tolist(), ends[row].tolist())
     return replace(
         matching,
         collectives=tuple(found.get(number, one) for number, one in enumerate(matching.collectives)),
     )
 
 
-_Needed = NDArray[
-    np.bool_
-]  # [member, other]: whether the member's part cannot end before the other has begun
+def _root(op: str, begins: Int, ends: Int, waits: Int) -> int | None:
+    """The root's place, _ALL where all wait for the last, None where times tell neither.
 
-
-def _needed(op: str, begins: Int, ends: Int, waits: Int) -> _Needed | None:
-    """Who needs whom in these operations, by place; None where times do not tell. Shapes (operations, members)."""
-    count = begins.shape[1]
-    together = np.ones((count, count), dtype=bool)
-    whole = _explained(together, begins, waits)
+    Arrays have the shape (operations, members).
+    """
+    together = _until_came(op, _ALL, begins)
+    whole = _explained(waits, together)
     if not whole:
         return None
-    by_root: list[_Needed] = [_of_root(op, root, count) for root in range(count)]
-    explained = [
-        _explained(needed, begins, waits) if _possible(needed, begins, ends) else 0.0 for needed in by_root
-    ]
+    explained = np.zeros(begins.shape[1])
+    for root in range(begins.shape[1]):
+        until = _until_came(op, root, begins)
+        if _possible(until, begins, ends):
+            explained[root] = _explained(waits, until)
     order = np.argsort(explained, kind="stable")
-    best, following = explained[order[-1]], explained[order[-2]] if count > 1 else 0.0
+    best, following = explained[order[-1]], explained[order[-2]] if len(order) > 1 else 0.0
     if best >= _EXPLAINED * whole and following <= _NEXT_BEST * best:
-        return by_root[int(order[-1])]
-    return together if best < _EXPLAINED * whole and _possible(together, begins, ends) else None
+        return int(order[-1])
+    return _ALL if best < _EXPLAINED * whole and _possible(together, begins, ends) else None
 
 
-def _of_root(op: str, root: int, count: int) -> _Needed:
-    needed = np.eye(count, dtype=bool)
-    if _FROM_ROOT.search(op):
-        needed[:, root] = True
+def _until_came(op: str, root: int, begins: Int) -> Int:
+    """How long each member waits until those that it needs have begun, ns; shape (operations, members)."""
+    last = begins.max(axis=1, keepdims=True)
+    if root == _ALL:
+        until: Int = last - begins
+    elif _FROM_ROOT.search(op):
+        until = np.maximum(begins[:, [root]] - begins, 0)
     else:
-        needed[root, :] = True
-    return needed
-
-
-def _explained(needed: _Needed, begins: Int, waits: Int) -> float:
-    """Waiting that ends with the coming of one that is needed, ns."""
-    return float(
-        sum(np.minimum(wait, _until_came(needed, row)).sum() for row, wait in zip(begins, waits, strict=True))
-    )
-
-
-def _until_came(needed: _Needed, begins: Int) -> Int:
-    """How long each member of one operation waits until those that it needs have begun, ns."""
-    came = np.where(needed, begins[None, :], np.iinfo(np.int64).min).max(axis=1)
-    until: Int = np.maximum(came - begins, 0)
+        until = np.zeros_like(begins)
+        until[:, [root]] = last - begins[:, [root]]
     return until
 
 
-def _possible(needed: _Needed, begins: Int, ends: Int) -> bool:
+def _explained(waits: Int, until: Int) -> float:
+    """Waiting that ends with the coming of one that is needed, ns."""
+    return float(np.minimum(waits, until).sum())
+
+
+def _possible(until: Int, begins: Int, ends: Int) -> bool:
     """Whether no member ends before one that it needs has begun."""
-    return all(
-        bool((begin + _until_came(needed, begin) <= end + _EARLY_NS).all())
-        for begin, end in zip(begins, ends, strict=True)
-    )
+    return bool((begins + until <= ends + _EARLY_NS).all())
 
 
-def _waiting_for(one: Collective, begins: Int, ends: Int, needed: _Needed) -> Collective:
+def _waiting_for(one: Collective, root: int, begins: Sequence[int], ends: Sequence[int]) -> Collective:
     """The operation with each member's waiting for those that it needs.
 
-    A root needs the others as well where it did not end before they came: it could not hand over its data.
+    The side that gives its data needs the other as well where it did not end before that came: it could not hand over.
     """
-    if needed.all():
-        return replace(one, came_last=one.members[int(begins.argmax())][0])
-    mutual = needed | (needed.T & (ends[:, None] > begins[None, :]))
-    waits = np.minimum(one.wait_ns, _until_came(mutual, begins))
+    gives = bool(_FROM_ROOT.search(one.op))
+    of_root = [i for i, begin in enumerate(begins) if i == root or not gives or ends[root] > begin]
+    of_others = [gives or end > begins[root] for end in ends]
+    needs = [
+        of_root if i == root else sorted((i, root)) if needed else [i] for i, needed in enumerate(of_others)
+    ]
+    waits = zip(one.wait_ns, needs, begins, strict=True)
     return replace(
         one,
-        wait_ns=tuple(waits.tolist()),
-        needs=tuple(tuple(np.flatnonzero(row).tolist()) for row in mutual),
+        wait_ns=tuple(min(wait, max(begins[i] for i in own) - begin) for wait, own, begin in waits),
+        needs=tuple(map(tuple, needs)),
     )

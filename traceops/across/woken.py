@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,18 +19,22 @@ def with_woken_threads(ranks: Sequence[RankSummary], matching: MatchedCollective
     that went on once the last member was there, and before that record, had waited for the collective. One that
     went on while a member was still missing had not: it did something of its own.
     """
-    return [_decided(summary, matching) if len(summary.program.spell_comm) else summary for summary in ranks]
-
-
-def _decided(summary: RankSummary, matching: MatchedCollectives) -> RankSummary:
-    program = summary.program
-    last_came, matched = summary.comm.start.copy(), np.zeros(len(summary.comm.start), dtype=bool)
-    for collective in matching.collectives:
+    asked = {summary.rank: summary for summary in ranks if len(summary.program.spell_comm)}
+    came: dict[int, dict[int, int]] = {
+        rank: {} for rank in asked
+    }  # by position: when the last member had begun
+    for collective in matching.collectives if asked else ():
         for (rank, position), wait in zip(collective.members, collective.wait_ns, strict=True):
-            if rank == summary.rank:
-                last_came[position] += wait
-                matched[position] = True
-    known, there = matched[program.spell_comm], program.spell_end >= last_came[program.spell_comm]
+            if rank in asked:
+                came[rank][position] = int(asked[rank].comm.start[position]) + wait
+    return [_decided(summary, came[summary.rank]) if summary.rank in asked else summary for summary in ranks]
+
+
+def _decided(summary: RankSummary, came: Mapping[int, int]) -> RankSummary:
+    program = summary.program
+    waited_for = program.spell_comm.tolist()
+    known = np.array([position in came for position in waited_for])
+    there = program.spell_end >= np.array([came.get(position, 0) for position in waited_for])
     waited, own = known & there, known & ~there
     start = np.concatenate((program.join_start, program.spell_start[waited]))
     order = np.argsort(start, kind="stable")

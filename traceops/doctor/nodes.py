@@ -105,7 +105,12 @@ def _by_slurm(environ: Mapping[str, str], port: int | None) -> NodeIdentity | No
 
 def nodes_of_job(environ: Mapping[str, str]) -> int:
     """Nodes of the Slurm job around this process, 1 where there is none."""
-    text = environ.get("SLURM_JOB_NUM_NODES", "1")
+    return count_told(environ, "SLURM_JOB_NUM_NODES")
+
+
+def count_told(environ: Mapping[str, str], name: str) -> int:
+    """A number of nodes or tasks in a variable of Slurm's, 1 where it tells none."""
+    text = environ.get(name, "1")
     return int(text) if text.isdecimal() else 1
 
 

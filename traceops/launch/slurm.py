@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from traceops.core.errors import UsageError
-from traceops.doctor.nodes import find_identity, nodes_of_job
+from traceops.doctor.nodes import count_told, find_identity, nodes_of_job
 from traceops.launch.plan import Cluster
 
 _IN_STEP = "SLURM_STEP_NUM_NODES"  # set by srun, not in the script of a batch job
@@ -20,7 +20,7 @@ def refuse_task_each(environ: Mapping[str, str], words: Sequence[str], *, nodes_
     """
     if _IN_STEP not in environ:
         return
-    tasks, nodes = (_count(environ, name) for name in ("SLURM_STEP_NUM_TASKS", _IN_STEP))
+    tasks, nodes = (count_told(environ, name) for name in ("SLURM_STEP_NUM_TASKS", _IN_STEP))
     typed = shlex.join(words)
     if nodes_too and tasks > 1:
         raise UsageError(
@@ -67,8 +67,3 @@ def left_out(cluster: Cluster, environ: Mapping[str, str], words: Sequence[str])
         f"this Slurm job has {nodes} nodes, and the run uses {cluster.nnodes}; for all of them: "
         f"srun --ntasks-per-node=1 traceops {shlex.join(words)}"
     )
-
-
-def _count(environ: Mapping[str, str], name: str) -> int:
-    text = environ.get(name, "1")
-    return int(text) if text.isdecimal() else 1

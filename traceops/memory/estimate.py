@@ -99,9 +99,9 @@ def estimate(asked: Asked, helper: Worker, *, changes: bool = True) -> MemoryEst
         raise UsageError(found.problem)
     most = _most(found.ranks)
     nccl = NCCL_BYTES if asked.world_size > 1 else 0
-    needed = most.peak_reserved_bytes + CONTEXT_BYTES + nccl
-    error = error_of(asked.config)
     outside = CONTEXT_BYTES + nccl
+    needed = most.peak_reserved_bytes + outside
+    error = error_of(asked.config)
     verdict = judge(found.ranks, outside, asked.capacity, error)
     helps: list[Change] = []
     if changes and verdict in ("does_not_fit", "too_close"):
