@@ -39,15 +39,17 @@ def first_ranks(runs: Runs, most: int) -> tuple[int, ...]:
     return tuple(ranks)
 
 
-def runs_text(runs: Runs, most: int = 12) -> str:
-    """'0–7, 12', and how many ranks they are where there are more than `most` runs."""
+def runs_text(runs: Runs, most: int = 12, *, counted: bool = True) -> str:
+    """'0–7, 12', and, if `counted`, how many ranks they are where there are more than `most` runs."""
     shown = ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs[:most])
-    return shown + (f" … ({ranks_in(runs)} in all)" if len(runs) > most else "")
+    if len(runs) <= most:
+        return shown
+    return f"{shown} … ({ranks_in(runs)} in all)" if counted else f"{shown} …"
 
 
-def ranks_text(ranks: Collection[int], most: int = 12) -> str:
-    """'0–7, 12': runs of ranks joined, and how many more where that is long."""
-    return runs_text(runs_of(ranks), most)
+def ranks_text(ranks: Collection[int], most: int = 12, *, counted: bool = True) -> str:
+    """'0–7, 12': runs of ranks joined, and, if `counted`, how many there are where that is long."""
+    return runs_text(runs_of(ranks), most, counted=counted)
 
 
 def is_cut(ranks: Collection[int], most: int) -> bool:

@@ -11,15 +11,21 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from traceops.core.findings import Check, Evidence, Finding, count_checks
-from traceops.core.rank_text import is_cut, ranks_text
+from traceops.core.rank_text import ranks_text
 from traceops.core.short_text import short_name
 from traceops.core.units import ms_text, percent_text
-from traceops.core.words import CAUSES, COMPUTES_LONGER
 from traceops.render.answer import Cost
 from traceops.render.document import Answer, Block, Fold, Span, Text, code, fold, items, soft, spans, text
 from traceops.render.report.aligned import aligned_steps, caption
 from traceops.render.report.cures import cure_of
-from traceops.render.report.stragglers import STRAGGLERS, Cure, late_together, mean_of_ranks, who_text
+from traceops.render.report.stragglers import (
+    STRAGGLERS,
+    Cure,
+    late_together,
+    mean_of_ranks,
+    who_text,
+    words_of,
+)
 from traceops.render.report.verdict import hang_leads, lead_finding
 from traceops.render.sure import SURE
 from traceops.report.model import Report
@@ -74,7 +80,7 @@ def _where(report: Report, together: Sequence[Finding]) -> str:
         return ""
     said = who_text(ranks, len(report.ranks))
     if 4 < len(ranks) < len(report.ranks):
-        said += f": {ranks_text(ranks, 6).partition(' … (')[0]}{' …' if is_cut(ranks, 6) else ''}"
+        said += f": {ranks_text(ranks, 6, counted=False)}"
     hosts = list(dict.fromkeys(row.host for row in report.ranks if row.rank in set(ranks) and row.host))
     if len(ranks) < len(report.ranks) and 1 <= len(hosts) <= 2:
         said += f" on {' and '.join(host[:40] for host in hosts)}"
@@ -93,9 +99,7 @@ def _why(together: Sequence[Finding]) -> tuple[Block, ...]:
         return (text(together[0].message), *_lines_of_code(together[0]))
     blocks: list[Block] = []
     for finding in together[:3]:
-        words = CAUSES.get(finding.cause or "unknown", CAUSES["unknown"])
-        if finding.computes_longer is not UNSET:
-            words = COMPUTES_LONGER[finding.computes_longer]
+        words = words_of(finding)
         whose = f"Rank {finding.ranks[0]}: " if len(together) > 1 and finding.ranks else ""
         clause = words.clause if whose else words.clause[:1].upper() + words.clause[1:]
         grew = [_grew_text(one) for one in _grew(finding)]

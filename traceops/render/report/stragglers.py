@@ -93,7 +93,7 @@ def _joint(report: Report, finding: Finding) -> tuple[list[Finding], Cure | None
 def _single_cure(report: Report, finding: Finding) -> Cure | None:
     if not finding.ranks or finding.impact_ms is None:
         return None
-    how = _words(finding).cured
+    how = words_of(finding).cured
     late, saved_late = _evidence(finding, "late step"), _evidence(finding, "saved in a late step")
     if finding.rule == "TO-S002" and late is not None and saved_late is not None:
         return Cure(late, late - saved_late, how, unit="A late step")
@@ -106,7 +106,8 @@ def _single_cure(report: Report, finding: Finding) -> Cure | None:
     return Cure(step, step - saved, how, least if least is not None and least < step - saved else None)
 
 
-def _words(finding: Finding) -> CauseWords:
+def words_of(finding: Finding) -> CauseWords:
+    """Words for the cause of a late rank, and for what is behind it where that is known."""
     if finding.computes_longer is not UNSET:
         return COMPUTES_LONGER[finding.computes_longer]
     return CAUSES.get(finding.cause or "unknown") or CAUSES["unknown"]
@@ -115,7 +116,7 @@ def _words(finding: Finding) -> CauseWords:
 def _single_clause(report: Report, finding: Finding) -> str:
     if not finding.ranks or finding.impact_ms is None:
         return finding.message.rstrip(".")
-    subject = _words(finding).subject.format(finding.ranks[0]) + _reason(finding)
+    subject = words_of(finding).subject.format(finding.ranks[0]) + _reason(finding)
     if finding.rule == "TO-S002" and finding.steps:
         subject += f" in step{'s' if len(finding.steps) > 1 else ''} {ranks_text(finding.steps, 4)}"
     cure, step = _single_cure(report, finding), step_ms(report)
@@ -140,7 +141,7 @@ def _single_clause(report: Report, finding: Finding) -> str:
 
 def _joint_clause(report: Report, findings: Sequence[Finding], cure: Cure) -> str:
     ranks = sorted(rank for f in findings for rank in f.ranks)
-    causes = {rank: _words(f).why for f in findings for rank in f.ranks}
+    causes = {rank: words_of(f).why for f in findings for rank in f.ranks}
     if len(ranks) <= _MOST_NAMED:
         named = [f"{rank} ({causes[rank]})" for rank in ranks]
         who = f"Ranks {', '.join(named[:-1])} and {named[-1]} are late"
