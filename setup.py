@@ -1,20 +1,22 @@
-"""Packages what pyproject.toml cannot say: the data folders beside the code, and the compiled scanner."""
+"""Packages what pyproject.toml cannot say: the data folders beside the code, and what is compiled."""
 
 from setuptools import Extension, find_packages, setup
 
 BUNDLED = {"traceops._bundled.runners": "runners", "traceops._bundled.templates": "templates"}
 NATIVE = "traceops/traces/native"
+CUPTI = "traceops/capture/light/native"
 
 setup(
     packages=[*find_packages(include=["traceops*"]), *BUNDLED],
     package_dir=BUNDLED,
     package_data={
-        "traceops": ["py.typed", "traces/*.pyi", "schemas/*.json"],
+        "traceops": ["py.typed", "traces/*.pyi", "capture/light/*.pyi", "schemas/*.json"],
         **{name: ["**/*"] for name in BUNDLED},
     },
     # running a script from the checkout leaves its byte code beside it
     exclude_package_data={
         "traceops.traces": ["native/*"],
+        "traceops.capture.light": ["native/*"],
         **{name: ["**/__pycache__/*", "*.pyc"] for name in BUNDLED},
     },
     ext_modules=[
@@ -23,6 +25,12 @@ setup(
             [f"{NATIVE}/{source}" for source in ("module.c", "events.c", "strings.c")],
             depends=[f"{NATIVE}/{header}" for header in ("events.h", "json.h", "strings.h", "values.h")],
             optional=True,  # without a compiler the loader is pure Python: slower, with the same columns
-        )
+        ),
+        Extension(
+            "traceops.capture.light._cupti",
+            [f"{CUPTI}/cupti.c"],
+            libraries=["dl"],
+            optional=True,  # without it a light window is torch's device-only recording
+        ),
     ],
 )

@@ -54,6 +54,8 @@ class RankManifest:
     failure: what ended the capture before it was complete, though the training went on; see `CaptureFailure`.
     observed: {samples, trouble}: looks at the host outside of windows, and why no more was observed; null if nothing
     was. The steps themselves are in steps.bin, the looks in observed.jsonl beside the manifest.
+    light: the light window: {source, why, file, steps, step_ms, calls}: `cupti`, `torch`, or null where nothing was
+    recorded; by source why it did not; what CUPTI returned, as [call, argument, result]. Null where none was begun.
     step_ends: how often what ended a step (``AdamW.step``); steps_within: what was taken for a part of one.
     cores: that the process may run on.
     training: the dict given to ``capture(manifest=…)``. facts: see environment.torch_facts.
@@ -87,6 +89,7 @@ class RankManifest:
     note: str | None = None
     failure: CaptureFailure | None = None
     observed: dict[str, Any] | None = None
+    light: dict[str, Any] | None = None
     step_ends: dict[str, int] = field(default_factory=dict)
     steps_within: dict[str, int] = field(default_factory=dict)
     cores: int | None = None

@@ -86,7 +86,7 @@ class Recorder:
         try:
             with _without_remark():
                 session.start()
-            self._scope.enter_context(_before_other_profilers(session, give_way))
+            self._scope.enter_context(before_other_profilers(session.profiler, give_way))
         except BaseException:
             self.abandon()
             raise
@@ -173,8 +173,8 @@ def _without_remark() -> Iterator[None]:
 
 
 @contextmanager
-def _before_other_profilers(own: profile, give_way: Callable[[], None]) -> Iterator[None]:
-    """Inside the block, call `give_way` just before any profiler but `own` starts.
+def before_other_profilers(own: Any, give_way: Callable[[], None]) -> Iterator[None]:
+    """Inside the block, call `give_way` just before any of torch's autograd profilers but `own` starts.
 
     Kineto holds one session a process: without this the training would fail in its own profiler.
     """
@@ -185,7 +185,7 @@ def _before_other_profilers(own: profile, give_way: Callable[[], None]) -> Itera
     def guarded(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def method(session: Any, *args: Any, **kwargs: Any) -> Any:
-            if session is not own.profiler:
+            if session is not own:
                 give_way()
             return original(session, *args, **kwargs)
 

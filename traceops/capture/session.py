@@ -18,10 +18,11 @@ from traceops.capture.folder import agreed_folder, claim, who_am_i, write_run
 from traceops.capture.guard import Guard, contained, raised_by_a_handler, say
 from traceops.capture.last_words import tell as tell_launcher
 from traceops.capture.later_windows import Asked, LongerSchedule
+from traceops.capture.light.window import AFTER, LightWindow
 from traceops.capture.manifest import RankManifest, WindowRecord, write_rank
 from traceops.capture.observing.observer import Observer
 from traceops.capture.progress import ProgressWriter
-from traceops.capture.recorder import Recorder
+from traceops.capture.recorder import Recorder, before_other_profilers
 from traceops.capture.schedule import Phase, Schedule
 from traceops.capture.settings import CaptureSettings, from_environment
 from traceops.capture.signals import Saver, saving_on_sigterm
@@ -29,6 +30,7 @@ from traceops.capture.step_ends import StepEnds
 from traceops.capture.timing import StepTimer, uses_gpu
 from traceops.core.capture_failure import CaptureFailure, Operation, advice_text, cause_text, failure_of
 from traceops.core.errors import UsageError
+from traceops.core.light_log import LIGHT_FILE
 from traceops.core.step_log import OBSERVED_FILE, STEPS_FILE
 
 _current: Capture | None = None
@@ -92,6 +94,7 @@ class Capture:
         self._progress: ProgressWriter | None = None
         self._signals: Saver | None = None
         self._observer: Observer | None = None
+        self._light: LightWindow | None = None
         self._asked: Asked | None = None
         self._skipped = False
         self._detach: Callable[[], None] | None = None
@@ -152,6 +155,11 @@ class Capture:
         self._open, _current = True, self
         if self.settings.observe:
             self._observe(rank)
+        if self.settings.light:
+            first = self._schedule.total_steps + AFTER
+            folder = self._folder() / f"rank_{rank}"
+            self._light = LightWindow(folder, rank, first, before_other_profilers)
+            self._scope.callback(self._light.give_way, "the capture ended")
         self._begin(0)
 
     def step(self, samples: int | None = None) -> None:
@@ -179,6 +187,7 @@ class Capture:
                 self._samples = (self._samples or 0) + samples
             if self.failure is None:
                 self._end(self._step)
+                self._end_of_light_step()
             self._step += 1
             if self.failure is None:
                 contained(self._hear_of_windows)
@@ -200,8 +209,15 @@ class Capture:
             return
         self._schedule = self._recorder.schedule = longer
 
+    def _end_of_light_step(self) -> None:
+        if self._light is not None and self._light.step_ended(self._step):
+            self._doing(Operation.MANIFEST)
+            self._save()
+            self._doing(Operation.TIME)
+
     def _recording(self) -> bool:
-        return self._recorder is not None and self._recorder.is_open
+        light = self._light is not None and self._light.is_open
+        return light or (self._recorder is not None and self._recorder.is_open)
 
     def _observe(self, rank: int) -> None:
         """Watch the steps and the host; where that cannot begin, nothing else changes."""
@@ -305,6 +321,8 @@ class Capture:
         phase, before = self._schedule.phase(step), self._schedule.phase(step - 1) if step else None
         opens = phase in (Phase.WARMUP, Phase.ACTIVE) and not self._recorder.is_open
         if opens and self._record.status == "running":
+            if self._light is not None:
+                self._light.give_way("a window was asked for")
             self._tell("profiler", step)
             try:
                 self._recorder.open(step, self._foreign_profiler)
@@ -314,6 +332,8 @@ class Capture:
         starts = phase is not before or (step > 0 and self._schedule.ends_window(step - 1))
         if starts and (phase is Phase.UNPROFILED or (phase is Phase.ACTIVE and self._recorder.is_open)):
             self._timers[phase] = StepTimer()
+        if phase is Phase.DONE and self._light is not None and self._record.status == "running":
+            self._light.step_begins(step)
         self._tell("starting" if self.automatic and step == 0 else phase.value, step)
 
     def _tell(self, phase: str, step: int) -> None:
@@ -380,7 +400,7 @@ class Capture:
         if self._record is not None:
             own = self._folder() / f"rank_{self._record.rank}"
             self._observe_no_more()
-            for name in ("manifest.json", STEPS_FILE, OBSERVED_FILE):
+            for name in ("manifest.json", STEPS_FILE, OBSERVED_FILE, LIGHT_FILE):
                 (own / name).unlink(missing_ok=True)
         if self._progress is not None:
             self._progress.close()
@@ -477,6 +497,7 @@ class Capture:
         self._record = replace(
             self._record, steps=self._step, samples=self._samples, failure=self.failure,
             step_ends=ends.ends, steps_within=ends.within,
+            light=None if self._light is None else self._light.record,
             device=device_of_this_process(), facts={**self._record.facts, **known},
             peak_memory_bytes=allocated, peak_reserved_bytes=reserved,
         )  # fmt: skip

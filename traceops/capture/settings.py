@@ -33,6 +33,7 @@ class CaptureSettings:
     step_on: what ends a step of a script that says nothing: optimizer, or forward for inference.
     launched: a launcher merges the manifests into run.json; without one rank 0 does.
     observe: time every step of the whole training, and look now and then where the host is (docs/observe.md).
+    light: after the windows, record a few steps of the device alone (docs/observe.md); on GPUs only.
     samples_per_step: samples of all ranks in a step, where the script does not say; None where nobody does.
     """
 
@@ -49,6 +50,7 @@ class CaptureSettings:
     step_on: str = "optimizer"
     launched: bool = False
     observe: bool = True
+    light: bool = True
     samples_per_step: int | None = None
 
     def merged(self, overrides: Mapping[str, Any]) -> CaptureSettings:

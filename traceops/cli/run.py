@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from traceops.capture.light.window import NEEDED
 from traceops.capture.schedule import Schedule
 from traceops.cli.options.run import RECORDING, STEPS
 from traceops.core.bundled import bundled
@@ -171,7 +172,9 @@ def decide(args: argparse.Namespace) -> Decided:
         else:
             config = with_global_batch(config, args.global_batch_size, cluster.world_size)
     if not trains:
-        trains = _strategy(config, decided, cluster.world_size, "cuda" if gpus else "cpu")
+        trains = _strategy(
+            config, decided, cluster.world_size, "cuda" if gpus else "cpu", light=not args.no_light
+        )
     if args.out is not None:
         out = Path(args.out).absolute()
     elif args.name is None and not args.overwrite and cluster.nnodes == 1:
@@ -184,6 +187,8 @@ def decide(args: argparse.Namespace) -> Decided:
         settings["overwrite"] = True
     if args.no_observe:
         settings["observe"] = False
+    if args.no_light:
+        settings["light"] = False
     if args.step_on != "optimizer":
         settings["step_on"] = args.step_on
     # Where the command starts the ranks, nobody knows of one before it ends a step: before that nothing is watched.
@@ -223,10 +228,13 @@ def _check_alone(args: argparse.Namespace, trains: list[str], schedule: Schedule
         check_script(trains)
 
 
-def _strategy(config: TrainConfig, schedule: Schedule, world_size: int, device: str) -> list[str]:
+def _strategy(
+    config: TrainConfig, schedule: Schedule, world_size: int, device: str, light: bool = False
+) -> list[str]:
     """The bundled training script and its arguments, checked against the schedule and the world."""
     if config.steps is None:
-        config = replace(config, steps=schedule.total_steps)
+        light = light and device == "cuda" and config.device != "cpu"
+        config = replace(config, steps=schedule.total_steps + (NEEDED if light else 0))
     assert config.steps is not None
     schedule.check(config.steps)
     if config.step_unit == "batch":

@@ -36,6 +36,8 @@ _FALLBACK = """one rank, on one GPU or the CPU, with as many samples a step as a
 strategies accumulate gradients; a script has to be told with its own option"""
 _OBSERVE = """do not time every step of the whole training, nor look now and then where the hosts are and what the
 machine does (docs/observe.md)"""
+_LIGHT = """do not record some steps of the device alone after the last window; on GPUs, from CUPTI, which
+disturbs them little (docs/observe.md)"""
 _LAUNCHER = """who starts the ranks of the script (%(default)s); lightning: the Trainer in it. none: the command
 after -- does so itself (mp.spawn, any launcher with options of its own), or it is one process"""
 _STEP_ON = """what ends a step of a script: an optimizer's step, or with forward each call of the model, for
@@ -128,6 +130,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         flag, default = "--" + name.replace("_", "-"), getattr(Schedule(), name)
         capture.add_argument(flag, type=int, metavar="N", help=f"{text} ({default})")
     capture.add_argument("--no-observe", action="store_true", help=_OBSERVE)
+    capture.add_argument("--no-light", action="store_true", help=_LIGHT)
     for name, text in RECORDING.items():
         capture.add_argument("--" + name.replace("_", "-"), action="store_true", help=f"record {text}")
     add_training_arguments(parser)

@@ -1,0 +1,193 @@
+"""The light window of one rank: some steps after the schedule's windows, in which only the device is recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from traceops.capture.guard import contained, raised_by_a_handler
+from traceops.capture.light.cupti import Cupti
+from traceops.capture.light.source import Activities, Source
+from traceops.capture.light.torch_device import TorchDevice
+from traceops.capture.timing import StepTimer, uses_gpu
+from traceops.core.light_log import LIGHT_FILE, MAGIC
+from traceops.core.whole_file import write_whole
+
+AFTER = 2  # steps after the last recorded one: writing its trace has driven the ranks apart
+STEPS = 6  # measured; the one before them, in which recording begins, is not
+NEEDED = AFTER + 1 + STEPS  # steps that a training has to have behind its schedule
+# Of a copy within the device that nobody else makes: it marks where a step ends there. 4 kB and a prime number.
+_MARK_BYTES = 4096 + 1009
+BeforeOthers = Callable[[Any, Callable[[], None]], AbstractContextManager[None]]
+
+
+class LightWindow:
+    """Told where steps begin and end. Its errors end it alone, and `record` says what became of it.
+
+    first: step in which it begins. before_others: calls back just before any profiler but the given one starts.
+    """
+
+    def __init__(self, folder: Path, rank: int, first: int, before_others: BeforeOthers) -> None:
+        self._path = folder / LIGHT_FILE
+        self._rank, self._first = rank, first
+        self._before_others = before_others
+        self._sources: list[Source] = [Cupti(), TorchDevice()]
+        self._source: Source | None = None
+        self._timer: StepTimer | None = None
+        self._scope = ExitStack()
+        self._mark: Any = None
+        self._marks = 0
+        self._done = False
+        self.record: dict[str, Any] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._source is not None
+
+    def step_begins(self, step: int) -> None:
+        """Open where the first step begins, on a GPU."""
+        if step == self._first and not self._done and uses_gpu():
+            self._guarded(self._open)
+
+    def step_ended(self, step: int) -> bool:
+        """Mark the end of a step; the last one closes it. True where something was written just now."""
+        if self._source is None:
+            return False
+        self._guarded(self._step, step)
+        return self._source is None
+
+    def give_way(self, why: str) -> None:
+        """End now: something else has the better claim. Nothing is kept."""
+        source, self._source = self._source, None
+        if source is not None:
+            contained(source.abandon)
+            self._ended(None, why)
+
+    def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
+        try:
+            work(*arguments)
+        except Exception as error:
+            source, self._source = self._source, None
+            if source is not None:
+                contained(source.abandon)
+            self._ended(None, f"{type(error).__name__}: {error}"[:200])
+            if raised_by_a_handler(error):
+                raise
+
+    def _open(self) -> None:
+        import torch
+
+        reasons: dict[str, str] = {}
+        for source in _possible(self._sources, torch):
+            try:
+                why = source.start()
+            except Exception as error:
+                if raised_by_a_handler(error):
+                    raise
+                contained(source.abandon)
+                why = f"{type(error).__name__}: {error}"[:200]
+            if why is None:
+                self._source = source
+                break
+            reasons[source.name] = why
+        self.record = {"source": None, "why": reasons, "file": None, "steps": [], "step_ms": [], "calls": []}
+        if self._source is None:
+            self._ended(None)
+            return
+        own = getattr(self._source, "own", None)
+        self._scope.enter_context(self._before_others(own, self._other_profiler))
+        with _plain(torch):
+            self._mark = torch.empty(2, _MARK_BYTES, dtype=torch.uint8, device="cuda")
+
+    def _step(self, step: int) -> None:
+        if self._timer is None:
+            self._timer = StepTimer()
+        else:
+            self._timer.mark()
+        self._queue_mark()
+        if step == self._first + STEPS:
+            self._close(step)
+
+    def _queue_mark(self) -> None:
+        import torch
+
+        if not torch.cuda.is_current_stream_capturing():
+            with _plain(torch):
+                self._mark[0].copy_(self._mark[1])
+            self._marks += 1
+
+    def _close(self, step: int) -> None:
+        import torch
+
+        torch.cuda.synchronize()
+        source = self._source
+        assert source is not None and self._timer is not None
+        found = source.stop()
+        self._source = None
+        if isinstance(found, str):
+            self._ended(source, found)
+            return
+        durations = self._timer.durations().step_ms
+        steps = list(range(step - len(durations) + 1, step + 1))
+        marks = _MARK_BYTES if self._marks == len(durations) + 1 else 0
+        header = {
+            "rank": self._rank, "source": source.name, "steps": steps, "step_ms": durations, "mark_bytes": marks,
+            "clocks": found.clocks, "names": found.names, "discarded": found.discarded,
+        }  # fmt: skip
+        write_whole(self._path, _packed(header, found))
+        self._ended(source)
+        assert self.record is not None
+        self.record |= {
+            "source": source.name, "file": f"{self._path.parent.name}/{LIGHT_FILE}",
+            "steps": steps, "step_ms": durations,
+        }  # fmt: skip
+
+    def _other_profiler(self) -> None:
+        self.give_way("the script started its own torch.profiler")
+
+    def _ended(self, source: Source | None, why: str | None = None) -> None:
+        """Let go of everything; `why` nothing was recorded by a source that had begun."""
+        self._done = True
+        self._mark = self._timer = None
+        contained(self._scope.close)
+        record = self.record or {
+            "source": None,
+            "why": {},
+            "file": None,
+            "steps": [],
+            "step_ms": [],
+            "calls": [],
+        }
+        calls = [list(call) for one in self._sources for call in getattr(one, "calls", [])]
+        reasons = dict(record["why"])
+        if why is not None:
+            reasons["window" if source is None else source.name] = why
+        self.record = {**record, "why": reasons, "calls": calls}
+        self._sources = []
+
+
+@contextmanager
+def _plain(torch: Any) -> Iterator[None]:
+    """Inside the block torch computes as if the script had changed nothing about it."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with torch.no_grad(), _disable_current_modes():
+        yield
+
+
+def _possible(sources: list[Source], torch: Any) -> list[Source]:
+    """CUPTI is NVIDIA's."""
+    return [source for source in sources if torch.version.hip is None or not isinstance(source, Cupti)]
+
+
+def _packed(header: dict[str, Any], found: Activities) -> bytes:
+    try:
+        from isal import igzip as packer
+    except ImportError:
+        import gzip as packer
+    text = json.dumps(header, separators=(",", ":")).encode()
+    packed: bytes = packer.compress(MAGIC + text + b"\n" + found.rows, compresslevel=1)
+    return packed
