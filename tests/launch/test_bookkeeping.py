@@ -81,7 +81,8 @@ def test_no_failure_of_the_launchers_own_changes_the_exit_code(launched, monkeyp
 
     monkeypatch.setattr(session, "_record", recorded)
     contextmanager = faults.counted
-    assert launched(7)[0] == 7
+    for _ in range(2):  # what is imported when it is first needed is in the first run only; the last one counts
+        assert launched(7)[0] == 7
     calls = dict(reversed([(call, number) for number, call in enumerate(faults.calls)]))
     calls = {call: number for call, number in calls.items() if call.called not in _ARITHMETIC}
     assert len(calls) > 60, "one of each line and what it calls"

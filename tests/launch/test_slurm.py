@@ -7,6 +7,7 @@ import pytest
 
 from traceops.cli import main
 from traceops.core.errors import UsageError
+from traceops.launch.mounts import of_this_machine
 from traceops.launch.plan import Cluster
 from traceops.launch.slurm import in_slurm, left_out, name_in_slurm, refuse_task_each
 
@@ -80,8 +81,10 @@ TYPED = [
 ]
 
 
-def test_the_script_of_a_job_is_written_once_and_runs_one_task_a_node(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("local", [False, True])
+def test_the_script_of_a_job_is_written_once_and_runs_one_task_a_node(local, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("traceops.cli.run.of_this_machine", lambda folder: local)
     (tmp_path / "train.py").write_text("")
     monkeypatch.setattr("sys.argv", ["traceops", *TYPED])
     assert main(TYPED) == 0
@@ -96,9 +99,8 @@ def test_the_script_of_a_job_is_written_once_and_runs_one_task_a_node(tmp_path, 
         "--requeue",
     ):
         assert f"#SBATCH {line}\n" in script
-    assert script.endswith(
-        f"srun --kill-on-bad-exit=1 {sys.executable} -m traceops run --nproc 8 --quick -- train.py --time 9\n"
-    )
+    task = f"srun --kill-on-bad-exit=1 {sys.executable} -m traceops run --nproc 8"
+    assert script.endswith(f"{task}{' --gather' if local else ''} --quick -- train.py --time 9\n")
     assert "next: sbatch train.sbatch" in capsys.readouterr().err
     assert main(TYPED) == 0, "the same again"
     (tmp_path / "train.sbatch").write_text("mine")
@@ -124,3 +126,21 @@ def test_a_job_that_cannot_work_is_refused(options, reason, tmp_path, monkeypatc
     monkeypatch.setattr("sys.argv", ["traceops", *words])
     assert main(words) == 2
     assert reason in " ".join(capsys.readouterr().err.split())
+
+
+MOUNTS = r"""overlay / overlay rw 0 0
+fs1:/home /home nfs4 rw 0 0
+/dev/sda1 /home/scratch\040disk ext4 rw 0 0
+/dev/sdb1 /data xfs rw 0 0
+10.0.0.1@o2ib:/l /data lustre rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    "folder, local",
+    [("/", True), ("/home/me", False), ("/home/scratch disk/me", True), ("/homes", True), ("/data/x", False)],
+)
+def test_a_disk_of_one_machine_is_told_by_its_file_system(folder, local, tmp_path):
+    (tmp_path / "mounts").write_text(MOUNTS)
+    assert of_this_machine(folder, tmp_path / "mounts") is local
+    assert of_this_machine(folder, tmp_path / "none") is False, "not known"

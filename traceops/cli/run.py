@@ -17,7 +17,7 @@ from traceops.core.bundled import bundled
 from traceops.core.errors import UsageError
 from traceops.core.run_lock import held
 from traceops.core.torch_here import gpu_count, gpus_shown, require_torch
-from traceops.launch import slurm
+from traceops.launch import pods, slurm
 from traceops.launch.against import DEFAULT_REPEAT, Series, prepare, run_series
 from traceops.launch.batch_script import BatchJob, batch_script, submit, write_script
 from traceops.launch.checks import (
@@ -31,8 +31,10 @@ from traceops.launch.display import Screen
 from traceops.launch.fallback import Fallback, alone, stands_for
 from traceops.launch.folder import clear, free_folder, refuse
 from traceops.launch.forward import Shown
+from traceops.launch.gather.meeting import meeting_of
 from traceops.launch.hang_timeouts import HangTimeouts
 from traceops.launch.launchers import Started, command_of, python_program
+from traceops.launch.mounts import of_this_machine
 from traceops.launch.plan import Cluster, Plan, parse_assignments
 from traceops.launch.session import launch
 from traceops.launch.settings import read_applied
@@ -81,7 +83,10 @@ def _write_batch_script(args: argparse.Namespace) -> int:
         check_script(python_program(trains))
     name = args.name or _default_name(args.script, config_from(args))
     nodes = args.nnodes if args.nodes is None else args.nodes
-    job = BatchJob(name, nodes, nproc, args.gpus_per_node, args.time, args.partition, args.account)
+    local = of_this_machine(Path.cwd() if args.out is None else Path(args.out))
+    job = BatchJob(
+        name, nodes, nproc, args.gpus_per_node, args.time, args.partition, args.account, nodes > 1 and local
+    )
     words = sys.argv[sys.argv.index("run") + 1 :]
     if args.dry_run:
         print(batch_script(job, words), end="")
@@ -148,14 +153,16 @@ def decide(args: argparse.Namespace) -> Decided:
         if args.launcher != "none":
             trains = command_of(args.launcher, Started(tuple(trains), args.nproc, gpus, args.nnodes))
     else:
-        nproc = args.nproc if args.nproc is not None else gpus or 2
+        nproc = args.nproc if args.nproc is not None else pods.ranks_told(os.environ) or gpus or 2
         cluster = Cluster(
             nproc, args.nnodes, args.node_rank, args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id,
             args.master_addr, args.master_port,
         )  # fmt: skip
         if cluster == Cluster(nproc):  # no option says where the nodes are
-            cluster = slurm.in_slurm(cluster, os.environ)
+            cluster = slurm.in_slurm(pods.in_pod(cluster, os.environ), os.environ)
         cluster.check()
+        if args.gather and cluster.nnodes > 1:
+            meeting_of(cluster, args.gather_port)
         check_gpus(nproc, gpus)
         if (unused := slurm.left_out(cluster, os.environ, sys.argv[1:])) is not None:
             told.append(unused)
@@ -198,6 +205,7 @@ def decide(args: argparse.Namespace) -> Decided:
         args.name or out.name, out, cluster, trains, settings, extra_env, not args.no_log_files, limits,
         summarize=args.summarize, settings=applied, fallback=fallback, gpus=gpus > 0,
         launcher="none" if own else "torchrun", shown=Shown(args.all_ranks, not args.no_prefix),
+        gather=args.gather and cluster.nnodes > 1, gather_port=args.gather_port,
     )  # fmt: skip
     series = None if repeat is None else prepare(plan, args.against, repeat, os.environ)
     if cluster.nnodes == 1:  # on a shared disk another node may have begun to write the very same run
@@ -211,6 +219,7 @@ def _check_alone(args: argparse.Namespace, trains: list[str], schedule: Schedule
     """Raise UsageError for what has no meaning where the command starts the ranks, and for one that is not there."""
     cluster = ("node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port")
     given = [name for name in (*cluster, "against", "fallback") if getattr(args, name) is not None]
+    given += ["gather"] if args.gather else []
     given += ["nproc"] if args.nproc is not None and args.launcher == "none" else []
     given += ["nnodes"] if args.nnodes != 1 and args.launcher != "srun" else []
     if given:

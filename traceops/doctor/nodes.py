@@ -47,7 +47,7 @@ def find_identity(
     master_addr: str | None = None,
     master_port: int | None = None,
 ) -> NodeIdentity | None:
-    """Where this process belongs, from options, else from torchrun's or Slurm's variables, else alone.
+    """Where this process belongs, from options, else from torchrun's, Slurm's or Kubeflow's variables, else alone.
 
     None where another process of this node does the work. Raises UsageError for options that cannot work.
     """
@@ -59,6 +59,8 @@ def find_identity(
         return _by_torchrun(environ)
     if "SLURM_STEP_NUM_NODES" in environ:  # srun sets it: the script of a batch job runs on one node only
         return _by_slurm(environ, master_port)
+    if "PET_NNODES" in environ:
+        return _by_pod(environ, master_port)
     return NodeIdentity()
 
 
@@ -101,6 +103,25 @@ def _by_slurm(environ: Mapping[str, str], port: int | None) -> NodeIdentity | No
         )
     chosen = port or 20_000 + _number(environ, "SLURM_JOB_ID") % 10_000  # another job may share the node
     return NodeIdentity(_number(environ, "SLURM_NODEID"), nodes, address, chosen, False, names)
+
+
+def _by_pod(environ: Mapping[str, str], port: int | None) -> NodeIdentity:
+    """In a pod of a PyTorchJob: the operator sets what torchrun takes for its options."""
+    nodes = environ["PET_NNODES"]
+    if not nodes.isdecimal():
+        raise UsageError(
+            f"PET_NNODES is {nodes!r}: an elastic job, and here the number of nodes has to stay; leave elasticPolicy "
+            "out, or give --nnodes, --node-rank and --master-addr"
+        )
+    if int(nodes) <= 1:
+        return NodeIdentity()
+    if "PET_MASTER_ADDR" not in environ or "PET_NODE_RANK" not in environ:
+        raise UsageError(
+            f"PET_NNODES says {nodes} nodes, and no PET_MASTER_ADDR and PET_NODE_RANK where they meet: give the "
+            "PyTorchJob a Master, or --nnodes, --node-rank and --master-addr"
+        )
+    chosen = port or _number(environ, "PET_MASTER_PORT") or DEFAULT_PORT
+    return NodeIdentity(_number(environ, "PET_NODE_RANK"), int(nodes), environ["PET_MASTER_ADDR"], chosen)
 
 
 def nodes_of_job(environ: Mapping[str, str]) -> int:

@@ -20,7 +20,10 @@ _OURS = {"--slurm": 0, "--submit": 0, "--nodes": 1, "--nnodes": 1, "--gpus-per-n
 
 @dataclass(frozen=True)
 class BatchJob:
-    """name: of job and script. time: as Slurm has it, minutes or H:M:S. nproc: ranks a node."""
+    """name: of job and script. time: as Slurm has it, minutes or H:M:S. nproc: ranks a node.
+
+    gather: the nodes may not share the run's folder.
+    """
 
     name: str
     nodes: int
@@ -29,6 +32,7 @@ class BatchJob:
     time: str | None = None
     partition: str | None = None
     account: str | None = None
+    gather: bool = False
 
     def check(self) -> None:
         """Raise UsageError for numbers that cannot work."""
@@ -41,7 +45,7 @@ class BatchJob:
             )
 
 
-def words_of_task(words: Sequence[str], nproc: int) -> list[str]:
+def words_of_task(words: Sequence[str], nproc: int, *, gather: bool = False) -> list[str]:
     """What each node runs: the words behind ``traceops run`` without those that are Slurm's, with its ranks."""
     end = words.index("--") if "--" in words else len(words)
     kept, skip = list[str](), 0
@@ -53,7 +57,8 @@ def words_of_task(words: Sequence[str], nproc: int) -> list[str]:
             skip = 0 if has_value else _OURS[flag]
         else:
             kept.append(word)
-    return ["--nproc", str(nproc), *kept, *words[end:]]
+    own = ["--gather"] if gather and "--gather" not in kept else []
+    return ["--nproc", str(nproc), *own, *kept, *words[end:]]
 
 
 def batch_script(job: BatchJob, words: Sequence[str]) -> str:
@@ -68,7 +73,14 @@ def batch_script(job: BatchJob, words: Sequence[str]) -> str:
         for name, value in directives.items()
         if value is not None
     ]
-    task = shlex.join([sys.executable, "-m", "traceops", "run", *words_of_task(words, job.nproc)])
+    task = shlex.join(
+        [sys.executable, "-m", "traceops", "run", *words_of_task(words, job.nproc, gather=job.gather)]
+    )
+    where = "One task a node, which starts its ranks; the run's folder is profile/NAME-JOB.STEP."
+    if job.gather:
+        where += (
+            "\n# Its disk is of one machine: at the end the other nodes send theirs to the first (--gather)."
+        )
     return f"""#!/bin/bash
 {chr(10).join(lines)}
 # Slurm sends SIGTERM {_BEFORE_S} s before the time limit: the ranks write what they have captured.
@@ -79,7 +91,7 @@ cd {shlex.quote(str(Path.cwd()))}
 # Which network the nodes use, where NCCL or gloo choose another one; `traceops doctor` tells:
 # export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0
 
-# One task a node, which starts its ranks; the run's folder is profile/NAME-JOB.STEP.
+# {where}
 srun --kill-on-bad-exit=1 {task}
 """
 

@@ -106,7 +106,8 @@ class Plan:
     that runs; None for the working folder as it is. launcher: who starts the ranks, torchrun or, with "none", the
     command in `trains` itself. summarize: the traces of this node, once it has ended.
     settings: the doctor's. fallback: where one rank stands in for many. gpus: whether the ranks run on them.
-    shown: what of their output.
+    shown: what of their output. gather: on several nodes whether the others' files come to the first one's folder;
+    gather_port: at which of its ports, None beside the rendezvous's.
     """
 
     name: str
@@ -124,6 +125,8 @@ class Plan:
     gpus: bool = False
     launcher: Literal["torchrun", "none"] = "torchrun"
     shown: Shown = ALL_SHOWN
+    gather: bool = False
+    gather_port: int | None = None
 
     @property
     def evidence(self) -> Path:

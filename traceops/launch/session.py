@@ -28,6 +28,7 @@ from traceops.launch.early_ends import cut_short, early_ends, with_failures
 from traceops.launch.evidence import saved_evidence, tidy
 from traceops.launch.fabric_evidence import FabricEvidence
 from traceops.launch.folder import collect_logs, remove_unfinished, short_path
+from traceops.launch.gather.gathering import Gathering
 from traceops.launch.hangs import HangWatch
 from traceops.launch.local_ranks import rank_of
 from traceops.launch.log_end import show_end
@@ -105,6 +106,10 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
         with writable(plan.out):
             _write_run(plan, [], env, started, status="running")
             reserve = Reserve(plan.out)
+        gathering: Gathering | None = None
+        with aside("listening for the other nodes' files"):
+            if plan.gather:
+                gathering = Gathering(plan, screen, received)
         with aside("telling of the run"):
             screen.say(f"{_who(plan)}, run folder {short_path(plan.out)}")
         fabric: FabricEvidence | None = None
@@ -143,7 +148,7 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
         if len(received) > counted:  # it came when all was over
             signal.raise_signal(received[-1])
 
-    return _record(plan, ended, told, env, started, fabric, aside, screen, let_through, advise)
+    return _record(plan, ended, told, env, started, fabric, gathering, aside, screen, let_through, advise)
 
 
 def _record(
@@ -153,6 +158,7 @@ def _record(
     env: dict[str, str],
     started: int,
     fabric: FabricEvidence | None,
+    gathering: Gathering | None,
     aside: Aside,
     screen: Screen,
     free: Callable[[], None],
@@ -169,9 +175,12 @@ def _record(
             fabric.finish()
     with aside("tidying the evidence"):
         tidy(plan.evidence)
+    with aside("gathering the other nodes' files"):
+        if gathering is not None:
+            gathering.ended(by_signal=ended.signal is not None)
     with aside("reading how the ranks ended"):
         code, ranks, failure = _how_it_ended(plan, ended, told, screen)
-        here = [rank for rank in ranks if rank.host == host()]
+        here = [rank for rank in ranks if _is_here(plan, rank)]
     status = "hung" if ended.hung else "interrupted" if ended.signal else "failed" if code else "finished"
     with aside("writing run.json"):
         _write_run(
@@ -197,9 +206,20 @@ def _record(
     if plan.summarize and not ended.signal:
         with aside("summarising the traces"):
             _summarize(plan, here, screen)
+    with aside("sending this node's files"):
+        if gathering is not None:
+            gathering.send()
     with aside("telling how the run ended"):
+        advise = advise and (gathering is None or gathering.first)
         _tell(screen, plan, ranks, ended, told, failure, code, aside, advise)
     return code
+
+
+def _is_here(plan: Plan, rank: RankManifest) -> bool:
+    """Whether a rank ran on this node; hosts may share a name, as containers do."""
+    if plan.cluster.nnodes > 1 and plan.cluster.node_rank is not None:
+        return rank.rank // plan.cluster.nproc == plan.cluster.node_rank
+    return rank.host == host()
 
 
 def _how_it_ended(
@@ -347,6 +367,12 @@ def _tell(
     if not world:
         screen.say(_NOBODY)
     screen.say(f"{traced} of {world} ranks {what} in {short_path(plan.out)}")
+    elsewhere = world - len(ranks)
+    if plan.cluster.nnodes > 1 and elsewhere > 0 and not plan.gather:
+        screen.say(
+            f"{elsewhere} ranks have left nothing in this folder: where the nodes do not share it, --gather has them "
+            "send it to the first"
+        )
     if not traced and (shorter := would_fit(ranks)) is not None:
         screen.say(f"next: the same with {shorter.flags}")
     if failure is not None and any(plan.evidence.glob("flight_recorder_*")):

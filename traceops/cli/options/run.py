@@ -51,6 +51,8 @@ _GLOBAL_BATCH = """samples of all ranks together in an optimizer step: the batch
 strategies, of a script it is only told (for samples a second and traceops scale)"""
 
 
+_GATHER = """on several nodes: at the end the launchers send what they captured to the first node's, into its run folder
+(nothing is sent where the nodes share the folder)"""
 _SLURM = """A script for sbatch that runs this on one task a node. Without --slurm or --submit these do nothing; in a
 job, srun --ntasks-per-node=1 traceops run ... needs none of them."""
 
@@ -87,6 +89,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--rdzv-id", metavar="ID", help="name of the meeting (the run's name)")
     add("--master-addr", metavar="HOST", help="first node, for a static rendezvous")
     add("--master-port", type=int, metavar="PORT", help="its port")
+    add("--gather", action="store_true", help=_GATHER)
+    add(
+        "--gather-port", type=positive, metavar="PORT", help="where it listens (beside the rendezvous's port)"
+    )
     add("--launcher", choices=LAUNCHERS, default="torchrun", help=_LAUNCHER)
     add("--env", action="append", default=[], metavar="KEY=VALUE", help="set for all ranks; repeatable")
     add("--settings", metavar="FILE", help=_SETTINGS)

@@ -1,0 +1,244 @@
+"""`traceops run --gather`: files of other nodes come into the first node's run folder, whole, or stay and are told."""
+
+import http.client
+import json
+import signal
+import threading
+from contextlib import contextmanager
+from http import HTTPStatus
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from ports import free_port
+
+import traceops.launch.session as session
+from traceops.capture.environment import host
+from traceops.capture.manifest import RankManifest, write_rank
+from traceops.core.errors import UsageError
+from traceops.launch.display import Screen
+from traceops.launch.gather import gathering
+from traceops.launch.gather.collector import Collector, Refused, digest_of
+from traceops.launch.gather.meeting import Meeting, files_to_send, may_travel, meeting_of
+from traceops.launch.gather.sender import Sender, Unreachable
+from traceops.launch.plan import Cluster, Plan
+from traceops.launch.process import TorchrunResult
+
+RUN = "mine of 4 ranks"
+
+
+def node_folder(folder, ranks, trace=b"\x1f\x8b trace"):
+    """What a launcher has captured of its ranks."""
+    for rank in ranks:
+        write_rank(
+            folder,
+            RankManifest(
+                rank, rank % 2, 4, f"n{rank // 2}", 1, {"type": "cpu"}, {}, {}, traces=[f"rank_{rank}/a"]
+            ),
+        )
+        (folder / f"rank_{rank}" / "a.pt.trace.json.gz").write_bytes(trace + bytes([rank]) * 100_000)
+        (folder / f"rank_{rank}" / ".a.part").touch()
+    for name in ("logs/rank_9.stderr.log", "evidence/x y/ü.txt", "machine.n.jsonl", "run.json", "other.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"{name} of {ranks}")
+    return folder
+
+
+@contextmanager
+def collecting(folder):
+    collector = Collector(folder, RUN, "127.0.0.1", free_port())
+    try:
+        yield collector
+    finally:
+        collector.close()
+
+
+def port_of(collector):
+    return collector._server.server_address[1]
+
+
+def sender_to(collector, run=RUN, node="n1"):
+    return Sender(Meeting("127.0.0.1", port_of(collector), False), run, node, lambda: False)
+
+
+def test_files_of_another_node_are_in_one_folder_and_the_first_nodes_own_stay(tmp_path):
+    first, other = node_folder(tmp_path / "0", [0, 1]), node_folder(tmp_path / "1", [2, 3])
+    names = files_to_send(other, summaries_only=False)
+    assert names[-2:] == ["rank_2/manifest.json", "rank_3/manifest.json"], (
+        "a rank's manifest says that it is all there"
+    )
+    before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
+    with collecting(first) as collector:
+        for _ in range(2):  # a second time nothing is doubled
+            sent = sender_to(collector).send(other, names)
+            assert (sent.files, sent.left, sent.folder) == (len(names), {}, str(first))
+        assert collector.wait(1, lambda: False) == {"n1"}
+        assert collector.taken == (len(names), sum((other / name).stat().st_size for name in names))
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert (first / "machine-n1.jsonl").exists() is False and (first / "machine.n-n1.jsonl").is_file()
+    assert digest_of(first / "rank_3/a.pt.trace.json.gz") == digest_of(other / "rank_3/a.pt.trace.json.gz")
+    new = {
+        path.relative_to(first).as_posix()
+        for path in first.rglob("*")
+        if path.is_file() and path not in before
+    }
+    assert not [name for name in new if Path(name).name.startswith(".")], "no marker and no part is left"
+    assert {"rank_2/manifest.json", "rank_3/manifest.json"} < new
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+     "../x", "/etc/x", "rank_0/../../x", "rank_0/.hidden", "rank_0//x", "rank_x/a", "run.json", "logs/a\\b",
+     "logs/a\nb", "rank_1", "", "evidence/./x"],
+)  # fmt: skip
+def test_only_files_of_a_run_travel(tmp_path, name):
+    assert not may_travel(name)
+    (tmp_path / "out").mkdir()
+    with collecting(tmp_path / "out") as collector:
+        connection = http.client.HTTPConnection("127.0.0.1", port_of(collector))
+        path = "/" + name.replace("\n", "%0A").replace("\\", "%5C")
+        connection.request("PUT", path, b"x", {"X-Run": RUN.replace(" ", "%20"), "X-Node": "n1"})
+        assert connection.getresponse().status == 400
+        connection.close()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_damaged_and_other_content_is_not_kept(tmp_path):
+    (tmp_path / "rank_0").mkdir()
+    (tmp_path / "rank_0" / "t").write_bytes(b"mine")
+    with collecting(tmp_path) as collector:
+        with pytest.raises(Refused, match="damaged or cut short"):
+            collector.store("rank_2/t", "n1", 5, "0" * 64, BytesIO(b"abcde"))
+        digest = digest_of(tmp_path / "rank_0" / "t")
+        with pytest.raises(Refused, match="cut short"):  # the node died while it sent
+            collector.store("rank_2/t", "n1", 9, digest, BytesIO(b"min"))
+        assert collector.store("rank_0/t", "n1", 4, digest, BytesIO(b"mine")) is HTTPStatus.OK
+        (tmp_path / "rank_0" / "t").write_bytes(b"changed")
+        with pytest.raises(Refused, match="is there already, and differs"):
+            collector.store("rank_0/t", "n1", 4, digest, BytesIO(b"mine"))
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["t"]
+
+
+def test_a_file_that_fails_hinders_no_other(tmp_path):
+    first, other = tmp_path / "0", node_folder(tmp_path / "1", [2])
+    (first / "rank_2").mkdir(parents=True)
+    (first / "rank_2" / "a.pt.trace.json.gz").write_bytes(b"of another run")
+    with collecting(first) as collector:
+        names = files_to_send(other, summaries_only=False)
+        sent = sender_to(collector).send(other, [*names, "logs/gone"])
+        assert set(sent.left) == {"rank_2/a.pt.trace.json.gz", "logs/gone"}
+        assert "differs" in sent.left["rank_2/a.pt.trace.json.gz"]
+        assert collector.wait(1, lambda: False, silent_s=0) == set(), "it is not done"
+    assert (first / "rank_2" / "manifest.json").is_file()
+
+
+def test_who_shares_the_folder_sends_nothing_and_another_run_gets_nothing(tmp_path):
+    folder = node_folder(tmp_path, [0, 1, 2])
+    with collecting(folder) as collector:
+        sent = sender_to(collector).send(folder, files_to_send(folder, summaries_only=False))
+        assert (sent.shared, sent.files) == (True, 0)
+        assert collector.wait(1, lambda: False) == {"n1"}
+        with pytest.raises(Unreachable, match="here is the run mine of 4 ranks"):
+            sender_to(collector, run="yours of 4 ranks").coming()
+    with pytest.raises(Unreachable, match="refused"):
+        Sender(Meeting("127.0.0.1", free_port(), False), RUN, "n1", lambda: False).coming(0)
+
+
+def test_summaries_stand_for_traces(tmp_path):
+    folder = node_folder(tmp_path, [2, 3])
+    (folder / "rank_2" / "a.summary.msgpack.gz").touch()
+    names = files_to_send(folder, summaries_only=True)
+    assert "rank_2/a.summary.msgpack.gz" in names and "rank_2/a.pt.trace.json.gz" not in names
+    assert "rank_3/a.pt.trace.json.gz" in names, "it has none"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "port", "meeting"),
+    [(Cluster(2, 2, 1, master_addr="n0", master_port=29_500), None, Meeting("n0", 19_500, False)),
+     (Cluster(2, 2, 0, master_addr="n0", master_port=20_712), None, Meeting("n0", 10_712, True)),
+     (Cluster(2, 2, 0, master_addr="n0", master_port=5_000), None, Meeting("n0", 15_000, True)),
+     (Cluster(2, 2, rdzv_endpoint="n0:29400"), 7, Meeting("n0", 7, None)),
+     (Cluster(2, 2, rdzv_endpoint="n0"), None, Meeting("n0", 19_400, None)),
+     (Cluster(2, 2, rdzv_endpoint="[::1]:30000"), None, Meeting("::1", 20_000, None))],
+)  # fmt: skip
+def test_nodes_meet_beside_their_rendezvous(cluster, port, meeting):
+    assert meeting_of(cluster, port) == meeting
+
+
+def test_a_meeting_without_a_place_is_refused():
+    with pytest.raises(UsageError, match="needs a host"):
+        meeting_of(Cluster(2, 2, rdzv_endpoint=":29400"), None)
+    with pytest.raises(UsageError, match="70000"):
+        meeting_of(Cluster(2, 2, 0, master_addr="a"), 70_000)
+
+
+def plan_of(out, node, port, **more):
+    cluster = Cluster(2, 2, node, master_addr="127.0.0.1", master_port=29_500)
+    return Plan("mine", out, cluster, ["train.py"], {}, {}, gather=True, gather_port=port, **more)
+
+
+@pytest.fixture
+def said(monkeypatch):
+    lines = []
+    monkeypatch.setattr(Screen, "say", lambda self, text: lines.append(text))
+    return lines
+
+
+def test_the_first_nodes_run_json_has_the_ranks_of_all(tmp_path, monkeypatch, said):
+    first, other, port = tmp_path / "0", node_folder(tmp_path / "1", [2, 3]), free_port()
+    handlers = {number: signal.getsignal(number) for number in (1, 2, 3, 15)}
+
+    def training(*args, **options):
+        node_folder(first, [0, 1])
+        second = gathering.Gathering(plan_of(other, 1, port), Screen(), [])
+        second.ended(by_signal=False)
+        threading.Thread(target=second.send).start()
+        return TorchrunResult(0, None, "")
+
+    monkeypatch.setattr(session, "run", training)
+    monkeypatch.setattr(session, "git_state", lambda folder: None)
+    monkeypatch.setattr(session, "software_versions", dict)
+    monkeypatch.setattr(session, "FabricEvidence", lambda *args, **options: None)
+    assert session.launch(plan_of(first, 0, port)) == 0
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    run = json.loads((first / "run.json").read_text())
+    assert [rank["rank"] for rank in run["ranks"]] == [0, 1, 2, 3] and run["ranks_missing"] == []
+    assert any(line.startswith("gathered 7 files (0.2 MB)") for line in said), said
+
+
+def test_a_first_node_that_is_gone_leaves_the_files_where_they_are(tmp_path, monkeypatch, said):
+    monkeypatch.setattr(gathering, "REACH_S", 0)
+    out = node_folder(tmp_path / "1", [2, 3])
+    before = sorted(out.rglob("*"))
+    second = gathering.Gathering(plan_of(out, 1, free_port()), Screen(), [])
+    second.ended(by_signal=False)
+    second.send()
+    assert sorted(out.rglob("*")) == before
+    assert len(said) == 1 and f"They stay here: rsync -a {host()}:{out}/ 127.0.0.1:{out}/" in said[0], said
+
+
+def test_a_node_that_sends_nothing_is_told_and_the_next_signal_ends_the_waiting(tmp_path, said):
+    received = [signal.SIGTERM]
+
+    class Again(list):
+        def __len__(self):  # as if the user pressed Ctrl-C once more while it waits
+            self.append(signal.SIGINT)
+            return super().__len__()
+
+    first = gathering.Gathering(plan_of(tmp_path, 0, free_port()), Screen(), Again(received))
+    first.ended(by_signal=True)
+    assert first.first and "1 of 1 other node did not send all of its files" in said[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_launchers_at_the_endpoints_host_one_is_the_first(tmp_path):
+    port, plans = free_port(), []
+    for name in ("0", "1"):
+        (tmp_path / name).mkdir()
+        cluster = Cluster(2, 2, rdzv_endpoint="127.0.0.1:29400")
+        plans.append(Plan("mine", tmp_path / name, cluster, ["t.py"], {}, {}, gather=True, gather_port=port))
+    one, two = (gathering.Gathering(plan, Screen(), []) for plan in plans)
+    assert (one.first, two.first) == (True, False)
+    one._collector.close()

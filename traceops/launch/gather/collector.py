@@ -1,0 +1,226 @@
+"""The first node's side: takes the files of the other nodes into the run folder, over HTTP."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import TCPServer
+from typing import BinaryIO, Protocol
+from urllib.parse import unquote, urlsplit
+
+from traceops.launch.gather.meeting import may_travel
+
+CHUNK = 1 << 20
+SILENT_S = 60.0  # nothing of a node that has not said that it comes
+COMING_S = 900.0  # of one that has: it may be summarising its traces
+_STALLED_S = 60.0  # a connection
+_POLL_S = 0.05
+
+
+class Body(Protocol):
+    """What bytes are read from."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Refused(Exception):
+    """A request that cannot be served; `status` says why."""
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+@dataclass
+class _Seen:
+    """What came of the other nodes, by what they call themselves. heard_s: when the last of anything came."""
+
+    heard_s: float
+    coming: set[str] = field(default_factory=set)
+    done: set[str] = field(default_factory=set)
+    files: int = 0
+    bytes: int = 0
+
+
+class Collector:
+    """Listens from the start of the run, so that no node has to wait for this one. Raises OSError where it cannot."""
+
+    def __init__(self, folder: Path, run: str, address: str, port: int) -> None:
+        self.folder, self.run = folder, run
+        self.marker = f".gather.{secrets.token_hex(8)}"  # who finds it in its own folder shares this one
+        self._lock = threading.Lock()
+        self._seen = _Seen(time.monotonic())
+        self._server = _listen(address, port, self)
+        (folder / self.marker).touch()
+        threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), daemon=True).start()
+
+    def wait(
+        self, others: int, stop: Callable[[], bool], silent_s: float = SILENT_S, coming_s: float = COMING_S
+    ) -> set[str]:
+        """Until all `others` nodes are done, `stop` says so, or nothing comes any more; returns those that are."""
+        self._heard()
+        while True:
+            with self._lock:
+                seen, patience = self._seen, silent_s
+                if len(seen.done) >= others:
+                    return set(seen.done)
+                if len(seen.coming) >= others:
+                    patience = coming_s
+                still = time.monotonic() - seen.heard_s
+                if still > patience or stop():
+                    return set(seen.done)
+            time.sleep(_POLL_S)
+
+    @property
+    def taken(self) -> tuple[int, int]:
+        """Files that came, and their bytes."""
+        return self._seen.files, self._seen.bytes
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        for path in (self.folder / self.marker, *self.folder.glob(".gather.*.part")):
+            path.unlink(missing_ok=True)
+
+    def tell(self, node: str, state: str) -> None:
+        """A node says "coming" or "done"."""
+        with self._lock:
+            self._seen.heard_s = time.monotonic()
+            (self._seen.done if state == "done" else self._seen.coming).add(node)
+
+    def store(self, name: str, node: str, length: int, digest: str, body: Body) -> HTTPStatus:
+        """Take one file: CREATED, or OK where the same is there. Raises Refused, and OSError where it cannot be kept.
+
+        A file of that name that differs stays; of logs and the like the new one gets the node's name too.
+        """
+        part = self.folder / f".gather.{secrets.token_hex(8)}.part"
+        try:
+            with part.open("xb") as file:
+                got = _copy(body, file, length, self._heard)
+            if got != digest:
+                raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} came damaged or cut short")
+            with self._lock:
+                target = self.folder / name
+                if target.exists() and digest_of(target) != digest:
+                    if name.startswith("rank_"):
+                        raise Refused(HTTPStatus.CONFLICT, f"{name} is there already, and differs")
+                    target = target.with_name(f"{target.stem}-{node}{target.suffix}")
+                if target.exists() and digest_of(target) == digest:
+                    return HTTPStatus.OK
+                target.parent.mkdir(parents=True, exist_ok=True)
+                part.replace(target)
+                self._seen.files, self._seen.bytes = self._seen.files + 1, self._seen.bytes + length
+            return HTTPStatus.CREATED
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _heard(self) -> None:
+        self._seen.heard_s = time.monotonic()
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file."""
+    made = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            made.update(chunk)
+    return made.hexdigest()
+
+
+def _copy(body: Body, file: BinaryIO, length: int, heard: Callable[[], None]) -> str:
+    made = hashlib.sha256()
+    while length and (chunk := body.read(min(length, CHUNK))):
+        file.write(chunk)
+        made.update(chunk)
+        length -= len(chunk)
+        heard()
+    return made.hexdigest()
+
+
+def _listen(address: str, port: int, collector: Collector) -> ThreadingHTTPServer:
+    """A server at that address, else (it is not one of this machine's: a service's, a bridge's) at all of them."""
+
+    class Handler(_Handler):
+        to = collector
+
+    found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, *_, place = found[0]
+
+    class Server(ThreadingHTTPServer):
+        address_family = family
+        daemon_threads = True
+        allow_reuse_address = os.name == "posix"
+
+        def server_bind(self) -> None:
+            TCPServer.server_bind(self)  # HTTPServer's asks the name service who this is
+
+    try:
+        return Server((str(place[0]), port), Handler)
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise
+        return Server(("::" if family == socket.AF_INET6 else "", port), Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    to: Collector
+    protocol_version = "HTTP/1.1"
+    timeout = _STALLED_S
+
+    def do_GET(self) -> None:
+        self._answer(lambda: HTTPStatus.OK)
+
+    def do_POST(self) -> None:
+        node, _, state = self.path.strip("/").partition("/")
+        self._answer(lambda: self._tell(unquote(node), state))
+
+    def do_PUT(self) -> None:
+        self._answer(self._store)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nobody reads it."""
+
+    def _tell(self, node: str, state: str) -> HTTPStatus:
+        self.to.tell(node, state)
+        return HTTPStatus.OK
+
+    def _store(self) -> HTTPStatus:
+        name, node = unquote(urlsplit(self.path).path[1:]), unquote(self.headers.get("X-Node", ""))
+        length = self.headers.get("Content-Length", "")
+        self.close_connection = True  # unless the body was read to its end
+        if not may_travel(name) or not node.isprintable() or "/" in node or not length.isdecimal():
+            raise Refused(HTTPStatus.BAD_REQUEST, f"{name}: no file of a run folder")
+        status = self.to.store(name, node, int(length), self.headers.get("X-SHA256", ""), self.rfile)
+        self.close_connection = False
+        return status
+
+    def _answer(self, serve: Callable[[], HTTPStatus]) -> None:
+        try:
+            if unquote(self.headers.get("X-Run", "")) != self.to.run:
+                raise Refused(HTTPStatus.MISDIRECTED_REQUEST, f"here is the run {self.to.run}")
+            status, why = serve(), ""
+        except Refused as error:
+            status, why, self.close_connection = error.status, str(error), True
+        except OSError as error:
+            status, why = HTTPStatus.INSUFFICIENT_STORAGE, error.strerror or str(error)
+            self.close_connection = True
+        answer = json.dumps({"why": why, "marker": self.to.marker, "folder": str(self.to.folder)}).encode()
+        with suppress(OSError):
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(answer)))
+            if self.close_connection:
+                self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.write(answer)
