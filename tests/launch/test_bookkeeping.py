@@ -81,7 +81,9 @@ def test_no_failure_of_the_launchers_own_changes_the_exit_code(launched, monkeyp
 
     monkeypatch.setattr(session, "_record", recorded)
     contextmanager = faults.counted
-    for _ in range(2):  # what is imported when it is first needed is in the first run only; the last one counts
+    for _ in range(
+        2
+    ):  # what is imported when it is first needed is in the first run only; the last one counts
         assert launched(7)[0] == 7
     calls = dict(reversed([(call, number) for number, call in enumerate(faults.calls)]))
     calls = {call: number for call, number in calls.items() if call.called not in _ARITHMETIC}

@@ -3,6 +3,7 @@
 import http.client
 import json
 import signal
+import socket
 import threading
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -231,6 +232,22 @@ def test_a_node_that_sends_nothing_is_told_and_the_next_signal_ends_the_waiting(
     first.ended(by_signal=True)
     assert first.first and "1 of 1 other node did not send all of its files" in said[0]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_endpoints_host_is_the_first_and_a_first_node_need_not_have_its_own_address(
+    tmp_path, monkeypatch
+):
+    elsewhere = Cluster(2, 2, rdzv_endpoint="192.0.2.1:29400")
+    plan = Plan("mine", tmp_path, elsewhere, ["t.py"], {}, {}, gather=True, gather_port=free_port())
+    assert not gathering.Gathering(plan, Screen(), []).first
+
+    def unknown(*arguments, **options):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    for address in ("192.0.2.1", "train-master-0"):  # of a service
+        if address.isidentifier() or "-" in address:
+            monkeypatch.setattr(socket, "getaddrinfo", unknown)
+        Collector(tmp_path, RUN, address, free_port(), anywhere=True).close()
 
 
 def test_of_two_launchers_at_the_endpoints_host_one_is_the_first(tmp_path):

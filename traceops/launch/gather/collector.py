@@ -55,14 +55,17 @@ class _Seen:
 
 
 class Collector:
-    """Listens from the start of the run, so that no node has to wait for this one. Raises OSError where it cannot."""
+    """Listens from the start of the run, so that no node has to wait for this one. Raises OSError where it cannot.
 
-    def __init__(self, folder: Path, run: str, address: str, port: int) -> None:
+    anywhere: this is the first node for certain, whatever addresses it has.
+    """
+
+    def __init__(self, folder: Path, run: str, address: str, port: int, *, anywhere: bool = False) -> None:
         self.folder, self.run = folder, run
         self.marker = f".gather.{secrets.token_hex(8)}"  # who finds it in its own folder shares this one
         self._lock = threading.Lock()
         self._seen = _Seen(time.monotonic())
-        self._server = _listen(address, port, self)
+        self._server = _listen(address, port, self, anywhere)
         (folder / self.marker).touch()
         threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), daemon=True).start()
 
@@ -149,14 +152,19 @@ def _copy(body: Body, file: BinaryIO, length: int, heard: Callable[[], None]) ->
     return made.hexdigest()
 
 
-def _listen(address: str, port: int, collector: Collector) -> ThreadingHTTPServer:
-    """A server at that address, else (it is not one of this machine's: a service's, a bridge's) at all of them."""
+def _listen(address: str, port: int, collector: Collector, anywhere: bool) -> ThreadingHTTPServer:
+    """A server at that address; `anywhere`: else at all, where it is none of this machine's, or no name yet."""
 
     class Handler(_Handler):
         to = collector
 
-    found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, *_, place = found[0]
+    family, place = socket.AF_INET, ""
+    try:
+        family, *_, found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        place = str(found[0])
+    except socket.gaierror:  # a service of Kubernetes is named when its pod is ready
+        if not anywhere:
+            raise
 
     class Server(ThreadingHTTPServer):
         address_family = family
@@ -167,9 +175,9 @@ def _listen(address: str, port: int, collector: Collector) -> ThreadingHTTPServe
             TCPServer.server_bind(self)  # HTTPServer's asks the name service who this is
 
     try:
-        return Server((str(place[0]), port), Handler)
+        return Server((place, port), Handler)
     except OSError as error:
-        if error.errno != errno.EADDRNOTAVAIL:
+        if error.errno != errno.EADDRNOTAVAIL or not anywhere:
             raise
         return Server(("::" if family == socket.AF_INET6 else "", port), Handler)
 

@@ -29,11 +29,13 @@ class Gathering:
         first = self._meeting.first
         if first is not False:
             try:
-                self._collector = Collector(plan.out, self._run, self._meeting.address, self._meeting.port)
+                self._collector = Collector(
+                    plan.out, self._run, self._meeting.address, self._meeting.port, anywhere=first is True
+                )
             except OSError as error:
-                if first or error.errno != errno.EADDRINUSE:
+                if first or error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
                     raise
-                first = False  # another launcher of this machine is the first
+                first = False  # another launcher of this machine is the first, or another machine
         if first is False:
             self._sender = Sender(self._meeting, self._run, _node_name(), self._stop)
 
