@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from itertools import islice
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,7 @@ import traceops
 from traceops.core.errors import TraceopsError, UsageError
 from traceops.train.build import optimizer_spec, strategy_options
 from traceops.train.config import TrainConfig, sizes_for
-from traceops.train.data import make_dataset, make_loader
+from traceops.train.data import batches_of, make_dataset, make_loader
 from traceops.train.device import pick_backend, pick_device
 from traceops.train.model import make_model
 from traceops.train.options import add_training_arguments, check, config_from, describe
@@ -72,16 +73,20 @@ def train(config: TrainConfig) -> None:
     }
     with traceops.capture(manifest=manifest, total_steps=config.steps) as profile:
         steps = config.steps or profile.total_steps
+        epoch = min(config.epoch_steps or steps, steps)
         loader = make_loader(
-            make_dataset(config, sizes, model.vocab, samples=steps * samples_per_step),
+            make_dataset(config, sizes, model.vocab, samples=epoch * samples_per_step),
             rank=strategy.data_rank,  # ranks that share a copy of the model share a batch, but for experts
             world_size=strategy.data_size,
             batch_size=sizes.batch_size,
             workers=sizes.workers,
             seed=config.seed,
-            pin_memory=device.type == "cuda",
+            pin_memory=device.type == "cuda" if config.pin_memory is None else config.pin_memory,
+            prefetch_factor=config.prefetch_factor,
+            persistent_workers=bool(config.persistent_workers),
         )
-        for number, (tokens, targets) in enumerate(loader, start=1):
+        batches = islice(batches_of(loader, -(-steps // epoch)), steps * micro_batches)
+        for number, (tokens, targets) in enumerate(batches, start=1):
             tokens, targets = tokens.to(device, non_blocking=True), targets.to(device, non_blocking=True)
             last = number % config.grad_accum == 0
             with strategy.micro_step(last):

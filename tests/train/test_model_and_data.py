@@ -10,7 +10,7 @@ import torch
 from traceops.core.errors import UsageError
 from traceops.train.build import optimizer_spec
 from traceops.train.config import Sizes, TrainConfig
-from traceops.train.data import RandomTokens, TokenStream, make_dataset, make_loader
+from traceops.train.data import RandomTokens, TokenStream, batches_of, make_dataset, make_loader
 from traceops.train.gpt import GPT
 from traceops.train.model import make_model
 
@@ -68,6 +68,17 @@ def test_ranks_share_all_samples_and_workers_change_nothing() -> None:
     for one, other in zip(batches(1, workers=0), batches(1, workers=2), strict=True):
         assert torch.equal(one, other)
     assert not torch.equal(batches(0, workers=0)[0], batches(0, workers=0, seed=1)[0])
+
+
+def test_an_epoch_begins_the_data_anew_in_another_order() -> None:
+    loader = make_loader(
+        RandomTokens(12, 8, 50, 0), rank=0, world_size=2, batch_size=2, workers=0, seed=0, pin_memory=False
+    )
+    seen = [tokens for tokens, _ in batches_of(loader, 2)]
+    assert len(seen) == 6 and all(
+        torch.equal(one, other) for one, other in zip(seen[:3], batches(0, 0), strict=True)
+    )
+    assert not all(torch.equal(one, other) for one, other in zip(seen[:3], seen[3:], strict=True))
 
 
 def test_targets_are_the_next_tokens() -> None:

@@ -24,7 +24,8 @@ from traceops.train.options import (
 
 OTHER = TrainConfig(
     strategy="pytorch_hsdp", model="hf:a/b", data="hf:c.jsonl", layers=2, dim=64, heads=2, vocab=300,
-    seq_len=16, batch_size=3, precision="bf16", grad_accum=4, activation_checkpointing=True, workers=0,
+    seq_len=16, batch_size=3, precision="bf16", grad_accum=4, activation_checkpointing=True, workers=3,
+    prefetch_factor=4, pin_memory=False, persistent_workers=True, epoch_steps=5,
     bucket_mb=1.5, shard_group_size=2, replicas=2, pp_schedule="gpipe", micro_batches=8, stage_layers="1,1",
     experts=8, skew=0.5,
     find_unused_parameters=True, lr=0.1, optimizer="sgd", offload="cpu", seed=7,
@@ -123,6 +124,12 @@ def test_shard_group_is_a_node_or_half_of_one(world_size: int, local: int | None
         (TrainConfig(grad_accum=0), "cpu", "gloo", "--grad-accum 0"),
         (TrainConfig(bucket_mb=-1.0), "cpu", "gloo", "--bucket-mb -1.0"),
         (TrainConfig(workers=-1), "cpu", "gloo", "--workers -1"),
+        (TrainConfig(prefetch_factor=0), "cpu", "gloo", "--prefetch-factor 0"),
+        (TrainConfig(prefetch_factor=4, workers=0), "cpu", "gloo", "--workers 0 has none"),
+        (TrainConfig(persistent_workers=True, workers=0), "cpu", "gloo", "--workers 0 has none"),
+        (TrainConfig(persistent_workers=True), "cpu", "gloo", "within one epoch"),
+        (TrainConfig(pin_memory=True), "cpu", "gloo", "copies to a GPU"),
+        (TrainConfig(epoch_steps=0), "cpu", "gloo", "--epoch-steps 0"),
         (TrainConfig(steps=0), "cpu", "gloo", "--steps 0"),
         (TrainConfig(model="llama"), "cpu", "gloo", "hf:NAME"),
         (TrainConfig(data="hf:"), "cpu", "gloo", "hf:NAME"),

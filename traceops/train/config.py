@@ -22,6 +22,10 @@ class TrainConfig:
     grad_accum: int = 1
     activation_checkpointing: bool = False
     workers: int | None = None
+    prefetch_factor: int | None = None
+    pin_memory: bool | None = None
+    persistent_workers: bool | None = None
+    epoch_steps: int | None = None
     bucket_mb: float | None = None
     shard_group_size: int | None = None
     replicas: int = 1

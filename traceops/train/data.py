@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -71,6 +73,8 @@ def make_loader(
     workers: int,
     seed: int,
     pin_memory: bool,
+    prefetch_factor: int | None = None,
+    persistent_workers: bool = False,
 ) -> DataLoader[Sample]:
     """Batches of this rank's share of `dataset`: two int64 tensors of shape (batch_size, seq_len)."""
     sampler: DistributedSampler[Sample] = DistributedSampler(
@@ -82,5 +86,15 @@ def make_loader(
         sampler=sampler,
         num_workers=workers,
         pin_memory=pin_memory,
+        prefetch_factor=prefetch_factor,
+        persistent_workers=persistent_workers,
         drop_last=True,
     )
+
+
+def batches_of(loader: DataLoader[Sample], epochs: int) -> Iterator[list[Tensor]]:
+    """The batches of `epochs` epochs, each in an order of its own."""
+    for epoch in range(epochs):
+        if isinstance(loader.sampler, DistributedSampler):
+            loader.sampler.set_epoch(epoch)
+        yield from loader

@@ -8,6 +8,7 @@ from typing import Any
 
 from traceops.core.errors import UsageError
 from traceops.train.config import CPU_SIZES, CUDA_SIZES, TrainConfig, sizes_for
+from traceops.train.loader_options import add_loader_arguments, check_loader
 from traceops.train.mesh_options import add_mesh_arguments, check_mesh
 from traceops.train.strategies import FSDP2, MESHES, NAMES, SHARDED
 
@@ -65,6 +66,7 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--activation-checkpointing", action="store_true", help="recompute each block in backward")
     add("--workers", type=int, metavar="N", help=_by_device("DataLoader worker processes", "workers"))
+    add_loader_arguments(add)
     add("--bucket-mb", type=float, metavar="MB", help=_by_device("gradient bucket, MiB", "bucket_mb"))
     add(
         "--shard-group-size",
@@ -153,8 +155,8 @@ def to_argv(config: TrainConfig) -> list[str]:
         value = getattr(config, field.name)
         if value == field.default:
             continue
-        argv.append("--" + field.name.replace("_", "-"))
-        if value is not True:
+        argv.append(("--no-" if value is False else "--") + field.name.replace("_", "-"))
+        if not isinstance(value, bool):
             argv.append(str(value))
     return argv
 
@@ -175,6 +177,7 @@ def check(config: TrainConfig, world_size: int | None, device: str, backend: str
     """
     _check_values(config)
     _check_model(config, device)
+    check_loader(config, device)
     if backend == "nccl" and device == "cpu":
         raise UsageError("--backend nccl moves CUDA tensors only; use --backend gloo with --device cpu")
     if backend == "gloo" and device == "cuda" and config.strategy in SHARDED:
@@ -217,8 +220,6 @@ def _check_values(config: TrainConfig) -> None:
         value = getattr(config, name)
         if value is not None and value <= 0:
             raise UsageError(f"--{name.replace('_', '-')} {value}: must be above 0")
-    if config.workers is not None and config.workers < 0:
-        raise UsageError(f"--workers {config.workers}: must be 0 (load in the training process) or more")
 
 
 def _check_model(config: TrainConfig, device: str) -> None:
