@@ -15,7 +15,8 @@ class Device:
     """A GPU by its name in torch: 1e12 floating point operations a second, dense, by the type of what is multiplied.
 
     Sums are in fp32 but for fp64. Where a data sheet has only the rate with sparsity, half of it stands here. A type
-    that is missing is one that the GPU lacks, or that its data sheet does not give.
+    that is missing is one that the GPU lacks, that its data sheet does not give, or that could not be checked
+    (docs/metrics.md says against what).
     """
 
     name: re.Pattern[str]
@@ -28,25 +29,25 @@ def _device(name: str, source: str, **tflops: float) -> Device:
 
 
 _HOPPER = {"fp8": 1978.9, "bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9, "fp64": 66.9}
+_HOPPER_NVL = {"fp8": 1670.5, "bf16": 835.5, "fp16": 835.5, "tf32": 417.5, "fp32": 60, "fp64": 60}
 _AMPERE = {"bf16": 312.0, "fp16": 312.0, "tf32": 156.0, "fp32": 19.5, "fp64": 19.5}
-_CDNA3 = {"fp8": 2614.9, "bf16": 1307.4, "fp16": 1307.4, "tf32": 653.7, "fp32": 163.4, "fp64": 163.4}
+_CDNA3 = {"fp8": 2614.9, "bf16": 1307.4, "fp16": 1307.4, "fp32": 163.4, "fp64": 163.4}
 
 # The first whose pattern is found in the name counts, so variants come before the plain name.
 DEVICES: tuple[Device, ...] = (
-    _device(r"\bGB200\b", "NVIDIA GB200 NVL72 data sheet", fp8=5000, bf16=2500, fp16=2500),
-    _device(r"\bB200\b", "NVIDIA Blackwell data sheet (HGX B200)", fp8=4500, bf16=2250, fp16=2250),
+    _device(r"\bGB200\b", "NVIDIA GB200 NVL72 data sheet", fp8=5000, bf16=2500, fp16=2500, tf32=1250),
+    _device(r"\bB200\b", "NVIDIA Blackwell data sheet (HGX B200)", fp8=4500, bf16=2250, fp16=2250, tf32=1100),
+    _device(r"\bH[12]00 NVL\b", "NVIDIA H100 and H200 data sheets (NVL)", **_HOPPER_NVL),
     _device(r"\bG?H200\b", "NVIDIA H200 and GH200 data sheets", **_HOPPER),
-    _device(
-        r"\bH100 NVL\b", "NVIDIA H100 data sheet (NVL)",
-        fp8=1670.5, bf16=835.5, fp16=835.5, tf32=417.5, fp32=60, fp64=60,
-    ),
     _device(
         r"\bH100 PCIe\b", "NVIDIA H100 data sheet (PCIe)", fp8=1513, bf16=756, fp16=756, tf32=378, fp32=51, fp64=51
     ),
     _device(r"\bH100\b", "NVIDIA H100 data sheet (SXM)", **_HOPPER),
-    _device(r"\bH800\b(?! PCIe)", "NVIDIA H800 data sheet (SXM)", fp8=1978.9, bf16=989.4, fp16=989.4, tf32=494.7),
+    # H800 and A800: their data sheets were not to be had; others' tables all have H100's and A100's rates for 16 bits.
+    _device(r"\bH800\b(?! PCIe)", "NVIDIA H100 data sheet (SXM), as H800", bf16=989.4, fp16=989.4),
     _device(r"\bH20\b", "NVIDIA H20 data sheet", fp8=296, bf16=148, fp16=148, tf32=74, fp32=44),
-    _device(r"\bA[18]00\b", "NVIDIA A100 and A800 data sheets", **_AMPERE),
+    _device(r"\bA100\b", "NVIDIA A100 data sheet", **_AMPERE),
+    _device(r"\bA800\b", "NVIDIA A100 data sheet, as A800", bf16=312, fp16=312),
     _device(r"\bA30\b", "NVIDIA A30 data sheet", bf16=165, fp16=165, tf32=82, fp32=10.3, fp64=10.3),
     _device(r"\bA40\b", "NVIDIA A40 data sheet", bf16=149.7, fp16=149.7, tf32=74.8, fp32=37.4),
     _device(r"\bA10\b", "NVIDIA A10 data sheet", bf16=125, fp16=125, tf32=62.5, fp32=31.2),
