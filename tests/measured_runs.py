@@ -51,9 +51,9 @@ def true_step(run):
     return float(np.median(step_durations(run), axis=0).mean())
 
 
-def findings(measured, slowdown=1.0):
-    """What is said of stragglers."""
-    return [found for verdict in judge_stragglers(measured, slowdown) for found in verdict.findings]
+def findings(measured, slowdown=1.0, calm=None):
+    """What is said of stragglers. calm: the undisturbed step."""
+    return [found for verdict in judge_stragglers(measured, slowdown, calm) for found in verdict.findings]
 
 
 def predicted(measured, change, ranks=()):

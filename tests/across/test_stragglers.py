@@ -44,6 +44,7 @@ from measured_runs import (
 from traceops.across.cross_rank import measure_across
 from traceops.across.replay.critical_path import critical_path
 from traceops.across.stragglers import chance
+from traceops.across.undisturbed import Undisturbed, UndisturbedRank
 from traceops.core.errors import FileError
 from traceops.measure.hta_tables import HtaTables
 from traceops.measure.summary import summarize
@@ -196,6 +197,26 @@ def test_nobody_is_accused_in_a_healthy_run(builder, size, ranks, steps, sync, s
 @pytest.mark.parametrize("size", [GPU_BOUND, HOST_BOUND], ids=["gpu_bound", "host_bound"])
 def test_nobody_is_accused_in_a_healthy_run_of_64(size):
     assert [found for found in said(across(simulate(program(hsdp, size), 64))) if found[1] != "info"] == []
+
+
+def calm(waits, step_ms=10.0):
+    """An undisturbed step in which ranks wait so long, ms."""
+    ranks = (
+        UndisturbedRank(rank, step_ms, 5.0, 1.0, ms, 0.0, 0.0, 4.0 - ms) for rank, ms in enumerate(waits)
+    )
+    return Undisturbed(step_ms, step_ms, "cupti", 6, tuple(ranks))
+
+
+@pytest.mark.parametrize(
+    ("waits", "severity", "confidence"),
+    [((3, 3, 0, 3), "error", "medium"), ((1.5, 1.5, 0, 1.5), "warning", "medium"),
+     ((0.5, 0.5, 0, 0.5), "info", "low"), ((2, 2, 3, 2), "info", "low")],
+)  # fmt: skip
+def test_a_light_window_tells_whether_a_host_is_late_without_the_profiler(waits, severity, confidence):
+    measured = across(simulate(program(ddp, sync=True), 4, [SlowHost(2, 2000)]))
+    [found] = findings(measured, 1.5, calm(waits))
+    assert (found.severity, found.confidence, found.cause) == (severity, confidence, "host")
+    assert f"the others wait for {waits[0]:.2f} ms of it" in found.message
 
 
 def test_a_slow_host_under_a_slow_profiler_is_a_remark():

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank, RankTimes, mean_ms
+from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Check
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.rule import Verdict
@@ -28,7 +29,7 @@ from traceops.pipeline.assemble_passes import pass_rows
 from traceops.pipeline.assemble_pipelines import bubble_of, pipeline_rows
 from traceops.pipeline.assemble_roles import role_rows
 from traceops.pipeline.assemble_speed import with_speed
-from traceops.pipeline.assemble_whole import whole_run_rows
+from traceops.pipeline.assemble_whole import undisturbed_rows, whole_run_rows
 from traceops.pipeline.flame import flame_file, flame_graph
 from traceops.pipeline.observed_run import ObservedRun
 from traceops.pipeline.run_info import rank_hosts
@@ -56,6 +57,7 @@ def assemble(
     verdicts: Sequence[Verdict],
     hang: Diagnosis | None = None,
     seen: ObservedRun | None = None,
+    calm: Undisturbed | None = None,
 ) -> Report:
     """Everything the renderers need, in the units and keys of report.json."""
     of_hang = root_rules.in_order_of_roots(hang, verdicts)
@@ -83,6 +85,7 @@ def assemble(
         inventory=inventory(run),
         unprofiled_steps=unprofiled_steps(found),
         whole_run=UNSET if seen is None else whole_run_rows(seen) or UNSET,
+        undisturbed=UNSET if calm is None else undisturbed_rows(calm, run.step_ms),
         flames=() if seen is None else _flames(seen),
         hang=hang,
         fabric=run.fabric,

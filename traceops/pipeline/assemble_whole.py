@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from traceops.across.undisturbed import Undisturbed
 from traceops.across.whole_run import WholeRun
 from traceops.pipeline.observed_run import ObservedRun
+from traceops.report.undisturbed import UndisturbedRankRow, UndisturbedRows
 from traceops.report.whole_run import HostRow, MachineRow, OccasionRow, StepsRow, WholeRunRows
 
 MOST_PIECES = 1000
@@ -46,6 +48,30 @@ def whole_run_rows(seen: ObservedRun) -> WholeRunRows | None:
         hosts=tuple(_hosts(run)),
         machine=_machine(seen),
         timeline=tuple(_timeline(run)),
+    )
+
+
+def undisturbed_rows(calm: Undisturbed, recorded_ms: float) -> UndisturbedRows:
+    """The undisturbed step, beside a recorded one of `recorded_ms`."""
+    return UndisturbedRows(
+        source=calm.source,
+        step_ms=_rounded(calm.step_ms),
+        light_ms=_rounded(calm.light_ms),
+        recorded_ms=_rounded(recorded_ms),
+        light_steps=calm.steps,
+        ranks=tuple(
+            UndisturbedRankRow(
+                rank=one.rank,
+                light_ms=_rounded(one.light_ms),
+                compute_ms=_rounded(one.compute_ms),
+                comm_transfer_ms=_rounded(one.transfer_ms),
+                comm_wait_ms=_rounded(one.wait_ms),
+                comm_unmatched_ms=_rounded(one.unmatched_ms),
+                memory_ms=_rounded(one.memory_ms),
+                idle_ms=_rounded(one.idle_ms),
+            )
+            for one in calm.ranks
+        ),
     )
 
 

@@ -12,6 +12,7 @@ from traceops.fabric.discover import run_fabric
 from traceops.hangs.in_report import diagnosis_of_run, evidence_hint
 from traceops.measure.summary import RankSummary
 from traceops.pipeline.assemble import assemble
+from traceops.pipeline.light_run import undisturbed_run
 from traceops.pipeline.observed_run import observed_run
 from traceops.pipeline.one_run import of_one_run
 from traceops.pipeline.run_info import rank_hosts, run_block, world_size
@@ -59,6 +60,7 @@ def conclude(
     run = measure_across(usable, world_size(found, usable), rank_hosts(found, usable), fabric)
     hang, no_hang = diagnosis_of_run(found.root)
     seen = observed_run(found, usable)
-    found = replace(found, notes=(*found.notes, *seen.notes))
-    verdicts = judge(Inputs(found, run, hang, no_hang, (), seen.observed, seen.whole, seen.machine))
-    return Analysis(assemble(found, run, run_block(found, usable), verdicts, hang, seen), run)
+    calm, light_notes = undisturbed_run(found, run, seen.whole)
+    found = replace(found, notes=(*found.notes, *seen.notes, *light_notes))
+    verdicts = judge(Inputs(found, run, hang, no_hang, (), seen.observed, seen.whole, seen.machine, calm))
+    return Analysis(assemble(found, run, run_block(found, usable), verdicts, hang, seen, calm), run)

@@ -28,6 +28,7 @@ from traceops.report.rows import (
 )
 from traceops.report.run import Run, Summary
 from traceops.report.tables import Tables
+from traceops.report.undisturbed import UndisturbedRows
 from traceops.report.whole_run import WholeRunRows
 
 if TYPE_CHECKING:
@@ -53,6 +54,10 @@ class ReportBase(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             description="Every step of the training, recorded or not. Absent where only recorded ones are known."
         ),
+    ] = UNSET
+    undisturbed: Annotated[
+        UndisturbedRows | UnsetType,
+        Meta(description="Where a step goes that is not recorded. Absent without a light window."),
     ] = UNSET
     collectives: tuple[CollectiveRow, ...]
     inventory: Inventory | None = None

@@ -12,6 +12,7 @@ import numpy as np
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.loading import cores_of_rank, loading_need, told_workers
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
+from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Confidence, Evidence, severity_of
 from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
@@ -26,7 +27,8 @@ HOST_BOUND = Rule(
         "Idle time that ends with a kernel launched after the idle time began, on the worst rank: info from "
         "10 % of the step, warning from 20 %, error from 40 %. Where nothing tells what the profiler costs, at most a "
         "warning. Where steps were timed without the profiler, no "
-        "more of it is claimed than such a step leaves beside the device's work, and it is judged against that step."
+        "more of it is claimed than such a step leaves beside the device's work, or than the light window shows, and "
+        "it is judged against that step."
     ),
     advice=(
         "Give the GPU more work per launch: a larger batch, torch.compile or CUDA graphs, fused optimizers "
@@ -76,6 +78,7 @@ CAPTURED = (
 )
 _DEVICE_WORK = ("compute", "comm_transfer", "comm_unmatched", "memory")
 _UNKNOWN_PCT = 10.0  # of the step: idle time of unknown cause beyond which no cause is ruled out
+_AS_RECORDED = 0.95  # of what the trace shows: a light window that has as much does not correct it
 _SLOWED = 1.2  # profiled ÷ unprofiled step from which host times are mostly the profiler's
 
 
@@ -107,6 +110,7 @@ class _Idle:
     ms: float
     step_ms: float
     recorded_ms: float
+    light: bool = False  # whether the light window tells how long the device is idle
 
     @property
     def pct(self) -> float:
@@ -120,7 +124,7 @@ class _Idle:
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Why the device was idle."""
-    return judge_idle(inputs.run, inputs.slowdown, inputs.unprofiled_ms, inputs.manifest)
+    return judge_idle(inputs.run, inputs.slowdown, inputs.unprofiled_ms, inputs.manifest, inputs.undisturbed)
 
 
 def judge_idle(
@@ -128,12 +132,14 @@ def judge_idle(
     profiler_slowdown: float | None,
     unprofiled_ms: float | None = None,
     manifest: Mapping[str, Any] | None = None,
+    calm: Undisturbed | None = None,
 ) -> list[Verdict]:
     """One verdict a rule. `profiler_slowdown` (profiled ÷ unprofiled step) lowers confidence in host causes.
 
-    `unprofiled_ms` is the median step without the profiler, None where none was timed. `manifest`: run.json.
+    `unprofiled_ms` is the median step without the profiler, None where none was timed. `manifest`: run.json. `calm`:
+    the undisturbed step, where a light window tells of it; no more idle time is claimed than it has.
     """
-    return [_judge(kind, run, profiler_slowdown, unprofiled_ms, manifest or {}) for kind in _JUDGEMENTS]
+    return [_judge(kind, run, profiler_slowdown, unprofiled_ms, manifest or {}, calm) for kind in _JUDGEMENTS]
 
 
 def _judge(
@@ -142,6 +148,7 @@ def _judge(
     profiler_slowdown: float | None,
     unprofiled_ms: float | None,
     manifest: Mapping[str, Any],
+    calm: Undisturbed | None,
 ) -> Verdict:
     judged = [times for times in run.ranks if times.summary.on_gpu or not kind.gpu_only]
     if not judged:
@@ -151,7 +158,7 @@ def _judge(
     # What a damaged trace lost looks like idle time: it is judged only where there is no whole one.
     judged = [times for times in judged if not times.summary.damage] or judged
     damaged = bool(judged[0].summary.damage)
-    idle = [_idle(times, kind.bucket, unprofiled_ms) for times in judged if times.step_ms > 0]
+    idle = [_idle(times, kind.bucket, unprofiled_ms, calm) for times in judged if times.step_ms > 0]
     if not idle:
         return kind.rule.not_evaluated("the traces hold no complete step")
     hit = [one for one in idle if one.pct >= kind.bounds[0]]
@@ -180,7 +187,7 @@ def _judge(
             f"{min(shares):.1f} / {np.median(shares):.1f} / {worst.pct:.1f}",
             "%",
         ),
-        Evidence("step", round(worst.step_ms if worst.bounded else run.step_ms, 3), "ms"),
+        Evidence("step", round(worst.step_ms if worst.bounded or worst.light else run.step_ms, 3), "ms"),
         *(() if saved is None else (Evidence("saved without it", round(saved, 3), "ms/step"),)),
         *_recorded(worst),
         *kind.detail(worst.times),
@@ -189,7 +196,12 @@ def _judge(
     message = kind.message.format(
         where=_where(ranks, len(run.ranks)), ms=f"{at_most}{worst.ms:.2f}", pct=worst.pct
     )
-    if worst.bounded:
+    if worst.bounded and worst.light:
+        message += (
+            f" The trace shows {worst.recorded_ms:.2f} of {worst.times.step_ms:.2f} ms, but a step without the "
+            f"profiler takes {worst.step_ms:.2f} ms, and by the light window its device is idle for no longer."
+        )
+    elif worst.bounded:
         message += (
             f" The trace shows {worst.recorded_ms:.2f} of {worst.times.step_ms:.2f} ms, but a step without the "
             f"profiler takes {worst.step_ms:.2f} ms and has no room for more."
@@ -210,7 +222,7 @@ def _judge(
         message, evidence = message + said, evidence + told
     found = kind.rule.finding(
         severity,
-        "low" if damaged else _confidence(kind, profiler_slowdown),
+        "low" if damaged else _confidence(kind, profiler_slowdown, worst.light),
         message,
         evidence,
         ranks=ranks,
@@ -234,12 +246,19 @@ def _impact_ms(kind: IdleJudgement, worst: _Idle, saved: float | None) -> float:
     return saved if kind.whole_change and not worst.bounded else min(worst.ms, saved)
 
 
-def _idle(times: RankTimes, bucket: str, unprofiled_ms: float | None) -> _Idle:
+def _idle(times: RankTimes, bucket: str, unprofiled_ms: float | None, calm: Undisturbed | None) -> _Idle:
     """A rank's idle time in a bucket, as far as a step without the profiler leaves room for it.
 
-    The device's own work takes as long without the profiler; the host's does not.
+    The device's own work takes as long without the profiler; the host's does not. Where there is a light window, it
+    shows how long the device is idle: no cause of that can take longer.
     """
     recorded, step = times.mean_ms(bucket), times.step_ms
+    own = None if calm is None or not times.summary.on_gpu else calm.of(times.summary.rank)
+    if calm is not None and own is not None:
+        least = min(recorded, own.idle_ms)
+        if least >= _AS_RECORDED * recorded and calm.step_ms >= _AS_RECORDED * step:
+            return _Idle(times, recorded, step, recorded)
+        return _Idle(times, least, calm.step_ms, recorded, light=True)
     if unprofiled_ms is None or not times.summary.on_gpu or unprofiled_ms >= step:
         return _Idle(times, recorded, step, recorded)
     busy = sum(times.mean_ms(own) for own in _DEVICE_WORK)
@@ -258,6 +277,11 @@ def _stretched(idle: Sequence[_Idle]) -> str:
     worst = max(idle, key=lambda one: one.recorded_ms)
     if not worst.bounded:
         return ""
+    if worst.light:
+        return (
+            f"; the trace shows up to {worst.recorded_ms:.1f} ms, but by the light window the device is idle for "
+            f"{worst.ms:.1f} of {worst.step_ms:.1f} ms at most"
+        )
     return (
         f"; the trace shows up to {worst.recorded_ms:.1f} ms, but a step without the profiler takes "
         f"{worst.step_ms:.1f} ms and has no room for it"
@@ -270,10 +294,12 @@ def _saved_ms(run: CrossRank, kind: IdleJudgement) -> float | None:
     return None if saved is None else max(saved, 0.0) / 1e6
 
 
-def _confidence(kind: IdleJudgement, profiler_slowdown: float | None) -> Confidence:
+def _confidence(kind: IdleJudgement, profiler_slowdown: float | None, light: bool) -> Confidence:
     """The profiler costs host time, so a claim about the host is as good as what is known of that cost."""
     if kind.bucket != "idle_host":
         return "high"
+    if light:  # the device is idle for so long; that the host is the cause is the trace's word
+        return "medium"
     if profiler_slowdown is None:
         return "medium"
     return "low" if profiler_slowdown > _SLOWED else "high"

@@ -13,6 +13,7 @@ from traceops.across.grown import grown
 from traceops.across.lateness import CAUSES
 from traceops.across.replay.what_if import WORK_SHARED, Steps
 from traceops.across.stragglers import Straggler, least_share
+from traceops.across.undisturbed import Undisturbed
 from traceops.across.work import MORE, WorkCompared
 from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Rule, Verdict
@@ -124,11 +125,13 @@ _HOST_BOUND = 0.1  # of the step with the stragglers cured: what it would lose i
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """Ranks that make the others wait."""
-    return judge_stragglers(inputs.run, inputs.slowdown)
+    return judge_stragglers(inputs.run, inputs.slowdown, inputs.undisturbed)
 
 
-def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Verdict]:
-    """TO-S001 and TO-S002 [docs/metrics.md, who causes the wait]."""
+def judge_stragglers(
+    run: CrossRank, profiler_slowdown: float | None, calm: Undisturbed | None = None
+) -> list[Verdict]:
+    """TO-S001 and TO-S002 [docs/metrics.md, who causes the wait]. calm: the undisturbed step, where it is known."""
     if (
         run.stragglers is None
         or run.lateness is None
@@ -164,7 +167,7 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
             too_few = f"rank {straggler.rank} looks late, but {count} step(s) cannot rule out chance"
         elif most and (severity := severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)):
             severity = "warning" if severity == "info" else severity
-            persistent.append(_finding(PERSISTENTLY_LATE, severity, run, straggler, profiler_slowdown))
+            persistent.append(_finding(PERSISTENTLY_LATE, severity, run, straggler, profiler_slowdown, calm))
         elif not most and not _seen_in_its_steps(run, straggler):
             left_out.append(
                 f"rank {straggler.rank} takes longer in {_steps(straggler.late_steps)}, but hardly anybody is seen to "
@@ -174,7 +177,7 @@ def judge_stragglers(run: CrossRank, profiler_slowdown: float | None) -> list[Ve
             steps = _steps(straggler.late_steps)
             too_few = f"rank {straggler.rank} is late in {steps}, but others are as well, by turns"
         elif not most and (burst := _burst_severity(run, straggler)) is not None:
-            sometimes.append(_finding(SOMETIMES_LATE, burst, run, straggler, profiler_slowdown))
+            sometimes.append(_finding(SOMETIMES_LATE, burst, run, straggler, profiler_slowdown, None))
     leader = run.stragglers.leader
     if not rough and not persistent and not sometimes and leader is not None and leader.share > 0.5:
         persistent += _only_waited_for(run, leader, profiler_slowdown)
@@ -285,7 +288,12 @@ def _burst_severity(run: CrossRank, straggler: Straggler) -> Severity | None:
 
 
 def _finding(
-    rule: Rule, severity: Severity, run: CrossRank, straggler: Straggler, slowdown: float | None
+    rule: Rule,
+    severity: Severity,
+    run: CrossRank,
+    straggler: Straggler,
+    slowdown: float | None,
+    calm: Undisturbed | None,
 ) -> Finding:
     assert run.stragglers is not None and run.lateness is not None
     mean = _mean_over(run, rule)
@@ -308,6 +316,8 @@ def _finding(
                     " But hosts bound the whole run: under the profiler, whose cost these traces do not tell, one of "
                     "them is the slowest by nature (see TO-I001)."
                 )
+        elif slowdown > _PROFILED and straggler.cause == "host" and calm is not None:
+            confidence, severity, note = _undisturbed(straggler, severity, calm)
         elif slowdown > _PROFILED and straggler.cause == "host":
             confidence, severity = "low", "info"
             note = (
@@ -500,6 +510,25 @@ def _late_step_evidence(run: CrossRank, straggler: Straggler) -> list[Evidence]:
         Evidence("late step", round(late, 3), "ms", rank=straggler.rank),
         Evidence("saved in a late step", round(saved, 3), "ms", rank=straggler.rank),
     ]
+
+
+def _undisturbed(
+    straggler: Straggler, severity: Severity, calm: Undisturbed
+) -> tuple[Confidence, Severity, str]:
+    """What remains of a late host without the profiler: what the others wait in the light window, at most."""
+    late = calm.of(straggler.rank)
+    others = [one.wait_ms for one in calm.ranks if one.rank != straggler.rank]
+    if late is None or not others:
+        return "low", "info", ""
+    waits = float(np.mean(others))
+    seen = severity_of(100 * waits / calm.step_ms, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
+    note = (
+        f" Without the profiler a step takes {calm.step_ms:.2f} ms, and by the light window the others wait for "
+        f"{waits:.2f} ms of it."
+    )
+    if seen is None or late.wait_ms >= waits:
+        return "low", "info", note
+    return "medium", "warning" if seen != "error" else severity, note
 
 
 def _steps(steps: Sequence[int]) -> str:

@@ -28,6 +28,7 @@ from traceops.render.report.rank_groups import shown_ranks
 from traceops.render.report.speed import speed_facts
 from traceops.render.report.step_timeline import finding_place
 from traceops.render.report.steps_found import how_found
+from traceops.render.report.undisturbed import undisturbed
 from traceops.render.report.verdict import verdict
 from traceops.render.report.whole_run import whole_run
 from traceops.render.writers.html import write_html
@@ -36,6 +37,7 @@ from traceops.report.model import Report
 # The sections in reading order, behind a hang and the findings; one that has nothing to say of a report gives None.
 SECTIONS = (
     whole_run,
+    undisturbed,
     sections.lateness,
     sections.pipelines,
     sections.what_if,

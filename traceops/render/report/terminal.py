@@ -23,6 +23,8 @@ from traceops.render.report.roles import role_lines
 from traceops.render.report.speed import speed_text
 from traceops.render.report.steps_found import steps_found
 from traceops.render.report.terms import BUBBLE
+from traceops.render.report.undisturbed import sentence as calm_sentence
+from traceops.render.report.undisturbed import undisturbed_of
 from traceops.render.report.verdict import verdict
 from traceops.render.report.whole_run import rows_of_run, sentence
 from traceops.render.writers.terminal import MARK, write_terminal
@@ -100,8 +102,10 @@ def _heading(report: Report) -> str:
 
 
 def _whole_run(report: Report) -> list[Block]:
-    rows = rows_of_run(report)
-    return [] if rows is None else [text(f"The whole run: {sentence(rows)}", indent=(0, 2))]
+    rows, calm = rows_of_run(report), undisturbed_of(report)
+    said = [] if rows is None else [f"The whole run: {sentence(rows)}"]
+    said += [] if calm is None else [f"Undisturbed: {calm_sentence(calm)}"]
+    return [text(line, indent=(0, 2)) for line in said]
 
 
 def _ledger(report: Report) -> TableBlock:

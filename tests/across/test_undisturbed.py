@@ -1,0 +1,182 @@
+"""The undisturbed step: by the light window of each rank, brought to what a step takes without recording."""
+
+import gzip
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from light_run import BEGAN_NS, raw_light, write_light
+
+from traceops.across.undisturbed import undisturbed
+from traceops.measure.light import light_activity
+from traceops.traces.light import parse_light, read_light
+from traceops.traces.model import CommArgs
+
+REDUCE = "_Z40ncclDevKernel_AllReduce_Sum_bf16_RING_LL24ncclDevKernelArgsStorage"
+
+
+def comm(*events):
+    """A summary's collectives: (step, stream, members) in order."""
+    return SimpleNamespace(
+        step=np.array([e[0] for e in events]), stream=np.array([e[1] for e in events]),
+        name=tuple("ncclDevKernel_AllReduce" for _ in events),
+        args=tuple(CommArgs(op="allreduce", group_ranks=e[2]) for e in events),
+    )  # fmt: skip
+
+
+def summary(rank, *events):
+    return SimpleNamespace(rank=rank, comm=comm(*events), meta=SimpleNamespace(groups=()))
+
+
+def lights(*raw):
+    return [light_activity(parse_light(one)) for one in raw]
+
+
+def late_host(step):
+    """Rank 1's host comes 30 ms late to each all-reduce; 40 ms of work, 5 of transfer, step 100 ms."""
+    return (
+        [("gemm", 0, 40, 7), (REDUCE, 38, 75, 20), (None, 80, 82, 13)],
+        [("gemm", 30, 70, 7), (REDUCE, 70, 75, 20)],
+    )
+
+
+def two(step_ms=100.0, ran=late_host, **options):
+    raw = [raw_light(rank, 6, step_ms, lambda step, rank=rank: ran(step)[rank], **options) for rank in (0, 1)]
+    return lights(*raw), [summary(rank, (0, 20, (0, 1))) for rank in (0, 1)]
+
+
+def parts(one):
+    return tuple(
+        round(ms, 1)
+        for ms in (one.compute_ms, one.transfer_ms, one.wait_ms, one.unmatched_ms, one.memory_ms, one.idle_ms)
+    )
+
+
+def test_waiting_transfer_and_idle_time_of_each_rank():
+    found, why = undisturbed(*two(), 100.0)
+    assert why is None and found.source == "cupti" and found.steps == 6
+    assert parts(found.of(0)) == (40, 5, 30, 0, 2, 23)
+    assert parts(found.of(1)) == (40, 5, 0, 0, 0, 55)
+    assert found.of(7) is None
+
+
+def test_what_the_light_window_costs_was_idle_first_then_waiting():
+    found, _ = undisturbed(*two(), 90.0)
+    assert found.light_ms == pytest.approx(100) and found.step_ms == 90
+    assert parts(found.of(0)) == (40, 5, 30, 0, 2, 13) and parts(found.of(1)) == (40, 5, 0, 0, 0, 45)
+    assert sum(parts(found.of(0))) == 90
+    busy = [[("gemm", 0, 60, 7), (REDUCE, 60, 95, 20)], [("gemm", 0, 90, 7), (REDUCE, 90, 95, 20)]]
+    found, _ = undisturbed(*two(ran=lambda step: busy), 92.0)
+    assert parts(found.of(0)) == (60, 5, 27, 0, 0, 0) and parts(found.of(1)) == (90, 5, 0, 0, 0, 0)
+
+
+def test_where_the_two_steps_have_nothing_to_do_with_each_other_nothing_is_said():
+    assert undisturbed(*two(), 70.0)[0] is None and "no measure" in undisturbed(*two(), 70.0)[1]
+    assert undisturbed(*two(), 140.0)[0] is None
+    assert undisturbed(*two(), None) == (None, "no step was timed without recording")
+    assert undisturbed([], [], 100.0) == (None, None)
+
+
+def test_a_step_unlike_the_others_is_left_out():
+    activities, summaries = two()
+    for one in activities:
+        one.step_ms[2] = 400.0
+    found, _ = undisturbed(activities, summaries, 100.0)
+    assert found.steps == 5 and parts(found.of(1)) == (40, 5, 0, 0, 0, 55)
+
+
+def test_without_marks_it_is_the_window_as_a_whole():
+    found, _ = undisturbed(*two(marks=False), 100.0)
+    assert found.of(1).compute_ms == pytest.approx(
+        40 * 700 / 645, abs=0.5
+    )  # from the first kernel to the last
+    assert found.of(1).light_ms == 100
+
+
+def test_collectives_that_ranks_did_not_run_alike_are_not_told_apart():
+    raw = [
+        raw_light(0, 6, 100.0, lambda step: late_host(step)[0]),
+        raw_light(1, 6, 100.0, lambda step: [("gemm", 0, 9, 7)]),
+    ]
+    found, _ = undisturbed(lights(*raw), [summary(rank, (0, 20, (0, 1))) for rank in (0, 1)], 100.0)
+    assert parts(found.of(0)) == (40, 0, 0, 35, 2, 23)
+
+
+def mesh(step):
+    """Four ranks: a tensor group on stream 20, a data group on 21; rank 3 is 10 ms late to the tensor group's."""
+    return [
+        [("gemm", 0, 10, 7), (REDUCE, 10, 12, 20), (REDUCE, 30, 32, 21)],
+        [("gemm", 0, 10, 7), (REDUCE, 10, 12, 20), (REDUCE, 30, 42, 21)],
+        [("gemm", 0, 10, 7), (REDUCE, 10, 22, 20), (REDUCE, 30, 32, 21)],
+        [("gemm", 0, 20, 7), (REDUCE, 20, 22, 20), (REDUCE, 40, 42, 21)],
+    ]
+
+
+@pytest.mark.parametrize("streams", [(20, 21), (20, 20)])
+def test_groups_are_told_by_their_streams_or_their_place_in_the_step(streams):
+    tensor, data = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}, {0: (0, 2), 2: (0, 2), 1: (1, 3), 3: (1, 3)}
+
+    def ran(step, rank):
+        return [
+            (n, b, e, dict(zip((20, 21), streams, strict=True)).get(s, s)) for n, b, e, s in mesh(step)[rank]
+        ]
+
+    activities = lights(*(raw_light(r, 6, 50.0, lambda step, r=r: ran(step, r)) for r in range(4)))
+    summaries = [summary(r, *((k, streams[0], tensor[r]) if i == 0 else (k, streams[1], data[r])
+                              for k in range(3) for i in range(2))) for r in range(4)]  # fmt: skip
+    found, _ = undisturbed(activities, summaries, 50.0)
+    assert [parts(found.of(rank))[:4] for rank in range(4)] == [
+        (10, 4, 0, 0), (10, 4, 10, 0), (10, 4, 10, 0), (20, 4, 0, 0),
+    ]  # fmt: skip
+
+
+def test_sends_and_receives_are_not_told_apart():
+    activities, _ = two()
+    messages = [
+        SimpleNamespace(rank=rank, comm=comm((0, 20, (0, 1))), meta=SimpleNamespace(groups=()))
+        for rank in (0, 1)
+    ]
+    for one in messages:
+        one.comm.args = (CommArgs(op="send", group_ranks=(0, 1)),)
+    found, _ = undisturbed(activities, messages, 100.0)
+    assert parts(found.of(0)) == (40, 0, 0, 35, 2, 23)
+
+
+def test_times_of_the_processors_counter_are_brought_to_unix_time():
+    def counter(ns):
+        return 7_000_000_000 + round((ns - BEGAN_NS) * 2.1)
+
+    began, ended = (
+        [ns, ns - BEGAN_NS + 10**9, counter(ns), 0] for ns in (BEGAN_NS - 10**6, BEGAN_NS + 710 * 10**6)
+    )
+    log = parse_light(
+        raw_light(0, 6, 100.0, lambda step: late_host(step)[0], clocks=[began, ended], to_clock=counter)
+    )
+    assert log.rows["start"][0] == pytest.approx(BEGAN_NS, abs=1000)
+    assert light_activity(log).edges[-1] == pytest.approx(BEGAN_NS + 700 * 10**6, abs=1000)
+    with pytest.raises(ValueError, match="none of the clocks"):
+        parse_light(
+            raw_light(0, 6, 100.0, lambda step: late_host(step)[0], clocks=[[1, 1, 1, 1], [2, 2, 2, 2]])
+        )
+
+
+def test_a_damaged_file_is_named_and_never_fatal(tmp_path):
+    write_light(tmp_path, 0, 6, 100.0, lambda step: late_host(step)[0])
+    path = tmp_path / "rank_0/light.bin.gz"
+    whole = path.read_bytes()
+    assert read_light(str(tmp_path), 0)[0].steps == tuple(range(20, 26))
+    assert read_light(str(tmp_path), 1) == (None, None)
+    raw = gzip.decompress(whole)
+    for broken in (
+        b"",
+        whole[: len(whole) // 2],
+        b"{}",
+        gzip.compress(b"{}"),
+        gzip.compress(raw.replace(b'"names"', b'"nam"', 1)),
+        gzip.compress(raw.replace(b"[100.0, ", b"[-100.0, ", 1)),
+        gzip.compress(raw.replace(b'"steps": [20', b'"steps": [true', 1)),
+        gzip.compress(raw.replace(b'"names": ["gemm", ', b'"names": [', 1)),
+    ):
+        path.write_bytes(broken)
+        log, problem = read_light(str(tmp_path), 0)
+        assert log is None and "light.bin.gz" in problem

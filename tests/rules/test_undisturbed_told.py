@@ -1,0 +1,107 @@
+"""What a report says where a light window tells of the undisturbed step: a run of four GPUs, with drawn windows."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from light_run import write_light
+from msgspec import UNSET
+
+from traceops import analyze
+from traceops.render import write_report
+from traceops.render.report.html import describe
+from traceops.render.report.terminal import print_report
+
+DATA = Path(__file__).parents[1] / "data"
+GATHER = "_Z38ncclDevKernel_AllGather_RING_LL24ncclDevKernelArgsStorage"
+
+
+def ran(idle_ms):
+    """A step of 20.5 ms that is idle for so long."""
+    return lambda step: [("gemm", 0, 15 - idle_ms, 7), (GATHER, 15 - idle_ms, 20.498 - idle_ms, 20)]
+
+
+def made(folder, idle_ms=2.0, **more):
+    run = folder / "run"
+    shutil.copytree(DATA / "fsdp2_4", run)
+    told = {"unprofiled_step_ms": 20.0, "profiled_step_ms": 39.6, "world_size": 4, **more}
+    (run / "run.json").write_text(json.dumps(told))
+    for rank in range(4):
+        write_light(run, rank, 6, 20.5, ran(idle_ms))
+    return run
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    return analyze(made(tmp_path_factory.mktemp("told")))
+
+
+def text_of(report):
+    file = io.StringIO()
+    print_report(report, file, Path("reports/x"))
+    return " ".join(file.getvalue().split())
+
+
+def test_the_three_steps_are_one_line(told):
+    assert (
+        "Undisturbed: a step takes 20.0 ms without recording, 20.5 in the light window, "
+        f"{told.undisturbed.recorded_ms:.1f} as recorded." in text_of(told)
+    )
+    assert (
+        "the device computes for 13.0, transfers for 5.50, is idle for 1.50 ms (medians over ranks)"
+        in text_of(told)
+    )
+
+
+def test_the_report_has_each_ranks_undisturbed_step(told, tmp_path):
+    write_report(told, tmp_path)
+    rows = json.loads((tmp_path / "report.json").read_text())["undisturbed"]
+    assert (rows["source"], rows["step_ms"], rows["light_ms"], rows["light_steps"]) == (
+        "cupti",
+        20.0,
+        20.5,
+        6,
+    )
+    assert [row["rank"] for row in rows["ranks"]] == [0, 1, 2, 3]
+    for row in rows["ranks"]:
+        assert row["idle_ms"] == pytest.approx(1.5, abs=0.01) and row["compute_ms"] == pytest.approx(
+            13, abs=0.01
+        )
+        assert sum(row[key] for key in row if key not in ("rank", "light_ms")) == pytest.approx(
+            20.0, abs=0.01
+        )
+    assert any(section.heading == "The undisturbed step" for section in describe(told).sections)
+
+
+def test_no_more_idle_time_is_claimed_than_the_light_window_shows(told, tmp_path):
+    """The trace shows 27.7 ms of waiting for the host; the step without the profiler has room for 7."""
+    assert not [f for f in told.findings if f.rule == "TO-I001"]
+    check = next(c for c in told.checks if c.rule == "TO-I001")
+    assert (
+        check.status == "clear"
+        and "by the light window the device is idle for 1.5 of 20.0 ms" in check.reason
+    )
+    [found] = [f for f in analyze(made(tmp_path, 5.0)).findings if f.rule == "TO-I001"]
+    assert found.severity == "warning" and found.confidence == "medium"
+    assert found.evidence[0].value == pytest.approx(4.5, abs=0.01) and found.impact_ms <= 4.51
+    assert "by the light window its device is idle for no longer" in found.message
+
+
+def test_without_a_light_window_the_report_has_none():
+    assert analyze(DATA / "fsdp2_4").undisturbed is UNSET
+
+
+def test_why_there_is_none_or_another_is_told(tmp_path):
+    why = {"cupti": "CUPTI refuses: cuptiActivityEnable(10) gave 39"}
+    ranks = [{"rank": rank, "light": {"source": "torch", "why": why}} for rank in (0, 1)]
+    ranks += [{"rank": 2, "light": {"source": None, "why": {**why, "torch": "another profiler is running"}}}]
+    run = made(tmp_path, ranks=ranks, unprofiled_step_ms=9.0)
+    (run / "rank_3/light.bin.gz").write_bytes(b"cut off")
+    report = analyze(run)
+    notes = " ".join(report.summary.notes)
+    assert report.undisturbed is UNSET
+    assert "ranks 0–1: the light window is by torch, which disturbs more" in notes
+    assert "rank 2: the light window is missing" in notes and "another profiler is running" in notes
+    assert "one is no measure of the other" in notes and "rank_3/light.bin.gz is no light window" in notes

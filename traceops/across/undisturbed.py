@@ -1,0 +1,164 @@
+"""The undisturbed step: where it goes by the light window, brought to the time that a step takes without recording."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.across.groups import Ranks
+from traceops.across.light_groups import groups_of
+from traceops.core.intervals import Intervals, merge, subtract, union
+from traceops.measure.light import LightActivity
+from traceops.measure.summary import RankSummary
+from traceops.measure.typical import typical_steps
+
+# Light ÷ undisturbed step, or the other way round, from which the one is no measure of the other.
+_FAR = {"cupti": 1.25, "torch": 1.5}
+
+
+@dataclass(frozen=True)
+class UndisturbedRank:
+    """One rank's undisturbed step, ms by bucket; they add up to the step, unless the device is busy for longer.
+
+    wait, transfer: exposed communication; unmatched: of which waiting cannot be told from transfer.
+    """
+
+    rank: int
+    light_ms: float
+    compute_ms: float
+    transfer_ms: float
+    wait_ms: float
+    unmatched_ms: float
+    memory_ms: float
+    idle_ms: float
+
+    @property
+    def busy_ms(self) -> float:
+        """In which the device worked: no waiting, and nothing idle."""
+        return self.compute_ms + self.transfer_ms + self.unmatched_ms + self.memory_ms
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """The undisturbed step of a run.
+
+    step_ms: without any recording. light_ms: in the light window, the median over ranks. steps: of the light window
+    that were taken. source: 'cupti' or 'torch'.
+    """
+
+    step_ms: float
+    light_ms: float
+    source: str
+    steps: int
+    ranks: tuple[UndisturbedRank, ...]
+
+    def of(self, rank: int) -> UndisturbedRank | None:
+        """The rank's, None where it has no light window."""
+        return next((one for one in self.ranks if one.rank == rank), None)
+
+
+def undisturbed(
+    lights: Sequence[LightActivity], summaries: Sequence[RankSummary], step_ms: float | None
+) -> tuple[Undisturbed | None, str | None]:
+    """Of the ranks' light windows, or why nothing can be said. step_ms: a typical step without recording."""
+    own = {light.rank: light for light in lights}
+    if not own or step_ms is None or step_ms <= 0:
+        return None, None if not own else "no step was timed without recording"
+    steps = {light.steps for light in own.values()}
+    if len(steps) > 1 or len({light.source for light in own.values()}) > 1:
+        return None, "the ranks' light windows are not of the same steps"
+    took = np.array([light.step_ms for light in own.values()])
+    like = typical_steps(np.median(took, axis=0))
+    waits = _waits(own, summaries)
+    ranks = [_light_ledger(light, like, waits[rank]) for rank, light in sorted(own.items())]
+    light_ms = float(np.median([one.light_ms for one in ranks]))
+    source = next(iter(own.values())).source
+    if max(light_ms / step_ms, step_ms / light_ms) > _FAR.get(source, 1.0):
+        return None, (
+            f"a step of the light window takes {light_ms:.1f} ms, one without recording {step_ms:.1f}: "
+            "one is no measure of the other"
+        )
+    return Undisturbed(
+        step_ms, light_ms, source, int(like.sum()), tuple(_brought_to(one, step_ms) for one in ranks)
+    ), None
+
+
+def _brought_to(light: UndisturbedRank, step_ms: float) -> UndisturbedRank:
+    """Recording costs the host, and the device's work takes as long without: what is too much was idle, or waiting."""
+    idle = light.idle_ms - (light.light_ms - step_ms)
+    wait = light.wait_ms + min(idle, 0.0)
+    return UndisturbedRank(
+        light.rank, light.light_ms, light.compute_ms, light.transfer_ms, max(wait, 0.0), light.unmatched_ms,
+        light.memory_ms, max(idle, 0.0),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Split:
+    """When collectives ran: until their last member came, from then on, and where that cannot be told."""
+
+    wait: Intervals
+    transfer: Intervals
+    unmatched: Intervals
+
+
+def _light_ledger(light: LightActivity, like: NDArray[np.bool_], split: _Split) -> UndisturbedRank:
+    """A rank's light step, each instant in the first bucket whose condition holds, as in the step ledger."""
+    transfer = subtract(split.transfer, light.compute)
+    wait = subtract(subtract(split.wait, light.compute), transfer)
+    unmatched = subtract(subtract(subtract(split.unmatched, light.compute), transfer), wait)
+    memory = subtract(subtract(light.memory, light.compute), merge(transfer, wait, unmatched))
+    begin, end = light.edges[:-1], light.edges[1:]
+    keep = like if light.by_step else np.ones(1, dtype=bool)
+    length = (end - begin)[keep]
+    step_ms = float(length.mean()) / 1e6 if light.by_step else float(light.step_ms[like].mean())
+    parts = [
+        step_ms * float(one.within(begin, end)[keep].sum()) / float(length.sum())
+        for one in (light.compute, transfer, wait, unmatched, memory)
+    ]
+    compute_ms, transfer_ms, wait_ms, unmatched_ms, memory_ms = parts
+    idle_ms = max(step_ms - sum(parts), 0.0)
+    return UndisturbedRank(
+        light.rank, step_ms, compute_ms, transfer_ms, wait_ms, unmatched_ms, memory_ms, idle_ms
+    )
+
+
+def _waits(lights: Mapping[int, LightActivity], summaries: Sequence[RankSummary]) -> dict[int, _Split]:
+    """Each rank's collectives, split. Members leave one together: its last member takes the transfer alone."""
+    world = tuple(sorted(lights))
+    members: dict[Ranks, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for summary in summaries:
+        light = lights.get(summary.rank)
+        if light is None:
+            continue
+        for at, group in enumerate(groups_of(light, summary, world)):
+            if group is not None:
+                members[group][summary.rank].append(at)
+    alone = {rank: np.full(len(light.name), -1, np.int64) for rank, light in lights.items()}
+    for group, own in members.items():
+        if set(own) != set(group) or len(group) < 2 or not _same(lights, own):
+            continue
+        lasted = np.array([(lights[rank].end - lights[rank].start)[own[rank]] for rank in group])
+        for rank in group:
+            alone[rank][own[rank]] = lasted.min(axis=0)
+    return {rank: _split(light, alone[rank]) for rank, light in lights.items()}
+
+
+def _same(lights: Mapping[int, LightActivity], own: Mapping[int, list[int]]) -> bool:
+    """Whether all members ran the same collectives in the same order."""
+    names = {tuple(lights[rank].name[at] for at in places) for rank, places in own.items()}
+    return len(names) == 1
+
+
+def _split(light: LightActivity, transfer: NDArray[np.int64]) -> _Split:
+    known = transfer >= 0
+    came = light.end - np.where(known, transfer, 0)
+    return _Split(
+        union(light.start[known], came[known]),
+        union(came[known], light.end[known]),
+        union(light.start[~known], light.end[~known]),
+    )

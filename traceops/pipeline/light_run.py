@@ -1,0 +1,65 @@
+"""The ranks' light windows, read and measured: where the undisturbed step goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from traceops.across.cross_rank import CrossRank
+from traceops.across.undisturbed import Undisturbed, undisturbed
+from traceops.across.whole_run import WholeRun
+from traceops.core.rank_text import who
+from traceops.measure.light import LightActivity, light_activity
+from traceops.pipeline.observed_run import MOST_RANKS
+from traceops.traces.discover import Discovery
+from traceops.traces.light import read_light
+
+_ENOUGH = 6  # steps without recording, of the whole run
+
+
+def undisturbed_run(
+    found: Discovery, run: CrossRank, whole: WholeRun | None
+) -> tuple[Undisturbed | None, tuple[str, ...]]:
+    """What lies beside the traces, None without it; and what the reader should be told."""
+    if not found.manifest or run.unit != "step" or len(run.ranks) > MOST_RANKS:
+        return None, ()
+    lights: list[LightActivity] = []
+    notes: list[str] = []
+    for times in run.ranks:
+        log, problem = read_light(found.root, times.summary.rank)
+        if problem is not None:
+            notes.append(problem)
+        if log is None or log.rank != times.summary.rank:
+            continue
+        light = light_activity(log, set(times.summary.comm.name))
+        if light is not None:
+            lights.append(light)
+    made, why = undisturbed(lights, [times.summary for times in run.ranks], _step_ms(found.manifest, whole))
+    if why is not None:
+        notes.append(f"the light window is not used: {why}")
+    notes += _troubles(found.manifest)
+    return made, tuple(notes)
+
+
+def _step_ms(manifest: Mapping[str, Any], whole: WholeRun | None) -> float | None:
+    """A typical step without recording: of the whole run, or of the steps before the window."""
+    if whole is not None and whole.typical_steps >= _ENOUGH:
+        return whole.typical_ms
+    known = manifest.get("unprofiled_step_ms")
+    return float(known) if isinstance(known, (int, float)) and known > 0 else None
+
+
+def _troubles(manifest: Mapping[str, Any]) -> list[str]:
+    """Light windows that were begun and hold nothing, or are not CUPTI's, by the reason."""
+    by_reason: dict[tuple[bool, str], list[int]] = {}
+    for entry in manifest.get("ranks") or ():
+        told = entry.get("light")
+        reasons = told.get("why") if isinstance(told, dict) else None
+        if not isinstance(reasons, dict) or not reasons or not isinstance(entry.get("rank"), int):
+            continue
+        text = "; ".join(f"{source}: {reason}" for source, reason in reasons.items())[:300]
+        by_reason.setdefault((told.get("source") == "torch", text), []).append(entry["rank"])
+    return [
+        f"{who(ranks)}: the light window is {'by torch, which disturbs more' if torch else 'missing'} ({text})"
+        for (torch, text), ranks in by_reason.items()
+    ]

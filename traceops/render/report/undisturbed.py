@@ -1,0 +1,76 @@
+"""The undisturbed step in words and as a table: beside the light and the full window, and where it goes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from traceops.core.units import ms_text
+from traceops.render.cells import Column, build_table
+from traceops.render.document import Section, TableBlock, soft, text
+from traceops.report.model import Report
+from traceops.report.undisturbed import UndisturbedRows
+
+_PARTS = (
+    ("compute_ms", "computes for"),
+    ("comm_transfer_ms", "transfers for"),
+    ("comm_wait_ms", "waits for other ranks for"),
+    ("comm_unmatched_ms", "communicates for"),
+    ("memory_ms", "copies for"),
+    ("idle_ms", "is idle for"),
+)
+_LEAST_PCT = 0.5  # of the step: what is less is not told
+MOST_ROWS = 64
+
+
+def undisturbed_of(report: Report) -> UndisturbedRows | None:
+    """What the report has of it."""
+    return report.undisturbed if isinstance(report.undisturbed, UndisturbedRows) else None
+
+
+def sentence(rows: UndisturbedRows) -> str:
+    """The three steps, and what the device does in the first."""
+    parts = [
+        f"{verb} {ms_text(ms)}"
+        for name, verb in _PARTS
+        if (ms := statistics.median(getattr(row, name) for row in rows.ranks))
+        >= _LEAST_PCT / 100 * rows.step_ms
+    ]
+    doing = f": the device {', '.join(parts)} ms" if parts else ""
+    over = " (medians over ranks)" if len(rows.ranks) > 1 else ""
+    return (
+        f"a step takes {ms_text(rows.step_ms)} ms without recording, {ms_text(rows.light_ms)} in the light window, "
+        f"{ms_text(rows.recorded_ms)} as recorded. Without recording{doing}{over}."
+    )
+
+
+def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
+    """Where the undisturbed step goes on each rank."""
+    rows = undisturbed_of(report)
+    if rows is None:
+        return None
+    said = sentence(rows)
+    columns = (
+        Column("rank", "Rank", decimals=0),
+        Column("compute_ms", "Compute ms"),
+        Column("comm_transfer_ms", "Transfer ms", "exposed communication, less waiting"),
+        Column("comm_wait_ms", "Waiting ms", "until the last member came", worst="max"),
+        Column("comm_unmatched_ms", "Not told apart ms", "exposed communication: waiting or transfer"),
+        Column("memory_ms", "Copies ms"),
+        Column("idle_ms", "Idle ms", "nothing runs on the device", worst="max"),
+        Column("light_ms", "Light step ms"),
+    )
+    table = build_table("Where the undisturbed step goes, ms", columns, rows.ranks[:MOST_ROWS])
+    return Section(
+        "undisturbed",
+        "The undisturbed step",
+        (
+            text(said[0].upper() + said[1:]),
+            soft(
+                "From the light window: kernels and copies of a few steps, recorded without the host's part. What "
+                "even that made the step longer is taken from idle time, then from waiting."
+            ),
+            TableBlock(table, "narrow"),
+        ),
+        "Undisturbed",
+    )

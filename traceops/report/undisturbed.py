@@ -1,0 +1,34 @@
+"""What a report holds of the undisturbed step: the light window, brought to the time of a step without recording."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from traceops.report.numbers import Count, NotNegative, Whole
+
+
+class UndisturbedRankRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's undisturbed step, ms; the parts add up to it, unless the device is busy for longer."""
+
+    rank: Whole
+    light_ms: Annotated[NotNegative, Meta(description="Its step in the light window.")]
+    compute_ms: NotNegative
+    comm_transfer_ms: Annotated[NotNegative, Meta(description="Exposed communication, less waiting.")]
+    comm_wait_ms: Annotated[NotNegative, Meta(description="Exposed, until a collective's last member came.")]
+    comm_unmatched_ms: Annotated[NotNegative, Meta(description="Exposed, of which waiting cannot be told.")]
+    memory_ms: NotNegative
+    idle_ms: Annotated[NotNegative, Meta(description="Nothing ran on the device.")]
+
+
+class UndisturbedRows(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a step goes that is not recorded (docs/observe.md)."""
+
+    source: Annotated[str, Meta(description="cupti, or torch: its profiler recording the device alone.")]
+    step_ms: Annotated[NotNegative, Meta(description="Without recording.")]
+    light_ms: Annotated[NotNegative, Meta(description="In the light window, the median over ranks.")]
+    recorded_ms: Annotated[NotNegative, Meta(description="In the full window: the typical step.")]
+    light_steps: Annotated[Count, Meta(description="Typical steps of the light window.")]
+    ranks: tuple[UndisturbedRankRow, ...]
