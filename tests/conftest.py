@@ -1,5 +1,6 @@
 """What all tests share: what hypothesis draws, and no cache. Tests import the modules beside this file."""
 
+import gc
 import os
 import sys
 
@@ -15,13 +16,24 @@ settings.register_profile(
 )
 settings.load_profile("same")  # make explore: --hypothesis-profile=explore
 
+_FORKED = ("-c", "traceops", "torch.distributed.run", "traceops.doctor.worker")
+
 # Many tests start processes: where ours is compiled anew in each of them, that is half of the time they take.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False  # and the assertions of all test modules are rewritten by each worker
+
+# 6,600 tests are a heap that the collector goes through again and again: a tenth of the time of tests that compute.
+gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_configure(config):
     if config.getoption("--hypothesis-profile", None) in (None, "same"):
         _draw_no_constants()
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()
 
 
 def _draw_no_constants():
@@ -51,21 +63,15 @@ def kept_summaries(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("TRACEOPS_CACHE", str(shared / "summaries"))
 
 
-@pytest.fixture(scope="session")
-def _preloaded():
+@pytest.fixture(autouse=True, scope="session")
+def _forked():
+    """What tests start with `environment()` is forked from a process that has loaded torch: light_torch/forked.py."""
     import started
 
     sys.path.append(str(started.LIGHT_TORCH))
+    import forked
     import preloaded
 
-    return preloaded.Preloaded("traceops.doctor.worker")
-
-
-@pytest.fixture
-def forked_ranks(_preloaded):
-    """The doctor's ranks that a test starts in this process are forked from one that has loaded torch."""
-    import forked
-
-    undo = forked.install(_preloaded.fork)
+    undo = forked.install(preloaded.Preloaded(*_FORKED).fork)
     yield
     undo()

@@ -10,9 +10,9 @@ LIGHT_TORCH = Path(__file__).with_name("light_torch")
 def environment(*, compiler: bool = False, **more: str) -> dict[str, str]:
     """With traceops importable, and one thread as ranks have; torch without its compiler, unless `compiler`.
 
-    Without it ranks are forked from torch.distributed.run, too, which has loaded torch, and the doctor's from a process
-    that has (light_torch/forked.py): in the test's own process with the fixture `forked_ranks`. One test of each module
-    at least asks for the compiler, and so starts torch as users do.
+    Without it `traceops`, torch.distributed.run and code after -c are forked from a process that has loaded torch.
+    Each worker starts one (conftest.py, light_torch/preloaded.py). Ranks are forked from torch.distributed.run
+    (light_torch/forked.py). One test of each command at least asks for the compiler, and so starts all as users do.
     """
     path = python_path(os.environ.get("PYTHONPATH"), compiler=compiler)
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}

@@ -26,7 +26,7 @@ main = sys.modules["__main__"]
 shown = {
     "argv": sys.argv, "orig_argv": sys.orig_argv[1:], "path": sys.path, "flags": list(sys.flags), "cwd": os.getcwd(),
     "executable": sys.executable, "variables": dict(os.environ),
-    "name": __name__, "file": __file__, "main": main.__dict__ is globals(), "package": __package__,
+    "name": __name__, "file": globals().get("__file__"), "main": main.__dict__ is globals(), "package": __package__,
     "descriptors": [name for name in os.listdir("/proc/self/fd") if not link(name).startswith("/proc/")],
     "standard": [link(number).split(":")[0] for number in (0, 1, 2)],
     "streams": [[one.encoding, one.errors, one.newlines, one.line_buffering, one.write_through, one.name, one.mode,
@@ -133,3 +133,22 @@ def test_it_ends_as_an_executed_one_does(both):
     assert [one[0] for one in execute[4:]] == [0, 0, 1, -2, -9, 1, 0, 7, 255, 0]
     for ours, theirs in zip(fork, execute, strict=True):
         assert ours == theirs
+
+
+def test_a_test_s_own_process_forked_from_one_that_has_loaded_torch_sees_the_same(tmp_path):
+    code = _SHOWN.replace(
+        "json.dump(shown",
+        "shown['said'] = sorted(open('/proc/self/environ').read().strip(chr(0)).split(chr(0)))\n"
+        "shown['loaded'] = 'torch' in sys.modules\njson.dump(shown",
+    )
+    found = []
+    for before in ([], ["env"]):  # env executes what it is told to
+        command = [*before, sys.executable, "-c", code, "shown"]
+        subprocess.run(
+            command, cwd=tmp_path, env=environment(WORD="=a="), stdin=subprocess.DEVNULL, check=True
+        )
+        found.append(json.loads((tmp_path / "shown.json").read_text()))
+    fork, execute = found
+    assert fork.pop("loaded") and not execute.pop("loaded")
+    assert fork["said"] == sorted(f"{name}={value}" for name, value in fork["variables"].items())
+    assert fork == execute

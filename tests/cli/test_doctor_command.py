@@ -19,7 +19,7 @@ from traceops.doctor.settings import Settings, read_settings
 from traceops.fabric.reference import references_here
 from traceops.schemas import schema_path
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("forked_ranks")]
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 _LOGS = Path(__file__).parents[1] / "data" / "nccl_logs"
 # As `nvidia-smi topo -m` shows a host with two L4 on different NUMA nodes.

@@ -316,7 +316,7 @@ def test_an_exception_of_one_call_is_raised():
 
 
 @pytest.mark.slow
-def test_each_rank_alone_in_processes(forked_ranks):
+def test_each_rank_alone_in_processes():
     """At the same time; one of them dies wherever it takes part."""
     pytest.importorskip("torch")
     environ = environment(TRACEOPS_DOCTOR_FAULT="start:1:die")

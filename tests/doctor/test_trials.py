@@ -30,7 +30,6 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.slow,
     pytest.mark.skipif(find_spec("torch") is None, reason="no torch"),
-    pytest.mark.usefixtures("forked_ranks"),
 ]
 
 
@@ -232,14 +231,20 @@ def test_ranks_of_two_nodes_meet() -> None:
 def test_no_rank_outlives_the_doctor(tmp_path: Path, number: signal.Signals) -> None:
     room = tmp_path / "room"
     room.mkdir()
-    doctor = subprocess.Popen(
-        [sys.executable, "-m", "traceops", "doctor", "--device", "cpu", "-o", str(tmp_path / "out")],
-        env=_environ(TRACEOPS_DOCTOR_FAULT="start:1:hang", TMPDIR=str(room)),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # of a test in the background it is ignored
-    )  # fmt: skip
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # of a test in the background it is ignored
+    try:
+        doctor = subprocess.Popen(
+            [sys.executable, "-m", "traceops", "doctor", "--device", "cpu", "-o", str(tmp_path / "out")],
+            env=_environ(TRACEOPS_DOCTOR_FAULT="start:1:hang", TMPDIR=str(room)),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+    finally:
+        signal.signal(signal.SIGINT, before)
     while len(ranks := _workers_of(doctor.pid)) < 2 or not all(map(_has_begun, ranks)):
         assert doctor.poll() is None
+        time.sleep(0.02)
     doctor.send_signal(number)
     doctor.communicate()
     assert doctor.returncode != 0

@@ -6,11 +6,13 @@ import gzip
 import json
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
+from traceops.measure.flops import NOT_COUNTED
 from traceops.measure.hta_tables import HtaTables
 from traceops.measure.summary import RankSummary, summarize
 from traceops.traces.discover import discover
@@ -51,16 +53,28 @@ def write_traces(run: SimulatedRun, folder: Path, style: TraceStyle = TraceStyle
     return paths
 
 
+_SHOWN_ONLY = {
+    "hta_tables": HtaTables(),
+    "measure_flops": NOT_COUNTED,
+    "measure_detail": b"",
+}
+
+
 def summaries(
     run: SimulatedRun, style: TraceStyle = TraceStyle(), *, tables: bool = True
 ) -> list[RankSummary]:
-    """What the map makes of the run's traces, in the order of the ranks; without HTA's tables it is sooner done."""
+    """What the map makes of the run's traces, in the order of the ranks.
+
+    Without tables it is sooner done, and has nothing that only HTA's tables, the page's timeline and comparisons show.
+    """
     with tempfile.TemporaryDirectory() as folder:
         write_traces(run, Path(folder), style)
         [window] = discover(folder).windows
         if tables:
             return [summarize(file) for file in window.files]
-        with patch("traceops.measure.summary.hta_tables", return_value=HtaTables()):
+        with ExitStack() as left_out:
+            for name, nothing in _SHOWN_ONLY.items():
+                left_out.enter_context(patch(f"traceops.measure.summary.{name}", return_value=nothing))
             return [summarize(file) for file in window.files]
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from started import environment
+from started import LIGHT_TORCH, environment
 
 from traceops.cli import main
 from traceops.core.errors import UsageError
@@ -54,7 +54,10 @@ def test_ranks_that_the_command_starts_are_traced_and_its_exit_code_is_the_runs(
     (tmp_path / "train.py").write_text(_SCRIPT)
     own = tmp_path / "own"
     own.mkdir()
-    (own / "sitecustomize.py").write_text("import os\nos.environ['MARK'] = 'mine'\n")
+    light = (
+        f"import runpy\nrunpy.run_path({str(LIGHT_TORCH / 'sitecustomize.py')!r})\n"  # which it stands before
+    )
+    (own / "sitecustomize.py").write_text(f"import os\nos.environ['MARK'] = 'mine'\n{light}")
     env = environment()
     env["PYTHONPATH"] = os.pathsep.join([str(own), env["PYTHONPATH"]])
     command = [sys.executable, "-m", "traceops", "run", "--launcher", "none", "--out", "out"]

@@ -1,11 +1,13 @@
-"""Ranks that are forked from a process that has loaded torch, where each would load it again.
+"""Processes that are forked from one that has loaded torch, where each would load it again.
 
 `install` has `subprocess` fork where it would execute the same Python with variables that make the same of it. What
-`execve` and the start of Python do to a process is done here: descriptors, signals, variables, arguments, path,
-standard streams and ``__main__``. tests/test_started.py holds the two ways together.
+`execve` and the start of Python do to a process is done here: descriptors, signals, variables, arguments, folder, path,
+standard streams and ``__main__``. A supervisor of `traceops run` is forked too, and what it executes.
+tests/test_started.py holds the two ways together.
 """
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import io
@@ -17,22 +19,40 @@ import sys
 import threading
 import types
 import weakref
+from dataclasses import dataclass
+from importlib import _bootstrap
 from pathlib import Path
 
 # What Python, torch and their libraries read while they are loaded, but for what torch.distributed.run sets for ranks.
 _READ_WHEN_LOADED = ("PYTHON", "OMP_", "KMP_", "MKL_", "GOMP_", "LD_", "LC_", "LANG", "KINETO_", "TORCH_")
-_READ_LATER = ("TORCH_NCCL_ASYNC_ERROR_HANDLING",)
+_READ_LATER = ("TORCH_NCCL_", "TORCH_FR_")  # where a process group of NCCL is made
+_SUPERVISOR = ["-I", "-S"], "supervise.py"
 _UNSET = (None, -1, True)
 
 _at_start = dict(os.environb)
 _path = list(sys.path)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What `subprocess` was asked to execute.
+
+    words: the command. env: NAME=VALUE, or None for our own. standard: three descriptors, -1 for ours. new_session:
+    whether it leads one. folder: where it starts, None for here. keep: descriptors that it has too.
+    """
+
+    words: list[str]
+    env: list[bytes] | None
+    standard: tuple[int, int, int] = (-1, -1, -1)
+    new_session: bool = False
+    folder: str | None = None
+    keep: tuple[int, ...] = ()
+
+
 def install(*ways):
     """Have `subprocess` try these before it executes a program. Returns what undoes it.
 
-    A way gets words, variables (NAME=VALUE, or None for our own), the three standard descriptors (-1: ours) and whether
-    the process leads a session, and returns its pid, or None where it has to be executed.
+    A way gets an `Asked`, and returns the pid, or None where the program has to be executed.
     """
     holder, name = subprocess, "_fork_exec"
     if not hasattr(holder, name):  # Python 3.10
@@ -41,15 +61,14 @@ def install(*ways):
 
     def fork_or_execute(args, programs, close_fds, keep, folder, env, *others):
         descriptors, (_, new_session, *rest) = others[:8], others[8:]
-        if close_fds and folder is None and len(keep) == 1 and all(one in _UNSET for one in rest):
-            asked = (
-                list(map(os.fsdecode, args)),
-                env,
-                (descriptors[0], descriptors[3], descriptors[5]),
-                new_session,
-            )
+        there = folder is None or Path(os.fsdecode(folder)).is_dir()
+        if close_fds and there and all(one in _UNSET for one in rest):
+            asked = Asked(
+                list(map(os.fsdecode, args)), env, (descriptors[0], descriptors[3], descriptors[5]), bool(new_session),
+                None if folder is None else os.fsdecode(folder), tuple(fd for fd in keep if fd != descriptors[7]),
+            )  # fmt: skip
             for way in ways:
-                if pid := way(*asked):
+                if pid := way(asked):
                     return pid
         return execute(args, programs, close_fds, keep, folder, env, *others)
 
@@ -57,18 +76,29 @@ def install(*ways):
     return lambda: setattr(holder, name, execute)
 
 
-def itself(words, env, standard, new_session):
-    """Forks this process, if it has loaded torch."""
-    if "torch" not in sys.modules or not _same_python(words, env):
+def itself(asked):
+    """Forks this process, if it has loaded torch, and if its other threads hold nothing that the new one needs."""
+    if "torch" not in sys.modules or not _same_python(asked.words, asked.env):
+        return None
+    agent = sys.argv[0].endswith("torch/distributed/run.py")
+    if not (agent or supervises(asked.words) or threading.active_count() == 1) or _someone_imports():
         return None
     pid = os.fork()
     if not pid:
-        become(words, env, standard, new_session)
+        become(asked)
     return pid
+
+
+def _someone_imports():
+    """Whether a thread holds the lock of a module, which would stay locked in what is forked now."""
+    locks = (reference() for reference in list(_bootstrap._module_locks.values()))
+    return any(lock is not None and lock.owner is not None for lock in locks)
 
 
 def _same_python(words, env):
     """Whether this process can become what these words and variables (NAME=VALUE) would start."""
+    if supervises(words):
+        return True
     words = [word for number, word in enumerate(words) if (number, word) != (1, "-u")]
     if (
         words[0] != sys.executable or len(words) < 2 or words[1:3] == ["-m", "traceops"]
@@ -79,61 +109,110 @@ def _same_python(words, env):
     return env is None or read_when_loaded(variables(env)) == read_when_loaded(_at_start)
 
 
+def supervises(words):
+    """Whether this is the supervisor of a run, which imports the standard library only."""
+    options, name = _SUPERVISOR
+    return words[0] == sys.executable and words[1:3] == options and words[3].endswith(f"/{name}")
+
+
 def variables(env):
     return dict(one.split(b"=", 1) for one in env)
 
 
 def read_when_loaded(variables):
     names = tuple(map(os.fsencode, _READ_WHEN_LOADED))
-    later = set(map(os.fsencode, _READ_LATER))
-    found = {name: value for name, value in variables.items() if name.startswith(names) and name not in later}
+    later = tuple(map(os.fsencode, _READ_LATER))
+    found = {
+        name: value
+        for name, value in variables.items()
+        if name.startswith(names) and not name.startswith(later)
+    }
     folders = dict.fromkeys(
         found.get(b"PYTHONPATH", b"").split(os.fsencode(os.pathsep))
     )  # as sys.path, each once
     return {**found, b"PYTHONPATH": tuple(folders)}
 
 
-def become(args, env, standard, new_session):
+def become(asked):
     """In the child, which ends here."""
     code = 70
     try:
         gc.freeze()  # what was there before stays where it is
-        if new_session:
+        if asked.new_session:
             os.setsid()
-        _take_descriptors(*standard)
-        if env is not None:
+        if asked.folder is not None:
+            os.chdir(asked.folder)
+        _take_descriptors(*asked.standard, keep=asked.keep)
+        if asked.env is not None:
             os.environb.clear()
-            os.environb.update(variables(env))
-        _reset_signals()
-        for callback in list(weakref.finalize._registry):
-            callback.detach()  # of the launcher's temporary folders
-        sys.orig_argv = list(args)
-        _show_arguments(args)
-        unbuffered = args[1] == "-u" or bool(os.environ.get("PYTHONUNBUFFERED"))
-        _open_streams(unbuffered)
-        code = _run(args[2:] if args[1] == "-u" else args[1:])
+            os.environb.update(variables(asked.env))
+            _show(_ENVIRONMENT, asked.env)
+        code = _start(asked.words)
     finally:
         os._exit(code)
 
 
-def _show_arguments(args):
-    """In /proc/self/cmdline, which is a piece of this process's memory, where they have room there."""
+def _execute_instead(program, words):
+    """What os.execvp does, for the process that a supervisor makes of itself."""
+    os.execvp = _execvp
+    if words[0] != program or not _same_python(words, [b"%b=%b" % one for one in os.environb.items()]):
+        os.execvp(program, words)
+    code = 70
     try:
-        begin, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:47])
+        for fd in [int(one.name) for one in Path("/proc/self/fd").iterdir()]:
+            with contextlib.suppress(OSError):  # that of the list itself
+                if fd > 2 and not os.get_inheritable(fd):
+                    os.close(fd)
+        code = _start(words)
+    finally:
+        os._exit(code)
+
+
+_execvp = os.execvp
+
+
+def _start(words):
+    """What Python does when it starts, and the program itself."""
+    _reset_signals()
+    for callback in list(weakref.finalize._registry):
+        callback.detach()  # of the launcher's temporary folders
+    sys.orig_argv = list(words)
+    _show(_ARGUMENTS, list(map(os.fsencode, words)))
+    unbuffered = words[1] == "-u" or bool(os.environ.get("PYTHONUNBUFFERED"))
+    _open_streams(unbuffered)
+    if supervises(words):
+        os.execvp = _execute_instead
+        return _run(words[3:], isolated=True)
+    return _run(words[2:] if words[1] == "-u" else words[1:])
+
+
+_ARGUMENTS, _ENVIRONMENT = (45, 47), (47, 49)  # where /proc/self/stat says where they are, behind the name
+
+
+def _show(where, words):
+    """In /proc/self/cmdline or environ, which are pieces of this process's memory, where they have room there."""
+    try:
+        numbers = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        begin, end = map(int, numbers[slice(*where)])
     except (OSError, ValueError):
         return
-    text = b"".join(os.fsencode(word) + b"\0" for word in args)
+    text = b"".join(word + b"\0" for word in words)
     if len(text) <= end - begin:
         ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
 
 
-def _take_descriptors(*wanted):
-    """`wanted` as 0, 1 and 2, where they are not -1; all others are closed."""
+def _take_descriptors(*wanted, keep=()):
+    """`wanted` as 0, 1 and 2, where they are not -1; all others are closed but those to `keep`."""
     safe = [fd if fd < 0 else os.dup(fd) for fd in wanted]  # none of them is below 3, or already in its place
     for number, fd in enumerate(safe):
         if fd >= 0:
             os.dup2(fd, number)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    begin = 3
+    for fd in sorted(keep):
+        os.closerange(begin, fd)
+        os.set_inheritable(fd, True)
+        begin = fd + 1
+    os.closerange(begin, os.sysconf("SC_OPEN_MAX"))
 
 
 def _reset_signals():
@@ -163,17 +242,22 @@ def _open_streams(unbuffered):
         setattr(sys, f"__{name}__", stream)
 
 
-def _run(words):
-    """Run ``-m MODULE`` or a script as Python itself would, and return the exit code."""
+def _run(words, isolated=False):
+    """Run ``-m MODULE``, ``-c CODE`` or a script as Python itself would, and return the exit code."""
     code = 0
     try:
         main = sys.modules["__main__"] = types.ModuleType("__main__")
-        if words[0] == "-m":
+        if words[0] == "-c":
+            sys.path[:] = ["", *_path]
+            sys.argv = [words[0], *words[2:]]
+            exec(compile(words[1], "<string>", "exec"), vars(main))
+        elif words[0] == "-m":
             sys.path[:] = [str(Path.cwd()), *_path]
             sys.argv = list(words[:1] + words[2:])
+            sys.modules.pop(words[1], None)  # it is run anew, whoever has imported it
             runpy._run_module_as_main(words[1])
         else:
-            sys.path[:] = [str(Path(words[0]).resolve().parent), *_path]
+            sys.path[:] = [*([] if isolated else [str(Path(words[0]).resolve().parent)]), *_path]
             sys.argv = list(words)
             main.__file__ = str(Path(words[0]).absolute())
             with io.open_code(main.__file__) as script:
