@@ -21,7 +21,7 @@ from traceops.fabric.model import Measured, Quote
 from traceops.fabric.model import Reference as MachineReference
 from traceops.fabric.nccl import Communicator, Connection, GraphBandwidth, NcclLog, RankPlace
 from traceops.pipeline.assemble_collectives import reference_rows
-from traceops.rules.bandwidth import judge_low, judge_siblings
+from traceops.rules.bandwidth import SAVED, judge_low, judge_siblings
 
 # As fast as NVLink 4 gives, so that a healthy group is well above the bound; messages of 64 MB.
 FAST = Size(bandwidth_gbs=300.0, far_bandwidth_gbs=300.0, elements=1 << 24, kernel_us=150.0)
@@ -283,6 +283,18 @@ def test_a_slow_link_of_the_whole_group_is_c001():
     saved = (true_step(run) - true_step(simulate(good, 4))) / 1e6
     assert found.impact_ms == pytest.approx(saved, rel=0.1)
     assert found.impact_ms == pytest.approx(measured.what_if.saved_ns(REFERENCE) / 1e6, abs=1e-3)
+
+
+def test_what_faster_links_save_is_a_range_where_hosts_are_slow():
+    """A profiler makes hosts slow: the same links save more of a step whose hosts launch as fast as without it."""
+    made = program(ddp, replace(FAST, launch_us=45.0, kernel_us=10.0, kernels=12))
+    quick = program(ddp, replace(FAST, launch_us=4.0, kernel_us=10.0, kernels=12))
+    run = simulate(made, 4, [SlowLink("world", 5.0)])
+    [found] = judge_low(across(run)).findings
+    kept, best = ({e.metric: e.value for e in found.evidence}[metric] for metric in SAVED)
+    good = replace(quick, groups=tuple(replace(groups, bandwidth_gbs=350.0) for groups in quick.groups))
+    true = (true_step(run) - true_step(simulate(good, 4))) / 1e6
+    assert found.impact_ms == kept < best == pytest.approx(true, rel=0.05)
 
 
 def test_a_very_slow_link_is_an_error_and_a_slow_one_that_costs_nothing_a_remark():

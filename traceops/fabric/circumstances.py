@@ -16,7 +16,7 @@ class Circumstances:
     """device: name of the GPUs as the traces say. slow: how severe TO-C001 found the measured bandwidth, None if well.
 
     exposed_pct: of the step that is transfer which nothing hides. hung: ranks wait in a collective. lost_ms: a step,
-    against the reference. measured: between GPUs, by the doctor.
+    against the reference; saved: the evidence of that. measured: between GPUs, by the doctor.
     """
 
     device: str | None = None
@@ -24,6 +24,7 @@ class Circumstances:
     exposed_pct: float | None = None
     hung: bool = False
     lost_ms: float | None = None
+    saved: tuple[Evidence, ...] = ()
     measured: tuple[Measured, ...] = ()
 
 

@@ -263,8 +263,8 @@ class WhatIfRow(msgspec.Struct, frozen=True, kw_only=True):
     predicted_least_ms: Annotated[
         Number | None,
         Meta(
-            description="Where it is open how efficiently kernels of other sizes run: at the best pace that any "
-            "rank has. predicted_step_time_ms is then the most."
+            description="Where more than the change decides: with work shared, kernels at the best pace that any "
+            "rank has; with faster transfers, hosts that are never late. predicted_step_time_ms is then the most."
         ),
     ] = None
 

@@ -54,6 +54,10 @@ SLOWER_THAN_SIBLINGS = Rule(
 )
 RULES = (LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS)
 
+SAVED_AT_REFERENCE = "saved at the link's reference"
+SAVED_AT_BEST = "saved there with no host late"
+SAVED = (SAVED_AT_REFERENCE, SAVED_AT_BEST)
+
 _LOW_PCT = (
     30.0,
     30.0,
@@ -74,7 +78,7 @@ def judge_low(run: CrossRank) -> Verdict:
     device, hosts = run.device, run.hosts
     steps = max((len(times.duration) for times in run.ranks), default=1)
     step_ms = run.step_ms
-    saved = run.what_if.saved_ns(REFERENCE) if run.what_if is not None else None
+    saved, at_best = _saved_ms(run)
     large = _large(run.matching)
     if not large:
         return LOW_BANDWIDTH.not_evaluated(f"no collective of {LARGE_BYTES / 1e6:g} MB or more was matched")
@@ -101,7 +105,7 @@ def judge_low(run: CrossRank) -> Verdict:
     share, achieved, group, reference, same = min(low, key=lambda entry: entry[0])
     total_ms = sum(c.transfer_ns for _, _, _, _, own in low for c in own) / 1e6 / max(steps, 1) / len(low)
     severity = severity_of(-share, -_LOW_PCT[0], -_LOW_PCT[1], -_LOW_PCT[2])
-    cost_ms = total_ms if saved is None else max(saved, 0.0) / 1e6
+    cost_ms = total_ms if saved is None else saved
     if severity is None or 100.0 * cost_ms < _MATTERS_PCT * step_ms:
         severity = "info"
     named = {hosts.get(rank) for rank in group}
@@ -130,12 +134,24 @@ def judge_low(run: CrossRank) -> Verdict:
                 Evidence("reference", round(reference.busbw_gbs, 2), "GB/s"),
                 Evidence("messages of 8 MB and more", sum(len(own) for *_, own in low), "collectives"),
                 Evidence("their transfer", round(total_ms, 3), "ms/step"),
+                *([] if saved is None else [Evidence(SAVED_AT_REFERENCE, round(saved, 3), "ms/step")]),
+                *([] if at_best is None else [Evidence(SAVED_AT_BEST, round(at_best, 3), "ms/step")]),
             ],
             ranks=ranks,
             impact_ms=round(cost_ms, 3),
             role=role,
         ),
     )
+
+
+def _saved_ms(run: CrossRank) -> tuple[float | None, float | None]:
+    """What the reference would save of a step, ms, with hosts as recorded, and at best, where hosts decide."""
+    saved = None if run.what_if is None else run.what_if.saved_ns(REFERENCE)
+    if run.what_if is None or saved is None:
+        return None, None
+    ends = run.what_if.range_ns(REFERENCE)
+    step = run.what_if.mean_ns(run.what_if.replayed_ns)
+    return max(saved, 0.0) / 1e6, None if ends is None else max(step - ends[0], 0.0) / 1e6
 
 
 def judge_siblings(run: CrossRank) -> Verdict:

@@ -8,7 +8,7 @@ from traceops.fabric.circumstances import Circumstances
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.talks import talks
 from traceops.rules import fabric_benchmarks, fabric_graph, fabric_network, fabric_paths, fabric_widths
-from traceops.rules.bandwidth import LOW_BANDWIDTH
+from traceops.rules.bandwidth import LOW_BANDWIDTH, SAVED
 from traceops.rules.hangs import GPU_STUCK, NETWORK_STUCK, NO_START
 from traceops.rules.inputs import Inputs
 
@@ -61,4 +61,5 @@ def _circumstances(inputs: Inputs) -> Circumstances:
         exposed_pct=exposed_pct(inputs.run),
         hung=inputs.hang is not None and any(root.rule in OF_A_LINK for root in inputs.hang.roots),
         lost_ms=low[0].impact_ms if low else None,
+        saved=tuple(e for e in low[0].evidence if e.metric in SAVED) if low else (),
     )

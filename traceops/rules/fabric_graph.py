@@ -193,6 +193,7 @@ def _below(
             *quoted((graph.quote,), "NCCL"),
             *quoted((one.quote for one in settings), "NCCL"),
             *quoted((limit.path.quote,) if limit.path.quote is not None else (), "topology", 1),
+            *known.saved,
         ],
         impact_ms=known.lost_ms,
     )

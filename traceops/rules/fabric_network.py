@@ -159,7 +159,7 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
             severity,
             "medium" if severity == "info" else "high",
             message,
-            evidence,
+            [*evidence, *(known.saved if over_sockets and severity != "info" else ())],
             ranks=ranks_in(job_ranks(fabric), (end for talk in over_sockets for end in members(talk))),
             impact_ms=known.lost_ms if over_sockets and severity != "info" else None,
         ),

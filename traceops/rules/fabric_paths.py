@@ -162,6 +162,7 @@ def judge_unused_links(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
             ),
         ]
         certain = has_links or bool(settings)
+        evidence += known.saved if certain else ()
         findings.append(
             UNUSED_LINKS.finding(
                 at_least("warning", known.slow) if certain else "info",

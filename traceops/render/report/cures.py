@@ -6,11 +6,13 @@ from traceops.core.findings import Finding
 from traceops.measure.ledger import BUCKETS
 from traceops.render.report.stragglers import STRAGGLERS, Cure, mean_of_ranks, step_ms, straggler_cure
 from traceops.report.model import Report
+from traceops.rules.bandwidth import SAVED_AT_BEST, SAVED_AT_REFERENCE
 from traceops.rules.registry import BY_ID
 
 _REPLAYED = {  # evidence that is the impact -> the change that was replayed
     "saved by even stages": "with the same work shared evenly",
     "saved at its peers' pace": "at its peers' pace",
+    SAVED_AT_REFERENCE: "with the links at their reference",
 }
 
 
@@ -36,11 +38,10 @@ def _replayed(report: Report, finding: Finding) -> Cure | None:
     """Of a rule whose impact is what the replay predicts: its evidence says so."""
     how = next((_REPLAYED[e.metric] for e in finding.evidence if e.metric in _REPLAYED), None)
     step, saved = step_ms(report), finding.impact_ms
-    return (
-        None
-        if how is None or step is None or saved is None or saved > step
-        else Cure(step, step - saved, how)
-    )
+    if how is None or step is None or saved is None or saved > step:
+        return None
+    best = next((e.value for e in finding.evidence if e.metric == SAVED_AT_BEST), None)
+    return Cure(step, step - saved, how, step - best if isinstance(best, (int, float)) else None)
 
 
 def rule_cure(report: Report, finding: Finding) -> Cure | None:

@@ -209,11 +209,15 @@ def what_if_table(report: Report) -> Table | None:
     """Predicted step time for one change at a time; None where nothing was predicted."""
     if not report.what_if:
         return None
+    best = [Column("predicted_least_ms", "At best ms", "where more than the change decides")]
+    if all(row.predicted_least_ms is None for row in report.what_if):
+        best = []
     columns = [
         Column("change", "If", number=False),
         Column("ranks", "Ranks", number=False, make=lambda row: Cell(ranks_text(row.ranks) or "all")),
         Column("step_time_ms", "Step ms"),
         Column("predicted_step_time_ms", "Would be ms"),
+        *best,
         Column("saved_pct", "Saved %", decimals=1),
     ]
     return build_table("What one change would save", columns, report.what_if)

@@ -139,6 +139,11 @@ def _ledger(report: Report) -> TableBlock:
     return _table(columns, rows)
 
 
+def _range_text(least: float | None) -> str:
+    """The lower end of a range, '13.08 to '."""
+    return "" if least is None else f"{fixed_text(least, 2)} to "
+
+
 def _what_if(report: Report) -> list[TableBlock]:
     """The changes that save most, and how good the replay is; nothing where none saves 1 %."""
     rows = sorted(report.what_if, key=lambda row: -(row.saved_pct or 0.0))
@@ -148,7 +153,8 @@ def _what_if(report: Report) -> list[TableBlock]:
     cells = [
         (
             row.change,
-            f"{fixed_text(row.step_time_ms, 2)} → {fixed_text(row.predicted_step_time_ms, 2)}",
+            f"{fixed_text(row.step_time_ms, 2)} → {_range_text(row.predicted_least_ms)}"
+            f"{fixed_text(row.predicted_step_time_ms, 2)}",
             fixed_text(row.saved_pct, 1),
         )
         for row in rows
