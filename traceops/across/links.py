@@ -242,3 +242,11 @@ def reference_transfers(
         return None
     chosen = (matching.collectives[number] for number in order)
     return np.array([reference_transfer_ns(c, links[c.group]) for c in chosen], dtype=np.int64)
+
+
+def overall_busbw(collectives: Sequence[Collective]) -> float | None:
+    """Bytes on the bus over time of transfer, GB/s, of all whose size is known."""
+    known = [(c, size) for c in collectives if c.transfer_ns > 0 and (size := collective_bytes(c))]
+    spent = sum(c.transfer_ns for c, _ in known)
+    moved = sum(size * bus_factor(c.op, len(c.group)) for c, size in known)
+    return round(moved / spent, 3) if spent else None

@@ -24,6 +24,7 @@ from traceops.pipeline.assemble_collectives import collective_rows
 from traceops.pipeline.assemble_cross import clocks_of, cross_rank_tables, replay_of, what_if_rows
 from traceops.pipeline.assemble_detail import step_details
 from traceops.pipeline.assemble_experts import expert_rows
+from traceops.pipeline.assemble_hosts import host_rows
 from traceops.pipeline.assemble_inventory import inventory, peak_memory, step_counts, unprofiled_steps
 from traceops.pipeline.assemble_passes import pass_rows
 from traceops.pipeline.assemble_pipelines import bubble_of, pipeline_rows
@@ -67,6 +68,7 @@ def assemble(
         run=run_info,
         summary=with_speed(_summary(found, run, rank_rows, judged), run_info, run),
         ranks=rank_rows,
+        hosts=host_rows(run, rank_rows) or UNSET,
         steps=tuple(row for times in run.ranks for row in _step_rows(times)),
         collectives=collective_rows(run),
         findings=(*of_hang, *most_important_first(merge_overlapping(others))),

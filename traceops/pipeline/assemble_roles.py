@@ -10,7 +10,7 @@ import numpy as np
 
 from traceops.across.cross_rank import CrossRank, RankTimes
 from traceops.across.groups import Ranks
-from traceops.across.links import bus_factor, collective_bytes
+from traceops.across.links import overall_busbw
 from traceops.across.match import Collective
 from traceops.across.replay.roles_free import role_change
 from traceops.across.role_times import RoleTimes
@@ -66,7 +66,7 @@ def _row(
         worst_exposed_ms=None if worst is None or exposed[worst] <= 0 else round(exposed[worst], 6),
         reach=_reach(run, members or {collective.group for collective in collectives}),
         host=_host(run, exposed),
-        busbw_gbs=_busbw(collectives),
+        busbw_gbs=overall_busbw(collectives),
         waits_for_rank=late,
         waits_for_pct=share,
         fused=role == "tensor" and run.roles.fused,
@@ -119,11 +119,3 @@ def _waited_for(collectives: Sequence[Collective]) -> tuple[int | None, float | 
         return None, None
     rank, most = max(waited.items(), key=lambda item: (item[1], -item[0]))
     return rank, round(100.0 * most / total, 2)
-
-
-def _busbw(collectives: Sequence[Collective]) -> float | None:
-    """Bytes on the bus over time of transfer, GB/s, of all whose size is known."""
-    known = [(c, size) for c in collectives if c.transfer_ns > 0 and (size := collective_bytes(c))]
-    spent = sum(c.transfer_ns for c, _ in known)
-    moved = sum(size * bus_factor(c.op, len(c.group)) for c, size in known)
-    return round(moved / spent, 3) if spent else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from traceops.core.findings import Check, Finding
 from traceops.core.window_words import words_of_window
@@ -43,6 +44,7 @@ def without_time(report: Report) -> Report:
         ranks=tuple(
             msgspec.structs.replace(row, steps=0, **dict.fromkeys(_OF_STEPS, None)) for row in report.ranks
         ),
+        hosts=UNSET,
         steps=(),
         what_if=(),
         inventory=None,

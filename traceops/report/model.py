@@ -16,6 +16,7 @@ from traceops.report.detail import Detail
 from traceops.report.rows import (
     CollectiveRow,
     ExpertsRow,
+    HostSummary,
     Inventory,
     PassRow,
     PipelineRow,
@@ -45,6 +46,12 @@ class ReportBase(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     summary: Summary = Summary()
     ranks: tuple[RankRow, ...]
+    hosts: Annotated[
+        tuple[HostSummary, ...] | UnsetType,
+        Meta(
+            description="What each host's ranks do. Absent where there are not several, or they are not named."
+        ),
+    ] = UNSET
     steps: tuple[StepRow, ...]
     unprofiled_steps: Annotated[
         tuple[UnprofiledStep, ...], Meta(description="Steps timed before the profiler started.")

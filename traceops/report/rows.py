@@ -69,6 +69,45 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
         return value
 
 
+class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A host of several: means over its ranks, ms a step; null where it is not known of all of them."""
+
+    host: str
+    ranks: tuple[Whole, ...]
+    step_ms: Annotated[
+        Number | None, Meta(description="Typical recorded step, which the ledger adds up to.")
+    ] = None
+    compute_ms: Number | None = None
+    comm_transfer_ms: Number | None = None
+    comm_wait_ms: Number | None = None
+    comm_unmatched_ms: Number | None = None
+    memory_ms: Number | None = None
+    idle_input_ms: Number | None = None
+    idle_sync_ms: Number | None = None
+    idle_host_ms: Number | None = None
+    idle_dependency_ms: Number | None = None
+    idle_unknown_ms: Number | None = None
+    idle_gap_ms: Number | None = None
+    inside_transfer_ms: Annotated[
+        Number | None,
+        Meta(description="Transfer, hidden or not, in collectives whose members are all on this host."),
+    ] = None
+    inside_wait_ms: Annotated[Number | None, Meta(description="Waiting in them.")] = None
+    between_transfer_ms: Annotated[
+        Number | None, Meta(description="The same with members on other hosts too.")
+    ] = None
+    between_wait_ms: Number | None = None
+    inside_busbw_gbs: Annotated[
+        Number | None, Meta(description="All bytes over all transfer, by nccl-tests' rules.")
+    ] = None
+    between_busbw_gbs: Number | None = None
+    caused_wait_ms: Annotated[
+        Number | None, Meta(description="What other ranks waited for its ranks, a step, all together.")
+    ] = None
+    late_share: Annotated[Number | None, Meta(description="Share of all such waiting, 0 to 1.")] = None
+    peak_memory_bytes: Annotated[Count | None, Meta(description="Of its rank that has most.")] = None
+
+
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     """A step of a rank, ms. The buckets add up to duration_ms exactly (in ns).
 

@@ -16,6 +16,7 @@ from traceops.report.tables import PathRow
 CSV_FILES = (
     "summary.csv",
     "findings.csv",
+    "hosts.csv",
     "steps.csv",
     "collectives.csv",
     "roles.csv",
@@ -58,6 +59,7 @@ def render_csv_files(report: Report) -> dict[str, str]:
     files = {
         "summary.csv": struct_csv(report.ranks),
         "findings.csv": findings_csv(report.findings),
+        "hosts.csv": struct_csv(report.hosts or ()),
         "steps.csv": struct_csv(report.steps),
         "collectives.csv": struct_csv(report.collectives),
         "roles.csv": struct_csv(report.roles),

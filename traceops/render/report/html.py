@@ -21,7 +21,7 @@ from traceops.render.document import (
 )
 from traceops.render.finding_blocks import findings_section
 from traceops.render.page import word
-from traceops.render.report import experts, passes, roles, sections
+from traceops.render.report import experts, hosts, passes, roles, sections
 from traceops.render.report.first_screen import first_screen
 from traceops.render.report.proofs import proof_of
 from traceops.render.report.rank_groups import shown_ranks
@@ -42,6 +42,7 @@ SECTIONS = (
     sections.pipelines,
     sections.what_if,
     sections.ledger,
+    hosts.hosts,
     roles.roles,
     experts.experts,
     passes.passes,

@@ -16,6 +16,7 @@ from traceops.render.document import Block, Code, FindingBlock, TableBlock, soft
 from traceops.render.finding_blocks import finding_block
 from traceops.render.report.coverage import KERNELS_UNJUDGED
 from traceops.render.report.experts import experts_lines
+from traceops.render.report.hosts import host_cells
 from traceops.render.report.passes import pass_lines
 from traceops.render.report.rank_groups import group_label
 from traceops.render.report.rank_tables import bubble_parts
@@ -56,6 +57,7 @@ def describe_summary(report: Report, written: Path) -> list[Block]:
         *experts_lines(report),
         *pass_lines(report),
         *_what_if(report),
+        *_hosts(report),
         _ranks(report),
         *(finding_block(finding) for finding in report.findings),
     ]
@@ -90,6 +92,7 @@ def _heading(report: Report) -> str:
     run, step = report.run, report.summary.step_time_ms
     present = len(run.ranks_present)
     parts = [f"{present} of {run.world_size} ranks" if run.ranks_missing else f"{present} ranks"]
+    parts[0] += f" on {len(run.hosts)} hosts" if len(run.hosts) > 1 else ""
     parts += [str(value) for value in (run.device, run.strategy) if value]
     if step.typical is not None and report.summary.steps_found_by == "window":
         parts.append(f"no steps are marked; window of {step.typical:.2f} ms")
@@ -174,6 +177,24 @@ def _what_if(report: Report) -> list[TableBlock]:
         Column("saved", "saved %"),
     )
     return [_table(columns, cells, within)]
+
+
+def _hosts(report: Report) -> list[TableBlock]:
+    cells, rest = host_cells(report)
+    if not cells:
+        return []
+    header = (
+        "host",
+        "ranks",
+        "step ms",
+        "compute ms",
+        "comm_wait ms",
+        "inside ms",
+        "between ms",
+        "caused wait",
+    )
+    named = tuple(Column(title, title, number=number > 1) for number, title in enumerate(header))
+    return [_table(named, cells, rest or "inside, between: transfer among ranks of a host, and with others")]
 
 
 def _ranks(report: Report) -> TableBlock:
