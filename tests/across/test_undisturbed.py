@@ -1,6 +1,7 @@
 """The undisturbed step: by the light window of each rank, brought to what a step takes without recording."""
 
 import gzip
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ from traceops.measure.light import light_activity
 from traceops.traces.light import parse_light, read_light
 from traceops.traces.model import CommArgs
 
+DATA = Path(__file__).parents[1] / "data" / "light"
 REDUCE = "_Z40ncclDevKernel_AllReduce_Sum_bf16_RING_LL24ncclDevKernelArgsStorage"
 
 
@@ -73,6 +75,9 @@ def test_what_the_light_window_costs_was_idle_first_then_waiting():
 def test_where_the_two_steps_have_nothing_to_do_with_each_other_nothing_is_said():
     assert undisturbed(*two(), 70.0)[0] is None and "no measure" in undisturbed(*two(), 70.0)[1]
     assert undisturbed(*two(), 140.0)[0] is None
+    assert undisturbed(*two(), 110.0)[0].step_ms == pytest.approx(100), (
+        "steps differ; idle time is never made up"
+    )
     assert undisturbed(*two(), None) == (None, "no step was timed without recording")
     assert undisturbed([], [], 100.0) == (None, None)
 
@@ -180,3 +185,21 @@ def test_a_damaged_file_is_named_and_never_fatal(tmp_path):
         path.write_bytes(broken)
         log, problem = read_light(str(tmp_path), 0)
         assert log is None and "light.bin.gz" in problem
+
+
+def test_cuptis_own_records_of_two_h200s():
+    """Lightning, ViT-B/16 in DDP. Truth, measured apart: 40 of 52.5 ms computing and copying, on both ranks."""
+    logs = [read_light(str(DATA / "lit2"), rank)[0] for rank in (0, 1)]
+    assert [log.source for log in logs] == ["cupti"] * 2 and logs[0].steps == tuple(range(17, 23))
+    activities = [light_activity(log) for log in logs]
+    for log, own in zip(logs, activities, strict=True):
+        assert own.by_step and np.diff(own.edges) / 1e6 == pytest.approx(log.step_ms, abs=0.1), (
+            "the counter's rate"
+        )
+    summaries = [summary(rank, (0, int(activities[rank].stream[0]), (0, 1))) for rank in (0, 1)]
+    found, why = undisturbed(activities, summaries, 58.0)
+    assert why is None and found.steps == 5 and found.light_ms == pytest.approx(55.5, abs=0.1)
+    for one in found.ranks:
+        assert one.compute_ms + one.memory_ms == pytest.approx(39.2, abs=0.7)
+        assert one.busy_ms + one.wait_ms + one.idle_ms == pytest.approx(found.step_ms, abs=0.3)
+        assert one.unmatched_ms == 0

@@ -14,7 +14,7 @@ from traceops.across.light_groups import groups_of
 from traceops.core.intervals import Intervals, merge, subtract, union
 from traceops.measure.light import LightActivity
 from traceops.measure.summary import RankSummary
-from traceops.measure.typical import typical_steps
+from traceops.measure.typical import usual_steps
 
 # Light ÷ undisturbed step, or the other way round, from which the one is no measure of the other.
 _FAR = {"cupti": 1.25, "torch": 1.5}
@@ -72,7 +72,7 @@ def undisturbed(
     if len(steps) > 1 or len({light.source for light in own.values()}) > 1:
         return None, "the ranks' light windows are not of the same steps"
     took = np.array([light.step_ms for light in own.values()])
-    like = typical_steps(np.median(took, axis=0))
+    like = usual_steps(np.median(took, axis=0))
     waits = _waits(own, summaries)
     ranks = [_light_ledger(light, like, waits[rank]) for rank, light in sorted(own.items())]
     light_ms = float(np.median([one.light_ms for one in ranks]))
@@ -82,8 +82,11 @@ def undisturbed(
             f"a step of the light window takes {light_ms:.1f} ms, one without recording {step_ms:.1f}: "
             "one is no measure of the other"
         )
+    least_ms = min(
+        step_ms, light_ms
+    )  # steps differ: a light step that is shorter than others is one all the same
     return Undisturbed(
-        step_ms, light_ms, source, int(like.sum()), tuple(_brought_to(one, step_ms) for one in ranks)
+        least_ms, light_ms, source, int(like.sum()), tuple(_brought_to(one, least_ms) for one in ranks)
     ), None
 
 

@@ -10,6 +10,7 @@ from traceops.across.undisturbed import Undisturbed, undisturbed
 from traceops.across.whole_run import WholeRun
 from traceops.core.rank_text import who
 from traceops.measure.light import LightActivity, light_activity
+from traceops.measure.typical import usual_steps
 from traceops.pipeline.observed_run import MOST_RANKS
 from traceops.traces.discover import Discovery
 from traceops.traces.light import read_light
@@ -44,7 +45,8 @@ def undisturbed_run(
 def _step_ms(manifest: Mapping[str, Any], whole: WholeRun | None) -> float | None:
     """A typical step without recording: of the whole run, or of the steps before the window."""
     if whole is not None and whole.typical_steps >= _ENOUGH:
-        return whole.typical_ms
+        took = whole.step_ms[whole.like]
+        return float(took[usual_steps(took)].mean())
     known = manifest.get("unprofiled_step_ms")
     return float(known) if isinstance(known, (int, float)) and known > 0 else None
 

@@ -16,6 +16,7 @@ from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Confidence, Evidence, severity_of
 from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
+from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.rules.idle_optimizer import ADVICE as OPTIMIZER_ADVICE
 from traceops.rules.idle_optimizer import optimizer_time
 from traceops.rules.inputs import Inputs
@@ -78,7 +79,6 @@ CAPTURED = (
 )
 _DEVICE_WORK = ("compute", "comm_transfer", "comm_unmatched", "memory")
 _UNKNOWN_PCT = 10.0  # of the step: idle time of unknown cause beyond which no cause is ruled out
-_AS_RECORDED = 0.95  # of what the trace shows: a light window that has as much does not correct it
 _SLOWED = 1.2  # profiled ÷ unprofiled step from which host times are mostly the profiler's
 
 
@@ -118,8 +118,8 @@ class _Idle:
 
     @property
     def bounded(self) -> bool:
-        """Whether the profiler stretched it: the step without the profiler has no room for all of it."""
-        return self.ms < self.recorded_ms
+        """Whether it is not what the trace shows: the step without the profiler has no room for all of it."""
+        return self.light or self.ms < self.recorded_ms
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -158,7 +158,8 @@ def _judge(
     # What a damaged trace lost looks like idle time: it is judged only where there is no whole one.
     judged = [times for times in judged if not times.summary.damage] or judged
     damaged = bool(judged[0].summary.damage)
-    idle = [_idle(times, kind.bucket, unprofiled_ms, calm) for times in judged if times.step_ms > 0]
+    share = _host_share(judged)
+    idle = [_idle(times, kind.bucket, unprofiled_ms, calm, share) for times in judged if times.step_ms > 0]
     if not idle:
         return kind.rule.not_evaluated("the traces hold no complete step")
     hit = [one for one in idle if one.pct >= kind.bounds[0]]
@@ -187,7 +188,7 @@ def _judge(
             f"{min(shares):.1f} / {np.median(shares):.1f} / {worst.pct:.1f}",
             "%",
         ),
-        Evidence("step", round(worst.step_ms if worst.bounded or worst.light else run.step_ms, 3), "ms"),
+        Evidence("step", round(worst.step_ms if worst.bounded else run.step_ms, 3), "ms"),
         *(() if saved is None else (Evidence("saved without it", round(saved, 3), "ms/step"),)),
         *_recorded(worst),
         *kind.detail(worst.times),
@@ -196,10 +197,11 @@ def _judge(
     message = kind.message.format(
         where=_where(ranks, len(run.ranks)), ms=f"{at_most}{worst.ms:.2f}", pct=worst.pct
     )
-    if worst.bounded and worst.light:
+    if worst.light:
+        shown = max(idle, key=lambda one: one.recorded_ms)
         message += (
-            f" The trace shows {worst.recorded_ms:.2f} of {worst.times.step_ms:.2f} ms, but a step without the "
-            f"profiler takes {worst.step_ms:.2f} ms, and by the light window its device is idle for no longer."
+            " That is of a step without the profiler, by the light window; the traces show up to "
+            f"{shown.recorded_ms:.2f} of {shown.times.step_ms:.2f} ms."
         )
     elif worst.bounded:
         message += (
@@ -234,6 +236,12 @@ def _judge(
     )
 
 
+def _host_share(ranks: Sequence[RankTimes]) -> float:
+    """What part of all idle time is the host's, as recorded; all of it where nothing is idle."""
+    idle = sum(times.mean_ms(bucket) for times in ranks for bucket in IDLE_BUCKETS)
+    return sum(times.mean_ms("idle_host") for times in ranks) / idle if idle > 0 else 1.0
+
+
 def _unknown_pct(ranks: Sequence[RankTimes]) -> float:
     """The most that any of these ranks is idle for an unknown cause, percent of its step."""
     return max((times.share_pct("idle_unknown") or 0.0 for times in ranks), default=0.0)
@@ -246,19 +254,20 @@ def _impact_ms(kind: IdleJudgement, worst: _Idle, saved: float | None) -> float:
     return saved if kind.whole_change and not worst.bounded else min(worst.ms, saved)
 
 
-def _idle(times: RankTimes, bucket: str, unprofiled_ms: float | None, calm: Undisturbed | None) -> _Idle:
+def _idle(
+    times: RankTimes, bucket: str, unprofiled_ms: float | None, calm: Undisturbed | None, host_share: float
+) -> _Idle:
     """A rank's idle time in a bucket, as far as a step without the profiler leaves room for it.
 
     The device's own work takes as long without the profiler; the host's does not. Where there is a light window, it
-    shows how long the device is idle: no cause of that can take longer.
+    shows how long the device is idle: no cause of that can take longer. host_share: of idle time, as recorded.
     """
     recorded, step = times.mean_ms(bucket), times.step_ms
     own = None if calm is None or not times.summary.on_gpu else calm.of(times.summary.rank)
     if calm is not None and own is not None:
-        least = min(recorded, own.idle_ms)
-        if least >= _AS_RECORDED * recorded and calm.step_ms >= _AS_RECORDED * step:
-            return _Idle(times, recorded, step, recorded)
-        return _Idle(times, least, calm.step_ms, recorded, light=True)
+        # The host's part of it: a rank that waited in the recorded steps may starve in others, and the other way round.
+        most = own.idle_ms * host_share if bucket == "idle_host" else min(recorded, own.idle_ms)
+        return _Idle(times, most, calm.step_ms, recorded, light=True)
     if unprofiled_ms is None or not times.summary.on_gpu or unprofiled_ms >= step:
         return _Idle(times, recorded, step, recorded)
     busy = sum(times.mean_ms(own) for own in _DEVICE_WORK)
@@ -275,12 +284,12 @@ def _recorded(worst: _Idle) -> tuple[Evidence, ...]:
 def _stretched(idle: Sequence[_Idle]) -> str:
     """What to add where only the profiler makes it look worse."""
     worst = max(idle, key=lambda one: one.recorded_ms)
-    if not worst.bounded:
+    if worst.ms >= worst.recorded_ms:
         return ""
     if worst.light:
         return (
-            f"; the trace shows up to {worst.recorded_ms:.1f} ms, but by the light window the device is idle for "
-            f"{worst.ms:.1f} of {worst.step_ms:.1f} ms at most"
+            f"; the trace shows up to {worst.recorded_ms:.1f} ms, but by the light window it is {worst.ms:.1f} of "
+            f"{worst.step_ms:.1f} ms at most"
         )
     return (
         f"; the trace shows up to {worst.recorded_ms:.1f} ms, but a step without the profiler takes "
@@ -298,8 +307,8 @@ def _confidence(kind: IdleJudgement, profiler_slowdown: float | None, light: boo
     """The profiler costs host time, so a claim about the host is as good as what is known of that cost."""
     if kind.bucket != "idle_host":
         return "high"
-    if light:  # the device is idle for so long; that the host is the cause is the trace's word
-        return "medium"
+    if light and profiler_slowdown is not None and profiler_slowdown > _SLOWED:
+        return "medium"  # the device is idle for so long; that the host is the cause is the trace's word
     if profiler_slowdown is None:
         return "medium"
     return "low" if profiler_slowdown > _SLOWED else "high"

@@ -71,7 +71,7 @@ PROFILER_COST = Rule(
     title="The profiler itself slowed the steps",
     fires=(
         "Compares the median profiled with the median unprofiled step of the same run: info from 10 %, "
-        "warning from 30 %."
+        "warning from 30 % unless a light window tells of the step without it."
     ),
     advice=(
         "Trust shares of device time, not the host's: leave stacks, shapes and memory off, and compare with "
@@ -122,7 +122,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         NO_SYNC_IN_BACKWARD.not_evaluated(NO_STEP_REASON)
         if inputs.run.unit == "none"
         else judge_backward_sync(inputs.ranks, inputs.manifest),
-        judge_profiler(inputs.manifest),
+        judge_profiler(inputs.manifest, light=inputs.undisturbed is not None),
         judge_clocks(inputs.run),
         judge_contradictions(inputs.found.doubts),
         judge_kernels(inputs.ranks),
@@ -258,8 +258,8 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
     )
 
 
-def judge_profiler(manifest: dict[str, Any]) -> Verdict:
-    """TO-V005: the observer's own cost."""
+def judge_profiler(manifest: dict[str, Any], *, light: bool = False) -> Verdict:
+    """TO-V005: the observer's own cost. light: whether a light window tells of the step without it."""
     ratio = profiler_slowdown(manifest)
     if ratio is None:
         return PROFILER_COST.not_evaluated(
@@ -269,12 +269,13 @@ def judge_profiler(manifest: dict[str, Any]) -> Verdict:
     severity = severity_of(ratio, *_SLOWDOWN_BOUNDS)
     if severity is None:
         return PROFILER_COST.clear(f"profiled steps took {ratio:.2f} times as long as unprofiled ones")
+    rest = "" if not light else " What is said of idle time is of the light window, which it did not disturb."
     return PROFILER_COST.verdict(
         PROFILER_COST.finding(
-            severity,
+            "info" if light else severity,
             "high",
             f"Steps took {profiled:.2f} ms with the profiler and {plain:.2f} ms without, {ratio:.2f} times as "
-            "long: host time in this report is overstated.",
+            f"long: host time in this report is overstated.{rest}",
             [
                 Evidence("profiled ÷ unprofiled step", round(ratio, 3), "×", _SLOWDOWN_BOUNDS[0]),
                 Evidence("unprofiled step", round(plain, 3), "ms"),

@@ -28,6 +28,12 @@ def undisturbed_of(report: Report) -> UndisturbedRows | None:
     return report.undisturbed if isinstance(report.undisturbed, UndisturbedRows) else None
 
 
+def share_pct(rows: UndisturbedRows, part: str) -> float:
+    """Percent of the step that a part takes: the median over ranks."""
+    middle = statistics.median(float(getattr(row, part)) for row in rows.ranks)
+    return 100.0 * middle / rows.step_ms
+
+
 def sentence(rows: UndisturbedRows) -> str:
     """The three steps, and what the device does in the first."""
     parts = [

@@ -24,6 +24,7 @@ from traceops.render.report.stragglers import (
     stragglers_judged,
     who_text,
 )
+from traceops.render.report.undisturbed import share_pct, undisturbed_of
 from traceops.report.model import Report
 from traceops.rules import hangs
 from traceops.rules.activity import NO_COMMUNICATION_SEEN
@@ -63,6 +64,9 @@ def _verdict(report: Report) -> Headline:
     lead = lead_finding(report)
     # Stages of a pipeline wait for each other without anybody being late.
     waiting = None if stragglers_judged(report) or report.pipelines else _waiting(report)
+    calm = undisturbed_of(report)
+    if calm is not None and share_pct(calm, "comm_wait_ms") < WAIT_INFO_PCT:
+        waiting = None  # it is the profiler's
     if lead is not None and lead.severity != "info":
         first = lead
         clause, covered = _lead(report, first)
@@ -236,10 +240,14 @@ def _clean_bill(report: Report) -> Headline:
             f"The traces hold no complete step, so where its time went cannot be said. {_nothing_else(report)}",
         )
     step, compute = mean_of_ranks(report), report.summary.ledger_pct.compute
-    parts = [] if step is None else [f"a step takes {ms_text(step)} ms"]
+    waiting, recorded = report.summary.ledger_pct.comm_wait or 0.0, ""
+    calm = undisturbed_of(report)
+    if calm is not None:
+        step, recorded = calm.step_ms, " without recording"
+        compute, waiting = (share_pct(calm, part) for part in ("compute_ms", "comm_wait_ms"))
+    parts = [] if step is None else [f"a step takes {ms_text(step)} ms{recorded}"]
     if compute is not None:
         parts.append(f"{compute:.0f} % of it compute")
-    waiting = report.summary.ledger_pct.comm_wait or 0.0
     if waiting >= WAIT_WARNING_PCT:
         parts.append(f"{waiting:.0f} % waiting for each other")
     about = f": {', '.join(parts)}" if parts else ""
