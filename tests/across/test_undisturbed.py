@@ -193,7 +193,7 @@ def test_cuptis_own_records_of_two_h200s():
     assert [log.source for log in logs] == ["cupti"] * 2 and logs[0].steps == tuple(range(17, 23))
     activities = [light_activity(log) for log in logs]
     for log, own in zip(logs, activities, strict=True):
-        assert own.by_step and np.diff(own.edges) / 1e6 == pytest.approx(log.step_ms, abs=0.1), (
+        assert own.by_step and np.diff(own.edges) / 1e6 == pytest.approx(log.step_ms, abs=0.2), (
             "the counter's rate"
         )
     summaries = [summary(rank, (0, int(activities[rank].stream[0]), (0, 1))) for rank in (0, 1)]
