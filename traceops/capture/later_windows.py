@@ -16,12 +16,16 @@ _LOOK_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class LaterWindow:
-    """`warmup` steps from step `start` on, then `active` recorded ones; `number` of the window among the run's."""
+    """`warmup` steps from step `start` on, then `active` recorded ones; `number` of the window among the run's.
+
+    with_memory: with the stack of each allocation from now on, and a memory snapshot at its end.
+    """
 
     number: int
     start: int
     warmup: int
     active: int
+    with_memory: bool = False
 
     @property
     def end(self) -> int:
@@ -72,7 +76,8 @@ class LongerSchedule(Schedule):
 
 def ask(folder: Path, window: LaterWindow) -> None:
     """Have the ranks whose heartbeats are in `folder` record this window."""
-    write_whole(folder / REQUEST, json.dumps(asdict(window)).encode())
+    told = {name: value for name, value in asdict(window).items() if value is not False}
+    write_whole(folder / REQUEST, json.dumps(told).encode())
 
 
 class Asked:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from traceops.capture.abort import wait_for_device
+from traceops.capture.after_import import when_loaded
 from traceops.capture.environment import device_of_this_process, host, peak_memory, torch_facts, usable_cores
 from traceops.capture.folder import agreed_folder, claim, who_am_i, write_run
 from traceops.capture.guard import Guard, contained, raised_by_a_handler, say
@@ -20,6 +21,7 @@ from traceops.capture.last_words import tell as tell_launcher
 from traceops.capture.later_windows import Asked, LongerSchedule
 from traceops.capture.light.window import AFTER, LightWindow
 from traceops.capture.manifest import RankManifest, WindowRecord, write_rank
+from traceops.capture.observing.memory import MemoryWatch
 from traceops.capture.observing.observer import Observer
 from traceops.capture.progress import ProgressWriter
 from traceops.capture.recorder import Recorder, before_other_profilers
@@ -95,6 +97,7 @@ class Capture:
         self._signals: Saver | None = None
         self._observer: Observer | None = None
         self._light: LightWindow | None = None
+        self._memory: MemoryWatch | None = None
         self._asked: Asked | None = None
         self._skipped = False
         self._detach: Callable[[], None] | None = None
@@ -153,6 +156,8 @@ class Capture:
         terminated = partial(self.guard.run, Operation.STOP, self._close, "terminated")
         self._signals = self._scope.enter_context(saving_on_sigterm(terminated))
         self._open, _current = True, self
+        if self.settings.observe or self.settings.with_memory:
+            self._watch_memory(rank)
         if self.settings.observe:
             self._observe(rank)
         if self.settings.light:
@@ -189,6 +194,8 @@ class Capture:
                 self._end(self._step)
                 self._end_of_light_step()
             self._step += 1
+            if self._memory is not None:
+                self._memory.step = self._step
             if self.failure is None:
                 contained(self._hear_of_windows)
                 self._begin(self._step)
@@ -208,6 +215,8 @@ class Capture:
             self._record = replace(self._record, note=note)
             return
         self._schedule = self._recorder.schedule = longer
+        if window.with_memory and self._memory is not None:
+            self._memory.begin_history()
 
     def _end_of_light_step(self) -> None:
         if self._light is not None and self._light.step_ended(self._step):
@@ -229,6 +238,24 @@ class Capture:
             if raised_by_a_handler(error):
                 raise
             self._record = replace(self._record, observed={"samples": 0, "trouble": describe(error)[:200]})
+
+    def _watch_memory(self, rank: int) -> None:
+        """Have what the allocator holds saved where memory runs out."""
+        watch = self._memory = MemoryWatch(self._folder() / f"rank_{rank}", history=self.settings.with_memory)
+        undo: list[Callable[[], Any]] = [watch.close]
+        self._scope.callback(lambda: [contained(one) for one in undo])
+        contained(when_loaded, {"torch.cuda": watch.install}, self.guard, undo)
+
+    def _weigh_memory(self, step: int) -> None:
+        """Keep what the memory holds at the end of this step, the last of a window."""
+        if self._memory is None or self._record is None:
+            return
+        held = self._memory.held()
+        if held is not None:
+            self._record = replace(self._record, memory={"step": step, **held})
+        later = getattr(self._schedule, "later", ())
+        if self.settings.with_memory or any(one.with_memory and one.end == step + 1 for one in later):
+            self._memory.save()
 
     def _observe_no_more(self) -> None:
         """Close the observer; what it saw is kept."""
@@ -314,6 +341,7 @@ class Capture:
             self._tell("profiler", step + 1)  # writing the trace may take minutes
         self._recorder.step()
         if self._schedule.ends_window(step):
+            self._weigh_memory(step)
             self._keep_window(self._schedule.window(step), complete=True)
 
     def _begin(self, step: int) -> None:
@@ -452,6 +480,8 @@ class Capture:
 
     def _finish(self, status: str) -> None:
         if status in ("failed", "terminated"):
+            if self._memory is not None and self.settings.with_memory:
+                self._memory.save_beside_others()
             wait_for_device(_SETTLE_S)
         self._stop_recording()
 

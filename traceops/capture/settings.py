@@ -34,6 +34,8 @@ class CaptureSettings:
     launched: a launcher merges the manifests into run.json; without one rank 0 does.
     observe: time every step of the whole training, and look now and then where the host is (docs/observe.md).
     light: after the windows, record a few steps of the device alone (docs/observe.md); on GPUs only.
+    with_memory: record every allocation in the window, and the stack of each from the first use of a GPU on, for a
+    snapshot at the window's end and where memory runs out (docs/memory.md).
     samples_per_step: samples of all ranks in a step, where the script does not say; None where nobody does.
     """
 
@@ -52,6 +54,7 @@ class CaptureSettings:
     observe: bool = True
     light: bool = True
     samples_per_step: int | None = None
+    with_memory: bool = False
 
     def merged(self, overrides: Mapping[str, Any]) -> CaptureSettings:
         """A copy with `overrides`; the key ``schedule`` holds only the schedule fields to change."""
@@ -67,7 +70,8 @@ class CaptureSettings:
     def recording_options(self) -> dict[str, bool]:
         """The options handed to ``torch.profiler.profile``."""
         names = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
-        return {name: getattr(self, name) for name in names}
+        options = {name: bool(getattr(self, name)) for name in names}
+        return options | {"profile_memory": self.profile_memory or self.with_memory}
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready form."""

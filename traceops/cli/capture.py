@@ -22,7 +22,7 @@ def main(args: argparse.Namespace) -> int:
         if getattr(args, name) < least:
             raise UsageError(f"--{name} {getattr(args, name)}: must be {least} or more")
     out = _folder(args)
-    request = Request(secrets.token_hex(8), args.warmup, args.active)
+    request = Request(secrets.token_hex(8), args.warmup, args.active, args.with_memory)
     request_window(out, request)
     window = answer_to(out, request)
     first = window.start + window.warmup

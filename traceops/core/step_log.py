@@ -7,6 +7,8 @@ its number), then a `RECORD` a step. ``rank_<r>/observed.jsonl``: a JSON list a 
     ["s", [frame, …]]                                                    a stack, outermost first; numbered from 0
     ["t", [step, stack, µs, step, stack, µs, …]]                         samples: each stands for so many µs
     ["m", step, allocations, retries, frees]                             the CUDA allocator's counters until then
+    ["b", step, tensors, reserved, pieces, most tensors, most reserved]  bytes of the GPU at this step's end: pieces
+                                                                         lie free between blocks in use
     ["c", step, µs, function, file, line, reason]                        a compilation of torch.compile
     ["e", reason]                                                        why no more was observed
 """

@@ -25,11 +25,12 @@ _LEAST_AHEAD = 2  # steps: a rank may be a step ahead of what its heartbeat says
 
 @dataclass(frozen=True)
 class Request:
-    """How many steps to warm up and to record; `id` tells one request from another."""
+    """How many steps to warm up and to record, and whether with memory; `id` tells one request from another."""
 
     id: str
     warmup: int = 2
     active: int = 4
+    with_memory: bool = False
 
 
 class OnDemand:
@@ -87,7 +88,8 @@ class OnDemand:
         taken += [window.index + 1 for rank in ranks for window in rank.windows]
         self._number = max([self._number, *taken])
         self._free_from = max([self._free_from, *(Schedule(**rank.schedule).total_steps for rank in ranks)])
-        window = LaterWindow(self._number, max(start, self._free_from), request.warmup, request.active)
+        start = max(start, self._free_from)
+        window = LaterWindow(self._number, start, request.warmup, request.active, request.with_memory)
         self._number, self._free_from = self._number + 1, window.end
         ask(self._progress, window)
         write_whole(self._out / ANSWER, json.dumps({"id": request.id, **asdict(window)}).encode())

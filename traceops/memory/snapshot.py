@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.core.errors import InputError
-from traceops.hangs.readers.plain_pickle import load_plain
+from traceops.core.plain_pickle import load_plain
 
 _LIBRARIES = (
     "/site-packages/",

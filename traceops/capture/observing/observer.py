@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from traceops.capture.guard import contained, raised_by_a_handler
-from traceops.capture.observing.signs import Compilations, GarbageTime, allocator_counters
+from traceops.capture.observing.signs import Compilations, GarbageTime, allocator_bytes, allocator_counters
 from traceops.capture.observing.stacks import Stacks
 from traceops.capture.observing.step_clock import StepClock
 from traceops.capture.timing import uses_gpu
@@ -21,6 +21,8 @@ _LEAST_S, _MOST_S = 0.01, 0.2  # between two looks
 _SLOWER_AFTER = 30_000  # samples: then half as often, so that a run of days does not fill the disk
 _FLUSH_S = 2.0
 _COUNTERS_S = 1.0
+_BYTES_NS = 250_000_000  # between two looks at what tensors hold, at the end of steps
+_RARER_AFTER = 2_000  # of them: then half as often
 _JOIN_S = 2.0
 _SLOW = 1.3  # times the usual step: from then on a step is looked at more closely
 _SLOW_STEP_NS, _SLOW_LOOKS = 5e6, 50.0  # between two looks in it: so long, or so many looks in all
@@ -49,6 +51,7 @@ class Observer:
         self._stacks = Stacks(threading.get_ident())
         self._compilations = Compilations()
         self._after_window = False
+        self._weighed, self._weighed_ns = 0, 0  # looks at what tensors hold, and when the last one was
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="traceops-observer", daemon=True)
         self._garbage = GarbageTime()
@@ -71,6 +74,7 @@ class Observer:
                 self._after_window = recorded
                 ns, count = self._compilations.take(self._step)
                 self._clock.ended(self._garbage.take(), ns, count, flags)
+                self._weigh()
                 self._step += 1
             except Exception as error:
                 self._ended_by(error)
@@ -172,6 +176,16 @@ class Observer:
         counters = allocator_counters(self._device)
         if counters is not None:
             self._compilations.notes.append(["m", self._step, *counters])
+
+    def _weigh(self) -> None:
+        """What tensors hold where a step ends: there it is alike from step to step, unless something grows."""
+        now = time.perf_counter_ns()
+        if self._device is None or now - self._weighed_ns < _BYTES_NS << min(self._weighed // _RARER_AFTER, 8):
+            return
+        self._weighed, self._weighed_ns = self._weighed + 1, now
+        found = allocator_bytes(self._device)
+        if found is not None:
+            self._compilations.notes.append(["b", self._step, *found])
 
     def _write(self) -> None:
         records = self._clock.records

@@ -105,3 +105,19 @@ def allocator_counters(device: int) -> tuple[int, int, int] | None:
         int(stats.get("num_alloc_retries", 0)),
         int(stats.get("num_device_free", 0)),
     )
+
+
+def allocator_bytes(device: int) -> tuple[int, int, int, int, int] | None:
+    """Bytes that tensors hold, that are reserved, that lie free between blocks in use; most held and reserved so far.
+
+    None where torch does not tell.
+    """
+    torch = sys.modules.get("torch")
+    read = getattr(getattr(torch, "_C", None), "_cuda_memoryStats", None)
+    if read is None:
+        return None
+    stats = read(device)
+    held, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+    pieces = stats["inactive_split_bytes"]["all"]["current"]
+    numbers = held["current"], reserved["current"], pieces, held["peak"], reserved["peak"]
+    return tuple(map(int, numbers))  # type: ignore[return-value]

@@ -19,4 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="steps before, whose events are thrown away (%(default)s)",
     )
     add("--active", type=int, default=4, metavar="N", help="steps to record (%(default)s)")
+    add(
+        "--with-memory",
+        action="store_true",
+        help="record the stack of each GPU allocation from now on, and save a memory snapshot at the window's end",
+    )
     add("--no-wait", action="store_true", help="ask, and do not wait until it is recorded")

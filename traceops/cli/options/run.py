@@ -18,6 +18,7 @@ RECORDING = {
     "profile_memory": "allocations",
     "with_flops": "operator FLOPs",
     "with_modules": "module hierarchy",
+    "with_memory": "the stack of every GPU allocation, for memory snapshots (docs/memory.md), and allocations",
 }
 STEPS = {
     "skip_first": "steps left alone first",
