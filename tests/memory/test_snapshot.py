@@ -13,7 +13,7 @@ import pytest
 
 from traceops.cli import main
 from traceops.core.errors import InputError
-from traceops.memory.snapshot import difference, read_snapshot
+from traceops.traces.memory_snapshot import difference, read_snapshot
 
 MIB = 1 << 20
 

@@ -70,8 +70,7 @@ class WholeRun:
 
     took_ms: rank by step, NaN where a rank has none; numbers: of the steps. timed: steps that no profiler was at, from
     the second on. like: of those, the typical ones. start: steps at the beginning that took longer. garbage,
-    compiled: of each rank's time after them. allocations, retries: a step of each rank, in the later part of the run,
-    none without a GPU. on_device: by the GPU's timeline.
+    compiled: of each rank's time after them. on_device: by the GPU's timeline.
     """
 
     ranks: tuple[int, ...]
@@ -85,8 +84,6 @@ class WholeRun:
     occasions: tuple[Occasion, ...] = ()
     garbage: Mapping[int, Share] = field(default_factory=dict)
     compiled: Mapping[int, Share] = field(default_factory=dict)
-    allocations: Mapping[int, float] = field(default_factory=dict)
-    retries: Mapping[int, int] = field(default_factory=dict)
     skipped: int = 0
     looks: Mapping[int, int] = field(default_factory=dict)
     on_device: bool = False
@@ -146,8 +143,6 @@ def whole_run(observed: Sequence[Observed]) -> WholeRun | None:
         total_ms=float(step[timed].sum()),
         garbage={one.rank: _share(garbage[row], took[row], later) for row, one in enumerate(ranks)},
         compiled={one.rank: _share(compiled[row], took[row], later) for row, one in enumerate(ranks)},
-        allocations={one.rank: rate for one in ranks if (rate := _growth(one, 1)) is not None},
-        retries={one.rank: _retries(one) for one in ranks if len(one.allocator)},
         skipped=skipped,
         looks={one.rank: len(one.samples) for one in ranks},
         on_device=on_device,
@@ -357,19 +352,6 @@ def _share(part: Floats, took: Floats, timed: Mask) -> Share:
     whole = float(took[known].sum())
     felt = int((part[known] >= _FELT * took[known]).sum())
     return Share(100 * float(part[known].sum()) / whole if whole else 0.0, felt)
-
-
-def _growth(one: Observed, column: int) -> float | None:
-    """cudaMalloc calls a step in the later two thirds of the run: the allocator has what it needs by then."""
-    rows = one.allocator
-    later = rows[rows[:, 0] >= one.first + len(one.steps) / 3] if len(rows) else rows
-    if len(later) < 2 or later[-1, 0] <= later[0, 0]:
-        return None
-    return float(later[-1, column] - later[0, column]) / float(later[-1, 0] - later[0, 0])
-
-
-def _retries(one: Observed) -> int:
-    return int(one.allocator[-1, 2] - one.allocator[0, 2])
 
 
 def _median(took: Floats) -> Floats:

@@ -56,8 +56,8 @@ class RankManifest:
     was. The steps themselves are in steps.bin, the looks in observed.jsonl beside the manifest.
     light: the light window: {source, why, file, steps, step_ms, calls}: `cupti`, `torch`, or null where nothing was
     recorded; by source why it did not; what CUPTI returned, as [call, argument, result]. Null where none was begun.
-    memory: {step, allocated, parameters, gradients, optimizer_state}: bytes of GPUs at the end of that step, the last of a
-    window: what tensors held, and which of it parameters, gradients and optimizers had; null without a GPU.
+    memory: {step, allocated, parameters, gradients, optimizer_state}: bytes of GPUs at the end of that step, the last
+    of a window: what tensors held, and which of it parameters, gradients and optimizers had; null without a GPU.
     step_ends: how often what ended a step (``AdamW.step``); steps_within: what was taken for a part of one.
     cores: that the process may run on.
     training: the dict given to ``capture(manifest=…)``. facts: see environment.torch_facts.

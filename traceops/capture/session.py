@@ -39,6 +39,7 @@ _current: Capture | None = None
 
 # For the device to finish when a training breaks off; a healthy one needs the rest of a step.
 _SETTLE_S = 5.0
+_FIRST_SNAPSHOT = 16
 
 
 def capture(
@@ -196,6 +197,12 @@ class Capture:
             self._step += 1
             if self._memory is not None:
                 self._memory.step = self._step
+                if (
+                    self.settings.with_memory
+                    and self._step >= _FIRST_SNAPSHOT
+                    and self._step.bit_count() == 1
+                ):
+                    self._memory.save()  # at 16, 32, 64, …: what grows shows in the last of them
             if self.failure is None:
                 contained(self._hear_of_windows)
                 self._begin(self._step)

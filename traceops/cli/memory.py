@@ -12,11 +12,13 @@ from traceops.core.errors import UsageError
 from traceops.core.whole_file import write_whole
 from traceops.memory.estimate import Asked, estimate, from_formula, worker
 from traceops.memory.gpus import capacity_of, size_of
-from traceops.memory.snapshot import read_snapshot
+from traceops.memory.run_memory import read_run
 from traceops.render.memory import describe_estimate
 from traceops.render.memory_snapshot import describe_snapshots
+from traceops.render.run_memory import describe_run
 from traceops.render.writers.terminal import write_terminal
 from traceops.report.write import json_bytes
+from traceops.traces.memory_snapshot import read_snapshot
 from traceops.train.options import check, config_from
 
 
@@ -44,6 +46,9 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _snapshots(paths: Sequence[Path]) -> int:
+    if len(paths) == 1 and paths[0].is_dir():
+        write_terminal(describe_run(read_run(paths[0])), sys.stdout)
+        return 0
     if len(paths) > 2:
         raise UsageError("traceops memory reads one snapshot, or compares two")
     write_terminal(describe_snapshots([(path.name, read_snapshot(path)) for path in paths]), sys.stdout)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import os
 import pickle
 import resource
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
+
+from traceops.core.regular_file import open_regular
 
 # What reading damaged or hostile bytes may raise, besides UnpicklingError.
 _DAMAGE = (
@@ -51,9 +55,21 @@ def load_plain(data: bytes) -> Any:
 
     Raises ForbiddenPickle for one that asks for more, UnpicklingError for one that is damaged or cut off.
     """
+    return _load(io.BytesIO(data), len(data))
+
+
+def load_plain_file(path: Path) -> Any:
+    """The same of a file, which is not held in memory as a whole. Raises OSError too."""
+    with open_regular(str(path)) as file:
+        return _load(file, os.fstat(file.fileno()).st_size)
+
+
+def _load(file: IO[bytes], size: int) -> Any:
+    collecting = gc.isenabled()
+    gc.disable()  # it would look at millions of dicts again and again, none of which is garbage
     try:
-        with _bounded_memory(_SPARE_MEMORY + 200 * len(data)):
-            return _Plain(io.BytesIO(data)).load()
+        with _bounded_memory(_SPARE_MEMORY + 200 * size):
+            return _Plain(file).load()
     except pickle.UnpicklingError:
         raise
     except (
@@ -66,6 +82,9 @@ def load_plain(data: bytes) -> Any:
         MemoryError,
     ) as error:
         raise pickle.UnpicklingError(str(error) or type(error).__name__) from error
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def salvage_plain(data: bytes) -> list[Any]:

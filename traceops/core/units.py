@@ -99,6 +99,14 @@ def message_text(nbytes: int) -> str:
     return size_text(nbytes)
 
 
+def gib_text(nbytes: float) -> str:
+    """Bytes of a GPU's memory as torch gives them, by 1024: '6.26 GiB', '0 bytes'."""
+    for unit, factor in _BINARY:
+        if abs(nbytes) >= factor:
+            return f"{nbytes / factor:.2f} {unit}"
+    return f"{nbytes:.0f} bytes"
+
+
 def ms_text(ms: float) -> str:
     """Milliseconds without the unit, about three digits: 0.042, 1.25, 29.3, 157."""
     size = abs(ms)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from traceops.core.rank_text import who_first
+from traceops.core.units import gib_text as size
 from traceops.hangs.crash_kinds import CrashKind
 from traceops.hangs.crashes import Crash
 from traceops.hangs.memory_message import MemoryCause, MemoryMessage
@@ -114,7 +115,7 @@ def _statement(subject: str, did: str, crash: Crash) -> str:
     where = own_line(crash)
     told = f"{subject} {did}" + (f", at {where}" if where else "")
     if crash.memory is not None:
-        numbers = memory_text(crash.memory)
+        numbers = memory_told(crash.memory)
         return f"{told}: {numbers}" if numbers else told
     if crash.kind in _QUOTED:
         return f"{told}: {_quoted(crash.event.text)}"
@@ -136,31 +137,24 @@ def own_line(crash: Crash) -> str | None:
     return f"{frame.function} ({at})"
 
 
-def memory_text(memory: MemoryMessage) -> str:
+def memory_told(memory: MemoryMessage) -> str:
     """'it asked for 6.26 GiB with 0.14 GiB free of 47.40 GiB; torch uses 46.76 GiB and holds 0.02 GiB more that …'."""
     if memory.asked is None:
         return ""
-    text = f"it asked for {_size(memory.asked)}"
+    text = f"it asked for {size(memory.asked)}"
     if memory.free is not None:
-        text += f" with {_size(memory.free)} free"
+        text += f" with {size(memory.free)} free"
     if memory.total is not None:
-        text += f" of {_size(memory.total)}"
+        text += f" of {size(memory.total)}"
     if memory.allowed is not None:
-        text += f"; it is allowed {_size(memory.allowed)}"
+        text += f"; it is allowed {size(memory.allowed)}"
     if memory.allocated is not None:
-        text += f"; tensors take {_size(memory.allocated)}"
+        text += f"; tensors take {size(memory.allocated)}"
     if memory.unallocated is not None:
-        text += f", {_size(memory.unallocated)} is reserved but unallocated"
+        text += f", {size(memory.unallocated)} is reserved but unallocated"
     if memory.cause == "others":
-        text += f", other processes hold {_size(memory.others or 0)}"
+        text += f", other processes hold {size(memory.others or 0)}"
     return f"{text}: {_MEMORY[memory.cause]}" if memory.cause is not None else text
-
-
-def _size(nbytes: int) -> str:
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if nbytes >= factor:
-            return f"{nbytes / factor:.2f} {unit}"
-    return f"{nbytes} bytes"
 
 
 def _quoted(text: str) -> str:

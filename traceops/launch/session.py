@@ -333,7 +333,7 @@ def _tell(
         if log.exists():
             screen.say(f"its output is in {short_path(log)}")
         with aside("finding the cause"):
-            tell_cause(plan.out, screen)
+            tell_cause(plan, screen)
     elif ended.hung:
         screen.say(f"hang: the job was ended; evidence is in {short_path(plan.evidence)}")
         screen.say(f"next: traceops diagnose {short_path(plan.out)}")
@@ -345,7 +345,7 @@ def _tell(
             tail = ended.torchrun_log.splitlines(keepends=True)[-_TAIL_LINES:]
             screen.output("".join(tail).encode(), Source(error=True))
             with aside("finding the cause"):
-                tell_cause(plan.out, screen)
+                tell_cause(plan, screen)
     elif ended.saved and (saved := saved_evidence(plan.evidence)):
         screen.say(f"saved before the end, in {short_path(plan.evidence)}: {saved}")
         screen.say(f"next: traceops diagnose {short_path(plan.out)}")

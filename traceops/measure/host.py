@@ -46,7 +46,8 @@ class HostTime:
     """Per rank, over all its steps: blocking calls, most time first, data loading, and what the host was in.
 
     `regions` are annotations and outermost operators by name with their total in ms, most time first.
-    `extra` has what grew in each step that is unlike the others, most first.
+    `extra` has what grew in each step that is unlike the others, most first. `allocating` has calls that take memory
+    from the device's driver or give it back, as `blocking`.
     """
 
     blocking: tuple[BlockingCall, ...]
@@ -54,6 +55,7 @@ class HostTime:
     input_names: tuple[str, ...]
     regions: tuple[tuple[str, float], ...]
     extra: tuple[ExtraRegion, ...] = ()
+    allocating: tuple[BlockingCall, ...] = ()
 
 
 def measure_host(host: HostRows, steps: StepBounds) -> HostTime:
@@ -66,6 +68,7 @@ def measure_host(host: HostRows, steps: StepBounds) -> HostTime:
         input_names=tuple(sorted({events.names[i] for i in events.name[loading]})),
         regions=_regions(host, steps),
         extra=_extra_regions(host, steps),
+        allocating=_blocking(host, _inside_steps(events, host.allocations, steps)),
     )
 
 

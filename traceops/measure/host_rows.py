@@ -38,6 +38,7 @@ _INPUT_WORDS = ("data", "batch", "pipeline")
 _BLOCKING = re.compile(
     r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(2D|3D|DtoH)?$|^cuMemcpyDtoH"
 )
+_ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)$|^(cu|hip)Mem(Create|Map|Unmap|Release)$")
 _LAUNCHES = re.compile(
     r"^(cuda|hip|cu)(Launch(Kernel|CooperativeKernel)|GraphLaunch|ModuleLaunch)|^hipExtModuleLaunch"
 )
@@ -85,6 +86,11 @@ class HostRows:
     def blocking(self) -> Int:
         """Calls that return only when the device is done."""
         return self._of_name(self.launches, named(self.events, _BLOCKING))
+
+    @cached_property
+    def allocations(self) -> Int:
+        """Calls that take memory of the device from its driver, or give it back."""
+        return self._of_name(self.launches, named(self.events, _ALLOCATES))
 
     def held_up(self, least_ns: int) -> Int:
         """Calls in which the host waited for the device: blocking ones, and launches this long."""

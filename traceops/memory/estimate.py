@@ -69,6 +69,10 @@ class Worker:
             )
         return msgspec.json.decode(line, type=Answer)
 
+    def end(self) -> None:
+        """End it where it stands: whoever waits for an answer is told that there is none."""
+        self._process.kill()
+
     def _last_words(self) -> str:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()

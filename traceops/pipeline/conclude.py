@@ -62,5 +62,7 @@ def conclude(
     seen = observed_run(found, usable)
     calm, light_notes = undisturbed_run(found, run, seen.whole)
     found = replace(found, notes=(*found.notes, *seen.notes, *light_notes))
-    verdicts = judge(Inputs(found, run, hang, no_hang, (), seen.observed, seen.whole, seen.machine, calm))
+    verdicts = judge(
+        Inputs(found, run, hang, no_hang, (), seen.observed, seen.whole, seen.machine, calm, seen.memory)
+    )
     return Analysis(assemble(found, run, run_block(found, usable), verdicts, hang, seen, calm), run)

@@ -40,14 +40,19 @@ def gib(nbytes: float) -> str:
 def describe_estimate(found: MemoryEstimate) -> list[Block]:
     """The verdict, where the memory goes, and what would help."""
     most = max(found.ranks, key=lambda rank: rank.peak_reserved_bytes)
-    blocks: list[Block] = [text(bold(_headline(found))), *_where(found, most)]
-    if found.changes:
-        blocks.append(TableBlock(_changes(found.changes)))
+    blocks: list[Block] = [text(bold(headline(found))), *_where(found, most)]
+    blocks += describe_changes(found)
     blocks += [soft(f"Assumed: {said}.") for said in found.assumptions]
     return blocks
 
 
-def _headline(found: MemoryEstimate) -> str:
+def describe_changes(found: MemoryEstimate) -> list[Block]:
+    """What would help, each estimated; nothing where nothing was looked for."""
+    return [TableBlock(_changes(found.changes))] if found.changes else []
+
+
+def headline(found: MemoryEstimate) -> str:
+    """What is needed of each GPU, and whether it fits."""
     needs = f"{found.strategy} on {found.world_size} {'GPU' if found.world_size == 1 else 'GPUs'} needs "
     outside = found.device_bytes - found.peak_reserved_bytes
     least = max(rank.least_allocated_bytes for rank in found.ranks) + outside

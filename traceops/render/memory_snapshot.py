@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceops.memory.snapshot import DeviceSnapshot, Held, difference
 from traceops.render.cells import Table
 from traceops.render.document import Block, TableBlock, bold, soft, text
 from traceops.render.memory import gib, plain_table
+from traceops.traces.memory_snapshot import DeviceSnapshot, Held, difference
 
 _PLACES = 12  # shown
 _LOST = 0.1  # share of what is reserved that is worth a word
@@ -21,20 +21,19 @@ def describe_snapshots(read: Sequence[tuple[str, tuple[DeviceSnapshot, ...]]]) -
         if not devices:
             blocks.append(text(f"{name}: no device holds anything."))
         for device in devices:
-            blocks += _device(name, device, places=len(read) == 1)
+            blocks += describe_device(f"{name}, GPU {device.device}", device, places=len(read) == 1)
     if len(read) == 2:
         old = {device.device: device for device in read[0][1]}
         for device in read[1][1]:
             if device.device in old:
-                blocks.append(_compared(old[device.device], device))
+                blocks.append(compared(old[device.device], device))
     return blocks
 
 
-def _device(name: str, device: DeviceSnapshot, *, places: bool) -> list[Block]:
+def describe_device(name: str, device: DeviceSnapshot, *, places: bool = True) -> list[Block]:
+    """What held the memory of one device, and when."""
     when = "at its peak" if device.recorded else "when it was taken (no history was recorded)"
-    blocks: list[Block] = [
-        text(bold(f"{name}, GPU {device.device}: tensors hold {gib(device.peak)} {when}."))
-    ]
+    blocks: list[Block] = [text(bold(f"{name}: tensors hold {gib(device.peak)} {when}."))]
     if device.asked is not None:
         blocks.append(_out_of_memory(device))
     free = device.free_whole + device.free_between
@@ -53,7 +52,7 @@ def _device(name: str, device: DeviceSnapshot, *, places: bool) -> list[Block]:
             )
         )
     if places:
-        blocks.append(TableBlock(_places("Held at the peak, by the line that made it", device.at_peak)))
+        blocks.append(TableBlock(places_table("Held at the peak, by the line that made it", device.at_peak)))
     return blocks
 
 
@@ -71,20 +70,22 @@ def _out_of_memory(device: DeviceSnapshot) -> Block:
     )
 
 
-def _compared(before: DeviceSnapshot, after: DeviceSnapshot) -> Block:
+def compared(before: DeviceSnapshot, after: DeviceSnapshot) -> Block:
+    """What the second holds more at its peak, by line."""
     changes = difference(before, after)
     change = after.peak - before.peak
     sign = "+" if change >= 0 else "-"
     caption = f"GPU {after.device}: {sign}{gib(abs(change))} at the peak, by the line that made it"
-    return TableBlock(_places(caption, changes, signed=True))
+    return TableBlock(places_table(caption, changes, signed=True))
 
 
-def _places(caption: str, rows: Sequence[Held], *, signed: bool = False) -> Table:
+def places_table(caption: str, rows: Sequence[Held], most: int = _PLACES, *, signed: bool = False) -> Table:
+    """The first `most` places with what they hold, and the others together."""
     shown = [
         (f"{held.bytes / _MIB:{'+' if signed else ''},.1f}", str(held.blocks), held.place)
-        for held in rows[:_PLACES]
+        for held in rows[:most]
     ]
-    left = rows[_PLACES:]
+    left = rows[most:]
     if left:
         size = sum(held.bytes for held in left) / _MIB
         shown.append(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.machine_use import MachineUse
+from traceops.across.memory_use import MemoryUse
 from traceops.across.undisturbed import Undisturbed
 from traceops.across.whole_run import WholeRun
 from traceops.core.findings import Finding
@@ -29,6 +30,7 @@ class Inputs:
     hang: None where nothing was diagnosed, and `no_hang` says why. earlier: verdicts of the families before this one.
     observed, whole, machine: what ranks and launchers saw of the whole run, not only of its window (docs/observe.md).
     undisturbed: where a step goes that is not recorded; None where no light window tells.
+    memory: what the ranks held of their GPUs.
     """
 
     found: Discovery
@@ -40,6 +42,7 @@ class Inputs:
     whole: WholeRun | None = None
     machine: tuple[MachineUse, ...] = ()
     undisturbed: Undisturbed | None = None
+    memory: tuple[MemoryUse, ...] = ()
 
     @property
     def ranks(self) -> list[RankSummary]:

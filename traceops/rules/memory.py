@@ -1,18 +1,406 @@
-"""TO-M001 and TO-M002: memory. Their ids are reserved."""
+"""TO-M001 to TO-M005: how a run uses its GPUs' memory, by what its ranks recorded of it."""
 
 from __future__ import annotations
 
-from traceops.core.rule import JudgedBy, Rule
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
-MEMORY_NEARLY_FULL = Rule(
+import numpy as np
+
+from traceops.across.memory_use import MemoryUse
+from traceops.core.findings import Evidence, Finding, Severity
+from traceops.core.rank_text import who
+from traceops.core.rule import Rule, Verdict
+from traceops.core.units import gib_text, ms_text, percent_text
+from traceops.rules.inputs import Inputs
+from traceops.rules.whole_run import UNLIKE_OVER_RUN
+
+MIB, GIB = 1 << 20, 1 << 30
+
+NEARLY_FULL = Rule(
     id="TO-M001",
     title="A rank is near or over its memory",
-    judged_by=JudgedBy.NOBODY,
+    fires=(
+        "Where tensors at their peak took 90 % of the GPU (info) or 95 % (warning). What torch reserves and does "
+        "not use "
+        "does not count: it gives that back before memory runs out."
+    ),
+    advice=(
+        "A longer batch, another process or a rank that holds more ends this run. `traceops memory` with the "
+        "options of "
+        "the training says what a change saves before it is tried."
+    ),
 )
 
-MEMORY_LOST = Rule(
+IMBALANCE = Rule(
     id="TO-M002",
-    title="Memory is lost to fragmentation or imbalance",
-    judged_by=JudgedBy.NOBODY,
+    title="One rank holds more memory than its peers",
+    fires=(
+        "Where the tensors of a rank took 25 % more at their peak than those of the median peer, and 256 MiB: info; "
+        "warning where that rank has less than a tenth of its GPU left. With DDP the gradients that a rank may hold "
+        "twice for a moment are taken off. Not judged in a pipeline, whose stages hold different layers and numbers of "
+        "micro-batches, nor among ranks with experts of their own."
+    ),
+    advice=(
+        "The rank that holds most sets what batch all ranks can have. See what this one holds besides: a model or data "
+        "set kept for evaluation, gathered outputs, a state that is not sharded. `traceops memory` compares two "
+        "snapshots by line."
+    ),
+    by_cause=(
+        (
+            "activations",
+            "The parameters, gradients and optimizer states of the ranks are alike: this rank's batches are larger "
+            "or longer. "
+            "Share samples by length (packing, grouping by length), or cut the longest.",
+        ),
+        (
+            "state",
+            "This rank keeps more parameters, gradients or optimizer state. Shard them evenly (FSDP, ZeRO), or see "
+            "what "
+            "model only this rank has.",
+        ),
+    ),
 )
-RULES = (MEMORY_NEARLY_FULL, MEMORY_LOST)
+
+GROWTH = Rule(
+    id="TO-M003",
+    title="Memory grows from step to step",
+    fires=(
+        "Where what tensors hold at the end of a step grows all through an observed run: the least of each quarter "
+        "is above "
+        "that of the one before, evenly, by 64 MiB or 1 % of the GPU in all. Warning; info where the GPU would "
+        "last for "
+        "another million steps."
+    ),
+    advice=(
+        "Look for tensors that are kept in a list or a running sum: a loss without .item() or .detach() keeps its "
+        "whole "
+        "graph. `traceops run --with-memory` names the line that made what stays."
+    ),
+    by_cause=(
+        ("line", "Keep a number (.item()) or a detached copy instead of the tensor, and see who holds it."),
+    ),
+)
+
+UNUSED = Rule(
+    id="TO-M004",
+    title="Reserved memory that tensors never used at once",
+    fires=(
+        "Where torch reserved at its peak 1.4 times what tensors held at theirs, and 1 GiB more: info; warning where "
+        "it also reserved 90 % of the GPU or memory ran out and was asked for again. FSDP's streams and DDP's buckets "
+        "cost up to a third and are no finding."
+    ),
+    advice=(
+        "Sizes that change from step to step leave blocks that fit nothing. Pad batches to a few lengths, or set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    ),
+    by_cause=(
+        (
+            "pieces",
+            "The unused memory lies between blocks that are in use, and torch cannot give it back. Set "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, make what lives long before the first step, and pad "
+            "batches to a few lengths.",
+        ),
+    ),
+)
+
+ASKS_DRIVER = Rule(
+    id="TO-M005",
+    title="Memory is asked of the driver in the middle of training",
+    fires=(
+        "Where a rank's allocator had to empty its cache and ask again in the later two thirds of an observed run, or "
+        "called cudaMalloc in every second step of it: info, warning from once a step, or with 5 % of the step, or "
+        "where memory "
+        "ran out. In a run that was not observed: where such calls take 10 % of the recorded steps (info)."
+    ),
+    advice=(
+        "Each such call waits for the device. Do not call torch.cuda.empty_cache() in the training; keep sizes equal, "
+        "or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    ),
+    by_cause=(
+        (
+            "retries",
+            "The GPU is full, and torch empties its cache to go on. Use less of it (a smaller batch, checkpointing, "
+            "sharding: `traceops memory` says what each saves), or make less of it lie unused.",
+        ),
+    ),
+)
+RULES = (NEARLY_FULL, IMBALANCE, GROWTH, UNUSED, ASKS_DRIVER)
+
+_FULL = (0.90, 0.95)  # of a GPU
+_MORE, _LEAST_MORE = 0.25, 256 * MIB
+_LEFT = 0.1
+_GROWN, _GROWN_SHARE, _LASTS = 64 * MIB, 0.01, 1_000_000
+_RATIO, _LEAST_UNUSED, _IN_PIECES = 1.4, GIB, 0.2
+_RESERVED = 0.9
+_MALLOCS, _OF_STEP, _OF_STEP_ALONE = 0.5, 0.05, 0.1
+_RETRIES = 2  # one is that of a request that ended the program
+_NOT_TOLD = "no rank told how much of a GPU's memory it held"
+_NOT_SEEN = "the run was not observed (docs/observe.md), or has too few steps"
+
+
+def judge(inputs: Inputs) -> list[Verdict]:
+    """Peaks, imbalance, growth, unused memory and calls of the driver."""
+    uses = inputs.memory
+    return [_full(uses), _imbalance(inputs), _growth(uses), _unused(uses), _asks(inputs)]
+
+
+def _full(uses: Sequence[MemoryUse]) -> Verdict:
+    known = {use.rank: (use.peak, use.capacity) for use in uses if use.peak and use.capacity}
+    if not known:
+        return NEARLY_FULL.not_evaluated(_NOT_TOLD)
+    share = {rank: peak / capacity for rank, (peak, capacity) in known.items()}
+    most = max(share, key=lambda rank: share[rank])
+    peak, capacity = known[most]
+    said = (
+        f"tensors took {percent_text(100 * share[most])} of its GPU at their peak, {gib_text(peak)} of "
+        f"{gib_text(capacity)}"
+    )
+    if share[most] < _FULL[0]:
+        return NEARLY_FULL.clear(f"of the rank that holds most, {most}, {said}")
+    full = sorted(rank for rank, part in share.items() if part >= _FULL[0])
+    others = f"; {who(full)} took {percent_text(100 * _FULL[0])} or more" if len(full) > 1 else ""
+    return NEARLY_FULL.verdict(
+        NEARLY_FULL.finding(
+            "warning" if share[most] >= _FULL[1] else "info",
+            "high",
+            f"Rank {most}: {said}{others}.",
+            [
+                Evidence("peak", peak, "B", rank=most),
+                Evidence("of the GPU", round(100 * share[most], 1), "%", 100 * _FULL[0], most),
+            ],
+            ranks=full,
+        )
+    )
+
+
+def _imbalance(inputs: Inputs) -> Verdict:
+    known = {use.rank: use for use in inputs.memory if use.peak}
+    if len(known) < 2:
+        return IMBALANCE.not_evaluated(_NOT_TOLD if not known else "only one rank told what it held")
+    stages = {rank for bubble in inputs.run.bubbles for rank in bubble.pipeline.ranks}
+    if stages:
+        most = max(known.values(), key=lambda use: use.peak or 0)
+        return IMBALANCE.clear(
+            f"stages of a pipeline hold what they hold by design; rank {most.rank} holds most, "
+            f"{gib_text(most.peak or 0)}"
+        )
+    if inputs.run.experts:
+        return IMBALANCE.clear("ranks with experts of their own hold what is sent to them")
+    excess = {rank: _excess(use, known, inputs) for rank, use in known.items()}
+    worst = max(excess, key=lambda rank: excess[rank][0])
+    more, usual = excess[worst]
+    if more < _LEAST_MORE or more < _MORE * usual:
+        return IMBALANCE.clear(f"no rank holds {percent_text(100 * _MORE)} more than the median peer")
+    use = known[worst]
+    own = use.peak or 0
+    cause, why = _what_is_more(use, [other for other in known.values() if other is not use], own - usual)
+    tight = use.capacity is not None and own > (1 - _LEFT) * use.capacity
+    alike = sorted(rank for rank, (more, usual) in excess.items() if more >= max(_LEAST_MORE, _MORE * usual))
+    and_ranks = f" (so do {who([r for r in alike if r != worst])})" if len(alike) > 1 else ""
+    return IMBALANCE.verdict(
+        IMBALANCE.finding(
+            "warning" if tight else "info",
+            "high",
+            f"Rank {worst} holds {gib_text(own)} at its peak, the median peer {gib_text(usual)}{and_ranks}{why}.",
+            [
+                Evidence("peak", own, "B", rank=worst, peers=usual),
+                Evidence("more", round(100 * more / usual, 1), "%", 100 * _MORE, worst),
+            ],
+            ranks=alike,
+            cause=cause,
+        )
+    )
+
+
+def _excess(use: MemoryUse, known: Mapping[int, MemoryUse], inputs: Inputs) -> tuple[float, float]:
+    """Bytes beyond the median peer's peak, and that. DDP's first buckets may live on for a moment on some ranks."""
+    usual = float(np.median([other.peak or 0 for other in known.values() if other is not use]))
+    twice = 0
+    if "ddp" in str(inputs.manifest.get("strategy") or "ddp"):
+        twice = max((other.held.get("parameters", 0) for other in known.values()), default=0)
+    return (use.peak or 0) - usual - twice, usual
+
+
+def _what_is_more(use: MemoryUse, peers: Sequence[MemoryUse], more: float) -> tuple[str | None, str]:
+    """What the rank holds more of than the median peer, where all told what they hold at the end of a step."""
+    told = [other.held for other in peers if other.held]
+    if not use.held or not told:
+        return None, ""
+    names = ("parameters", "gradients", "optimizer_state")
+    state = sum(use.held[name] - float(np.median([other[name] for other in told])) for name in names)
+    if state >= more / 2:
+        return "state", f": {gib_text(state)} more of parameters, gradients and optimizer state"
+    stays = use.held["allocated"] - float(np.median([other["allocated"] for other in told]))
+    if stays - state >= more / 2:
+        return (
+            None,
+            f": {gib_text(stays - state)} more stay between steps, none of it parameters or optimizer state",
+        )
+    return (
+        "activations",
+        f": {gib_text(more - max(stays, 0))} more within the step (activations and temporaries)",
+    )
+
+
+def _growth(uses: Sequence[MemoryUse]) -> Verdict:
+    if not any(len(use.looks) for use in uses):
+        return GROWTH.not_evaluated(_NOT_SEEN)
+    grown = [use for use in uses if use.growth is not None and _grows_much(use)]
+    if not grown:
+        return GROWTH.clear("what tensors hold at the end of a step does not grow all through the run")
+    by_line: dict[str, list[MemoryUse]] = defaultdict(list)
+    for use in grown:
+        by_line[use.stays[0].place if use.stays else ""].append(use)
+    told = [line for line in by_line if line]
+    if len(told) == 1:  # ranks without a snapshot do what the others do
+        by_line[told[0]] += by_line.pop("", [])
+    return GROWTH.verdict(*(_grown(own) for own in by_line.values()))
+
+
+def _grows_much(use: MemoryUse) -> bool:
+    assert use.growth is not None
+    return use.growth.last - use.growth.first >= max(_GROWN, _GROWN_SHARE * (use.capacity or 0))
+
+
+def _grown(uses: Sequence[MemoryUse]) -> Finding:
+    """Of ranks on which the same line makes what stays, or none is known."""
+    most = max(uses, key=lambda use: (bool(use.stays), use.growth.per_step if use.growth else 0.0))
+    found = most.growth
+    assert found is not None
+    lasts = (most.capacity - (most.peak or found.last)) / found.per_step if most.capacity else None
+    until = (
+        "" if lasts is None else f"; at this rate its GPU is full after another {max(lasts, 0):,.0f} steps"
+    )
+    line = (
+        f" What stays is made in {most.stays[0].place} ({most.stays[0].blocks} blocks of it)."
+        if most.stays
+        else ""
+    )
+    evidence = [
+        Evidence("growth", round(found.per_step), "B a step", rank=most.rank),
+        Evidence("at the end of a step", found.last, "B", rank=most.rank),
+    ]
+    evidence += [Evidence(f"stays: {own.place}", own.bytes, "B", rank=most.rank) for own in most.stays[:4]]
+    ranks = sorted(use.rank for use in uses)
+    severity: Severity = "info" if lasts is not None and lasts > _LASTS else "warning"
+    return GROWTH.finding(
+        severity,
+        "high" if most.stays else "medium",
+        f"On {who(ranks)} tensors hold more at the end of each step: {gib_text(found.per_step)} a step, from "
+        f"{gib_text(found.first)} at step {found.first_step} to {gib_text(found.last)} at step {found.last_step}"
+        f"{until}.{line}",
+        evidence,
+        ranks=ranks,
+        cause="line" if most.stays else None,
+    )
+
+
+def _unused(uses: Sequence[MemoryUse]) -> Verdict:
+    known = [use for use in uses if use.peak and use.reserved]
+    if not known:
+        return UNUSED.not_evaluated(_NOT_TOLD)
+    wide = [use for use in known if _much_unused(use)]
+    most = max(wide or known, key=lambda use: (use.reserved or 0) - (use.peak or 0))
+    peak, reserved = most.peak or 0, most.reserved or 0
+    said = f"torch reserved {gib_text(reserved)} on rank {most.rank}, and tensors never held more than {gib_text(peak)}"
+    if not wide:
+        return UNUSED.clear(f"{said} at once: no more than streams and buckets cost")
+    pieces = most.pieces is not None and most.pieces >= _IN_PIECES
+    full = most.capacity is not None and reserved >= _RESERVED * most.capacity
+    where = (
+        f"; at the ends of steps {percent_text(100 * most.pieces)} of it lies free between blocks in use"
+        if pieces and most.pieces is not None
+        else ""
+    )
+    ranks = sorted(use.rank for use in wide)
+    also = f" ({who(ranks)} alike)" if len(ranks) > 1 else ""
+    return UNUSED.verdict(
+        UNUSED.finding(
+            "warning" if full or most.retries else "info",
+            "high",
+            f"{said[0].upper()}{said[1:]} at once{also}{where}.",
+            [
+                Evidence("reserved", reserved, "B", rank=most.rank),
+                Evidence("most held", peak, "B", rank=most.rank),
+                Evidence("reserved ÷ held", round(reserved / peak, 2), "", _RATIO, most.rank),
+            ],
+            ranks=ranks,
+            cause="pieces" if pieces else None,
+        )
+    )
+
+
+def _much_unused(use: MemoryUse) -> bool:
+    peak, reserved = use.peak or 0, use.reserved or 0
+    return reserved - peak >= _LEAST_UNUSED and reserved >= _RATIO * peak
+
+
+def _asks(inputs: Inputs) -> Verdict:
+    uses = inputs.memory
+    seen = [use for use in uses if use.mallocs is not None]
+    traced = [use for use in uses if use.calls]
+    if not seen and not traced and not any(times.summary.on_gpu for times in inputs.run.ranks):
+        return ASKS_DRIVER.not_evaluated(_NOT_SEEN)
+    step_ms = inputs.run.step_ms
+    busy = [use for use in seen if (use.retries or 0) >= _RETRIES or (use.mallocs or 0) >= _MALLOCS]
+    if not seen:
+        busy = [use for use in traced if step_ms > 0 and use.allocating_ms >= _OF_STEP_ALONE * step_ms]
+    if not busy:
+        return ASKS_DRIVER.clear("the allocator has the memory that it needs")
+    if any(found.cause == "allocator" for found in inputs.found_before(UNLIKE_OVER_RUN)) and not any(
+        (use.retries or 0) >= _RETRIES for use in busy
+    ):
+        return ASKS_DRIVER.clear("the program empties the cache itself, which TO-W001 tells")
+    return ASKS_DRIVER.verdict(_asked(busy, inputs, observed=bool(seen)))
+
+
+def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Finding:
+    most = max(busy, key=lambda use: (use.retries or 0, use.mallocs or 0.0, use.allocating_ms))
+    step_ms = inputs.run.step_ms
+    costs = max(use.allocating_ms for use in busy)
+    ranks = sorted(use.rank for use in busy)
+    took = (
+        f", and they take {ms_text(costs)} ms of a recorded step of {ms_text(step_ms)}"
+        if costs >= 0.05
+        else ""
+    )
+    subject = f"On {who(ranks)} the allocator"
+    evidence, retries, rate = [], 0, most.calls
+    if observed:
+        rate, retries = most.mallocs or 0.0, most.retries or 0
+        said = (
+            f"{subject} still asks the driver for memory in the middle of the training: up to {rate:.1f} cudaMalloc "
+            f"calls a step, each of which waits for the device{took}."
+        )
+        if retries >= _RETRIES:
+            said = (
+                f"{subject} ran out of memory and emptied its cache to go on, {retries} times in the later part of the "
+                f"run, with {rate:.1f} cudaMalloc calls a step, each of which waits for the device{took}."
+            )
+        evidence += [
+            Evidence("cudaMalloc", round(rate, 2), "calls/step", _MALLOCS, most.rank),
+            Evidence("retries", retries, "in the later part of the run", rank=most.rank),
+        ]
+    else:
+        said = f"{subject} asks the driver for memory in the recorded steps: {most.calls:.1f} calls a step{took}."
+        evidence.append(Evidence("calls for memory", round(most.calls, 2), "calls/step", rank=most.rank))
+    if costs:
+        evidence.append(Evidence("time of such calls", round(costs, 3), "ms/step", rank=most.rank))
+    much = observed and (retries >= _RETRIES or rate >= 1 or (step_ms > 0 and costs >= _OF_STEP * step_ms))
+    return ASKS_DRIVER.finding(
+        "warning" if much else "info",
+        "high",
+        f"{said}{_emptied(most.rank, inputs)}",
+        evidence,
+        ranks=ranks,
+        impact_ms=round(costs, 3) if costs >= 0.05 else None,
+        cause="retries" if retries >= _RETRIES else None,
+    )
+
+
+def _emptied(rank: int, inputs: Inputs) -> str:
+    """Where the program empties the cache itself, as looks at its host saw it."""
+    host = () if inputs.whole is None else inputs.whole.host.get(rank, ())
+    place = next((one.place for one in host if one.does == "allocator"), None)
+    return "" if place is None else f" The program empties the cache itself, in {place.said}."

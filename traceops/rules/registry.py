@@ -64,7 +64,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("TO-H", "hangs", hangs.RULES, hangs.judge),
     Family("TO-E", "crashes", crashes.RULES, crashes.judge),
     Family("TO-D", "the machine", machine.RULES),
-    Family("TO-M", "memory", memory.RULES),
+    Family("TO-M", "memory", memory.RULES, memory.judge),
     Family("TO-R", "regressions", regression.RULES),
 )
 RULES: tuple[Rule, ...] = tuple(rule for family in FAMILIES for rule in family.rules)

@@ -60,7 +60,6 @@ _WASTE = ("recompilation", "garbage_collection", "allocator")  # what no trainin
 _LEAST_TIMES = 2
 _SPREAD_PCT = 3.0  # of a rank's time: told also where no step stands out by it
 _LEAST_STEPS = 3
-_MALLOCS = 0.5  # a step, in the later part of the run
 _IS = {
     "evaluation": "Evaluation takes",
     "checkpoint": "Writing checkpoints takes",
@@ -83,8 +82,6 @@ def judge(inputs: Inputs) -> list[Verdict]:
     for cause, shares in (("garbage_collection", run.garbage), ("recompilation", run.compiled)):
         if cause not in causes and (spread := _spread(run, cause, shares)) is not None:
             found.append(spread)
-    if "allocator" not in causes and (allocator := _allocator(run)) is not None:
-        found.append(allocator)
     timed = int(run.timed.sum())
     beyond = timed - run.typical_steps - len(run.start)
     return [
@@ -169,27 +166,4 @@ def _spread(run: WholeRun, cause: str, shares: Mapping[int, Share]) -> Finding |
         ranks=[rank],
         impact_ms=round(share.pct / 100 * run.total_ms / max(int(run.timed.sum()), 1), 3),
         cause=cause,
-    )
-
-
-def _allocator(run: WholeRun) -> Finding | None:
-    busy = {rank: rate for rank, rate in run.allocations.items() if rate >= _MALLOCS}
-    if not busy:
-        return None
-    rank = max(busy, key=lambda one: busy[one])
-    retries = run.retries.get(rank, 0)
-    ran_out = f" It ran out of memory and tried again {retries} times." if retries else ""
-    place = next((one.place for one in run.host.get(rank, ()) if one.does == "allocator"), None)
-    where = "" if place is None else f" The program empties the cache itself, in {place.said}."
-    return UNLIKE_OVER_RUN.finding(
-        "warning" if retries or busy[rank] >= 1 else "info",
-        "high",
-        f"On {who(sorted(busy))} the allocator still asks the driver for memory in the middle of the training: up to "
-        f"{busy[rank]:.1f} cudaMalloc calls a step, each of which waits for the device.{where}{ran_out}",
-        [
-            Evidence("cudaMalloc", round(busy[rank], 2), "calls/step", _MALLOCS, rank),
-            Evidence("retries", retries, "in the run", rank=rank),
-        ],
-        ranks=sorted(busy),
-        cause="allocator",
     )

@@ -54,7 +54,8 @@ class Observed:
 
     steps: a structured array, a record a step from number `first` on (`core/step_log.py`). began_ns: Unix time of the
     first one. stacks: frames by number, outermost first. samples: columns step, stack, µs. allocator: columns step,
-    cudaMalloc calls, retries, cudaFree calls.
+    cudaMalloc calls, retries, cudaFree calls. memory: columns step, and bytes that tensors held at its end, reserved,
+    in pieces between blocks in use, most held and most reserved until then.
     """
 
     rank: int
@@ -66,6 +67,7 @@ class Observed:
     samples: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
     compilations: tuple[Compilation, ...] = ()
     allocator: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 4), np.int64))
+    memory: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 6), np.int64))
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ def _read_lines(raw: bytes) -> dict[str, Any]:
     stacks: list[tuple[int, ...]] = []
     samples: list[int] = []
     counters: list[list[int]] = []
+    weighed: list[list[int]] = []
     compilations: list[Compilation] = []
     for kind, rest in _lines(raw):
         if kind == "f":
@@ -146,6 +149,8 @@ def _read_lines(raw: bytes) -> dict[str, Any]:
             samples += _believed(_samples, rest[:1], len(stacks)) or ()
         elif kind == "m" and len(rest) == 4 and (row := _believed(_numbers, [rest], _MOST)):
             counters.append(list(row))
+        elif kind == "b" and len(rest) == 6 and (row := _believed(_numbers, [rest], _MOST)):
+            weighed.append(list(row))
         elif kind == "c" and (one := _believed(_compilation, rest)):
             compilations.append(one)
     return {
@@ -154,6 +159,7 @@ def _read_lines(raw: bytes) -> dict[str, Any]:
         "samples": np.array(samples, np.int64).reshape(-1, 3),
         "compilations": tuple(compilations),
         "allocator": np.array(counters, np.int64).reshape(-1, 4),
+        "memory": np.array(weighed, np.int64).reshape(-1, 6),
     }
 
 

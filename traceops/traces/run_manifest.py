@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from traceops.core.capture_failure import CaptureFailure, read_failure
 from traceops.core.errors import InputError, problem_of
+from traceops.core.memory_files import HELD
 from traceops.core.run_lock import Launcher, launcher_state
 from traceops.traces.source import is_remote, read_whole
 
@@ -23,13 +24,16 @@ class ManifestRank:
     """What run.json says of one rank; None where it does not say, or cannot be believed.
 
     unprofiled_step_ms: the steps before the profiler started, in order. peak_memory_bytes, peak_reserved_bytes: the
-    most that its tensors, and that the allocator, held of the device.
+    most that its tensors, and that the allocator, held of the device. device_bytes: all of it. held: bytes that tensors
+    held at the end of a step (`allocated`), and which of it parameters, gradients and the optimizer's state were.
     """
 
     rank: int
     unprofiled_step_ms: tuple[float | None, ...] = ()
     peak_memory_bytes: int | None = None
     peak_reserved_bytes: int | None = None
+    device_bytes: int | None = None
+    held: Mapping[str, int] = field(default_factory=dict)
 
 
 def _is_step_time(value: Any) -> bool:
@@ -145,6 +149,8 @@ def manifest_ranks(manifest: dict[str, Any]) -> tuple[ManifestRank, ...]:
             unprofiled_step_ms=_step_times(entry.get("unprofiled_step_ms")),
             peak_memory_bytes=_bytes(entry.get("peak_memory_bytes")),
             peak_reserved_bytes=_bytes(entry.get("peak_reserved_bytes")),
+            device_bytes=_device_bytes(entry.get("device")),
+            held=_held(entry.get("memory")),
         )
         for entry in manifest.get("ranks") or ()
         if isinstance(entry.get("rank"), int)
@@ -160,6 +166,17 @@ def capture_failures(manifest: dict[str, Any]) -> tuple[CaptureFailure, ...]:
 
 def _step_times(value: Any) -> tuple[float | None, ...]:
     return tuple(float(ms) if _is_step_time(ms) else None for ms in value) if isinstance(value, list) else ()
+
+
+def _device_bytes(device: Any) -> int | None:
+    return _bytes(device.get("memory_bytes")) if isinstance(device, dict) else None
+
+
+def _held(memory: Any) -> Mapping[str, int]:
+    told = memory if isinstance(memory, dict) else {}
+    found = {name: _bytes(told.get(name)) for name in ("allocated", *HELD)}
+    known = {name: size for name, size in found.items() if size is not None}
+    return known if len(known) == len(found) else {}
 
 
 def _bytes(value: Any) -> int | None:

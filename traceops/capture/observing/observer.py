@@ -180,7 +180,9 @@ class Observer:
     def _weigh(self) -> None:
         """What tensors hold where a step ends: there it is alike from step to step, unless something grows."""
         now = time.perf_counter_ns()
-        if self._device is None or now - self._weighed_ns < _BYTES_NS << min(self._weighed // _RARER_AFTER, 8):
+        if self._device is None or now - self._weighed_ns < _BYTES_NS << min(
+            self._weighed // _RARER_AFTER, 8
+        ):
             return
         self._weighed, self._weighed_ns = self._weighed + 1, now
         found = allocator_bytes(self._device)

@@ -8,9 +8,7 @@ from pathlib import Path
 from traceops.cli.options.types import positive
 from traceops.train.options import add_training_arguments
 
-HELP = (
-    "Estimate the GPU memory of a training before the run, without a GPU; or read a memory snapshot of torch."
-)
+HELP = "Estimate the GPU memory of a training before the run, without a GPU; or read what a run or a snapshot held."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,8 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "snapshots",
         nargs="*",
         type=Path,
-        metavar="SNAPSHOT",
-        help="pickles of torch.cuda.memory._dump_snapshot: what held the memory; of two, what the second holds more",
+        metavar="SNAPSHOT|RUN",
+        help="pickles of torch.cuda.memory._dump_snapshot: what held the memory; of two, what the second holds more; "
+        "or the folder of a run: what its ranks held",
     )
     device = parser.add_argument_group("memory")
     add = device.add_argument

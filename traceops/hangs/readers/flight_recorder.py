@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from traceops.core.errors import FileError
+from traceops.core.plain_pickle import ForbiddenPickle, load_plain, salvage_plain
 from traceops.core.regular_file import read_regular
 from traceops.hangs.evidence import GroupStatus, RankRecord, RecordedGroup
-from traceops.core.plain_pickle import ForbiddenPickle, load_plain, salvage_plain
 from traceops.hangs.readers.recorder_entries import (
     P2P,
     backend_of,

@@ -14,19 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from traceops.core.errors import InputError
-from traceops.core.plain_pickle import load_plain
+from traceops.core.plain_pickle import load_plain_file
+from traceops.traces.snapshot_places import NO_STACK, Places
 
-_LIBRARIES = (
-    "/site-packages/",
-    "/dist-packages/",
-    "/lib/python",
-    "<frozen",
-    "<string>",
-    "<eval_with_key>",
-    "torchinductor",
-)
 _HELD = ("active_allocated", "active_pending_free", "active_awaiting_free")
-_NO_STACK = "no stack: made before the recording began, or without stacks"
+_SHOWN_PLACES, _MOMENTS = 7, 120  # of memory over time
+_PARTS, _MOST_PARTS = 8, 6  # of a trace, and in how many of them a leak shows
 
 
 @dataclass(frozen=True)
@@ -39,9 +32,24 @@ class Held:
 
 
 @dataclass(frozen=True)
+class OverTime:
+    """Bytes that each place held, a row a moment and a column a place.
+
+    moments: numbers of events; peak: that before which most was held.
+    """
+
+    places: tuple[str, ...]
+    moments: tuple[int, ...]
+    held: tuple[tuple[int, ...], ...]
+    peak: int
+
+
+@dataclass(frozen=True)
 class DeviceSnapshot:
     """One device: bytes when the snapshot was taken, and at the most that the recorded events reached.
 
+    `held` is what was allocated when it was taken, place by place, and `stays` what of that was made all through the
+    recorded events: what a leak leaves behind.
     `free_whole` is in segments that hold nothing, which torch can give back; `free_between` lies beside blocks in use,
     and `largest_free` is the largest piece of that. `recorded` counts events, 0 where no history was on: then the peak
     is the moment of the snapshot.
@@ -58,12 +66,15 @@ class DeviceSnapshot:
     at_peak: tuple[Held, ...]
     asked: int | None
     device_free: int | None
+    stays: tuple[Held, ...] = ()
+    held: tuple[Held, ...] = ()
+    over_time: OverTime | None = None
 
 
 def read_snapshot(path: Path) -> tuple[DeviceSnapshot, ...]:
     """The devices of a snapshot that hold or held something. Raises InputError for what is no snapshot."""
     try:
-        found = load_plain(path.read_bytes())
+        found = load_plain_file(path)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     except pickle.UnpicklingError as error:
@@ -80,7 +91,7 @@ def read_snapshot(path: Path) -> tuple[DeviceSnapshot, ...]:
 def _devices(found: Any) -> tuple[DeviceSnapshot, ...]:
     segments: Sequence[Mapping[str, Any]] = found["segments"]
     traces: Sequence[Sequence[Mapping[str, Any]]] = found.get("device_traces") or ()
-    places = _Places()
+    places = Places()
     by_device: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for segment in segments:
         by_device[int(segment.get("device", 0))].append(segment)
@@ -92,7 +103,7 @@ def _devices(found: Any) -> tuple[DeviceSnapshot, ...]:
 
 
 def _device(
-    number: int, segments: Sequence[Mapping[str, Any]], trace: Sequence[Mapping[str, Any]], places: _Places
+    number: int, segments: Sequence[Mapping[str, Any]], trace: Sequence[Mapping[str, Any]], places: Places
 ) -> DeviceSnapshot:
     reserved = whole = between = largest = 0
     held: dict[int, tuple[int, str]] = {}
@@ -112,7 +123,9 @@ def _device(
             largest = max(largest, *free) if free else largest
         else:
             whole += sum(free)
-    peak, at_peak, asked, device_free = _peak(held, trace, places)
+    peak, peak_at, asked, device_free = _peak(held, trace)
+    at_peak = list(_alive(held, trace, peak_at, places).values())
+    made = _still_held(held, trace, places)
     return DeviceSnapshot(
         device=number,
         reserved=reserved,
@@ -125,13 +138,16 @@ def _device(
         at_peak=by_place(at_peak),
         asked=asked,
         device_free=device_free,
+        stays=_stays(made, len(trace)),
+        held=by_place(held.values()),
+        over_time=_over_time(held, trace, at_peak, peak_at, made, places),
     )
 
 
 def _peak(
-    held: Mapping[int, tuple[int, str]], trace: Sequence[Mapping[str, Any]], places: _Places
-) -> tuple[int, list[tuple[int, str]], int | None, int | None]:
-    """Backwards from the end, undoing each event: the most that was held, and by what; the last out of memory."""
+    held: Mapping[int, tuple[int, str]], trace: Sequence[Mapping[str, Any]]
+) -> tuple[int, int, int | None, int | None]:
+    """Backwards from the end, undoing each event: the most that was held, and before which; the last out of memory."""
     now, total = dict(held), sum(size for size, _ in held.values())
     peak, at = total, len(trace)
     asked = device_free = None
@@ -149,13 +165,39 @@ def _peak(
             asked, device_free = int(event["size"]), int(event.get("device_free", 0))
         if total > peak:
             peak, at = total, index
-    return peak, _alive(held, trace, at, places), asked, device_free
+    return peak, at, asked, device_free
+
+
+def _still_held(
+    held: Mapping[int, tuple[int, str]], trace: Sequence[Mapping[str, Any]], places: Places
+) -> dict[int, tuple[int, str]]:
+    """Number of the event that made a block which is held at the end -> its size as it lies there, and place."""
+    found: dict[int, tuple[int, str]] = {}
+    waited = set(held)
+    for index in range(len(trace) - 1, -1, -1):
+        event = trace[index]
+        if event["action"] == "alloc" and (address := int(event["addr"])) in waited:
+            waited.discard(address)
+            found[index] = held[address][0], places.of(_frames(event))
+    return found
+
+
+def _stays(made: Mapping[int, tuple[int, str]], events: int) -> tuple[Held, ...]:
+    """What is held at the end and was made in most parts of the trace, by place, most first."""
+    parts: dict[str, set[int]] = defaultdict(set)
+    for index, (_, place) in made.items():
+        parts[place].add(index * _PARTS // events)
+    return tuple(
+        own
+        for own in by_place(made.values())
+        if own.place != NO_STACK and len(parts[own.place]) >= _MOST_PARTS
+    )
 
 
 def _alive(
-    held: Mapping[int, tuple[int, str]], trace: Sequence[Mapping[str, Any]], at: int, places: _Places
-) -> list[tuple[int, str]]:
-    """What was held before event `at` of the trace."""
+    held: Mapping[int, tuple[int, str]], trace: Sequence[Mapping[str, Any]], at: int, places: Places
+) -> dict[int, tuple[int, str]]:
+    """What was held before event `at` of the trace, by address."""
     alive = dict(held)
     for index in range(len(trace) - 1, at - 1, -1):
         event = trace[index]
@@ -171,7 +213,44 @@ def _alive(
         if event["action"] == "alloc" and int(event["addr"]) in unknown:
             unknown.discard(int(event["addr"]))
             alive[int(event["addr"])] = (alive[int(event["addr"])][0], places.of(_frames(event)))
-    return [(size, place or _NO_STACK) for size, place in alive.values()]
+    return {address: (size, place or NO_STACK) for address, (size, place) in alive.items()}
+
+
+def _over_time(
+    held: Mapping[int, tuple[int, str]],
+    trace: Sequence[Mapping[str, Any]],
+    at_peak: Iterable[tuple[int, str]],
+    peak_at: int,
+    made: Mapping[int, tuple[int, str]],
+    places: Places,
+) -> OverTime | None:
+    """What the places that held most at the peak held all along, at even numbers of events and at the peak."""
+    if not trace:
+        return None
+    shown = [own.place for own in by_place(at_peak)[:_SHOWN_PLACES]]
+    column = {place: number for number, place in enumerate(shown)}
+    now = _alive(held, trace, 0, places)
+    sums = [0] * (len(shown) + 1)
+    for size, place in now.values():
+        sums[column.get(place, -1)] += size
+    every = max(len(trace) // _MOMENTS, 1)
+    moments: list[int] = []
+    rows: list[tuple[int, ...]] = []
+    for index, event in enumerate(trace):
+        if index % every == 0 or index == peak_at:
+            moments.append(index)
+            rows.append(tuple(sums))
+        if event["action"] == "alloc":
+            size, place = made.get(index) or (int(event["size"]), places.of(_frames(event)))
+            now[int(event["addr"])] = size, place
+            sums[column.get(place, -1)] += size
+        elif event["action"] == "free_completed":
+            before = now.pop(int(event["addr"]), None)
+            if before is not None:
+                sums[column.get(before[1], -1)] -= before[0]
+    moments.append(len(trace))
+    rows.append(tuple(sums))
+    return OverTime((*shown, "others"), tuple(moments), tuple(rows), peak_at)
 
 
 def by_place(blocks: Iterable[tuple[int, str]]) -> tuple[Held, ...]:
@@ -207,25 +286,3 @@ def _frames(thing: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         history = thing.get("history") or ()
         frames = history[0].get("frames") if history else None
     return frames or ()
-
-
-class _Places:
-    """Lines of code for stacks; a stack is one list in the pickle, however many blocks have it."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, str]] = {}
-
-    def of(self, frames: Sequence[Mapping[str, Any]]) -> str:
-        known = self._known.get(id(frames))
-        if known is None:
-            known = self._known[id(frames)] = (frames, _place(frames))
-        return known[1]
-
-
-def _place(frames: Sequence[Mapping[str, Any]]) -> str:
-    python = [frame for frame in frames if str(frame.get("filename", "")).endswith(".py")]
-    own = [frame for frame in python if not any(part in str(frame["filename"]) for part in _LIBRARIES)]
-    for frame in (*own, *python, *(frame for frame in frames if frame.get("name"))):
-        name = Path(str(frame.get("filename", ""))).name
-        return f"{name}:{frame.get('line', 0)} {frame.get('name', '')}".strip()
-    return _NO_STACK

@@ -1,0 +1,118 @@
+"""What runs on two H200 held: planted troubles of memory, named from the folders that they left."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from traceops.cli import main
+from traceops.core.errors import InputError
+from traceops.memory.run_memory import read_run
+from traceops.pipeline.observed_run import with_lines_of_snapshots
+from traceops.rules.inputs import Inputs
+from traceops.rules.memory import judge
+from traceops.traces.memory_snapshot import read_snapshot
+from traceops.traces.ran_out import read_ran_out
+
+RUNS = Path(__file__).resolve().parents[1] / "data" / "memory" / "runs"
+MIB = 1 << 20
+
+
+def said(name):
+    """(rule, severity, cause, ranks) of each finding on the run's memory, and all they say."""
+    folder = RUNS / name
+    on_gpu = SimpleNamespace(summary=SimpleNamespace(on_gpu=True))
+    run = SimpleNamespace(bubbles=(), experts=(), step_ms=100.0, ranks=[on_gpu])
+    found = SimpleNamespace(manifest=json.loads((folder / "run.json").read_text()), root=str(folder))
+    uses = with_lines_of_snapshots(str(folder), read_run(folder).uses)
+    findings = [one for verdict in judge(Inputs(found, run, memory=uses)) for one in verdict.findings]
+    return {(one.rule, one.severity, one.cause, one.ranks) for one in findings}, " ".join(
+        one.message for one in findings
+    )
+
+
+def test_nothing_is_said_of_a_healthy_run():
+    assert said("clean") == (set(), "")
+
+
+def test_a_leak_and_the_line_that_makes_what_stays():
+    found, text = said("leak")
+    assert found == {("TO-M003", "warning", "line", (0, 1))}
+    assert "31.90 MiB a step" in text and "made in plant_memory.py:31 forward" in text
+
+
+def test_a_rank_with_three_times_the_activations():
+    found, text = said("imbalance")
+    assert found == {("TO-M002", "info", "activations", (1,))}
+    assert "Rank 1 holds 7.18 GiB at its peak, the median peer 2.99 GiB" in text
+
+
+def test_sizes_that_grow_from_step_to_step():
+    found, text = said("fragmentation")
+    assert ("TO-M004", "info", None, (0,)) in found and "Torch reserved 31.63 GiB" in text
+    assert {one[0] for one in found} == {"TO-M004", "TO-M005"}
+
+
+def test_memory_that_runs_out_again_and_again():
+    found, text = said("retries")
+    assert (
+        "TO-M005",
+        "warning",
+        "retries",
+        (0,),
+    ) in found and "13 times in the later part of the run" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "words"),
+    [
+        ("oom_forward", 1, ["asked for 5.00 GiB", "too large: 2.38 GiB more", "plant_memory.py:28 forward"]),
+        ("oom_optimizer", 0, ["step 0", "2.00 GiB gradients, 2.00 GiB optimizer state", "too large"]),
+        ("oom_fragmented", 0, ["fragmented: 4.58 GiB lay free", "at most 31.00 MiB", "plant_memory.py:54"]),
+        (
+            "oom_others",
+            0,
+            ["134.55 GiB of the device were held by neither", "4.45 GiB of 139.80 GiB were free"],
+        ),
+    ],
+)
+def test_where_memory_ran_out(name, rank, words, capsys):
+    assert read_ran_out(RUNS / name, rank).rank == rank
+    assert main(["memory", str(RUNS / name)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"Rank {rank} ran out of memory" in text
+    for word in words:
+        assert word in text
+
+
+def test_a_folder_that_tells_nothing(tmp_path):
+    with pytest.raises(InputError, match="tells nothing of a GPU's memory"):
+        read_run(tmp_path)
+    assert main(["memory", str(tmp_path)]) == 3
+
+
+def test_what_cannot_be_believed_is_left_out(tmp_path):
+    (tmp_path / "rank_0").mkdir()
+    for content in ("[]", "{}", '{"step": -1}', "{", '{"step": true}'):
+        (tmp_path / "rank_0" / "out_of_memory.json").write_text(content)
+        assert read_ran_out(tmp_path, 0) is None
+    whole = json.loads((RUNS / "oom_forward/rank_1/out_of_memory.json").read_text())
+    (tmp_path / "rank_0" / "out_of_memory.json").write_text(json.dumps(dict(whole, held=None)))
+    (tmp_path / "rank_0" / "out_of_memory.pickle").write_bytes(b"cos\nsystem\n.")
+    found = read_ran_out(tmp_path, 0)
+    assert found.snapshot is None and found.held == {} and found.asked == whole["asked_bytes"]
+
+
+def test_memory_over_time_comes_to_what_is_held():
+    [device] = read_snapshot(RUNS / "leak/rank_1/memory.pickle")
+    over = device.over_time
+    assert sum(over.held[-1]) == device.allocated, "after the last event"
+    assert sum(over.held[over.moments.index(over.peak)]) == device.peak
+    at_peak = {own.place: own.bytes for own in device.at_peak}
+    row = dict(zip(over.places, over.held[over.moments.index(over.peak)], strict=True))
+    assert all(row[place] == at_peak[place] for place in over.places if place != "others")
+    leak = device.stays[0]
+    assert (leak.place, leak.blocks) == ("plant_memory.py:31 forward", 6) and leak.bytes > 150 * MIB
+    assert replace(device, stays=()).held == device.held

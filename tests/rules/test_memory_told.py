@@ -1,0 +1,139 @@
+"""TO-M001 to TO-M005: what is said of a run's memory, and what is not."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from traceops.across.memory_use import MemoryUse, growth
+from traceops.rules.inputs import Inputs
+from traceops.rules.memory import judge
+from traceops.traces.memory_snapshot import Held
+
+MIB, GIB = 1 << 20, 1 << 30
+CAPACITY = 80 * GIB
+
+
+def looks(held, reserved=20 * GIB, apart=5):
+    """Rows of an observed run: what tensors held at the ends of steps."""
+    rows = [(apart * n, size, reserved, 0, 0, 0) for n, size in enumerate(held)]
+    return np.array(rows, np.int64).reshape(-1, 6)
+
+
+def use(rank=0, peak=10 * GIB, reserved=11 * GIB, **more):
+    own = MemoryUse(rank=rank, capacity=CAPACITY, peak=peak, reserved=reserved, **more)
+    return replace(own, growth=growth(own.looks))
+
+
+def judged(*uses, bubbles=(), experts=(), strategy="pytorch_zero3", step_ms=100.0, earlier=()):
+    """By rule, without its letter: the finding, else how the check came out."""
+    on_gpu = SimpleNamespace(summary=SimpleNamespace(on_gpu=True))
+    run = SimpleNamespace(bubbles=bubbles, experts=experts, step_ms=step_ms, ranks=[on_gpu])
+    found = SimpleNamespace(manifest={"strategy": strategy}, root=str(Path()))
+    verdicts = judge(Inputs(found, run, memory=uses, earlier=earlier))
+    return {
+        verdict.rule: verdict.findings[0]
+        if verdict.findings
+        else ("clear" if verdict.clear else "not_evaluated")
+        for verdict in verdicts
+    }
+
+
+def test_a_healthy_run():
+    calm = looks([9 * GIB + (n % 3) * 40 * MIB for n in range(40)])
+    said = judged(*(use(rank, looks=calm, mallocs=0.0, retries=0) for rank in range(4)))
+    assert set(said.values()) == {"clear"}
+
+
+def test_nothing_is_known():
+    said = judged()
+    assert said["TO-M001"] == said["TO-M002"] == said["TO-M003"] == said["TO-M004"] == "not_evaluated"
+
+
+def test_near_capacity():
+    said = judged(use(0), use(1, peak=78 * GIB, reserved=79 * GIB))
+    told = said["TO-M001"]
+    assert (told.severity, told.ranks) == ("warning", (1,)) and "98 % of its GPU" in told.message
+    assert judged(use(0, peak=73 * GIB, reserved=79 * GIB))["TO-M001"].severity == "info"
+    assert judged(use(0, peak=60 * GIB, reserved=79 * GIB))["TO-M001"] == "clear", (
+        "a full cache is no trouble"
+    )
+
+
+def test_one_rank_holds_more():
+    held = {"allocated": 4 * GIB, "parameters": GIB, "gradients": GIB, "optimizer_state": 2 * GIB}
+    said = judged(
+        *(use(rank, held=held, peak=(20 if rank == 3 else 10) * GIB, reserved=22 * GIB) for rank in range(4))
+    )
+    told = said["TO-M002"]
+    assert (told.severity, told.ranks, told.cause) == ("info", (3,), "activations")
+    assert "20.00 GiB at its peak, the median peer 10.00 GiB: 10.00 GiB more within the step" in told.message
+    more = dict(held, allocated=12 * GIB, parameters=9 * GIB)
+    assert judged(use(0, held=held), use(1, held=more, peak=19 * GIB))["TO-M002"].cause == "state"
+    tight = judged(use(0, held=held, peak=50 * GIB), use(1, held=held, peak=76 * GIB))
+    assert tight["TO-M002"].severity == "warning"
+
+
+def test_what_is_no_imbalance():
+    stages = (SimpleNamespace(pipeline=SimpleNamespace(ranks=(0, 1))),)
+    uneven = (use(0, peak=30 * GIB), use(1, peak=10 * GIB))
+    assert judged(*uneven, bubbles=stages)["TO-M002"] == "clear"
+    assert judged(*uneven, experts=(object(),))["TO-M002"] == "clear"
+    held = {"allocated": 8 * GIB, "parameters": 3 * GIB, "gradients": 0, "optimizer_state": 5 * GIB}
+    twice = [use(rank, held=held, peak=(13 if rank == 1 else 10) * GIB) for rank in range(4)]
+    assert judged(*twice, strategy="pytorch_ddp")["TO-M002"] == "clear", (
+        "a rank may hold DDP's first buckets twice"
+    )
+
+
+def test_a_leak_and_its_line():
+    rows = looks([9 * GIB + n * 100 * MIB for n in range(40)])
+    told = judged(use(1, looks=rows))["TO-M003"]
+    assert (told.severity, told.confidence, told.ranks) == ("warning", "medium", (1,))
+    assert "20.00 MiB a step" in told.message and "full after another" in told.message
+    stays = (Held("train.py:60 log_metrics", 3 * GIB, 30),)
+    told = judged(*(use(rank, looks=rows, stays=stays) for rank in range(2)))["TO-M003"]
+    assert (told.cause, told.ranks, told.confidence) == ("line", (0, 1), "high")
+    assert "made in train.py:60 log_metrics (30 blocks of it)" in told.message
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        [9 * GIB + min(n, 6) * GIB for n in range(40)],  # the first steps of DDP and an optimizer
+        [9 * GIB + (n * 7919 % 13) * 300 * MIB for n in range(40)],  # batches of all lengths
+        [9 * GIB + (2 * GIB if n > 25 else 0) for n in range(40)],  # an evaluation model that stays, once
+        [9 * GIB + n * 4096 for n in range(40)],  # a number a step
+        [9 * GIB + n * 100 * MIB for n in range(5)],  # too short to tell
+    ],
+)
+def test_what_is_no_leak(held):
+    assert judged(use(looks=looks(held)))["TO-M003"] in ("clear", "not_evaluated")
+
+
+def test_reserved_and_unused():
+    told = judged(use(peak=10 * GIB, reserved=30 * GIB))["TO-M004"]
+    assert (told.severity, told.cause) == ("info", None) and "30.00 GiB on rank 0" in told.message
+    told = judged(use(peak=40 * GIB, reserved=76 * GIB, pieces=0.4))["TO-M004"]
+    assert (told.severity, told.cause) == (
+        "warning",
+        "pieces",
+    ) and "40 % of it lies free between" in told.message
+    assert judged(use(peak=10 * GIB, reserved=13 * GIB))["TO-M004"] == "clear", "as FSDP's streams cost"
+
+
+def test_the_driver_is_asked():
+    told = judged(use(mallocs=3.0, retries=0, calls=3.0, allocating_ms=12.0))["TO-M005"]
+    assert (told.severity, told.cause, told.impact_ms) == ("warning", None, 12.0)
+    assert (
+        "up to 3.0 cudaMalloc calls a step" in told.message
+        and "12.0 ms of a recorded step of 100" in told.message
+    )
+    told = judged(use(mallocs=0.1, retries=4))["TO-M005"]
+    assert (told.severity, told.cause) == ("warning", "retries") and "4 times" in told.message
+    told = judged(use(calls=8.0, allocating_ms=12.0))["TO-M005"]
+    assert told.severity == "info" and "8.0 calls a step, and they take 12.0 ms" in told.message
+    assert judged(use(mallocs=0.0, retries=1))["TO-M005"] == "clear", "the one that ended the program"
+    assert judged(use(calls=1.0, allocating_ms=0.1))["TO-M005"] == "clear"

@@ -1,0 +1,52 @@
+"""What the ranks of a run held of their GPUs' memory, from its folder: manifests, looks at steps, snapshots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from traceops.across.memory_use import MemoryUse, memory_use
+from traceops.core.errors import InputError
+from traceops.core.memory_files import SNAPSHOT
+from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
+from traceops.traces.observed import read_observed
+from traceops.traces.ran_out import RanOut, ranks_that_ran_out
+from traceops.traces.run_manifest import manifest_ranks, read_run_manifest
+
+_MOST_RANKS = 256
+
+
+@dataclass(frozen=True)
+class RunMemory:
+    """One run. snapshots: of ranks that kept one at a window's end, by rank; problems: what could not be read."""
+
+    uses: tuple[MemoryUse, ...]
+    ran_out: tuple[RanOut, ...]
+    snapshots: dict[int, DeviceSnapshot]
+    problems: tuple[str, ...] = ()
+
+
+def read_run(folder: Path) -> RunMemory:
+    """The run in this folder. Raises InputError where nothing there tells of a GPU's memory."""
+    manifest, problem = read_run_manifest(str(folder))
+    problems = [] if problem is None else [f"{problem[0]} {problem[1]}"]
+    told = manifest_ranks(manifest)[:_MOST_RANKS]
+    read = [read_observed(str(folder), own.rank) for own in told]
+    uses = memory_use(told, [one for one, _ in read if one is not None], ())
+    snapshots = {}
+    for path in sorted(folder.glob(f"rank_*/{SNAPSHOT}"))[:_MOST_RANKS]:
+        number = path.parent.name.removeprefix("rank_")
+        try:
+            devices = read_snapshot(path)
+        except InputError as error:
+            problems.append(str(error))
+            continue
+        if number.isdigit() and devices:
+            snapshots[int(number)] = max(devices, key=lambda device: device.peak)
+    ran_out = tuple(ranks_that_ran_out(folder))
+    if not uses and not ran_out and not snapshots:
+        raise InputError(
+            f"{folder} tells nothing of a GPU's memory: give a run folder of traceops run on GPUs, or a snapshot of "
+            "torch.cuda.memory._dump_snapshot"
+        )
+    return RunMemory(uses, ran_out, snapshots, tuple(problems))
