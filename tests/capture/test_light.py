@@ -374,6 +374,19 @@ def test_where_nothing_can_record_it_says_why_of_each(gpu, tmp_path, monkeypatch
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("at", [5, 9, 11])
+def test_while_a_graph_is_captured_nothing_waits_for_the_device(gpu, tmp_path, at):
+    waited = []
+    step = [0]
+    gpu.cuda.synchronize = lambda: waited.append(step[0])
+    gpu.cuda.is_current_stream_capturing = lambda: step[0] == at
+    window = LightWindow(tmp_path, 0, 5, alone)
+    train(window, gpu, 30, lambda now: step.__setitem__(0, now + 1 if now == at - 1 and at == 5 else now))
+    assert waited == [] and list(tmp_path.iterdir()) == []
+    assert window.record["why"] == {"window": "a CUDA graph is being captured where a step ends"}
+    assert gpu.device.value("fake_enabled").value == 0
+
+
 @pytest.mark.parametrize("broken", ["synchronize", "is_current_stream_capturing"])
 def test_its_errors_end_it_alone(gpu, tmp_path, broken):
     def fails():

@@ -21,6 +21,7 @@ STEPS = 6  # measured; the one before them, in which recording begins, is not
 NEEDED = AFTER + 1 + STEPS  # steps that a training has to have behind its schedule
 # Of a copy within the device that nobody else makes: it marks where a step ends there. 4 kB and a prime number.
 _MARK_BYTES = 4096 + 1009
+_CAPTURING = "a CUDA graph is being captured where a step ends"
 BeforeOthers = Callable[[Any, Callable[[], None]], AbstractContextManager[None]]
 
 
@@ -80,6 +81,9 @@ class LightWindow:
     def _open(self) -> None:
         import torch
 
+        if torch.cuda.is_current_stream_capturing():
+            self._ended(None, _CAPTURING)
+            return
         reasons: dict[str, str] = {}
         for source in _possible(self._sources, torch):
             try:
@@ -103,6 +107,11 @@ class LightWindow:
             self._mark = torch.empty(2, _MARK_BYTES, dtype=torch.uint8, device="cuda")
 
     def _step(self, step: int) -> None:
+        import torch
+
+        if torch.cuda.is_current_stream_capturing():  # waiting for the device would break the capture
+            self.give_way(_CAPTURING)
+            return
         if self._timer is None:
             self._timer = StepTimer()
         else:
@@ -114,10 +123,9 @@ class LightWindow:
     def _queue_mark(self) -> None:
         import torch
 
-        if not torch.cuda.is_current_stream_capturing():
-            with _plain(torch):
-                self._mark[0].copy_(self._mark[1])
-            self._marks += 1
+        with _plain(torch):
+            self._mark[0].copy_(self._mark[1])
+        self._marks += 1
 
     def _close(self, step: int) -> None:
         import torch
