@@ -1,6 +1,5 @@
 """Runs of several hosts: a row a host, and communication inside a host apart from that between hosts."""
 
-import gzip
 import json
 import shutil
 from pathlib import Path
