@@ -186,9 +186,25 @@ def said(monkeypatch):
     return lines
 
 
-def test_the_first_nodes_run_json_has_the_ranks_of_all(tmp_path, monkeypatch, said):
-    first, other, port = tmp_path / "0", node_folder(tmp_path / "1", [2, 3]), free_port()
+@pytest.fixture
+def launched(monkeypatch):
+    """The launcher around a training that a function plays."""
     handlers = {number: signal.getsignal(number) for number in (1, 2, 3, 15)}
+    monkeypatch.setattr(session, "git_state", lambda folder: None)
+    monkeypatch.setattr(session, "software_versions", dict)
+    monkeypatch.setattr(session, "FabricEvidence", lambda *args, **options: None)
+
+    def launch(plan, training):
+        monkeypatch.setattr(session, "run", training)
+        return session.launch(plan)
+
+    yield launch
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def test_the_first_nodes_run_json_has_the_ranks_of_all(tmp_path, launched, said):
+    first, other, port = tmp_path / "0", node_folder(tmp_path / "1", [2, 3]), free_port()
 
     def training(*args, **options):
         node_folder(first, [0, 1])
@@ -197,13 +213,7 @@ def test_the_first_nodes_run_json_has_the_ranks_of_all(tmp_path, monkeypatch, sa
         threading.Thread(target=second.send).start()
         return TorchrunResult(0, None, "")
 
-    monkeypatch.setattr(session, "run", training)
-    monkeypatch.setattr(session, "git_state", lambda folder: None)
-    monkeypatch.setattr(session, "software_versions", dict)
-    monkeypatch.setattr(session, "FabricEvidence", lambda *args, **options: None)
-    assert session.launch(plan_of(first, 0, port)) == 0
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    assert launched(plan_of(first, 0, port), training) == 0
     run = json.loads((first / "run.json").read_text())
     assert [rank["rank"] for rank in run["ranks"]] == [0, 1, 2, 3] and run["ranks_missing"] == []
     assert any(line.startswith("gathered 7 files (0.2 MB)") for line in said), said
@@ -259,3 +269,66 @@ def test_of_two_launchers_at_the_endpoints_host_one_is_the_first(tmp_path):
     one, two = (gathering.Gathering(plan, Screen(), []) for plan in plans)
     assert (one.first, two.first) == (True, False)
     one._collector.close()
+
+
+def test_a_first_node_that_is_late_is_waited_for(tmp_path):
+    folder, port = node_folder(tmp_path / "0", [0]), free_port()
+    sender = Sender(Meeting("127.0.0.1", port, False), RUN, "n1", lambda: False)
+    refused = threading.Event()
+    ask = sender._ask
+
+    def told(*arguments):
+        try:
+            return ask(*arguments)
+        except OSError:
+            refused.set()
+            raise
+
+    sender._ask = told
+    reaching = threading.Thread(target=sender.coming)
+    reaching.start()
+    assert refused.wait(60)
+    collector = Collector(folder, RUN, "127.0.0.1", port)
+    reaching.join(60)
+    assert collector._seen.coming == {"n1"}
+    sender.close()
+    collector.close()
+
+
+def test_nodes_that_share_a_name_keep_their_own_ranks(tmp_path, launched, said):
+    """Containers may all be called alike: whose ranks are whose is told by the number of the node."""
+    out = node_folder(tmp_path, [])
+    cluster = Cluster(2, 2, 1, master_addr="127.0.0.1")
+
+    def training(*arguments, **options):
+        for rank in range(4):
+            write_rank(out, RankManifest(rank, rank % 2, 4, host(), 1, {"type": "cpu"}, {}, {}, traces=["t"]))
+        for folder in (out / "rank_0", out / "rank_2"):
+            (folder / ".t.part").touch()
+        for local in range(2):
+            log = options["logs"] / "none" / "attempt_0" / str(local) / "stderr.log"
+            log.parent.mkdir(parents=True)
+            log.write_text(f"local rank {local}")
+        return TorchrunResult(0, None, "")
+
+    assert launched(Plan("mine", out, cluster, ["t.py"], {}, {}), training) == 0
+    logs = {
+        path.name: path.read_text() for path in (out / "logs").glob("rank_?.*.log") if "9" not in path.name
+    }
+    assert logs == {"rank_2.stderr.log": "local rank 0", "rank_3.stderr.log": "local rank 1"}
+    assert (out / "rank_0" / ".t.part").exists(), "another node may just be writing it"
+    assert not (out / "rank_2" / ".t.part").exists()
+
+
+def test_a_node_that_is_missing_is_told_with_what_would_bring_it(tmp_path, launched, said):
+    cluster = Cluster(2, 2, 0, master_addr="127.0.0.1")
+
+    def training(*arguments, **options):
+        node_folder(tmp_path, [0, 1])
+        return TorchrunResult(0, None, "")
+
+    assert launched(Plan("mine", tmp_path, cluster, ["t.py"], {}, {}), training) == 0
+    assert any(
+        line.startswith("2 ranks have left nothing in this folder") and "--gather" in line for line in said
+    )
+    assert json.loads((tmp_path / "run.json").read_text())["ranks_missing"] == [2, 3]

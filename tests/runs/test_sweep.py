@@ -177,7 +177,9 @@ def test_a_sweep_that_was_ended_goes_on_where_it_was(trained: list[str], monkeyp
     [
         (["--vary", "strategy=zero1,nope"], "strategy=nope: use one of"),
         (["--vary", "workers=1,-1"], "--workers -1"),
-        (["--vary", "batch-size=4,x"], "batch-size=x"),
+        (["--vary", "batch-size=4,x"], "batch-size=x: must be a whole number"),
+        (["--vary", "workers=0,2", "--vary", "prefetch-factor=2"], "workers=0,prefetch-factor=2 cannot work"),
+        (["--vary", "persistent-workers=true,false"], "within one epoch"),
         (["--vary", "zzz=1"], "no option of that name"),
         (["--vary", "out=a"], "no option of that name"),
         (["--vary-arg", "lr=1"], "comes behind --"),

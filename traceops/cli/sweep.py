@@ -122,8 +122,11 @@ def _set(args: argparse.Namespace, key: str, value: str) -> None:
     convert: Callable[[str], object] = action.type if callable(action.type) else str
     try:
         made = convert(value)
-    except (ValueError, argparse.ArgumentTypeError) as error:
+    except argparse.ArgumentTypeError as error:
         raise UsageError(f"{key}={value}: {error}") from error
+    except ValueError as error:
+        what = {int: "a whole number", float: "a number"}.get(convert, "another value")  # type: ignore[call-overload]
+        raise UsageError(f"{key}={value}: must be {what}") from error
     if action.choices is not None and made not in action.choices:
         raise UsageError(f"{key}={value}: use one of {', '.join(map(str, action.choices))}")
     setattr(args, action.dest, [*args.env, made] if action.dest == "env" else made)
