@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 from run_folders import DATA, failed_run, run_of
 
+from traceops.across.links import link_by_name
 from traceops.across.replay.larger import larger_transfers, predicted_share
 from traceops.cli import main
 from traceops.cli.scale import price_of
@@ -19,7 +21,8 @@ from traceops.core.errors import UsageError
 from traceops.pipeline.analyze import find_traces, run_pipeline
 from traceops.report.model import ReportDocument
 from traceops.report.rows import RankRow, RoleRow
-from traceops.report.run import Run, StepTime, Summary
+from traceops.report.run import Ledger, Run, StepTime, Summary
+from traceops.runs.from_one import step_from_one
 from traceops.runs.scale import Capture, interval, lost_parts, scale_document
 from traceops.runs.trend import trend_rate
 from traceops.schemas import schema_path
@@ -121,6 +124,50 @@ def test_predictions_say_how_far_they_are_off_where_that_is_known() -> None:
     assert by[4, "trend"].error_pct == pytest.approx(0.0, abs=0.01)  # a tenth more a doubling, both times
     assert by[8, "replay"].error_pct is None and by[8, "replay"].from_ranks == (4,)
     assert by[8, "trend"].samples_per_s == pytest.approx(64 / 0.1331, rel=1e-3)
+
+
+def ddp(step: float, compute: float, **told: Any) -> ReportDocument:
+    """One H200 with a gigabyte of gradients in ten buckets."""
+    training = {"strategy": "pytorch_ddp", "parameters": 250_000_000,
+                "config": {"precision": "bf16", "bucket_mb": 1e9 / 10 / 2**20}, **told}  # fmt: skip
+    return ReportDocument(
+        run=Run(world_size=1, samples_per_step=8, training=training, device="NVIDIA H200"),
+        summary=Summary(step_time_ms=StepTime(typical=step), unprofiled_step_time_ms=step,
+                        samples_per_s=8e3 / step, ledger_ms=Ledger(compute=compute)),
+        ranks=(RankRow(rank=0, compute_ms=compute),), steps=(), collectives=(), findings=(),
+    )  # fmt: skip
+
+
+def test_the_step_on_two_gpus_from_that_on_one() -> None:
+    link = link_by_name("NVIDIA H200", 2)
+    assert link is not None
+    bucket = 0.03 + 0.1 / link.busbw_gbs * 1e3  # ms: two ranks send what there is once
+    assert step_from_one(ddp(100.0, 99.0), 2, 1.0) == pytest.approx(100.0 + bucket), (
+        "the last bucket follows backward"
+    )
+    assert step_from_one(ddp(100.0, 99.0), 2, 0.5) == pytest.approx(100.0 - 49.5 + bucket)
+    slow = (
+        10 * bucket + 0.06 - 0.6
+    )  # more to send than there is backward to hide it: but for the first bucket's compute
+    assert step_from_one(ddp(1.0, 0.9), 2, 1.0) == pytest.approx(1.0 + slow)
+    assert step_from_one(ddp(100.0, 50.0), 2, 0.5) == pytest.approx(100.0 + bucket), (
+        "who waits for the host gains nothing"
+    )
+    assert step_from_one(ddp(100.0, 99.0), 16, 1.0) is None, "other hosts, other links"
+    assert step_from_one(ddp(100.0, 99.0, strategy="zero3"), 2, 1.0) is None
+    assert step_from_one(ddp(100.0, 99.0, parameters=None), 2, 1.0) is None
+
+
+def test_one_gpu_predicts_two_and_the_measured_size_scores_it() -> None:
+    two = capture(2, 110.0, 16, config={"precision": "bf16", "bucket_mb": 1e9 / 10 / 2**20})
+    run = msgspec.structs.replace(two.report.run, training=ddp(1.0, 1.0).run.training, device="NVIDIA H200")
+    pair = [Capture("n1", "profile/n1", ddp(100.0, 99.0)),
+            Capture("n2", "profile/n2", msgspec.structs.replace(two.report, run=run))]  # fmt: skip
+    row = scale_document(pair, "x").predictions[0]
+    assert (row.ranks, row.by, row.from_ranks) == (2, "gradients", (1,))
+    assert row.error_pct == pytest.approx(
+        100 * (110.0 / (100.0 + 0.03 + 0.1 / link_by_name("NVIDIA H200").busbw_gbs * 1e3) - 1), abs=0.01
+    )
 
 
 @pytest.mark.parametrize(

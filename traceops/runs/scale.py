@@ -16,8 +16,16 @@ from traceops.core.words import Role
 from traceops.measure.ledger import BUCKETS, COMM_BUCKETS
 from traceops.report.model import ReportBase
 from traceops.report.rows import RoleRow
+from traceops.runs.from_one import step_from_one
 from traceops.runs.row import row_of
-from traceops.runs.scale_model import LostPart, PredictionRow, ScaleDocument, ScalingKind, SizeRow
+from traceops.runs.scale_model import (
+    LostPart,
+    PredictedBy,
+    PredictionRow,
+    ScaleDocument,
+    ScalingKind,
+    SizeRow,
+)
 from traceops.runs.trend import trend_rate
 
 # step with so many times as many ranks, and so many times as much work of a rank, over the measured one
@@ -238,7 +246,7 @@ def _predictions(
                     from_ranks=tuple(side[0].ranks for side in known)
                     if by == "trend"
                     else (known[-1][0].ranks,),
-                    by="trend" if by == "trend" else "replay",
+                    by=by,
                     samples_per_s=round(rate, 3),
                     efficiency_pct=round(100 * rate / ranks / (rows[0].samples_per_s / rows[0].ranks), 2),
                     error_pct=None if own is None else round(100 * (rate / own.samples_per_s - 1), 2),
@@ -250,8 +258,8 @@ def _predictions(
 
 def _rates(
     known: Sequence[Sequence[Capture]], ranks: int, measured: SizeRow | None, kind: ScalingKind
-) -> list[tuple[str, float]]:
-    found = []
+) -> list[tuple[PredictedBy, float]]:
+    found: list[tuple[PredictedBy, float]] = []
     last = known[-1]
     samples = measured.samples_per_step if measured is not None else _samples_at(last, ranks, kind)
     replayed = [
@@ -266,6 +274,11 @@ def _rates(
     ]
     if replayed:
         found.append(("replay", statistics.fmean(replayed)))
+    elif last[0].ranks == 1 and samples is not None:
+        works = [(capture.report, samples / ranks / capture.samples) for capture in last]
+        steps = [ms for report, work in works if (ms := step_from_one(report, ranks, work)) is not None]
+        if steps:
+            found.append(("gradients", statistics.fmean(1e3 * samples / ms for ms in steps)))
     if len(known) > 1:
         points = [(own[0].ranks, statistics.fmean(c.rate for c in own)) for own in known]
         found.append(("trend", trend_rate(points, ranks)))

@@ -14,7 +14,7 @@ from traceops.runs.model import RunRow
 
 SCALE_VERSION = 1
 ScalingKind = Literal["weak", "strong", "mixed"]
-PredictedBy = Literal["replay", "trend"]
+PredictedBy = Literal["replay", "trend", "gradients"]
 
 
 class LostPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,8 @@ class PredictionRow(msgspec.Struct, frozen=True, kw_only=True):
         PredictedBy,
         Meta(
             description="replay: the largest smaller size's steps, with collectives of larger groups on links like "
-            "those measured. trend: samples a second and rank as a power of the ranks."
+            "those measured. trend: samples a second and rank as a power of the ranks. gradients: one GPU's step, with "
+            "its gradients over NVLink beside backward (DDP)."
         ),
     ]
     samples_per_s: NotNegative

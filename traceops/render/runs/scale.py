@@ -43,6 +43,7 @@ _KINDS = {
 _BY = {
     "replay": "replay of the measured steps with larger groups, on links like those measured",
     "trend": "the trend of the measured sizes",
+    "gradients": "one GPU's step, with its gradients over NVLink beside backward",
 }
 _MOST_PARTS = 12
 
@@ -122,8 +123,14 @@ def verdict(found: ScaleDocument) -> Headline:
         f"{last.efficiency_pct:.0f} % efficiency{_interval(last)}."
     )
     worst = next((part for part in last.lost if part.pct is not None and part.pct > 0), None)
-    if worst is not None and (last.lost_ms or 0.0) > 0:
-        said += f" Most of what is lost is {_part(worst)} ({worst.pct:.0f} %)."
+    if worst is not None and worst.pct is not None and (last.lost_ms or 0.0) > 0:
+        if worst.pct <= 100.0:
+            said += f" Most of what is lost is {_part(worst)} ({worst.pct:.0f} %)."
+        else:
+            said += (
+                f" Recorded steps lose {ms_text(last.lost_ms or 0.0)} ms: {_part(worst)} takes {ms_text(worst.ms)} ms "
+                "more, and other parts take less."
+            )
     best = f"{found.best_value} rank{'s' if found.best_value > 1 else ''}"
     said += f" Fewest rank-hours a sample: {best}; most samples a second: {found.fastest}."
     return Headline("info", said)
