@@ -107,6 +107,27 @@ def test_many_odd_steps_do_not_make_the_others_spread(tmp_path):
     assert run.garbage[0].steps == 36 and run.compiled[0].steps == 18
 
 
+def test_where_most_steps_are_odd_what_has_no_time_of_its_own_is_told_too(tmp_path):
+    """Two thirds are odd: the collector every other step, the compiler every third, an evaluation every tenth."""
+    zero = noisy(240)
+    for at in range(12, 240):
+        gc_ms, compile_ms = 100 * (at % 2 == 0), 80 * (at % 3 == 0)
+        evaluates = 200 if at % 10 == 5 else 0
+        stacks = {"forward": 30, "backward": 20, "evaluate": evaluates}
+        if gc_ms or compile_ms or evaluates:
+            zero[at] = Step(
+                50 + gc_ms + compile_ms + evaluates, gc_ms=gc_ms, compile_ms=compile_ms, stacks=stacks
+            )
+    run = measured(tmp_path, zero)
+    by_cause = {one.cause: one for one in run.occasions}
+    assert {"garbage_collection", "recompilation", "evaluation"} <= set(by_cause)
+    assert run.typical_ms == pytest.approx(50, rel=0.02)
+    assert by_cause["evaluation"].times == 23 and by_cause["evaluation"].more_ms / 23 == pytest.approx(
+        200, rel=0.05
+    )
+    assert by_cause["evaluation"].place.said == "evaluate (train.py:12)"
+
+
 def test_recorded_steps_and_the_start_are_apart(tmp_path):
     steps = [Step(9000), Step(400), Step(300), *noisy(100)]
     for at in range(20, 26):

@@ -32,6 +32,7 @@ _FELT = 0.05  # of a step
 _ON_DEVICE = 0.8  # of the steps: known by the device's own timeline
 _PART = 0.2  # of what a step takes longer: less is no reason
 _LEAST_STEPS = 8
+_MANY = 0.25  # of the steps: odd by what the collector and the compiler tell themselves
 _ALSO = 0.5  # of what the rank does that does most: so much of it, and another does it too
 _START = 20  # steps: a run has begun by then
 _RARE_PCT = 1.0  # of the typical step: a function in which the host is less is none of it
@@ -128,7 +129,7 @@ def whole_run(observed: Sequence[Observed]) -> WholeRun | None:
     if timed.sum() < _LEAST_STEPS:
         return None
     like = np.zeros(len(numbers), dtype=bool)
-    like[timed] = _like_most(step[timed])
+    like[timed] = _like_others(step[timed], (garbage.max(axis=0) + compiled.max(axis=0))[timed])
     start = _start(timed, like)
     later = timed & ~start
     typical = float(step[like].mean())
@@ -345,6 +346,20 @@ def _like_most(steps: Floats) -> Mask:
     middle = float(np.median(steps))
     spread = _NORMAL * float(np.median(middle - steps[steps <= middle]))
     return np.asarray(steps <= max(FAR * middle, middle + _SPREADS * spread))
+
+
+def _like_others(steps: Floats, told: Floats) -> Mask:
+    """Which steps are typical. told: what the collector and the compiler took in each, on the rank where it was most.
+
+    Where these make many steps odd, more than half may be, and no step tells which are like most. Without that time
+    most are alike again, and typical are those that had next to none of it.
+    """
+    free = np.maximum(steps - told, 0.0)
+    made_odd = told > _PART * float(np.median(free))
+    if float(made_odd.mean()) < _MANY:
+        return _like_most(steps)
+    like = _like_most(free) & ~made_odd
+    return like if like.sum() >= _LEAST_STEPS else _like_most(steps)
 
 
 def _share(part: Floats, took: Floats, timed: Mask) -> Share:
