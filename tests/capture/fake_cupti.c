@@ -11,13 +11,14 @@ static requested_fn requested;
 static completed_fn completed;
 static uint8_t *buffer;
 static size_t room, used;
-uint32_t fake_version = 130001, fake_refused_kind, fake_refusal, fake_enabled;
+uint32_t fake_version = 130001, fake_refused_kind, fake_refusal, fake_enabled, fake_register, fake_flush;
 uint64_t fake_now;
 uint32_t fake_registrations, fake_buffers_out;
 
 uint32_t cuptiGetVersion(uint32_t *version) { *version = fake_version; return 0; }
 uint32_t cuptiGetTimestamp(uint64_t *now) { *now = fake_now; return 0; }
 uint32_t cuptiActivityRegisterCallbacks(requested_fn a, completed_fn b) {
+    if (fake_register != 0) return fake_register;
     requested = a, completed = b, fake_registrations++;
     return 0;
 }
@@ -34,7 +35,7 @@ uint32_t cuptiActivityFlushAll(uint32_t flag) {
         fake_buffers_out--;
     }
     buffer = NULL, used = room = 0;
-    return 0;
+    return fake_flush;
 }
 uint32_t cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *dropped) {
     (void)context, (void)stream;

@@ -52,7 +52,7 @@ class Device:
 
 @pytest.fixture
 def device(library, monkeypatch):
-    for name in ("fake_refused_kind", "fake_refusal", "fake_enabled"):
+    for name in ("fake_refused_kind", "fake_refusal", "fake_enabled", "fake_register", "fake_flush"):
         ctypes.c_uint32.in_dll(library, name).value = 0
     ctypes.c_uint32.in_dll(library, "fake_version").value = 130001
     for variable in (*cupti_module._INJECTED, "TEARDOWN_CUPTI"):
@@ -130,6 +130,17 @@ def test_a_refusal_leaves_no_kind_enabled(device, kind):
     source = Cupti(device.path)
     assert source.start() == f"CUPTI refuses: cuptiActivityEnable({kind}) gave 39"
     assert device.value("fake_enabled").value == 0
+
+
+def test_what_fails_later_is_told_with_the_call(device):
+    device.value("fake_register").value = 1
+    assert Cupti(device.path).start() == "CUPTI refuses: cuptiActivityRegisterCallbacks(0) gave 1"
+    device.value("fake_register").value, device.value("fake_flush").value = 0, 999
+    source = Cupti(device.path)
+    assert source.start() is None
+    device.ran(10, 5, 9, "k")
+    assert source.stop() == "CUPTI failed: cuptiActivityFlushAll gave 999"
+    assert device.value("fake_enabled").value == 0 and native.take()[0] == b""
 
 
 @pytest.mark.parametrize("version", [17, 140000])
