@@ -12,7 +12,8 @@
     const canvas = box.querySelector("canvas"), hover = box.querySelector(".step-hover"), said = box.querySelector(".step-said");
     const choice = box.querySelector(".step-choice"), pen = canvas.getContext("2d"), cache = new Map();
     const shown = { t: data.ranks <= 8, s: true, c: true };
-    let step = null, rows = [], from = 0, to = 1, label = 168, colours = {}, chosen = null, marked = null, waiting = false, drag = null;
+    const fold = box.querySelector(".step-fold input"), every = data.shown || [];
+    let step = null, rows = [], lines = [], from = 0, to = 1, label = 168, colours = {}, chosen = null, marked = null, waiting = false, drag = null;
 
     data.steps.forEach((one, place) => {
       const option = document.createElement("option");
@@ -25,6 +26,10 @@
       input.addEventListener("change", () => { shown[input.dataset.show] = input.checked; layOut(); });
     }
 
+    fold.closest("label").hidden = !data.folded;
+    fold.checked = !!data.folded && every.length > 4;
+    fold.addEventListener("change", layOut);
+
     async function unpack(place) {
       if (!cache.has(place)) cache.set(place, decode(data.steps[place].data));
       return cache.get(place);
@@ -34,27 +39,38 @@
       choice.value = place;
       step = { place, ...(await unpack(place)) };
       from = 0; to = step.length; chosen = null; marked = rank ?? null;
+      if (fold.checked && rank !== undefined && !data.folded.some(one => one.rank === rank)) fold.checked = false;
       layOut();
       if (rank !== undefined) {
         const at = rows.findIndex(row => row.rank === rank);
-        if (at >= 0) canvas.parentElement.scrollTop = Math.max(rows[at].y - HEAD - 8, 0);
+        if (at >= 0) canvas.parentElement.scrollTop = Math.max(rows[at].y - HEAD - ROW - 8, 0);
         said.textContent = at >= 0 ? "" : `Rank ${rank} is not among the ranks drawn here: ${step.ranks.map(one => one.rank).join(", ")}.`;
       } else said.textContent = whatIsShown();
     }
 
     function whatIsShown() {
-      const few = step.ranks.length < data.ranks ? `${step.ranks.length} of ${data.ranks} ranks. ` : "";
+      const other = data.unlike ? ` ${data.unlike} ranks are like none of these.` : "";
+      const few = step.ranks.length < data.ranks ? `${step.ranks.length} of ${data.ranks} ranks.${other} ` : "";
       const unseen = step.ranks.reduce((sum, one) => sum + one.unseen, 0);
       const less = unseen ? ` ${unseen} short transfers are not drawn.` : "";
       const apart = data.aligned ? "" : " The clocks of these ranks could not be compared: do not compare their positions.";
       return few + "Point at a bar, or choose one with the keys." + less + apart;
     }
 
+    // The step's ranks by host; one of each kind, where alike ranks are one.
+    function order() {
+      const own = new Map(step.ranks.map(one => [one.rank, one])), list = fold.checked ? data.folded : every;
+      const known = list.filter(one => own.has(one.rank)).map(one => ({ ...one, rank: own.get(one.rank) }));
+      const named = new Set((fold.checked ? [...data.folded, ...every] : every).map(one => one.rank));
+      const rest = step.ranks.filter(one => !named.has(one.rank));
+      return [...known, ...rest.map(rank => ({ rank, host: "", label: "", count: 1 }))];
+    }
+
     // Rows from top to bottom; each with its bars as columns in ns since the step's zero.
     function layOut() {
-      rows = [];
-      let y = HEAD;
-      for (const rank of step.ranks) {
+      rows = []; lines = [];
+      let y = HEAD, host = "";
+      for (const { rank, host: on, label: who, count } of order()) {
         const own = [], stages = Math.max(0, ...rank.moved.map(one => one[9] + 1));
         const threads = [...new Set(rank.lanes.filter(lane => lane.of === "t").map(lane => lane.number))];
         const streams = rank.lanes.filter(lane => lane.of === "s").length;
@@ -77,8 +93,10 @@
             }
           }
         }
+        if (own.length && on !== host) { lines.push({ y, text: `host ${on}`, host: true }); y += ROW + 5; host = on; }
+        if (own.length && count > 1) { lines.push({ y, text: who, rank: rank.rank }); y += ROW + GAP; }
         own.forEach((row, at) => {
-          rows.push({ ...row, rank: rank.rank, first: at === 0, begin: rank.begin, over: rank.end, y, last: at === own.length - 1 });
+          rows.push({ ...row, rank: rank.rank, first: at === 0 && count < 2, begin: rank.begin, over: rank.end, y, last: at === own.length - 1 });
           y += ROW + (at === own.length - 1 ? 10 : GAP);
         });
       }
@@ -133,6 +151,12 @@
 
     function labels(wide) {
       pen.textAlign = "left";
+      for (const line of lines) {
+        if (line.host) { pen.fillStyle = colours.head; pen.fillRect(0, line.y - 3, wide, ROW + 4); }
+        pen.font = line.host ? "600 11.5px system-ui, sans-serif" : "600 12px system-ui, sans-serif";
+        pen.fillStyle = !line.host && line.rank === marked ? colours.link : colours.ink;
+        pen.fillText(fit(line.text, wide - 8), 4, line.y + ROW / 2);
+      }
       for (const row of rows) {
         if (row.first) {
           if (row.rank === marked) { pen.fillStyle = colours.head; pen.fillRect(0, row.y - 2, label - 4, ROW + 3); }

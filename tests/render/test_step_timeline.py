@@ -21,6 +21,7 @@ from traceops.core.words import ROLES
 from traceops.pipeline.analyze import analyze, find_traces, run_pipeline
 from traceops.pipeline.assemble_detail import MOST_RANKS, chosen_ranks, step_details
 from traceops.pipeline.mapping.ranks import MapOptions
+from traceops.render.report.drawn_ranks import drawn_ranks, group_text
 from traceops.render.report.html import render_html
 from traceops.render.report.step_timeline import finding_place, packed
 from traceops.report.detail import Detail, DetailLane, DetailRank, DetailStep, DetailTransfer
@@ -184,3 +185,27 @@ def test_a_browser_draws_it_and_tells_what_the_trace_says(browser: Any, tmp_path
     without.goto(path.as_uri())
     assert without.locator("#chart-timeline").is_visible()
     assert not without.locator(".step-timeline").is_visible()
+
+
+def test_ranks_stand_by_host_and_one_of_a_kind_can_stand_for_it() -> None:
+    """Of 16 ranks on two hosts, rank 3 is named by a finding; two of the other ones are drawn beside it."""
+    report = sample_report(16)
+    first = report.ranks[0]
+    rows = [msgspec.structs.replace(first, rank=rank, host=f"node-{rank // 8}") for rank in range(16)]
+    named = [replace(finding, ranks=(3,)) for finding in report.findings[:1]]
+    report = msgspec.structs.replace(report, ranks=rows, findings=named)
+    detail = small_detail()
+    step = detail.steps[0]
+    few = replace(
+        detail, steps=(replace(step, ranks=tuple(replace(step.ranks[0], rank=r) for r in (3, 9, 12))),)
+    )
+    drawn = drawn_ranks(report, few)
+    assert [(one["host"], one["rank"], one["label"]) for one in drawn["shown"]] == [
+        ("node-0", 3, "rank 3"),
+        ("node-1", 9, "rank 9 and 13 alike, on 2 hosts"),
+        ("node-1", 12, "rank 12"),
+    ]
+    assert [one["label"] for one in drawn["folded"]] == ["rank 3", "rank 9 and 14 alike, on 2 hosts"]
+    assert drawn["unlike"] == 0
+    assert group_text(2, [2, 3], {"a"}, 8) == "ranks 2–3: alike, this is rank 2"
+    assert group_text(0, range(8), {"a"}, 8) == "all 8 ranks: alike, this is rank 0"

@@ -33,7 +33,7 @@ def groups_of(report: Report) -> tuple[Group, ...]:
     """A group a rank up to `MOST_RANKS`; beyond, those that findings name, and the others by kind."""
     if len(report.ranks) <= MOST_RANKS:
         return tuple(Group(row.rank, (row.rank,)) for row in report.ranks)
-    named = _named(report)
+    named = named_ranks(report)
     rest = [row for row in report.ranks if row.rank not in named]
     kinds = [Group(kind.example, kind.ranks) for kind in alike_ranks(rest)]
     return tuple(sorted((*(Group(rank, (rank,)) for rank in named), *kinds), key=lambda group: group.example))
@@ -61,7 +61,7 @@ def groups_text(report: Report) -> str:
     """That rows stand for ranks that are alike; '' where each rank has its own."""
     if len(report.ranks) <= MOST_RANKS:
         return ""
-    rest = [row for row in report.ranks if row.rank not in _named(report)]
+    rest = [row for row in report.ranks if row.rank not in named_ranks(report)]
     apart = next((kind.apart_pct for kind in alike_ranks(rest)), APART_PCT)
     return (
         f"Of {len(report.ranks)} ranks, those whose steps differ by less than {apart:g} % are one row, which shows the "
@@ -72,7 +72,7 @@ def groups_text(report: Report) -> str:
 def outliers(report: Report) -> list[int]:
     """Ranks that findings name, in their order, then those of small groups."""
     small = [rank for group in groups_of(report) if len(group.ranks) <= 3 for rank in group.ranks]
-    return list(dict.fromkeys((*_named(report), *small)))[:MOST_NAMED]
+    return list(dict.fromkeys((*named_ranks(report), *small)))[:MOST_NAMED]
 
 
 def idle_ms(row: RankRow) -> float:
@@ -80,7 +80,7 @@ def idle_ms(row: RankRow) -> float:
     return sum(row.bucket_ms(bucket) or 0.0 for bucket in IDLE_BUCKETS)
 
 
-def _named(report: Report) -> tuple[int, ...]:
+def named_ranks(report: Report) -> tuple[int, ...]:
     """Ranks that findings about few ranks name, the first finding's first."""
     present = {row.rank for row in report.ranks}
     named: dict[int, None] = {}

@@ -15,6 +15,7 @@ from traceops.core.findings import Finding
 from traceops.core.level_of_detail import Bars
 from traceops.core.words import ROLES
 from traceops.render.document import Block, Code, Place, StepTimeline, fold, soft
+from traceops.render.report.drawn_ranks import drawn_ranks
 from traceops.report.detail import Detail, DetailRank, DetailStep
 from traceops.report.model import Report
 
@@ -26,6 +27,7 @@ def step_timeline(report: Report, instead: Sequence[Block]) -> StepTimeline | No
     if report.detail is None:
         return None
     data = packed(report.detail, _longest(report.detail), len(report.ranks))
+    data |= drawn_ranks(report, report.detail)
     return StepTimeline("steps-zoom", "What each rank did in a step, moment by moment", data, tuple(instead))
 
 
