@@ -26,6 +26,7 @@ from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if
 from traceops.across.role_times import ByRole, measure_role_times
 from traceops.across.roles import NO_ROLES, Roles, find_roles
 from traceops.across.rooted import with_roots
+from traceops.across.slow_group import SlowGroup, measure_slow_group
 from traceops.across.stages import find_pipelines, stage_of
 from traceops.across.stragglers import Stragglers, measure_stragglers
 from traceops.across.unlike import unlike_steps
@@ -96,6 +97,7 @@ class CrossRank:
     devices: int | None = None
     bubbles: tuple[Bubble, ...] = ()  # of the pipelines among the ranks
     work: Mapping[int, WorkCompared] = field(default_factory=dict)  # of stragglers whose GPU computes longer
+    slow_group: SlowGroup | None = None  # ranks that are late alike, so that none alone is
     unlike: tuple[int, ...] = ()  # numbers of the steps that take far longer than the typical one
     roles: Roles = NO_ROLES
     passes: tuple[Passes, ...] = ()  # of an inference server
@@ -214,6 +216,7 @@ def measure_across(
         lateness=lateness,
         charged=charged,
         stragglers=stragglers,
+        slow_group=measure_slow_group(replays, lateness, ranks),
         what_if=what_if,
         work=work,
     )

@@ -22,11 +22,14 @@ class Grown:
     peers_ms: float
 
 
-def grown(run: CrossRank, rank: int, cause: str) -> list[Grown]:
-    """What grew most on this rank: kernels where the GPU or a copy is the cause, regions where host or input is."""
+def grown(run: CrossRank, rank: int, cause: str, beside: Sequence[int] = ()) -> list[Grown]:
+    """What grew most on this rank: kernels where the GPU or a copy is the cause, regions where host or input is.
+
+    beside: the peers to compare with, all by default.
+    """
     assert run.graph is not None
     by_rank = {times.summary.rank: times for times in run.ranks}
-    peers = [by_rank[peer] for peer in run.graph.peers(rank)]
+    peers = [by_rank[peer] for peer in beside or run.graph.peers(rank)]
     if cause in ("gpu_compute", "copy"):
         return _most_grown(_kernel_ms(by_rank[rank]), [_kernel_ms(peer) for peer in peers])
     if cause in ("host", "input"):

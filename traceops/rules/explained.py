@@ -13,6 +13,7 @@ from traceops.rules.host_difference import HOST_LONGER
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.machine_use import MACHINE
 from traceops.rules.overlap import EXPOSED, LATE_START, SMALL_COLLECTIVES
+from traceops.rules.slow_group import SLOW_GROUP
 from traceops.rules.steps import UNLIKE_STEPS
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
@@ -38,6 +39,8 @@ EXPLAINS: tuple[Explains, ...] = (
     Explains(PERSISTENTLY_LATE, "host", (HOST_LONGER,), True),
     Explains(PERSISTENTLY_LATE, "unknown", (HOST_LONGER,), True),
     Explains(PERSISTENTLY_LATE, "gpu_compute", (MACHINE,), True),
+    Explains(SLOW_GROUP, "input", (HOST_BOUND, INPUT_BOUND, HOST_LONGER), True),
+    Explains(SLOW_GROUP, "host", (HOST_BOUND, BLOCKED_ON_DEVICE, HOST_LONGER), True),
     Explains(HOST_LONGER, "input", (INPUT_BOUND,), True),
     Explains(HOST_LONGER, "host", (HOST_BOUND,), True),
     Explains(UNLIKE_OVER_RUN, None, (UNLIKE_STEPS,), False),

@@ -1,8 +1,9 @@
-"""Turns stragglers into TO-S001 and TO-S002."""
+"""Turns stragglers into TO-S001 and TO-S002, with TO-S003 beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from msgspec import UNSET
@@ -20,9 +21,11 @@ from traceops.core.rule import Rule, Verdict
 from traceops.core.words import CAUSES as CAUSE_WORDS
 from traceops.core.words import COMPUTES_LONGER
 from traceops.measure.typical import spells
+from traceops.rules import slow_group
 from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
 from traceops.rules.inputs import Inputs
 from traceops.rules.role_text import in_role, late_in
+from traceops.rules.slow_group import SLOW_GROUP
 
 PERSISTENTLY_LATE = Rule(
     id="TO-S001",
@@ -102,7 +105,7 @@ SOMETIMES_LATE = Rule(
         "merged timeline."
     ),
 )
-RULES = (PERSISTENTLY_LATE, SOMETIMES_LATE)
+RULES = (PERSISTENTLY_LATE, SOMETIMES_LATE, SLOW_GROUP)
 IDS = tuple(rule.id for rule in RULES)
 
 IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error
@@ -124,23 +127,18 @@ _HOST_BOUND = 0.1  # of the step with the stragglers cured: what it would lose i
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
-    """Ranks that make the others wait."""
-    return judge_stragglers(inputs.run, inputs.slowdown, inputs.undisturbed)
+    """Ranks that make the others wait, and groups of them."""
+    return judge_late(inputs.run, inputs.slowdown, inputs.undisturbed)
 
 
 def judge_stragglers(
     run: CrossRank, profiler_slowdown: float | None, calm: Undisturbed | None = None
 ) -> list[Verdict]:
     """TO-S001 and TO-S002 [docs/metrics.md, who causes the wait]. calm: the undisturbed step, where it is known."""
-    if (
-        run.stragglers is None
-        or run.lateness is None
-        or run.what_if is None
-        or run.what_if.mean_error > _MOST_ERROR
-        or (out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT)
-    ):
+    if not _comparable(run):
         why = _nothing_to_compare(run)
         return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
+    assert run.stragglers is not None and run.lateness is not None and run.what_if is not None
     if run.stragglers.alone is not None:
         why = f"the others wait most for rank {run.stragglers.alone}, and no other rank runs its program"
         if any(run.stragglers.alone in bubble.pipeline.ranks for bubble in run.bubbles):
@@ -186,6 +184,35 @@ def judge_stragglers(
         PERSISTENTLY_LATE.verdict(*persistent, not_evaluated="" if persistent else too_few, clear=clear),
         SOMETIMES_LATE.verdict(*sometimes, not_evaluated="" if sometimes else too_few, clear=clear),
     ]
+
+
+def judge_late(run: CrossRank, slowdown: float | None, calm: Undisturbed | None = None) -> list[Verdict]:
+    """TO-S001 and TO-S002, and TO-S003 where they name nobody above info. calm: as there."""
+    single = judge_stragglers(run, slowdown, calm)
+    if not _comparable(run):
+        return [*single, SLOW_GROUP.not_evaluated(_nothing_to_compare(run))]
+    found = [finding for verdict in single for finding in verdict.findings]
+    named = any(finding.severity != "info" for finding in found)
+    group = slow_group.judge(run, slowdown, named, _uncertain(run))
+    if group.findings:  # who of them comes last is chance
+        single = [
+            replace(verdict, findings=(), clear=f"of ranks that are late alike, see {SLOW_GROUP.id}")
+            if verdict.findings
+            else verdict
+            for verdict in single
+        ]
+    return [*single, group]
+
+
+def _comparable(run: CrossRank) -> bool:
+    """Whether ranks can be compared step by step, by what was measured and by a replay that is near to it."""
+    return (
+        run.stragglers is not None
+        and run.lateness is not None
+        and run.what_if is not None
+        and run.what_if.mean_error <= _MOST_ERROR
+        and out_of_step_pct(run) <= MOST_OUT_OF_STEP_PCT
+    )
 
 
 def _uncertain(run: CrossRank) -> str:

@@ -13,6 +13,8 @@ _REPLAYED = {  # evidence that is the impact -> the change that was replayed
     "saved by even stages": "with the same work shared evenly",
     "saved at its peers' pace": "at its peers' pace",
     SAVED_AT_REFERENCE: "with the links at their reference",
+    "saved at their peers' pace": "at their peers' pace",
+    "saved with the work shared evenly": "with the work shared evenly",
 }
 
 

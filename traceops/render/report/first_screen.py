@@ -23,6 +23,7 @@ from traceops.render.report.stragglers import (
     Cure,
     late_together,
     mean_of_ranks,
+    place_text,
     who_text,
     words_of,
 )
@@ -30,6 +31,7 @@ from traceops.render.report.verdict import hang_leads, lead_finding
 from traceops.render.sure import SURE
 from traceops.report.model import Report
 from traceops.rules.explained import explains
+from traceops.rules.slow_group import SLOW_GROUP, clause_of
 from traceops.rules.validity import SLOWED
 
 _GREW = 0.1  # of what the cure saves: evidence that grew by less is no reason
@@ -79,10 +81,13 @@ def _where(report: Report, together: Sequence[Finding]) -> str:
     if not ranks:
         return ""
     said = who_text(ranks, len(report.ranks))
+    place = place_text(report, ranks)
     if 4 < len(ranks) < len(report.ranks):
         said += f": {ranks_text(ranks, 6, counted=False)}"
+    if place:
+        said += f", {place}"
     hosts = list(dict.fromkeys(row.host for row in report.ranks if row.rank in set(ranks) and row.host))
-    if len(ranks) < len(report.ranks) and 1 <= len(hosts) <= 2:
+    if not place and len(ranks) < len(report.ranks) and 1 <= len(hosts) <= 2:
         said += f" on {' and '.join(host[:40] for host in hosts)}"
     steps, known = set(together[0].steps), set(report.run.steps)
     if len(together) == 1 and steps and known and steps != known:
@@ -95,6 +100,10 @@ def _where(report: Report, together: Sequence[Finding]) -> str:
 
 def _why(together: Sequence[Finding]) -> tuple[Block, ...]:
     """The cause in words, what grew, and the line of code where it is known."""
+    if together[0].rule == SLOW_GROUP.id:
+        grew = "; ".join(_grew_text(one) for one in _grew(together[0]))
+        clause = clause_of(together[0])
+        return (text(f"{clause[:1].upper()}{clause[1:]}{': ' + grew if grew else ''}."),)
     if together[0].rule not in STRAGGLERS:
         return (text(together[0].message), *_lines_of_code(together[0]))
     blocks: list[Block] = []
@@ -157,7 +166,7 @@ def _how_sure(report: Report, finding: Finding, cure: Cure | None) -> str:
     ):
         told.append(f"by luck alone this would be seen in {percent_text(100 * chance.value)} of cases")
     error = report.summary.replay.error_pct if report.summary.replay is not None else None
-    if error is not None and cure is not None and finding.rule in STRAGGLERS:
+    if error is not None and cure is not None and finding.rule in (*STRAGGLERS, SLOW_GROUP.id):
         told.append(f"the replay is within {percent_text(error)} of what was measured")
     sure = SURE[finding.confidence]
     return f"{sure}. {told[0][:1].upper()}{'; '.join(told)[1:]}." if told else f"{sure}."

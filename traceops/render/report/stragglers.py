@@ -12,12 +12,14 @@ from msgspec import UNSET
 from traceops.across.replay.what_if import WORK_SHARED
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
+from traceops.core.shared_place import shared_place
 from traceops.core.units import ms_text
 from traceops.core.words import CAUSES, COMPUTES_LONGER, CauseWords
 from traceops.render.report.cross_text import check_of
 from traceops.render.report.roles import role_text
 from traceops.report.model import Report
 from traceops.rules.named_lines import REASON
+from traceops.rules.slow_group import clause_of
 
 STRAGGLERS = ("TO-S001", "TO-S002")
 
@@ -72,6 +74,24 @@ def straggler_cure(report: Report, finding: Finding) -> Cure | None:
     """What TO-S001's or TO-S002's cure would give, as the clause says it; None where no step is known to be shorter."""
     _, joint = _joint(report, finding)
     return joint if joint is not None else _single_cure(report, finding)
+
+
+def group_clause(report: Report, finding: Finding) -> str:
+    """TO-S003 in one clause: how many, what they have in common, why, and what curing all of them would give."""
+    place, step, saved = place_text(report, finding.ranks), step_ms(report), finding.impact_ms
+    who = who_text(finding.ranks, len(report.ranks)) + (f" ({place})" if place else "")
+    said = f"{who} are slower than the others: {clause_of(finding)}"
+    if step is None or saved is None or saved > step:
+        return said
+    how = "with the work shared evenly" if finding.computes_longer == "more_work" else "at their peers' pace"
+    return f"{said}; {how} a step would take {ms_text(step - saved)} ms ({100 * saved / step:.0f} % less)"
+
+
+def place_text(report: Report, ranks: Sequence[int]) -> str:
+    """What several ranks have in common, and no other has: 'all ranks of host-3'; '' of few ranks."""
+    return (
+        shared_place(ranks, {row.rank: row.host for row in report.ranks}) if len(ranks) > _MOST_NAMED else ""
+    )
 
 
 def _joint(report: Report, finding: Finding) -> tuple[list[Finding], Cure | None]:

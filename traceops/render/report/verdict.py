@@ -19,6 +19,7 @@ from traceops.render.report.cures import lost_ms, measured_step, rule_cure
 from traceops.render.report.roles import exposed_role
 from traceops.render.report.stragglers import (
     STRAGGLERS,
+    group_clause,
     mean_of_ranks,
     straggler_clause,
     stragglers_judged,
@@ -30,6 +31,7 @@ from traceops.rules import hangs
 from traceops.rules.activity import NO_COMMUNICATION_SEEN
 from traceops.rules.overlap import EXPOSED
 from traceops.rules.registry import BY_ID, Family, family_of
+from traceops.rules.slow_group import SLOW_GROUP
 from traceops.rules.validity import MISSING_RANKS, PROFILER_COST, SLOWED
 
 WAIT_INFO_PCT = 10.0  # of the step, median over ranks: the bounds a straggler is judged by [docs/metrics.md]
@@ -203,6 +205,8 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
     """
     if finding.rule in STRAGGLERS:
         return straggler_clause(report, finding)
+    if finding.rule == SLOW_GROUP.id:
+        return group_clause(report, finding), 1
     missing = report.run.missing
     if finding.rule == MISSING_RANKS.id and missing:
         world = report.run.world_size

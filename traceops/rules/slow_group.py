@@ -1,0 +1,172 @@
+"""Turns many ranks that are slower alike into TO-S003."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from traceops.across.cross_rank import CrossRank
+from traceops.across.grown import grown
+from traceops.across.slow_group import SlowGroup
+from traceops.core.findings import Confidence, Evidence, Finding, severity_of
+from traceops.core.rank_text import ranks_text
+from traceops.core.rule import Rule, Verdict
+from traceops.core.shared_place import shared_place
+
+IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error
+_CHANCE = 0.12  # as for a single late rank
+_SURE = 0.05
+_VISIBLE = 0.25  # of the saving: what the others must be seen to wait
+_MOST_OF_WAITING = 0.75  # that must be for the group
+_PROFILED = 1.2  # profiled ÷ unprofiled step from which slow hosts may be the profiler's doing
+PLACE = "in common"  # evidence
+_CLAUSES = {
+    "gpu_compute": "their GPUs compute longer",
+    "host": "their hosts launch later",
+    "input": "they wait longer for their input",
+    "copy": "they copy longer",
+    "unknown": "no single cause explains it",
+    "slower": "their GPUs take longer for the same work",
+    "more_work": "they have more to compute",
+    "extra_kernels": "they run kernels that the others do not run",
+    "more_calls": "they launch some kernels more often",
+}
+
+SLOW_GROUP = Rule(
+    id="TO-S003",
+    title="A group of ranks is slower than the others",
+    fires=(
+        "Fires where no single rank is to blame (TO-S001, TO-S002) and four or more ranks, at most half of those "
+        "with the same program, take longer than all the others: by 5 % of the step, and by twice what the others' "
+        "slowest is beyond their median. With them cured a step is 10 % shorter (warning; error from 20 %), the others "
+        "are seen to wait, three quarters of all waiting is for the group, and a permutation test puts chance at 12 % "
+        "or less. Info where hosts are the cause and the profiler slowed the steps by more than 20 % or by an unknown "
+        "amount, and on CPUs."
+    ),
+    advice=(
+        "Look for what these ranks have in common and the others have not: hosts, switch, GPU model, image, data shard."
+    ),
+    by_cause=(
+        (
+            "gpu_compute",
+            "Compare their GPUs' model, clocks, temperature and power with the others' (nvidia-smi -q -d "
+            "PERFORMANCE,CLOCK), and the batch and sequence lengths of these ranks.",
+        ),
+        (
+            "slower",
+            "Compare their GPUs' model, clocks, temperature and power limit with the others' (nvidia-smi -q -d "
+            "PERFORMANCE,CLOCK,POWER): a rack that is hot or capped, another GPU model, other processes on them.",
+        ),
+        (
+            "more_work",
+            "Share the work evenly: samples over ranks by length and not by number, layers over stages, tokens over "
+            "experts.",
+        ),
+        (
+            "input",
+            "Look at what their loaders share: the storage or its mount on these hosts, the data shards, num_workers "
+            "and cores of these ranks.",
+        ),
+        (
+            "host",
+            "Compare cores, CPU model, governor and NUMA binding of their hosts with the others', and look for other "
+            "processes there.",
+        ),
+        (
+            "copy",
+            "Compare PCIe generation and width of their GPUs with the others' (nvidia-smi -q); pin memory.",
+        ),
+    ),
+)
+
+
+def clause_of(finding: Finding) -> str:
+    """Why a group is slower, behind a colon: 'their GPUs compute longer'."""
+    kind = finding.computes_longer
+    return _CLAUSES.get(kind if isinstance(kind, str) else finding.cause or "unknown", _CLAUSES["unknown"])
+
+
+def judge(run: CrossRank, slowdown: float | None, named: bool, uncertain: str) -> Verdict:
+    """TO-S003. named: a single rank is found already; uncertain: why no rank may be cleared, '' where none."""
+    if named:
+        return SLOW_GROUP.verdict(clear="single ranks are late, see TO-S001 and TO-S002")
+    if uncertain:
+        return SLOW_GROUP.verdict(not_evaluated=uncertain)
+    group = run.slow_group
+    if group is None:
+        return SLOW_GROUP.verdict(clear="no four or more ranks stand apart from the others of their program")
+    assert run.stragglers is not None and run.what_if is not None
+    step, saved = (run.what_if.mean_ns(ns) for ns in (run.stragglers.step_ns, group.saved))
+    who = f"{len(group.ranks)} ranks ({ranks_text(group.ranks, 4, counted=False)})"
+    severity = severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
+    if severity is None:
+        return SLOW_GROUP.verdict(
+            clear=f"{who} are slower than the others; at their pace {saved / 1e6:.2f} of {step / 1e6:.2f} ms would be "
+            f"saved (bound {IMPACT_BOUNDS[0]:g} %)"
+        )
+    if group.waited < _VISIBLE * saved or group.share < _MOST_OF_WAITING:
+        return SLOW_GROUP.verdict(clear=f"{who} are slower, but hardly anybody is seen to wait for them")
+    if group.chance > _CHANCE or 2 * len(group.late) <= len(group.longer):
+        return SLOW_GROUP.verdict(
+            not_evaluated=f"{who} look slower, but {len(group.longer)} step(s) cannot rule out chance"
+        )
+    return SLOW_GROUP.verdict(_finding(run, group, step, saved, slowdown))
+
+
+def _finding(run: CrossRank, group: SlowGroup, step: float, saved: float, slowdown: float | None) -> Finding:
+    severity = severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) or "warning"
+    severity = "warning" if severity == "info" else severity
+    confidence: Confidence = "high" if group.chance <= _SURE and group.cause != "unknown" else "medium"
+    kind = UNSET if group.compared is None else group.compared.kind
+    note = ""
+    if group.cause in ("host", "unknown") and (slowdown is None or slowdown > _PROFILED):
+        severity, confidence = "info", "low"
+        note = " These traces do not tell how much of it is the profiler's own cost."
+    if group.middle in (run.graph.on_cpu if run.graph else ()):
+        severity, confidence = "info", "low"
+        note = " Ranks that share a host's cores are slow by turns: more steps tell."
+    place = shared_place(group.ranks, run.hosts)
+    who = (
+        f"{len(group.ranks)} of {len(run.ranks)} ranks ({place or ranks_text(group.ranks, 4, counted=False)})"
+    )
+    longer = run.what_if.mean_ns(group.longer) if run.what_if is not None else float(group.longer.mean())
+    shared = kind == "more_work"
+    cured = "With the work shared evenly" if shared else "At their peers' pace"
+    why = _CLAUSES[kind if isinstance(kind, str) else group.cause]
+    message = (
+        f"{who} take {longer / 1e6:.2f} ms a step longer than the others: {why}. The others wait "
+        f"{group.waited / 1e6:.2f} ms a step. {cured} the step would take {(step - saved) / 1e6:.2f} instead of "
+        f"{step / 1e6:.2f} ms ({100 * saved / step:.0f} % less).{note}"
+    )
+    metric = "saved with the work shared evenly" if shared else "saved at their peers' pace"
+    evidence = [
+        Evidence(metric, round(saved / 1e6, 3), "ms/step", round(step / 1e6 * IMPACT_BOUNDS[0] / 100, 3)),
+        Evidence("of the step", round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0]),
+        Evidence("longer than the others", round(longer / 1e6, 3), "ms/step", rank=group.middle),
+        Evidence("the others wait", round(group.waited / 1e6, 3), "ms/step and rank"),
+        Evidence("share of all waiting", round(100 * group.share, 1), "%", 100 * _MOST_OF_WAITING),
+        Evidence("late steps", f"{len(group.late)} of {len(group.longer)}"),
+        Evidence("chance", round(group.chance, 4), "probability", _CHANCE),
+        *([Evidence(PLACE, place)] if place else []),
+        *(
+            Evidence(
+                f"grew: {one.name}",
+                round(one.ms, 3),
+                "ms/step",
+                rank=group.middle,
+                peers=round(one.peers_ms, 3),
+                grown=one.name,
+            )
+            for one in grown(run, group.middle, group.cause, group.peers)
+        ),
+    ]
+    return SLOW_GROUP.finding(
+        severity,
+        confidence,
+        message,
+        evidence,
+        ranks=group.ranks,
+        steps=group.late,
+        impact_ms=round(saved / 1e6, 3),
+        cause=group.cause,
+        computes_longer=kind,
+    )
