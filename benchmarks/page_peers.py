@@ -1,11 +1,12 @@
 """One run, read by traceops and by what people use else: CPU seconds, files, bytes, and what the results name.
 
-    python benchmarks/page_peers.py --keep OUT [--run tests/data/slow_loader4] [--tracelens CHECKOUT] [--python VENV/bin/python]
+    python benchmarks/page_peers.py --keep OUT [--run RUN] [--tracelens CHECKOUT] [--python VENV/bin/python]
 
---python: an interpreter in which torch_tb_profiler, HTA (HolisticTraceAnalysis, with pandas below 3), memray, pyinstrument
-and torch are installed; the ones that are missing have an empty row. TraceLens is AMD's, from a checkout: the package of that
-name on PyPI is another program. memray and pyinstrument read no traces: they record benchmarks/page_peers_train.py,
-two ranks with gloo of which rank 1 loads slowly, which `traceops run` records too.
+--run: a folder of whole traces; those in tests/data are cut, and not every tool reads them. --python: an interpreter
+that has torch_tb_profiler, HTA (HolisticTraceAnalysis, with pandas below 3), memray, pyinstrument and torch. TraceLens
+is AMD's, from a checkout: the package of that name on PyPI is another program. memray and pyinstrument read no traces:
+they record benchmarks/page_peers_train.py, two ranks with gloo of which rank 1 loads slowly. `traceops run` records it
+too.
 
 What a result names is looked for in its text: the rank and its cause. That is no judgement of how a reader finds
 it; docs/page.md has that, from opening each.
@@ -107,7 +108,10 @@ def main() -> int:
     run = _traces_alone(args.run.resolve(), out / "input" / "traces")
     ours = [sys.executable, "-m", "traceops"]
     results = [
-        _result("traceops", "traceops-torch", python, out / "traceops", [[*ours, "analyze", str(run), "-q", "-o", "{out}"]]),
+        _result(
+            "traceops", "traceops-torch", python, out / "traceops",
+            [[*ours, "analyze", str(run), "-q", "-o", "{out}"]],
+        ),
         _result("HTA", "HolisticTraceAnalysis", python, out / "hta", [[python, "-c", _HTA, str(run), "{out}"]]),
         _result(
             "TensorBoard plugin", "torch-tb-profiler", python, out / "tensorboard",
@@ -131,7 +135,17 @@ def _tracelens(run: Path, out: Path, python: str, checkout: Path) -> Result:
         for trace in traces
     ]  # fmt: skip
     pattern = str(run / "rank_*.json.gz")
-    commands.append([*collective, "--trace_glob", pattern, "--output_xlsx_path", "{out}/collectives.xlsx"])
+    commands.append(
+        [
+            *collective,
+            "--world_size",
+            str(len(traces)),
+            "--trace_glob",
+            pattern,
+            "--output_xlsx_path",
+            "{out}/collectives.xlsx",
+        ]
+    )
     head = subprocess.run(
         ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
     )
@@ -143,12 +157,13 @@ def _tracelens(run: Path, out: Path, python: str, checkout: Path) -> Result:
 def _of_processes(out: Path, python: str, ours: Sequence[str]) -> list[Result]:
     """The small training under what records processes; the last of each is what turns the record into a page."""
     plain = [[python, str(TRAIN), "2"]]
-    memray = [[python, str(TRAIN), "2", "memray", "{out}"], *(
-        [python, "-m", "memray", "flamegraph", "--force", "-o", f"{{out}}/rank{rank}.html", f"{{out}}/rank{rank}.bin"] for rank in (0, 1)
-    )]  # fmt: skip
+    memray = [[python, str(TRAIN), "2", "memray", "{out}"]]
+    for rank in ("rank0", "rank1"):
+        page = ["-m", "memray", "flamegraph", "--force", "-o", f"{{out}}/{rank}.html", f"{{out}}/{rank}.bin"]
+        memray.append([python, *page])
     pyinstrument = [[python, str(TRAIN), "2", "pyinstrument", "{out}"]]
     with_us = [
-        [*ours, "run", "--nproc", "2", "--out", "{out}", "--name", "run", "--", str(TRAIN)],
+        [*ours, "run", "--nproc", "2", "--out", "{out}/run", "--", str(TRAIN)],
         [*ours, "analyze", "{out}/run", "-q", "-o", "{out}/report"],
     ]
     return [
@@ -177,8 +192,14 @@ def _named_for_tensorboard(run: Path, out: Path) -> Path:
 
 
 def _result(
-    tool: str, package: str, python: str, out: Path, commands: Sequence[Sequence[str]], more: Mapping[str, str] | None = None
-) -> Result:  # fmt: skip
+    tool: str,
+    package: str,
+    python: str,
+    out: Path,
+    commands: Sequence[Sequence[str]],
+    more: Mapping[str, str] | None = None,
+) -> Result:
+    """Run a tool's commands, `{out}` in them being its folder. more: variables."""
     out.mkdir(parents=True, exist_ok=True)
     asked = subprocess.run([python, "-c", _VERSION.format(package)], capture_output=True, text=True)
     version = asked.stdout.strip() or package if not asked.returncode or more else ""

@@ -7,7 +7,9 @@
     python benchmarks/pages.py --keep OUT --shots OUT/shots
 
 Needs playwright and Chromium. 'proof' is the pixel at which the aligned steps begin on a window of 1280 × 800, 'ms' the
-browser's own time until the page can be used (domContentLoaded). Times mean something on a quiet machine only.
+browser's own time until the page can be used (domContentLoaded), which means something on a quiet machine only. 'CPU
+ms' is what the page's thread worked until it was loaded, the least of three times: load on the machine changes it
+little.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import contextlib
 import csv
 import gzip
 import io
+import os
 import shutil
 import sys
 import tarfile
@@ -26,17 +29,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
-for folder in ("tests", "tests/render", "benchmarks"):
+for folder in ("tests", "tests/render", "tests/runs", "benchmarks"):
     sys.path.insert(0, str(ROOT / folder))
 
 DATA = ROOT / "tests" / "data"
 _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 _COLUMNS = (
-    "page", "kB", "console", "requests", "ms", "elements", "height", "phone too wide", "proof", "links", "broken",
-    "CSV", "axe",
+    "page", "kB", "console", "requests", "ms", "CPU ms", "elements", "height", "phone too wide", "proof", "links",
+    "broken", "CSV", "axe",
 )  # fmt: skip
 _RECORDED = {
     "gloo, 2 ranks": "straggler_gloo2",
@@ -62,6 +66,7 @@ class Seen:
     said: list[str]
     asked: list[str]
     ms: float
+    cpu_ms: float
     elements: int
     height: int
     too_wide: int
@@ -103,7 +108,9 @@ def _made(out: Path) -> Iterator[tuple[str, Path]]:
         if isinstance(made, Path):
             write_report(analyze(made), folder)
             made = None
-        yield name, next(page for page in sorted(folder.glob("*.html")))
+        pages = sorted(folder.glob("*.html"))
+        for page in pages:
+            yield (name if len(pages) == 1 else f"{name}, {page.name}"), page
 
 
 def _recorded(source: str, folder: Path) -> Path:
@@ -122,7 +129,9 @@ def _makers(inputs: Path) -> dict[str, Callable[[Path], Path | None]]:
     made["256 ranks, one slow"] = lambda folder: _generated(inputs / "256", 256)
     made["256 ranks, 64 slow"] = lambda folder: _copied(inputs / "copied", 256)
     made["1,024 ranks, one slow"] = lambda folder: _generated(inputs / "1024", 1024)
+    made["256 ranks, 8 slow hosts"] = lambda folder: _slow_hosts(inputs / "hosts")
     made |= {"hang": _hang, "crash": _crash, "compare": _compare, "history": _history, "doctor": _doctor}
+    made |= {"several runs": _several, "sweep": _sweep, "scale": _scale}
     made["hostile names"] = _hostile
     return made
 
@@ -133,6 +142,16 @@ def _generated(folder: Path, world: int, *, late: bool = True) -> Path:
     slow = [SlowCompute(rank=world // 3, factor=1.6)] if late else []
     size = Size(kernels=8, kernel_us=400.0)
     run = simulate(ddp(layers=4, steps=4, size=size, sync=True), world, slow, ranks_per_host=8)
+    write_traces(run, folder, TraceStyle(compressed=True))
+    return folder
+
+
+def _slow_hosts(folder: Path) -> Path:
+    """64 of 256 ranks alike, all of eight hosts."""
+    from generated_run import Size, SlowCompute, TraceStyle, ddp, simulate, write_traces
+
+    made = ddp(layers=4, steps=4, size=Size(kernels=8, kernel_us=400.0), sync=True)
+    run = simulate(made, 256, [SlowCompute(rank, factor=1.6) for rank in range(64, 128)], ranks_per_host=8)
     write_traces(run, folder, TraceStyle(compressed=True))
     return folder
 
@@ -206,6 +225,80 @@ def _doctor(folder: Path) -> None:
     (folder / "doctor.html").write_bytes(render_doctor_html(healthy()))
 
 
+def _several(folder: Path) -> None:
+    from run_folders import failed_run, run_of
+
+    for name, ms in (("small", 90.0), ("large", 120.0)):
+        run_of(
+            folder / "profile" / name,
+            status="finished",
+            training={"samples_per_step": 8},
+            unprofiled_step_ms=ms,
+        )
+    failed_run(folder / "profile" / "broken")
+    with _inside(folder):
+        _command("analyze", "profile", "-q")
+    _together(folder, folder / "reports")
+
+
+def _sweep(folder: Path) -> None:
+    """With recorded traces in place of trainings; one of the combinations fails."""
+    from run_folders import failed_run, run_of
+
+    def train(decided: Any) -> int:
+        plan = decided.plan
+        workers = plan.trains[plan.trains.index("--workers") + 1]
+        shutil.rmtree(plan.out, ignore_errors=True)
+        if workers == "4":
+            failed_run(plan.out)
+            return 1
+        told = {"training": {"samples_per_step": 8}, "unprofiled_step_ms": {"0": 80.0, "2": 40.0}[workers]}
+        run_of(plan.out, status="finished", **told)
+        return 0
+
+    folder.mkdir(parents=True)
+    with (
+        _inside(folder),
+        mock.patch("traceops.cli.run.gpu_count", lambda: 0),
+        mock.patch("traceops.cli.sweep._train", train),
+    ):
+        _command(
+            "sweep", "--vary", "workers=0,2,4", "--nproc", "2", "--quick", "--repeat", "2", "--name", "s"
+        )
+    _together(folder, folder / "reports" / "s")
+
+
+def _scale(folder: Path) -> None:
+    from run_folders import failed_run, run_of
+
+    told = {"config": {"model": "gpt"}}
+    run_of(folder / "profile" / "n2", training={**told, "samples_per_step": 16}, unprofiled_step_ms=90.0)
+    run_of(
+        folder / "profile" / "n4", "ddp4", training={**told, "samples_per_step": 32}, world_size=4,
+        unprofiled_step_ms=95.0,
+    )  # fmt: skip
+    failed_run(folder / "profile" / "n8")
+    with _inside(folder), mock.patch("traceops.runs.scale._device", lambda capture: "GPU"):
+        _command("scale", "profile", "--price", "2.5")
+    _together(folder, folder / "reports" / "scale")
+
+
+def _together(folder: Path, written: Path) -> None:
+    """What a command wrote, in the folder where its page is looked for."""
+    for path in written.iterdir():
+        shutil.move(path, folder / path.name)
+
+
+@contextlib.contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
 def _hostile(folder: Path) -> None:
     from sample_report import sample_report
 
@@ -231,6 +324,7 @@ def _look(pages: dict[str, Path], axe: Path | None, shots: Path | None) -> int:
             faults += bool(wrong or seen.too_wide)
             cells = (
                 name, f"{seen.size / 1000:,.0f}", len(seen.said), len(seen.asked), f"{seen.ms:.0f}",
+                f"{seen.cpu_ms:.0f}",
                 f"{seen.elements:,}", f"{seen.height:,}", seen.too_wide, "" if seen.proof is None else seen.proof,
                 seen.links, len(seen.broken), len(tables), "" if seen.violations is None else len(seen.violations),
             )  # fmt: skip
@@ -257,6 +351,7 @@ def _seen(browser: Any, page: Path, rules: str, shots: Path | None) -> Seen:
         tab.screenshot(path=shots / f"{page.parent.name}.png")
     measured = tab.evaluate(
         """() => {
+          document.querySelectorAll("section").forEach(one => one.style.contentVisibility = "visible");
           const timing = performance.getEntriesByType("navigation")[0];
           const proof = document.getElementById("aligned");
           const ids = new Set([...document.querySelectorAll("[id]")].map(e => e.id));
@@ -278,9 +373,25 @@ def _seen(browser: Any, page: Path, rules: str, shots: Path | None) -> Seen:
     context.close()
     outside = [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
     return Seen(
-        page.stat().st_size, said, outside, measured["ms"], measured["elements"], measured["height"], too_wide,
-        measured["proof"], len(measured["links"]), broken, violations,
+        page.stat().st_size, said, outside, measured["ms"], _cpu_ms(browser, address), measured["elements"],
+        measured["height"], too_wide, measured["proof"], len(measured["links"]), broken, violations,
     )  # fmt: skip
+
+
+def _cpu_ms(browser: Any, address: str) -> float:
+    """What the page's main thread worked until it was loaded, ms: parsing, style, layout, scripts, painting."""
+    spent: list[float] = []
+    for _ in range(3):
+        context = browser.new_context(viewport={"width": 1280, "height": 800})
+        tab = context.new_page()
+        session = context.new_cdp_session(tab)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        tab.goto(address)
+        tab.wait_for_load_state("load")
+        metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+        spent.append(1e3 * metrics["TaskDuration"])
+        context.close()
+    return min(spent)
 
 
 def _is_there(folder: Path, link: str) -> bool:
@@ -298,6 +409,9 @@ def _violations(browser: Any, address: str, rules: str) -> list[str]:
         tab = context.new_page()
         tab.goto(address)
         tab.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
+        tab.evaluate(
+            "document.querySelectorAll('section').forEach(one => one.style.contentVisibility = 'visible')"
+        )
         tab.evaluate(rules)
         result = tab.evaluate("axe.run()")
         found += [f"{scheme}: {one['id']} ({len(one['nodes'])})" for one in result["violations"]]

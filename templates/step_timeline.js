@@ -93,10 +93,11 @@
             }
           }
         }
-        if (own.length && on !== host) { lines.push({ y, text: `host ${on}`, host: true }); y += ROW + 5; host = on; }
-        if (own.length && count > 1) { lines.push({ y, text: who, rank: rank.rank }); y += ROW + GAP; }
+        if (own.length && on !== host) { lines.push({ y, text: /^host/i.test(on) ? on : `host ${on}`, host: true }); y += ROW + 5; host = on; }
+        const apart = count > 1 || who.length > 8;  // else it stands beside the row's own name
+        if (own.length && apart) { lines.push({ y, text: who, rank: rank.rank }); y += ROW + GAP; }
         own.forEach((row, at) => {
-          rows.push({ ...row, rank: rank.rank, first: at === 0 && count < 2, begin: rank.begin, over: rank.end, y, last: at === own.length - 1 });
+          rows.push({ ...row, rank: rank.rank, first: at === 0 && !apart, begin: rank.begin, over: rank.end, y, last: at === own.length - 1 });
           y += ROW + (at === own.length - 1 ? 10 : GAP);
         });
       }

@@ -24,8 +24,8 @@ class DrawnRank(TypedDict):
 
 
 def drawn_ranks(report: Report, detail: Detail) -> dict[str, Any]:
-    """For the page's script. shown: every rank drawn; folded: one of each kind on a host; unlike: ranks that nobody
-    stands for.
+    """For the page's script. shown: every rank drawn; folded: one of each kind, on each host where all its ranks are
+    drawn; unlike: how many ranks nobody stands for.
 
     Ranks that findings name stand for themselves. Of the others, those that are not drawn are told by one of their
     kind that is; of several that are drawn, `folded` keeps one.
@@ -44,8 +44,10 @@ def drawn_ranks(report: Report, detail: Detail) -> dict[str, Any]:
             continue
         first = kind.example if kind.example in drawn else there[0]
         shown[first] += [rank for rank in kind.ranks if rank not in drawn]
-        for host in dict.fromkeys(hosts[rank] for rank in there):
-            here = [rank for rank in there if hosts[rank] == host]
+        # Where some stand for ranks that are not drawn, one row is the whole kind, wherever its ranks are.
+        parts = dict.fromkeys(hosts[rank] for rank in there) if len(there) == len(kind.ranks) else [None]
+        for host in parts:
+            here = [rank for rank in there if host is None or hosts[rank] == host]
             example = first if first in here else here[0]
             folded[example] = sorted({*here, *shown[example]})
     return {

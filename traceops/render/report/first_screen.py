@@ -101,9 +101,9 @@ def _where(report: Report, together: Sequence[Finding]) -> str:
 def _why(together: Sequence[Finding]) -> tuple[Block, ...]:
     """The cause in words, what grew, and the line of code where it is known."""
     if together[0].rule == SLOW_GROUP.id:
-        grew = "; ".join(_grew_text(one) for one in _grew(together[0]))
+        evidence = "; ".join(_grew_text(one) for one in _grew(together[0]))
         clause = clause_of(together[0])
-        return (text(f"{clause[:1].upper()}{clause[1:]}{': ' + grew if grew else ''}."),)
+        return (text(f"{clause[:1].upper()}{clause[1:]}{': ' + evidence if evidence else ''}."),)
     if together[0].rule not in STRAGGLERS:
         return (text(together[0].message), *_lines_of_code(together[0]))
     blocks: list[Block] = []
