@@ -332,3 +332,20 @@ def test_a_node_that_is_missing_is_told_with_what_would_bring_it(tmp_path, launc
         line.startswith("2 ranks have left nothing in this folder") and "--gather" in line for line in said
     )
     assert json.loads((tmp_path / "run.json").read_text())["ranks_missing"] == [2, 3]
+
+
+def test_a_hang_is_one_of_all_nodes_where_they_share_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(gathering, "_ASK_EVERY_S", 0.0)
+    port = free_port()
+    first, second = tmp_path / "0", tmp_path / "1"
+    first.mkdir(), second.mkdir()
+    one, two = (
+        gathering.Gathering(plan_of(path, n, port), Screen(), []) for n, path in enumerate((first, second))
+    )
+    assert not one.all_still(True), "the second moves"
+    assert two.all_still(True) and one.all_still(True)
+    assert not two.all_still(False) and not one.all_still(True), "it moves again"
+    assert two.all_still(True) and one.all_still(True)
+    assert not one.all_still(False) and not two.all_still(True)
+    one._collector.close()
+    assert not two.all_still(True), "nobody to ask: nothing is ended"

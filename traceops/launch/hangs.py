@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from traceops.capture.last_words import LastWords
@@ -31,15 +31,23 @@ class HangWatch:
     """Watches the ranks of one run; after a stall it needs a moment before they may be ended.
 
     out: the run folder. progress: the launcher's own. last_words: what ended captures, where somebody listens.
+    all_still: how several nodes agree that none of them moves, where not by files in the run folder.
     """
 
     def __init__(
-        self, limits: HangTimeouts, out: Path, progress: Path, screen: Screen, nnodes: int = 1
+        self,
+        limits: HangTimeouts,
+        out: Path,
+        progress: Path,
+        screen: Screen,
+        nnodes: int = 1,
+        all_still: Callable[[bool], bool] | None = None,
     ) -> None:
         self._out = out
         self._progress = progress
         self._screen = screen
-        self._watch = Watch(limits, progress, screen.say, NodeStatus(out / "evidence", nnodes).all_still)
+        told = NodeStatus(out / "evidence", nnodes).all_still if all_still is None else all_still
+        self._watch = Watch(limits, progress, screen.say, told)
         self._work: threading.Thread | None = None
         self._deadline = 0.0
         self._began = time.monotonic()

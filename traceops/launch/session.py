@@ -91,9 +91,14 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
         # One node: we have looked at the folder and merge the manifests; several: each rank claims its own.
         capture: dict[str, Any] = {"progress": progress, "launched": plan.cluster.nnodes == 1}
         hangs = None
+        gathering: Gathering | None = None
+        with aside("listening for the other nodes' files"):
+            if plan.gather:
+                gathering = Gathering(plan, screen, received)
         if plan.limits is not None:
             capture["evidence"] = str(plan.evidence)
-            hangs = HangWatch(plan.limits, plan.out, Path(progress), screen, plan.cluster.nnodes)
+            agree = None if gathering is None else gathering.all_still
+            hangs = HangWatch(plan.limits, plan.out, Path(progress), screen, plan.cluster.nnodes, agree)
         env = plan.environment(os.environ, **capture)
         env |= nccl_log_variables(env, plan.evidence)
         if hangs is not None:
@@ -106,10 +111,6 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
         with writable(plan.out):
             _write_run(plan, [], env, started, status="running")
             reserve = Reserve(plan.out)
-        gathering: Gathering | None = None
-        with aside("listening for the other nodes' files"):
-            if plan.gather:
-                gathering = Gathering(plan, screen, received)
         with aside("telling of the run"):
             screen.say(f"{_who(plan)}, run folder {short_path(plan.out)}")
         fabric: FabricEvidence | None = None

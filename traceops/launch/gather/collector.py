@@ -25,6 +25,7 @@ from traceops.launch.gather.meeting import may_travel
 CHUNK = 1 << 20
 SILENT_S = 60.0  # nothing of a node that has not said that it comes
 COMING_S = 900.0  # of one that has: it may be summarising its traces
+_STILL_S = 15.0  # what a node says of its ranks is true for so long
 _STALLED_S = 60.0  # a connection
 _POLL_S = 0.05
 
@@ -50,6 +51,7 @@ class _Seen:
     heard_s: float
     coming: set[str] = field(default_factory=set)
     done: set[str] = field(default_factory=set)
+    still: dict[str, float] = field(default_factory=dict)  # when each last said so
     files: int = 0
     bytes: int = 0
 
@@ -87,6 +89,12 @@ class Collector:
             time.sleep(_POLL_S)
 
     @property
+    def still(self) -> int:
+        """Nodes that say again and again that their ranks make no progress."""
+        with self._lock:
+            return sum(time.monotonic() - said_s < _STILL_S for said_s in self._seen.still.values())
+
+    @property
     def taken(self) -> tuple[int, int]:
         """Files that came, and their bytes."""
         return self._seen.files, self._seen.bytes
@@ -98,10 +106,15 @@ class Collector:
             path.unlink(missing_ok=True)
 
     def tell(self, node: str, state: str) -> None:
-        """A node says "coming" or "done"."""
+        """A node says that its files are "coming" or "done", or that its ranks are "still" or "moving"."""
         with self._lock:
             self._seen.heard_s = time.monotonic()
-            (self._seen.done if state == "done" else self._seen.coming).add(node)
+            if state in ("still", "moving"):
+                self._seen.still.pop(node, None)
+                if state == "still":
+                    self._seen.still[node] = self._seen.heard_s
+            else:
+                (self._seen.done if state == "done" else self._seen.coming).add(node)
 
     def store(self, name: str, node: str, length: int, digest: str, body: Body) -> HTTPStatus:
         """Take one file: CREATED, or OK where the same is there. Raises Refused, and OSError where it cannot be kept.
@@ -224,7 +237,8 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError as error:
             status, why = HTTPStatus.INSUFFICIENT_STORAGE, error.strerror or str(error)
             self.close_connection = True
-        answer = json.dumps({"why": why, "marker": self.to.marker, "folder": str(self.to.folder)}).encode()
+        told = {"why": why, "marker": self.to.marker, "folder": str(self.to.folder), "still": self.to.still}
+        answer = json.dumps(told).encode()
         with suppress(OSError):
             self.send_response(status)
             self.send_header("Content-Length", str(len(answer)))

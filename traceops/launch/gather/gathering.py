@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
+from http.client import HTTPException
+from typing import Final
 
 from traceops.capture.environment import host
 from traceops.launch.display import Screen
@@ -14,6 +17,8 @@ from traceops.launch.gather.meeting import Meeting, files_to_send, meeting_of
 from traceops.launch.gather.sender import REACH_S, Sender, Unreachable
 from traceops.launch.plan import Plan
 
+_FIRST = "the first node"
+_ASK_EVERY_S, _ASK_AFTER_FAILURE_S = 1.0, 10.0
 _AFTER_SIGNAL_S = 10.0  # whoever ended the run waits
 
 
@@ -24,6 +29,7 @@ class Gathering:
         """Begin to listen, on the first node. received: signals so far; one more ends the waiting."""
         self._plan, self._screen, self._received, self._known = plan, screen, received, 0
         self._meeting: Meeting = meeting_of(plan.cluster, plan.gather_port)
+        self._told, self._ask_again_s = False, 0.0
         self._collector: Collector | None = None
         self._sender: Sender | None = None
         first = self._meeting.first
@@ -45,6 +51,24 @@ class Gathering:
     @property
     def _run(self) -> str:
         return f"{self._plan.name} of {self._plan.cluster.world_size} ranks"
+
+    def all_still(self, here: bool) -> bool:
+        """Tell the first node whether the ranks are still here; whether they are on all nodes, if it says so."""
+        state: Final = "still" if here else "moving"
+        if self._collector is not None:
+            self._collector.tell(_FIRST, state)
+            return here and self._collector.still >= self._plan.cluster.nnodes
+        now = time.monotonic()
+        if self._sender is None or not (here or self._told) or now < self._ask_again_s:
+            return False
+        self._ask_again_s = now + _ASK_EVERY_S
+        try:
+            count = self._sender.tell(state)
+        except (OSError, HTTPException, Unreachable):
+            self._ask_again_s = now + _ASK_AFTER_FAILURE_S
+            return False
+        self._told = here
+        return here and count >= self._plan.cluster.nnodes
 
     @property
     def first(self) -> bool:

@@ -16,6 +16,7 @@ from traceops.launch.gather.meeting import Meeting
 
 REACH_S = 60.0  # to reach the first node's launcher
 _ANSWER_S = 120.0
+_PASSING_S = 2.0  # the launcher looks after its ranks meanwhile
 _TRIES = 3
 _PAUSE_S = 0.5
 
@@ -41,8 +42,15 @@ class Sent:
 class Sender:
     """One connection to the first node; `stop` ends its waiting."""
 
-    def __init__(self, meeting: Meeting, run: str, node: str, stop: Callable[[], bool]) -> None:
-        self._meeting, self._run, self._node, self._stop = meeting, run, node, stop
+    def __init__(
+        self,
+        meeting: Meeting,
+        run: str,
+        node: str,
+        stop: Callable[[], bool],
+        answer_s: float = _ANSWER_S,
+    ) -> None:
+        self._meeting, self._run, self._node, self._stop, self._answer_s = meeting, run, node, stop, answer_s
         self._connection: http.client.HTTPConnection | None = None
 
     def coming(self, reach_s: float = REACH_S) -> None:
@@ -66,6 +74,19 @@ class Sender:
         if not sent.left:
             self._reach(reach_s, "POST", f"/{quote(self._node, safe='')}/done")
         return sent
+
+    def tell(self, state: str) -> int:
+        """Say "still" or "moving" in passing; how many nodes are still.
+
+        Raises OSError, HTTPException or Unreachable where nobody answers soon.
+        """
+        passing = Sender(self._meeting, self._run, self._node, self._stop, answer_s=_PASSING_S)
+        try:
+            answer = passing._ask("POST", f"/{quote(self._node, safe='')}/{state}", None, {})
+        finally:
+            passing.close()
+        count = answer.get("still")
+        return count if isinstance(count, int) else 0
 
     def close(self) -> None:
         if self._connection is not None:
@@ -103,7 +124,7 @@ class Sender:
     def _ask(self, method: str, path: str, body: Any, headers: dict[str, str]) -> dict[str, Any]:
         if self._connection is None:
             self._connection = http.client.HTTPConnection(
-                self._meeting.address, self._meeting.port, timeout=_ANSWER_S
+                self._meeting.address, self._meeting.port, timeout=self._answer_s
             )
         told = {"X-Run": quote(self._run), "X-Node": quote(self._node, safe="")}
         self._connection.request(method, path, body=body, headers=told | headers)
