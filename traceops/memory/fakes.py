@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.distributed._tools.fake_collectives  # gives c10d's operators fake kernels
 from torch import Tensor, nn
 from torch._C import _distributed_c10d as c10d
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group as fsdp
@@ -56,6 +57,7 @@ def faked(tracker: Tracker) -> Iterator[None]:
         # On a GPU, optimizers go through all parameters at once, which takes memory; on the CPU they do not.
         put(optimizers, "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
         put(_foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
+        put(optimizers, "_foreach_supported_types", [*optimizers._foreach_supported_types, FakeTensor])
         put(torch.autograd, "backward", _in_backward(torch.autograd.backward, tracker))
         stack.callback(register_optimizer_step_pre_hook(_before_step(tracker)).remove)
         stack.callback(register_optimizer_step_post_hook(_after_step(tracker)).remove)
