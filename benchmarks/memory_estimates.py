@@ -1,6 +1,7 @@
 """Estimates what runs on GPUs were measured to need, and prints both: `python benchmarks/memory_estimates.py`.
 
-The runs are in tests/data/memory/measured.json. NCCL may hold the first buckets of DDP into the second step or not, and
+The runs are in tests/data/memory/measured.json and h200.json; of the latter some were set aside until the estimator was
+done. `--set h200` prints those. NCCL may hold the first buckets of DDP into the second step or not, and
 ranks of one run differ in that, so a rank is compared with the nearer of the two estimates; the table says which.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from traceops.memory.estimate import Asked, Worker, worker
 from traceops.memory.model import RankMemory
 from traceops.train.config import TrainConfig
 
-MEASURED = Path(__file__).parent.parent / "tests" / "data" / "memory" / "measured.json"
+DATA = Path(__file__).parent.parent / "tests" / "data" / "memory"
+MEASURED = DATA / "measured.json"
 _MIB = 1 << 20
 
 
@@ -43,7 +46,8 @@ def errors(rank: RankMemory, allocated: int, reserved: int) -> tuple[float, floa
 
 def main() -> None:
     """One row a run and way of ending; the errors of all ranks below."""
-    runs = json.loads(MEASURED.read_text(encoding="utf-8"))["runs"]
+    name = sys.argv[2] if sys.argv[1:2] == ["--set"] else "measured"
+    runs = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))["runs"]
     alloc_errors, reserved_errors, upper_errors = [], [], []
     print(
         "| run | strategy | ranks | allocated, MiB | estimated | error | reserved, MiB | estimated | error |"
@@ -52,6 +56,7 @@ def main() -> None:
     with worker() as helper:
         for run in runs:
             found = estimates(run, helper)
+            named = run["name"] + (" (aside)" if run.get("aside") else "")
             shown = set()
             for rank, allocated, reserved in run["ranks"]:
                 one = found[rank]
@@ -64,7 +69,7 @@ def main() -> None:
                 shown.add((allocated, reserved))
                 said = (allocated * (1 + share), reserved * (1 + reserved_share))
                 print(
-                    f"| {run['name']} | {run['strategy']} | {run['world_size']} | {allocated / _MIB:,.1f} | "
+                    f"| {named} | {run['strategy']} | {run['world_size']} | {allocated / _MIB:,.1f} | "
                     f"{said[0] / _MIB:,.1f} | {share:+.2%} | {reserved / _MIB:,.0f} | {said[1] / _MIB:,.0f} | "
                     f"{reserved_share:+.1%} |"
                 )

@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 import sys
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from traceops.launch.plan import Cluster, Plan, parse_assignments
 from traceops.launch.session import launch
 from traceops.launch.settings import read_applied
 from traceops.train.config import TrainConfig
-from traceops.train.options import check, config_from, to_argv, with_global_batch
+from traceops.train.options import check, config_from, refuse_training_options, to_argv, with_global_batch
 
 
 @dataclass(frozen=True)
@@ -126,11 +126,11 @@ def decide(args: argparse.Namespace) -> Decided:
     slurm.refuse_task_each(os.environ, sys.argv[1:], nodes_too=own)
     if own:
         _check_alone(args, trains, decided)
-        _refuse_training_options(config)
+        refuse_training_options(config)
     elif trains:
         trains = python_program(trains)
         check_script(trains)
-        _refuse_training_options(config)
+        refuse_training_options(config)
         if (call := starts_ranks(trains)) is not None:
             told.append(
                 f"{trains[0]} calls {call}: if that starts its ranks, stop this and use "
@@ -253,15 +253,6 @@ def _strategy(
     backend = config.backend if config.backend != "auto" else "nccl" if device == "cuda" else "gloo"
     check(config, world_size, device, backend)
     return [str(bundled("runners", "train.py")), *to_argv(config)]
-
-
-def _refuse_training_options(config: TrainConfig) -> None:
-    """A script takes its own options; only --device, which says what the ranks run on, concerns it too."""
-    default = TrainConfig()
-    for field in fields(TrainConfig):
-        if field.name != "device" and getattr(config, field.name) != getattr(default, field.name):
-            flag = "--" + field.name.replace("_", "-")
-            raise UsageError(f"{flag} is for built-in strategies; a script's own options come after its name")
 
 
 def _default_name(script: list[str], config: TrainConfig) -> str:

@@ -6,7 +6,7 @@ Each of them reads values that a fake tensor does not have, or waits for a devic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -21,12 +21,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group as fsdp
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.parallel import distributed as ddp
+from torch.nn.utils import clip_grad
 from torch.optim import optimizer as optimizers
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
 
 from traceops.memory.events import Category, Phase
+from traceops.memory.fake_tensors import GpuMode, is_fake
 from traceops.memory.tracker import Tracker
 
 _OF_MESHES = ("__init__", "__getitem__", "_flatten", "get_local_rank", "get_coordinate", "get_group")
@@ -35,32 +37,56 @@ _OF_SHARDING = ("unshard", "wait_for_unshard", "post_backward", "finalize_backwa
 
 
 @contextmanager
-def faked(tracker: Tracker) -> Iterator[None]:
-    """While it is open, torch's parallelism runs under `tracker` as it does on a GPU."""
+def faked(
+    tracker: Tracker,
+    gpu: GpuMode | None = None,
+    ended: Callable[[torch.optim.Optimizer], None] | None = None,
+) -> Iterator[None]:
+    """While it is open, torch's parallelism runs under `tracker` as it does on a GPU.
+
+    Without `gpu` the tensors of the GPU are on a fake CPU; with it they are on its fake GPU. ended: called after the
+    outermost step of an optimizer; without it that ends a training step.
+    """
     with ExitStack() as stack:
 
         def put(owner: Any, name: str, value: Any) -> None:
             stack.enter_context(patch.object(owner, name, value))
 
-        put(nn.Module, "_apply", _apply)
+        put(nn.Module, "_apply", _apply if gpu is None else moved)
+        if gpu is not None:
+            put(nn.Module, "register_parameter", _registered(nn.Module.register_parameter, gpu))
         for name in _OF_MESHES:
             put(DeviceMesh, name, _with_values(getattr(DeviceMesh, name)))
         put(device_mesh, "init_device_mesh", _with_values(device_mesh.init_device_mesh))
         put(dist, "init_device_mesh", device_mesh.init_device_mesh)
         put(ddp, "_verify_param_shape_across_processes", lambda *_, **__: None)
-        put(ddp.DistributedDataParallel, "__init__", _reducing(ddp.DistributedDataParallel.__init__, tracker))
+        put(
+            ddp.DistributedDataParallel,
+            "__init__",
+            _reducing(ddp.DistributedDataParallel.__init__, tracker, gpu),
+        )
         for name in _OF_SHARDING:
             put(fsdp.FSDPParamGroup, name, _inside(getattr(fsdp.FSDPParamGroup, name), tracker))
         # DTensor tries each operator on a whole tensor, fake too, to learn the shape of its result.
         put(ShardingPropagator, _SHAPES, _unseen(getattr(ShardingPropagator, _SHAPES), tracker))
-        put(torch.cpu, "stream", lambda stream: _on_stream(tracker, stream))
         # On a GPU, optimizers go through all parameters at once, which takes memory; on the CPU they do not.
-        put(optimizers, "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
-        put(_foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
+        for owner in (optimizers, _foreach_utils):
+            put(owner, "_get_foreach_kernels_supported_devices", lambda: ["cuda" if gpu else "cpu"])
         put(optimizers, "_foreach_supported_types", [*optimizers._foreach_supported_types, FakeTensor])
-        put(torch.autograd, "backward", _in_backward(torch.autograd.backward, tracker))
+        if gpu is None:
+            put(torch.cpu, "stream", lambda stream: _on_stream(tracker, stream))
+        else:
+            put(
+                _foreach_utils,
+                "_foreach_supported_types",
+                [*_foreach_utils._foreach_supported_types, FakeTensor],
+            )
+            grouped = _by_device(_foreach_utils._group_tensors_by_device_and_dtype)
+            for owner in (optimizers, _foreach_utils, clip_grad):
+                put(owner, "_group_tensors_by_device_and_dtype", grouped)
+        put(torch.autograd, "backward", _in_backward(torch.autograd.backward, tracker, gpu))
         stack.callback(register_optimizer_step_pre_hook(_before_step(tracker)).remove)
-        stack.callback(register_optimizer_step_post_hook(_after_step(tracker)).remove)
+        stack.callback(register_optimizer_step_post_hook(_after_step(tracker, ended)).remove)
         put(torch.amp.GradScaler, "_maybe_opt_step", lambda _, optimizer, *__, **___: optimizer.step())
         yield
 
@@ -84,6 +110,58 @@ def _apply(
     return module
 
 
+def moved(
+    module: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+) -> nn.Module:
+    """nn.Module._apply for parameters that are tied or that an optimizer has: they stay the same objects."""
+    if recurse:
+        for child in module.children():
+            child._apply(change)  # type: ignore[no-untyped-call]
+    for name, tensor in module._parameters.items():
+        if tensor is None:
+            continue
+        with torch.no_grad():
+            changed = change(tensor)
+            gradient = None if tensor.grad is None else change(tensor.grad)
+        if (changed.dtype, changed.device) == (tensor.dtype, tensor.device):
+            continue
+        if isinstance(tensor, FakeTensor) and isinstance(changed, FakeTensor):
+            tensor.grad = None
+            tensor.data = changed
+            tensor.grad = gradient
+        else:
+            module._parameters[name] = nn.Parameter(changed, tensor.requires_grad)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = change(buffer)
+    return module
+
+
+def _registered(register: Callable[..., None], gpu: GpuMode) -> Callable[..., None]:
+    """nn.Module.register_parameter, which makes small parameters of the CPU fake, as large ones are."""
+
+    def call(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not is_fake(parameter):
+            fake = gpu.from_tensor(parameter.detach())
+            parameter = nn.Parameter(fake, parameter.requires_grad)
+        register(module, name, parameter)
+
+    return call
+
+
+def _by_device(group: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's grouping of tensors, which asks C++ for their device, with the device that Python sees."""
+
+    def call(tensors: Any, with_indices: bool = False) -> Any:
+        groups: dict[Any, Any] = {}
+        for (device, dtype), found in group(tensors, with_indices).items():
+            first = next((one for one in found[0][0] if one is not None), None)
+            groups[device if first is None else first.device, dtype] = found
+        return groups
+
+    return call
+
+
 def _with_values(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` on real tensors: the ranks of a mesh are read."""
 
@@ -102,11 +180,12 @@ def _inside(function: Callable[..., Any], tracker: Tracker) -> Callable[..., Any
     return call
 
 
-def _in_backward(backward: Callable[..., None], tracker: Tracker) -> Callable[..., None]:
+def _in_backward(backward: Callable[..., None], tracker: Tracker, gpu: GpuMode | None) -> Callable[..., None]:
     def call(*args: Any, **kwargs: Any) -> None:
         before, tracker.phase = tracker.phase, Phase.BACKWARD
         try:
-            backward(*args, **kwargs)
+            with gpu.everything_on_gpu() if gpu is not None else nullcontext():
+                backward(*args, **kwargs)
         finally:
             tracker.phase = before
 
@@ -123,7 +202,9 @@ def _before_step(tracker: Tracker) -> Callable[..., None]:
     return hook
 
 
-def _after_step(tracker: Tracker) -> Callable[..., None]:
+def _after_step(
+    tracker: Tracker, ended: Callable[[torch.optim.Optimizer], None] | None = None
+) -> Callable[..., None]:
     def hook(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         tracker.label(
             [
@@ -135,7 +216,9 @@ def _after_step(tracker: Tracker) -> Callable[..., None]:
             Category.OPTIMIZER_STATE,
         )
         tracker.optimizers -= 1
-        if not tracker.optimizers:
+        if not tracker.optimizers and ended is not None:
+            ended(optimizer)
+        elif not tracker.optimizers:
             tracker.end_step()
 
     return hook
@@ -189,9 +272,11 @@ class _Reducer:
         return False
 
 
-def _reducing(initialize: Callable[..., None], tracker: Tracker) -> Callable[..., None]:
+def _reducing(
+    initialize: Callable[..., None], tracker: Tracker, gpu: GpuMode | None = None
+) -> Callable[..., None]:
     def init(self: ddp.DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
-        with tracker.as_buckets():
+        with tracker.as_buckets(), gpu.everything_on_gpu() if gpu is not None else nullcontext():
             initialize(self, *args, **kwargs)
         self.register_comm_hook(None, _average)
         self.reducer = _Reducer(self.reducer, tracker, self)  # type: ignore[assignment]

@@ -67,7 +67,9 @@ class MemoryEstimate(msgspec.Struct):
     schema_version: int
     command: list[str]
     method: Literal["fake_tensors", "formula"]
-    strategy: str
+    strategy: Annotated[
+        str, Meta(description="Of the built-in training; 'script' for that behind -- in command.")
+    ]
     world_size: int
     parameters: int
     ranks: list[RankMemory]

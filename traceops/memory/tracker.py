@@ -25,7 +25,18 @@ _BY_PHASE = {
 _CASTS = (torch.ops.aten._to_copy.default,)
 _ATEN = torch.ops.aten
 _PRODUCTS = (_ATEN.mm.default, _ATEN.addmm.default, _ATEN.bmm.default, _ATEN.baddbmm.default)
-_FLASH_BACKWARD = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward.default
+_FLASH_BACKWARD = (
+    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward.default,
+    _ATEN._scaled_dot_product_flash_attention_backward.default,
+)
+_DOUBTS = (_ATEN.isnan.default, _ATEN.isinf.default)
+_OF_DOUBTS = (
+    _ATEN.any.default,
+    _ATEN.any.dim,
+    _ATEN.sum.default,
+    _ATEN.sum.dim_IntList,
+    _ATEN._to_copy.default,
+)
 
 
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -33,12 +44,14 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Push it after the FakeTensorMode. `workspaces` are the bytes that matrix products take for themselves: "cublas" for
     each thread, "cublaslt" once. What a storage is for is guessed from where it was made, and may be said better later
-    with `label`: the storages of gradients and optimizer state are known once they are there.
+    with `label`: the storages of gradients and optimizer state are known once they are there. `device`: only what is
+    on a device of that type is written down; None where all is taken to be on the GPU.
     """
 
-    def __init__(self, workspaces: Mapping[str, int]) -> None:
+    def __init__(self, workspaces: Mapping[str, int], device: str | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.workspaces = workspaces
+        self.device = device
         self.events: list[Event] = []
         self.phase = Phase.SETUP
         self.step = 0
@@ -53,6 +66,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._libraries: set[tuple[Phase, str]] = set()
         self.stream = 0
         self._buckets: list[Allocation] = []
+        self._doubts: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
+        self.held = 0  # bytes that storages hold now
 
     def __enter__(self) -> Tracker:
         resize = self._resize = torch.UntypedStorage.resize_
@@ -73,20 +88,28 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # its own dispatch comes back here with the local tensors
-        if self.paused:
-            return func(*args, **(kwargs or {}))
         try:
             result = func(*args, **(kwargs or {}))
         except DataDependentOutputException:
             if func is not torch.ops.aten._local_scalar_dense.default:
                 raise
             self.values_read += 1
-            return _value_of(args[0])
+            return _value_of(args[0]) if id(args[0].untyped_storage()) not in self._doubts else 0
+        if self.paused:
+            return result
+        seen = False
         for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor):
+            if isinstance(tensor, Tensor) and self.device in (None, tensor.device.type):
+                seen = True
                 self._see(tensor, func, args)
-        self._libraries_of(func, args)
+        if seen:
+            self._libraries_of(func, args)
+        if func in _DOUBTS or (self._doubts and func in _OF_DOUBTS and self._in_doubt(args[0])):
+            self._doubts[id(result.untyped_storage())] = result  # nothing is NaN or infinite
         return result
+
+    def _in_doubt(self, tensor: Tensor) -> bool:
+        return id(tensor.untyped_storage()) in self._doubts
 
     def _libraries_of(self, func: Any, args: Any) -> None:
         """What the kernels of `func` allocate on a GPU beside their results."""
@@ -96,7 +119,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if at not in self._libraries and self.phase in (Phase.FORWARD, Phase.BACKWARD):
                     self._libraries.add(at)  # cuBLAS has one for each host thread, and backward has its own
                     self.take(size, Category.WORKSPACE, key)
-        elif func is _FLASH_BACKWARD and args[1].dtype in (torch.bfloat16, torch.float16):
+        elif func in _FLASH_BACKWARD and args[1].dtype in (torch.bfloat16, torch.float16):
             self.give_back(
                 self.take(4 * args[1].numel(), Category.BACKWARD, str(func))
             )  # dQ is summed in float32
@@ -127,9 +150,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         def gone(_: Any) -> None:
             _, last = self._of.pop(key)
+            self.held -= last.size
             if last.size:
                 self.events.append((last, False))
 
+        self.held += allocation.size
         self._of[key] = (weakref.ref(storage, gone), allocation)
         if allocation.size:
             self.events.append((allocation, True))
@@ -145,6 +170,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             storage.nbytes(), Category.SHARDING if self.communicating or not before.size else before.category,
             before.module, self.phase, self.step, "resize_", self.stream,
         )  # fmt: skip
+        self.held += after.size - before.size
         self._of[id(storage)] = (reference, after)
         if after.size:
             self.events.append((after, True))
@@ -223,6 +249,15 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self.paused -= 1
 
+    def enter_module(self, name: str) -> None:
+        """What follows is made by the module of that name."""
+        self._modules.append(name)
+
+    def leave_module(self, name: str) -> None:
+        """It is over, and what it called and was left early."""
+        while self._modules and self._modules.pop() != name:
+            pass
+
     def follow(self, root: nn.Module) -> None:
         """Name allocations in forward after the modules of `root`."""
         for name, module in root.named_modules():
@@ -230,11 +265,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 continue
 
             def enter(_: nn.Module, args: Any, name: str = name) -> None:
-                self._modules.append(name)
+                self.enter_module(name)
 
             def leave(_: nn.Module, args: Any, output: Any, name: str = name) -> None:
-                while self._modules and self._modules.pop() != name:
-                    pass
+                self.leave_module(name)
 
             module.register_forward_pre_hook(enter, prepend=True)
             module.register_forward_hook(leave, always_call=True)  # a checkpoint's second forward stops early

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from traceops.memory.model import Change, MemoryEstimate, RankMemory, Verdict
 from traceops.render.cells import Cell, Column, Table
@@ -53,7 +54,7 @@ def describe_changes(found: MemoryEstimate) -> list[Block]:
 
 def headline(found: MemoryEstimate) -> str:
     """What is needed of each GPU, and whether it fits."""
-    needs = f"{found.strategy} on {found.world_size} {'GPU' if found.world_size == 1 else 'GPUs'} needs "
+    needs = f"{_trained(found)} on {found.world_size} {'GPU' if found.world_size == 1 else 'GPUs'} needs "
     outside = found.device_bytes - found.peak_reserved_bytes
     least = max(rank.least_allocated_bytes for rank in found.ranks) + outside
     if found.error_share is None:
@@ -73,6 +74,14 @@ def headline(found: MemoryEstimate) -> str:
     if found.verdict == "does_not_fit":
         return f"{needs}, {has}: does not fit, at least {gib(least - found.capacity_bytes)} too much."
     return f"{needs}, {has}: fits, {spare} to spare."
+
+
+def _trained(found: MemoryEstimate) -> str:
+    """The built-in strategy, or the script's file."""
+    if found.strategy != "script":
+        return found.strategy
+    words = found.command[found.command.index("--") + 1 :]
+    return words[1] if words[0] == "-m" else Path(words[0]).name
 
 
 def _where(found: MemoryEstimate, most: RankMemory) -> list[Block]:

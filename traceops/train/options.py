@@ -129,6 +129,15 @@ def config_from(args: argparse.Namespace) -> TrainConfig:
     return TrainConfig(**{field.name: getattr(args, field.name) for field in fields(TrainConfig)})
 
 
+def refuse_training_options(config: TrainConfig) -> None:
+    """A script takes its own options; only --device, which says what the ranks run on, concerns it too."""
+    default = TrainConfig()
+    for field in fields(TrainConfig):
+        if field.name != "device" and getattr(config, field.name) != getattr(default, field.name):
+            flag = "--" + field.name.replace("_", "-")
+            raise UsageError(f"{flag} is for built-in strategies; a script's own options come after its name")
+
+
 def with_global_batch(config: TrainConfig, samples: int, world_size: int) -> TrainConfig:
     """`config` with the batch of a rank such that all ranks train `samples` an optimizer step.
 

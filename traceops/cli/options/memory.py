@@ -9,16 +9,17 @@ from traceops.cli.options.types import positive
 from traceops.train.options import add_training_arguments
 
 HELP = "Estimate the GPU memory of a training before the run, without a GPU; or read what a run or a snapshot held."
+GLOBAL_BATCH = "samples of all ranks together in an optimizer step, from which a rank's batch follows"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "snapshots",
+        "words",
         nargs="*",
-        type=Path,
         metavar="SNAPSHOT|RUN",
         help="pickles of torch.cuda.memory._dump_snapshot: what held the memory; of two, what the second holds more; "
-        "or the folder of a run: what its ranks held",
+        "the folder of a run: what its ranks held; -- SCRIPT ARGS or -- -m MODULE ARGS: what a script would need, "
+        "run on fake tensors",
     )
     device = parser.add_argument_group("memory")
     add = device.add_argument
@@ -31,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="only count parameters, gradients and optimizer state of so many, 8.36e9",
     )
+    add("--rank", type=int, default=0, metavar="N", help="of a script: the rank to run (%(default)s)")
+    add("--global-batch-size", type=positive, metavar="N", help=GLOBAL_BATCH)
     add("--no-changes", action="store_true", help="do not look for changes that make it fit")
     add("--json", type=Path, metavar="FILE", help="write the estimate here too (docs/formats.md)")
     add_training_arguments(parser)

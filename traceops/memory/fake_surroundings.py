@@ -1,0 +1,103 @@
+"""What a script does beside its training, left out while its memory is estimated: files, the network, compilers."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils import data
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.data import dataloader
+
+from traceops.memory.script_model import Note
+
+# So that libraries do not try the network, nor hosts that log.
+QUIET = {
+    "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "WANDB_MODE": "disabled", "WANDB_DISABLED": "true",
+    "COMET_MODE": "DISABLED", "MLFLOW_TRACKING_URI": "", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": "",
+}  # fmt: skip
+
+
+class NoNetworkError(OSError):
+    """A connection to another machine was asked for."""
+
+
+class Surroundings(ExitStack):
+    """While it is entered, nothing is compiled, saved or fetched, and data is loaded in this process; `notes` says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[Note] = []
+
+    def note(self, what: Note) -> None:
+        """Remember it once."""
+        if what not in self.notes:
+            self.notes.append(what)
+
+    def __enter__(self) -> Surroundings:
+        super().__enter__()
+        put: Callable[..., Any] = lambda owner, name, value: self.enter_context(  # noqa: E731
+            patch.object(owner, name, value)
+        )
+        put(torch, "compile", self._compile)
+        put(nn.Module, "compile", lambda *_, **__: self.note("compiled"))
+        put(torch, "save", lambda *_, **__: self.note("saved"))
+        put(
+            DistributedDataParallel,
+            "register_comm_hook",
+            self._hook(DistributedDataParallel.register_comm_hook),
+        )
+        put(data.DataLoader, "__init__", self._loader(data.DataLoader.__init__))
+        put(dataloader._BaseDataLoaderIter, "__next__", _for_real(dataloader._BaseDataLoaderIter.__next__))
+        put(socket.socket, "connect", self._connect(socket.socket.connect))
+        self.enter_context(patch.dict(os.environ, QUIET))
+        return self
+
+    def _compile(self, model: Any = None, **_: Any) -> Any:
+        self.note("compiled")
+        return model if model is not None else lambda function: function
+
+    def _hook(self, register: Callable[..., Any]) -> Callable[..., Any]:
+        def call(model: Any, state: Any, hook: Any) -> Any:
+            if getattr(model, "_comm_hooks", None):  # ours, which answers for the other ranks
+                return self.note("hooked")
+            return register(model, state, hook)
+
+        return call
+
+    def _loader(self, initialize: Callable[..., None]) -> Callable[..., None]:
+        def init(loader: Any, *args: Any, **kwargs: Any) -> None:
+            if kwargs.get("num_workers"):
+                self.note("workers")
+                kwargs.update(num_workers=0, prefetch_factor=None, persistent_workers=False, timeout=0)
+                kwargs["multiprocessing_context"] = None
+            kwargs["pin_memory"] = False
+            initialize(loader, *args, **kwargs)
+
+        return init
+
+    def _connect(self, connect: Callable[..., Any]) -> Callable[..., Any]:
+        def call(one: socket.socket, address: Any) -> Any:
+            if one.family == socket.AF_UNIX or address[0] in ("127.0.0.1", "localhost", "::1"):
+                return connect(one, address)
+            self.note("network")
+            raise NoNetworkError(f"no network while memory is estimated: {address[0]}")
+
+        return call
+
+
+def _for_real(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with data: samples are read and put together as they are in a training."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return function(*args, **kwargs)
+
+    return call

@@ -1,0 +1,155 @@
+"""What a script would need of a GPU: it runs in a process of its own, on fake tensors, until enough steps are over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from traceops.core.errors import UsageError
+from traceops.memory.estimate import judge
+from traceops.memory.gpus import CONTEXT_BYTES, NCCL_BYTES, capacity_of, workspaces_of
+from traceops.memory.model import MemoryEstimate
+from traceops.memory.script_model import Note, ScriptAnswer, ScriptProblem, ScriptRequest, Trouble
+
+GPUS_A_HOST = 8
+STEPS = 2  # the second has the optimizer's state, and the buckets that DDP makes anew
+# Of scripts that were measured on GPUs and estimated (docs/memory.md), where kernels are torch's own.
+SCRIPT_ERROR = 0.10
+
+_NOTES: dict[Note, str] = {
+    "compiled": "torch.compile was left out; compiled, a step often needs less",
+    "saved": "torch.save wrote nothing",
+    "workers": "data was loaded without workers",
+    "network": "connections to other machines were refused",
+    "ended_early": "the script ended before the last of the steps that were asked for",
+    "hooked": "the communication hook of DistributedDataParallel was left out",
+}
+_RUN = "run it on a GPU with traceops run --with-memory instead"
+_TROUBLES: dict[Trouble, tuple[str, str]] = {
+    "shape": (
+        "a shape depends on values, which fake tensors do not have",
+        f"for the estimate, let the shape be fixed there (such as a mask in place of an index), or {_RUN}",
+    ),
+    "operator": (
+        "an operator has no fake kernel",
+        f"register one with torch.library.register_fake, or {_RUN}",
+    ),
+    "data": ("something reads the data of a tensor on the GPU, which a fake one does not have", _RUN),
+    "network": (
+        "it needs the network, which an estimate does not use",
+        "fetch what it loads first, then estimate again",
+    ),
+    "no_gpu": (
+        "it ended and put nothing on a GPU",
+        "it is estimated as on a machine with GPUs: see whether an option keeps it on the CPU",
+    ),
+    "no_step": (
+        "it ended before an optimizer made a step",
+        "give it arguments with which it trains; steps are found by torch's optimizers",
+    ),
+    "left": ("it ended itself with an error", "see what it asks for, and give it as arguments"),
+    "raised": ("it raised an error on fake tensors", _RUN),
+}
+
+
+@dataclass(frozen=True)
+class AskedScript:
+    """``SCRIPT ARGS`` or ``-m MODULE ARGS`` as `rank` of `world_size` on GPUs of `capacity` bytes called `gpu`."""
+
+    words: Sequence[str]
+    world_size: int
+    rank: int = 0
+    capacity: int | None = None
+    gpu: str | None = None
+    steps: int = STEPS
+
+
+def estimate_script(asked: AskedScript) -> MemoryEstimate:
+    """What the rank needs. Raises UsageError, which says where and what to do, for what cannot be run so."""
+    begun = time.monotonic()
+    answer, log = _rehearse(asked)
+    if answer is None:
+        raise UsageError(f"{_name(asked)}: the process that ran it on fake tensors ended: {log}")
+    if answer.problem is not None:
+        raise UsageError(_said(answer.problem, asked))
+    rank = answer.rank
+    assert rank is not None
+    nccl = NCCL_BYTES if asked.world_size > 1 else 0
+    outside = CONTEXT_BYTES + nccl
+    needed = rank.peak_reserved_bytes + outside
+    return MemoryEstimate(
+        schema_version=1,
+        command=["traceops", "run", "--nproc", str(asked.world_size), "--", *asked.words],
+        method="fake_tensors",
+        strategy="script",
+        world_size=asked.world_size,
+        parameters=answer.parameters,
+        ranks=[rank],
+        peak_allocated_bytes=rank.peak_allocated_bytes,
+        peak_reserved_bytes=rank.peak_reserved_bytes,
+        context_bytes=CONTEXT_BYTES,
+        nccl_bytes=nccl,
+        device_bytes=needed,
+        error_share=SCRIPT_ERROR,
+        capacity_bytes=asked.capacity,
+        verdict=judge([rank], outside, asked.capacity, SCRIPT_ERROR),
+        spare_bytes=None if asked.capacity is None else asked.capacity - needed,
+        changes=[],
+        assumptions=_assumptions(asked, answer),
+        seconds=round(time.monotonic() - begun, 3),
+    )
+
+
+def _rehearse(asked: AskedScript) -> tuple[ScriptAnswer | None, str]:
+    """The answer of the process, and the last line that it printed."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
+        path = Path(folder, "answer.json")
+        request = ScriptRequest(
+            list(asked.words), asked.rank, asked.world_size, GPUS_A_HOST,
+            asked.capacity or capacity_of("H200"), asked.steps, workspaces_of(asked.gpu), str(path),
+        )  # fmt: skip
+        command = [
+            sys.executable, "-m", "traceops.memory.script_worker", msgspec.json.encode(request).decode()
+        ]  # fmt: skip
+        code = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(os.environ), check=False
+        ).returncode
+        if path.exists():
+            return msgspec.json.decode(path.read_bytes(), type=ScriptAnswer), ""
+        log.seek(0)
+        lines = log.read()[-4096:].decode(errors="replace").strip().splitlines()
+        return None, lines[-1] if lines else f"exit code {code}"
+
+
+def _name(asked: AskedScript) -> str:
+    return " ".join(asked.words[:2]) if asked.words[0] == "-m" else Path(asked.words[0]).name
+
+
+def _said(problem: ScriptProblem, asked: AskedScript) -> str:
+    what, then = _TROUBLES[problem.trouble]
+    lines = [f"{problem.place or _name(asked)}: {what}"]
+    if problem.source:
+        lines.append(f"  {problem.source}")
+    if problem.said:
+        lines.append(f"  {problem.said}")
+    return "\n".join([*lines, f"To go on: {then}."])
+
+
+def _assumptions(asked: AskedScript, answer: ScriptAnswer) -> list[str]:
+    said = [f"rank {asked.rank}, the first {answer.steps} training steps"]
+    if answer.values_read:
+        said.append(f"values of the GPU that were read ({answer.values_read}) are 1, and none is NaN")
+    said += [_NOTES[note] for note in answer.notes]
+    if asked.gpu is None:
+        said.append("cuBLAS takes 32 MiB a thread, as on Hopper (--gpu NAME)")
+    if asked.world_size > 1:
+        said.append("NCCL takes 1.05 GiB, as measured with two ranks on NVLink")
+    return said

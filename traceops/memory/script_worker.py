@@ -1,0 +1,165 @@
+"""A process that runs a script on fake GPUs: ``python -m traceops.memory.script_worker REQUEST``.
+
+It ends within the last step's optimizer, so that nothing of what a script does after its training happens.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import runpy
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+
+from traceops.capture.steps import StepDetector
+from traceops.core.whole_file import write_whole
+from traceops.memory.events import Category
+from traceops.memory.fake_autocast import faked_autocast
+from traceops.memory.fake_cuda import Device, faked_gpus
+from traceops.memory.fake_ranks import faked_ranks
+from traceops.memory.fake_surroundings import NoNetworkError, Surroundings
+from traceops.memory.fake_tensors import GpuMode, hidden_from_cpp
+from traceops.memory.fakes import faked
+from traceops.memory.module_names import ModuleNames
+from traceops.memory.redirect import Redirect
+from traceops.memory.script_model import ScriptAnswer, ScriptProblem, ScriptRequest, Trouble
+from traceops.memory.summary import summarize
+from traceops.memory.tracker import Tracker
+
+_LIBRARIES = tuple(
+    str(Path(path)) for path in {*sysconfig.get_paths().values(), str(Path(torch.__file__).parent)}
+)
+_OURS = str(Path(__file__).parents[1])
+
+
+class Rehearsal:
+    """One rank of a script, until enough of its training steps are over."""
+
+    def __init__(self, request: ScriptRequest) -> None:
+        self._request = request
+        self._detector = StepDetector()
+        self._tracker = Tracker(request.workspaces, "cuda")
+        self._mode = GpuMode()
+        self._surroundings = Surroundings()
+        self._steps = 0
+        self._parameters: dict[int, int] = {}
+
+    def run(self) -> NoReturn:
+        """Write the answer and leave the process."""
+        request, tracker = self._request, self._tracker
+        local = request.rank % request.gpus
+        device = Device(min(request.gpus, request.world_size), local, request.memory, tracker)
+        names = ModuleNames(tracker, self._seen)
+        with (
+            faked_gpus(device), hidden_from_cpp(), faked_autocast(), faked(tracker, self._mode, self._stepped),
+            faked_ranks(request), self._surroundings, names, self._mode, tracker, Redirect(tracker, self._mode),
+        ):  # fmt: skip
+            try:
+                _run(request.words)
+            except SystemExit as leaving:
+                self._ended("left" if leaving.code else "no_step", leaving)
+            except KeyboardInterrupt:
+                os._exit(130)
+            except BaseException as error:  # of the script, or of torch on fake tensors
+                self._ended(_trouble(error), error)
+            self._ended("no_step", None)
+
+    def _seen(self, root: nn.Module) -> None:
+        """The outermost module is called for the first time: its parameters are there, and the first step begins."""
+        whole = [*root.parameters(), *root.buffers()]
+        self._tracker.label(whole, Category.PARAMETERS)
+        self._parameters.update({id(one): one.numel() for one in root.parameters()})
+        if not self._tracker.step:
+            self._tracker.begin_steps()
+
+    def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self._detector.stepped(id(optimizer)):
+            return
+        self._steps += 1
+        if self._steps >= self._request.steps:
+            self._answer(None)
+        self._tracker.end_step()
+
+    def _ended(self, trouble: Trouble, error: BaseException | None) -> NoReturn:
+        if error is not None and not isinstance(error, SystemExit):
+            traceback.print_exception(error)
+        if self._steps and (error is None or isinstance(error, SystemExit)):
+            self._surroundings.note("ended_early")
+            self._answer(None)
+        if trouble == "no_step" and not self._tracker.events:
+            trouble = "no_gpu"
+        place, source = _place(error)
+        said = ""
+        if error is not None:
+            first = (str(error).strip().splitlines() or [""])[0]
+            said = f"{type(error).__name__}: {first}" if first else type(error).__name__
+        self._answer(ScriptProblem(trouble, place, source, said))
+
+    def _answer(self, problem: ScriptProblem | None) -> NoReturn:
+        found = ScriptAnswer(problem=problem, steps=self._steps)
+        if problem is None:
+            found.rank = summarize(self._request.rank, self._tracker.events)
+            found.parameters = sum(self._parameters.values())
+            found.values_read = self._tracker.values_read
+            found.notes = self._surroundings.notes
+        write_whole(Path(self._request.answer), msgspec.json.encode(found))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # nothing of what the script would do at its end
+
+
+def _run(words: list[str]) -> None:
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = words
+    sys.path[0] = str(Path(words[0]).resolve().parent)
+    runpy.run_path(words[0], run_name="__main__")
+
+
+def _trouble(error: BaseException) -> Trouble:
+    chain: BaseException | None = error
+    while chain is not None:
+        if isinstance(chain, DynamicOutputShapeException):
+            return "shape"
+        if isinstance(chain, UnsupportedOperatorException):
+            return "operator"
+        if isinstance(chain, NoNetworkError):
+            return "network"
+        if isinstance(chain, DataDependentOutputException) or "data_ptr" in str(chain):
+            return "data"
+        chain = chain.__cause__ or chain.__context__
+    return "raised"
+
+
+def _place(error: BaseException | None) -> tuple[str, str]:
+    """FILE:LINE of the innermost frame that is the user's own, and that line."""
+    found = ("", "")
+    for frame in traceback.extract_tb(error.__traceback__) if error is not None else ():
+        name = str(Path(frame.filename).resolve()) if not frame.filename.startswith("<") else ""
+        if name and not name.startswith((*_LIBRARIES, _OURS)) and frame.lineno:
+            line = linecache.getline(frame.filename, frame.lineno).strip()
+            found = (f"{frame.filename}:{frame.lineno}", line)
+    return found
+
+
+def main() -> NoReturn:
+    """Run what the command line asks for, in JSON."""
+    Rehearsal(msgspec.json.decode(sys.argv[1], type=ScriptRequest)).run()
+
+
+if __name__ == "__main__":
+    main()
