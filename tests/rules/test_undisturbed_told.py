@@ -88,6 +88,19 @@ def test_no_more_idle_time_is_claimed_than_the_light_window_shows(told, tmp_path
     assert "a step without the profiler, by the light window; the traces show up to 27." in found.message
 
 
+def test_recorded_host_times_are_none_of_the_undisturbed_step(tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(DATA / "hta" / "pair", run)
+    (run / "run.json").write_text(
+        json.dumps({"unprofiled_step_ms": 150.0, "profiled_step_ms": 400.0, "world_size": 2})
+    )
+    for rank in range(2):
+        write_light(run, rank, 6, 155.0, lambda step: [("gemm", 0, 50, 7)])
+    [found] = [f for f in analyze(run).findings if f.rule == "TO-I001"]
+    assert "In the recorded steps, on rank 0 the optimizer alone" in found.message
+    assert "keeps the host for 194.9 ms." in found.message
+
+
 def test_what_the_profiler_costs_is_a_remark(told):
     [found] = [f for f in told.findings if f.rule == "TO-V005"]
     assert found.severity == "info" and "light window" in found.message

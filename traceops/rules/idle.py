@@ -215,9 +215,8 @@ def _judge(
     optimizer = optimizer_time(worst.times, worst.recorded_ms) if kind.rule is HOST_BOUND else None
     if optimizer is not None:
         name, took = optimizer
-        message += (
-            f" On rank {rank} the optimizer alone ({name}) keeps the host for {took:.1f} ms of each step."
-        )
+        when, of = (" In the recorded steps, on", "") if worst.light else (" On", " of each step")
+        message += f"{when} rank {rank} the optimizer alone ({name}) keeps the host for {took:.1f} ms{of}."
         evidence += (Evidence("the optimizer's step", round(took, 3), "ms/step", rank=rank),)
     if kind.rule is INPUT_BOUND:
         said, told = _workers(worst, saved, manifest)
