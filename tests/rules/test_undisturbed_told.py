@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from traceops import analyze
 from traceops.render import write_report
+from traceops.render.report.first_screen import first_screen
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import print_report
 
@@ -80,8 +81,11 @@ def test_no_more_idle_time_is_claimed_than_the_light_window_shows(told, tmp_path
     assert not [f for f in told.findings if f.rule == "TO-I001"]
     check = next(c for c in told.checks if c.rule == "TO-I001")
     assert check.status == "clear" and "by the light window it is 1.5 of 20.0 ms" in check.reason
-    [found] = [f for f in analyze(made(tmp_path, 5.0)).findings if f.rule == "TO-I001"]
+    slow = analyze(made(tmp_path, 5.0))
+    [found] = [f for f in slow.findings if f.rule == "TO-I001"]
     assert found.severity == "warning" and found.confidence == "medium"
+    answer = first_screen(slow)[0]
+    assert answer.note == "Without the profiler." and answer.costs[0].ms == pytest.approx(20.0)
     assert 3.5 < found.evidence[0].value <= 4.5 and found.impact_ms <= 4.51, (
         "of the idle time, the host's share"
     )

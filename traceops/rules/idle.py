@@ -197,7 +197,9 @@ def _judge(
     message = kind.message.format(
         where=_where(ranks, len(run.ranks)), ms=f"{at_most}{worst.ms:.2f}", pct=worst.pct
     )
-    if worst.light:
+    if worst.light and kind.bucket != "idle_host" and worst.ms >= worst.recorded_ms:
+        message += f" The share is of a step without the profiler, which takes {worst.step_ms:.2f} ms."
+    elif worst.light:
         shown = max(idle, key=lambda one: one.recorded_ms)
         message += (
             " That is of a step without the profiler, by the light window; the traces show up to "

@@ -27,7 +27,8 @@ from traceops.render.report.stragglers import (
     who_text,
     words_of,
 )
-from traceops.render.report.verdict import hang_leads, lead_finding
+from traceops.render.report.undisturbed import undisturbed_of
+from traceops.render.report.verdict import hang_leads, is_unrecorded, lead_finding
 from traceops.render.sure import SURE
 from traceops.report.model import Report
 from traceops.rules.explained import explains
@@ -72,7 +73,7 @@ def _answer(report: Report, lead: Finding | None) -> Answer:
     lines.append(
         ("Proof", (text(Span(f"{lead.rule} and its evidence", href=f"#{finding_id(report, lead)}")),))
     )
-    return Answer(tuple(lines), _costs(cure), _rests_on(report, cure))
+    return Answer(tuple(lines), _costs(cure), _rests_on(report, cure, is_unrecorded(lead)))
 
 
 def _where(report: Report, together: Sequence[Finding]) -> str:
@@ -194,13 +195,15 @@ def _when_fixed(cure: Cure) -> str:
     return f"Fixed, {cure.how}" if cure.how else "Fixed"
 
 
-def _rests_on(report: Report, cure: Cure | None) -> str:
-    """What the bars are of: steps with the profiler, and what the second one is."""
+def _rests_on(report: Report, cure: Cure | None, unrecorded: bool) -> str:
+    """What the bars are of: steps with the profiler or without, and what the second one is."""
     if cure is None:
         return ""
     said = "" if cure.how else "At most what it costs can be saved; how much is not predicted."
     plain, slowdown = report.summary.unprofiled_step_time_ms, report.summary.profiler_slowdown
-    if plain is not None and slowdown is not None and slowdown >= SLOWED:
+    if unrecorded:
+        said += " Without the profiler."
+    elif plain is not None and slowdown is not None and slowdown >= SLOWED:
         said += f" With the profiler; without it a step takes {ms_text(plain)} ms."
     return said.strip()
 
@@ -213,7 +216,8 @@ def _of_hang(report: Report) -> Answer:
 
 
 def _of_clean_bill(report: Report) -> Answer:
-    counts, step = count_checks(report.checks), mean_of_ranks(report)
+    counts, step, calm = count_checks(report.checks), mean_of_ranks(report), undisturbed_of(report)
+    step = step if calm is None else calm.step_ms
     lines: list[tuple[str, tuple[Block, ...]]] = []
     most = max(report.what_if, key=lambda row: row.saved_pct or 0.0, default=None)
     if most is not None and most.predicted_step_time_ms is not None and (most.saved_pct or 0.0) >= 1:
@@ -223,7 +227,8 @@ def _of_clean_bill(report: Report) -> Answer:
     judged += f"{counts.not_evaluated} could not be judged."
     lines.append(("Checked", (text(judged),)))
     costs = () if step is None else (Cost("A step", step, f"{ms_text(step)} ms"),)
-    return Answer(tuple(lines), costs, _rests_on(report, Cure(step, step, "as it is")) if step else "")
+    rests = _rests_on(report, Cure(step, step, "as it is"), calm is not None) if step else ""
+    return Answer(tuple(lines), costs, rests)
 
 
 def _folded(report: Report, lead: Finding | None) -> list[Block]:

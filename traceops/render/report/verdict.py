@@ -116,9 +116,14 @@ def _as_recorded(report: Report, first: Finding) -> str:
     plain, slowdown = report.summary.unprofiled_step_time_ms, report.summary.profiler_slowdown
     if plain is None or slowdown is None or slowdown < SLOWED or first.rule == PROFILER_COST.id:
         return ""
-    if any(e.metric == "recorded with the profiler" for e in first.evidence):
-        return ""  # it speaks of the step without the profiler
+    if is_unrecorded(first):
+        return ""
     return f" The profiler stretches these steps: without it one takes {ms_text(plain)} ms."
+
+
+def is_unrecorded(finding: Finding) -> bool:
+    """Whether it speaks of the step without the profiler."""
+    return any(e.metric == "recorded with the profiler" for e in finding.evidence)
 
 
 def _for_these(report: Report, first: Finding) -> str:
