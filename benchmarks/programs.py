@@ -17,9 +17,10 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from programs_cuda import PROGRAMS as CUDA_PROGRAMS
 from programs_registry import ENVIRONMENTS, PROGRAMS, Program
@@ -27,6 +28,7 @@ from programs_table import write_table
 
 _HERE = Path(__file__).resolve().parent
 _LIMIT_S = 240
+_Result = TypeVar("_Result")
 
 
 def main() -> None:
@@ -49,7 +51,23 @@ def main() -> None:
     parser.add_argument(
         "--again", action="store_true", help="take what DIR holds of the runs without traceops"
     )
+    parser.add_argument(
+        "--read",
+        action="store_true",
+        help="run nothing: analyse again what DIR holds, with the code of today",
+    )
+    parser.add_argument("--run-only", action="store_true", help="analyse nothing yet: --read does it")
     parser.add_argument("--parallel", type=int, default=1, metavar="N", help="programs at a time")
+    parser.add_argument(
+        "--planted-parallel", type=int, default=1, metavar="N", help="programs with a slow rank at a time"
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=_LIMIT_S,
+        metavar="S",
+        help=f"end a program after S seconds ({_LIMIT_S})",
+    )
     parser.add_argument("--no-plant", action="store_true", help="plant no slow rank")
     parser.add_argument(
         "--table",
@@ -66,27 +84,46 @@ def main() -> None:
         sys.stdout.write(write_table(results.get(kind, results), cuda=args.cuda))
         return
     programs = CUDA_PROGRAMS if args.cuda else PROGRAMS
-    chosen = [p for p in programs if p.name in args.names or (not args.names and p.aside == args.aside)]
+    named = {p.name: p for p in programs}
+    chosen = [named[name] for name in args.names] or [p for p in programs if p.aside == args.aside]
     until = time.monotonic() + args.until
-    setups = [Setup(program, args.work, args.checkouts, args.traceops, until) for program in chosen]
-    with ThreadPoolExecutor(2 * args.parallel) as pool:
-        list(pool.map(lambda at: at.without(again=args.again), setups))
-    with ThreadPoolExecutor(args.parallel) as pool:
-        for at, row in zip(setups, pool.map(lambda at: at.row(plant=not args.no_plant), setups), strict=True):
-            entry = results.setdefault(at.program.name, {})
-            entry["now"] = row
-            entry.setdefault("first", row)
-            store.write_text(json.dumps(results, indent=1))
-            print(at.program.name, json.dumps(row), flush=True)
+    setups = [
+        Setup(program, args.work, args.checkouts, args.traceops, until, args.limit) for program in chosen
+    ]
+    if not args.read:
+        _each(setups, 2 * args.parallel, lambda at: at.without(again=args.again))
+        _each(setups, args.parallel, Setup.traced)
+        if not args.no_plant:
+            _each(setups, args.planted_parallel, Setup.planted)
+    if args.run_only:
+        return
+    for at, row in zip(setups, _each(setups, 2 * args.parallel, Setup.row), strict=True):
+        entry = results.setdefault(at.program.name, {})
+        entry["now"] = row
+        entry.setdefault("first", row)
+        print(at.program.name, json.dumps(row), flush=True)
+    store.write_text(json.dumps(results, indent=1))
+
+
+def _each(setups: list[Setup], at_a_time: int, do: Callable[[Setup], _Result]) -> list[_Result]:
+    with ThreadPoolExecutor(at_a_time) as pool:
+        return list(pool.map(do, setups))
 
 
 class Setup:
     """One program, made ready to run in folders below `work`."""
 
     def __init__(
-        self, program: Program, work: Path, checkouts: Path | None, traceops: Path, until: float
+        self,
+        program: Program,
+        work: Path,
+        checkouts: Path | None,
+        traceops: Path,
+        until: float = float("inf"),
+        limit: float = _LIMIT_S,
     ) -> None:
         self.program = program
+        self.limit = limit  # seconds that one run may take
         self.until = until  # of time.monotonic(): nothing is begun after it
         self.traceops = traceops
         self.folder = work / "runs" / re.sub(r"\W+", "_", program.name)
@@ -97,31 +134,52 @@ class Setup:
 
     def without(self, *, again: bool) -> None:
         """Run it without traceops; `again`: where that has not been done."""
-        kept = self.folder / "bare.txt"
-        if again and kept.exists():
+        if again and self._exit("bare") == 0:
             return
-        code, text = self._run("bare", self._bare())
-        if not code:
-            kept.write_text(text)
+        self._run("bare", self._bare())
 
-    def row(self, *, plant: bool) -> dict[str, Any]:
+    def traced(self) -> None:
+        """Run it with traceops, if it ran without."""
+        if self._exit("bare") == 0:
+            self._run("traced", self._traced("traced"))
+
+    def planted(self) -> None:
+        """Run it with traceops and its slow rank."""
+        if self.program.plant and self._exit("traced") == 0:
+            self._run("planted", self._traced("planted"), {"PROGRAMS_PLANT": self.program.plant})
+
+    def row(self) -> dict[str, Any]:
         """What the runs of this program under traceops show, beside the one without."""
-        program = self.program
-        kept = self.folder / "bare.txt"
-        if not kept.exists():
-            said = self.folder / "bare.out"
-            why = _last(said.read_text(errors="replace")) if said.exists() else "not run"
-            return {"failed": f"without traceops: {why}"}
-        told = kept.read_text()
-        code, text = self._run("traced", self._traced("traced"))
-        row: dict[str, Any] = {"exit": code, "said": _last(text), "steps_own": _count(program, text)}
+        program, told = self.program, self._text("bare")
+        if self._exit("bare") != 0:
+            return {"failed": f"without traceops: {_last(told) or 'not run'}"}
+        if self._exit("traced") is None:
+            return {"failed": "not run with traceops"}
+        text = self._text("traced")
+        row: dict[str, Any] = {
+            "exit": self._exit("traced"),
+            "said": _last(text),
+            "steps_own": _count(program, text),
+        }
         if program.result:
             row["same"] = _matches(program.result, told) == _matches(program.result, text) != []
         row |= self._report("traced")
-        if plant and program.plant:
-            code, text = self._run("planted", self._traced("planted"), {"PROGRAMS_PLANT": program.plant})
-            row["planted"] = {"exit": code, "plant": program.plant, **self._report("planted")}
+        if self._exit("planted") is not None:
+            row["planted"] = {
+                "exit": self._exit("planted"),
+                "plant": program.plant,
+                **self._report("planted"),
+            }
         return row
+
+    def _exit(self, name: str) -> int | None:
+        """The exit code of that run, if it ended."""
+        kept = self.folder / f"{name}.exit"
+        return int(kept.read_text()) if kept.exists() else None
+
+    def _text(self, name: str) -> str:
+        kept = self.folder / f"{name}.out"
+        return kept.read_text(errors="replace") if kept.exists() else ""
 
     def _bare(self) -> list[str]:
         program, command = self.program, list(self.program.command)
@@ -151,14 +209,16 @@ class Setup:
             command = [word.replace(place, value) for word in command]
         return command
 
-    def _run(self, name: str, command: list[str], env: dict[str, str] | None = None) -> tuple[int, str]:
-        """Run in a folder of its own with the program's data; exit code and output."""
+    def _run(self, name: str, command: list[str], env: dict[str, str] | None = None) -> None:
+        """Run in a folder of its own with the program's data; keep output and exit code beside it."""
+        (self.folder / f"{name}.exit").unlink(missing_ok=True)
         if time.monotonic() > self.until:
-            return 125, "no time"
+            return
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        path = [str(_HERE / "programs_site"), *self.path, str(self.traceops), *_path()]
+        stubs = [str(_HERE / "programs_stubs")] if self.program.stubs else []
+        path = [str(_HERE / "programs_site"), *self.path, str(self.traceops), *_path(), *stubs]
         variables = {
             **os.environ, "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(path), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
@@ -173,18 +233,22 @@ class Setup:
                 self.program.data,
                 str(self.checkout / self.program.folder),
             ]
-            subprocess.run(made, cwd=folder, env=variables, check=True, capture_output=True)
+            done = subprocess.run(made, cwd=folder, env=variables, capture_output=True)
+            if done.returncode:
+                (self.folder / f"{name}.out").write_bytes(done.stderr)
+                (self.folder / f"{name}.exit").write_text(str(done.returncode))
+                return
         at = self.checkout / self.program.folder if self.program.within else folder
         with subprocess.Popen(
             command, cwd=at, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         ) as started:
             try:
-                text, code = started.communicate(timeout=_LIMIT_S)[0], started.returncode
+                text, code = started.communicate(timeout=self.limit)[0], started.returncode
             except subprocess.TimeoutExpired:
                 started.terminate()  # torchrun ends its ranks, and traceops both
                 text, code = started.communicate()[0], 124
         (self.folder / f"{name}.out").write_bytes(text)
-        return code, text.decode(errors="replace")
+        (self.folder / f"{name}.exit").write_text(str(code))
 
     def _report(self, name: str) -> dict[str, Any]:
         """What run.json and the report say."""

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from programs_registry import EXAMPLES, MEGATRON, MINGPT, NANOGPT, STEPS, TIMM, WEIGHTS, Program, deepspeed
+from programs_registry import (
+    EXAMPLES,
+    MEGATRON,
+    MINGPT,
+    NANOGPT,
+    STEPS,
+    TIMM,
+    TRL,
+    TRL_COUNT,
+    TRL_LOSS,
+    TRL_SFT,
+    WEIGHTS,
+    Program,
+    deepspeed,
+    picotron,
+)
 
 _QUICK = ("--quick",)
 _NANO = (
@@ -121,6 +136,8 @@ PROGRAMS: tuple[Program, ...] = (
         r"Acc@1 +([\d.]+)",
         data="images",
         launcher="none",
+        plant="loader:1:0.05",
+        cause="input",
     ),
     Program(
         "HF Trainer",
@@ -166,8 +183,21 @@ PROGRAMS: tuple[Program, ...] = (
         plant="compute:1:0.03",
         cause="gpu_compute",
     ),
-    deepspeed(1, "here"),
+    deepspeed(1, "here", plant="backward:1:0.03", cause="host"),
     deepspeed(3, "here", plant="forward:1:0.03", cause="host"),
+    picotron("dp", "here", plant="forward:1:0.03", cause="host"),
+    picotron("tp", "here"),
+    Program(
+        "TRL sft",
+        "PyPI trl",
+        "here",
+        (*TRL_SFT, *TRL, "--gradient_accumulation_steps", "2"),
+        TRL_COUNT,
+        TRL_LOSS,
+        data="trl",
+        plant="backward:1:0.03",
+        cause="host",
+    ),
     Program(
         "Megatron-core loop",
         f"{MEGATRON}:examples/run_simple_mcore_train_loop.py",
@@ -178,6 +208,40 @@ PROGRAMS: tuple[Program, ...] = (
         steps=5,
         env=(("CUDA_DEVICE_MAX_CONNECTIONS", "1"),),
         options=("--skip-first", "1", "--unprofiled", "1", "--warmup", "1", "--active", "2"),
+    ),
+    Program(
+        "torchtitan",
+        "PyPI torchtitan==0.2.2",
+        "here",
+        (
+            "-m",
+            "torchtitan.train",
+            "--model.name",
+            "llama3",
+            "--model.flavor",
+            "debugmodel",
+            "--model.hf_assets_path",
+            "tiny",
+            "--training.dataset",
+            "c4_test",
+            "--training.dataset_path",
+            "rows",
+            "--training.steps",
+            "24",
+            "--training.local_batch_size",
+            "4",
+            "--training.seq_len",
+            "128",
+            "--metrics.log_freq",
+            "1",
+            "--debug.seed",
+            "1",
+        ),
+        r"step: +(\d+)",
+        r"loss: +([\d.]+)",
+        data="trl",
+        plant="forward:1:0.03",
+        cause="host",
     ),
     # What follows was set aside.
     Program(
@@ -213,7 +277,7 @@ PROGRAMS: tuple[Program, ...] = (
         plant="backward:1:0.03",
         cause="host",
     ),
-    deepspeed(2, "here", aside=True),
+    deepspeed(2, "here", aside=True, plant="optimizer:1:0.03", cause="host"),
     Program(
         "timm train.py",
         f"{TIMM}:train.py",
@@ -277,7 +341,10 @@ PROGRAMS: tuple[Program, ...] = (
         "",
         aside=True,
         steps=24,
+        plant="backward:1:0.03",
+        cause="host",
     ),
+    picotron("pp", "here", aside=True),
     Program(
         "pipelining 1F1B",
         "PyPI torch",

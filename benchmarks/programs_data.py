@@ -126,7 +126,9 @@ def picotron() -> None:
     Path("texts/train.jsonl").write_text(
         "".join(json.dumps({"text": text}) + "\n" for text in _sentences(1200))
     )
-    cuda = "cuda" in sys.argv
+    import torch
+
+    cuda = torch.cuda.is_available()
     for kind in ("tp", "pp", "dp"):
         sizes = {f"{other}_size": 2 if other == kind else 1 for other in ("tp", "pp", "dp", "cp")}
         Path(f"{kind}.json").write_text(

@@ -31,6 +31,7 @@ class Program:
     launcher: of `traceops run`. within: whether it has to run in its checkout, there in `folder`.
     groups: whether the ranks talk to each other at all. aside: kept unseen until the mends were made.
     plant: where:rank:seconds of a planted slow rank, and the cause it must be named with.
+    stubs: whether packages that it imports and does not use stand in for missing ones (benchmarks/programs_stubs).
     """
 
     name: str
@@ -52,6 +53,7 @@ class Program:
     within: bool = False
     plant: str = ""
     cause: str = ""
+    stubs: bool = False
 
 
 NANOGPT = "karpathy/nanoGPT@3adf61e154c3fe3fca428ad6bc3818b27a3b8291:train.py"
@@ -81,17 +83,20 @@ _NANO = (
 _STEP = r"(?m)[Ss]tep: (\d+)"
 
 
-def _picotron(kind: str, aside: bool = False, plant: str = "", cause: str = "") -> Program:
+def picotron(
+    kind: str, environment: str = "picotron", aside: bool = False, plant: str = "", cause: str = ""
+) -> Program:
     return Program(
         f"picotron {kind}",
         _PICOTRON,
-        "picotron",
+        environment,
         ("{checkout}/train.py", "--config", f"{kind}.json"),
         _STEP,
         r"Loss: +([\d.]+)",
         data="picotron",
         aside=aside,
         env=(("HF_TOKEN", "none"),),
+        stubs=True,
         plant=plant,
         cause=cause,
     )
@@ -113,7 +118,7 @@ def deepspeed(
     )
 
 
-_TRL = (
+TRL = (
     "--model_name_or_path",
     "tiny",
     "--max_steps",
@@ -126,10 +131,6 @@ _TRL = (
     "out",
     "--report_to",
     "none",
-    "--use_cpu",
-    "true",
-    "--ddp_backend",
-    "gloo",
     "--bf16",
     "false",
     "--max_length",
@@ -137,7 +138,9 @@ _TRL = (
     "--save_strategy",
     "no",
 )
-_TRL_COUNT, _TRL_LOSS = r"(\d+)/24 \[", r"'loss': '?([\d.]+)"
+TRL_SFT = ("-m", "trl.scripts.sft", "--dataset_name", "rows")
+_TRL = (*TRL, "--use_cpu", "true", "--ddp_backend", "gloo")
+TRL_COUNT, TRL_LOSS = r"(\d+)/24 \[", r"'loss': '?([\d.]+)"
 _ADDER = ("{checkout}/projects/adder/adder.py", "--trainer.max_iters=24", "--model.model_type=gpt-nano")
 _LIGHTNING = ("{small}/lightning_train.py",)
 PROGRAMS: tuple[Program, ...] = (
@@ -179,9 +182,9 @@ PROGRAMS: tuple[Program, ...] = (
         "TRL sft",
         "PyPI trl",
         "hf",
-        ("-m", "trl.scripts.sft", "--dataset_name", "rows", *_TRL, "--gradient_accumulation_steps", "2"),
-        _TRL_COUNT,
-        _TRL_LOSS,
+        (*TRL_SFT, *_TRL, "--gradient_accumulation_steps", "2"),
+        TRL_COUNT,
+        TRL_LOSS,
         data="trl",
         plant="backward:1:0.2",
         cause="host",
@@ -201,8 +204,8 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     deepspeed(1, plant="forward:1:0.2", cause="host"),
     deepspeed(2, plant="optimizer:1:0.2", cause="host"),
-    _picotron("tp"),
-    _picotron("dp", plant="forward:1:0.2", cause="host"),
+    picotron("tp"),
+    picotron("dp", plant="forward:1:0.2", cause="host"),
     Program(
         "pipelining GPipe", "PyPI torch", "torch", ("{small}/pipeline_train.py", "gpipe"), STEPS, WEIGHTS
     ),
@@ -219,7 +222,7 @@ PROGRAMS: tuple[Program, ...] = (
         cause="gpu_compute",
     ),
     deepspeed(3, aside=True, plant="forward:1:0.2", cause="host"),
-    _picotron("pp", aside=True),
+    picotron("pp", aside=True),
     Program(
         "pipelining 1F1B",
         "PyPI torch",
@@ -236,8 +239,8 @@ PROGRAMS: tuple[Program, ...] = (
         "PyPI trl",
         "hf",
         ("-m", "trl.scripts.dpo", "--dataset_name", "pairs", *_TRL),
-        _TRL_COUNT,
-        _TRL_LOSS,
+        TRL_COUNT,
+        TRL_LOSS,
         data="trl",
         aside=True,
     ),

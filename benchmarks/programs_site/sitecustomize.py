@@ -74,7 +74,8 @@ class _Plant(MetaPathFinder):
         @functools.wraps(whole)
         def call(self, *args, **kwargs):
             nonlocal depth
-            if depth == 0 and self.training:
+            # Lightning leaves DDP's wrapper in evaluation after its first check; what it wraps trains.
+            if depth == 0 and any(part.training for part in (self, *self.children())):
                 late()
             depth += 1
             try:

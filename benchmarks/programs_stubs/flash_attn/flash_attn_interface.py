@@ -1,0 +1,1 @@
+flash_attn_func = None

@@ -1,0 +1,1 @@
+"""Stands in for wandb where a program imports it and does not use it."""
