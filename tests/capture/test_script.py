@@ -105,12 +105,20 @@ def test_a_capture_that_the_script_opens_itself_wins(profiled, tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_the_scripts_own_profiler_is_left_alone(profiled):
+def test_the_scripts_own_profiler_is_left_alone_and_its_trace_is_adopted(profiled, tmp_path):
     done, run = profiled("app/script.py", "profiler")
     assert done.returncode == 0, done.stderr
     (rank,) = run["ranks"]
-    assert rank["status"] == "given_way" and "own torch.profiler" in rank["note"]
-    assert [(w["steps"], w["complete"]) for w in rank["windows"]] == [([10], False)]
+    assert rank["status"] == "finished" and "steps 12 to 15" in rank["note"]
+    assert "own torch.profiler" in rank["note"]
+    assert [(w["steps"], w["complete"]) for w in rank["windows"]] == [([10], False), ([12, 13, 14, 15], True)]
+    assert step_numbers(tmp_path / "run" / rank["traces"][1]) == [12, 13, 14, 15]
+    adopted = tmp_path / "run" / rank["traces"][1]
+    updates = events(adopted, "Optimizer.step")
+    assert len(updates) == 5, "the one in whose step the profiler began, too"
+    for mark, update in zip(events(adopted, "ProfilerStep#"), updates[1:], strict=True):
+        assert (mark["pid"], mark["tid"]) == (update["pid"], update["tid"])
+        assert mark["ts"] <= update["ts"] and update["ts"] + update["dur"] <= mark["ts"] + mark["dur"]
 
 
 def test_a_script_that_ends_too_early_is_told_what_to_pass(profiled):

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from traceops.capture.adopted import Adoption
 from traceops.capture.collectives import recorded_collectives
 from traceops.capture.guard import contained
 from traceops.capture.schedule import Phase, Schedule
@@ -43,6 +44,10 @@ class Recorder:
         self._trace: str | None = None
         self._ended = False
         self._scope = ExitStack()
+
+    def adopt(self, window: int) -> Adoption:
+        """Wait for the trace of the profiler that this one gives way to, as that window's."""
+        return Adoption(self._traces, window)
 
     @property
     def is_open(self) -> bool:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from traceops.capture.abort import wait_for_device
+from traceops.capture.adopted import Adoption
 from traceops.capture.after_import import when_loaded
 from traceops.capture.environment import device_of_this_process, host, peak_memory, torch_facts, usable_cores
 from traceops.capture.folder import agreed_folder, claim, who_am_i, write_run
@@ -94,6 +95,8 @@ class Capture:
         self._open = False
         self._record: RankManifest | None = None
         self._recorder: Recorder | None = None
+        self._adoption: Adoption | None = None
+        self._adopted = False
         self._progress: ProgressWriter | None = None
         self._signals: Saver | None = None
         self._observer: Observer | None = None
@@ -342,6 +345,8 @@ class Capture:
         self._doing(Operation.TIME)
         if phase in self._timers:
             self._timers[phase].mark()
+        if self._adoption is not None:
+            self._adoption.step_ended(step)
         if self._recorder is None or not self._recorder.is_open:
             return
         if self._schedule.ends_window(step):
@@ -420,9 +425,31 @@ class Capture:
         self._stop_recording()
         note = f"the capture gave way: {reason}"
         self._record = replace(self._record, status="given_way", note=note)
+        if self._recorder is not None:
+            self._adoption = self._recorder.adopt(len(self._record.windows))
         self._save()
         if not self.settings.launched:
             say(note)
+
+    def _adopt(self) -> None:
+        """Take the trace of the script's own profiler as this rank's, if it made one."""
+        adoption, self._adoption = self._adoption, None
+        if adoption is None or self._record is None:
+            return
+        adoption.close(last=self.automatic)
+        if adoption.trace is None:
+            return
+        self._adopted = True
+        first, last = adoption.steps[0], adoption.steps[-1]
+        trace = str(adoption.trace.relative_to(self._folder()))
+        kept = WindowRecord(len(self._record.windows), trace, adoption.steps, complete=True)
+        self._record = replace(
+            self._record,
+            note=f"the trace of steps {first} to {last} is that of the script's own torch.profiler",
+            traces=[*self._record.traces, trace],
+            windows=[*self._record.windows, kept],
+            status="running",
+        )
 
     def retire(self) -> None:
         """Leave the folder to a capture that the script opens itself; nothing of this one is kept."""
@@ -491,6 +518,7 @@ class Capture:
                 self._memory.save_beside_others()
             wait_for_device(_SETTLE_S)
         self._stop_recording()
+        contained(self._adopt)
 
     def _conclude(self, status: str) -> None:
         """Write the manifest for the last time, and the run's, if nobody else does."""
@@ -498,7 +526,7 @@ class Capture:
         if self._record.status == "given_way" and status == "finished":
             status = "given_way"
         note, said = self._record.note, self._record.note
-        if status == "finished" and not self.done and self.failure is None:
+        if status == "finished" and not self.done and self.failure is None and not self._adopted:
             note = self._shortfall()
         self._record = replace(self._record, status=status, note=note)
         self._save()

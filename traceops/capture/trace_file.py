@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,9 +56,7 @@ class TraceFolder:
         doing(Operation.ROOM)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._look_for_room(session)
-        stem = f"{host()}_{os.getpid()}.window_{window}.{time.time_ns() // 1_000_000}"
-        final = self._folder / f"{stem}.pt.trace.json.gz"
-        plain, packed = self._folder / f".{stem}.json.part", self._folder / f".{stem}.gz.part"
+        final, plain, packed = self._names(window)
         try:
             doing(Operation.EXPORT)
             with _plainly_named(plain) as name:
@@ -77,6 +75,34 @@ class TraceFolder:
                 with suppress(OSError):
                     path.unlink()
         return final
+
+    def plain(self, window: int) -> Path:
+        """Where a trace of that window can lie unpacked for a moment."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._names(window)[1]
+
+    def pack(self, window: int, content: Iterable[bytes]) -> Path:
+        """The window's trace from the bytes of an unpacked one. Raises OSError where it could not be written."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        final, _plain, packed = self._names(window)
+        try:
+            with _packer().open(packed, "wb", compresslevel=1) as writer:
+                for block in content:
+                    writer.write(block)
+            packed.replace(final)
+        finally:
+            with suppress(OSError):
+                packed.unlink()
+        return final
+
+    def _names(self, window: int) -> tuple[Path, Path, Path]:
+        """The final file, and where its content lies unpacked and packed until it is whole."""
+        stem = f"{host()}_{os.getpid()}.window_{window}.{time.time_ns() // 1_000_000}"
+        return (
+            self._folder / f"{stem}.pt.trace.json.gz",
+            self._folder / f".{stem}.json.part",
+            self._folder / f".{stem}.gz.part",
+        )
 
     def _look_for_room(self, session: profile) -> None:
         """Raise NoRoom where the traces of this machine's ranks, which are written at once, do not fit."""
@@ -123,12 +149,15 @@ def _whole_size(path: Path) -> int:
 
 
 def _compress(source: Path, target: Path) -> None:
+    with source.open("rb") as reader, _packer().open(target, "wb", compresslevel=1) as writer:
+        shutil.copyfileobj(reader, writer, 1 << 20)
+
+
+def _packer() -> Any:
     # The other ranks wait while this one writes: isal packs several times faster than zlib. A training
     # machine that runs from a checkout may lack it.
     try:
         from isal import igzip as packer
     except ImportError:
         import gzip as packer
-
-    with source.open("rb") as reader, packer.open(target, "wb", compresslevel=1) as writer:
-        shutil.copyfileobj(reader, writer, 1 << 20)
+    return packer
