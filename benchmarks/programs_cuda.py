@@ -204,7 +204,7 @@ PROGRAMS: tuple[Program, ...] = (
         "here",
         ("{checkout}/examples/run_simple_mcore_train_loop.py",),
         "",
-        r"lm loss': tensor\(([\d.]+)",
+        "",  # unseeded: two runs without traceops differ
         steps=5,
         env=(("CUDA_DEVICE_MAX_CONNECTIONS", "1"),),
         options=("--skip-first", "1", "--unprofiled", "1", "--warmup", "1", "--active", "2"),
