@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 from traceops.capture.guard import Guard
@@ -55,7 +55,7 @@ class _AfterImport(MetaPathFinder):
         change = self._changes.pop(name)
         if not self._changes:
             self.remove()
-        spec = PathFinder.find_spec(name, path, target)
+        spec = _of_the_others(self, name, path, target)
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
@@ -66,3 +66,12 @@ class _AfterImport(MetaPathFinder):
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+
+def _of_the_others(own: MetaPathFinder, name: str, path: Any, target: Any) -> ModuleSpec | None:
+    """What the import would have found without `own`: the program may have import hooks too."""
+    for finder in list(sys.meta_path):
+        spec = None if finder is own else finder.find_spec(name, path, target)
+        if spec is not None:
+            return spec
+    return None
