@@ -1,16 +1,19 @@
 """What runs on two H200 held: planted troubles of memory, named from the folders that they left."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from traceops import analyze
 from traceops.cli import main
 from traceops.core.errors import InputError
 from traceops.memory.run_memory import read_run
-from traceops.pipeline.observed_run import with_lines_of_snapshots
+from traceops.pipeline.observed_run import snapshots_of, with_lines
+from traceops.render.report.html import describe
 from traceops.rules.inputs import Inputs
 from traceops.rules.memory import judge
 from traceops.traces.memory_snapshot import read_snapshot
@@ -26,7 +29,8 @@ def said(name):
     on_gpu = SimpleNamespace(summary=SimpleNamespace(on_gpu=True))
     run = SimpleNamespace(bubbles=(), experts=(), step_ms=100.0, ranks=[on_gpu])
     found = SimpleNamespace(manifest=json.loads((folder / "run.json").read_text()), root=str(folder))
-    uses = with_lines_of_snapshots(str(folder), read_run(folder).uses)
+    uses = read_run(folder).uses
+    uses = with_lines(uses, snapshots_of(str(folder), uses))
     findings = [one for verdict in judge(Inputs(found, run, memory=uses)) for one in verdict.findings]
     return {(one.rule, one.severity, one.cause, one.ranks) for one in findings}, " ".join(
         one.message for one in findings
@@ -116,3 +120,26 @@ def test_memory_over_time_comes_to_what_is_held():
     leak = device.stays[0]
     assert (leak.place, leak.blocks) == ("plant_memory.py:31 forward", 6) and leak.bytes > 150 * MIB
     assert replace(device, stays=()).held == device.held
+
+
+def test_the_page_shows_who_held_what(tmp_path):
+    """A run whose steps were observed, with the snapshot of one rank."""
+    run = tmp_path / "run"
+    shutil.copytree(RUNS.parents[1] / "straggler_gloo2", run)
+    manifest = json.loads((RUNS / "leak/run.json").read_text())
+    (run / "run.json").write_text(json.dumps(manifest))
+    for rank in (0, 1):
+        shutil.copytree(RUNS / f"leak/rank_{rank}", run / f"rank_{rank}", dirs_exist_ok=True)
+    report = analyze(run, jobs=1)
+    rows = report.memory
+    assert [(row.rank, row.peak_bytes) for row in rows.ranks] == [(0, 5854344192), (1, 5854344192)]
+    assert (
+        rows.ranks[1].lines[0].line == "plant_memory.py:19 forward" and rows.ranks[1].grows_bytes > 30 * MIB
+    )
+    assert rows.over_time.rank == 1 and len(rows.over_time.held_bytes) == len(rows.over_time.moments)
+    page = describe(report)
+    top = page.charts["memory-over-time"]["data"][-2]["y"]
+    mark = page.charts["memory-over-time"]["data"][-1]["y"][0]
+    assert mark == max(top), "the mark is on the uppermost line, where it is highest"
+    assert len(page.charts["memory-steps"]["data"]) == 4
+    assert [one.rule for one in report.findings if one.rule.startswith("TO-M")] == ["TO-M003"]

@@ -34,6 +34,7 @@ CAUSES = (
     "compute",  # kernels: new ones, more of them, longer ones
     "launch",  # the host launches later
     "memory",  # copies
+    "peak_memory",  # of the memory, not of the step: what grew of it
     "waiting",  # ranks wait for each other, nobody in particular
     "other",
 )

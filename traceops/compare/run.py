@@ -17,6 +17,7 @@ from traceops.compare.config import CompareConfig
 from traceops.compare.explain import explain
 from traceops.compare.judge import LAUNCH_NOISE_PCT, measure, overall
 from traceops.compare.ledger import ledger_of
+from traceops.compare.memory import memory_explanation
 from traceops.compare.metrics import MIN_STEPS, enough_unprofiled, metrics_for
 from traceops.compare.model import Comparison, MetricChange, Side, StepPoint, metric_of
 from traceops.compare.outliers import odd_captures, outlier_steps
@@ -75,6 +76,9 @@ def compare(
         else ()
     )
     because = explanations[0].text if explanations else ""
+    held = memory_explanation(base, head) if _moved(rows, "peak_memory") else None
+    if held is not None:
+        explanations = (*explanations, held)
     verdict = overall(rows)
     new, gone = _findings_of(base, head)
     notes = [_step_time_from(base, head)]
@@ -94,7 +98,10 @@ def compare(
         outliers=(*outlier_steps("base", base), *outlier_steps("head", head)),
         new_findings=new,
         gone_findings=gone,
-        findings=tuple(regression(row, values_text(row), because) for row in worse),
+        findings=tuple(
+            regression(row, values_text(row), held.text if held and row.metric == "peak_memory" else because)
+            for row in worse
+        ),
         checks=(check_regressions(worse, _undecided(rows, verdict)),),
         refusals=tuple(reasons),
         warnings=(
@@ -141,6 +148,12 @@ def _in_order(side: Sequence[Capture]) -> list[Capture]:
 
 def _side(label: str, captures: Sequence[Capture]) -> Side:
     return Side(label, tuple(c.info for c in captures), captures[0].run_object)
+
+
+def _moved(rows: Sequence[MetricChange], name: str) -> bool:
+    """Whether a metric got worse or better, or seems to."""
+    row = metric_of(rows, name)
+    return row is not None and row.outcome in ("regression", "improvement", "waived", "inconclusive")
 
 
 def _wanted_ms(rows: Sequence[MetricChange]) -> float | None:

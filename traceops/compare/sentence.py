@@ -77,6 +77,8 @@ def _why(comparison: Comparison, step: MetricChange | None) -> str:
     if not comparison.explanations:
         return ""
     first = comparison.explanations[0]
+    if first.cause == "peak_memory" and step is not None:
+        return ""  # a reason of the memory's, not of the step's
     decided = step is not None and step.outcome in ("regression", "improvement") and step.change is not None
     if decided and step is not None and first.ms * (step.change or 0.0) < 0:
         return " The profiled steps do not show why."

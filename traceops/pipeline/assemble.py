@@ -26,6 +26,7 @@ from traceops.pipeline.assemble_detail import step_details
 from traceops.pipeline.assemble_experts import expert_rows
 from traceops.pipeline.assemble_hosts import host_rows
 from traceops.pipeline.assemble_inventory import inventory, peak_memory, step_counts, unprofiled_steps
+from traceops.pipeline.assemble_memory import memory_rows
 from traceops.pipeline.assemble_passes import pass_rows
 from traceops.pipeline.assemble_pipelines import bubble_of, pipeline_rows
 from traceops.pipeline.assemble_roles import role_rows
@@ -87,6 +88,7 @@ def assemble(
         inventory=inventory(run),
         unprofiled_steps=unprofiled_steps(found),
         whole_run=UNSET if seen is None else whole_run_rows(seen) or UNSET,
+        memory=UNSET if seen is None else memory_rows(seen.memory, seen.snapshots) or UNSET,
         undisturbed=UNSET if calm is None else undisturbed_rows(calm, run.step_ms),
         flames=() if seen is None else _flames(seen),
         hang=hang,

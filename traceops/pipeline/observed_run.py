@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from traceops.across.machine_use import MachineUse, machine_use
@@ -14,11 +14,12 @@ from traceops.core.memory_files import SNAPSHOT
 from traceops.core.rank_text import who
 from traceops.measure.summary import RankSummary
 from traceops.traces.discover import Discovery
-from traceops.traces.memory_snapshot import read_snapshot
+from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
 from traceops.traces.observed import Observed, read_machines, read_observed
 from traceops.traces.run_manifest import manifest_ranks
 from traceops.traces.source import is_remote
 
+_MOST_SNAPSHOTS = 4
 MOST_RANKS = 256  # whose steps are read: a thousand ranks tell no more of which steps are unlike the others
 
 
@@ -30,6 +31,7 @@ class ObservedRun:
     whole: WholeRun | None = None
     machine: tuple[MachineUse, ...] = ()
     memory: tuple[MemoryUse, ...] = ()
+    snapshots: Mapping[int, DeviceSnapshot] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -47,24 +49,39 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
         notes.append(f"the figure of all steps is of {len(chosen)} of {len(numbers)} ranks")
     machine = machine_use(read_machines(found.root), observed, found.manifest) if observed else ()
     uses = memory_use(manifest_ranks(found.manifest), observed, ranks)
-    memory = with_lines_of_snapshots(found.root, uses)
-    return ObservedRun(observed, whole_run(observed), machine, memory, tuple(notes))
+    snapshots = snapshots_of(found.root, uses)
+    memory = with_lines(uses, snapshots)
+    return ObservedRun(observed, whole_run(observed), machine, memory, snapshots, tuple(notes))
 
 
-def with_lines_of_snapshots(root: str, uses: Sequence[MemoryUse]) -> tuple[MemoryUse, ...]:
+def with_lines(uses: Sequence[MemoryUse], snapshots: Mapping[int, DeviceSnapshot]) -> tuple[MemoryUse, ...]:
     """With what stays by the line that made it, of ranks whose memory grows and that kept a snapshot."""
-    return tuple(_with_lines(root, use) for use in uses)
+    return tuple(
+        replace(use, stays=snapshots[use.rank].stays)
+        if use.growth is not None and use.rank in snapshots
+        else use
+        for use in uses
+    )
 
 
-def _with_lines(root: str, use: MemoryUse) -> MemoryUse:
-    path = Path(root, f"rank_{use.rank}", SNAPSHOT)
-    if use.growth is None or is_remote(root) or not path.is_file():
-        return use
-    try:
-        devices = read_snapshot(path)
-    except InputError:
-        return use
-    return replace(use, stays=max((device.stays for device in devices), key=len, default=()))
+def snapshots_of(root: str, uses: Sequence[MemoryUse]) -> dict[int, DeviceSnapshot]:
+    """Memory snapshots that a local run kept: of the ranks that held most and least, and of some that grow."""
+    if is_remote(root) or not uses:
+        return {}
+    ordered = sorted(uses, key=lambda use: use.peak or 0)
+    chosen = [ordered[-1], ordered[0], *(use for use in uses if use.growth is not None)]
+    found: dict[int, DeviceSnapshot] = {}
+    for use in chosen:
+        path = Path(root, f"rank_{use.rank}", SNAPSHOT)
+        if use.rank in found or len(found) == _MOST_SNAPSHOTS or not path.is_file():
+            continue
+        try:
+            devices = read_snapshot(path)
+        except InputError:
+            continue
+        if devices:
+            found[use.rank] = max(devices, key=lambda device: device.peak)
+    return found
 
 
 def _troubles(found: Discovery) -> list[str]:

@@ -13,6 +13,7 @@ from traceops.core.tool import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
 from traceops.report.detail import Detail
+from traceops.report.memory import MemoryRows
 from traceops.report.rows import (
     CollectiveRow,
     ExpertsRow,
@@ -65,6 +66,10 @@ class ReportBase(msgspec.Struct, frozen=True, kw_only=True):
     undisturbed: Annotated[
         UndisturbedRows | UnsetType,
         Meta(description="Where a step goes that is not recorded. Absent without a light window."),
+    ] = UNSET
+    memory: Annotated[
+        MemoryRows | UnsetType,
+        Meta(description="What the ranks' GPUs held. Absent where no rank told more than its peaks."),
     ] = UNSET
     collectives: tuple[CollectiveRow, ...]
     inventory: Inventory | None = None

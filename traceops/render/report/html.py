@@ -23,6 +23,7 @@ from traceops.render.finding_blocks import findings_section
 from traceops.render.page import word
 from traceops.render.report import experts, hosts, passes, roles, sections
 from traceops.render.report.first_screen import first_screen
+from traceops.render.report.memory import memory
 from traceops.render.report.proofs import proof_of
 from traceops.render.report.rank_groups import shown_ranks
 from traceops.render.report.speed import speed_facts
@@ -38,6 +39,7 @@ from traceops.report.model import Report
 SECTIONS = (
     whole_run,
     undisturbed,
+    memory,
     sections.lateness,
     sections.pipelines,
     sections.what_if,

@@ -1,0 +1,141 @@
+"""The section about GPU memory: by rank, at the ends of steps, and over time by the line that made it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from traceops.core.units import UNKNOWN, gib_text
+from traceops.render.cells import Cell, Column, Table, build_table
+from traceops.render.document import Block, Chart, Section, TableBlock, text
+from traceops.render.report.figures import Figure, laid_out, rounded
+from traceops.report.memory import MemoryOverTime, MemoryRank, MemoryRows, MemoryStep
+from traceops.report.model import Report
+from traceops.traces.snapshot_places import NO_STACK
+
+_GIB = 1 << 30
+_MOST_LINES = 8  # ranks that have a line in the figure
+_PALER = ("#a9c3dd", "#f9c795", "#acd3a6", "#d8bcd0", "#bbdad8", "#f6e6a3", "#d0bdb3", "#dcd6d4")
+_COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#bab0ac")
+
+
+def memory(report: Report, shown: Sequence[int]) -> Section | None:
+    """What the ranks' GPUs held; nothing where only peaks are known."""
+    rows = report.memory
+    if not isinstance(rows, MemoryRows):
+        return None
+    most = max(rows.ranks, key=lambda row: row.peak_bytes or 0)
+    of = "" if most.capacity_bytes is None else f" of {gib_text(most.capacity_bytes)}"
+    blocks: list[Block] = []
+    if most.peak_bytes:
+        blocks.append(text(f"Tensors held {gib_text(most.peak_bytes)}{of} at the most, on rank {most.rank}."))
+    blocks.append(TableBlock(_table(rows.ranks), "narrow"))
+    if rows.steps:
+        blocks.append(
+            Chart(
+                "memory-steps",
+                "Lines: what tensors held at the ends of steps, and what torch had reserved (paler), GiB, by rank",
+                steps_figure(rows.steps),
+            )
+        )
+    if rows.over_time is not None:
+        blocks += [
+            text(_peak_text(rows.over_time)),
+            Chart(
+                "memory-over-time",
+                "Lines, one upon the other: what each line of the program held on that rank, GiB, over the last "
+                "allocations before its snapshot; the mark is the peak",
+                over_time_figure(rows.over_time),
+            ),
+        ]
+    return Section("memory", "GPU memory", tuple(blocks), "Memory")
+
+
+def steps_figure(steps: Sequence[MemoryStep]) -> Figure:
+    """Two lines a rank, of the first eight."""
+    by_rank: dict[int, list[MemoryStep]] = defaultdict(list)
+    for row in steps:
+        by_rank[row.rank].append(row)
+    traces = []
+    for number, (rank, own) in enumerate(list(by_rank.items())[:_MOST_LINES]):
+        colour = _COLOURS[number]
+        at = [row.step for row in own]
+        traces.append(_line(f"rank {rank}", at, [row.held_bytes for row in own], colour))
+        traces.append(_line(f"rank {rank} reserved", at, [row.reserved_bytes for row in own], _PALER[number]))
+    return _figure(traces, "step")
+
+
+def over_time_figure(rows: MemoryOverTime) -> Figure:
+    """Each line of the program upon those before it, so that the uppermost is all that was held."""
+    traces = []
+    sums = [0.0] * len(rows.moments)
+    for number, line in enumerate(rows.lines):
+        sums = [held + row[number] for held, row in zip(sums, rows.held_bytes, strict=True)]
+        traces.append(_line(line, rows.moments, sums, _COLOURS[number % len(_COLOURS)]))
+    at = rows.moments.index(rows.peak) if rows.peak in rows.moments else 0
+    traces.append(
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "peak",
+            "x": [rows.moments[at]],
+            "y": [rounded(sums[at] / _GIB)],
+            "marker": {"color": "#d62728", "size": 8, "symbol": "circle"},
+            "hovertemplate": "peak: %{y:.2f} GiB<extra></extra>",
+        }
+    )
+    return _figure(traces, "allocations and frees")
+
+
+def _peak_text(rows: MemoryOverTime) -> str:
+    at = rows.moments.index(rows.peak) if rows.peak in rows.moments else 0
+    held = sorted(zip(rows.held_bytes[at], rows.lines, strict=True), reverse=True)[:3]
+    names = ", ".join(
+        f"{gib_text(size)} made in {line}" for size, line in held if line not in ("others", NO_STACK)
+    )
+    return f"The peak of rank {rows.rank} in its snapshot: {gib_text(sum(rows.held_bytes[at]))}, {names}."
+
+
+def _line(name: str, at: Sequence[int], held: Sequence[float], colour: str) -> dict[str, object]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": list(at),
+        "y": [rounded(size / _GIB) for size in held],
+        "line": {"color": colour, "width": 1.4},
+        "hovertemplate": f"{name}: %{{y:.2f}} GiB<extra></extra>",
+    }
+
+
+def _figure(traces: list[dict[str, object]], x: str) -> Figure:
+    return laid_out(
+        traces, 10, pixels=22, xaxis={"title": {"text": x}}, yaxis={"title": {"text": "GiB"}, "rangemode": "tozero"},
+        grid_y=True,
+    )  # fmt: skip
+
+
+def _table(ranks: Sequence[MemoryRank]) -> Table:
+    names = (
+        ("peak_bytes", "Peak GiB", "most that tensors held"),
+        ("reserved_bytes", "Reserved GiB", "most that torch held"),
+        ("capacity_bytes", "GPU GiB", ""),
+        ("between_steps_bytes", "Between steps GiB", "held at the end of a step"),
+        ("parameters_bytes", "Parameters GiB", ""),
+        ("gradients_bytes", "Gradients GiB", "where the step ends before they are set back"),
+        ("optimizer_state_bytes", "Optimizer GiB", ""),
+    )
+    columns = [
+        Column("rank", "Rank", decimals=0),
+        *(Column(name, label, about, make=_cell(name)) for name, label, about in names),
+        Column("grows_bytes", "Grows MiB a step", make=_cell("grows_bytes", 1 << 20)),
+    ]
+    return build_table("Memory by rank", columns, ranks)
+
+
+def _cell(name: str, unit: int = _GIB) -> Callable[[MemoryRank], Cell]:
+    def make(row: MemoryRank) -> Cell:
+        size = getattr(row, name)
+        return Cell(UNKNOWN if size is None else f"{size / unit:.2f}")
+
+    return make
