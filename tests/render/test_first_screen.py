@@ -91,7 +91,7 @@ def test_consequences_and_what_was_not_checked_are_folded_and_link_to_the_findin
 ) -> None:
     folds = [block for block in first_screen(slow_loader) if isinstance(block, Fold)]
     heads = ["".join(span.text for span in one.summary) for one in folds]
-    assert heads[0].startswith("Consequences (2): ") and heads[-1].startswith("Not checked (27 rules)")
+    assert heads[0].startswith("Consequences (2): ") and heads[-1].startswith("Not checked (31 rules)")
     assert not any(one.open for one in folds)
     page = Page(render_html(slow_loader))
     ids = {attributes.get("id") for _, attributes in page.elements}
