@@ -65,9 +65,24 @@ def program(name):
 def test_the_files_fit_their_schemas(schema, files):
     if find_spec("check_jsonschema") is None:
         pytest.skip(f"check-jsonschema is not installed here; {_MISSING}")
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
-    done = subprocess.run([*command, *map(str, files)], capture_output=True, text=True)
-    assert files and done.returncode == 0, done.stdout + done.stderr
+    from check_jsonschema import main
+    from click.testing import CliRunner
+
+    done = CliRunner().invoke(main, ["--builtin-schema", f"vendor.{schema}", *map(str, files)])
+    assert files and done.exit_code == 0, done.output
+
+
+def test_a_workflow_that_does_not_fit_is_refused(tmp_path):
+    if find_spec("check_jsonschema") is None:
+        pytest.skip(f"check-jsonschema is not installed here; {_MISSING}")
+    from check_jsonschema import main
+    from click.testing import CliRunner
+
+    (tmp_path / "workflow.yml").write_text("on: push\njobs: nothing\n")
+    done = CliRunner().invoke(
+        main, ["--builtin-schema", "vendor.github-workflows", str(tmp_path / "workflow.yml")]
+    )
+    assert done.exit_code == 1 and "jobs" in done.output
 
 
 def test_zizmor_finds_nothing_in_workflows_and_action():

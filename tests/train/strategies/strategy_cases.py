@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import multiprocessing
 import os
 import pickle
@@ -352,6 +353,7 @@ def run_all(world_size: int) -> dict[Any, Any]:
 
 def rank_main(rank: int, world_size: int, port: int, folder: str) -> None:
     torch.set_num_threads(1)
+    gc.disable()  # it ends soon
     dist.init_process_group(
         "gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
     )
