@@ -31,8 +31,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "traceops"
 READERS = ("render", "report", "compare", "pipeline", "timeline", "perfetto")
 """Packages that read reports, under the names of today and of before."""
-OTHER_FILES = ("traceops.pipeline.run_info", "traceops.compare.config")
-"""Modules in them that read run.json and settings, no report."""
+OTHER_FILES = (
+    "traceops.pipeline.run_info", "traceops.pipeline.light_run", "traceops.pipeline.observed_run",
+    "traceops.pipeline.one_run", "traceops.compare.config", "traceops.render.svg",
+)  # fmt: skip
+"""Modules in them that read run.json, settings and plotly's figures, no report."""
 DOCUMENTS = re.compile(r"(report|hang|compare|doctor)\.schema\.json")
 SIZE_UNITS = {"B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"}
 TIME_UNITS = {"ns", "us", "µs", "ms", "s", "min", "h"}
@@ -266,10 +269,14 @@ def key_reads(tree: Tree) -> list[str]:
     return sorted(
         f'{name}:{node.lineno} "{key}"'
         for name, module in tree.modules.items()
-        if package(name) in READERS and name not in OTHER_FILES
+        if package(name) in READERS and not is_other(name)
         for node in ast.walk(module)
         if isinstance(node, ast.expr) and (key := read_key(node)) in properties
     )
+
+
+def is_other(name: str) -> bool:
+    return any(name == other or name.startswith(f"{other}.") for other in OTHER_FILES)
 
 
 def read_key(node: ast.expr) -> str | None:

@@ -10,7 +10,7 @@ LIGHT_TORCH = Path(__file__).with_name("light_torch")
 def environment(*, compiler: bool = False, **more: str) -> dict[str, str]:
     """With traceops importable, and one thread as ranks have; torch without its compiler, unless `compiler`.
 
-    Without it `traceops`, torch.distributed.run and code after -c are forked from a process that has loaded torch.
+    Without it `traceops`, torch.distributed.run and code that imports torch are forked from a process that has it.
     Each worker starts one (conftest.py, light_torch/preloaded.py). Ranks are forked from torch.distributed.run
     (light_torch/forked.py). One test of each command at least asks for the compiler, and so starts all as users do.
     """

@@ -141,6 +141,7 @@ def test_a_test_s_own_process_forked_from_one_that_has_loaded_torch_sees_the_sam
         "shown['said'] = sorted(open('/proc/self/environ').read().strip(chr(0)).split(chr(0)))\n"
         "shown['loaded'] = 'torch' in sys.modules\njson.dump(shown",
     )
+    code += "import torch\n"
     found = []
     for before in ([], ["env"]):  # env executes what it is told to
         command = [*before, sys.executable, "-c", code, "shown"]
@@ -152,3 +153,8 @@ def test_a_test_s_own_process_forked_from_one_that_has_loaded_torch_sees_the_sam
     assert fork.pop("loaded") and not execute.pop("loaded")
     assert fork["said"] == sorted(f"{name}={value}" for name, value in fork["variables"].items())
     assert fork == execute
+
+
+def test_code_that_does_not_import_torch_does_not_find_it_loaded(tmp_path):
+    code = "import sys\nsys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment(), check=True)

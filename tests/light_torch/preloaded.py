@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import platform
+import re
 import signal
 import socket
 import subprocess
@@ -26,13 +27,18 @@ _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform 
 _CLONE_PARENT, _CHILD_CLEARTID, _CHILD_SETTID = 0x8000, 0x200000, 0x1000000
 _PR_GET_TID_ADDRESS = 40
 _LONGEST = 1 << 17
+_IMPORTS_TORCH = re.compile(
+    r"^import (.*, )?torch\b", re.MULTILINE
+)  # what comes before it finds torch loaded, too
 
 
 class Preloaded:
     """Starts one such process for each set of variables that matters, when the first of them is asked for."""
 
     def __init__(self, *programs):
-        self._programs = [one if one == "-c" else ["-m", one] for one in programs]  # modules, or code
+        self._programs = [
+            one if one == "-c" else ["-m", one] for one in programs
+        ]  # modules, or code that needs torch
         self._lock = threading.Lock()
         self._known = {}
 
@@ -53,7 +59,9 @@ class Preloaded:
     def _runs(self, words):
         if len(words) < 3 or words[0] != sys.executable:
             return False
-        return words[1:3] in self._programs or (words[1] == "-c" and "-c" in self._programs)
+        if words[1] == "-c":
+            return "-c" in self._programs and _IMPORTS_TORCH.search(words[2]) is not None
+        return words[1:3] in self._programs
 
 
 def _start(names):
