@@ -153,6 +153,9 @@ def test_the_step_on_two_gpus_from_that_on_one() -> None:
     assert step_from_one(ddp(100.0, 50.0), 2, 0.5) == pytest.approx(100.0 + bucket), (
         "who waits for the host gains nothing"
     )
+    assert step_from_one(ddp(100.0, 99.0), 2, 0.5, 39.0) == pytest.approx(70.0 + bucket), (
+        "the optimizer stays"
+    )
     assert step_from_one(ddp(100.0, 99.0), 16, 1.0) is None, "other hosts, other links"
     assert step_from_one(ddp(100.0, 99.0, strategy="zero3"), 2, 1.0) is None
     assert step_from_one(ddp(100.0, 99.0, parameters=None), 2, 1.0) is None

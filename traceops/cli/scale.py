@@ -20,6 +20,7 @@ from traceops.pipeline.mapping.ranks import MapOptions
 from traceops.pipeline.settings import own_kernels
 from traceops.render.runs.scale import print_scale, write_scale
 from traceops.runs.find import Place, find_runs
+from traceops.runs.from_one import optimizer_ms
 from traceops.runs.scale import Capture, scale_document
 from traceops.runs.vary import Axis, points_of
 
@@ -129,11 +130,12 @@ def _capture(place: Place) -> Capture:
     found = find_traces(place.path)
     analysis = run_pipeline(found, found.windows[-1], MapOptions(own_kernels=own_kernels()))
     run, graph = analysis.run, analysis.run.graph
+    fixed = optimizer_ms(analysis.report.tables.kernels)
     if graph is None or run.what_if is None or not run.what_if.holds:
-        return Capture(place.name, place.path, analysis.report)
+        return Capture(place.name, place.path, analysis.report, None, fixed)
     world = analysis.report.run.world_size or len(run.ranks)
 
     def replay(times: float, work: float) -> float:
         return predicted_share(graph, run.matching.collectives, world, times, work)
 
-    return Capture(place.name, place.path, analysis.report, replay)
+    return Capture(place.name, place.path, analysis.report, replay, fixed)

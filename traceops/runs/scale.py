@@ -44,12 +44,16 @@ _OF_COMM = {"comm_transfer": "transfer_ms", "comm_wait": "wait_ms", "comm_unmatc
 
 @dataclass(frozen=True)
 class Capture:
-    """One run. replay: predicts its step with other sizes; None without traces, or where the replay does not hold."""
+    """One run. replay: predicts its step with other sizes; None without traces, or where the replay does not hold.
+
+    fixed_ms: of its step, what the device computes for the parameters alone, whatever the batch.
+    """
 
     name: str
     path: str
     report: ReportBase
     replay: Replay | None = None
+    fixed_ms: float = 0.0
 
     @property
     def ranks(self) -> int:
@@ -275,8 +279,8 @@ def _rates(
     if replayed:
         found.append(("replay", statistics.fmean(replayed)))
     elif last[0].ranks == 1 and samples is not None:
-        works = [(capture.report, samples / ranks / capture.samples) for capture in last]
-        steps = [ms for report, work in works if (ms := step_from_one(report, ranks, work)) is not None]
+        made = [step_from_one(c.report, ranks, samples / ranks / c.samples, c.fixed_ms) for c in last]
+        steps = [ms for ms in made if ms is not None]
         if steps:
             found.append(("gradients", statistics.fmean(1e3 * samples / ms for ms in steps)))
     if len(known) > 1:
