@@ -240,7 +240,8 @@ class Gpu:
     def __init__(self, device):
         self.device, self.version, self.uint8 = device, SimpleNamespace(hip=None), None
         self.cuda = SimpleNamespace(is_current_stream_capturing=lambda: False, synchronize=lambda: None)
-        self.capturing = False
+        enabled = SimpleNamespace(_profiler_enabled=lambda: False)
+        self._C = SimpleNamespace(_autograd=enabled)
 
     def empty(self, *_, **__):
         return Tensor(self)
@@ -325,7 +326,17 @@ def test_a_script_that_ends_before_has_none(gpu, tmp_path):
     assert gpu.device.value("fake_enabled").value == 0
 
 
-def test_a_profiler_of_the_scripts_own_ends_it(gpu, tmp_path):
+def test_a_profiler_that_is_at_work_is_left_alone(gpu, tmp_path):
+    gpu._C._autograd._profiler_enabled = lambda: True
+    before = gpu.device.value("fake_registrations").value
+    window = LightWindow(tmp_path, 0, 5, alone)
+    train(window, gpu, 30)
+    assert gpu.device.value("fake_registrations").value == before and list(tmp_path.iterdir()) == []
+    assert "own torch.profiler" in window.record["why"]["window"]
+
+
+@pytest.mark.parametrize("starts", [3, 4, 7])
+def test_a_profiler_of_the_scripts_own_ends_it(gpu, tmp_path, starts):
     others = []
 
     @contextmanager
@@ -338,12 +349,16 @@ def test_a_profiler_of_the_scripts_own_ends_it(gpu, tmp_path):
     seen = []
 
     def at(step):
-        if step == 7:
-            others[0]()
+        if step == starts:
+            others[-1]()
             seen.append(gpu.device.value("fake_enabled").value)
 
+    before = gpu.device.value("fake_registrations").value
     train(window, gpu, 30, at)
     assert seen == [0] and list(tmp_path.iterdir()) == []
+    assert gpu.device.value("fake_registrations").value - before == (starts >= 5), (
+        "its buffers are left alone"
+    )
     assert window.record["source"] is None and "own torch.profiler" in window.record["why"]["window"]
 
 
@@ -373,15 +388,17 @@ def test_where_cupti_refuses_torchs_recording_of_the_device_is_taken(gpu, tmp_pa
 
 
 def test_where_nothing_can_record_it_says_why_of_each(gpu, tmp_path, monkeypatch):
-    gpu._C = SimpleNamespace(_autograd=SimpleNamespace(_profiler_enabled=lambda: True))
-    profiler = SimpleNamespace(ProfilerActivity=None, profile=None)
+    def refused(activities):
+        raise RuntimeError("no")
+
+    profiler = SimpleNamespace(ProfilerActivity=SimpleNamespace(CUDA=1), profile=refused)
     monkeypatch.setitem(sys.modules, "torch.profiler", profiler)
     gpu.device.value("fake_refused_kind").value, gpu.device.value("fake_refusal").value = 1, 35
     window = LightWindow(tmp_path, 0, 5, alone)
     train(window, gpu, 30)
     assert window.record["source"] is None and list(tmp_path.iterdir()) == []
     assert window.record["why"] == {
-        "cupti": "CUPTI refuses: cuptiActivityEnable(1) gave 35", "torch": "another profiler is running",
+        "cupti": "CUPTI refuses: cuptiActivityEnable(1) gave 35", "torch": "RuntimeError: no",
     }  # fmt: skip
 
 

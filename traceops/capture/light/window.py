@@ -22,6 +22,7 @@ NEEDED = AFTER + 1 + STEPS  # steps that a training has to have behind its sched
 # Of a copy within the device that nobody else makes: it marks where a step ends there. 4 kB and a prime number.
 _MARK_BYTES = 4096 + 1009
 _CAPTURING = "a CUDA graph is being captured where a step ends"
+_OTHER = "the script started its own torch.profiler"
 BeforeOthers = Callable[[Any, Callable[[], None]], AbstractContextManager[None]]
 
 
@@ -49,9 +50,10 @@ class LightWindow:
         return self._source is not None
 
     def step_begins(self, step: int) -> None:
-        """Open where the first step begins, on a GPU."""
-        if step == self._first and not self._done and uses_gpu():
-            self._guarded(self._open)
+        """Open where the first step begins, on a GPU; a profiler of the script's own that starts before has it."""
+        if self._done or step not in (self._first - AFTER, self._first) or not uses_gpu():
+            return
+        self._guarded(self._open if step == self._first else self._watch)
 
     def step_ended(self, step: int) -> bool:
         """Mark the end of a step; the last one closes it. True where something was written just now."""
@@ -63,6 +65,7 @@ class LightWindow:
     def give_way(self, why: str) -> None:
         """End now: something else has the better claim. Nothing is kept."""
         source, self._source = self._source, None
+        contained(self._scope.close)
         if source is not None:
             contained(source.abandon)
             self._ended(None, why)
@@ -78,9 +81,17 @@ class LightWindow:
             if raised_by_a_handler(error):
                 raise
 
+    def _watch(self) -> None:
+        """A profiler that is being prepared is at CUPTI already, and nothing else tells of it."""
+        self._scope.enter_context(self._before_others(None, self._other_profiler))
+
     def _open(self) -> None:
         import torch
 
+        self._scope.close()
+        if torch._C._autograd._profiler_enabled():
+            self._ended(None, _OTHER)
+            return
         if torch.cuda.is_current_stream_capturing():
             self._ended(None, _CAPTURING)
             return
@@ -154,7 +165,10 @@ class LightWindow:
         }  # fmt: skip
 
     def _other_profiler(self) -> None:
-        self.give_way("the script started its own torch.profiler")
+        if self._source is None:
+            self._ended(None, _OTHER)
+        else:
+            self.give_way(_OTHER)
 
     def _ended(self, source: Source | None, why: str | None = None) -> None:
         """Let go of everything; `why` nothing was recorded by a source that had begun."""
