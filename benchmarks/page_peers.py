@@ -1,4 +1,4 @@
-"""One run, read by traceops and by what people use else: CPU seconds, files, bytes, and what the results name.
+"""One run, read by traceops and by what else people use: CPU seconds, files, bytes.
 
     python benchmarks/page_peers.py --keep OUT [--run RUN] [--tracelens CHECKOUT] [--python VENV/bin/python]
 
@@ -8,20 +8,17 @@ is AMD's, from a checkout: the package of that name on PyPI is another program. 
 they record benchmarks/page_peers_train.py, two ranks with gloo of which rank 1 loads slowly. `traceops run` records it
 too.
 
-What a result names is looked for in its text: the rank and its cause. That is no judgement of how a reader finds
-it; docs/page.md has that, from opening each.
+What each shows, and how many clicks away, docs/page.md tells from opening it.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
 import resource
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,14 +81,13 @@ finally:
 
 @dataclass(frozen=True)
 class Result:
-    """What a tool did: CPU of it and its children, the files it left, and the words found in them."""
+    """What a tool did: CPU of it and its children, and the files it left."""
 
     tool: str
     version: str
     cpu_s: float
     files: int
     size: int
-    names: Mapping[str, bool]
 
 
 def main() -> int:
@@ -221,32 +217,7 @@ def _result(
         for path in out.rglob("*")
         if path.is_file() and ".trace." not in path.name and path.suffix != ".bin"
     ]
-    text = "\n".join(_text(path) for path in files)
-    return Result(tool, version, spent, len(files), sum(path.stat().st_size for path in files), _named(text))
-
-
-def _named(text: str) -> dict[str, bool]:
-    return {
-        "loading": bool(re.search(r"dataloader|data.?load|next_batch|__getitem__", text, re.IGNORECASE)),
-        "rank 1 is to blame": bool(re.search(r"[Rr]ank 1(?:'s input| waits| is late)", text)),
-        "a cure's gain": bool(re.search(r"a step would take", text)),
-    }
-
-
-def _text(path: Path) -> str:
-    """A file's words; those of a workbook out of its own XML."""
-    if path.suffix == ".xlsx":
-        with zipfile.ZipFile(path) as book:
-            return "\n".join(
-                book.read(name).decode("utf-8", "replace")
-                for name in book.namelist()
-                if name.endswith(".xml")
-            )
-    return (
-        path.read_text(encoding="utf-8", errors="replace")
-        if path.suffix in (".html", ".json", ".csv", ".txt")
-        else ""
-    )
+    return Result(tool, version, spent, len(files), sum(path.stat().st_size for path in files))
 
 
 def _cpu() -> float:
@@ -255,13 +226,9 @@ def _cpu() -> float:
 
 
 def _print(results: Sequence[Result]) -> None:
-    words = list(results[0].names)
-    print(f"| tool | version | CPU s | files | kB | {' | '.join(words)} |\n{'|---' * (5 + len(words))}|")
+    print("| tool | version | CPU s | files | kB |\n|---|---|---|---|---|")
     for one in results:
-        said = " | ".join("yes" if one.names[word] else "no" for word in words)
-        print(
-            f"| {one.tool} | {one.version} | {one.cpu_s:.1f} | {one.files} | {one.size / 1000:,.0f} | {said} |"
-        )
+        print(f"| {one.tool} | {one.version} | {one.cpu_s:.1f} | {one.files} | {one.size / 1000:,.0f} |")
 
 
 if __name__ == "__main__":

@@ -87,6 +87,16 @@ def test_waiting_without_blame_says_so() -> None:
     assert "which one cannot be said" in said.sentence
 
 
+def test_of_ranks_that_nothing_may_compare_none_is_named() -> None:
+    findings = [make_finding("TO-V006", "info", ranks=())]
+    said = verdict(make_report(findings, wait_pct=26.5, late={0: 0.0, 1: 1.0}))
+    assert "rank 1" not in said.sentence
+    assert (
+        "which one cannot be said: the ends of their collectives do not fit together (TO-V006)"
+        in said.sentence
+    )
+
+
 def test_finding_without_a_clause_speaks_through_its_message() -> None:
     said = verdict(make_report([make_finding("TO-V001", "warning", ranks=(), impact=None)]))
     assert said.sentence == "The message (TO-V001, warning)."

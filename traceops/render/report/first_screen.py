@@ -23,6 +23,7 @@ from traceops.render.report.stragglers import (
     Cure,
     late_together,
     mean_of_ranks,
+    out_of_step,
     place_text,
     who_text,
     words_of,
@@ -219,7 +220,8 @@ def _of_clean_bill(report: Report) -> Answer:
     counts, step, calm = count_checks(report.checks), mean_of_ranks(report), undisturbed_of(report)
     step = step if calm is None else calm.step_ms
     lines: list[tuple[str, tuple[Block, ...]]] = []
-    most = max(report.what_if, key=lambda row: row.saved_pct or 0.0, default=None)
+    tried = () if out_of_step(report) else report.what_if
+    most = max(tried, key=lambda row: row.saved_pct or 0.0, default=None)
     if most is not None and most.predicted_step_time_ms is not None and (most.saved_pct or 0.0) >= 1:
         said = f"'{most.change}' would save most: {most.saved_pct:.0f} % of the step, by the replay."
         lines.append(("At best", (text(said, " ", Span("All changes", href="#what-if"), "."),)))

@@ -18,6 +18,7 @@ from traceops.core.words import CAUSES, COMPUTES_LONGER, CauseWords
 from traceops.render.report.cross_text import check_of
 from traceops.render.report.roles import role_text
 from traceops.report.model import Report
+from traceops.rules.clocks import UNALIGNED_CLOCKS
 from traceops.rules.named_lines import REASON
 from traceops.rules.slow_group import clause_of
 
@@ -51,6 +52,13 @@ def stragglers_judged(report: Report) -> bool:
     """Whether TO-S001 came out, one way or the other: then waiting alone accuses nobody."""
     check = check_of(report, "TO-S001")
     return check is not None and check.status != "not_evaluated"
+
+
+def out_of_step(report: Report) -> bool:
+    """Whether the ends of the ranks' collectives do not fit together, so that nothing that compares them holds."""
+    return not stragglers_judged(report) and any(
+        finding.rule == UNALIGNED_CLOCKS.id for finding in report.findings
+    )
 
 
 def straggler_clause(report: Report, finding: Finding) -> tuple[str, int]:

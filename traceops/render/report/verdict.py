@@ -21,6 +21,7 @@ from traceops.render.report.stragglers import (
     STRAGGLERS,
     group_clause,
     mean_of_ranks,
+    out_of_step,
     straggler_clause,
     stragglers_judged,
     who_text,
@@ -182,10 +183,13 @@ class _Waiting:
     rank: int | None
     share: float | None
     step_ms: float | None
+    out_of_step: bool = False  # nothing that compares these ranks is to be trusted
 
     def sentence(self) -> str:
         step = "" if self.step_ms is None else f" of each {ms_text(self.step_ms)} ms step"
         waits = f"Ranks wait {ms_text(self.ms)} ms{step} ({self.pct:.0f} %) for others that are late"
+        if self.out_of_step:
+            return f"{waits}; which one cannot be said: the ends of their collectives do not fit together (TO-V006)."
         if self.rank is None or self.share is None:
             return f"{waits}; which one cannot be said."
         return f"{waits}; rank {self.rank} causes {100 * self.share:.0f} % of that."
@@ -198,6 +202,8 @@ def _waiting(report: Report) -> _Waiting | None:
         return None
     blamed = [row for row in report.ranks if row.late_share is not None]
     worst = max(blamed, key=lambda row: row.late_share or 0.0, default=None)
+    if out_of_step(report):
+        return _Waiting(ms, pct, None, None, mean_of_ranks(report), True)
     if worst is None or not worst.late_share:
         return _Waiting(ms, pct, None, None, mean_of_ranks(report))
     return _Waiting(ms, pct, worst.rank, worst.late_share, mean_of_ranks(report))
