@@ -87,6 +87,17 @@ def test_the_picture_has_the_culprit_a_victim_and_the_rest_as_one_row(slow_loade
     assert {entry.text for entry in plot.legend} >= {"Compute", "Waiting for ranks", "Idle: input"}
 
 
+def test_another_rule_about_the_same_rank_and_gain_is_no_other_problem(slow_loader: Report) -> None:
+    first = slow_loader.findings[0]
+    again = replace_finding(first, rule="TO-B001", title="A stage", message="Rank 1 computes longer.")
+    other = replace_finding(again, rule="TO-C001", title="A link", ranks=(2,))
+    report = replace(slow_loader, findings=(first, again, other))
+    heads = [
+        "".join(span.text for span in one.summary) for one in first_screen(report) if isinstance(one, Fold)
+    ]
+    assert heads[:2] == ["The same, by another rule (1): A stage", "Other findings (1): A link"]
+
+
 def test_consequences_and_what_was_not_checked_are_folded_and_link_to_the_findings(
     slow_loader: Report,
 ) -> None:

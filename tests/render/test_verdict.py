@@ -115,6 +115,12 @@ def test_clean_bill_names_what_was_not_evaluated() -> None:
     assert not_evaluated([Check("TO-V001", "clear")]) == []
 
 
+def test_of_a_family_hardly_judged_a_number_is_said_and_no_list() -> None:
+    skipped = [Check(f"TO-M00{n}", "not_evaluated") for n in (1, 2, 3)]
+    assert not_evaluated([*skipped, Check("TO-M005", "clear")]) == ["3 rules of memory"]
+    assert not_evaluated([*skipped[:2], Check("TO-M005", "clear")]) == ["TO-M001", "TO-M002"]
+
+
 def test_info_findings_do_not_make_a_clear_level() -> None:
     said = verdict(make_report([make_finding("TO-I001", "info")]))
     assert said.level == "info"

@@ -38,6 +38,7 @@ from traceops.rules.validity import SLOWED
 
 _GREW = 0.1  # of what the cure saves: evidence that grew by less is no reason
 _MOST_GREW = 2
+_SAME = 0.05  # of a gain: how far two rules may differ that are about one thing
 _MOST_ADVICE = 400  # characters, in whole sentences
 _MOST_REASONS = 12
 
@@ -238,18 +239,28 @@ def _folded(report: Report, lead: Finding | None) -> list[Block]:
     told = [] if lead is None else late_together(report, lead) if lead.rule in STRAGGLERS else [lead]
     others = [finding for finding in report.findings if finding not in told]
     caused = [finding for finding in others if any(explains(one, finding) for one in told)]
-    rest = [finding for finding in others if finding not in caused]
-    blocks = [
-        _findings_fold(report, found, name)
-        for found, name in ((caused, "Consequences"), (rest, "Other findings" if lead else "Remarks"))
-        if found
-    ]
+    same = [finding for finding in others if finding not in caused and _is_same(report, told, finding)]
+    rest = [finding for finding in others if finding not in (*caused, *same)]
+    folds = (
+        (same, "The same, by another rule"),
+        (caused, "Consequences"),
+        (rest, "Other findings" if lead else "Remarks"),
+    )
+    blocks: list[Block] = [_findings_fold(report, found, name) for found, name in folds if found]
     unjudged = [
         check for check in report.checks if check.status == "not_evaluated" and check.unjudged is UNSET
     ]
     if unjudged:
         blocks.append(_unjudged_fold(unjudged))
-    return list(blocks)
+    return blocks
+
+
+def _is_same(report: Report, told: Sequence[Finding], found: Finding) -> bool:
+    """Whether a finding names the same few ranks as what is told, and the same gain."""
+    ranks, lost = {rank for one in told for rank in one.ranks}, sum(one.impact_ms or 0.0 for one in told)
+    if not ranks or len(ranks) == len(report.ranks) or set(found.ranks) != ranks or found.impact_ms is None:
+        return False
+    return found.severity != "info" and abs(found.impact_ms - lost) <= _SAME * lost
 
 
 def _findings_fold(report: Report, found: Sequence[Finding], name: str) -> Fold:

@@ -38,6 +38,7 @@ from traceops.rules.validity import MISSING_RANKS, PROFILER_COST, SLOWED
 WAIT_INFO_PCT = 10.0  # of the step, median over ranks: the bounds a straggler is judged by [docs/metrics.md]
 WAIT_WARNING_PCT = 20.0
 _LEAST_SAVED_MS = 0.01  # less is no saving
+_MOST_IDS = 2  # of a family's rules that a sentence names
 _MOSTLY = 0.75  # of all waiting: whom ranks wait for
 
 
@@ -307,7 +308,7 @@ def _unjudged_text(report: Report) -> str:
 
 
 def not_evaluated(checks: Sequence[Check]) -> list[str]:
-    """What could not be judged: a family of rules by its name if none of it was judged, else the rules' ids.
+    """What could not be judged: a family of rules by its name if none of it was judged, else the ids, or how many.
 
     Rules that no data of the run could decide are left out, as `count_checks` leaves them out.
     """
@@ -321,6 +322,8 @@ def not_evaluated(checks: Sequence[Check]) -> list[str]:
         skipped = [check.rule for check in members if check.status == "not_evaluated"]
         if len(skipped) == len(members) and family is not None:
             named.append(family.about)
+        elif len(skipped) > _MOST_IDS and family is not None:
+            named.append(f"{len(skipped)} rules of {family.about}")
         else:
             named += skipped
     return named
