@@ -68,3 +68,13 @@ def test_a_short_optimizer_is_not_blamed():
     found = host_bound(analyze(DATA / "ddp4"))
     assert "optimizer" not in found.message
     assert "CUDA graphs" in found.advice
+
+
+def test_a_rank_that_starves_much_less_is_not_named():
+    """Of a late host the device starves, of its peers a little: named with them it would not be the late rank's."""
+    report = analyze(DATA / "item_sync4")
+    most = max(row.idle_host_ms for row in report.ranks)
+    named = [row.rank for row in report.ranks if row.idle_host_ms >= most / 2]
+    assert list(host_bound(report).ranks) == named == [1]
+    tenth = [row.rank for row in report.ranks if row.idle_host_ms >= 0.1 * row.typical_step_ms]
+    assert tenth == [0, 1], "rank 0 is above the bound, too"

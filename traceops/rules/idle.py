@@ -29,7 +29,7 @@ HOST_BOUND = Rule(
         "10 % of the step, warning from 20 %, error from 40 %. Where nothing tells what the profiler costs, at most a "
         "warning. Where steps were timed without the profiler, no "
         "more of it is claimed than such a step leaves beside the device's work, or than the light window shows, and "
-        "it is judged against that step."
+        "it is judged against that step. Ranks with less than half of the worst one's share are not named."
     ),
     advice=(
         "Give the GPU more work per launch: a larger batch, torch.compile or CUDA graphs, fused optimizers "
@@ -45,7 +45,8 @@ INPUT_BOUND = Rule(
     title="Waiting for input",
     fires=(
         "Idle time in which the launching thread was inside data loading, on the worst rank: info from 5 % of "
-        "the step, warning from 10 %, error from 30 %."
+        "the step, warning from 10 %, error from 30 %. "
+        "Ranks with less than half of the worst one's share are not named."
     ),
     advice=(
         "Load ahead of need: more DataLoader workers (num_workers), prefetch_factor, pin_memory with "
@@ -60,7 +61,8 @@ BLOCKED_ON_DEVICE = Rule(
     title="The host blocks on the device inside the step",
     fires=(
         "Idle time that began while the launching thread waited in a device synchronisation, on the worst "
-        "rank: info from 1 % of the step, warning from 3 %, error from 15 %."
+        "rank: info from 1 % of the step, warning from 3 %, error from 15 %. "
+        "Ranks with less than half of the worst one's share are not named."
     ),
     advice=(
         "Keep values on the device: no .item(), .cpu(), print or `if tensor` in the step; log every N steps; "
@@ -79,6 +81,7 @@ CAPTURED = (
 )
 _DEVICE_WORK = ("compute", "comm_transfer", "comm_unmatched", "memory")
 _UNKNOWN_PCT = 10.0  # of the step: idle time of unknown cause beyond which no cause is ruled out
+_ALSO = 0.5  # of the worst rank's share: from there on a rank is named beside it
 _SLOWED = 1.2  # profiled ÷ unprofiled step from which host times are mostly the profiler's
 
 
@@ -162,8 +165,8 @@ def _judge(
     idle = [_idle(times, kind.bucket, unprofiled_ms, calm, share) for times in judged if times.step_ms > 0]
     if not idle:
         return kind.rule.not_evaluated("the traces hold no complete step")
-    hit = [one for one in idle if one.pct >= kind.bounds[0]]
     worst = max(idle, key=lambda one: one.pct)
+    hit = [one for one in idle if one.pct >= max(kind.bounds[0], _ALSO * worst.pct)]
     severity = severity_of(worst.pct, *kind.bounds)
     if severity is None and (unknown := _unknown_pct(judged)) > _UNKNOWN_PCT:
         return kind.rule.not_evaluated(
