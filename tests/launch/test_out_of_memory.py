@@ -128,5 +128,5 @@ def test_the_helper_is_ended_after_its_time(monkeypatch):
 
     monkeypatch.setattr(out_of_memory, "worker", Worker)
     monkeypatch.setattr(out_of_memory.threading, "Timer", Timer)
-    monkeypatch.setattr(out_of_memory, "estimate", lambda *of: "found")
+    monkeypatch.setattr(out_of_memory, "estimate", lambda *of, within_s: "found")
     assert out_of_memory._estimated("asked", 1.0) == "found" and ended == [True, "cancelled"]

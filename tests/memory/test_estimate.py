@@ -19,6 +19,7 @@ from traceops.memory.events import Allocation, Category, Event, Phase
 from traceops.memory.gpus import CONTEXT_BYTES, NCCL_BYTES, capacity_of, size_of, workspaces_of
 from traceops.memory.model import MemoryEstimate, RankMemory
 from traceops.memory.summary import summarize
+from traceops.memory.worker import Answer
 from traceops.render.memory import describe_estimate
 from traceops.report.write import json_bytes
 from traceops.train.config import TrainConfig
@@ -193,3 +194,19 @@ def test_an_estimate_is_described() -> None:
     found.error_share = 0.02
     assert "(± 2 %)" in str(describe_estimate(found)[0])
     assert json_bytes(found)
+
+
+def test_no_change_is_tried_after_the_time_that_was_given() -> None:
+    tried: list[TrainConfig] = []
+
+    class Helper(Worker):
+        def __init__(self) -> None:
+            """No process."""
+
+        def ask(self, config: TrainConfig, asked: Asked) -> Answer:
+            tried.append(config)
+            return Answer(ranks=[RankMemory(0, 9 * GIB, 9 * GIB, 9 * GIB, 9 * GIB, [], [], 0, "", "", "", 0)])
+
+    asked = Asked(TrainConfig(strategy="pytorch_ddp", batch_size=4), 2, 8 * GIB)
+    found = estimate(asked, Helper(), within_s=-1.0)
+    assert found.verdict == "does_not_fit" and found.changes == [] and len(tried) == 1

@@ -122,6 +122,14 @@ def test_memory_over_time_comes_to_what_is_held():
     assert replace(device, stays=()).held == device.held
 
 
+def test_memory_over_time_at_the_terminal(capsys):
+    assert main(["memory", str(RUNS / "leak")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    [peak] = [line for line in lines if "# peak" in line]
+    assert peak.split()[:2] == ["2251", "3,222"] and peak.count("#") == 16
+    assert "plant_memory.py:19" in peak and all(line.count("#") <= 16 for line in lines)
+
+
 def test_the_page_shows_who_held_what(tmp_path):
     """A run whose steps were observed, with the snapshot of one rank."""
     run = tmp_path / "run"

@@ -28,7 +28,8 @@ from traceops.train.config import TrainConfig
 from traceops.train.options import add_training_arguments, config_from
 
 _WIDTHS = (40, 100)
-_LIMIT_S = 60.0  # for the estimates: the user waits for the prompt
+_WITHIN_S = 30.0  # for the changes that are tried: the user waits for the prompt
+_LIMIT_S = 90.0  # for all of it
 
 
 def tell_out_of_memory(plan: Plan, crash: Crash, screen: Screen) -> None:
@@ -84,7 +85,13 @@ def _fits(config: TrainConfig, world_size: int, capacity: int) -> list[Block]:
         found = _estimated(Asked(config, world_size, capacity), _LIMIT_S)
     except TraceopsError as error:
         return [text(f"What would fit is not known: {error}", look="soft", indent=(2, 2))]
-    return [text(headline(found), indent=(2, 2)), *describe_changes(found)]
+    blocks: list[Block] = [text(headline(found), indent=(2, 2)), *describe_changes(found)]
+    if found.verdict in ("does_not_fit", "too_close") and not any(
+        one.verdict == "fits" for one in found.changes
+    ):
+        command = shlex.join(["traceops", "memory", *found.command[2:]])
+        blocks.append(text(f"To try all changes: {command}{_size(capacity)}", indent=(2, 2)))
+    return blocks
 
 
 def _estimated(asked: Asked, limit_s: float) -> MemoryEstimate:
@@ -93,15 +100,18 @@ def _estimated(asked: Asked, limit_s: float) -> MemoryEstimate:
         timer.daemon = True
         timer.start()
         try:
-            return estimate(asked, helper)
+            return estimate(asked, helper, within_s=_WITHIN_S)
         finally:
             timer.cancel()
 
 
 def _of_script(plan: Plan, capacity: int | None) -> Block:
-    size = "" if capacity is None else f" --capacity {gib_text(capacity).replace(' ', '')}"
     command = shlex.join(["traceops", "memory", "--nproc", str(plan.cluster.world_size)])
     return text(
-        f"What a change would save, without a GPU: {command}{size} -- {shlex.join(plan.trains)}",
+        f"What a change would save, without a GPU: {command}{_size(capacity)} -- {shlex.join(plan.trains)}",
         indent=(2, 2),
     )
+
+
+def _size(capacity: int | None) -> str:
+    return "" if capacity is None else f" --capacity {gib_text(capacity).replace(' ', '')}"

@@ -93,8 +93,13 @@ def worker() -> Iterator[Worker]:
             process.kill()
 
 
-def estimate(asked: Asked, helper: Worker, *, changes: bool = True) -> MemoryEstimate:
-    """What the training needs, and where it does not fit what would help. Raises UsageError for what cannot be run."""
+def estimate(
+    asked: Asked, helper: Worker, *, changes: bool = True, within_s: float = float("inf")
+) -> MemoryEstimate:
+    """What the training needs, and where it does not fit what would help. Raises UsageError for what cannot be run.
+
+    within_s: no further change is tried after so many seconds.
+    """
     begun = time.monotonic()
     if asked.config.strategy in NOT_FAKED:
         raise UsageError(f"{asked.config.strategy} cannot be estimated: {NOT_FAKED[asked.config.strategy]}")
@@ -109,7 +114,7 @@ def estimate(asked: Asked, helper: Worker, *, changes: bool = True) -> MemoryEst
     verdict = judge(found.ranks, outside, asked.capacity, error)
     helps: list[Change] = []
     if changes and verdict in ("does_not_fit", "too_close"):
-        helps = _search(asked, helper, needed, outside)
+        helps = _search(asked, helper, needed, outside, begun + within_s)
     return MemoryEstimate(
         schema_version=1,
         command=_command(asked),
@@ -188,11 +193,16 @@ def error_of(config: TrainConfig) -> float:
     return MEASURED_ERROR if measured and not config.activation_checkpointing else OTHER_ERROR
 
 
-def _search(asked: Asked, helper: Worker, needed: int, outside: int) -> list[Change]:
-    """Each change alone, cheapest first; where none alone is enough, one after the other on top of each other."""
+def _search(asked: Asked, helper: Worker, needed: int, outside: int, until: float) -> list[Change]:
+    """Each change alone, cheapest first; where none alone is enough, one after the other on top of each other.
+
+    until: of the monotonic clock; what was found by then is returned.
+    """
     found: list[Change] = []
     helping: list[Proposal] = []
     for proposal in proposals(asked.config, asked.world_size):
+        if time.monotonic() > until:
+            return found
         change = _tried(proposal, asked, helper, needed, outside)
         if change is not None and change.saves_bytes > 0:
             found.append(change)
@@ -204,6 +214,8 @@ def _search(asked: Asked, helper: Worker, needed: int, outside: int) -> list[Cha
         joined = together.then(proposal)
         if joined is None:
             continue
+        if time.monotonic() > until:
+            return found
         together = joined
         change = _tried(together, asked, helper, needed, outside)
         if change is not None and change.verdict == "fits":

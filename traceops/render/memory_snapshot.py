@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from traceops.render.cells import Table
 from traceops.render.document import Block, TableBlock, bold, soft, text
 from traceops.render.memory import gib, plain_table
-from traceops.traces.memory_snapshot import DeviceSnapshot, Held, difference
+from traceops.traces.memory_snapshot import DeviceSnapshot, Held, OverTime, difference
 
 _PLACES = 12  # shown
+_BARS, _BAR = 12, 16  # of memory over time: rows, and characters of the longest
 _LOST = 0.1  # share of what is reserved that is worth a word
 _MIB = 1 << 20
 
@@ -51,9 +52,30 @@ def describe_device(name: str, device: DeviceSnapshot, *, places: bool = True) -
                 "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may help."
             )
         )
+    if places and device.over_time is not None:
+        blocks.append(TableBlock(_over_time(device.over_time)))
     if places:
         blocks.append(TableBlock(places_table("Held at the peak, by the line that made it", device.at_peak)))
     return blocks
+
+
+def _over_time(found: OverTime) -> Table:
+    """What was held over the recorded events as bars, the peak among them, and the line that held most."""
+    every = max(len(found.moments) // _BARS, 1)
+    chosen = [
+        at for at, moment in enumerate(found.moments) if at % every == every - 1 or moment == found.peak
+    ]
+    most = max(sum(row) for row in found.held) or 1
+    rows = []
+    for at in chosen:
+        held = found.held[at]
+        size, place = max(zip(held, found.places, strict=True))
+        name = f"{size / _MIB:,.0f} MiB {place}" if size else ""
+        bar = "#" * round(_BAR * sum(held) / most) + (" peak" if found.moments[at] == found.peak else "")
+        rows.append((str(found.moments[at]), f"{sum(held) / _MIB:,.0f}", bar, name))
+    return plain_table(
+        "Held over time, by events, and the line that held most", ("event", "MiB", "", "most"), rows
+    )
 
 
 def _out_of_memory(device: DeviceSnapshot) -> Block:

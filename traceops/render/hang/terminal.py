@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -52,8 +53,14 @@ def print_diagnosis(
 
 
 def print_cause(diagnosis: Diagnosis, file: TextIO) -> None:
-    """The first cause, what it rests on, and what to do about it; nothing where there is none."""
-    blocks = [block for root in diagnosis.roots[:1] for block in _root(root, set())]
+    """The first cause, what it rests on, and what to do about it; nothing where there is none.
+
+    Memory that ran out is told without the lines it was read from: they repeat its numbers, and more is to come.
+    """
+    first = diagnosis.roots[:1]
+    out_of_memory = any(root.crash is not None and root.crash.kind == "gpu_memory" for root in first)
+    shown = [replace(root, evidence=()) if out_of_memory else root for root in first]
+    blocks = [block for root in shown for block in _root(root, set())]
     write_terminal(blocks, file, widths=_WIDTHS)
 
 
