@@ -27,6 +27,7 @@ _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform 
 _CLONE_PARENT, _CHILD_CLEARTID, _CHILD_SETTID = 0x8000, 0x200000, 0x1000000
 _PR_GET_TID_ADDRESS = 40
 _LONGEST = 1 << 17
+_LAUNCH = [["run"], ["doctor"], ["sweep"], ["scale"]]
 _IMPORTS_TORCH = re.compile(
     r"^import (.*, )?torch\b", re.MULTILINE
 )  # what comes before it finds torch loaded, too
@@ -61,6 +62,8 @@ class Preloaded:
             return False
         if words[1] == "-c":
             return "-c" in self._programs and _IMPORTS_TORCH.search(words[2]) is not None
+        if words[1:3] == ["-m", "traceops"] and words[3:4] not in _LAUNCH:
+            return False  # it needs no torch, and must not find it
         return words[1:3] in self._programs
 
 
