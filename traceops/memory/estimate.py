@@ -31,7 +31,19 @@ NOT_FAKED = {
 }
 # Strategies whose peaks were measured on GPUs and estimated (docs/memory.md), and the largest error there, of the
 # reserved bytes. Others, and models of transformers, were not measured: there the margin is wider.
-MEASURED = frozenset({"pytorch_ddp", "pytorch_zero1", "pytorch_zero3", "pytorch_hsdp", "pytorch_tp"})
+MEASURED = frozenset(
+    {
+        "simple_ddp",
+        "pytorch_ddp",
+        "pytorch_zero1",
+        "pytorch_zero2",
+        "pytorch_zero3",
+        "pytorch_hsdp",
+        "pytorch_tp",
+        "zero3",
+    }
+)
+_PRECISIONS = frozenset({"bf16", "fp16", "fp32", "bf16-params"})
 MEASURED_ERROR, OTHER_ERROR = 0.02, 0.10
 _MOST_RANKS = 8  # that are run one by one where they differ
 
@@ -189,8 +201,9 @@ def judge(ranks: Sequence[RankMemory], outside: int, capacity: int | None, error
 def error_of(config: TrainConfig) -> float:
     """The error to reckon with, as a share: measured where the strategy was, else wider."""
     plain = config.model == "gpt" and config.offload == "none" and config.optimizer != "adamw8bit"
-    measured = config.strategy in MEASURED and config.precision == "bf16" and plain
-    return MEASURED_ERROR if measured and not config.activation_checkpointing else OTHER_ERROR
+    measured = config.strategy in MEASURED and config.precision in _PRECISIONS and plain
+    # Accumulation was measured too, and up to 5.9 % of what was reserved was missing.
+    return MEASURED_ERROR if measured and config.grad_accum == 1 else OTHER_ERROR
 
 
 def _search(asked: Asked, helper: Worker, needed: int, outside: int, until: float) -> list[Change]:
