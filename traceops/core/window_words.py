@@ -16,6 +16,9 @@ T = TypeVar("T")
 _FORMS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), said)
     for pattern, said in (
+        (r"\bDevice time of one step: the mean over the rank's typical steps,", "Device time of the window,"),
+        (r"\bthe means and the worst step\b", "the numbers"),
+        (r"\bSteps take ([\d.]+ times as long) as they would\b", r"The window takes \1 as it would"),
         (r"\bof each ([\d.,\s]+ ms) step\b", r"of the window of \1"),
         (r"\b(of|in) (each|a) step\b", r"\1 the window"),
         (r"\bms(?: a step)? \(mean over steps\)", "ms in the window"),
