@@ -38,8 +38,9 @@ from traceops.memory.script_model import ScriptAnswer, ScriptProblem, ScriptRequ
 from traceops.memory.summary import summarize
 from traceops.memory.tracker import Tracker
 
+_INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 _LIBRARIES = tuple(
-    str(Path(path)) for path in {*sysconfig.get_paths().values(), str(Path(torch.__file__).parent)}
+    str(Path(path)) for path in (*map(sysconfig.get_path, _INSTALLED), str(Path(torch.__file__).parent))
 )
 _OURS = str(Path(__file__).parents[1])
 
