@@ -162,3 +162,11 @@ def test_a_page_shows_its_figures_without_a_script(made: Any) -> None:
 def test_every_figure_of_a_report_is_drawn() -> None:
     for name, figure in describe(sample_report()).charts.items():
         assert plot_of(figure).marks, name
+
+
+def test_labels_of_two_lines_do_not_run_into_each_other() -> None:
+    layout = {"tickvals": [0, 1, 12, 24], "ticktext": [f"000000{n}<br>10-0{n}" for n in range(4)]}
+    shown = [value for value, _ in axis_of(layout, list(range(25))).ticks]
+    assert shown == [0.0, 12.0, 24.0]
+    plain = {"tickvals": [0, 1, 12, 24], "ticktext": ["a", "b", "c", "d"]}
+    assert len(axis_of(plain, list(range(25))).ticks) == 4

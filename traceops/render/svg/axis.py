@@ -11,6 +11,7 @@ from typing import Any
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _BREAK = re.compile(r"<br */?>")
+_LETTER = 0.0085  # of a plot's width: a letter of a label, at 900 pixels
 _ROOM = 0.06  # of the range, beside the outermost points
 
 
@@ -119,9 +120,14 @@ def _ticks(
 ) -> Iterable[tuple[float, str]]:
     if "tickvals" in layout:
         texts = layout.get("ticktext") or [str(value) for value in layout["tickvals"]]
+        reached = -math.inf
         for value, text in zip(layout["tickvals"], texts, strict=True):
-            place = names.index(value) if isinstance(value, str) and value in names else value
-            yield float(place), plain(text)
+            place = float(names.index(value) if isinstance(value, str) and value in names else value)
+            # Of labels with two lines, which stand on one here, those that would run into each other are left out.
+            wide = len(plain(text)) * _LETTER * (high - low) if "<br>" in text else 0.0
+            if place - wide / 2 >= reached:
+                reached = place + wide / 2
+                yield place, plain(text)
     elif names:
         yield from ((float(place), plain(name)) for place, name in enumerate(names))
     elif log:
