@@ -52,7 +52,10 @@ def _row(program: Program, row: Mapping[str, Any]) -> str:
     first = _finding(row.get("findings"))
     plant = row.get("planted", {})
     planted = plant.get("plant", program.plant).replace(":", " ") if plant else ""
-    told = _finding(plant.get("findings")) if plant else ""
+    told = _finding(plant.get("findings")) if plant.get("acted", bool(plant)) else ""
+    planted += (
+        " (first run)" if plant.get("earlier") else " (did not act)" if not plant.get("acted", True) else ""
+    )
     return (
         f"| {program.name} | {_origin(program)} | {row.get('steps_own')}: {steps} | {matched} | {same} | {first} "
         f"| {planted} | {told} |\n"

@@ -1,6 +1,8 @@
 """%%traceops in IPython."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -41,3 +43,51 @@ def test_a_cell_is_profiled_and_told_of(shell, tmp_path, capsys):
     shell.run_cell_magic("traceops", "--out second --quick", _CELL.replace("STEPS", "8"))  # a cell after it
     assert json.loads((tmp_path / "second" / "run.json").read_text())["steps"] == 8
     assert json.loads((tmp_path / "first" / "run.json").read_text())["steps"] == 8
+
+
+_LAUNCHED = """
+import multiprocessing, os, sys, types
+from IPython.core.interactiveshell import InteractiveShell
+
+def notebook_launcher(function, num_processes):  # as accelerate's does it, without accelerate
+    def rank(number):
+        os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE=str(num_processes))
+        function()
+    forked = multiprocessing.get_context("fork")
+    ranks = [forked.Process(target=rank, args=(number,)) for number in range(num_processes)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    assert [process.exitcode for process in ranks] == [0] * num_processes
+
+sys.modules["accelerate"] = types.SimpleNamespace(notebook_launcher=notebook_launcher)
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "traceops")
+shell.run_cell_magic("traceops", "--out mine --quick", '''
+def train():
+    import torch
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(8):
+        optimizer.zero_grad()
+        weight.sum().backward()
+        optimizer.step()
+from accelerate import notebook_launcher
+notebook_launcher(train, num_processes=2)
+''')
+"""
+
+
+def test_the_processes_that_a_notebook_launcher_forks_are_the_ranks(tmp_path, monkeypatch):
+    pytest.importorskip("IPython")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    done = subprocess.run([sys.executable, "-c", _LAUNCHED], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    ranks = json.loads((tmp_path / "mine" / "run.json").read_text())["ranks"]
+    assert [(rank["rank"], rank["steps"], rank["status"]) for rank in ranks] == [
+        (0, 8, "finished"),
+        (1, 8, "finished"),
+    ]
+    assert [window["steps"] for rank in ranks for window in rank["windows"]] == [[4, 5], [4, 5]]
+    assert "Report: mine/report/summary.html" in done.stdout
