@@ -13,6 +13,14 @@ import pytest
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
+@pytest.fixture(autouse=True)
+def _signals_as_before():
+    """A capture whose call to give SIGTERM back fails keeps it, and another test's SIGTERM would then end pytest."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     from fault_table import Table
