@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import statistics
 from pathlib import Path
@@ -259,6 +260,9 @@ def test_the_command_reads_runs_and_writes_all_four_files(
     document = json.loads(Path("reports/scale/scale.json").read_text())
     jsonschema.Draft202012Validator(json.loads(schema_path("scale").read_text())).validate(document)
     assert sum(part["pct"] for part in document["sizes"][1]["lost"]) == pytest.approx(100.0, abs=1e-6)
+    page = Path("reports/scale/scale.html").read_text()
+    names = re.findall(r'role="region" aria-label="([^"]*)"', page)
+    assert all(names) and len(set(names)) == len(names), "tables are told apart by those who hear them"
     assert {path.name for path in Path("reports/scale").iterdir()} == {
         "scale.html",
         "scale.json",

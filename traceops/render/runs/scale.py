@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
@@ -81,12 +82,17 @@ def print_scale(found: ScaleDocument, file: TextIO, written: Path) -> None:
 def describe(found: ScaleDocument) -> Document:
     """The scaling as a document."""
     made = [
-        Section("sizes", "Sizes", (TableBlock(sizes_table(found)), *(soft(note) for note in found.notes)))
+        Section(
+            "sizes", "Sizes", (_named("Sizes", sizes_table(found)), *(soft(note) for note in found.notes))
+        )
     ]
     lost: list[Block] = []
     for row in found.sizes:
         if row.lost:
-            lost += [text(f"{lost_text(row)}."), TableBlock(lost_table(row))]
+            lost += [
+                text(f"{lost_text(row)}."),
+                _named(f"Where the rest goes, {row.ranks} ranks", lost_table(row)),
+            ]
     if lost:
         about = (
             "A recorded step of the average rank against the smallest size's, for as much work of a rank. The parts of "
@@ -101,7 +107,7 @@ def describe(found: ScaleDocument) -> Document:
             Section(
                 "predicted",
                 "Predicted, not measured",
-                (TableBlock(predictions_table(found)), items(said, "notes")),
+                (_named("Predicted", predictions_table(found)), items(said, "notes")),
             )
         )
     return Document(
@@ -220,6 +226,11 @@ def _table(heads: list[str], rows: Sequence[tuple[str, ...]], words: tuple[str, 
     kept = [place for place in range(len(heads)) if any(row[place] != unknown for row in rows)]
     columns = tuple(Column(heads[place], heads[place], number=heads[place] not in words) for place in kept)
     return Table("", columns, tuple(tuple(Cell(row[place]) for place in kept) for row in rows))
+
+
+def _named(name: str, table: Table) -> TableBlock:
+    """A table with a name of its own on the page."""
+    return TableBlock(dataclasses.replace(table, caption=name))
 
 
 def _csv(found: ScaleDocument) -> str:
