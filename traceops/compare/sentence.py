@@ -12,6 +12,7 @@ from traceops.core.units import count_text, digits_text, size_text
 
 _TOO_MANY = 50  # captures a side
 _MOST_VARIABLES = 3
+_FAR = 4.0  # limits, beyond which few steps are told first as what they look like
 
 
 def sentence(comparison: Comparison) -> str:
@@ -29,9 +30,18 @@ def sentence(comparison: Comparison) -> str:
         return "Inconclusive: the step time of a side is not known."
     if comparison.verdict == "inconclusive":
         looks = f" It looks like {values_text(step)}." if step.change_pct is not None else ""
-        moved = step.change_pct is not None and abs(step.change_pct) >= (step.threshold_pct or 0.0) > 0
-        why = f"{why}{_differing(comparison, why)}" if moved and step.p is None else ""  # noise has no reason
-        return f"Inconclusive: {step.reason}.{looks}{why}{_wanted(comparison, step)}{_open_text(comparison)}"
+        moved = (
+            0.0 if step.change_pct is None or not step.threshold_pct else step.change_pct / step.threshold_pct
+        )
+        why = (
+            f"{why}{_differing(comparison, why)}" if abs(moved) >= 1 and step.p is None else ""
+        )  # noise has no reason
+        rest = f"{_wanted(comparison, step)}{_open_text(comparison)}"
+        if abs(moved) >= _FAR and step.p is None:
+            way = "slower" if moved > 0 else "faster"
+            opens = f"It looks {way}, though that is not certain: step time {values_text(step)}."
+            return f"{opens}{why} Inconclusive: {step.reason}.{rest}"
+        return f"Inconclusive: {step.reason}.{looks}{why}{rest}"
     return _no_regression(comparison, step, why)
 
 
