@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,9 @@ def test_imports_point_down_and_in_no_circles(tree: structure.Tree) -> None:
 def test_an_import_inside_a_function_has_a_reason(tree: structure.Tree) -> None:
     late = {line.rpartition(":")[0] for line in structure.in_functions(tree)}
     assert late <= set(structure.LATE)
+
+
+def test_no_two_test_modules_have_one_name() -> None:
+    """pytest imports them by their base names: a run of all folders would stop at the second."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, times in names.items() if times > 1] == []
