@@ -9,6 +9,7 @@ import pytest
 from light_run import BEGAN_NS, raw_light, write_light
 
 from traceops.across.undisturbed import undisturbed
+from traceops.core.light_log import MAGIC
 from traceops.measure.light import light_activity
 from traceops.traces.light import parse_light, read_light
 from traceops.traces.model import CommArgs
@@ -181,10 +182,36 @@ def test_a_damaged_file_is_named_and_never_fatal(tmp_path):
         gzip.compress(raw.replace(b"[100.0, ", b"[-100.0, ", 1)),
         gzip.compress(raw.replace(b'"steps": [20', b'"steps": [true', 1)),
         gzip.compress(raw.replace(b'"names": ["gemm", ', b'"names": [', 1)),
+        gzip.compress(MAGIC + b"[" * 100_000 + b"\n"),
     ):
         path.write_bytes(broken)
         log, problem = read_light(str(tmp_path), 0)
         assert log is None and "light.bin.gz" in problem
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        (b"light 1", b"light 2", "another version of traceops"),
+        (b'"rank": 0', b'"rank": 3', "it is of rank 3"),
+        (b'"discarded": 0', b'"discarded": 9', "9 of 37 activities are missing"),
+    ],
+)
+def test_a_window_that_is_not_this_ranks_whole_one_is_not_used(tmp_path, old, new, said):
+    write_light(tmp_path, 0, 6, 100.0, lambda step: late_host(step)[0])
+    path = tmp_path / "rank_0/light.bin.gz"
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(old, new, 1)))
+    log, problem = read_light(str(tmp_path), 0)
+    assert log is None and said in problem
+
+
+def test_windows_of_two_sources_are_not_said_to_be_of_other_steps():
+    raw = [
+        raw_light(rank, 6, 100.0, lambda step, rank=rank: late_host(step)[rank], source=source)
+        for rank, source in enumerate(("cupti", "torch"))
+    ]
+    found, why = undisturbed(lights(*raw), two()[1], 100.0)
+    assert found is None and why.endswith("torch's, which disturbs more, on rank 1")
 
 
 def test_cuptis_own_records_of_two_h200s():

@@ -136,3 +136,17 @@ def test_why_there_is_none_or_another_is_told(tmp_path):
     assert "ranks 0–1: the light window is by torch, which disturbs more" in notes
     assert "rank 2: the light window is missing" in notes and "another profiler is running" in notes
     assert "one is no measure of the other" in notes and "rank_3/light.bin.gz is no light window" in notes
+
+
+def test_a_rank_without_a_light_window_leaves_waiting_unknown_and_is_named(tmp_path, told):
+    """The first line says what of the recorded waiting remains: of the whole nothing, of three ranks nobody knows."""
+    assert "in which ranks hardly wait for each other" in text_of(told)
+    assert "by the light window the others wait for 0.00 ms of it" in text_of(told)
+    run = made(tmp_path)
+    shutil.copy(run / "rank_1/light.bin.gz", run / "rank_2/light.bin.gz")
+    report = analyze(run)
+    notes = " ".join(report.summary.notes)
+    assert "rank_2/light.bin.gz is no light window that can be used (it is of rank 1)" in notes
+    assert "the undisturbed step is of 3 of 4 ranks: rank 2 left no light window" in notes
+    assert "hardly wait" not in text_of(report)
+    assert "does not tell waiting from transfer in 5.50 ms of it" in text_of(report)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from traceops.across.groups import Ranks
 from traceops.across.light_groups import groups_of
 from traceops.core.intervals import Intervals, merge, subtract, union
+from traceops.core.rank_text import who
 from traceops.measure.light import LightActivity
 from traceops.measure.summary import RankSummary
 from traceops.measure.typical import usual_steps
@@ -69,8 +70,11 @@ def undisturbed(
     if not own or step_ms is None or step_ms <= 0:
         return None, None if not own else "no step was timed without recording"
     steps = {light.steps for light in own.values()}
-    if len(steps) > 1 or len({light.source for light in own.values()}) > 1:
+    if len(steps) > 1:
         return None, "the ranks' light windows are not of the same steps"
+    if len({light.source for light in own.values()}) > 1:
+        torch = [rank for rank, light in sorted(own.items()) if light.source == "torch"]
+        return None, f"it is CUPTI's on some ranks and torch's, which disturbs more, on {who(torch)}"
     took = np.array([light.step_ms for light in own.values()])
     like = usual_steps(np.median(took, axis=0))
     waits = _waits(own, summaries)

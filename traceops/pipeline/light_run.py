@@ -30,14 +30,19 @@ def undisturbed_run(
         log, problem = read_light(found.root, times.summary.rank)
         if problem is not None:
             notes.append(problem)
-        if log is None or log.rank != times.summary.rank:
-            continue
-        light = light_activity(log, set(times.summary.comm.name))
+        light = None if log is None else light_activity(log, set(times.summary.comm.name))
         if light is not None:
             lights.append(light)
     made, why = undisturbed(lights, [times.summary for times in run.ranks], _step_ms(found.manifest, whole))
     if why is not None:
         notes.append(f"the light window is not used: {why}")
+    lit = {light.rank for light in lights}
+    without = [times.summary.rank for times in run.ranks if times.summary.rank not in lit]
+    if made is not None and without:
+        notes.append(
+            f"the undisturbed step is of {len(lit)} of {len(run.ranks)} ranks: {who(without)} left no light window "
+            "that can be used, so what others wait for there is not told from transfer"
+        )
     notes += _troubles(found.manifest)
     return made, tuple(notes)
 

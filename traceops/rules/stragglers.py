@@ -178,7 +178,7 @@ def judge_stragglers(
             sometimes.append(_finding(SOMETIMES_LATE, burst, run, straggler, profiler_slowdown, None))
     leader = run.stragglers.leader
     if not rough and not persistent and not sometimes and leader is not None and leader.share > 0.5:
-        persistent += _only_waited_for(run, leader, profiler_slowdown)
+        persistent += _only_waited_for(run, leader, profiler_slowdown, calm)
     clear = _clear(run) + "".join(f"; {reason}" for reason in left_out)
     return [
         PERSISTENTLY_LATE.verdict(*persistent, not_evaluated="" if persistent else too_few, clear=clear),
@@ -442,7 +442,9 @@ def _shared_text(run: CrossRank, ns: float) -> str:
     return f"{ends[0] / 1e6:.2f} to {ends[1] / 1e6:.2f} (by how efficiently kernels of that size run)"
 
 
-def _only_waited_for(run: CrossRank, leader: Straggler, slowdown: float | None) -> list[Finding]:
+def _only_waited_for(
+    run: CrossRank, leader: Straggler, slowdown: float | None, calm: Undisturbed | None
+) -> list[Finding]:
     """A remark on whom all wait for, where its cure would save little because the others are hardly faster."""
     assert run.stragglers is not None
     step, saved = float(run.stragglers.step_ns.mean()), max(float(leader.alone.mean()), 0.0)
@@ -457,6 +459,8 @@ def _only_waited_for(run: CrossRank, leader: Straggler, slowdown: float | None) 
         f"saves {saved / 1e6:.2f} of {step / 1e6:.2f} ms."
     )
     confidence: Confidence = "low" if leader.cause == "host" and (slowdown or 0) > _PROFILED else "medium"
+    if confidence == "low" and calm is not None:
+        message += _undisturbed(leader, "info", calm)[2]
     return [
         PERSISTENTLY_LATE.finding(
             "info",
@@ -544,10 +548,20 @@ def _undisturbed(
 ) -> tuple[Confidence, Severity, str]:
     """What remains of a late host without the profiler: what the others wait in the light window, at most."""
     late = calm.of(straggler.rank)
-    others = [one.wait_ms for one in calm.ranks if one.rank != straggler.rank]
+    others = [one for one in calm.ranks if one.rank != straggler.rank]
     if late is None or not others:
         return "low", "info", ""
-    waits = float(np.mean(others))
+    waits = float(np.mean([one.wait_ms for one in others]))
+    unknown = float(np.mean([one.unmatched_ms for one in others]))
+    if 100 * unknown / calm.step_ms >= IMPACT_BOUNDS[0]:
+        return (
+            "low",
+            "info",
+            (
+                f" Without the profiler a step takes {calm.step_ms:.2f} ms; how much of it the others wait for is not "
+                f"known: the light window does not tell waiting from transfer in {unknown:.2f} ms of it."
+            ),
+        )
     seen = severity_of(100 * waits / calm.step_ms, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
     note = (
         f" Without the profiler a step takes {calm.step_ms:.2f} ms, and by the light window the others wait for "

@@ -20,6 +20,7 @@ from traceops.traces.source import is_remote, read_whole
 
 _MOST_BYTES = 1 << 28
 _MOST_NS = 1 << 62
+_MOST_MISSING = 0.01  # of what ran: what is missing looks like idle time
 _SLACK = 0.05  # of the time between the two looks at the clocks, and a millisecond
 
 
@@ -55,7 +56,17 @@ def read_light(root: str, rank: int) -> tuple[LightLog | None, str | None]:
     try:
         with gzip.GzipFile(fileobj=BytesIO(packed)) as file:
             raw = file.read(_MOST_BYTES)
-        return parse_light(raw), None
+        log = parse_light(raw)
+        if log.rank != rank:
+            raise ValueError(f"it is of rank {log.rank}")
+        if log.discarded > _MOST_MISSING * len(log.rows):
+            raise ValueError(f"{log.discarded} of {log.discarded + len(log.rows)} activities are missing")
+        return log, None
+    except RecursionError:
+        return (
+            None,
+            f"{path} is no light window that can be used (its head is no header); the report does without",
+        )
     except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, OverflowError) as error:
         return None, f"{path} is no light window that can be used ({error}); the report does without"
 
@@ -63,6 +74,8 @@ def read_light(root: str, rank: int) -> tuple[LightLog | None, str | None]:
 def parse_light(raw: bytes) -> LightLog:
     """Raises ValueError, TypeError or KeyError for what is none, or whose times are on no known clock."""
     if not raw.startswith(MAGIC):
+        if raw.startswith(MAGIC.rstrip(b"1\n")):
+            raise ValueError("it is of another version of traceops")
         raise ValueError("it does not begin as one")
     head, _, body = raw[len(MAGIC) :].partition(b"\n")
     told = json.loads(head)

@@ -28,9 +28,9 @@ def undisturbed_of(report: Report) -> UndisturbedRows | None:
     return report.undisturbed if isinstance(report.undisturbed, UndisturbedRows) else None
 
 
-def share_pct(rows: UndisturbedRows, part: str) -> float:
-    """Percent of the step that a part takes: the median over ranks."""
-    middle = statistics.median(float(getattr(row, part)) for row in rows.ranks)
+def share_pct(rows: UndisturbedRows, *parts: str) -> float:
+    """Percent of the step that these parts take together: the median over ranks."""
+    middle = statistics.median(sum(float(getattr(row, part)) for part in parts) for row in rows.ranks)
     return 100.0 * middle / rows.step_ms
 
 

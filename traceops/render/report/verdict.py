@@ -39,6 +39,7 @@ WAIT_INFO_PCT = 10.0  # of the step, median over ranks: the bounds a straggler i
 WAIT_WARNING_PCT = 20.0
 _LEAST_SAVED_MS = 0.01  # less is no saving
 _MOST_IDS = 2  # of a family's rules that a sentence names
+_MAY_WAIT = ("comm_wait_ms", "comm_unmatched_ms")  # of the undisturbed step
 _MOSTLY = 0.75  # of all waiting: whom ranks wait for
 
 
@@ -69,7 +70,7 @@ def _verdict(report: Report) -> Headline:
     # Stages of a pipeline wait for each other without anybody being late.
     waiting = None if stragglers_judged(report) or report.pipelines else _waiting(report)
     calm = undisturbed_of(report)
-    if calm is not None and share_pct(calm, "comm_wait_ms") < WAIT_INFO_PCT:
+    if calm is not None and share_pct(calm, *_MAY_WAIT) < WAIT_INFO_PCT:
         waiting = None  # it is the profiler's
     if lead is not None and lead.severity != "info":
         first = lead
@@ -88,7 +89,8 @@ def _verdict(report: Report) -> Headline:
             sentence += f" {others} more finding{'s' if others > 1 else ''} below."
         return Headline(first.severity, sentence)
     if lead is not None:
-        return Headline("info", f"{_lead(report, lead)[0]} ({_label(lead)}). {_nothing_else(report)}")
+        rest = f"{_as_recorded(report, lead) if calm is not None else ''} {_nothing_else(report)}"
+        return Headline("info", f"{_lead(report, lead)[0]} ({_label(lead)}).{rest}")
     if waiting and waiting.pct >= WAIT_INFO_PCT:
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
         return Headline(level, f"{waiting.sentence()} {_nothing_else(report)}")
@@ -120,7 +122,12 @@ def _as_recorded(report: Report, first: Finding) -> str:
         return ""
     if is_unrecorded(first):
         return ""
-    return f" The profiler stretches these steps: without it one takes {ms_text(plain)} ms."
+    calm, waits = undisturbed_of(report), ""
+    if calm is not None:
+        plain = calm.step_ms
+        if first.rule in STRAGGLERS and share_pct(calm, *_MAY_WAIT) < WAIT_INFO_PCT:
+            waits = ", in which ranks hardly wait for each other"
+    return f" The profiler stretches these steps: without it one takes {ms_text(plain)} ms{waits}."
 
 
 def is_unrecorded(finding: Finding) -> bool:
