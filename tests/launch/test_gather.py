@@ -260,6 +260,26 @@ def test_the_endpoints_host_is_the_first_and_a_first_node_need_not_have_its_own_
         Collector(tmp_path, RUN, address, free_port(), anywhere=True).close()
 
 
+@pytest.mark.parametrize(
+    "name, place, bound",
+    [
+        ("node-0", "127.0.1.1", "0.0.0.0"),
+        ("localhost", "127.0.0.1", "127.0.0.1"),
+        ("127.0.0.2", "127.0.0.2", "127.0.0.2"),
+    ],
+)
+def test_a_node_that_has_itself_as_loopback_in_its_hosts_is_reached_by_others(
+    tmp_path, monkeypatch, name, place, bound
+):
+    known = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (place, 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **options: known)
+    collector = Collector(tmp_path, RUN, name, free_port())
+    try:
+        assert collector._server.server_address[0] == bound
+    finally:
+        collector.close()
+
+
 def test_of_two_launchers_at_the_endpoints_host_one_is_the_first(tmp_path):
     port, plans = free_port(), []
     for name in ("0", "1"):

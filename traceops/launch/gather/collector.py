@@ -175,6 +175,8 @@ def _listen(address: str, port: int, collector: Collector, anywhere: bool) -> Th
     try:
         family, *_, found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
         place = str(found[0])
+        if _only_within(address, place):
+            place = "::" if family == socket.AF_INET6 else ""
     except socket.gaierror:  # a service of Kubernetes is named when its pod is ready
         if not anywhere:
             raise
@@ -193,6 +195,14 @@ def _listen(address: str, port: int, collector: Collector, anywhere: bool) -> Th
         if error.errno != errno.EADDRNOTAVAIL or not anywhere:
             raise
         return Server(("::" if family == socket.AF_INET6 else "", port), Handler)
+
+
+def _only_within(name: str, place: str) -> bool:
+    """Whether a machine has its own name in /etc/hosts as a loopback address (Debian's 127.0.1.1): others know it by
+    another one. Who writes localhost, or the address itself, means it."""
+    if name == place or name.partition(".")[0] in ("localhost", "ip6-localhost"):
+        return False
+    return place == "::1" or place.startswith("127.")
 
 
 class _Handler(BaseHTTPRequestHandler):
