@@ -149,6 +149,15 @@ def test_the_first_failure_is_the_cause_not_the_echo():
     assert first_failure([manifest(0, "finished", 0)], {}) is None
 
 
+def test_a_rank_that_is_killed_after_it_ended_well_did_not_end_with_exit_code_0():
+    ranks = [manifest(0, "given_way", 0), manifest(1, "finished", 0), manifest(2, "finished", 0)]
+    completed = with_exit_codes(ranks, {0: -11, 1: -15}, default=None)
+    assert [(rank.exit_code, rank.status) for rank in completed] == [
+        (139, "failed"), (0, "finished"), (0, "finished"),
+    ]  # fmt: skip
+    assert completed[0].error == "killed by SIGSEGV"
+
+
 def test_a_rank_that_somebody_ended_comes_before_those_that_lost_it():
     """Torchrun ended rank 0 with SIGTERM, too, after it had raised."""
     lost = manifest(0, exit_code=143, ended_ns=5, error="RuntimeError: Connection closed by peer [::1]:1")

@@ -31,14 +31,19 @@ def with_exit_codes(
 
 
 def _completed(rank: RankManifest, code: int | None) -> RankManifest:
-    if rank.exit_code is not None or code is None:
+    if code is None or (rank.exit_code is not None and not _died_at_its_end(rank, code)):
         return rank
     done = replace(rank, exit_code=shell_code(code))
-    if rank.status != "running":
+    if rank.exit_code is None and rank.status != "running":
         return done
     if code in (0, -signal.SIGTERM):
         return replace(done, status="terminated" if code else "finished")
     return replace(done, status="failed", error=f"{KILLED_BY}{signal_name(-code)}" if code < 0 else None)
+
+
+def _died_at_its_end(rank: RankManifest, code: int) -> bool:
+    """Whether it was killed when it had said that it ended well: in what Python or a library does last."""
+    return rank.exit_code == 0 and code < 0 and code != -signal.SIGTERM
 
 
 def first_failure(ranks: list[RankManifest], reported: dict[int, int]) -> Failure | None:
