@@ -86,6 +86,25 @@ def test_the_pods_of_an_example_are_one_run_in_one_folder(
     assert all(words in printed for words in [*where, *([f"--master-port={port}"] if port else [])]), printed
 
 
+@pytest.mark.parametrize(
+    "told, reason",
+    [
+        ({"PET_NODE_RANK": "5"}, "PET_NODE_RANK is 5, at most 1"),
+        ({"PET_MASTER_PORT": "99999"}, "PET_MASTER_PORT is 99999, at most 65535"),
+        ({"PET_MASTER_ADDR": ""}, "no PET_MASTER_ADDR"),
+        ({"PET_NNODES": ""}, ""),  # as good as none
+    ],
+)
+def test_variables_that_cannot_be_are_named(tmp_path, monkeypatch, capsys, told, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    pod = {"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "a", "PET_MASTER_PORT": "23456"}
+    for name, value in (pod | told).items():
+        monkeypatch.setenv(name, value)
+    assert main(["run", "--dry-run", "--gather", "--nproc", "2", "--", "train.py"]) == (2 if reason else 0)
+    assert reason in " ".join(capsys.readouterr().err.split())
+
+
 def test_an_elastic_job_and_one_without_a_master_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")

@@ -59,7 +59,7 @@ def find_identity(
         return _by_torchrun(environ)
     if "SLURM_STEP_NUM_NODES" in environ:  # srun sets it: the script of a batch job runs on one node only
         return _by_slurm(environ, master_port)
-    if "PET_NNODES" in environ:
+    if environ.get("PET_NNODES"):
         return _by_pod(environ, master_port)
     return NodeIdentity()
 
@@ -115,13 +115,19 @@ def _by_pod(environ: Mapping[str, str], port: int | None) -> NodeIdentity:
         )
     if int(nodes) <= 1:
         return NodeIdentity()
-    if "PET_MASTER_ADDR" not in environ or "PET_NODE_RANK" not in environ:
+    if not environ.get("PET_MASTER_ADDR") or not environ.get("PET_NODE_RANK"):
         raise UsageError(
             f"PET_NNODES says {nodes} nodes, and no PET_MASTER_ADDR and PET_NODE_RANK where they meet: give the "
             "PyTorchJob a Master, or --nnodes, --node-rank and --master-addr"
         )
-    chosen = port or _number(environ, "PET_MASTER_PORT") or DEFAULT_PORT
-    return NodeIdentity(_number(environ, "PET_NODE_RANK"), int(nodes), environ["PET_MASTER_ADDR"], chosen)
+    node, chosen = _number(environ, "PET_NODE_RANK"), port or _number(environ, "PET_MASTER_PORT")
+    if node >= int(nodes) or chosen > 65535:
+        name, text = ("PET_NODE_RANK", node) if node >= int(nodes) else ("PET_MASTER_PORT", chosen)
+        most = int(nodes) - 1 if node >= int(nodes) else 65535
+        raise UsageError(
+            f"{name} is {text}, at most {most} is possible; mend it, or give --nnodes, --node-rank and --master-addr"
+        )
+    return NodeIdentity(node, int(nodes), environ["PET_MASTER_ADDR"], chosen or DEFAULT_PORT)
 
 
 def nodes_of_job(environ: Mapping[str, str]) -> int:
