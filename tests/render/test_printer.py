@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 
 import pytest
 
+from traceops.core.shown_text import show_our_signs
 from traceops.render.cells import Cell, Column, Table
+from traceops.render.document import TableBlock, text
 from traceops.render.printer import Printer, wrapped_printer
+from traceops.render.writers.terminal import write_terminal
 
 HOSTILE = "[red]b \x1b[31m:x: ü"
 ROWS = (
@@ -86,3 +90,23 @@ def test_a_table_in_a_log_keeps_its_columns_on_a_narrow_terminal(monkeypatch: py
     printer.table(Table("", columns, (cells,)), {})
     lines = re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue()).splitlines()
     assert "53.37 ms" in lines[-1] and "inconclusive" in lines[-1] and max(map(len, lines[:-2])) <= 40
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_lines_of_ascii_are_as_wide_as_they_are_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wrapped: bool
+) -> None:
+    """A sign that takes three columns in ASCII ('...' for '…') counted as one, and lines were 62 wide of 60."""
+    for name, value in {"COLUMNS": "60", "LC_ALL": "C", "PYTHONUTF8": "", "PYTHONIOENCODING": ""}.items():
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
+    columns = (Column("a", "where", number=False), Column("b", "", number=False, css="bar"))
+    table = Table("", columns, ((Cell("… of it"), Cell("█" * 90)),))
+    signs = "12 → 30 ms … " * 12
+    with (tmp_path / "shown").open("w", encoding="utf-8") as file:
+        show_our_signs(file)
+        write_terminal([TableBlock(table), text(signs)], file, widths=(60, 60) if wrapped else None)
+    lines = (tmp_path / "shown").read_text("ascii").splitlines()
+    assert max(map(len, lines)) <= 60
+    words = " ".join(lines).split()
+    assert words[-60:] == signs.replace("→", "->").replace("…", "...").split()
+    assert words[:5] == ["where", "...", "of", "it", words[4]] and words[4].startswith("####")

@@ -65,6 +65,13 @@ def show_our_signs(stream: TextIO) -> None:
         stream.reconfigure(encoding="ascii" if _ascii_wanted() else None, errors=_ERRORS)
 
 
+def as_shown(text: str, stream: TextIO) -> str:
+    """Text in the signs that a stream of `show_our_signs` has: '...' for '…', so that its width can be counted."""
+    if stream.errors != _ERRORS:
+        return text
+    return text.encode(stream.encoding, _ERRORS).decode(stream.encoding)
+
+
 def json_for(stream: TextIO, text: str) -> str:
     """JSON as the stream can show it: what it lacks is escaped and means the same."""
     if (stream.encoding or "utf-8").lower().startswith("utf"):

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from traceops.core.plain_text import printable
-from traceops.core.shown_text import broken_at_words, width_of
+from traceops.core.shown_text import as_shown, broken_at_words, width_of
 from traceops.render.cells import Table as Described
 
 
@@ -51,6 +51,7 @@ class WrappedPrinter:
 
     def __init__(self, file: TextIO, widths: tuple[int, int]) -> None:
         least, most = widths
+        self._file = file
         self._console = PlainConsole(file=file, highlight=False)
         self._console.width = min(max(width_of(file) or most, least), most)
 
@@ -59,7 +60,7 @@ class WrappedPrinter:
         text = "".join(part for part, _ in parts)
         style = parts[0][1] if parts else ""
         lines = textwrap.wrap(
-            ascii_ranges(printable(text).strip()),
+            self._signs(text).strip(),
             self._console.width,
             initial_indent=" " * (len(text) - len(text.lstrip(" "))),
             subsequent_indent=" " * hanging,
@@ -82,16 +83,16 @@ class WrappedPrinter:
             pad_edge=False,
             header_style="dim",
             caption_justify="left",
-            caption=table.note or None,
+            caption=self._signs(table.note) or None,
             show_header=any(column.label for column in table.columns),
         )
-        rows = [[ascii_ranges(printable(cell.text)) for cell in row] for row in table.rows]
+        rows = [[self._signs(cell.text) for cell in row] for row in table.rows]
         for place, column in enumerate(table.columns):
             shown.add_column(
-                ascii_ranges(printable(column.label)),
+                self._signs(column.label),
                 justify="right" if column.number else "left",
                 no_wrap="nowrap" in column.css,
-                overflow="fold" if "fold" in column.css else "ellipsis",
+                overflow="fold" if "fold" in column.css or self._signs("…") != "…" else "ellipsis",
                 min_width=max(map(len, (column.label, *(row[place] for row in rows))))
                 if "whole" in column.css
                 else None,
@@ -106,6 +107,10 @@ class WrappedPrinter:
         self._console.width = max(lines, _LEAST_TABLE)
         self._console.print(shown)
         self._console.width = lines
+
+    def _signs(self, text: str) -> str:
+        """What is printed of a text, sign for sign."""
+        return as_shown(ascii_ranges(printable(text)), self._file)
 
 
 def ascii_ranges(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from traceops.core.plain_text import printable
-from traceops.core.shown_text import USUAL_WIDTH, broken_at_words, width_of
+from traceops.core.shown_text import USUAL_WIDTH, as_shown, broken_at_words, width_of
 from traceops.render.text_table import table_lines
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Printer:
 
     def line(self, *parts: tuple[str, str], hanging: int = 0) -> None:
         """A line; where there is not so much room several, broken at words, the further ones indented."""
-        shown = [(printable(text), style) for text, style in parts]
+        shown = [(self._signs(text), style) for text, style in parts]
         if self._console is None:
             for line in broken_at_words("".join(text for text, _ in shown), self._width, hanging):
                 self._file.write(line + "\n")
@@ -68,14 +68,20 @@ class Printer:
         bars: int | None = None,
     ) -> None:
         """Columns under their names, to the right but for those in `left`; without space, `bars` are cut off."""
-        shown = [[printable(cell) for cell in row] for row in rows]
-        for part in table_lines(header, shown, left, self._width or USUAL_WIDTH, bars):
+        names = [self._signs(name) for name in header]
+        shown = [[self._signs(cell) for cell in row] for row in rows]
+        width = self._width or USUAL_WIDTH
+        for part in table_lines(names, shown, left, width, bars, self._signs("…")):
             for line in part.header:
                 self.whole(line, "dim")
             for line in part.rows:
                 self.whole(line)
         if caption:
             self.line((caption, "dim italic"))
+
+    def _signs(self, text: str) -> str:
+        """What is printed of a text, sign for sign."""
+        return as_shown(printable(text), self._file)
 
 
 def say(text: str, *, hanging: int = 2) -> None:

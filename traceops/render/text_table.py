@@ -27,10 +27,11 @@ def table_lines(
     left: Collection[int],
     width: int,
     bars: int | None = None,
+    more: str = "…",
 ) -> list[Lines]:
     """A table as lines, columns to the right but for those in `left`.
 
-    Without space, `bars` are cut or left out first; then headers are broken at words, then words in cells of `left`.
+    Without space, `bars` are cut, which `more` shows, or left out first; then headers are broken at words, then words in cells of `left`.
     Numbers are never broken: where there are too many, the columns stand in several tables, each with the first one.
     """
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
@@ -53,7 +54,7 @@ def table_lines(
             fits -= 1
         first = table_lines(*_of(range(fits), header, rows, left), width)
         return first + table_lines(*_of([0, *range(fits, len(widths))], header, rows, left), width)
-    made = [_row(row, widths, left, bars) for row in (header, *rows)]
+    made = [_row(row, widths, left, bars, more) for row in (header, *rows)]
     return [Lines(made[0], [line for lines in made[1:] for line in lines])]
 
 
@@ -88,9 +89,11 @@ def _least_width(title: str, place: int, rows: Sequence[Sequence[str]]) -> int:
     return max(*(len(row[place]) for row in rows), *(len(word) for word in title.split()), 0, 0)
 
 
-def _row(cells: Sequence[str], widths: Sequence[int], left: Collection[int], bars: int | None) -> list[str]:
+def _row(
+    cells: Sequence[str], widths: Sequence[int], left: Collection[int], bars: int | None, more: str
+) -> list[str]:
     broken = [
-        [_cut(cell, width)] if place == bars else _broken(cell, width)
+        [_cut(cell, width, more)] if place == bars else _broken(cell, width)
         for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
     ]
     return [
@@ -118,5 +121,5 @@ def _broken(cell: str, width: int) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _cut(text: str, most: int, more: str) -> str:
+    return text if len(text) <= most else f"{text[: most - len(more)]}{more}"
