@@ -30,6 +30,9 @@ def holding(at: float, peak: int, lines: dict[str, int] | None = None, **more: i
 
 def reason(base: tuple[Capture, ...], head: tuple[Capture, ...]) -> str:
     result = compare(base, head)
+    assert (
+        result.sentence.startswith("Regression: peak memory") and "%). At its peak rank 1" in result.sentence
+    )
     assert result.verdict == "regression"
     [found] = [one for one in result.explanations if one.cause == "peak_memory"]
     [finding] = [one for one in result.findings if "memory" in one.message]

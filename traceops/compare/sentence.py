@@ -25,7 +25,8 @@ def sentence(comparison: Comparison) -> str:
         best = next(row for row in comparison.gated if row.outcome == "improvement")
         if step is not None and step.outcome == "improvement":
             return f"Faster: step time {values_text(step)}.{why}{_open_text(comparison)}"
-        return f"Better: {best.label} {values_text(best)}.{_open_text(comparison)}"
+        why = _why_memory(comparison) if best.metric == "peak_memory" else ""
+        return f"Better: {best.label} {values_text(best)}.{why}{_open_text(comparison)}"
     if step is None or step.base is None or step.head is None:
         return "Inconclusive: the step time of a side is not known."
     if comparison.verdict == "inconclusive":
@@ -34,7 +35,7 @@ def sentence(comparison: Comparison) -> str:
             0.0 if step.change_pct is None or not step.threshold_pct else step.change_pct / step.threshold_pct
         )
         why = (
-            f"{why}{_differing(comparison, why)}" if abs(moved) >= 1 and step.p is None else ""
+            _why_it_looks_so(comparison, step) if abs(moved) >= 1 and step.p is None else ""
         )  # noise has no reason
         rest = f"{_wanted(comparison, step)}{_open_text(comparison)}"
         if abs(moved) >= _FAR and step.p is None:
@@ -50,6 +51,7 @@ def _regression(comparison: Comparison, step: MetricChange | None, why: str) -> 
     main = step if step is not None and step in regressed else regressed[0]
     others = [row for row in regressed if row is not main and row.metric != "throughput"]
     more = f" Also worse: {_listed(others)}." if others else ""
+    why = _why_memory(comparison) if main.metric == "peak_memory" else why
     if step is not None and main is not step and step.outcome == "inconclusive":
         more += f" The step time itself is open: {step.reason}."
     said = f"Regression: {main.label} {values_text(main)}{_assumed(comparison, main)}.{why}"
@@ -84,19 +86,35 @@ def _assumed(comparison: Comparison, row: MetricChange) -> str:
 
 def _why(comparison: Comparison, step: MetricChange | None) -> str:
     """The first explanation, if it points where the step time goes."""
-    if not comparison.explanations:
+    first = next((one for one in comparison.explanations if one.cause != "peak_memory"), None)
+    if first is None:
         return ""
-    first = comparison.explanations[0]
-    if first.cause == "peak_memory" and step is not None:
-        return ""  # a reason of the memory's, not of the step's
     decided = step is not None and step.outcome in ("regression", "improvement") and step.change is not None
     if decided and step is not None and first.ms * (step.change or 0.0) < 0:
         return " The profiled steps do not show why."
     return f" {_upper(first.text)}."
 
 
-def _differing(comparison: Comparison, why: str) -> str:
-    """Variables that only one side has set and the reason does not name; else what head's report finds anew."""
+def _why_it_looks_so(comparison: Comparison, step: MetricChange) -> str:
+    """What goes the way of a step that could not be judged; what goes the other way is no reason."""
+    change = step.change or 0.0
+    along = (one for one in comparison.explanations if one.cause != "peak_memory" and one.ms * change >= 0)
+    first = next(along, None)
+    why = "" if first is None else f" {_upper(first.text)}."
+    return f"{why}{_differing(comparison, why, faster=change < 0)}"
+
+
+def _why_memory(comparison: Comparison) -> str:
+    """What grew or shrank of the peak memory, where that is known."""
+    held = next((one for one in comparison.explanations if one.cause == "peak_memory"), None)
+    return "" if held is None else f" {_upper(held.text)}."
+
+
+def _differing(comparison: Comparison, why: str, *, faster: bool = False) -> str:
+    """Variables that only one side has set and the reason does not name; else what head's report finds anew.
+
+    Of a step that is faster what base's report found and head's does not: a new finding is no reason for it.
+    """
     variables = [c for c in comparison.changes if c.kind == "environment" and c.name not in why]
     told = [
         f"only base sets {c.name}={c.base_value}"
@@ -109,11 +127,10 @@ def _differing(comparison: Comparison, why: str) -> str:
     if told:
         more = len(variables) - len(told)
         return f" {_upper('; '.join(told))}{f'; {more} more variables differ' if more else ''}."
-    found = next(iter(comparison.new_findings), None)
+    found = next(iter(comparison.gone_findings if faster else comparison.new_findings), None)
+    where = "Only in base" if faster else "New in head"
     return (
-        ""
-        if found is None
-        else f" New in head: {found.message.partition('. ')[0].rstrip('.')} ({found.rule})."
+        "" if found is None else f" {where}: {found.message.partition('. ')[0].rstrip('.')} ({found.rule})."
     )
 
 

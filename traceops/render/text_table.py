@@ -31,7 +31,8 @@ def table_lines(
 ) -> list[Lines]:
     """A table as lines, columns to the right but for those in `left`.
 
-    Without space, `bars` are cut, which `more` shows, or left out first; then headers are broken at words, then words in cells of `left`.
+    Without space, `bars` are cut, which `more` shows, or left out first; then headers are broken at words, then words
+    in cells of `left`.
     Numbers are never broken: where there are too many, the columns stand in several tables, each with the first one.
     """
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
