@@ -38,6 +38,17 @@ def test_slow_ranks_are_one_group_with_what_they_share(builder, kind, cause, ran
     assert f"12 of {WORLD} ranks ({place}" in found.message
 
 
+def test_one_rank_that_is_slower_than_its_group_is_told():
+    """Eight ranks 0.8 ms late and one 2.5 ms were '9 of 32 ranks take 0.82 ms longer', and nobody was the worst."""
+    made = program(ddp, steps=4, layers=2)
+    step = true_step(simulate(made, WORLD)) / 1e3
+    late = [SlowCompute(rank, extra_us=(1.5 if rank == 20 else 0.5) * step) for rank in (*range(8, 16), 20)]
+    verdicts = judge_late(across(simulate(made, WORLD, late)), 1.0)
+    [found] = [one for verdict in verdicts for one in verdict.findings]
+    assert found.rule == "TO-S003" and found.ranks == (*range(8, 16), 20)
+    assert "take 0.81 to 2.45 ms a step longer than the others, most of all rank 20:" in found.message
+
+
 def test_ranks_that_differ_a_little_or_one_by_one_are_no_group():
     random = np.random.default_rng(7)
     alike = {rank: 1e6 + random.normal(0, 5e4, 5) for rank in range(WORLD)}

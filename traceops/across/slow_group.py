@@ -37,6 +37,7 @@ class SlowGroup:
     """Ranks of one program whose own time lies apart from that of all others, `peers`. Times in ns.
 
     `middle` is the one with the median own time. `longer` is what it takes longer than the peers' median in each step,
+    `each` the same of every rank of the group,
     `saved` what each step gains if all of the group are cured: as their median peer, or, where they have more to
     do (`compared`), with the work shared evenly. `waited` is what a peer waits, a step; `share` the part of all
     waiting that is for the group. `late` are the steps in which the group is slower. See Straggler for `chance`.
@@ -46,6 +47,7 @@ class SlowGroup:
     peers: tuple[int, ...]
     middle: int
     longer: Steps
+    each: tuple[Steps, ...]
     saved: Steps
     waited: float
     share: float
@@ -118,6 +120,7 @@ def _measured(
         peers=peers,
         middle=middle,
         longer=longer,
+        each=tuple(_own(graph, rank) - np.median(theirs, axis=0) for rank in group),
         saved=base - simulate(graph, change).step_ns(),
         waited=float(np.median(list(waited.values()))),
         share=charged / lateness.total_ns if lateness.total_ns else 0.0,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank
@@ -18,6 +20,7 @@ _SURE = 0.05
 _VISIBLE = 0.25  # of the saving: what the others must be seen to wait
 _MOST_OF_WAITING = 0.75  # that must be for the group
 _PROFILED = 1.2  # profiled ÷ unprofiled step from which slow hosts may be the profiler's doing
+_UNEVEN = 1.5  # times the least of them: from there on one number does not tell what they take longer
 PLACE = "in common"  # evidence
 _CLAUSES = {
     "gpu_compute": "their GPUs compute longer",
@@ -112,6 +115,16 @@ def judge(run: CrossRank, slowdown: float | None, named: bool, uncertain: str) -
     return SLOW_GROUP.verdict(_finding(run, group, step, saved, slowdown))
 
 
+def _longer_text(group: SlowGroup, longer: float, each: Sequence[float]) -> str:
+    """'0.82 ms a step longer than the others'; of ranks that differ much among themselves the least and the most, and
+    who that is where it is one of them alone."""
+    *_, second, most = sorted(each)
+    if most < _UNEVEN * min(each):
+        return f"{longer / 1e6:.2f} ms a step longer than the others"
+    who = f", most of all rank {group.ranks[each.index(most)]}" if most >= _UNEVEN * second else ""
+    return f"{min(each) / 1e6:.2f} to {most / 1e6:.2f} ms a step longer than the others{who}"
+
+
 def _finding(run: CrossRank, group: SlowGroup, step: float, saved: float, slowdown: float | None) -> Finding:
     severity = severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) or "warning"
     severity = "warning" if severity == "info" else severity
@@ -128,12 +141,13 @@ def _finding(run: CrossRank, group: SlowGroup, step: float, saved: float, slowdo
     who = (
         f"{len(group.ranks)} of {len(run.ranks)} ranks ({place or ranks_text(group.ranks, 4, counted=False)})"
     )
-    longer = run.what_if.mean_ns(group.longer) if run.what_if is not None else float(group.longer.mean())
+    mean = (lambda ns: float(ns.mean())) if run.what_if is None else run.what_if.mean_ns
+    longer = mean(group.longer)
     shared = kind == "more_work"
     cured = "With the work shared evenly" if shared else "At their peers' pace"
     why = _CLAUSES[kind if isinstance(kind, str) else group.cause]
     message = (
-        f"{who} take {longer / 1e6:.2f} ms a step longer than the others: {why}. The others wait "
+        f"{who} take {_longer_text(group, longer, [mean(ns) for ns in group.each])}: {why}. The others wait "
         f"{group.waited / 1e6:.2f} ms a step. {cured} the step would take {(step - saved) / 1e6:.2f} instead of "
         f"{step / 1e6:.2f} ms ({100 * saved / step:.0f} % less).{note}"
     )
