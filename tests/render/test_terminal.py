@@ -41,6 +41,20 @@ def test_the_three_changes_that_save_most_and_the_replays_error() -> None:
     assert "caused wait" in lines[at + 5]
 
 
+def test_the_heading_says_of_how_many_steps_it_speaks() -> None:
+    """'mean of 1 typical of 3, p5–p95 20.96–98.69' beside 20.77 ms: the percentiles are of other steps."""
+    report = sample_report()
+    time = replace(report.summary.step_time_ms, typical=20.77, n=3, unlike=(3, 4), p5=20.96, p95=98.69)
+    said = {"one": replace(time, n=1, unlike=()), "few": time, "all": replace(time, unlike=())}
+    heads = {
+        name: printed(replace(report, summary=replace(report.summary, step_time_ms=row)))[0]
+        for name, row in said.items()
+    }
+    assert "step 20.77 ms (one step)" in heads["one"]
+    assert "step 20.77 ms (mean of 1 typical one, p5–p95 of all 3 20.96–98.69)" in heads["few"]
+    assert "step 20.77 ms (mean of 3, p5–p95 20.96–98.69)" in heads["all"]
+
+
 def test_changes_that_save_next_to_nothing_are_not_printed() -> None:
     assert not any("what if" in line or "replay" in line for line in printed(with_what_if(0.99, 0.0, -5.0)))
 

@@ -32,6 +32,7 @@ from traceops.render.writers.terminal import MARK, write_terminal
 from traceops.report.alike import Alike, alike_ranks
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
+from traceops.report.run import StepTime
 from traceops.rules.validity import SLOWED
 
 _MOST_RANKS = 8
@@ -97,11 +98,21 @@ def _heading(report: Report) -> str:
     if step.typical is not None and report.summary.steps_found_by == "window":
         parts.append(f"no steps are marked; window of {step.typical:.2f} ms")
     elif step.typical is not None:
-        of = f"{step.n - len(step.unlike)} typical of {step.n}" if step.unlike else str(step.n)
-        parts.append(f"step {step.typical:.2f} ms (mean of {of}, p5–p95 {step.p5:.2f}–{step.p95:.2f})")
+        parts.append(f"step {step.typical:.2f} ms ({_typical_of(step)})")
         parts += [found] if (found := steps_found(report)) else []
         parts += [said] if (said := speed_text(report)) else []
     return f"{run.name}: {' · '.join(parts)}"
+
+
+def _typical_of(step: StepTime) -> str:
+    """Of how many steps the typical one is the mean, and how all of them spread; one step alone does not."""
+    if step.n == 1:
+        return "one step"
+    spread = f"{step.p5:.2f}–{step.p95:.2f}"
+    if not step.unlike:
+        return f"mean of {step.n}, p5–p95 {spread}"
+    typical = step.n - len(step.unlike)
+    return f"mean of {typical} typical one{'' if typical == 1 else 's'}, p5–p95 of all {step.n} {spread}"
 
 
 def _whole_run(report: Report) -> list[Block]:
