@@ -158,13 +158,44 @@ def test_sizes(text: str, size: int) -> None:
     assert size_of(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "much", "-1GB", "0", "1XB"])
+@pytest.mark.parametrize("text", ["", "much", "-1GB", "0", "1XB", "1e400GB"])
 def test_no_sizes(text: str) -> None:
     with pytest.raises(UsageError, match=r"47\.4GiB"):
         size_of(text)
 
 
+def test_a_size_without_a_unit_is_no_gpus() -> None:
+    with pytest.raises(UsageError, match="80: that is 80 bytes, and no GPU has so few; give a unit"):
+        size_of("80")
+
+
+@pytest.mark.parametrize("strategy", ["pytorch_tp", "pytorch_pp", "pytorch_cp", "expert_parallel"])
+def test_a_formula_does_not_know_what_a_rank_of_a_mesh_holds(strategy: str) -> None:
+    """A rank of tensor parallelism holds an eighth of these, and was said not to fit with all of them."""
+    with pytest.raises(UsageError, match=f"--params does not tell what {strategy} needs"):
+        from_formula(70e9, Asked(replace(SMALL, strategy=strategy), 8, capacity_of("H200")))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--params", "1e9", "--json", "{}/no/memory.json"], "there is no folder"),
+        (["--params", "1e9", "--json", "{}"], "it is a folder"),
+        (["{}/a.pickle", "--json", "{}/memory.json"], "--json is of an estimate"),
+        (["{}", "{}"], "traceops compare explains the memory of two runs"),
+    ],
+)
+def test_what_cannot_be_written_or_read_is_told_before(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["memory", *(word.format(tmp_path) for word in words)]) == 2
+    told = capsys.readouterr()
+    assert said in told.err and not told.out
+
+
 def test_gpus_by_name() -> None:
+    with pytest.raises(UsageError, match="GH200"):
+        capacity_of("GH200")  # of 96 GB, and no H200 of 141
     assert capacity_of("NVIDIA H200") == capacity_of("h200") > capacity_of("H100")
     assert workspaces_of("A6000")["cublas"] < workspaces_of("H100")["cublas"] == workspaces_of(None)["cublas"]
     with pytest.raises(UsageError, match="--capacity"):

@@ -12,6 +12,7 @@ from traceops.cli import memory as command
 from traceops.cli.memory import is_script
 from traceops.core.errors import UsageError
 from traceops.memory.estimate import Asked
+from traceops.memory.events import Category
 from traceops.memory.script import _NOTES, _TROUBLES, AskedScript, _said, estimate_script
 from traceops.memory.script_model import ScriptProblem, ScriptRequest, environment
 from traceops.render.memory import headline
@@ -110,6 +111,39 @@ def test_each_trouble_says_where_and_what_to_do(trouble: str) -> None:
     assert said.startswith("train.py:3: ")
     assert "\n  x = y\n  Error: it\nTo go on: " in said
     assert _said(ScriptProblem(trouble), AskedScript(["-m", "pkg.train"], 1)).startswith("-m pkg.train: ")  # type: ignore[arg-type]
+
+
+def test_what_a_script_printed_last_is_told_where_it_ended_by_itself() -> None:
+    asked, log = AskedScript(["train.py"], 1), "train.py: error: the following arguments are required: --n"
+    assert f"It printed last: {log}\nTo go on" in _said(
+        ScriptProblem("left", said="SystemExit: 2"), asked, log
+    )
+    assert "printed" not in _said(ScriptProblem("left", said=f"SystemExit: {log}"), asked, log)
+    assert "printed" not in _said(ScriptProblem("shape"), asked, log)
+
+
+@pytest.mark.torch
+def test_a_training_on_the_cpu_is_no_estimate_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from traceops.memory.script_worker import Rehearsal
+
+    def caught(_: object, problem: ScriptProblem | None) -> None:
+        raise UsageError("estimated" if problem is None else problem.trouble)
+
+    monkeypatch.setattr(Rehearsal, "_answer", caught)
+    rehearsal, optimizer = Rehearsal(ScriptRequest(["train.py"], 0, 1, 8, 1, 1, {}, "")), object()
+    with pytest.raises(UsageError, match="no_gpu"):
+        rehearsal._stepped(optimizer)  # type: ignore[arg-type]
+    rehearsal._tracker.take(1, Category.INPUTS, "empty")
+    with pytest.raises(UsageError, match="estimated"):
+        rehearsal._stepped(optimizer)  # type: ignore[arg-type]
+
+
+@pytest.mark.torch
+def test_what_python_cannot_load_is_no_matter_of_fake_tensors() -> None:
+    from traceops.memory.script_worker import _trouble
+
+    assert [_trouble(error) for error in (SyntaxError(), ModuleNotFoundError())] == ["not_loaded"] * 2
+    assert _trouble(KeyError()) == "raised"
 
 
 def test_notes_have_words() -> None:

@@ -30,7 +30,13 @@ def main(args: argparse.Namespace) -> int:
     """Print the estimate; write it with --json. The exit code is 0 whether it fits or not."""
     words = [word for at, word in enumerate(args.words) if at or word != "--"]
     if words and not is_script(words):
+        if args.json:
+            raise UsageError("--json is of an estimate; what a snapshot or a run held is only shown")
         return _snapshots([Path(word) for word in words])
+    if args.json and not args.json.absolute().parent.is_dir():
+        raise UsageError(f"--json {args.json}: there is no folder {args.json.parent}")
+    if args.json and args.json.is_dir():
+        raise UsageError(f"--json {args.json}: it is a folder; give a file")
     config = replace(config_from(args), device="cuda" if args.device == "auto" else args.device)
     if config.device != "cuda":
         raise UsageError("--device cpu: traceops memory counts the memory of GPUs; leave the option out")
@@ -81,6 +87,12 @@ def _snapshots(paths: Sequence[Path]) -> int:
         write_terminal(describe_run(read_run(paths[0])), sys.stdout)
         return 0
     if len(paths) > 2:
-        raise UsageError("traceops memory reads one snapshot, or compares two")
+        raise UsageError("traceops memory reads one snapshot, or compares two; a script's name ends with .py")
+    for path in paths:
+        if path.is_dir():
+            raise UsageError(
+                f"{path} is a folder: two snapshots are compared, such as rank_0/memory.pickle of each; "
+                "traceops compare explains the memory of two runs"
+            )
     write_terminal(describe_snapshots([(path.name, read_snapshot(path)) for path in paths]), sys.stdout)
     return 0

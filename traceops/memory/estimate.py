@@ -22,6 +22,7 @@ from traceops.memory.model import Change, MemoryEstimate, RankMemory, Verdict
 from traceops.memory.worker import Answer, Request
 from traceops.train.config import TrainConfig, sizes_for
 from traceops.train.options import to_argv
+from traceops.train.strategies import MESHES
 
 # What these would do needs values: which tokens an expert gets, or a partner's answer.
 NOT_FAKED = {
@@ -151,7 +152,15 @@ def estimate(
 
 
 def from_formula(parameters: float, asked: Asked) -> MemoryEstimate:
-    """What `parameters` parameters need at least: without activations nobody can say that they fit."""
+    """What `parameters` parameters need at least: without activations nobody can say that they fit.
+
+    Raises UsageError where the number alone does not tell what a rank holds of them.
+    """
+    if asked.config.strategy in MESHES:
+        raise UsageError(
+            f"--params does not tell what {asked.config.strategy} needs: how many of the parameters a rank holds "
+            "depends on the model; leave --params out, or take another --strategy"
+        )
     rank = rank_of(parameters, asked.config, asked.world_size)
     nccl = NCCL_BYTES if asked.world_size > 1 else 0
     needed = rank.peak_reserved_bytes + CONTEXT_BYTES + nccl

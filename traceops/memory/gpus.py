@@ -29,6 +29,7 @@ _HOPPER = ("H100", "H200")
 CONTEXT_BYTES = 520 * _MIB
 NCCL_BYTES = 1_076 * _MIB
 
+_LARGEST = 1e18  # of the number in a size
 _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d*)?(?:e\d+)?)\s*([KMGT]?)(i?)B?\s*", re.IGNORECASE)
 
@@ -37,7 +38,8 @@ def capacity_of(gpu: str) -> int:
     """The bytes of a GPU in `GPUS`, however its name is written. Raises UsageError."""
     plain = re.sub(r"[^A-Z0-9]", "", gpu.upper())
     for name, size in GPUS.items():
-        if plain.endswith(name.replace("-", "")):
+        card = name.replace("-", "")
+        if plain.endswith(card) and not plain.endswith("G" + card):  # a GH200 is no H200
             return size
     raise UsageError(
         f"--gpu {gpu}: not one of {', '.join(GPUS)}; give its memory with --capacity, such as 47.4GiB"
@@ -53,9 +55,12 @@ def workspaces_of(gpu: str | None) -> dict[str, int]:
 def size_of(text: str) -> int:
     """``47.4GB`` or ``44.1GiB`` in bytes. Raises UsageError."""
     match = _SIZE.fullmatch(text)
-    if match is None or float(match[1]) <= 0:
+    if match is None or not 0 < float(match[1]) < _LARGEST:
         raise UsageError(f"{text}: give a size such as 47.4GiB or 80GB")
     unit = _UNITS[match[2].upper()]
     if match[3]:
         unit = 1 << {1: 0, 1000: 10, 1000**2: 20, 1000**3: 30, 1000**4: 40}[unit]
-    return round(float(match[1]) * unit)
+    size = round(float(match[1]) * unit)
+    if size < _MIB:
+        raise UsageError(f"{text}: that is {size:,} bytes, and no GPU has so few; give a unit, such as 80GB")
+    return size

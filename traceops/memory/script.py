@@ -20,6 +20,7 @@ from traceops.memory.model import MemoryEstimate
 from traceops.memory.script_model import Note, ScriptAnswer, ScriptProblem, ScriptRequest, Trouble
 
 GPUS_A_HOST = 8
+_MOST_PRINTED = 300  # characters of a line
 STEPS = 2  # the second has the optimizer's state, and the buckets that DDP makes anew
 # Of scripts that were measured on GPUs and estimated (docs/memory.md), where kernels are torch's own.
 SCRIPT_ERROR = 0.10
@@ -48,7 +49,7 @@ _TROUBLES: dict[Trouble, tuple[str, str]] = {
         "fetch what it loads first, then estimate again",
     ),
     "no_gpu": (
-        "it ended and put nothing on a GPU",
+        "it put nothing on a GPU",
         "it is estimated as on a machine with GPUs: see whether an option keeps it on the CPU",
     ),
     "no_step": (
@@ -56,6 +57,10 @@ _TROUBLES: dict[Trouble, tuple[str, str]] = {
         "give it arguments with which it trains; steps are found by torch's optimizers",
     ),
     "left": ("it ended itself with an error", "see what it asks for, and give it as arguments"),
+    "not_loaded": (
+        "Python cannot load it, or what it imports",
+        "mend that, or install what is missing beside traceops, then estimate again",
+    ),
     "raised": ("it raised an error on fake tensors", _RUN),
 }
 
@@ -79,7 +84,7 @@ def estimate_script(asked: AskedScript) -> MemoryEstimate:
     if answer is None:
         raise UsageError(f"{_name(asked)}: the process that ran it on fake tensors ended: {log}")
     if answer.problem is not None:
-        raise UsageError(_said(answer.problem, asked))
+        raise UsageError(_said(answer.problem, asked, log))
     rank = answer.rank
     assert rank is not None
     nccl = NCCL_BYTES if asked.world_size > 1 else 0
@@ -122,10 +127,10 @@ def _rehearse(asked: AskedScript) -> tuple[ScriptAnswer | None, str]:
         code = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(os.environ), check=False
         ).returncode
-        if path.exists():
-            return msgspec.json.decode(path.read_bytes(), type=ScriptAnswer), ""
         log.seek(0)
         lines = log.read()[-4096:].decode(errors="replace").strip().splitlines()
+        if path.exists():
+            return msgspec.json.decode(path.read_bytes(), type=ScriptAnswer), lines[-1] if lines else ""
         return None, lines[-1] if lines else f"exit code {code}"
 
 
@@ -133,13 +138,16 @@ def _name(asked: AskedScript) -> str:
     return " ".join(asked.words[:2]) if asked.words[0] == "-m" else Path(asked.words[0]).name
 
 
-def _said(problem: ScriptProblem, asked: AskedScript) -> str:
+def _said(problem: ScriptProblem, asked: AskedScript, log: str = "") -> str:
+    """log: the last line that the script printed, which tells more where it ended by itself."""
     what, then = _TROUBLES[problem.trouble]
     lines = [f"{problem.place or _name(asked)}: {what}"]
     if problem.source:
         lines.append(f"  {problem.source}")
     if problem.said:
         lines.append(f"  {problem.said}")
+    if log and problem.trouble == "left" and log not in problem.said:
+        lines.append(f"  It printed last: {log[:_MOST_PRINTED]}")
     return "\n".join([*lines, f"To go on: {then}."])
 
 

@@ -11,8 +11,8 @@ from traceops.memory.model import RankMemory
 # What of the script was left out or done otherwise; words for it are in script.py.
 Note = Literal["compiled", "saved", "workers", "network", "ended_early", "hooked"]
 # Why it could not be run: a shape that depends on values, an operator without a fake kernel, data that is not there,
-# the network, no GPU used, no step of an optimizer, the script's own end, another error.
-Trouble = Literal["shape", "operator", "data", "network", "no_gpu", "no_step", "left", "raised"]
+# the network, no GPU used, no step of an optimizer, the script's own end, no code to run, another error.
+Trouble = Literal["shape", "operator", "data", "network", "no_gpu", "no_step", "left", "not_loaded", "raised"]
 
 
 class ScriptRequest(msgspec.Struct):

@@ -90,7 +90,7 @@ class Rehearsal:
             return
         self._steps += 1
         if self._steps >= self._request.steps:
-            self._answer(None)
+            self._answered()
         self._tracker.end_step()
 
     def _ended(self, trouble: Trouble, error: BaseException | None) -> NoReturn:
@@ -98,7 +98,7 @@ class Rehearsal:
             traceback.print_exception(error)
         if self._steps and (error is None or isinstance(error, SystemExit)):
             self._surroundings.note("ended_early")
-            self._answer(None)
+            self._answered()
         if trouble == "no_step" and not self._tracker.events:
             trouble = "no_gpu"
         place, source = _place(error)
@@ -107,6 +107,10 @@ class Rehearsal:
             first = (str(error).strip().splitlines() or [""])[0]
             said = f"{type(error).__name__}: {first}" if first else type(error).__name__
         self._answer(ScriptProblem(trouble, place, source, said))
+
+    def _answered(self) -> NoReturn:
+        """Steps were made. Of a training on the CPU nobody may say that it fits a GPU."""
+        self._answer(None if self._tracker.events else ScriptProblem("no_gpu"))
 
     def _answer(self, problem: ScriptProblem | None) -> NoReturn:
         found = ScriptAnswer(problem=problem, steps=self._steps)
@@ -143,7 +147,7 @@ def _trouble(error: BaseException) -> Trouble:
         if isinstance(chain, DataDependentOutputException) or "data_ptr" in str(chain):
             return "data"
         chain = chain.__cause__ or chain.__context__
-    return "raised"
+    return "not_loaded" if isinstance(error, (SyntaxError, ImportError)) else "raised"
 
 
 def _place(error: BaseException | None) -> tuple[str, str]:
