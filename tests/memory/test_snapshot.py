@@ -128,6 +128,47 @@ def test_out_of_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str], asked
     assert "Out of memory" in said and why in said
 
 
+def test_what_was_free_when_memory_ran_out_and_not_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """70 GiB were in use then, and lay free when the program had caught the error and saved the snapshot."""
+    content, gib = snapshot(), 1 << 30
+    block = {"address": BASE, "size": 70 * gib, "state": "inactive", "frames": []}
+    content["segments"] = [{**content["segments"][0], "total_size": 70 * gib, "blocks": [block]}]
+    event = {"addr": BASE, "size": 70 * gib, "frames": LOSS}
+    content["device_traces"] = [
+        [{"action": "segment_alloc", **event}, {"action": "alloc", **event},
+         {"action": "oom", "size": 20 * gib, "device_free": 5 * gib, "frames": []},
+         {"action": "free_completed", **event}]
+    ]  # fmt: skip
+    assert main(["memory", str(saved(tmp_path / "a.pickle", content))]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "5.00 GiB free and torch 0.00 GiB unused; that is more than was free in all" in said
+
+
+def test_a_process_with_a_limit_of_its_own_is_not_fragmented(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["memory", str(saved(tmp_path / "a.pickle", snapshot(oom=6 * MIB)))]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the device had enough" in said and "fragmented" not in said
+
+
+def test_two_ranks_of_a_host_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = snapshot(extra=1)
+    for segment in other["segments"]:
+        segment["device"] = 1
+    other["device_traces"].reverse()
+    names = [str(saved(tmp_path / "a.pickle", snapshot())), str(saved(tmp_path / "b.pickle", other))]
+    assert main(["memory", *names]) == 0
+    assert "+1.0       1  model.py:40 forward" in capsys.readouterr().out
+    both = snapshot()
+    both["segments"] += other["segments"]
+    both["segments"][0]["device"] = 2
+    assert main(["memory", str(saved(tmp_path / "c.pickle", both)), names[1]]) == 0
+    assert "+" in capsys.readouterr().out
+
+
 class Hostile:
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -146,6 +187,7 @@ def test_a_hostile_pickle_is_refused_and_does_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [None, [], {}, {"segments": 3}, {"segments": [{}]}, {"segments": [{"total_size": float("inf"), "blocks": []}]},
+     {"segments": [{"total_size": 10**400, "blocks": []}]}, {"segments": [{"total_size": -5, "blocks": []}]},
      {"segments": [], "device_traces": [[{"action": "alloc"}]]}, {"segments": [], "device_traces": [["alloc"]]}],
 )  # fmt: skip
 def test_what_is_no_snapshot_is_named(tmp_path: Path, content: Any) -> None:

@@ -24,11 +24,21 @@ def describe_snapshots(read: Sequence[tuple[str, tuple[DeviceSnapshot, ...]]]) -
         for device in devices:
             blocks += describe_device(f"{name}, GPU {device.device}", device, places=len(read) == 1)
     if len(read) == 2:
-        old = {device.device: device for device in read[0][1]}
-        for device in read[1][1]:
-            if device.device in old:
-                blocks.append(compared(old[device.device], device))
+        pairs = _pairs(read[0][1], read[1][1])
+        blocks += [compared(before, after) for before, after in pairs]
+        if not pairs and read[0][1] and read[1][1]:
+            blocks.append(text("No GPU is in both, so nothing is compared."))
     return blocks
+
+
+def _pairs(
+    before: Sequence[DeviceSnapshot], after: Sequence[DeviceSnapshot]
+) -> list[tuple[DeviceSnapshot, DeviceSnapshot]]:
+    """The same GPU of both; where each has one, these, as of two ranks of a host."""
+    if len(before) == len(after) == 1:
+        return [(before[0], after[0])]
+    old = {device.device: device for device in before}
+    return [(old[device.device], device) for device in after if device.device in old]
 
 
 def describe_device(name: str, device: DeviceSnapshot, *, places: bool = True) -> list[Block]:
@@ -80,12 +90,13 @@ def _over_time(found: OverTime) -> Table:
 
 def _out_of_memory(device: DeviceSnapshot) -> Block:
     asked, free = device.asked or 0, device.device_free or 0
-    unused = device.free_between + device.free_whole
-    why = (
-        "enough was free in pieces: the memory is fragmented"
-        if unused + free >= asked
-        else "that is more than was free in all"
-    )
+    unused = device.unused_then
+    if unused + free < asked:
+        why = "that is more than was free in all"
+    elif free >= asked:
+        why = "the device had enough, so the process may have a limit of its own, or others gave memory back since"
+    else:
+        why = "enough was free in pieces: the memory is fragmented"
     return text(
         f"Out of memory: {gib(asked)} were asked for, the device had {gib(free)} free "
         f"and torch {gib(unused)} unused; {why}."

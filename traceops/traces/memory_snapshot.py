@@ -15,9 +15,10 @@ from typing import Any
 
 from traceops.core.errors import InputError
 from traceops.core.plain_pickle import load_plain_file
-from traceops.traces.snapshot_places import NO_STACK, Places
+from traceops.traces.snapshot_places import NO_STACK, Places, frames_of
 
 _HELD = ("active_allocated", "active_pending_free", "active_awaiting_free")
+_MOST = 1 << 62  # bytes
 _SHOWN_PLACES, _MOMENTS = 7, 120  # of memory over time
 _PARTS, _MOST_PARTS = 8, 6  # of a trace, and in how many of them a leak shows
 
@@ -52,7 +53,8 @@ class DeviceSnapshot:
     recorded events: what a leak leaves behind.
     `free_whole` is in segments that hold nothing, which torch can give back; `free_between` lies beside blocks in use,
     and `largest_free` is the largest piece of that. `recorded` counts events, 0 where no history was on: then the peak
-    is the moment of the snapshot.
+    is the moment of the snapshot. asked, device_free, unused_then: of the last time that memory ran out, what was asked
+    for, what the device had free, and what torch had reserved and no tensor used.
     """
 
     device: int
@@ -69,6 +71,7 @@ class DeviceSnapshot:
     stays: tuple[Held, ...] = ()
     held: tuple[Held, ...] = ()
     over_time: OverTime | None = None
+    unused_then: int = 0
 
 
 def read_snapshot(path: Path) -> tuple[DeviceSnapshot, ...]:
@@ -114,7 +117,7 @@ def _device(
             size = int(block["size"])
             if block["state"] in _HELD:
                 in_use = True
-                held[int(block.get("address", address))] = (size, places.of(_frames(block)))
+                held[int(block.get("address", address))] = (size, places.of(frames_of(block)))
             else:
                 free.append(size)
             address += size
@@ -123,9 +126,13 @@ def _device(
             largest = max(largest, *free) if free else largest
         else:
             whole += sum(free)
-    peak, peak_at, asked, device_free = _peak(held, trace)
+    peak, peak_at, ran_out = _peak(held, trace)
     at_peak = list(_alive(held, trace, peak_at, places).values())
     made = _still_held(held, trace, places)
+    asked, device_free, at, held_then = ran_out or (None, None, len(trace), reserved)
+    then = max(_reserved_before(reserved, trace, at) - held_then, 0)
+    if not all(0 <= size < _MOST for size in (reserved, peak, whole, between, asked or 0, device_free or 0)):
+        raise ValueError("sizes that no memory has")
     return DeviceSnapshot(
         device=number,
         reserved=reserved,
@@ -141,16 +148,20 @@ def _device(
         stays=_stays(made, len(trace)),
         held=by_place(held.values()),
         over_time=_over_time(held, trace, at_peak, peak_at, made, places),
+        unused_then=then,
     )
 
 
 def _peak(
     held: Mapping[int, tuple[int, str]], trace: Sequence[Mapping[str, Any]]
-) -> tuple[int, int, int | None, int | None]:
-    """Backwards from the end, undoing each event: the most that was held, and before which; the last out of memory."""
+) -> tuple[int, int, tuple[int, int, int, int] | None]:
+    """Backwards from the end, undoing each event: the most that was held, and before which; the last out of memory.
+
+    Of that: what was asked for, what the device had free, the number of the event, and what tensors held.
+    """
     now, total = dict(held), sum(size for size, _ in held.values())
     peak, at = total, len(trace)
-    asked = device_free = None
+    ran_out = None
     for index in range(len(trace) - 1, -1, -1):
         event = trace[index]
         action = event["action"]
@@ -161,11 +172,22 @@ def _peak(
             size = int(event["size"])
             now[int(event["addr"])] = (size, "")  # by whom is known where it is made
             total += size
-        elif action == "oom" and asked is None:
-            asked, device_free = int(event["size"]), int(event.get("device_free", 0))
+        elif action == "oom" and ran_out is None:
+            ran_out = int(event["size"]), int(event.get("device_free", 0)), index, total
         if total > peak:
             peak, at = total, index
-    return peak, at, asked, device_free
+    return peak, at, ran_out
+
+
+def _reserved_before(reserved: int, trace: Sequence[Mapping[str, Any]], at: int) -> int:
+    """What was reserved before event `at`, of what is at the end."""
+    for index in range(at, len(trace)):
+        action = trace[index]["action"]
+        if action in ("segment_alloc", "segment_map"):
+            reserved -= int(trace[index]["size"])
+        elif action in ("segment_free", "segment_unmap"):
+            reserved += int(trace[index]["size"])
+    return reserved
 
 
 def _still_held(
@@ -178,7 +200,7 @@ def _still_held(
         event = trace[index]
         if event["action"] == "alloc" and (address := int(event["addr"])) in waited:
             waited.discard(address)
-            found[index] = held[address][0], places.of(_frames(event))
+            found[index] = held[address][0], places.of(frames_of(event))
     return found
 
 
@@ -212,7 +234,7 @@ def _alive(
         event = trace[index]
         if event["action"] == "alloc" and int(event["addr"]) in unknown:
             unknown.discard(int(event["addr"]))
-            alive[int(event["addr"])] = (alive[int(event["addr"])][0], places.of(_frames(event)))
+            alive[int(event["addr"])] = (alive[int(event["addr"])][0], places.of(frames_of(event)))
     return {address: (size, place or NO_STACK) for address, (size, place) in alive.items()}
 
 
@@ -241,7 +263,7 @@ def _over_time(
             moments.append(index)
             rows.append(tuple(sums))
         if event["action"] == "alloc":
-            size, place = made.get(index) or (int(event["size"]), places.of(_frames(event)))
+            size, place = made.get(index) or (int(event["size"]), places.of(frames_of(event)))
             now[int(event["addr"])] = size, place
             sums[column.get(place, -1)] += size
         elif event["action"] == "free_completed":
@@ -278,11 +300,3 @@ def difference(before: DeviceSnapshot, after: DeviceSnapshot) -> tuple[Held, ...
     return tuple(
         sorted((change for change in changes if change.bytes), key=lambda change: -abs(change.bytes))
     )
-
-
-def _frames(thing: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    frames = thing.get("frames")
-    if frames is None:  # until torch 2.1
-        history = thing.get("history") or ()
-        frames = history[0].get("frames") if history else None
-    return frames or ()

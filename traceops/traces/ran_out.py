@@ -85,7 +85,7 @@ def read_ran_out(folder: Path, rank: int) -> RanOut | None:
 def ranks_that_ran_out(folder: Path) -> list[RanOut]:
     """All of them, by rank."""
     names = (path.parent.name.removeprefix("rank_") for path in folder.glob(f"rank_*/{RAN_OUT}"))
-    found = (read_ran_out(folder, int(name)) for name in names if name.isdigit())
+    found = (read_ran_out(folder, int(name)) for name in names if name.isdecimal())
     return sorted((one for one in found if one is not None), key=lambda one: one.rank)
 
 

@@ -49,3 +49,12 @@ def _kind(frame: Mapping[str, Any]) -> int:
 def _text(frame: Mapping[str, Any]) -> str:
     name = str(frame.get("filename", "")).replace("\\", "/").rpartition("/")[2]
     return f"{name}:{frame.get('line', 0)} {frame.get('name', '')}".strip()
+
+
+def frames_of(thing: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The stack of a block or an event, innermost first; () where none was recorded."""
+    frames = thing.get("frames")
+    if frames is None:  # until torch 2.1
+        history = thing.get("history") or ()
+        frames = history[0].get("frames") if history else None
+    return frames or ()
