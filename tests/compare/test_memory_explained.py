@@ -5,6 +5,7 @@ from typing import Any
 from comparison_reports import edited, made
 
 from traceops.compare import Capture, compare
+from traceops.traces.snapshot_places import NO_STACK
 
 GIB = 1 << 30
 
@@ -56,6 +57,19 @@ def test_by_line() -> None:
     base = twice(0, 10, {"model.py:40 forward": 6, "train.py:9 main": 4})
     head = twice(100, 17, {"model.py:40 forward": 6, "train.py:9 main": 4, "train.py:77 keep": 7})
     assert reason(base, head).endswith("7.00 GiB more made in train.py:77 keep")
+
+
+def test_lines_that_moved_are_the_same_lines() -> None:
+    """Four lines were put in above `forward`, which holds 6 GiB as before; `keep` is new."""
+    base = twice(0, 10, {"model.py:40 forward": 5, "model.py:44 forward": 1, "train.py:9 main": 4})
+    lines = {"model.py:45 forward": 5, "model.py:49 forward": 1, "train.py:9 main": 4, "train.py:77 keep": 7}
+    text = reason(base, twice(100, 17, lines))
+    assert text.endswith("holds 7.00 GiB more: 7.00 GiB more made in train.py:77 keep")
+
+
+def test_what_has_no_stack_is_made_in_no_line() -> None:
+    base, head = twice(0, 10, {NO_STACK: 6}), twice(100, 17, {NO_STACK: 13})
+    assert reason(base, head).endswith("7.00 GiB more made where no stack was recorded")
 
 
 def test_nothing_is_said_where_a_side_does_not_tell() -> None:

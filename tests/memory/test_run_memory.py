@@ -6,21 +6,28 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from traceops import analyze
+from traceops.across.memory_use import growth
 from traceops.cli import main
 from traceops.core.errors import InputError
 from traceops.memory.run_memory import read_run
 from traceops.pipeline.observed_run import snapshots_of, with_lines
+from traceops.render.out_of_memory import describe_ran_out
 from traceops.render.report.html import describe
+from traceops.render.report.memory import _peak_text
+from traceops.report.memory import MemoryOverTime
 from traceops.rules.inputs import Inputs
 from traceops.rules.memory import judge
-from traceops.traces.memory_snapshot import read_snapshot
-from traceops.traces.ran_out import read_ran_out
+from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
+from traceops.traces.ran_out import RanOut, read_ran_out
+from traceops.traces.snapshot_places import NO_STACK
 
 RUNS = Path(__file__).resolve().parents[1] / "data" / "memory" / "runs"
 MIB = 1 << 20
+PIECES = DeviceSnapshot(0, 0, 0, 0, 0, 0, 0, 0, (), None, None)
 
 
 def said(name):
@@ -91,10 +98,69 @@ def test_where_memory_ran_out(name, rank, words, capsys):
         assert word in text
 
 
+GIB = 1 << 30
+
+
+def ran_out(free, reserved, allocated, snapshot=None):
+    return RanOut(0, 3, 0, 4 * GIB, 80 * GIB, free, allocated, reserved, 1, {}, snapshot)
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (ran_out(5 * GIB, 74 * GIB, 74 * GIB), "As much was free when this was written"),
+        (ran_out(3 * GIB, 76 * GIB, 74 * GIB), "2.00 GiB reserved and unused and 3.00 GiB not reserved"),
+        (ran_out(0, 79 * GIB, 74 * GIB), "enough was reserved and unused, in pieces that were too small"),
+        (ran_out(0, 79 * GIB, 74 * GIB, replace(PIECES, free_between=5 * GIB, largest_free=GIB)), "at most 1.00 GiB"),
+        (ran_out(0, 79 * GIB, 74 * GIB, replace(PIECES, free_between=5 * GIB, largest_free=5 * GIB)), "another stream"),
+    ],
+)  # fmt: skip
+def test_why_it_did_not_suffice(found, why):
+    said = describe_ran_out(found)
+    assert why in " ".join(str(block) for block in said)
+
+
+def test_growth_is_told_with_the_steps_it_was_seen_at():
+    """1 MiB a step from step 0 on: the numbers of bytes and of steps are of the same moments."""
+    looks = np.zeros((80, 6), np.int64)
+    looks[:, 0] = np.arange(80)
+    looks[:, 1] = np.arange(80) * MIB
+    found = growth(looks)
+    assert found.last - found.first == (found.last_step - found.first_step) * found.per_step
+    assert found.last == found.last_step * MIB
+
+
+def test_the_page_names_no_line_where_none_is_known():
+    rows = MemoryOverTime(rank=1, lines=(NO_STACK, "others"), moments=(0,), held_bytes=((GIB, 0),), peak=0)
+    assert _peak_text(rows) == "The peak of rank 1 in its snapshot: 1.00 GiB."
+
+
 def test_a_folder_that_tells_nothing(tmp_path):
     with pytest.raises(InputError, match="tells nothing of a GPU's memory"):
         read_run(tmp_path)
     assert main(["memory", str(tmp_path)]) == 3
+
+
+def test_what_cannot_be_read_is_named(tmp_path, capsys):
+    """Memory ran out here, and the folder was said to tell nothing of it."""
+    (tmp_path / "rank_0").mkdir()
+    (tmp_path / "rank_²").mkdir()
+    for name in ("rank_0", "rank_²"):
+        (tmp_path / name / "out_of_memory.json").write_text("{")
+    with pytest.raises(InputError, match=r"rank_0/out_of_memory\.json cannot be read"):
+        read_run(tmp_path)
+    shutil.copytree(RUNS / "oom_forward/rank_1", tmp_path / "rank_1")
+    assert main(["memory", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "Rank 1 ran out of memory" in text and "rank_0/out_of_memory.json" in text
+
+
+def test_a_snapshot_that_cannot_be_read_is_named(tmp_path):
+    uses, notes = read_run(RUNS / "leak").uses, []
+    (tmp_path / "rank_1").mkdir()
+    (tmp_path / "rank_1" / "memory.pickle").write_bytes(b"cut off")
+    assert snapshots_of(str(tmp_path), uses, notes) == {}
+    assert len(notes) == 1 and "rank_1/memory.pickle is no memory snapshot" in notes[0]
 
 
 def test_what_cannot_be_believed_is_left_out(tmp_path):

@@ -21,7 +21,10 @@ _EVEN = 0.35  # of the mean: what each quarter of the run adds at least, where s
 
 @dataclass(frozen=True)
 class Growth:
-    """Bytes at the ends of steps that grow all through the run: by so many a step, from one to another."""
+    """Bytes at the ends of steps that grow all through the run: by so many a step, from one to another.
+
+    first, last: the least of the first and of the last quarter, at the end of first_step and last_step.
+    """
 
     per_step: float
     first_step: int
@@ -125,11 +128,10 @@ def growth(looks: NDArray[np.int64]) -> Growth | None:
     apart = at[-1] - at[0]
     if apart <= 0:
         return None
-    first, last = quarters[0][0], quarters[-1][-1]
     return Growth(
         per_step=float(least[-1] - least[0]) / apart,
-        first_step=int(first[STEP]),
-        last_step=int(last[STEP]),
+        first_step=int(at[0]),
+        last_step=int(at[-1]),
         first=int(least[0]),
         last=int(least[-1]),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 
 from traceops.compare.capture import Capture
 from traceops.compare.explanation_text import joined
@@ -10,7 +11,9 @@ from traceops.compare.model import Explanation
 from traceops.core.findings import Evidence
 from traceops.core.units import gib_text
 from traceops.report.memory import MemoryRank, MemoryRows
+from traceops.traces.snapshot_places import NO_STACK
 
+_PLACE = re.compile(r"(?P<file>[^:]+):(?P<line>\d{1,9}) (?P<function>.+)")
 _FEW = 3
 _SHARE = 0.1  # of the change: less is not its reason
 
@@ -45,7 +48,33 @@ def _by_line(before: MemoryRank, after: MemoryRank) -> list[tuple[str, int]]:
         return []
     old = {row.line: row.held_bytes for row in before.lines}
     new = {row.line: row.held_bytes for row in after.lines}
-    return [(f"made in {line}", new.get(line, 0) - old.get(line, 0)) for line in dict.fromkeys([*new, *old])]
+    moved = _moved(old, new)
+    old = {moved.get(line, line): size for line, size in old.items()}
+    return [(_made(line), new.get(line, 0) - old.get(line, 0)) for line in dict.fromkeys([*new, *old])]
+
+
+def _made(line: str) -> str:
+    return "made where no stack was recorded" if line == NO_STACK else f"made in {line}"
+
+
+def _moved(old: Collection[str], new: Collection[str]) -> dict[str, str]:
+    """Lines of `old` -> of `new`, of functions whose lines are as many and others: code above them came or went."""
+    lines, own = _by_function(old), _by_function(new)
+    return {
+        before: after
+        for function, of_old in lines.items()
+        if len(of_old) == len(own.get(function, ())) and not {*of_old} & {*own[function]}
+        for before, after in zip(of_old, own[function], strict=True)
+    }
+
+
+def _by_function(lines: Collection[str]) -> dict[tuple[str, str], list[str]]:
+    """(file, function) -> its places `FILE:LINE FUNCTION`, in order of lines."""
+    found: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for line in lines:
+        if (match := _PLACE.fullmatch(line)) is not None:
+            found.setdefault((match["file"], match["function"]), []).append((int(match["line"]), line))
+    return {function: [line for _, line in sorted(of)] for function, of in found.items()}
 
 
 def _by_kind(before: MemoryRank, after: MemoryRank) -> list[tuple[str, int]]:

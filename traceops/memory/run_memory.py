@@ -7,13 +7,14 @@ from pathlib import Path
 
 from traceops.across.memory_use import MemoryUse, memory_use
 from traceops.core.errors import InputError
-from traceops.core.memory_files import SNAPSHOT
+from traceops.core.memory_files import RAN_OUT, SNAPSHOT
 from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
 from traceops.traces.observed import read_observed
 from traceops.traces.ran_out import RanOut, ranks_that_ran_out
 from traceops.traces.run_manifest import manifest_ranks, read_run_manifest
 
 _MOST_RANKS = 256
+_MOST_PROBLEMS = 4  # told where nothing else is there
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ def read_run(folder: Path) -> RunMemory:
     problems = [] if problem is None else [f"{problem[0]} {problem[1]}"]
     told = manifest_ranks(manifest)[:_MOST_RANKS]
     read = [read_observed(str(folder), own.rank) for own in told]
+    problems += [said for _, said in read if said is not None]
     uses = memory_use(told, [one for one, _ in read if one is not None], ())
     snapshots = {}
     for path in sorted(folder.glob(f"rank_*/{SNAPSHOT}"))[:_MOST_RANKS]:
@@ -41,9 +43,17 @@ def read_run(folder: Path) -> RunMemory:
         except InputError as error:
             problems.append(str(error))
             continue
-        if number.isdigit() and devices:
+        if number.isdecimal() and devices:
             snapshots[int(number)] = max(devices, key=lambda device: device.peak)
     ran_out = tuple(ranks_that_ran_out(folder))
+    known = {one.rank for one in ran_out}
+    problems += [
+        f"{path} cannot be read: what was held when memory ran out there is not told"
+        for path in sorted(folder.glob(f"rank_*/{RAN_OUT}"))[:_MOST_RANKS]
+        if (number := path.parent.name.removeprefix("rank_")).isdecimal() and int(number) not in known
+    ]
+    if not uses and not ran_out and not snapshots and problems:
+        raise InputError("; ".join(problems[:_MOST_PROBLEMS]))
     if not uses and not ran_out and not snapshots:
         raise InputError(
             f"{folder} tells nothing of a GPU's memory: give a run folder of traceops run on GPUs, or a snapshot of "

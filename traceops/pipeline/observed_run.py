@@ -49,7 +49,7 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
         notes.append(f"the figure of all steps is of {len(chosen)} of {len(numbers)} ranks")
     machine = machine_use(read_machines(found.root), observed, found.manifest) if observed else ()
     uses = memory_use(manifest_ranks(found.manifest), observed, ranks)
-    snapshots = snapshots_of(found.root, uses)
+    snapshots = snapshots_of(found.root, uses, notes)
     memory = with_lines(uses, snapshots)
     return ObservedRun(observed, whole_run(observed), machine, memory, snapshots, tuple(notes))
 
@@ -64,8 +64,13 @@ def with_lines(uses: Sequence[MemoryUse], snapshots: Mapping[int, DeviceSnapshot
     )
 
 
-def snapshots_of(root: str, uses: Sequence[MemoryUse]) -> dict[int, DeviceSnapshot]:
-    """Memory snapshots that a local run kept: of the ranks that held most and least, and of some that grow."""
+def snapshots_of(
+    root: str, uses: Sequence[MemoryUse], notes: list[str] | None = None
+) -> dict[int, DeviceSnapshot]:
+    """Memory snapshots that a local run kept: of the ranks that held most and least, and of some that grow.
+
+    notes: gets what is wrong with those that cannot be read.
+    """
     if is_remote(root) or not uses:
         return {}
     ordered = sorted(uses, key=lambda use: use.peak or 0)
@@ -77,7 +82,9 @@ def snapshots_of(root: str, uses: Sequence[MemoryUse]) -> dict[int, DeviceSnapsh
             continue
         try:
             devices = read_snapshot(path)
-        except InputError:
+        except InputError as error:
+            if notes is not None and str(error) not in notes:
+                notes.append(str(error))
             continue
         if devices:
             found[use.rank] = max(devices, key=lambda device: device.peak)

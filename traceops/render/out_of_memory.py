@@ -64,7 +64,7 @@ def _why(found: RanOut) -> str:
     """Too large, in pieces, or held by others."""
     others = 0 if found.limited else found.total - found.free - found.reserved
     own = found.snapshot
-    if own is not None and own.free_between >= found.asked:
+    if own is not None and own.free_between >= found.asked > own.largest_free:
         return (
             f"The memory is fragmented: {gib_text(own.free_between)} lay free between blocks in use, in pieces of at "
             f"most {gib_text(own.largest_free)}."
@@ -74,7 +74,22 @@ def _why(found: RanOut) -> str:
             f"{gib_text(others)} of the device were held by neither this process's tensors nor its cache: see who else "
             "is on it."
         )
-    if found.unused + found.left >= found.asked:
+    if found.left >= found.asked:
+        return (
+            "As much was free when this was written: another process gave memory back meanwhile, or the driver "
+            "refused it."
+        )
+    if own is not None and own.largest_free >= found.asked:
+        return (
+            f"A piece of {gib_text(own.largest_free)} lay free in torch's cache, and torch may not use it for this: "
+            "it is of another stream, of a CUDA graph, or above max_split_size_mb."
+        )
+    if found.unused >= found.asked:
         return "The memory is fragmented: enough was reserved and unused, in pieces that were too small."
+    if found.unused + found.left >= found.asked:
+        return (
+            f"The memory is fragmented: {gib_text(found.unused)} reserved and unused and {gib_text(found.left)} not "
+            "reserved would do together, and neither alone."
+        )
     lacked = found.asked - found.unused - found.left
     return f"It is too large: {gib_text(lacked)} more than all that was free, torch's cache included."

@@ -90,10 +90,9 @@ def over_time_figure(rows: MemoryOverTime) -> Figure:
 def _peak_text(rows: MemoryOverTime) -> str:
     at = rows.moments.index(rows.peak) if rows.peak in rows.moments else 0
     held = sorted(zip(rows.held_bytes[at], rows.lines, strict=True), reverse=True)[:3]
-    names = ", ".join(
-        f"{gib_text(size)} made in {line}" for size, line in held if line not in ("others", NO_STACK)
-    )
-    return f"The peak of rank {rows.rank} in its snapshot: {gib_text(sum(rows.held_bytes[at]))}, {names}."
+    names = [f"{gib_text(size)} made in {line}" for size, line in held if line not in ("others", NO_STACK)]
+    told = ", ".join([gib_text(sum(rows.held_bytes[at])), *names])
+    return f"The peak of rank {rows.rank} in its snapshot: {told}."
 
 
 def _line(name: str, at: Sequence[int], held: Sequence[float], colour: str) -> dict[str, object]:
