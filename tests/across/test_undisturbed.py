@@ -1,6 +1,7 @@
 """The undisturbed step: by the light window of each rank, brought to what a step takes without recording."""
 
 import gzip
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 from light_run import BEGAN_NS, raw_light, write_light
 
 from traceops.across.undisturbed import undisturbed
-from traceops.core.light_log import MAGIC
+from traceops.core.light_log import MAGIC, ROW
 from traceops.measure.light import light_activity
 from traceops.traces.light import parse_light, read_light
 from traceops.traces.model import CommArgs
@@ -203,6 +204,14 @@ def test_a_window_that_is_not_this_ranks_whole_one_is_not_used(tmp_path, old, ne
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(old, new, 1)))
     log, problem = read_light(str(tmp_path), 0)
     assert log is None and said in problem
+
+
+def test_an_activity_that_ends_before_it_begins_is_no_time():
+    raw = bytearray(raw_light(0, 6, 100.0, lambda step: late_host(step)[0]))
+    begin, end = ROW.unpack(raw[-ROW.size :])[:2]
+    raw[-ROW.size : 16 - ROW.size] = struct.pack("<QQ", end, begin)
+    with pytest.raises(ValueError, match="times are none"):
+        parse_light(bytes(raw))
 
 
 def test_windows_of_two_sources_are_not_said_to_be_of_other_steps():

@@ -14,6 +14,7 @@ from traceops.render import write_report
 from traceops.render.report.first_screen import first_screen
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import print_report
+from traceops.render.report.verdict import verdict
 
 DATA = Path(__file__).parents[1] / "data"
 GATHER = "_Z38ncclDevKernel_AllGather_RING_LL24ncclDevKernelArgsStorage"
@@ -86,6 +87,7 @@ def test_no_more_idle_time_is_claimed_than_the_light_window_shows(told, tmp_path
     assert found.severity == "warning" and found.confidence == "medium"
     answer = first_screen(slow)[0]
     assert answer.note == "Without the profiler." and answer.costs[0].ms == pytest.approx(20.0)
+    assert "wait" not in verdict(slow).sentence.partition("TO-I001")[2], "not in the steps that it speaks of"
     assert 3.5 < found.evidence[0].value <= 4.5 and found.impact_ms <= 4.51, (
         "of the idle time, the host's share"
     )
@@ -136,6 +138,14 @@ def test_why_there_is_none_or_another_is_told(tmp_path):
     assert "ranks 0–1: the light window is by torch, which disturbs more" in notes
     assert "rank 2: the light window is missing" in notes and "another profiler is running" in notes
     assert "one is no measure of the other" in notes and "rank_3/light.bin.gz is no light window" in notes
+
+
+def test_recorded_waiting_is_not_said_of_the_shorter_step_without_the_profiler(tmp_path):
+    run = made(tmp_path)
+    write_light(run, 1, 5, 20.5, ran(2.0))  # of other steps than the other ranks': no window is used
+    report = analyze(run)
+    assert report.undisturbed is UNSET and "of each 20.0 ms step" in verdict(report).sentence
+    assert "In the recorded steps of 39.3 ms, ranks wait 23.3 ms a step for each" in verdict(report).sentence
 
 
 def test_a_rank_without_a_light_window_leaves_waiting_unknown_and_is_named(tmp_path, told):

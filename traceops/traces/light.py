@@ -109,7 +109,7 @@ def _on_unix_time(rows: NDArray[Any], clocks: Any) -> NDArray[Any]:
     processor's counter. Which one it is shows in where the records lie.
     """
     first, last = int(rows["start"].min()), int(rows["end"].max())
-    if not (0 <= first <= last < _MOST_NS):
+    if not (0 <= first <= last < _MOST_NS) or (rows["end"] < rows["start"]).any():
         raise ValueError("its times are none")
     if not clocks:
         return rows

@@ -79,11 +79,11 @@ def _verdict(report: Report) -> Headline:
         others = len(report.findings) - covered
         if waiting and waiting.pct >= WAIT_WARNING_PCT:
             if waiting.rank in first.ranks and len(first.ranks) < len(report.ranks):
-                sentence += _others_wait(report, first.ranks)
+                sentence += _of_recorded(report, first, _others_wait(report, first.ranks))
             else:
                 sentence += f" {waiting.sentence()}"
         elif first.rule not in STRAGGLERS:
-            sentence += _for_these(report, first) or _mostly_for_one(report)
+            sentence += _of_recorded(report, first, _for_these(report, first) or _mostly_for_one(report))
         sentence += _as_recorded(report, first)
         if others:
             sentence += f" {others} more finding{'s' if others > 1 else ''} below."
@@ -133,6 +133,17 @@ def _as_recorded(report: Report, first: Finding) -> str:
 def is_unrecorded(finding: Finding) -> bool:
     """Whether it speaks of the step without the profiler."""
     return any(e.metric == "recorded with the profiler" for e in finding.evidence)
+
+
+def _of_recorded(report: Report, first: Finding, waits: str) -> str:
+    """A sentence about the recorded steps' waiting, beside a finding: it may be of steps without the profiler."""
+    calm, step = undisturbed_of(report), mean_of_ranks(report)
+    if not waits or not is_unrecorded(first) or step is None:
+        return waits
+    if calm is not None and share_pct(calm, *_MAY_WAIT) < WAIT_INFO_PCT:
+        return ""
+    said = waits.strip()
+    return f" In the recorded steps of {ms_text(step)} ms, {said[0].lower()}{said[1:]}"
 
 
 def _for_these(report: Report, first: Finding) -> str:
