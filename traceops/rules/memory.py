@@ -134,6 +134,7 @@ _GROWN, _GROWN_SHARE, _LASTS = 64 * MIB, 0.01, 1_000_000
 _RATIO, _LEAST_UNUSED, _IN_PIECES = 1.4, GIB, 0.2
 _RESERVED = 0.9
 _MALLOCS, _OF_STEP, _OF_STEP_ALONE = 0.5, 0.05, 0.1
+_SHOWN = 0.05  # calls a step; less would read as none
 _RETRIES = 2  # one is that of a request that ended the program
 _NOT_TOLD = "no rank told how much of a GPU's memory it held"
 _NOT_SEEN = "the run was not observed (docs/observe.md), or has too few steps"
@@ -374,9 +375,10 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
             f"calls a step, each of which waits for the device{took}."
         )
         if retries >= _RETRIES:
+            calls = f", with {rate:.1f} cudaMalloc calls a step" if rate >= _SHOWN else ""
             said = (
                 f"{subject} ran out of memory and emptied its cache to go on, {retries} times in the later part of the "
-                f"run, with {rate:.1f} cudaMalloc calls a step, each of which waits for the device{took}."
+                f"run{calls}, each of which waits for the device{took}."
             )
         evidence += [
             Evidence("cudaMalloc", round(rate, 2), "calls/step", _MALLOCS, most.rank),
