@@ -75,7 +75,8 @@ class Session:
         self.kineto_results = self._results
         return False
 
-    def export_chrome_trace(self, path):
+    def export_chrome_trace(self, path, metadata=None, use_python_export=False):
+        self.told = (metadata, use_python_export)
         self.kineto_results.save(path)
 
 
@@ -113,7 +114,10 @@ def marks(trace):
 def test_what_the_script_exports_is_copied(tmp_path, clock):
     adoption, session = Adoption(TraceFolder(tmp_path / "rank_0"), 1), Session(Results())
     run(adoption, session, clock, 65)
-    session.export_chrome_trace(str(tmp_path / "own.json"))
+    session.export_chrome_trace(
+        str(tmp_path / "own.json"), {"a": 1}, use_python_export=True
+    )  # as torch 2.13 has it
+    assert session.told == ({"a": 1}, True)
     own = (tmp_path / "own.json").read_text()
     adoption.close(last=True)
     assert adoption.steps == [3, 4, 5] and ".window_1." in adoption.trace.name

@@ -74,11 +74,11 @@ class Adoption:
             return result
 
         @functools.wraps(saved["export_chrome_trace"])
-        def export(session: Any, path: str) -> Any:
-            result = saved["export_chrome_trace"](session, path)
-            if self._dropped is not None:
-                self._dropped.detach()
-            contained(self._take, Path(path))
+        def export(
+            session: Any, *args: Any, **kwargs: Any
+        ) -> Any:  # newer releases of torch pass more than a path
+            result = saved["export_chrome_trace"](session, *args, **kwargs)
+            contained(self._exported, *args, **kwargs)
             return result
 
         ours = {"_start_trace": start, "__exit__": leave, "export_chrome_trace": export}
@@ -98,6 +98,11 @@ class Adoption:
         if self.trace is None and results is not None:
             self._dropped = weakref.finalize(session, contained, self._export, results)
             self._dropped.atexit = False
+
+    def _exported(self, path: Any, *_args: Any, **_kwargs: Any) -> None:
+        if self._dropped is not None:
+            self._dropped.detach()
+        self._take(Path(path))
 
     def _export(self, results: Any) -> None:
         """Save what nobody else can save any more."""
