@@ -1,5 +1,7 @@
 """Many ranks that are slow alike are found as one group, with what they have in common, what it costs, and why."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from generated_run import SlowCompute, SlowInput, ddp, fsdp2, simulate, step_time
@@ -7,6 +9,7 @@ from measured_runs import across, program, true_step
 
 from traceops.across.slow_group import apart_ranks
 from traceops.core.shared_place import shared_place
+from traceops.render.report.stragglers import group_clause
 from traceops.rules.stragglers import judge_late
 
 WORLD = 32
@@ -46,6 +49,11 @@ def test_one_rank_that_is_slower_than_its_group_is_told():
     verdicts = judge_late(across(simulate(made, WORLD, late)), 1.0)
     [found] = [one for verdict in verdicts for one in verdict.findings]
     assert found.rule == "TO-S003" and found.ranks == (*range(8, 16), 20)
+    assert [(e.value, e.rank) for e in found.evidence if e.metric == "longest of them"] == [(2.452, 20)]
+    summary = SimpleNamespace(step_time_ms=SimpleNamespace(typical=4.09))
+    assert ", most of all rank 20: their" in group_clause(
+        SimpleNamespace(ranks=(), what_if=(), summary=summary), found
+    )
     assert "take 0.81 to 2.45 ms a step longer than the others, most of all rank 20:" in found.message
 
 

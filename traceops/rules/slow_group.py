@@ -22,6 +22,7 @@ _MOST_OF_WAITING = 0.75  # that must be for the group
 _PROFILED = 1.2  # profiled ÷ unprofiled step from which slow hosts may be the profiler's doing
 _UNEVEN = 1.5  # times the least of them: from there on one number does not tell what they take longer
 PLACE = "in common"  # evidence
+WORST = "longest of them"
 _CLAUSES = {
     "gpu_compute": "their GPUs compute longer",
     "host": "their hosts launch later",
@@ -115,14 +116,18 @@ def judge(run: CrossRank, slowdown: float | None, named: bool, uncertain: str) -
     return SLOW_GROUP.verdict(_finding(run, group, step, saved, slowdown))
 
 
-def _longer_text(group: SlowGroup, longer: float, each: Sequence[float]) -> str:
-    """'0.82 ms a step longer than the others'; of ranks that differ much among themselves the least and the most, and
-    who that is where it is one of them alone."""
-    *_, second, most = sorted(each)
-    if most < _UNEVEN * min(each):
+def _longer_text(longer: float, each: Sequence[float], worst: int | None) -> str:
+    """'0.82 ms a step longer than the others'; of ranks that differ much among themselves the least and the most."""
+    if max(each) < _UNEVEN * min(each):
         return f"{longer / 1e6:.2f} ms a step longer than the others"
-    who = f", most of all rank {group.ranks[each.index(most)]}" if most >= _UNEVEN * second else ""
-    return f"{min(each) / 1e6:.2f} to {most / 1e6:.2f} ms a step longer than the others{who}"
+    who = "" if worst is None else f", most of all rank {worst}"
+    return f"{min(each) / 1e6:.2f} to {max(each) / 1e6:.2f} ms a step longer than the others{who}"
+
+
+def _worst(group: SlowGroup, each: Sequence[float]) -> int | None:
+    """The rank that is far slower than all others of its group, where there is one."""
+    *_, second, most = sorted(each)
+    return group.ranks[each.index(most)] if most >= _UNEVEN * second else None
 
 
 def _finding(run: CrossRank, group: SlowGroup, step: float, saved: float, slowdown: float | None) -> Finding:
@@ -142,12 +147,13 @@ def _finding(run: CrossRank, group: SlowGroup, step: float, saved: float, slowdo
         f"{len(group.ranks)} of {len(run.ranks)} ranks ({place or ranks_text(group.ranks, 4, counted=False)})"
     )
     mean = (lambda ns: float(ns.mean())) if run.what_if is None else run.what_if.mean_ns
-    longer = mean(group.longer)
+    longer, each = mean(group.longer), [mean(ns) for ns in group.each]
+    worst = _worst(group, each)
     shared = kind == "more_work"
     cured = "With the work shared evenly" if shared else "At their peers' pace"
     why = _CLAUSES[kind if isinstance(kind, str) else group.cause]
     message = (
-        f"{who} take {_longer_text(group, longer, [mean(ns) for ns in group.each])}: {why}. The others wait "
+        f"{who} take {_longer_text(longer, each, worst)}: {why}. The others wait "
         f"{group.waited / 1e6:.2f} ms a step. {cured} the step would take {(step - saved) / 1e6:.2f} instead of "
         f"{step / 1e6:.2f} ms ({100 * saved / step:.0f} % less).{note}"
     )
@@ -156,6 +162,7 @@ def _finding(run: CrossRank, group: SlowGroup, step: float, saved: float, slowdo
         Evidence(metric, round(saved / 1e6, 3), "ms/step", round(step / 1e6 * IMPACT_BOUNDS[0] / 100, 3)),
         Evidence("of the step", round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0]),
         Evidence("longer than the others", round(longer / 1e6, 3), "ms/step", rank=group.middle),
+        *([] if worst is None else [Evidence(WORST, round(max(each) / 1e6, 3), "ms/step", rank=worst)]),
         Evidence("the others wait", round(group.waited / 1e6, 3), "ms/step and rank"),
         Evidence("share of all waiting", round(100 * group.share, 1), "%", 100 * _MOST_OF_WAITING),
         Evidence("late steps", f"{len(group.late)} of {len(group.longer)}"),

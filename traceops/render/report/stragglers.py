@@ -20,7 +20,7 @@ from traceops.render.report.roles import role_text
 from traceops.report.model import Report
 from traceops.rules.clocks import UNALIGNED_CLOCKS
 from traceops.rules.named_lines import REASON
-from traceops.rules.slow_group import clause_of
+from traceops.rules.slow_group import WORST, clause_of
 
 STRAGGLERS = ("TO-S001", "TO-S002")
 
@@ -88,7 +88,8 @@ def group_clause(report: Report, finding: Finding) -> str:
     """TO-S003 in one clause: how many, what they have in common, why, and what curing all of them would give."""
     place, step, saved = place_text(report, finding.ranks), step_ms(report), finding.impact_ms
     who = who_text(finding.ranks, len(report.ranks)) + (f" ({place})" if place else "")
-    said = f"{who} are slower than the others: {clause_of(finding)}"
+    worst = next((f", most of all rank {e.rank}" for e in finding.evidence if e.metric == WORST), "")
+    said = f"{who} are slower than the others{worst}: {clause_of(finding)}"
     if step is None or saved is None or saved > step:
         return said
     how = "with the work shared evenly" if finding.computes_longer == "more_work" else "at their peers' pace"
