@@ -74,11 +74,9 @@ class Adoption:
             return result
 
         @functools.wraps(saved["export_chrome_trace"])
-        def export(
-            session: Any, *args: Any, **kwargs: Any
-        ) -> Any:  # newer releases of torch pass more than a path
+        def export(session: Any, *args: Any, **kwargs: Any) -> Any:  # torch 2.13 passes more than a path
             result = saved["export_chrome_trace"](session, *args, **kwargs)
-            contained(self._exported, *args, **kwargs)
+            contained(functools.partial(self._exported, *args, **kwargs))
             return result
 
         ours = {"_start_trace": start, "__exit__": leave, "export_chrome_trace": export}
