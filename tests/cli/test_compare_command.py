@@ -47,7 +47,10 @@ def test_inconclusive_fails_only_when_strict(capsys: pytest.CaptureFixture[str])
     pair = [report("ddp"), report("socket")]
     assert main(["compare", *pair, "-q"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("It looks slower, though that is not certain") and "Inconclusive: 3 steps a side" in said
+    assert (
+        said.startswith("It looks slower, though that is not certain")
+        and "Inconclusive: 3 steps a side" in said
+    )
     assert main(["compare", *pair, "-q", "--strict"]) == 4
 
 
