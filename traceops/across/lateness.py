@@ -18,7 +18,7 @@ from traceops.measure.program import FOLLOWS_NS
 from traceops.measure.summary import RankSummary
 
 CAUSES = ("gpu_compute", "host", "input", "copy", "unknown")
-_CAUSE_OF = {
+CAUSE_OF = {  # of WORK; what is not in it is unknown
     "compute": "gpu_compute",
     "memory": "copy",
     "idle_input": "input",
@@ -213,7 +213,7 @@ def _shares(
     )
     on_gpu = state[rank].summary.on_gpu
     for bucket, more in zip(WORK, (own - others).tolist(), strict=True):
-        cause = _CAUSE_OF.get(bucket, "unknown")
+        cause = CAUSE_OF.get(bucket, "unknown")
         cause = "host" if cause == "gpu_compute" and not on_gpu else cause
         # Less work than the other's is the other's own delay, which counts against the charge.
         shares[rank if more > 0 else other, cause] += more

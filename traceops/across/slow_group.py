@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from traceops.across.lateness import CAUSES, Lateness
+from traceops.across.lateness import CAUSE_OF, CAUSES, Lateness
 from traceops.across.replay.graph import WORK, StepGraph
 from traceops.across.replay.simulate import Scenario, simulate
 from traceops.across.replay.what_if import Replays, median_rank, shared_work
@@ -20,14 +20,6 @@ from traceops.measure.summary import RankSummary
 LEAST_RANKS = 4  # fewer are stragglers each
 _GAP = 2.0  # times what the other ranks' slowest is beyond their median: how far the group is beyond that slowest
 _COVERS = 0.80  # of what they take longer: what a cause must explain to be named
-_CAUSE_OF = {
-    "compute": "gpu_compute",
-    "memory": "copy",
-    "idle_input": "input",
-    "idle_sync": "host",
-    "idle_host": "host",
-    "masked": "host",
-}
 
 Steps = NDArray[np.float64]
 
@@ -137,7 +129,7 @@ def _cause(graph: StepGraph, group: Sequence[int], peers: Sequence[int], longer:
     more = more - np.median([_spent(graph, rank) for rank in peers], axis=0)
     by_cause = dict.fromkeys(CAUSES, 0.0)
     for work, ns in zip(WORK, more.tolist(), strict=True):
-        by_cause[_CAUSE_OF.get(work, "unknown")] += ns
+        by_cause[CAUSE_OF.get(work, "unknown")] += ns
     best = max(by_cause, key=lambda cause: by_cause[cause])
     return best if by_cause[best] >= _COVERS * longer else "unknown"
 

@@ -119,35 +119,70 @@ def estimate(
     found = helper.ask(asked.config, asked)
     if found.problem:
         raise UsageError(found.problem)
-    most = _most(found.ranks)
-    nccl = NCCL_BYTES if asked.world_size > 1 else 0
-    outside = CONTEXT_BYTES + nccl
-    needed = most.peak_reserved_bytes + outside
+    outside = outside_torch(asked.world_size)
     error = error_of(asked.config)
     verdict = judge(found.ranks, outside, asked.capacity, error)
     helps: list[Change] = []
     if changes and verdict in ("does_not_fit", "too_close"):
+        needed = _most(found.ranks).peak_reserved_bytes + outside
         helps = _search(asked, helper, needed, outside, begun + within_s)
-    return MemoryEstimate(
-        schema_version=1,
+    return estimate_of(
+        found.ranks,
         command=_command(asked),
-        method="fake_tensors",
         strategy=asked.config.strategy,
         world_size=asked.world_size,
         parameters=found.parameters,
-        ranks=found.ranks,
-        peak_allocated_bytes=max(rank.peak_allocated_bytes for rank in found.ranks),
-        peak_reserved_bytes=most.peak_reserved_bytes,
-        context_bytes=CONTEXT_BYTES,
-        nccl_bytes=nccl,
-        device_bytes=needed,
-        error_share=error,
-        capacity_bytes=asked.capacity,
+        error=error,
+        capacity=asked.capacity,
         verdict=verdict,
-        spare_bytes=None if asked.capacity is None else asked.capacity - needed,
         changes=helps,
         assumptions=_assumptions(asked),
-        seconds=round(time.monotonic() - begun, 3),
+        seconds=time.monotonic() - begun,
+    )
+
+
+def outside_torch(world_size: int) -> int:
+    """Bytes that a rank needs besides what torch reserves: the context, and NCCL where there are several."""
+    return CONTEXT_BYTES + (NCCL_BYTES if world_size > 1 else 0)
+
+
+def estimate_of(
+    ranks: Sequence[RankMemory],
+    *,
+    command: list[str],
+    strategy: str,
+    world_size: int,
+    parameters: int,
+    error: float | None,
+    capacity: int | None,
+    verdict: Verdict,
+    assumptions: list[str],
+    changes: Sequence[Change] = (),
+    seconds: float = 0.0,
+) -> MemoryEstimate:
+    """The estimate of these ranks, with what follows from them. error: None where a formula stands for a run."""
+    outside = outside_torch(world_size)
+    reserved = _most(ranks).peak_reserved_bytes
+    return MemoryEstimate(
+        schema_version=1,
+        command=command,
+        method="formula" if error is None else "fake_tensors",
+        strategy=strategy,
+        world_size=world_size,
+        parameters=parameters,
+        ranks=list(ranks),
+        peak_allocated_bytes=max(rank.peak_allocated_bytes for rank in ranks),
+        peak_reserved_bytes=reserved,
+        context_bytes=CONTEXT_BYTES,
+        nccl_bytes=outside - CONTEXT_BYTES,
+        device_bytes=reserved + outside,
+        error_share=error,
+        capacity_bytes=capacity,
+        verdict=verdict,
+        spare_bytes=None if capacity is None else capacity - reserved - outside,
+        changes=list(changes),
+        assumptions=assumptions,
+        seconds=round(seconds, 3),
     )
 
 
@@ -162,28 +197,17 @@ def from_formula(parameters: float, asked: Asked) -> MemoryEstimate:
             "depends on the model; leave --params out, or take another --strategy"
         )
     rank = rank_of(parameters, asked.config, asked.world_size)
-    nccl = NCCL_BYTES if asked.world_size > 1 else 0
-    needed = rank.peak_reserved_bytes + CONTEXT_BYTES + nccl
-    return MemoryEstimate(
-        schema_version=1,
+    needed = rank.peak_reserved_bytes + outside_torch(asked.world_size)
+    return estimate_of(
+        [rank],
         command=_command(asked),
-        method="formula",
         strategy=asked.config.strategy,
         world_size=asked.world_size,
         parameters=round(parameters),
-        ranks=[rank],
-        peak_allocated_bytes=rank.peak_allocated_bytes,
-        peak_reserved_bytes=rank.peak_reserved_bytes,
-        context_bytes=CONTEXT_BYTES,
-        nccl_bytes=nccl,
-        device_bytes=needed,
-        error_share=None,
-        capacity_bytes=asked.capacity,
+        error=None,
+        capacity=asked.capacity,
         verdict="does_not_fit" if asked.capacity is not None and needed > asked.capacity else "unknown",
-        spare_bytes=None if asked.capacity is None else asked.capacity - needed,
-        changes=[],
         assumptions=["activations, buffers and temporaries are not counted"],
-        seconds=0.0,
     )
 
 

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import data
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import dataloader
 
+from traceops.memory.fake_tensors import with_values
 from traceops.memory.script_model import Note
 
 # So that libraries do not try the network, nor hosts that log.
@@ -55,7 +55,7 @@ class Surroundings(ExitStack):
             self._hook(DistributedDataParallel.register_comm_hook),
         )
         put(data.DataLoader, "__init__", self._loader(data.DataLoader.__init__))
-        put(dataloader._BaseDataLoaderIter, "__next__", _for_real(dataloader._BaseDataLoaderIter.__next__))
+        put(dataloader._BaseDataLoaderIter, "__next__", with_values(dataloader._BaseDataLoaderIter.__next__))
         put(socket.socket, "connect", self._connect(socket.socket.connect))
         self.enter_context(patch.dict(os.environ, QUIET))
         return self
@@ -91,13 +91,3 @@ class Surroundings(ExitStack):
             raise NoNetworkError(f"no network while memory is estimated: {address[0]}")
 
         return call
-
-
-def _for_real(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with data: samples are read and put together as they are in a training."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with _disable_current_modes():
-            return function(*args, **kwargs)
-
-    return call

@@ -19,6 +19,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -183,3 +184,13 @@ def is_fake(value: object) -> bool:
     """Whether `value` is a tensor without data."""
     local = getattr(value, "_local_tensor", value)
     return isinstance(local, FakeTensor)
+
+
+def with_values(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` on real tensors: the ranks of a mesh are read, and samples are put together as in a training."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return function(*args, **kwargs)
+
+    return call

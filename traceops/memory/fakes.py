@@ -28,7 +28,7 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
 
 from traceops.memory.events import Category, Phase
-from traceops.memory.fake_tensors import GpuMode, is_fake
+from traceops.memory.fake_tensors import GpuMode, is_fake, with_values
 from traceops.memory.tracker import Tracker
 
 _OF_MESHES = ("__init__", "__getitem__", "_flatten", "get_local_rank", "get_coordinate", "get_group")
@@ -56,8 +56,8 @@ def faked(
         if gpu is not None:
             put(nn.Module, "register_parameter", _registered(nn.Module.register_parameter, gpu))
         for name in _OF_MESHES:
-            put(DeviceMesh, name, _with_values(getattr(DeviceMesh, name)))
-        put(device_mesh, "init_device_mesh", _with_values(device_mesh.init_device_mesh))
+            put(DeviceMesh, name, with_values(getattr(DeviceMesh, name)))
+        put(device_mesh, "init_device_mesh", with_values(device_mesh.init_device_mesh))
         put(dist, "init_device_mesh", device_mesh.init_device_mesh)
         put(ddp, "_verify_param_shape_across_processes", lambda *_, **__: None)
         put(
@@ -158,16 +158,6 @@ def _by_device(group: Callable[..., Any]) -> Callable[..., Any]:
             first = next((one for one in found[0][0] if one is not None), None)
             groups[device if first is None else first.device, dtype] = found
         return groups
-
-    return call
-
-
-def _with_values(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` on real tensors: the ranks of a mesh are read."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with _disable_current_modes():
-            return function(*args, **kwargs)
 
     return call
 

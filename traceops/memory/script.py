@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from traceops.core.errors import UsageError
-from traceops.memory.estimate import judge
-from traceops.memory.gpus import CONTEXT_BYTES, NCCL_BYTES, capacity_of, workspaces_of
+from traceops.memory.estimate import estimate_of, judge, outside_torch
+from traceops.memory.gpus import capacity_of, workspaces_of
 from traceops.memory.model import MemoryEstimate
 from traceops.memory.script_model import Note, ScriptAnswer, ScriptProblem, ScriptRequest, Trouble
 
@@ -87,29 +87,17 @@ def estimate_script(asked: AskedScript) -> MemoryEstimate:
         raise UsageError(_said(answer.problem, asked, log))
     rank = answer.rank
     assert rank is not None
-    nccl = NCCL_BYTES if asked.world_size > 1 else 0
-    outside = CONTEXT_BYTES + nccl
-    needed = rank.peak_reserved_bytes + outside
-    return MemoryEstimate(
-        schema_version=1,
+    return estimate_of(
+        [rank],
         command=["traceops", "run", "--nproc", str(asked.world_size), "--", *asked.words],
-        method="fake_tensors",
         strategy="script",
         world_size=asked.world_size,
         parameters=answer.parameters,
-        ranks=[rank],
-        peak_allocated_bytes=rank.peak_allocated_bytes,
-        peak_reserved_bytes=rank.peak_reserved_bytes,
-        context_bytes=CONTEXT_BYTES,
-        nccl_bytes=nccl,
-        device_bytes=needed,
-        error_share=SCRIPT_ERROR,
-        capacity_bytes=asked.capacity,
-        verdict=judge([rank], outside, asked.capacity, SCRIPT_ERROR),
-        spare_bytes=None if asked.capacity is None else asked.capacity - needed,
-        changes=[],
+        error=SCRIPT_ERROR,
+        capacity=asked.capacity,
+        verdict=judge([rank], outside_torch(asked.world_size), asked.capacity, SCRIPT_ERROR),
         assumptions=_assumptions(asked, answer),
-        seconds=round(time.monotonic() - begun, 3),
+        seconds=time.monotonic() - begun,
     )
 
 

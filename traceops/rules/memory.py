@@ -21,14 +21,12 @@ NEARLY_FULL = Rule(
     id="TO-M001",
     title="A rank is near or over its memory",
     fires=(
-        "Where tensors at their peak took 90 % of the GPU (info) or 95 % (warning). What torch reserves and does "
-        "not use "
-        "does not count: it gives that back before memory runs out."
+        "Where tensors at their peak took 90 % of the GPU (info) or 95 % (warning). What torch reserves "
+        "and does not use does not count: it gives that back before memory runs out."
     ),
     advice=(
-        "A longer batch, another process or a rank that holds more ends this run. `traceops memory` with the "
-        "options of "
-        "the training says what a change saves before it is tried."
+        "A longer batch, another process or a rank that holds more ends this run. `traceops memory` with "
+        "the options of the training says what a change saves before it is tried."
     ),
 )
 
@@ -36,15 +34,15 @@ IMBALANCE = Rule(
     id="TO-M002",
     title="One rank holds more memory than its peers",
     fires=(
-        "Where the tensors of a rank took 25 % more at their peak than those of the median peer, and 256 MiB: info; "
-        "warning where that rank has less than a tenth of its GPU left. With DDP the gradients that a rank may hold "
-        "twice for a moment are taken off. Not judged in a pipeline, whose stages hold different layers and numbers of "
-        "micro-batches, nor among ranks with experts of their own."
+        "Where the tensors of a rank took 25 % more at their peak than those of the median peer, and 256 "
+        "MiB: info; warning where that rank has less than a tenth of its GPU left. With DDP the gradients "
+        "that a rank may hold twice for a moment are taken off. Not judged in a pipeline, whose stages "
+        "hold different layers and numbers of micro-batches, nor among ranks with experts of their own."
     ),
     advice=(
-        "The rank that holds most sets what batch all ranks can have. See what this one holds besides: a model or data "
-        "set kept for evaluation, gathered outputs, a state that is not sharded. `traceops memory` compares two "
-        "snapshots by line."
+        "The rank that holds most sets what batch all ranks can have. See what this one holds besides: a "
+        "model or data set kept for evaluation, gathered outputs, a state that is not sharded. `traceops "
+        "memory` compares two snapshots by line."
     ),
     by_cause=(
         (
@@ -66,16 +64,13 @@ GROWTH = Rule(
     id="TO-M003",
     title="Memory grows from step to step",
     fires=(
-        "Where what tensors hold at the end of a step grows all through an observed run: the least of each quarter "
-        "is above "
-        "that of the one before, evenly, by 64 MiB or 1 % of the GPU in all. Warning; info where the GPU would "
-        "last for "
-        "another million steps."
+        "Where what tensors hold at the end of a step grows all through an observed run: the least of each "
+        "quarter is above that of the one before, evenly, by 64 MiB or 1 % of the GPU in all. Warning; "
+        "info where the GPU would last for another million steps."
     ),
     advice=(
-        "Look for tensors that are kept in a list or a running sum: a loss without .item() or .detach() keeps its "
-        "whole "
-        "graph. `traceops run --with-memory` names the line that made what stays."
+        "Look for tensors that are kept in a list or a running sum: a loss without .item() or .detach() "
+        "keeps its whole graph. `traceops run --with-memory` names the line that made what stays."
     ),
     by_cause=(
         ("line", "Keep a number (.item()) or a detached copy instead of the tensor, and see who holds it."),
@@ -86,13 +81,13 @@ UNUSED = Rule(
     id="TO-M004",
     title="Reserved memory that tensors never used at once",
     fires=(
-        "Where torch reserved at its peak 1.4 times what tensors held at theirs, and 1 GiB more: info; warning where "
-        "it also reserved 90 % of the GPU or memory ran out and was asked for again. FSDP's streams and DDP's buckets "
-        "cost up to a third and are no finding."
+        "Where torch reserved at its peak 1.4 times what tensors held at theirs, and 1 GiB more: info; "
+        "warning where it also reserved 90 % of the GPU or memory ran out and was asked for again. FSDP's "
+        "streams and DDP's buckets cost up to a third and are no finding."
     ),
     advice=(
-        "Sizes that change from step to step leave blocks that fit nothing. Pad batches to a few lengths, or set "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+        "Sizes that change from step to step leave blocks that fit nothing. Pad batches to a few lengths, "
+        "or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
     ),
     by_cause=(
         (
@@ -108,14 +103,14 @@ ASKS_DRIVER = Rule(
     id="TO-M005",
     title="Memory is asked of the driver in the middle of training",
     fires=(
-        "Where a rank's allocator had to empty its cache and ask again in the later two thirds of an observed run, or "
-        "called cudaMalloc in every second step of it: info, warning from once a step, or with 5 % of the step, or "
-        "where memory "
-        "ran out. In a run that was not observed: where such calls take 10 % of the recorded steps (info)."
+        "Where a rank's allocator had to empty its cache and ask again in the later two thirds of an "
+        "observed run, or called cudaMalloc in every second step of it: info, warning from once a step, or "
+        "with 5 % of the step, or where memory ran out. In a run that was not observed: where such calls "
+        "take 10 % of the recorded steps (info)."
     ),
     advice=(
-        "Each such call waits for the device. Do not call torch.cuda.empty_cache() in the training; keep sizes equal, "
-        "or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+        "Each such call waits for the device. Do not call torch.cuda.empty_cache() in the training; keep "
+        "sizes equal, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
     ),
     by_cause=(
         (

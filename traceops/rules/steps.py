@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceops.across.cross_rank import CrossRank, RankTimes
+from traceops.across.lateness import CAUSE_OF
 from traceops.core.findings import Evidence, Severity, severity_of
 from traceops.core.rule import Rule, Verdict
 from traceops.measure.ledger import OWN_BUCKETS
@@ -82,13 +83,6 @@ _DOES = {
     "copy": "copies take longer",
     "other_work": "other work runs",
     "unknown": "",
-}
-_CAUSE_OF = {
-    "idle_input": "input",
-    "idle_host": "host",
-    "idle_sync": "host",
-    "compute": "gpu_compute",
-    "memory": "copy",
 }
 
 
@@ -237,7 +231,7 @@ def _cause(
     if kernels >= _OTHER_WORK * usual:
         return "other_work", None
     bucket = max(growth, key=lambda name: growth[name])
-    return (_CAUSE_OF.get(bucket, "unknown") if growth[bucket] >= 2 * least else "unknown"), None
+    return (CAUSE_OF.get(bucket, "unknown") if growth[bucket] >= 2 * least else "unknown"), None
 
 
 def _kernels(times: RankTimes, unlike: tuple[int, ...]) -> tuple[float, float]:
