@@ -52,7 +52,7 @@ def faked(
         def put(owner: Any, name: str, value: Any) -> None:
             stack.enter_context(patch.object(owner, name, value))
 
-        put(nn.Module, "_apply", _apply if gpu is None else moved)
+        put(nn.Module, "_apply", _applying(_replaced if gpu is None else _moved))
         if gpu is not None:
             put(nn.Module, "register_parameter", _registered(nn.Module.register_parameter, gpu))
         for name in _OF_MESHES:
@@ -91,50 +91,48 @@ def faked(
         yield
 
 
-def _apply(
-    module: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
-) -> nn.Module:
-    """nn.Module._apply, which would swap a fake tensor's insides with another's."""
-    if recurse:
-        for child in module.children():
-            child._apply(change)  # type: ignore[no-untyped-call]
-    for name, tensor in module._parameters.items():
-        if tensor is not None:
-            with torch.no_grad():
-                changed = change(tensor)
-            if changed is not tensor and (changed.dtype, changed.device) != (tensor.dtype, tensor.device):
-                module._parameters[name] = nn.Parameter(changed, tensor.requires_grad)
-    for name, buffer in module._buffers.items():
-        if buffer is not None:
-            module._buffers[name] = change(buffer)
-    return module
+_Change = Callable[[torch.Tensor], torch.Tensor]
 
 
-def moved(
-    module: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
-) -> nn.Module:
-    """nn.Module._apply for parameters that are tied or that an optimizer has: they stay the same objects."""
-    if recurse:
-        for child in module.children():
-            child._apply(change)  # type: ignore[no-untyped-call]
-    for name, tensor in module._parameters.items():
-        if tensor is None:
-            continue
-        with torch.no_grad():
-            changed = change(tensor)
-            gradient = None if tensor.grad is None else change(tensor.grad)
-        if (changed.dtype, changed.device) == (tensor.dtype, tensor.device):
-            continue
-        if isinstance(tensor, FakeTensor) and isinstance(changed, FakeTensor):
-            tensor.grad = None
-            tensor.data = changed
-            tensor.grad = gradient
-        else:
-            module._parameters[name] = nn.Parameter(changed, tensor.requires_grad)
-    for name, buffer in module._buffers.items():
-        if buffer is not None:
-            module._buffers[name] = change(buffer)
-    return module
+def _applying(to: Callable[[nn.Module, str, nn.Parameter, _Change], None]) -> Callable[..., nn.Module]:
+    """nn.Module._apply, which would swap a fake tensor's insides with another's; `to` changes one parameter."""
+
+    def call(module: nn.Module, change: _Change, recurse: bool = True) -> nn.Module:
+        if recurse:
+            for child in module.children():
+                child._apply(change)  # type: ignore[no-untyped-call]
+        for name, tensor in module._parameters.items():
+            if tensor is not None:
+                to(module, name, tensor, change)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = change(buffer)
+        return module
+
+    return call
+
+
+def _replaced(module: nn.Module, name: str, tensor: nn.Parameter, change: _Change) -> None:
+    """A parameter of its own for what is changed."""
+    with torch.no_grad():
+        changed = change(tensor)
+    if changed is not tensor and (changed.dtype, changed.device) != (tensor.dtype, tensor.device):
+        module._parameters[name] = nn.Parameter(changed, tensor.requires_grad)
+
+
+def _moved(module: nn.Module, name: str, tensor: nn.Parameter, change: _Change) -> None:
+    """Parameters that are tied or that an optimizer has stay the same objects."""
+    with torch.no_grad():
+        changed = change(tensor)
+        gradient = None if tensor.grad is None else change(tensor.grad)
+    if (changed.dtype, changed.device) == (tensor.dtype, tensor.device):
+        return
+    if isinstance(tensor, FakeTensor) and isinstance(changed, FakeTensor):
+        tensor.grad = None
+        tensor.data = changed
+        tensor.grad = gradient
+    else:
+        module._parameters[name] = nn.Parameter(changed, tensor.requires_grad)
 
 
 def _registered(register: Callable[..., None], gpu: GpuMode) -> Callable[..., None]:
