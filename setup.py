@@ -23,8 +23,16 @@ setup(
         Extension(
             "traceops.traces._native",
             [f"{NATIVE}/{source}" for source in ("module.c", "events.c", "strings.c")],
-            depends=[f"{NATIVE}/{header}" for header in ("events.h", "json.h", "strings.h", "values.h")],
+            depends=[
+                f"{NATIVE}/{header}" for header in ("block.h", "events.h", "json.h", "strings.h", "values.h")
+            ],
             optional=True,  # without a compiler the loader is pure Python: slower, with the same columns
+        ),
+        Extension(
+            "traceops.traces._snapshot",
+            [f"{NATIVE}/{source}" for source in ("snapshot_module.c", "snapshot.c", "strings.c")],
+            depends=[f"{NATIVE}/{header}" for header in ("block.h", "snapshot.h", "strings.h")],
+            optional=True,  # without it snapshots are read by Python's unpickler
         ),
         Extension(
             "traceops.capture.light._cupti",

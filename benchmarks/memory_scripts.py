@@ -43,6 +43,7 @@ def main() -> None:
         if folder is None or (names and run["name"] not in names):
             continue
         os.chdir(folder)
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = run.get("allocator", "")
         row = f"| {run['name']} | {run['world_size']} |"
         try:
             rank = estimate_script(AskedScript(run["command"].split(), run["world_size"], gpu="H200")).ranks[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceops.memory.allocator import CachingAllocator, rounded
+from traceops.memory.allocator import CachingAllocator, expandable_segments, rounded
 
 MIB = 1 << 20
 
@@ -50,3 +50,41 @@ def test_streams_do_not_share_what_is_free() -> None:
     allocator.release(allocator.allocate(30 * MIB, stream=1))
     allocator.allocate(30 * MIB)
     assert allocator.reserved == 60 * MIB
+
+
+def test_an_expandable_segment_grows_by_what_is_missing() -> None:
+    """20 MiB at a time; what is free at its end is used first, and only where no other piece fits."""
+    allocator = CachingAllocator(expandable=True)
+    first, second, third = (allocator.allocate(size * MIB) for size in (3, 30, 5))
+    assert allocator.reserved == 40 * MIB
+    allocator.release(second)
+    allocator.allocate(31 * MIB)  # does not fit between, and 2 MiB are free at the end
+    assert allocator.reserved == 80 * MIB
+    allocator.allocate(12 * MIB)  # between, although what is free at the end is smaller than that
+    assert allocator.reserved == 80 * MIB
+    allocator.allocate(9 * MIB)  # so also where 11 MiB are free at the end, and between 18
+    allocator.allocate(9 * MIB)
+    allocator.allocate(11 * MIB)
+    assert (allocator.reserved, allocator.allocated) == (80 * MIB, 80 * MIB)
+    for block in (first, third):
+        allocator.release(block)
+    allocator.allocate(1, stream=1)  # a pool of its own, of small blocks
+    assert allocator.reserved == 82 * MIB
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "expected"),
+    [
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", True),
+        ("PYTORCH_ALLOC_CONF", "max_split_size_mb:512, expandable_segments:True", True),
+        ("PYTORCH_ALLOC_CONF", "expandable_segments:False", False),
+        ("PYTORCH_CUDA_ALLOC_CONF", "", False),
+    ],
+)
+def test_settings_of_the_environment(
+    name: str, said: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    monkeypatch.setenv(name, said)
+    assert expandable_segments() is expected

@@ -17,7 +17,7 @@ from traceops.memory.changes import proposals
 from traceops.memory.estimate import Asked, Worker, error_of, estimate, from_formula, judge, worker
 from traceops.memory.events import Allocation, Category, Event, Phase
 from traceops.memory.gpus import CONTEXT_BYTES, NCCL_BYTES, capacity_of, size_of, workspaces_of
-from traceops.memory.model import MemoryEstimate, RankMemory
+from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory
 from traceops.memory.summary import summarize
 from traceops.memory.worker import Answer
 from traceops.render.memory import describe_estimate
@@ -27,6 +27,7 @@ from traceops.train.config import TrainConfig
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from memory_estimates import DATA, MEASURED, errors, estimates
+from memory_torchtitan import Peak, drawn_out
 
 GIB = 1 << 30
 SMALL = TrainConfig(
@@ -49,6 +50,36 @@ def test_measured_peaks_are_met(name: str, helper: Worker) -> None:
         share, reserved_share, _ = errors(found, allocated, reserved)
         assert abs(share) < 0.001
         assert abs(reserved_share) < 0.02
+
+
+@pytest.mark.torch
+def test_models_of_transformers_keep_what_a_gpu_keeps() -> None:
+    """Dropout a byte an element, RMSNorm its input and a number a row; on the CPU they keep more."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from traceops.memory.dry_run import kernels_of_gpus
+
+    kept: list[int] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor.untyped_storage().nbytes())
+        return tensor
+
+    with kernels_of_gpus(), FakeTensorMode():
+        x = torch.empty(64, 128, requires_grad=True)
+        norm, drop = torch.nn.RMSNorm(128), torch.nn.Dropout(0.1)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            drop(x)
+            assert sum(kept) == 64 * 128
+            kept.clear()
+            norm(x)
+    assert sum(kept) == (64 * 128 + 128 + 64) * 4
+
+
+def test_a_rank_is_drawn_out_from_two_of_fewer_layers() -> None:
+    less, more = Peak(18.0, 21.5, 0, 1.0), Peak(25.0, 29.5, 0, 2.0)
+    assert drawn_out(less, more, (2, 4), 15) == Peak(63.5, 73.5, 0, 3.0)
 
 
 @pytest.mark.torch
@@ -89,6 +120,12 @@ def test_options_change_what_they_should(helper: Worker) -> None:
     assert not {"parameters", "optimizer_state"} & held(strategy="pytorch_zero3", offload="cpu").keys()
     checkpointed = held(strategy="pytorch_zero3", activation_checkpointing=True)
     assert checkpointed.get("activations", 0) < plain["activations"]
+
+
+@pytest.mark.torch
+def test_tied_weights_are_held_once_in_bf16_too(helper: Worker) -> None:
+    half = replace(SMALL, precision="bf16-params")
+    assert helper.ask(half, Asked(half, 1)).parameters == helper.ask(SMALL, Asked(SMALL, 1)).parameters
 
 
 @pytest.mark.torch
@@ -182,6 +219,10 @@ def test_a_formula_does_not_know_what_a_rank_of_a_mesh_holds(strategy: str) -> N
         (["--params", "1e9", "--json", "{}/no/memory.json"], "there is no folder"),
         (["--params", "1e9", "--json", "{}"], "it is a folder"),
         (["{}/a.pickle", "--json", "{}/memory.json"], "--json is of an estimate"),
+        (["{}/a.pickle", "--gpu", "H100"], "--gpu is of an estimate"),
+        (["{}", "--rank", "0"], "--rank is of an estimate"),
+        (["{}/a.pickle", "--batch-size", "4"], "--batch-size is of an estimate"),
+        (["--rank", "1", "--nproc", "2"], "--rank is of a script"),
         (["{}", "{}"], "traceops compare explains the memory of two runs"),
     ],
 )
@@ -237,6 +278,16 @@ def test_an_estimate_is_described() -> None:
     found.error_share = 0.02
     assert "(± 2 %)" in str(describe_estimate(found)[0])
     assert json_bytes(found)
+
+
+def test_a_small_training_is_described_in_mib() -> None:
+    """Each category was 0.00 GiB, and the range went from 0.51 to 0.51 GiB."""
+    found = from_formula(1e6, Asked(SMALL, 1))
+    found.method, found.error_share = "fake_tensors", 0.1
+    found.changes = [MemoryChange("less", ["--dim", "8"], 1 << 30, 2 << 30, 1 << 28, "time", "fits")]
+    said = str(describe_estimate(found))
+    assert "GiB of each" in said and " to 0.5" not in said and "0.00" not in said
+    assert "'MiB'" in said and "'3.8'" in said and "MemoryChange" not in said
 
 
 def test_no_change_is_tried_after_the_time_that_was_given() -> None:

@@ -23,7 +23,7 @@ GPT = ROOT / "benchmarks" / "memory_programs" / "gpt_autocast.py"
 
 # It raises where something is not as on a GPU; its last step selects by values.
 SCRIPT = """
-import os, socket, sys
+import os, socket, sys, threading
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -33,6 +33,15 @@ def train(rank, world):
     assert torch.cuda.is_available() and torch.cuda.device_count() == 4
     torch.cuda.set_device(rank)
     torch.distributed.init_process_group("nccl", rank=rank, world_size=world)
+    made = []
+    thread = threading.Thread(target=lambda: made.append(torch.ones(4, device="cuda").is_cuda))
+    thread.start(), thread.join()
+    assert made == [True] and torch.device(rank) == torch.device("cuda", rank)
+    query = torch.ones(1, 2, 8, 8, device="cuda", requires_grad=True)
+    for learned in (False, True):  # no fused attention takes a mask that is
+        mask = torch.zeros(8, 8, device="cuda", requires_grad=learned)
+        out = nn.functional.scaled_dot_product_attention(query, query, query, attn_mask=mask)
+        assert ("EfficientAttention" in out.grad_fn.name()) is not learned
     said = [None] * world
     torch.distributed.all_gather_object(said, {"rank": rank})
     assert said == [{"rank": rank}] * world
@@ -206,3 +215,20 @@ def test_a_global_batch_is_divided(
     assert seen[0].config.batch_size == 4
     assert main([*words, "15"]) == 2
     assert "use a multiple of 4" in capsys.readouterr().err
+
+
+@pytest.mark.torch
+def test_what_a_script_makes_before_its_steps_is_no_buffer_of_sharding() -> None:
+    """200 GiB that a script without FSDP made at its start were `buffers of sharding`."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from traceops.memory.tracker import Tracker
+
+    tracker = Tracker({}, before_steps=Category.BEFORE_STEPS)
+    with FakeTensorMode(), tracker:
+        whole = torch.empty(4096)
+        with tracker.communication():
+            shard = torch.empty(8)
+    assert [made.category for made, _ in tracker.events[:2]] == [Category.BEFORE_STEPS, Category.SHARDING]
+    assert whole.numel() > shard.numel()

@@ -13,6 +13,7 @@ from traceops import analyze
 from traceops.across.memory_use import growth
 from traceops.cli import main
 from traceops.core.errors import InputError
+from traceops.core.step_words import STEP
 from traceops.memory.run_memory import read_run
 from traceops.pipeline.observed_run import snapshots_of, with_lines
 from traceops.render.out_of_memory import describe_ran_out
@@ -34,7 +35,7 @@ def said(name):
     """(rule, severity, cause, ranks) of each finding on the run's memory, and all they say."""
     folder = RUNS / name
     on_gpu = SimpleNamespace(summary=SimpleNamespace(on_gpu=True))
-    run = SimpleNamespace(bubbles=(), experts=(), step_ms=100.0, ranks=[on_gpu])
+    run = SimpleNamespace(bubbles=(), experts=(), step_ms=100.0, ranks=[on_gpu], step_words=STEP)
     found = SimpleNamespace(manifest=json.loads((folder / "run.json").read_text()), root=str(folder))
     uses = read_run(folder).uses
     uses = with_lines(uses, snapshots_of(str(folder), uses))

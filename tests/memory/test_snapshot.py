@@ -117,7 +117,13 @@ def test_two_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     (change,) = difference(read_snapshot(before)[0], read_snapshot(after)[0])
     assert (change.place, change.bytes) == ("model.py:40 forward", MIB)
     assert main(["memory", str(before), str(after)]) == 0
-    assert "+1.0       1  model.py:40 forward" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "+1.0       1  model.py:40 forward" in said
+    assert "GPU 0: +1.00 MiB at the peak, by the line that made it:\n" in said
+    assert main(["memory", str(before), str(before)]) == 0
+    said = capsys.readouterr().out
+    assert "GPU 0: at the peak the second holds what the first holds." in said
+    assert f"{before}, GPU 0:" in " ".join(said.split()), "files of one name are told by their folders"
     assert main(["memory", str(before), str(after), str(after)]) == 2
 
 
@@ -209,3 +215,20 @@ def test_no_escape_reaches_the_terminal(tmp_path: Path, capsys: pytest.CaptureFi
     content["segments"][0]["blocks"][2]["frames"] = stack("/home/me/\x1b[31mx.py:4:\x1b[2J")
     assert main(["memory", str(saved(tmp_path / "a.pickle", content))]) == 0
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_stack_of_c_alone_is_told_by_the_node_of_backward(tmp_path: Path) -> None:
+    """Every allocation of backward was made by `??:0 torch::unwind::unwind()`, the innermost frame with a name."""
+    inner = [
+        {"filename": "??", "line": 0, "name": "torch::unwind::unwind()"},
+        {"filename": "??", "line": 0, "name": "torch::CapturedTraceback::gather(bool, bool, bool)"},
+        {"filename": "", "line": 0, "name": "c10::cuda::CUDACachingAllocator::Native::malloc(void**, int)"},
+        {"filename": "??", "line": 0, "name": "at::detail::empty_cuda(c10::ArrayRef<long>)"},
+        {"filename": "R.cpp", "line": 0, "name": "at::(anonymous namespace)::wrapper_mm(at::Tensor const&)"},
+    ]
+    node = "torch::autograd::generated::MmBackward0::apply(std::vector<at::Tensor>&&)"
+    for more, said in ((node, "MmBackward0 in backward"), ("main", "at::wrapper_mm")):
+        stacked = snapshot()
+        stacked["device_traces"][0][1]["frames"] = [*inner, {"filename": "??", "line": 0, "name": more}]
+        (device,) = read_snapshot(saved(tmp_path / "memory.pickle", stacked))
+        assert said in [held.place for held in device.at_peak]

@@ -1,6 +1,7 @@
 """Loaded columns equal what json.loads finds, whatever the layout and however the bytes arrive."""
 
 import json
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,15 @@ SMALL = [path for path in TRACES if path.parent.name in ("amd", "cpu_only")]
 named = pytest.mark.parametrize("path", TRACES, ids=lambda path: str(path.relative_to(DATA)).split(".")[0])
 
 
+@lru_cache(maxsize=1)
+def reference_of(path):
+    return reference_rows(read_bytes(path))
+
+
+@pytest.mark.parametrize("either_scanner", ["compiled", "plain"], indirect=True)  # one after the other
 @named
-def test_real_trace_has_the_rows_of_the_file_to_the_nanosecond(path):
-    rows, comm = reference_rows(read_bytes(path))
+def test_real_trace_has_the_rows_of_the_file_to_the_nanosecond(path, either_scanner):
+    rows, comm = reference_of(path)
     trace = load_trace(str(path))
     assert trace.damage == ()
     assert loaded_rows(trace.events) == rows

@@ -104,6 +104,9 @@ def test_nothing_to_analyse(tmp_path):
         discover(str(tmp_path))
     with pytest.raises(InputError, match="does not exist"):
         discover(str(tmp_path / "no"))
+    write(tmp_path / "report.json", "{}")
+    with pytest.raises(InputError, match="is a report and holds no traces: show it with: traceops show "):
+        discover(str(tmp_path))
 
 
 @pytest.mark.parametrize(

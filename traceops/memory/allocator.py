@@ -2,12 +2,13 @@
 
 Sizes and rules are those of c10/cuda/CUDACachingAllocator.cpp with default settings: blocks of 512 bytes, segments of
 2 MiB for blocks up to 1 MiB, of 20 MiB for blocks below 10 MiB, else rounded up to 2 MiB; a block is split where what
-is left is of use, and what is free is joined with its neighbours. All is one stream: what waits for another stream
-is not modelled.
+is left is of use, and what is free is joined with its neighbours. With ``expandable_segments:True`` each pool is one
+segment, which grows at its end by 20 MiB (2 MiB for blocks up to 1 MiB). What waits for another stream is not modelled.
 """
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
@@ -17,6 +18,13 @@ _SMALL_SEGMENT = 2 << 20
 _LARGE_SEGMENT = 20 << 20
 _MIN_LARGE = 10 << 20
 _LARGE_ROUND = 2 << 20
+
+
+def expandable_segments() -> bool:
+    """Whether this process's environment asks torch for them, by either of the names that it reads."""
+    said = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    pairs = (word.partition(":") for word in said.split(","))
+    return any(name.strip() == "expandable_segments" and value.strip() == "True" for name, _, value in pairs)
 
 
 def rounded(size: int) -> int:
@@ -37,9 +45,14 @@ class Block:
 
 
 class CachingAllocator:
-    """Counts `allocated` and `reserved` bytes and their peaks, for one device without a limit."""
+    """Counts `allocated` and `reserved` bytes and their peaks, for one device without a limit.
 
-    def __init__(self) -> None:
+    expandable: with expandable segments.
+    """
+
+    def __init__(self, expandable: bool = False) -> None:
+        self.expandable = expandable
+        self._ends: dict[tuple[int, bool], Block] = {}  # of expandable segments: the last block of each pool
         self.allocated = self.reserved = 0
         self.peak_allocated = self.peak_reserved = 0
         self._free: dict[tuple[int, bool], list[tuple[int, int, Block]]] = {}
@@ -52,19 +65,24 @@ class CachingAllocator:
         pool = (stream, small)
         free = self._free.setdefault(pool, [])
         at = bisect_left(free, (want, -1))
+        if at < len(free) - 1 and free[at][2] is self._ends.get(pool):
+            at += 1  # the last block can grow, so it counts as the largest
         if at < len(free):
             block = free.pop(at)[2]
+        elif self.expandable:
+            block = self._grown(want, pool)
         else:
             block = self._new(_segment_size(want), pool)
-            self.reserved += block.size
-            self.peak_reserved = max(self.peak_reserved, self.reserved)
+            self._reserve(block.size)
         left = block.size - want
-        if left >= ROUND if small else left > _SMALL:
+        if left >= ROUND if small or self.expandable else left > _SMALL:
             rest = self._new(left, pool)
             rest.before, rest.after = block, block.after
             if block.after is not None:
                 block.after.before = rest
             block.after, block.size = rest, want
+            if self._ends.get(pool) is block:
+                self._ends[pool] = rest
             self._add_free(rest)
         block.free = False
         self.allocated += block.size
@@ -77,6 +95,8 @@ class CachingAllocator:
         for neighbour in (block.before, block.after):
             if neighbour is not None and neighbour.free:
                 self._take_free(neighbour)
+                if self._ends.get(block.pool) is neighbour:
+                    self._ends[block.pool] = block
                 if neighbour is block.before:
                     block.before = neighbour.before
                     if block.before is not None:
@@ -87,6 +107,34 @@ class CachingAllocator:
                         block.after.before = block
                 block.size += neighbour.size
         self._add_free(block)
+
+    def empty_cache(self) -> None:
+        """Give segments back that are free as a whole, and begin the peaks anew: not of expandable ones."""
+        for rows in self._free.values():
+            whole = [row for row in rows if row[2].before is None and row[2].after is None]
+            self.reserved -= sum(row[0] for row in whole)
+            rows[:] = [row for row in rows if row not in whole]
+        self.peak_allocated, self.peak_reserved = self.allocated, self.reserved
+
+    def _grown(self, want: int, pool: tuple[int, bool]) -> Block:
+        """A block of at least `want` bytes at the end of the pool's segment, joined with what is free there."""
+        end = self._ends.get(pool)
+        free = end.size if end is not None and end.free else 0
+        page = _SMALL_SEGMENT if pool[1] else _LARGE_SEGMENT
+        more = -(-(want - free) // page) * page
+        self._reserve(more)
+        if end is not None and end.free:
+            self._take_free(end)
+            end.size += more
+            return end
+        block = self._ends[pool] = self._new(more, pool)
+        if end is not None:
+            end.after, block.before = block, end
+        return block
+
+    def _reserve(self, size: int) -> None:
+        self.reserved += size
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
 
     def _new(self, size: int, pool: tuple[int, bool]) -> Block:
         self._numbers += 1

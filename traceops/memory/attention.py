@@ -52,7 +52,8 @@ def attention(
     if enable_gqa:
         times = query.size(-3) // key.size(-3)
         key, value = (one.repeat_interleave(times, -3) for one in (key, value))
-    if query.dtype in _EFFICIENT and flat and query.is_cuda:
+    learned = attn_mask is not None and attn_mask.requires_grad  # no fused kernel takes such a mask
+    if query.dtype in _EFFICIENT and flat and query.is_cuda and not learned:
         bias = None if attn_mask is None else _bias(attn_mask, query, key)
         grad = any(one.requires_grad for one in (query, key, value)) and torch.is_grad_enabled()
         return _ATEN._scaled_dot_product_efficient_attention(

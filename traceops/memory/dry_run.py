@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -14,6 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from traceops.memory.adam8bit import AdamW8bitSizes
 from traceops.memory.events import Category, Event, Phase
 from traceops.memory.fakes import faked, parameters_of
+from traceops.memory.gpu_kernels import dropout_on, rms_norm_on
 from traceops.memory.tracker import Tracker
 from traceops.train.build import optimizer_spec, strategy_options
 from traceops.train.config import Sizes, TrainConfig, sizes_for
@@ -44,11 +47,26 @@ def dry_run(config: TrainConfig, rank: int, world_size: int, workspaces: Mapping
         attention = (
             [SDPBackend.MATH] if config.precision == "fp64" else [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
         )
-        with faked(tracker), FakeTensorMode(allow_non_fake_inputs=True), tracker, sdpa_kernel(attention):
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with faked(tracker), kernels_of_gpus(), mode, tracker, sdpa_kernel(attention):
             parameters = _train(config, sizes_for(config, "cuda"), rank, world_size, tracker)
             return DryRun(on_device(config, tracker.events), parameters, tracker.values_read)
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def kernels_of_gpus() -> Iterator[None]:
+    """While it is open, dropout and RMSNorm keep for backward what they keep on a GPU."""
+    functional = torch.nn.functional
+    with ExitStack() as stack:
+        for owner, name, value in (
+            (functional, "dropout", dropout_on(functional.dropout, "cpu")),
+            (functional, "rms_norm", rms_norm_on(functional.rms_norm, "cpu")),
+            (torch, "rms_norm", rms_norm_on(torch.rms_norm, "cpu")),
+        ):
+            stack.enter_context(patch.object(owner, name, value))
+        yield
 
 
 def _optimizer(config: TrainConfig) -> OptimizerSpec:

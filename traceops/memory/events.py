@@ -16,6 +16,7 @@ class Category(str, Enum):
     LOSS = "loss"
     CASTS = "parameter_casts"
     SHARDING = "sharding_buffers"
+    BEFORE_STEPS = "before_steps"
     INPUTS = "inputs"
     BACKWARD = "backward_temporaries"
     OPTIMIZER = "optimizer_temporaries"

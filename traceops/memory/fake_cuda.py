@@ -142,7 +142,7 @@ def _seeds(*_: Any, **__: Any) -> Tensor:
         return torch.zeros(_SEEDS, dtype=torch.uint8)
 
 
-def _of_cuda(device: Device) -> dict[str, Any]:
+def _of_cuda(device: Device) -> dict[str, object]:
     silent = (
         "init", "_lazy_init", "synchronize", "empty_cache", "ipc_collect", "reset_peak_memory_stats", "_sleep",
         "reset_max_memory_allocated", "reset_accumulated_memory_stats", "manual_seed", "manual_seed_all", "seed",
@@ -186,7 +186,7 @@ def _of_cuda(device: Device) -> dict[str, Any]:
     }
 
 
-def _of_accelerator(device: Device) -> dict[str, Any]:
+def _of_accelerator(device: Device) -> dict[str, object]:
     return {
         "is_available": lambda: True,
         "device_count": lambda: device.count,

@@ -26,6 +26,7 @@ from torch.optim import optimizer as optimizers
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.weak import WeakIdKeyDictionary
 
 from traceops.memory.events import Category, Phase
 from traceops.memory.fake_tensors import GpuMode, is_fake, with_values
@@ -52,8 +53,11 @@ def faked(
         def put(owner: Any, name: str, value: Any) -> None:
             stack.enter_context(patch.object(owner, name, value))
 
-        put(nn.Module, "_apply", _applying(_replaced if gpu is None else _moved))
+        put(nn.Module, "_apply", _applying(_replacing() if gpu is None else _moved))
         if gpu is not None:
+            put(
+                Tensor, "record_stream", lambda *_: None
+            )  # also called where no mode sees it, in hooks of backward
             put(nn.Module, "register_parameter", _registered(nn.Module.register_parameter, gpu))
         for name in _OF_MESHES:
             put(DeviceMesh, name, with_values(getattr(DeviceMesh, name)))
@@ -112,12 +116,21 @@ def _applying(to: Callable[[nn.Module, str, nn.Parameter, _Change], None]) -> Ca
     return call
 
 
-def _replaced(module: nn.Module, name: str, tensor: nn.Parameter, change: _Change) -> None:
-    """A parameter of its own for what is changed."""
-    with torch.no_grad():
-        changed = change(tensor)
-    if changed is not tensor and (changed.dtype, changed.device) != (tensor.dtype, tensor.device):
-        module._parameters[name] = nn.Parameter(changed, tensor.requires_grad)
+def _replacing() -> Callable[[nn.Module, str, nn.Parameter, _Change], None]:
+    """A parameter of its own for what is changed, and one for those that are tied."""
+    made: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+    def to(module: nn.Module, name: str, tensor: nn.Parameter, change: _Change) -> None:
+        known = made.get(tensor)  # type: ignore[no-untyped-call]
+        if known is None:
+            with torch.no_grad():
+                changed = change(tensor)
+            if changed is tensor or (changed.dtype, changed.device) == (tensor.dtype, tensor.device):
+                return
+            known = made[tensor] = nn.Parameter(changed, tensor.requires_grad)
+        module._parameters[name] = known
+
+    return to
 
 
 def _moved(module: nn.Module, name: str, tensor: nn.Parameter, change: _Change) -> None:

@@ -49,7 +49,7 @@ class RankMemory(msgspec.Struct):
     peak_operation_bytes: Bytes
 
 
-class Change(msgspec.Struct):
+class MemoryChange(msgspec.Struct):
     """A change of the options, estimated in the same way."""
 
     name: str
@@ -84,6 +84,6 @@ class MemoryEstimate(msgspec.Struct):
     capacity_bytes: Bytes | None
     verdict: Verdict
     spare_bytes: int | None
-    changes: list[Change]
+    changes: list[MemoryChange]
     assumptions: list[str]
     seconds: float

@@ -41,6 +41,8 @@ class Redirect(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.device and args and type(args[0]) is int:
+            return torch.device("cuda", args[0])
         if func is torch.device or isinstance(func, OpOverload):  # an operator of C++'s comes back here
             return func(*args, **kwargs)
         call = self._calls.get(func)

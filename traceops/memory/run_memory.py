@@ -8,6 +8,9 @@ from pathlib import Path
 from traceops.across.memory_use import MemoryUse, memory_use
 from traceops.core.errors import InputError
 from traceops.core.memory_files import RAN_OUT, SNAPSHOT
+from traceops.measure.step_memory import StepMemory
+from traceops.pipeline.recorded_memory import recorded_memory_of
+from traceops.traces.discover import discover
 from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
 from traceops.traces.observed import read_observed
 from traceops.traces.ran_out import RanOut, ranks_that_ran_out
@@ -19,12 +22,16 @@ _MOST_PROBLEMS = 4  # told where nothing else is there
 
 @dataclass(frozen=True)
 class RunMemory:
-    """One run. snapshots: of ranks that kept one at a window's end, by rank; problems: what could not be read."""
+    """One run. snapshots: of ranks that kept one at a window's end, by rank; problems: what could not be read.
+
+    recorded: a rank, and what its recorded steps held, where its trace tells.
+    """
 
     uses: tuple[MemoryUse, ...]
     ran_out: tuple[RanOut, ...]
     snapshots: dict[int, DeviceSnapshot]
     problems: tuple[str, ...] = ()
+    recorded: tuple[int, StepMemory] | None = None
 
 
 def read_run(folder: Path) -> RunMemory:
@@ -52,11 +59,19 @@ def read_run(folder: Path) -> RunMemory:
         for path in sorted(folder.glob(f"rank_*/{RAN_OUT}"))[:_MOST_RANKS]
         if (number := path.parent.name.removeprefix("rank_")).isdecimal() and int(number) not in known
     ]
-    if not uses and not ran_out and not snapshots and problems:
+    recorded = _recorded(folder, uses)
+    if not uses and not ran_out and not snapshots and not recorded and problems:
         raise InputError("; ".join(problems[:_MOST_PROBLEMS]))
-    if not uses and not ran_out and not snapshots:
+    if not uses and not ran_out and not snapshots and not recorded:
         raise InputError(
             f"{folder} tells nothing of a GPU's memory: give a run folder of traceops run on GPUs, or a snapshot of "
             "torch.cuda.memory._dump_snapshot"
         )
-    return RunMemory(uses, ran_out, snapshots, tuple(problems))
+    return RunMemory(uses, ran_out, snapshots, tuple(problems), recorded)
+
+
+def _recorded(folder: Path, uses: tuple[MemoryUse, ...]) -> tuple[int, StepMemory] | None:
+    try:
+        return recorded_memory_of(discover(str(folder)), uses)
+    except InputError:  # no traces are there
+        return None

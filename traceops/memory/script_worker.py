@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import linecache
 import os
-import runpy
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,14 +24,17 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from traceops.capture.run_as_main import run_as_main
 from traceops.capture.steps import StepDetector
 from traceops.core.whole_file import write_whole
+from traceops.memory.allocator import expandable_segments
 from traceops.memory.events import Category
 from traceops.memory.fake_autocast import faked_autocast
 from traceops.memory.fake_cuda import Device, faked_gpus
 from traceops.memory.fake_ranks import faked_ranks
 from traceops.memory.fake_surroundings import NoNetworkError, Surroundings
 from traceops.memory.fake_tensors import GpuMode, hidden_from_cpp
+from traceops.memory.fake_threads import followed_threads
 from traceops.memory.fakes import faked
 from traceops.memory.module_names import ModuleNames
 from traceops.memory.redirect import Redirect
@@ -51,11 +55,12 @@ class Rehearsal:
     def __init__(self, request: ScriptRequest) -> None:
         self._request = request
         self._detector = StepDetector()
-        self._tracker = Tracker(request.workspaces, "cuda")
+        self._tracker = Tracker(request.workspaces, "cuda", Category.BEFORE_STEPS)
         self._mode = GpuMode()
         self._surroundings = Surroundings()
         self._steps = 0
         self._parameters: dict[int, int] = {}
+        self._failed: list[BaseException] = []  # what ended a thread of the script
 
     def run(self) -> NoReturn:
         """Write the answer and leave the process."""
@@ -65,10 +70,11 @@ class Rehearsal:
         names = ModuleNames(tracker, self._seen)
         with (
             faked_gpus(device), hidden_from_cpp(), faked_autocast(), faked(tracker, self._mode, self._stepped),
-            faked_ranks(request), self._surroundings, names, self._mode, tracker, Redirect(tracker, self._mode),
+            faked_ranks(request), self._surroundings, names, followed_threads(self._modes, self._failed.append),
+            self._modes(),
         ):  # fmt: skip
             try:
-                _run(request.words)
+                run_as_main(request.words)
             except SystemExit as leaving:
                 self._ended("left" if leaving.code else "no_step", leaving)
             except KeyboardInterrupt:
@@ -76,6 +82,12 @@ class Rehearsal:
             except BaseException as error:  # of the script, or of torch on fake tensors
                 self._ended(_trouble(error), error)
             self._ended("no_step", None)
+
+    @contextmanager
+    def _modes(self) -> Iterator[None]:
+        """What a thread needs to work on fake tensors."""
+        with self._mode, self._tracker, Redirect(self._tracker, self._mode):
+            yield
 
     def _seen(self, root: nn.Module) -> None:
         """The outermost module is called for the first time: its parameters are there, and the first step begins."""
@@ -99,6 +111,9 @@ class Rehearsal:
         if self._steps and (error is None or isinstance(error, SystemExit)):
             self._surroundings.note("ended_early")
             self._answered()
+        if error is None and self._failed:
+            error = self._failed[0]
+            trouble = _trouble(error)
         if trouble == "no_step" and not self._tracker.events:
             trouble = "no_gpu"
         place, source = _place(error)
@@ -115,7 +130,7 @@ class Rehearsal:
     def _answer(self, problem: ScriptProblem | None) -> NoReturn:
         found = ScriptAnswer(problem=problem, steps=self._steps)
         if problem is None:
-            found.rank = summarize(self._request.rank, self._tracker.events)
+            found.rank = summarize(self._request.rank, self._tracker.events, expandable_segments())
             found.parameters = sum(self._parameters.values())
             found.values_read = self._tracker.values_read
             found.notes = self._surroundings.notes
@@ -123,16 +138,6 @@ class Rehearsal:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)  # nothing of what the script would do at its end
-
-
-def _run(words: list[str]) -> None:
-    if words[0] == "-m":
-        sys.argv = words[1:]
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-        return
-    sys.argv = words
-    sys.path[0] = str(Path(words[0]).resolve().parent)
-    runpy.run_path(words[0], run_name="__main__")
 
 
 def _trouble(error: BaseException) -> Trouble:

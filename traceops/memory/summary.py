@@ -10,9 +10,12 @@ from traceops.memory.events import Allocation, Category, Event
 from traceops.memory.model import CategoryMemory, ModuleMemory, RankMemory
 
 
-def summarize(rank: int, events: Sequence[Event]) -> RankMemory:
-    """The peaks of the rank whose `events` these are, on a device without a limit."""
-    early, late = _Replay(events), _Replay(_lingering(events))
+def summarize(rank: int, events: Sequence[Event], expandable: bool = False) -> RankMemory:
+    """The peaks of the rank whose `events` these are, on a device without a limit.
+
+    expandable: torch's allocator has expandable segments.
+    """
+    early, late = _Replay(events, expandable), _Replay(_lingering(events), expandable)
     peak = late if late.allocator.peak_allocated > early.allocator.peak_allocated else early
     by_category: dict[Category, int] = defaultdict(int)
     by_module: dict[str, int] = defaultdict(int)
@@ -42,8 +45,8 @@ def summarize(rank: int, events: Sequence[Event]) -> RankMemory:
 class _Replay:
     """The events, given to a caching allocator: `alive` at the peak, which the allocation `at` reached."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
-        self.allocator = allocator = CachingAllocator()
+    def __init__(self, events: Iterable[Event], expandable: bool) -> None:
+        self.allocator = allocator = CachingAllocator(expandable)
         self.at: Allocation | None = None
         self.alive: list[Allocation] = []
         events = list(events)

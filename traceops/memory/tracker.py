@@ -17,7 +17,6 @@ from torch.utils._pytree import tree_leaves
 from traceops.memory.events import Allocation, Category, Event, Phase
 
 _BY_PHASE = {
-    Phase.SETUP: Category.SHARDING,
     Phase.FORWARD: Category.ACTIVATIONS,
     Phase.BACKWARD: Category.BACKWARD,
     Phase.OPTIMIZER: Category.OPTIMIZER,
@@ -45,15 +44,22 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Push it after the FakeTensorMode. `workspaces` are the bytes that matrix products take for themselves: "cublas" for
     each thread, "cublaslt" once. What a storage is for is guessed from where it was made, and may be said better later
     with `label`: the storages of gradients and optimizer state are known once they are there. `device`: only what is
-    on a device of that type is written down; None where all is taken to be on the GPU.
+    on a device of that type is written down; None where all is taken to be on the GPU. `before_steps`: for what is
+    made there; the built-in strategies make their buffers.
     """
 
-    def __init__(self, workspaces: Mapping[str, int], device: str | None = None) -> None:
+    def __init__(
+        self,
+        workspaces: Mapping[str, int],
+        device: str | None = None,
+        before_steps: Category = Category.SHARDING,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.workspaces = workspaces
         self.device = device
         self.events: list[Event] = []
         self.phase = Phase.SETUP
+        self.before_steps = before_steps
         self.step = 0
         self.optimizers = 0  # that are in their step
         self.communicating = 0
@@ -63,6 +69,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._modules: list[str] = []
         self._parameters: set[int] = set()
         self._resize: Any = None
+        self._entered = 0  # once a thread
         self._libraries: set[tuple[Phase, str]] = set()
         self.stream = 0
         self._buckets: list[Allocation] = []
@@ -70,6 +77,19 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.held = 0  # bytes that storages hold now
 
     def __enter__(self) -> Tracker:
+        self._entered += 1
+        if self._entered == 1:
+            self._watch_resizing()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._entered -= 1
+        if not self._entered:
+            torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def _watch_resizing(self) -> None:
         resize = self._resize = torch.UntypedStorage.resize_
 
         def watched(storage: torch.UntypedStorage, size: int) -> Any:
@@ -78,12 +98,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return result
 
         torch.UntypedStorage.resize_ = watched  # type: ignore[method-assign, assignment]  # no op, so no mode sees it
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
@@ -128,7 +142,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = tensor.untyped_storage()
         if id(storage) in self._of:
             return
-        category = _BY_PHASE[self.phase]
+        category = _BY_PHASE.get(self.phase, self.before_steps)
         if self.communicating:
             category = Category.SHARDING
         elif (

@@ -36,6 +36,7 @@ class Answer(msgspec.Struct):
 
 def answer(request: Request) -> Answer:
     """Run what is asked for. What the training raises is the answer's problem."""
+    from traceops.memory.allocator import expandable_segments
     from traceops.memory.dry_run import dry_run  # after standard output is out of reach of what torch imports
     from traceops.memory.summary import summarize
 
@@ -43,7 +44,7 @@ def answer(request: Request) -> Answer:
     try:
         for rank in request.ranks:
             run = dry_run(request.config, rank, request.world_size, request.workspaces)
-            found.ranks.append(summarize(rank, run.events))
+            found.ranks.append(summarize(rank, run.events, expandable_segments()))
             found.parameters, found.values_read = run.parameters, max(found.values_read, run.values_read)
     except TraceopsError as error:
         return Answer(problem=str(error))

@@ -85,6 +85,8 @@ def discover(path: str) -> Discovery:
     if not candidates:
         if problems:
             raise _none_readable(path, problems)
+        if not is_remote(root) and Path(root, "report.json").is_file():
+            raise InputError(f"{path} is a report and holds no traces: show it with: traceops show {path}")
         raise InputError(f"{path} holds no traces{_why_none(read_run_manifest(root)[0])}")
     manifest, manifest_problem = read_run_manifest(root)
     if manifest_problem:

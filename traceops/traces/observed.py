@@ -17,16 +17,17 @@ from numpy.typing import NDArray
 
 from traceops.core.errors import InputError, problem_of
 from traceops.core.machine_log import PREFIX, SUFFIX
-from traceops.core.step_log import FIELDS, MAGIC, OBSERVED_FILE, RECORD, STEPS_FILE
+from traceops.core.step_log import FIELDS, LOADER_GLOB, MAGIC, OBSERVED_FILE, RECORD, STEPS_FILE
 from traceops.traces.source import is_remote, read_whole
 
 _MOST_BYTES = 1 << 28
 _MOST = 1 << 62
+_MOST_LOADERS = 64
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Frame:
+class SampledFrame:
     """A line of a program that a host was in; text: what stands there."""
 
     function: str
@@ -55,19 +56,21 @@ class Observed:
     steps: a structured array, a record a step from number `first` on (`core/step_log.py`). began_ns: Unix time of the
     first one. stacks: frames by number, outermost first. samples: columns step, stack, µs. allocator: columns step,
     cudaMalloc calls, retries, cudaFree calls. memory: columns step, and bytes that tensors held at its end, reserved,
-    in pieces between blocks in use, most held and most reserved until then.
+    in pieces between blocks in use, most held and most reserved until then. loaders: looks at workers of its data
+    loaders, one of these a process; they know no steps.
     """
 
     rank: int
     first: int
     began_ns: int
     steps: NDArray[Any]
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[SampledFrame, ...] = ()
     stacks: tuple[tuple[int, ...], ...] = ()
     samples: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
     compilations: tuple[Compilation, ...] = ()
     allocator: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 4), np.int64))
     memory: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 6), np.int64))
+    loaders: tuple[Observed, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,15 @@ def read_observed(root: str, rank: int) -> tuple[Observed | None, str | None]:
     whole = len(body) // RECORD.size
     steps = np.frombuffer(body[: whole * RECORD.size], np.dtype(list(FIELDS)))
     lines = _bytes(f"{folder}/{OBSERVED_FILE}") or b""
-    return Observed(rank, first, began, steps, **_read_lines(lines)), None
+    loaders = tuple(Observed(rank, first, began, steps[:0], **_read_lines(raw)) for raw in _loaders(folder))
+    return Observed(rank, first, began, steps, **_read_lines(lines), loaders=loaders), None
+
+
+def _loaders(folder: str) -> Iterator[bytes]:
+    """What workers of the rank's data loaders wrote, where the folder is a local one."""
+    if not is_remote(folder):
+        for path in sorted(Path(folder).glob(LOADER_GLOB))[:_MOST_LOADERS]:
+            yield _bytes(str(path)) or b""
 
 
 def read_machines(root: str) -> list[MachineLog]:
@@ -134,7 +145,7 @@ def _bytes(path: str) -> bytes | None:
 
 
 def _read_lines(raw: bytes) -> dict[str, Any]:
-    frames: list[Frame] = []
+    frames: list[SampledFrame] = []
     stacks: list[tuple[int, ...]] = []
     samples: list[int] = []
     counters: list[list[int]] = []
@@ -142,7 +153,7 @@ def _read_lines(raw: bytes) -> dict[str, Any]:
     compilations: list[Compilation] = []
     for kind, rest in _lines(raw):
         if kind == "f":
-            frames.append(_believed(_frame, rest) or Frame("?", "?", 0, 0, None))
+            frames.append(_believed(_frame, rest) or SampledFrame("?", "?", 0, 0, None))
         elif kind == "s":
             stacks.append(_believed(_numbers, rest[:1], len(frames)) or ())
         elif kind == "t":
@@ -180,9 +191,9 @@ def _believed(make: Callable[..., T], *arguments: Any) -> T | None:
         return None
 
 
-def _frame(rest: list[Any]) -> Frame:
+def _frame(rest: list[Any]) -> SampledFrame:
     function, file, first, line, text = rest
-    return Frame(
+    return SampledFrame(
         _text(function), _text(file), _whole(first), _whole(line), None if text is None else _text(text)
     )
 

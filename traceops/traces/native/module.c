@@ -4,37 +4,12 @@
 
 #include <structmember.h>
 
+#include "block.h"
 #include "events.h"
 
 #include <stddef.h>
 #include <stdlib.h>
-
-/* A finished column: memory that NumPy reads in place. */
-typedef struct {
-    PyObject_HEAD
-    void *data;
-    Py_ssize_t bytes;
-} Block;
-
-static void block_dealloc(Block *self) {
-    free(self->data);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
-
-static int block_getbuffer(Block *self, Py_buffer *view, int flags) {
-    return PyBuffer_FillInfo(view, (PyObject *)self, self->data, self->bytes, 0, flags);
-}
-
-static PyBufferProcs block_as_buffer = {.bf_getbuffer = (getbufferproc)block_getbuffer};
-
-static PyTypeObject block_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "traceops.traces._native.Block",
-    .tp_doc = PyDoc_STR("Memory of a column, for numpy.frombuffer."),
-    .tp_basicsize = sizeof(Block),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_dealloc = (destructor)block_dealloc,
-    .tp_as_buffer = &block_as_buffer,
-};
+#include <string.h>
 
 typedef struct {
     PyObject_HEAD
@@ -45,18 +20,12 @@ typedef struct {
 static const char *const wide_names[] = {"index", "ts", "dur", "pid", "tid", "stream", "correlation"};
 static const char *const narrow_names[] = {"name", "cat", "shape"};
 
-/* Random in each process, as Python's own hashes of texts are. */
 static int seed(Events *events) {
-    static const char *const texts[] = {"traceops: one seed", "traceops: another seed"};
-    for (int i = 0; i < 2; i++) {
-        PyObject *text = PyUnicode_FromString(texts[i]);
-        Py_hash_t hash = text ? PyObject_Hash(text) : -1;
-        Py_XDECREF(text);
-        if (hash == -1)
-            return 0;
-        for (int column = 0; column < NARROW_COLUMNS; column++)
-            events->strings[column].seeds[i] = (uint64_t)hash;
-    }
+    uint64_t seeds[2];
+    if (!draw_seeds(seeds))
+        return 0;
+    for (int column = 0; column < NARROW_COLUMNS; column++)
+        memcpy(events->strings[column].seeds, seeds, sizeof seeds);
     return 1;
 }
 
@@ -230,17 +199,6 @@ release:
     if (!done)
         return NULL;
     Py_RETURN_NONE;
-}
-
-/* Takes the memory over, cut to what is used. */
-static PyObject *block_of(void *column, size_t rows, size_t size) {
-    Block *block = PyObject_New(Block, &block_type);
-    if (block == NULL)
-        return NULL;
-    void *fitted = rows ? realloc(column, rows * size) : NULL;
-    block->data = fitted ? fitted : column;
-    block->bytes = (Py_ssize_t)(rows * size);
-    return (PyObject *)block;
 }
 
 static PyObject *columns_finish(Columns *self, PyObject *unused) {

@@ -1,0 +1,152 @@
+"""A memory snapshot's pickle as packed rows: events, blocks and segments, without a Python object for each.
+
+The extension `_snapshot` reads the pickle so; what it finds unusual, and everything where it is missing, Python's own
+unpickler reads into dicts, which become the same rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from traceops.core.plain_pickle import load_plain_file
+from traceops.core.regular_file import open_regular
+from traceops.traces.snapshot_places import Places, frames_of
+
+NOT_NEEDED, ALLOC, FREE_COMPLETED, OOM, SEGMENT_TAKEN, SEGMENT_GIVEN = range(
+    6
+)  # as native/snapshot.h numbers them
+_ACTIONS = {
+    "alloc": ALLOC, "free_completed": FREE_COMPLETED, "oom": OOM, "segment_alloc": SEGMENT_TAKEN,
+    "segment_map": SEGMENT_TAKEN, "segment_free": SEGMENT_GIVEN, "segment_unmap": SEGMENT_GIVEN,
+}  # fmt: skip
+_HELD = ("active_allocated", "active_pending_free", "active_awaiting_free")
+_MOST, _MOST_ASKED = 1 << 47, 1 << 62  # bytes: that a device has, and that a program asks for by mistake
+SEGMENT = np.dtype(
+    [("device", "i8"), ("address", "i8"), ("bytes", "i8"), ("first", "u4"), ("count", "u4")], align=True
+)
+BLOCK = np.dtype([("address", "i8"), ("bytes", "i8"), ("place", "i4"), ("held", "?")], align=True)
+SHORTAGE = np.dtype([("event", "u4"), ("device_free", "i8")], align=True)
+TRACE = np.dtype([("first", "u4"), ("count", "u4")])
+
+
+@dataclass(frozen=True)
+class SnapshotRows:
+    """What a snapshot holds. Of each event: action, address, size in bytes, place; traces: which events are a device's.
+
+    segments name their blocks as a first row and a number of rows. A block's address is -1 where it lies right behind
+    the one before. Places are numbers of `places`. Sizes are 0 where they are not needed.
+    """
+
+    action: NDArray[np.uint8]
+    address: NDArray[np.int64]
+    size: NDArray[np.int64]
+    place: NDArray[np.int32]
+    shortages: NDArray[np.void]
+    blocks: NDArray[np.void]
+    segments: NDArray[np.void]
+    traces: NDArray[np.void]
+    places: Places
+
+
+def read_rows(path: Path) -> SnapshotRows:
+    """The rows of a file. Raises OSError, UnpicklingError, EOFError, and what `rows_of` raises."""
+    return native_rows(path) or rows_of(load_plain_file(path))
+
+
+def native_rows(path: Path) -> SnapshotRows | None:
+    """The same by the extension; None where it is missing, or where the file is not as torch writes it."""
+    if os.environ.get("TRACEOPS_NATIVE") == "0":
+        return None
+    try:
+        from traceops.traces import _snapshot  # an installation without a compiler has none
+    except ImportError:
+        return None
+    places = Places()
+    with open_regular(str(path)) as file:
+        found = _snapshot.read(file.fileno(), places.of_frame)
+    return None if found is None else _typed(found, places)
+
+
+def rows_of(found: Any) -> SnapshotRows:
+    """The rows of dicts. Raises TypeError, ValueError, LookupError, AttributeError, OverflowError for another shape."""
+    places = Places()
+    segments, blocks = _segments(found["segments"], places)
+    columns: list[tuple[int, int, int, int]] = []
+    shortages: list[tuple[int, int]] = []
+    traces: list[tuple[int, int]] = []
+    seen: set[int] = set()
+    for trace in found.get("device_traces") or ():
+        if len(trace) and id(trace) in seen:
+            raise ValueError("two devices with the same events")
+        seen.add(id(trace))
+        traces.append((len(columns), len(trace)))
+        for event in trace:
+            action = _ACTIONS.get(event["action"], NOT_NEEDED)
+            address, size = 0, 0
+            if action != NOT_NEEDED:
+                size = _size(event["size"], _MOST_ASKED if action == OOM else _MOST)
+            if action in (ALLOC, FREE_COMPLETED):
+                address = int(event["addr"])
+            elif action == OOM:
+                shortages.append((len(columns), _size(event.get("device_free", 0))))
+            columns.append((action, address, size, places.of(frames_of(event)) if action == ALLOC else -1))
+    rows = dict(
+        zip(
+            ("action", "address", "size", "place"),
+            zip(*columns, strict=True) if columns else ((),) * 4,
+            strict=True,
+        )
+    )
+    return _typed(
+        {**rows, "shortages": shortages, "blocks": blocks, "segments": segments, "traces": traces}, places
+    )
+
+
+def _segments(
+    found: Sequence[Mapping[str, Any]], places: Places
+) -> tuple[list[tuple[int, ...]], list[tuple[Any, ...]]]:
+    segments: list[tuple[int, ...]] = []
+    blocks: list[tuple[Any, ...]] = []
+    seen: set[int] = set()
+    for segment in found:
+        own = segment["blocks"]
+        if len(own) and id(own) in seen:
+            raise ValueError("two segments with the same blocks")
+        seen.add(id(own))
+        first = len(blocks)
+        for block in own:
+            held = block["state"] in _HELD
+            place = places.of(frames_of(block)) if held else -1
+            address = block.get("address")
+            blocks.append((-1 if address is None else int(address), _size(block["size"]), place, held))
+        numbers = int(segment.get("device", 0)), int(segment.get("address", 0)), _size(segment["total_size"])
+        segments.append((*numbers, first, len(blocks) - first))
+    return segments, blocks
+
+
+def _size(value: Any, most: int = _MOST) -> int:
+    size = int(value)
+    if not 0 <= size < most:
+        raise ValueError("sizes that no memory has")
+    return size
+
+
+def _typed(found: Mapping[str, Any], places: Places) -> SnapshotRows:
+    types: dict[str, DTypeLike] = {
+        "action": np.uint8, "address": np.int64, "size": np.int64, "place": np.int32,
+        "shortages": SHORTAGE, "blocks": BLOCK, "segments": SEGMENT, "traces": TRACE,
+    }  # fmt: skip
+    return SnapshotRows(**{name: _array(found[name], kind) for name, kind in types.items()}, places=places)
+
+
+def _array(values: Any, kind: DTypeLike) -> NDArray[Any]:
+    if isinstance(values, (list, tuple)):
+        return np.array(values, dtype=kind)
+    return np.frombuffer(values, dtype=kind) if len(memoryview(values)) else np.zeros(0, dtype=kind)
