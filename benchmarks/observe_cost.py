@@ -1,10 +1,11 @@
 """What observing a run costs outside of recorded windows: with and without in turn, within one process.
 
-python benchmarks/observe_cost.py [--pairs 200] [--steps 200] [--dim 96]
+python benchmarks/observe_cost.py [--pairs 200] [--steps 200] [--settle 30] [--dim 96] [--batch 8] [--light]
 
 Blocks of steps alternate (with, without, without, with, …), so that what else the machine does meets both alike.
 Compared is the process's CPU time a block, which counts the observer's thread and not other programs; on a GPU the
-time that passes as well. The interval is that of the median over pairs, by resampling them.
+time that passes as well. The interval is that of the median over pairs, by resampling them. --light: what recording
+the device alone costs, as in a light window; needs a GPU. --dim 4096 --batch 8192: a step bound by its GPU.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from traceops.capture.light.cupti import Cupti
 from traceops.capture.observing.observer import Observer
 
-_SETTLE = 30  # steps of a block before it is timed: the observer's first looks, the step's usual length
 
-
-def step_of(dim: int, device: torch.device) -> Callable[[], None]:
-    """A training step bound by its host: many small operators."""
-    model = torch.nn.Sequential(*(torch.nn.Linear(dim, dim) for _ in range(6))).to(device)
+def step_of(dim: int, rows: int, device: torch.device) -> Callable[[], None]:
+    """A training step of many operators: bound by its host where they are small."""
+    kind = torch.float32 if rows < 1024 else torch.bfloat16
+    model = torch.nn.Sequential(*(torch.nn.Linear(dim, dim) for _ in range(6))).to(device, kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    batch = torch.randn(8, dim, device=device)
+    batch = torch.randn(rows, dim, device=device, dtype=kind)
 
     def step() -> None:
         model(batch).square().mean().backward()
@@ -38,14 +39,21 @@ def step_of(dim: int, device: torch.device) -> Callable[[], None]:
     return step
 
 
-def block(step: Callable[[], None], steps: int, folder: Path | None) -> tuple[float, float]:
-    """Seconds of CPU and seconds that passed for `steps` steps; observed where there is a folder for that."""
+def block(
+    step: Callable[[], None], steps: int, settle: int, folder: Path | None, light: Cupti | None = None
+) -> tuple[float, float]:
+    """Seconds of CPU and seconds that passed for `steps` steps; observed where there is a folder for that.
+
+    settle: steps before they are timed: the observer's first looks, and its idea of the usual step. light: records.
+    """
     observer = None if folder is None else Observer(folder, 0)
     if observer is not None:
         observer.step_begins(recorded=False)
+    if light is not None and (refused := light.start()) is not None:
+        raise SystemExit(f"no light window here: {refused}")
     began = (0.0, 0.0)
-    for number in range(_SETTLE + steps):
-        if number == _SETTLE:
+    for number in range(settle + steps):
+        if number == settle:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             began = time.process_time(), time.perf_counter()
@@ -58,6 +66,8 @@ def block(step: Callable[[], None], steps: int, folder: Path | None) -> tuple[fl
     ended = time.process_time(), time.perf_counter()
     if observer is not None:
         observer.close()
+    if light is not None:
+        light.stop()
     return ended[0] - began[0], ended[1] - began[1]
 
 
@@ -68,25 +78,38 @@ def told(name: str, ratios: NDArray[np.float64]) -> str:
     return f"{name} {np.median(ratios):.4f} (95 %: {low:.4f} to {high:.4f}, {len(ratios)} pairs)"
 
 
+def paired(
+    step: Callable[[], None], pairs: int, steps: int, settle: int, *, light: bool
+) -> NDArray[np.float64]:
+    """A row a pair of blocks: seconds of CPU and seconds with, and the same without."""
+    found = []
+    with tempfile.TemporaryDirectory() as name:
+        for number in range(pairs):
+            order = (True, False) if number % 2 else (False, True)
+            folder, times = Path(name), {}
+            for on in order:
+                observed, recorder = folder if on and not light else None, Cupti() if on and light else None
+                times[on] = block(step, steps, settle, observed, recorder)
+            found.append((*times[True], *times[False]))
+    return np.array(found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--settle", type=int, default=30)
     parser.add_argument("--dim", type=int, default=96)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--light", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    step = step_of(args.dim, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    for _ in range(200):
+    step = step_of(args.dim, args.batch, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    for _ in range(max(200, args.settle)):
         step()
-    pairs = []
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(args.pairs):
-            order = (True, False) if number % 2 else (False, True)
-            times = {on: block(step, args.steps, Path(folder) if on else None) for on in order}
-            pairs.append((*times[True], *times[False]))
-    cpu, passed, plain_cpu, plain = np.array(pairs).T
+    cpu, passed, plain_cpu, plain = paired(step, args.pairs, args.steps, args.settle, light=args.light).T
     print(
         f"step {1e3 * np.median(plain) / args.steps:.2f} ms, {1e3 * np.median(plain_cpu) / args.steps:.2f} of CPU"
     )

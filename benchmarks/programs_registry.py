@@ -12,9 +12,11 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "torch": (*TORCH, "tqdm", "tiktoken", "requests"),
     "hf": (*TORCH, "transformers", "accelerate", "datasets", "trl", "evaluate"),
     "lightning": (*TORCH, "lightning"),
+    "ignite": (*TORCH, "pytorch-ignite"),
     "deepspeed": (*TORCH, "setuptools", "wheel", "deepspeed"),
     "picotron": (*TORCH, "transformers==4.47.0", "datasets", "wandb"),
 }
+LIGHTNING = "Lightning-AI/pytorch-lightning@7f0c3436cd3f6ad3753125672024fc415cbcb414"
 STEPS = "steps ([0-9]+)"
 WEIGHTS = r"weights (\w+)"
 
@@ -80,7 +82,7 @@ _NANO = (
     "--log_interval=1",
     "--dropout=0.0",
 )
-_STEP = r"(?m)[Ss]tep: (\d+)"
+_STEP = r"\] Step: (\d+)"
 
 
 def picotron(
@@ -208,6 +210,62 @@ PROGRAMS: tuple[Program, ...] = (
     picotron("dp", plant="forward:1:0.2", cause="host"),
     Program(
         "pipelining GPipe", "PyPI torch", "torch", ("{small}/pipeline_train.py", "gpipe"), STEPS, WEIGHTS
+    ),
+    Program(
+        "Fabric language_model",
+        f"{LIGHTNING}:examples/fabric/language_model/train.py",
+        "lightning",
+        (
+            *("fabric", "run", "--accelerator", "cpu", "--devices", "2", "--strategy", "ddp"),
+            "{checkout}/examples/fabric/language_model/train.py",
+        ),
+        "",
+        r"(?:loss) ([\d.]+)",
+        data="wikitext",
+        steps=40,
+        launcher="none",
+    ),
+    Program(
+        "DeepSpeed's own launcher",
+        "PyPI deepspeed",
+        "deepspeed",
+        ("deepspeed", "--num_gpus", "2", "{small}/deepspeed_train.py", "2"),
+        STEPS,
+        r"loss ([\d.e-]+)",
+        launcher="none",
+        plant="backward:1:0.2",
+        cause="host",
+    ),
+    Program(
+        "PyTorch-Ignite (its own ranks)",
+        "PyPI pytorch-ignite",
+        "ignite",
+        ("{small}/ignite_train.py",),
+        STEPS,
+        WEIGHTS,
+        launcher="none",
+        plant="forward:1:0.2",
+        cause="host",
+    ),
+    Program(
+        "examples/rpc/rnn",
+        f"{EXAMPLES}:distributed/rpc/rnn/main.py",
+        "torch",
+        ("{checkout}/distributed/rpc/rnn/main.py",),
+        "",
+        "",  # unseeded
+        steps=50,
+        launcher="none",
+        groups=False,
+    ),
+    Program(
+        "TRL reward",
+        "PyPI trl",
+        "hf",
+        ("-m", "trl.scripts.reward", "--dataset_name", "pairs", *_TRL),
+        TRL_COUNT,
+        TRL_LOSS,
+        data="trl",
     ),
     # What follows was set aside.
     Program(

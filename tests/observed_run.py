@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from traceops.core.machine_log import machine_file
-from traceops.core.step_log import MAGIC, OBSERVED_FILE, RECORD, RECORDED, STEPS_FILE
+from traceops.core.step_log import MAGIC, OBSERVED_FILE, RECORD, RECORDED, STEPS_FILE, loader_file
 
 BEGAN_NS = 1_800_000_000 * 10**9
 TRAIN = "/home/me/train.py"
@@ -88,6 +88,33 @@ def write_rank(root: Path, rank: int, steps, extra=()) -> None:
                 samples += [number, names.index(name), round(1e3 * ms / max(round(ms / 5), 1))]
     lines += [["t", samples], *extra]
     (folder / OBSERVED_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+# Stacks of a loader's worker: forked below the program's own frames.
+_LOOP = [
+    ("train", TRAIN, 29, "for batch in loader:"),
+    ("_worker_loop", f"{TORCH}/utils/data/_utils/worker.py", 1, None),
+]
+WORKER = {
+    "tokenize": [*_LOOP, ("__getitem__", "/home/me/data.py", 40, "return tokenize(text)"),
+                 ("tokenize", "/home/me/data.py", 51, "for word in text:")],
+    "collate": [*_LOOP, ("collate_fn", "/home/me/data.py", 88, "return pad(samples)")],
+    "library": [*_LOOP, ("map_tensor", f"{TORCH}/utils/data/_utils/fetch.py", 5, None)],
+    "idle": [*_LOOP, ("get", "/usr/lib/python3.11/multiprocessing/queues.py", 113, None)],
+}  # fmt: skip
+
+
+def write_loader(root: Path, rank: int, worker: int, looks) -> None:
+    """The file of a worker of the rank's loader that was seen so often in each of these stacks, 40 ms a look."""
+    lines, samples, frames = [], [], 0
+    for number, (name, count) in enumerate(looks.items()):
+        for function, file, line, text in WORKER[name]:
+            lines.append(["f", function, file, 1, line, text])
+        lines.append(["s", list(range(frames, frames + len(WORKER[name])))])
+        frames += len(WORKER[name])
+        samples += [0, number, 40_000] * count
+    path = root / f"rank_{rank}" / loader_file(worker, 100 + worker)
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, ["t", samples]]))
 
 
 def write_machine(root: Path, lines, host="node1") -> None:

@@ -23,6 +23,10 @@ _PLACES = {
 }
 
 
+def has_parameters(module):
+    return next(module.parameters(), None) is not None
+
+
 def _rank():
     if "RANK" in os.environ:
         return int(os.environ["RANK"])
@@ -75,7 +79,12 @@ class _Plant(MetaPathFinder):
         def call(self, *args, **kwargs):
             nonlocal depth
             # Lightning leaves DDP's wrapper in evaluation after its first check; what it wraps trains.
-            if depth == 0 and any(part.training for part in (self, *self.children())):
+            # Pictures' transforms are modules too, in training and without parameters: a loader's affair.
+            if (
+                depth == 0
+                and any(part.training for part in (self, *self.children()))
+                and has_parameters(self)
+            ):
                 late()
             depth += 1
             try:

@@ -10,7 +10,7 @@ deepspeed.init_distributed(dist_backend="nccl" if CUDA else "gloo")
 adam = {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}
 config = {
     "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "optimizer": adam,
-    "zero_optimization": {"stage": int(sys.argv[1])}, "bf16": {"enabled": True}, "zero_allow_untested_optimizer": True,
+    "zero_optimization": {"stage": int(sys.argv[-1])}, "bf16": {"enabled": True}, "zero_allow_untested_optimizer": True,
 }  # fmt: skip
 model = blocks(128, 6)
 engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
@@ -22,7 +22,7 @@ for _ in range(2 * STEPS):
 if engine.global_rank == 0:
     print("loss", engine(x).float().pow(2).mean().item())
     tell(engine.global_steps, torch.nn.Module())
-elif int(sys.argv[1]) == 3:
+elif int(sys.argv[-1]) == 3:
     engine(x)
 torch.distributed.barrier()
 torch.distributed.destroy_process_group()

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 import traceops.capture.script as script
-from traceops.capture import guard, session, steps
+from traceops.capture import guard, run_as_main, session, steps
 from traceops.capture.last_words import LastWords
 from traceops.capture.observing.signs import GarbageTime
 
@@ -110,13 +110,13 @@ class Table:
         steps._Boundary.when_imported = lambda self, on: (boundaries.append(self), original(self, on))[1]
         argv, path = list(sys.argv), list(sys.path)
         printed, said_aloud = io.StringIO(), io.StringIO()
-        runpy, script.runpy = script.runpy, _Runpy(during)
+        runpy, run_as_main.runpy = run_as_main.runpy, _Runpy(during)
         try:
             failing = contextlib.nullcontext() if fault is None else self.faults.failing(*fault)
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said_aloud), failing:
                 code = script.main([str(self._folder / "train.py")])
         finally:
-            steps._Boundary.when_imported, script.runpy = original, runpy
+            steps._Boundary.when_imported, run_as_main.runpy = original, runpy
             sys.argv, sys.path[:] = argv, path
             for boundary in boundaries:
                 boundary.remove()

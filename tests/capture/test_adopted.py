@@ -45,6 +45,13 @@ def test_a_name_across_two_blocks_is_renamed_too(tmp_path):
     assert text.count(b"ScriptStep#") == 70_001
 
 
+@pytest.mark.parametrize("rows", ["[]", "[ \n ]"])
+def test_a_trace_without_events_gets_our_steps(tmp_path, rows):
+    (tmp_path / "own.json").write_text(f'{{"traceEvents": {rows}, "traceName": "x"}}')
+    text = b"".join(with_steps(tmp_path / "own.json", [(3, 1, 2)], 1))
+    assert [row["name"] for row in json.loads(text)["traceEvents"]] == ["ProfilerStep#3"]
+
+
 def test_a_file_that_is_no_trace_is_refused(tmp_path):
     (tmp_path / "own.json").write_text("{}")
     with pytest.raises(ValueError, match=r"own\.json: no traceEvents"):

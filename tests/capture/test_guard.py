@@ -79,7 +79,7 @@ def test_ctrl_c_in_the_middle_of_the_capture_is_the_scripts(table, clean):
 
 def test_what_a_signal_handler_of_the_script_raises_is_the_scripts():
     from traceops.capture.guard import Guard
-    from traceops.core.capture_failure import Operation
+    from traceops.core.capture_failure import CaptureOperation
 
     class OutOfTime(Exception):
         pass
@@ -92,23 +92,23 @@ def test_what_a_signal_handler_of_the_script_raises_is_the_scripts():
     before = signal.signal(signal.SIGUSR1, alarm)
     try:
         with pytest.raises(OutOfTime):
-            guard.run(Operation.EXPORT, os.kill, os.getpid(), signal.SIGUSR1)
-        guard.run(Operation.EXPORT, int, "no number")
+            guard.run(CaptureOperation.EXPORT, os.kill, os.getpid(), signal.SIGUSR1)
+        guard.run(CaptureOperation.EXPORT, int, "no number")
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert heard == [(Operation.EXPORT, OutOfTime), (Operation.EXPORT, ValueError)]
+    assert heard == [(CaptureOperation.EXPORT, OutOfTime), (CaptureOperation.EXPORT, ValueError)]
 
 
 FORKS = """
 import os
 from traceops.capture.guard import Guard
-from traceops.core.capture_failure import Operation
+from traceops.core.capture_failure import CaptureOperation
 
 guard = Guard(lambda operation, error: None)
-assert guard.run(Operation.RECORD, lambda: 7) == 7
+assert guard.run(CaptureOperation.RECORD, lambda: 7) == 7
 child = os.fork()
 if child == 0:
-    os._exit(0 if guard.run(Operation.RECORD, lambda: 7) is None else 1)
+    os._exit(0 if guard.run(CaptureOperation.RECORD, lambda: 7) is None else 1)
 assert os.waitpid(child, 0)[1] == 0
 """
 

@@ -96,6 +96,18 @@ def test_inference_has_a_step_a_call_of_the_model(watched):
 
 
 @pytest.mark.torch
+def test_a_step_of_the_rpc_s_optimizer_counts_though_no_optimizer_of_torch_steps_here(watched, monkeypatch):
+    pytest.importorskip("torch")
+    optim = pytest.importorskip("torch.distributed.optim")  # imported before the boundary looks
+    monkeypatch.setattr(optim.DistributedOptimizer, "step", lambda self, context: None)
+    boundary, ends = watched()
+    optimizer = object.__new__(optim.DistributedOptimizer)
+    for context in range(5):
+        optimizer.step(context)
+    assert len(ends) == 5 and boundary.ends().ends == {"DistributedOptimizer.step": 5}
+
+
+@pytest.mark.torch
 def test_an_engine_s_step_counts_once_however_many_optimizer_steps_it_takes(watched, monkeypatch, tmp_path):
     torch = pytest.importorskip("torch")
     package = tmp_path / "deepspeed" / "runtime"

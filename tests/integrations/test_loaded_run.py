@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import traceops
-from traceops.integrations.loaded_run import Run
+from traceops.integrations.loaded_run import LoadedRun
 from traceops.measure.ledger import BUCKETS
 from traceops.render.page import scoped_css
 
@@ -25,18 +25,18 @@ FRAMES = ("findings", "ranks", "steps", "collectives", "kernels", "ledger", "wha
 
 
 @pytest.fixture(scope="module")
-def run() -> Run:
+def run() -> LoadedRun:
     return traceops.load(EXAMPLE)
 
 
-def test_it_is_told_in_three_lines(run: Run) -> None:
+def test_it_is_told_in_three_lines(run: LoadedRun) -> None:
     lines = repr(run).splitlines()
     assert lines[0] == "slow_loader4: 4 ranks (0–3), NVIDIA H200, step 53.82 ms"
     assert lines[1].startswith("error: Rank 1's input comes late") and len(lines) == 3
     assert repr(run.report) == "<Report 'slow_loader4': 4 ranks, 53.82 ms a step; findings: 1 error, 2 info>"
 
 
-def test_a_notebook_shows_the_first_screen_and_leaves_the_rest_of_its_page_alone(run: Run) -> None:
+def test_a_notebook_shows_the_first_screen_and_leaves_the_rest_of_its_page_alone(run: LoadedRun) -> None:
     shown = run._repr_html_()
     assert len(shown) < 120_000 and "Rank 1&#39;s input comes late" in shown and "TO-I002" in shown
     assert "<script" not in shown and "<html" not in shown and "http" not in shown
@@ -56,7 +56,7 @@ def test_a_style_sheet_counts_inside_its_element_only() -> None:
 
 
 @pytest.mark.parametrize("name", FRAMES)
-def test_each_column_of_a_frame_is_documented(run: Run, name: str) -> None:
+def test_each_column_of_a_frame_is_documented(run: LoadedRun, name: str) -> None:
     pytest.importorskip("pandas")
     page = (ROOT / "docs" / "notebook.md").read_text()
     section = page.split(f"\n### {name}\n")[1].split("\n### ")[0]
@@ -69,7 +69,7 @@ def _names(line: str) -> list[str]:
     return re.findall(r"`(\w+)`", line.split("|")[1])
 
 
-def test_frames_hold_what_the_report_does(run: Run) -> None:
+def test_frames_hold_what_the_report_does(run: LoadedRun) -> None:
     pandas = pytest.importorskip("pandas")
     steps = run.steps
     assert len(steps) == 12 and str(steps["kernels"].dtype) == "Int64"
@@ -93,7 +93,7 @@ def test_an_empty_frame_has_its_columns(tmp_path: Path) -> None:
     assert run.kernels.empty and str(run.kernels["ms_per_step"].dtype) == "float64"
 
 
-def test_figures_are_those_of_the_page(run: Run) -> None:
+def test_figures_are_those_of_the_page(run: LoadedRun) -> None:
     objects = pytest.importorskip("plotly.graph_objects")
     ledger = run.figure("ledger")
     assert isinstance(ledger, objects.Figure) and len(ledger.data[0].x) == 4
@@ -107,7 +107,7 @@ def test_figures_are_those_of_the_page(run: Run) -> None:
 
 @pytest.mark.parametrize(("package", "use"), [("pandas", "ranks"), ("plotly", "figure")])
 def test_without_an_extra_the_error_names_it(
-    run: Run, package: str, use: str, monkeypatch: pytest.MonkeyPatch
+    run: LoadedRun, package: str, use: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = builtins.__import__
 
@@ -122,19 +122,19 @@ def test_without_an_extra_the_error_names_it(
         run.ranks if use == "ranks" else run.figure("ledger")
 
 
-def test_the_whole_page_is_written(run: Run, tmp_path: Path) -> None:
+def test_the_whole_page_is_written(run: LoadedRun, tmp_path: Path) -> None:
     assert run.save_html(tmp_path / "same.html").read_bytes() == (EXAMPLE / "summary.html").read_bytes()
     made = run.save_html(tmp_path / "anew.html", plotlyjs="cdn").read_text()
     assert "Rank 1&#39;s input comes late" in made and 'id="checks"' in made
     assert "This page was made from report.json" in made
 
 
-def test_completion_shows_what_is_there(run: Run) -> None:
+def test_completion_shows_what_is_there(run: LoadedRun) -> None:
     assert {*FRAMES, "figure", "figures", "finding", "save_html", "report"} <= set(dir(run))
     assert "load" in dir(traceops) and not [name for name in dir(run) if name.startswith("_")]
 
 
-def test_a_report_that_was_just_made_is_taken_too(run: Run) -> None:
+def test_a_report_that_was_just_made_is_taken_too(run: LoadedRun) -> None:
     again = traceops.load(run.report)
     assert repr(again) == repr(run)
 
@@ -171,7 +171,7 @@ def test_the_notebook_of_the_examples_runs_and_says_what_it_says(monkeypatch: py
     assert namespace["late"] == 1
 
 
-def test_two_runs_in_one_notebook_link_to_their_own_findings(run: Run, tmp_path: Path) -> None:
+def test_two_runs_in_one_notebook_link_to_their_own_findings(run: LoadedRun, tmp_path: Path) -> None:
     value = json.loads((EXAMPLE / "report.json").read_text())
     value["run"]["name"] = "other"
     (tmp_path / "report.json").write_text(json.dumps(value))

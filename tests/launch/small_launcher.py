@@ -30,6 +30,6 @@ with held(out) as lock:
         ended = process.run(
             [sys.executable, script, str(out)], env, progress=progress,
             ranks=2, logs=None, rank_of=lambda local: local, screen=Screen(), received=received,
-            guard=process.Guard(lock, aftermath.command_line(out, None), progress),
+            guard=process.LauncherGuard(lock, aftermath.command_line(out, None), progress),
         )  # fmt: skip
     (out / "ended.json").write_text(json.dumps({"signal": ended.signal, "returncode": ended.returncode}))

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 @pytest.mark.parametrize(
     ("fault", "code", "reason"),
     [
-        ("exit-3", 3, "rank 1 on .* failed first, exit code 3"),
+        ("exit-3", 3, "rank 1 on .* failed first, exit code 3\n"),
         ("exit-0", 1, "rank 1 on .* ended first, exit code 0"),
     ],
 )

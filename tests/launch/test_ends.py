@@ -121,7 +121,7 @@ def test_nohup_is_respected():
 def test_the_exit_code_of_what_it_runs_is_the_supervisors(tmp_path):
     for script, code in (("exit 7", 7), ("kill -9 $$", 137), ("exit 0", 0)):
         read, write = os.pipe()
-        command = supervise.command_line(supervise.Settings(read), ["sh", "-c", script])
+        command = supervise.command_line(supervise.SupervisorSettings(read), ["sh", "-c", script])
         assert subprocess.run(command, pass_fds=[read], check=False).returncode == code
         os.close(read)
         os.close(write)
@@ -129,7 +129,7 @@ def test_the_exit_code_of_what_it_runs_is_the_supervisors(tmp_path):
 
 def test_a_command_that_is_not_there_is_told():
     read, write = os.pipe()
-    command = supervise.command_line(supervise.Settings(read), ["/no/such/program"])
+    command = supervise.command_line(supervise.SupervisorSettings(read), ["/no/such/program"])
     done = subprocess.run(command, pass_fds=[read], capture_output=True, text=True, check=False)
     assert done.returncode == 127 and "/no/such/program cannot be started" in done.stderr
     os.close(read)

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from traceops.launch import display, forward
-from traceops.launch.display import Screen, Source
+from traceops.launch.display import LineSource, Screen
 from traceops.launch.forward import Forwarder, Shown
 from traceops.launch.log_end import show_end
 from traceops.launch.terminal_rows import PIECE_BYTES
@@ -78,7 +78,7 @@ def test_a_line_of_megabytes_has_one_mark_and_comes_in_pieces(job, capfdbinary, 
 
 
 def test_a_line_that_another_interrupts_is_ended_and_marked_again(capfdbinary):
-    screen, one, two = Screen(), Source(b"[rank 0] "), Source(b"[rank 1] ")
+    screen, one, two = Screen(), LineSource(b"[rank 0] "), LineSource(b"[rank 1] ")
     screen.output(b"begin", one)
     screen.output(b"whole\n", two)
     screen.output(b"end\n", one)
@@ -97,7 +97,7 @@ def test_in_a_log_a_progress_bar_is_its_last_state(job, capfdbinary):
 def test_in_a_log_a_long_bar_is_told_every_few_seconds(capfdbinary, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
-    screen, source = Screen(), Source(b"[rank 0] ", error=True)
+    screen, source = Screen(), LineSource(b"[rank 0] ", error=True)
     for number in range(100):
         now[0] += 0.25
         screen.bar(b"step %d" % number, source)
@@ -159,7 +159,7 @@ def test_on_a_terminal_there_is_one_line_for_the_bars_and_one_for_our_progress(t
     monkeypatch.setattr(display, "_TERMINAL_EVERY_S", 0.0)
     terminal.become_ours(monkeypatch)
     screen = Screen()
-    ranks = [Source(f"[rank {rank}] ".encode(), True, rank) for rank in range(3)]
+    ranks = [LineSource(f"[rank {rank}] ".encode(), True, rank) for rank in range(3)]
     seen = b""
     for percent in range(100):
         for source in ranks:
@@ -179,7 +179,7 @@ def test_on_a_terminal_there_is_one_line_for_the_bars_and_one_for_our_progress(t
 
 def test_a_bar_that_is_too_wide_does_not_wrap(terminal, monkeypatch):
     terminal.become_ours(monkeypatch)
-    Screen().bar(("█" * 300).encode(), Source(b"[rank 0] ", True))
+    Screen().bar(("█" * 300).encode(), LineSource(b"[rank 0] ", True))
     (line,) = screen_of(terminal.written())
     assert len(line) == 59
 
@@ -307,7 +307,7 @@ def test_on_another_machine_no_rank_is_rank_0(job, capfdbinary):
 def test_of_a_rank_that_failed_unseen_the_end_is_shown(tmp_path, capfdbinary):
     log = tmp_path / "rank_3.stderr.log"
     log.write_bytes(b"".join(b"line %d\n" % i for i in range(100)) + b"ValueError: planted")
-    show_end(Screen(), log, Source(b"[rank 3] ", error=True))
+    show_end(Screen(), log, LineSource(b"[rank 3] ", error=True))
     lines = capfdbinary.readouterr().err.splitlines()
     assert (
         len(lines) == 20 and lines[-1] == b"[rank 3] ValueError: planted" and lines[0] == b"[rank 3] line 81"

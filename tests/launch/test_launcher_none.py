@@ -77,6 +77,30 @@ def test_ranks_that_the_command_starts_are_traced_and_its_exit_code_is_the_runs(
     assert "2 of 2 ranks traced" in done.stderr and "the command ended with 5" in done.stderr
 
 
+_CHAINS = """
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+print("first")
+spec = PathFinder.find_spec("sitecustomize", [f for f in sys.path if f != {own!r}])
+spec.loader.exec_module(module_from_spec(spec))
+"""
+
+
+def test_a_sitecustomize_that_runs_the_next_one_itself_runs_once(tmp_path):
+    """The next one is ours, which runs the next one itself."""
+    for name, text in (("one", _CHAINS.format(own=str(tmp_path / "one"))), ("two", 'print("second")')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "sitecustomize.py").write_text(text)
+    path = os.pathsep.join(map(str, (JOINING, tmp_path / "one", tmp_path / "two")))
+    shown = "import sys; print(sum(type(one).__name__ == '_Joins' for one in sys.meta_path))"
+    done = subprocess.run(
+        [sys.executable, "-c", shown], text=True, capture_output=True, timeout=_DEADLOCK_S, check=False,
+        env={**os.environ, "PYTHONPATH": path, "TRACEOPS_CAPTURE": "{}"},
+    )  # fmt: skip
+    assert (done.stdout.split(), done.stderr) == (["first", "second", "1"], "")
+
+
 def plan(*command, **options):
     return Plan("mine", Path("/runs/mine"), Cluster(1), list(command), {}, {}, launcher="none", **options)
 

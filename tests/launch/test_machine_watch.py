@@ -131,6 +131,10 @@ def test_a_quota(tmp_path):
     (tmp_path / "sys/fs/cgroup/job").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/job/cpu.stat").write_text("usage_usec 5\nthrottled_usec 1500\n")
     assert throttled_ms(7, tmp_path) == 1.5
+    (tmp_path / "proc/7/cgroup").write_text("9:name=systemd:/\n1:cpu,cpuacct:/job\n0::/\n")  # version 1
+    (tmp_path / "sys/fs/cgroup/cpu/job").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cpu/job/cpu.stat").write_text("nr_throttled 2\nthrottled_time 2500000\n")
+    assert throttled_ms(7, tmp_path) == 2.5
 
 
 def watch(tmp_path, **more):

@@ -7,7 +7,7 @@ import pytest
 
 import traceops.launch.on_demand as on_demand
 from traceops.capture import later_windows
-from traceops.capture.later_windows import Asked, LaterWindow, LongerSchedule, ask
+from traceops.capture.later_windows import AskedWindows, LaterWindow, LongerSchedule, ask
 from traceops.capture.progress import Progress
 from traceops.capture.schedule import Phase, Schedule
 from traceops.cli import main
@@ -50,7 +50,7 @@ def test_a_window_comes_where_it_is_asked_for_or_behind_what_there_is():
 def test_a_rank_hears_of_each_request_once_and_looks_seldom(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(later_windows.time, "monotonic", lambda: now[0])
-    asked = Asked(tmp_path)
+    asked = AskedWindows(tmp_path)
     assert asked.look() is None
     ask(tmp_path, LaterWindow(1, 20, 1, 2))
     assert asked.look() is None, "not before a second is over"

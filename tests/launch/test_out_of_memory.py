@@ -15,7 +15,7 @@ from traceops.launch import out_of_memory
 from traceops.launch.conclusion import tell_cause
 from traceops.launch.display import Screen
 from traceops.launch.plan import Cluster, Plan
-from traceops.memory.model import Change, MemoryEstimate, RankMemory
+from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory
 from traceops.train.config import TrainConfig
 from traceops.train.options import to_argv
 
@@ -34,7 +34,7 @@ def told(trains, monkeypatch, name="oom_forward"):
 
 def estimated(asked, limit_s):
     rank = RankMemory(0, 7 * GIB, 8 * GIB, 7 * GIB, 8 * GIB, [], [], 1, "forward", "", "", 0)
-    change = Change(
+    change = MemoryChange(
         "half", ["--batch-size", "8", "--grad-accum", "2"], 4 * GIB, 5 * GIB, 3 * GIB, "same samples", "fits"
     )
     return MemoryEstimate(
@@ -52,8 +52,8 @@ def test_of_a_script(monkeypatch):
     assert "may have 6.00 GiB in all" in text and "too large: 2.38 GiB more" in text
     assert "plant_memory.py:28 forward" in text and "plant_memory.py:19 forward" in text
     assert (
-        "What a change would save, without a GPU: traceops memory --nproc 2 --capacity 6.00GiB -- train.py"
-        in text
+        "What a change would save, without a GPU: traceops memory --nproc 2 --rank 1 --capacity 6.00GiB -- "
+        "train.py" in text
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import threading
 from contextlib import suppress
 from pathlib import Path
 
+from traceops.capture.threads import daemon_thread
 from traceops.capture.timing import uses_gpu
 
 
@@ -29,7 +29,7 @@ def _finished(timeout_s: float) -> bool:
     import torch
 
     # A thread of its own: there is no query that covers all streams, and synchronize has no timeout.
-    waiting = threading.Thread(target=torch.cuda.synchronize, daemon=True)
+    waiting = daemon_thread("traceops-synchronize", torch.cuda.synchronize)
     waiting.start()
     waiting.join(timeout_s)
     return not waiting.is_alive()

@@ -19,6 +19,7 @@ from traceops.capture.trace_file import TraceFolder
 
 _HEAD_BYTES = 1 << 16
 _ROWS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_EMPTY = re.compile(rb"\s*\]")  # a list of events without one
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d+)')
 _STEP, _OTHERS_STEP = b'"ProfilerStep#', b'"ScriptStep#'
 
@@ -152,7 +153,9 @@ def with_steps(source: Path, steps: list[tuple[int, int, int]], thread: int) -> 
         ]  # fmt: skip
         file.seek(rows.end())
         yield head[: rows.end()]
-        yield ",".join(json.dumps(mark) for mark in marks).encode() + b","
+        yield ",".join(json.dumps(mark) for mark in marks).encode()
+        if not _EMPTY.match(head, rows.end()):
+            yield b","
         kept = b""
         while block := file.read(1 << 20):
             text = (kept + block).replace(_STEP, _OTHERS_STEP)

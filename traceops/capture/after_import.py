@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from typing import Any
 
 from traceops.capture.guard import Guard
-from traceops.core.capture_failure import Operation
+from traceops.core.capture_failure import CaptureOperation
 
 
 def when_loaded(
@@ -44,7 +44,7 @@ class _AfterImport(MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name not in self._changes:
             return None
-        return self._guard.run(Operation.HOOK, self._spec, name, path, target)
+        return self._guard.run(CaptureOperation.HOOK, self._spec, name, path, target)
 
     def remove(self) -> None:
         """Look no more; does nothing where that is so already."""
@@ -62,7 +62,7 @@ class _AfterImport(MetaPathFinder):
 
         def exec_module(module: Any) -> None:
             execute(module)
-            self._guard.run(Operation.HOOK, change, module)
+            self._guard.run(CaptureOperation.HOOK, change, module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

@@ -23,4 +23,6 @@ ENGINES = (
     Engine("deepspeed.runtime.engine", "DeepSpeedEngine", "_take_model_step", "DeepSpeedEngine.step"),
     # One optimizer for the dense and one for the experts' parameters; none of them steps where gradients overflow.
     Engine("megatron.core.optimizer.optimizer", "ChainedOptimizer", "step", "ChainedOptimizer.step"),
+    # Of torch's RPC: it steps a functional optimizer, or torch's own in another thread or process.
+    Engine("torch.distributed.optim.optimizer", "DistributedOptimizer", "step", "DistributedOptimizer.step"),
 )

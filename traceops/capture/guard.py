@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, TypeVar
 
-from traceops.core.capture_failure import Operation
+from traceops.core.capture_failure import CaptureOperation
 
 T = TypeVar("T")
 
@@ -23,14 +23,14 @@ class Guard:
     doing: what the capture does just now, for the record.
     """
 
-    def __init__(self, failed: Callable[[Operation, BaseException], None]) -> None:
+    def __init__(self, failed: Callable[[CaptureOperation, BaseException], None]) -> None:
         self._failed = failed
         self._pid = os.getpid()
-        self.doing = Operation.PREPARE
+        self.doing = CaptureOperation.PREPARE
 
     def run(
         self,
-        operation: Operation,
+        operation: CaptureOperation,
         work: Callable[..., T],
         *arguments: Any,
         passing: tuple[type[Exception], ...] = (),

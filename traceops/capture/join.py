@@ -19,7 +19,7 @@ from traceops.capture.responder import responder_of
 from traceops.capture.session import Capture, capture_here, describe
 from traceops.capture.settings import CaptureSettings, from_environment
 from traceops.capture.steps import on_training_step
-from traceops.core.capture_failure import Operation
+from traceops.core.capture_failure import CaptureOperation
 
 _joined: _Joined | None = None
 _forks_watched = False
@@ -93,7 +93,7 @@ class _Joined:
             return
         session = Capture(self.settings, automatic=True)
         session.__enter__()
-        session.guard.run(Operation.ANSWER, responder_of, self.settings)
+        session.guard.run(CaptureOperation.ANSWER, responder_of, self.settings)
         session.on_failure(self.stop)
         session.ends_of_steps = self._boundary.ends
         self._capture = session
@@ -134,4 +134,6 @@ class _Joined:
         session.close(self._error)
         if self._error is not None:
             reason = describe(self._error)
-            session.guard.run(Operation.MANIFEST, record_exit, session.out, session.settings, 1, reason)
+            session.guard.run(
+                CaptureOperation.MANIFEST, record_exit, session.out, session.settings, 1, reason
+            )

@@ -80,7 +80,7 @@ def ask(folder: Path, window: LaterWindow) -> None:
     write_whole(folder / REQUEST, json.dumps(told).encode())
 
 
-class Asked:
+class AskedWindows:
     """What was asked of this rank; a look costs a `stat`, and at most one is made a second."""
 
     def __init__(self, folder: Path) -> None:

@@ -14,7 +14,7 @@ from traceops.capture.guard import contained
 from traceops.capture.schedule import Phase, Schedule
 from traceops.capture.timing import uses_gpu
 from traceops.capture.trace_file import TraceFolder
-from traceops.core.capture_failure import Operation
+from traceops.core.capture_failure import CaptureOperation
 
 if TYPE_CHECKING:
     from torch.profiler import profile
@@ -32,7 +32,7 @@ class Recorder:
         rank: int,
         schedule: Schedule,
         options: Mapping[str, Any],
-        doing: Callable[[Operation], None],
+        doing: Callable[[CaptureOperation], None],
     ) -> None:
         self._out = out
         self._traces = TraceFolder(out / f"rank_{rank}")
@@ -59,7 +59,7 @@ class Recorder:
         `give_way` is called just before a profiler of the training's own starts.
         Raises RuntimeError if another profiler is running in this process.
         """
-        self._doing(Operation.START)
+        self._doing(CaptureOperation.START)
         import torch
         from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
@@ -100,7 +100,7 @@ class Recorder:
         """The step ended; after the window's last one, the trace is written and the recorder closed."""
         if self._profile is None:
             return
-        self._doing(Operation.RECORD)
+        self._doing(CaptureOperation.RECORD)
         self._profile.step()
         if self._ended:
             self.close()
@@ -110,7 +110,7 @@ class Recorder:
         session, self._profile = self._profile, None
         if session is None:
             return
-        self._doing(Operation.STOP)
+        self._doing(CaptureOperation.STOP)
         try:
             self._scope.close()
         finally:  # once only: Kineto crashes where a session is stopped again that stopped half-way

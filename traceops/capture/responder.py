@@ -17,6 +17,7 @@ from traceops.capture.guard import contained, say
 from traceops.capture.manifest import write_json
 from traceops.capture.parameters import carried
 from traceops.capture.settings import CaptureSettings
+from traceops.capture.threads import daemon_thread
 
 # Not the first real-time signals: those are what other programs take. None on a system without (macOS).
 STACKS_SIGNAL: int | None = signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else None
@@ -62,10 +63,8 @@ class Responder:
         fifo.unlink(missing_ok=True)  # of this rank before torchrun restarted it
         os.mkfifo(fifo)
         self._requests = os.open(fifo, os.O_RDWR)  # both ends, so that reading never ends
-        threading.Thread(target=self._serve, name="traceops-responder", daemon=True).start()
-
-    def _serve(self) -> None:
-        contained(self._answer_all)
+        hears = () if STACKS_SIGNAL is None else (STACKS_SIGNAL,)
+        daemon_thread("traceops-responder", self._answer_all, hears).start()
 
     def _answer_all(self) -> None:
         while request := os.read(self._requests, 1):

@@ -13,17 +13,19 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, TracebackType
 
+from traceops.capture import run_as_main as _program
 from traceops.capture.folder import record_exit
 from traceops.capture.guard import contained, say
 from traceops.capture.peer_failure import is_peer_failure
 from traceops.capture.responder import responder_of
+from traceops.capture.run_as_main import run_as_main
 from traceops.capture.session import Capture, describe
 from traceops.capture.settings import IMPORTS_ENV, CaptureSettings, from_environment
 from traceops.capture.steps import on_training_step
-from traceops.core.capture_failure import Operation
+from traceops.core.capture_failure import CaptureOperation
 from traceops.core.errors import UsageError
 
-_HERE = (__file__, runpy.__file__, "<frozen runpy>")
+_HERE = (__file__, _program.__file__, runpy.__file__, "<frozen runpy>")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -41,12 +43,12 @@ def main(argv: Sequence[str]) -> int:
         say(f"nothing is captured: {describe(trouble)}")
     responder = None
     if session is not None:
-        responder = session.guard.run(Operation.ANSWER, responder_of, session.settings)
-        session.guard.run(Operation.HOOK, _watch_steps, session)
+        responder = session.guard.run(CaptureOperation.ANSWER, responder_of, session.settings)
+        session.guard.run(CaptureOperation.HOOK, _watch_steps, session)
     code = 0
     error: BaseException | None = None
     try:
-        _run(list(argv))
+        run_as_main(argv)
     except SystemExit as leaving:
         code = _exit_code(leaving)
         error = leaving if code else None
@@ -62,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     if session is not None:
         session.close(error)
         reason = None if error is None else describe(error)
-        session.guard.run(Operation.MANIFEST, record_exit, session.out, session.settings, code, reason)
+        session.guard.run(CaptureOperation.MANIFEST, record_exit, session.out, session.settings, code, reason)
     if os.environ.get(IMPORTS_ENV):
         contained(_record_imports, Path(os.environ[IMPORTS_ENV]))
     return code
@@ -80,17 +82,6 @@ def _watch_steps(session: Capture) -> None:
     boundary = on_training_step(session.step, session.guard, session.skipped, session.settings.step_on)
     session.on_failure(boundary.remove)
     session.ends_of_steps = boundary.ends
-
-
-def _run(argv: list[str]) -> None:
-    if argv[0] == "-m":
-        sys.argv = argv[1:]
-        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
-        return
-    sys.argv = argv
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = str(Path(argv[0]).resolve().parent)
-    runpy.run_path(argv[0], run_name="__main__")
 
 
 def _exit_code(leaving: SystemExit) -> int:

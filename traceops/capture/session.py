@@ -19,7 +19,7 @@ from traceops.capture.environment import device_of_this_process, host, peak_memo
 from traceops.capture.folder import agreed_folder, claim, who_am_i, write_run
 from traceops.capture.guard import Guard, contained, raised_by_a_handler, say
 from traceops.capture.last_words import tell as tell_launcher
-from traceops.capture.later_windows import Asked, LongerSchedule
+from traceops.capture.later_windows import AskedWindows, LongerSchedule
 from traceops.capture.light.window import AFTER, LightWindow
 from traceops.capture.manifest import RankManifest, WindowRecord, write_rank
 from traceops.capture.observing.memory import MemoryWatch
@@ -31,10 +31,16 @@ from traceops.capture.settings import CaptureSettings, from_environment
 from traceops.capture.signals import Saver, saving_on_sigterm
 from traceops.capture.step_ends import StepEnds
 from traceops.capture.timing import StepTimer, uses_gpu
-from traceops.core.capture_failure import CaptureFailure, Operation, advice_text, cause_text, failure_of
+from traceops.core.capture_failure import (
+    CaptureFailure,
+    CaptureOperation,
+    advice_text,
+    cause_text,
+    failure_of,
+)
 from traceops.core.errors import UsageError
 from traceops.core.light_log import LIGHT_FILE
-from traceops.core.step_log import OBSERVED_FILE, STEPS_FILE
+from traceops.core.step_log import LOADER_GLOB, OBSERVED_FILE, STEPS_FILE
 
 _current: Capture | None = None
 
@@ -102,7 +108,7 @@ class Capture:
         self._observer: Observer | None = None
         self._light: LightWindow | None = None
         self._memory: MemoryWatch | None = None
-        self._asked: Asked | None = None
+        self._asked: AskedWindows | None = None
         self._skipped = False
         self._detach: Callable[[], None] | None = None
         self.failure: CaptureFailure | None = None
@@ -132,14 +138,14 @@ class Capture:
     def __enter__(self) -> Capture:
         if _current is not None and not _current.automatic:
             raise UsageError("a traceops.capture is already open in this process; close it first")
-        self.guard.run(Operation.PREPARE, self._enter, passing=(UsageError,))
+        self.guard.run(CaptureOperation.PREPARE, self._enter, passing=(UsageError,))
         self._open = True  # where it failed too: the steps are counted, as the program may ask for them
         return self
 
     def _enter(self) -> None:
         global _current
         if _current is not None:
-            _current.guard.run(Operation.STOP, _current.retire)
+            _current.guard.run(CaptureOperation.STOP, _current.retire)
         self._out = agreed_folder(self.settings)
         rank, local_rank, world = who_am_i()
         claim(self._out, rank, world, self.settings)
@@ -153,11 +159,11 @@ class Capture:
         )  # fmt: skip
         self._save()
         if self.settings.progress is not None:
-            self._doing(Operation.HEARTBEAT)
+            self._doing(CaptureOperation.HEARTBEAT)
             self._progress = ProgressWriter(Path(self.settings.progress), rank)
-            self._asked = Asked(Path(self.settings.progress))
-        self._doing(Operation.PREPARE)
-        terminated = partial(self.guard.run, Operation.STOP, self._close, "terminated")
+            self._asked = AskedWindows(Path(self.settings.progress))
+        self._doing(CaptureOperation.PREPARE)
+        terminated = partial(self.guard.run, CaptureOperation.STOP, self._close, "terminated")
         self._signals = self._scope.enter_context(saving_on_sigterm(terminated))
         self._open, _current = True, self
         if self.settings.observe or self.settings.with_memory:
@@ -178,7 +184,7 @@ class Capture:
         step = self._step
         try:
             if self.failure is None or self._progress is not None:
-                self.guard.run(Operation.TIME, self._stepped, samples)
+                self.guard.run(CaptureOperation.TIME, self._stepped, samples)
         finally:
             self._step = step + 1
 
@@ -230,9 +236,9 @@ class Capture:
 
     def _end_of_light_step(self) -> None:
         if self._light is not None and self._light.step_ended(self._step):
-            self._doing(Operation.MANIFEST)
+            self._doing(CaptureOperation.MANIFEST)
             self._save()
-            self._doing(Operation.TIME)
+            self._doing(CaptureOperation.TIME)
 
     def _recording(self) -> bool:
         light = self._light is not None and self._light.is_open
@@ -282,20 +288,20 @@ class Capture:
     def _held(self) -> AbstractContextManager[None]:
         return nullcontext() if self._signals is None else self._signals.held()
 
-    def _doing(self, operation: Operation) -> None:
+    def _doing(self, operation: CaptureOperation) -> None:
         self.guard.doing = operation
 
     def on_failure(self, detach: Callable[[], None]) -> None:
         """Have `detach` called once nothing of this capture needs to hear of steps any more."""
         self._detach = detach
 
-    def _failed(self, operation: Operation, error: BaseException) -> None:
+    def _failed(self, operation: CaptureOperation, error: BaseException) -> None:
         """Told by the guard: end the capture, keep what there is, and say why in the first place that takes it."""
         first = self.failure is None
         rank = self._record.rank if self._record is not None else who_am_i()[0]
         failure = self.failure or failure_of(rank, operation, self._step, error)
         self.failure = failure
-        if not first or operation is Operation.HEARTBEAT:
+        if not first or operation is CaptureOperation.HEARTBEAT:
             self._progress = None
         if self._progress is None and self._detach is not None:
             contained(self._detach)
@@ -303,9 +309,8 @@ class Capture:
             return
         contained(self._keep_timings)
         if self._recorder is not None:
-            if operation in (Operation.TIME, Operation.MANIFEST, Operation.HEARTBEAT) and isinstance(
-                error, Exception
-            ):
+            passing = (CaptureOperation.TIME, CaptureOperation.MANIFEST, CaptureOperation.HEARTBEAT)
+            if operation in passing and isinstance(error, Exception):
                 contained(self._keep_recorded)
             self._recorder.abandon()
         contained(self._scope.close)
@@ -342,7 +347,7 @@ class Capture:
 
     def _end(self, step: int) -> None:
         phase = self._schedule.phase(step)
-        self._doing(Operation.TIME)
+        self._doing(CaptureOperation.TIME)
         if phase in self._timers:
             self._timers[phase].mark()
         if self._adoption is not None:
@@ -368,7 +373,7 @@ class Capture:
                 self._recorder.open(step, self._foreign_profiler)
             except RuntimeError as error:  # Kineto holds one session a process
                 self.give_way(f"the profiler could not start at step {step}: {error}")
-        self._doing(Operation.TIME)
+        self._doing(CaptureOperation.TIME)
         starts = phase is not before or (step > 0 and self._schedule.ends_window(step - 1))
         if starts and (phase is Phase.UNPROFILED or (phase is Phase.ACTIVE and self._recorder.is_open)):
             self._timers[phase] = StepTimer()
@@ -378,12 +383,12 @@ class Capture:
 
     def _tell(self, phase: str, step: int) -> None:
         if self._progress is not None:
-            self._doing(Operation.HEARTBEAT)
+            self._doing(CaptureOperation.HEARTBEAT)
             self._progress.write(phase, step, self._samples)
 
     def _keep_window(self, window: int, *, complete: bool) -> None:
         assert self._record is not None
-        self._doing(Operation.TIME)
+        self._doing(CaptureOperation.TIME)
         steps = [step for step in self._schedule.active_steps(window) if step < self._step + complete]
         record = replace(self._record, **self._timed(steps))
         self._record = self._with_trace(record, window, steps, complete=complete)
@@ -417,7 +422,7 @@ class Capture:
 
     def _foreign_profiler(self) -> None:
         if self._open:
-            self.guard.run(Operation.STOP, self.give_way, "the script started its own torch.profiler")
+            self.guard.run(CaptureOperation.STOP, self.give_way, "the script started its own torch.profiler")
 
     def give_way(self, reason: str) -> None:
         """Stop recording because something else has the better claim; what was recorded is kept."""
@@ -462,8 +467,9 @@ class Capture:
         if self._record is not None:
             own = self._folder() / f"rank_{self._record.rank}"
             self._observe_no_more()
-            for name in ("manifest.json", STEPS_FILE, OBSERVED_FILE, LIGHT_FILE):
-                (own / name).unlink(missing_ok=True)
+            for name in ("manifest.json", STEPS_FILE, OBSERVED_FILE, LIGHT_FILE, LOADER_GLOB):
+                for path in own.glob(name):
+                    path.unlink(missing_ok=True)
         if self._progress is not None:
             self._progress.close()
         self._scope.close()
@@ -484,7 +490,7 @@ class Capture:
 
     def close(self, error: BaseException | None = None) -> None:
         """End the capture, because of `error` if there is one; what was recorded so far is kept."""
-        self.guard.run(Operation.STOP, self._closed, error)
+        self.guard.run(CaptureOperation.STOP, self._closed, error)
 
     def _closed(self, error: BaseException | None) -> None:
         with self._held():
@@ -506,11 +512,11 @@ class Capture:
         # First of all: stopping the profiler waits for the device, which may never answer. And the time of
         # the failure, not of the end of the export, tells which rank was first.
         self._record = replace(self._record, error=error, ended_ns=time.time_ns())
-        self.guard.run(Operation.MANIFEST, self._save)
-        self.guard.run(Operation.STOP, self._finish, status)
-        self.guard.run(Operation.STOP, self._scope.close)
-        self.guard.run(Operation.MANIFEST, self._conclude, status)
-        self.guard.run(Operation.HEARTBEAT, self._fall_silent)
+        self.guard.run(CaptureOperation.MANIFEST, self._save)
+        self.guard.run(CaptureOperation.STOP, self._finish, status)
+        self.guard.run(CaptureOperation.STOP, self._scope.close)
+        self.guard.run(CaptureOperation.MANIFEST, self._conclude, status)
+        self.guard.run(CaptureOperation.HEARTBEAT, self._fall_silent)
 
     def _finish(self, status: str) -> None:
         if status in ("failed", "terminated"):
@@ -555,7 +561,7 @@ class Capture:
 
     def _save(self) -> None:
         assert self._record is not None
-        self._doing(Operation.MANIFEST)
+        self._doing(CaptureOperation.MANIFEST)
         known = {key: value for key, value in torch_facts().items() if value is not None}
         allocated, reserved = peak_memory()
         ends = self.ends_of_steps()

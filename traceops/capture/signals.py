@@ -12,6 +12,7 @@ from types import FrameType
 
 from traceops.capture.abort import abort_nccl, close_connections
 from traceops.capture.guard import contained
+from traceops.capture.threads import daemon_thread
 
 # A handler runs between two bytecodes; a rank that takes longer to get there is waiting in C, for its peers.
 _BLOCKED_AFTER_S = 3.0
@@ -49,7 +50,7 @@ class Saver:
             contained(_deaf_to_children)
         if (
             os.getpid() == self._pid and not self.over
-        ):  # forked data-loader workers inherit the handler, not the duty
+        ):  # what was forked just now may still have the handler, not the duty
             self.reached.set()
             if self._holds:
                 self._waiting = True
@@ -82,6 +83,7 @@ def saving_on_sigterm(save: Callable[[], None]) -> Iterator[Saver]:
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield saver
         return
+    os.register_at_fork(after_in_child=lambda: contained(_default_again, saver))
     signal.signal(signal.SIGTERM, saver)
     try:
         with _freed_when_blocked(saver):
@@ -109,9 +111,6 @@ def _freed_when_blocked(saver: Saver) -> Iterator[None]:
         yield
         return
 
-    def watch() -> None:
-        contained(free)
-
     def free() -> None:
         while received := read.recv(1):
             if received == _STOP:
@@ -123,7 +122,7 @@ def _freed_when_blocked(saver: Saver) -> Iterator[None]:
 
     try:
         os.register_at_fork(after_in_child=lambda: contained(_silence, descriptor))
-        thread = threading.Thread(target=watch, name="traceops-sigterm", daemon=True)
+        thread = daemon_thread("traceops-sigterm", free)
         thread.start()
     except BaseException:
         signal.set_wakeup_fd(-1)
@@ -142,6 +141,12 @@ def _freed_when_blocked(saver: Saver) -> Iterator[None]:
 def _installed(saver: Saver) -> bool:
     handler: object = signal.getsignal(signal.SIGTERM)
     return handler is saver
+
+
+def _default_again(saver: Saver) -> None:
+    """In a forked child, where ours would wait for code in C to return before SIGTERM ends it."""
+    if _installed(saver):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _silence(own: int) -> None:

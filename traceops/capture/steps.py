@@ -14,7 +14,7 @@ from traceops.capture.after_import import when_loaded
 from traceops.capture.engines import ENGINES, Engine
 from traceops.capture.guard import Guard
 from traceops.capture.step_ends import StepEnds
-from traceops.core.capture_failure import Operation
+from traceops.core.capture_failure import CaptureOperation
 
 _OPTIMIZERS = "torch.optim.optimizer"
 _MODULES = "torch.nn.modules.module"
@@ -88,7 +88,7 @@ class _Boundary:
     def stepped(self, optimizer: Any) -> None:
         """An optimizer's step is complete."""
         if not self.off:
-            self._guard.run(Operation.HOOK, self._stepped, optimizer)
+            self._guard.run(CaptureOperation.HOOK, self._stepped, optimizer)
 
     def _stepped(self, optimizer: Any) -> None:
         """Decide what it means; within a wrapper's (ZeroRedundancyOptimizer) or an engine's it does not count."""
@@ -124,7 +124,7 @@ class _Boundary:
         def watched(*args: Any, **kwargs: Any) -> Any:
             result = update(*args, **kwargs)
             if not self.off:
-                self._guard.run(Operation.HOOK, self._updated)
+                self._guard.run(CaptureOperation.HOOK, self._updated)
             return result
 
         return watched
@@ -163,7 +163,7 @@ class _Boundary:
             finally:
                 self._engines -= 1
             if not self._engines and not self.off:
-                self._guard.run(Operation.HOOK, self._called, engine, label)
+                self._guard.run(CaptureOperation.HOOK, self._called, engine, label)
             return result
 
         return watched
@@ -183,7 +183,9 @@ class _Boundary:
             finally:
                 self._depth -= 1
             if not self._depth and not self.off:
-                self._guard.run(Operation.HOOK, self._called, module, f"{type(module).__name__}.forward")
+                self._guard.run(
+                    CaptureOperation.HOOK, self._called, module, f"{type(module).__name__}.forward"
+                )
             return result
 
         return watched

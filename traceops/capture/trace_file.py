@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceops.capture.collectives import add_to_trace
 from traceops.capture.environment import host
-from traceops.core.capture_failure import Operation
+from traceops.core.capture_failure import CaptureOperation
 
 if TYPE_CHECKING:
     from torch.profiler import profile
@@ -46,24 +46,24 @@ class TraceFolder:
         self,
         session: profile,
         window: int,
-        doing: Callable[[Operation], None],
+        doing: Callable[[CaptureOperation], None],
         collectives: list[list[Any]] | None = None,
     ) -> Path:
         """The window's trace, with `collectives` added to it. `doing` is told what comes next.
 
         Raises OSError where it could not be written, NoRoom before it is tried where the disk is too small.
         """
-        doing(Operation.ROOM)
+        doing(CaptureOperation.ROOM)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._look_for_room(session)
         final, plain, packed = self._names(window)
         try:
-            doing(Operation.EXPORT)
+            doing(CaptureOperation.EXPORT)
             with _plainly_named(plain) as name:
                 session.export_chrome_trace(name)
             self.last_bytes = _whole_size(plain)
             add_to_trace(plain, collectives or [])
-            doing(Operation.COMPRESS)
+            doing(CaptureOperation.COMPRESS)
             _compress(plain, packed)
             packed.replace(final)
         finally:

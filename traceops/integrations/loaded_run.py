@@ -52,16 +52,16 @@ _NOT_WHOLE = (
 )
 
 
-def load(path: str | os.PathLike[str] | Report, *, jobs: int | None = None) -> Run:
+def load(path: str | os.PathLike[str] | Report, *, jobs: int | None = None) -> LoadedRun:
     """A run for a notebook: a run folder, a folder of traces, one trace, a report folder, report.json, or a Report.
 
     Traces are analysed, `jobs` ranks at a time (one a core if None); nothing is written. torch is never imported,
     pandas and plotly only for frames and figures. Raises InputError naming the file that cannot be read.
     """
-    return Run(opened(path) if isinstance(path, Report) else open_run(path, jobs=jobs))
+    return LoadedRun(opened(path) if isinstance(path, Report) else open_run(path, jobs=jobs))
 
 
-class Run:
+class LoadedRun:
     """A run that was analysed: made by `traceops.load`.
 
     Frames have a row a rank, step and so on; names of columns end in their unit, and ``frame.attrs["columns"]`` says
@@ -216,3 +216,7 @@ def _extra(package: str, what: str) -> Any:
         return import_module(f"traceops.integrations.{package}")
     except ImportError as error:
         raise ImportError(f"{what}: pip install {package} (traceops's extra [frames])") from error
+
+
+Run = LoadedRun
+"""The name of before."""

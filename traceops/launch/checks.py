@@ -38,8 +38,13 @@ def check_script(trains: list[str]) -> None:
             f"{trains[0]} is a program, not a script; where it starts the ranks itself: "
             f"traceops run --launcher none -- {shlex.join(trains)}"
         )
+    elif not Path(trains[0]).exists() and not Path(trains[0]).suffix and Path(trains[0]).name == trains[0]:
+        raise UsageError(
+            f"{trains[0]} is neither a script here nor a program that is installed; give the path of the script "
+            "after --"
+        )
     elif not Path(trains[0]).exists():
-        raise UsageError(f"{trains[0]} does not exist; give the path of the script to profile after --")
+        raise UsageError(f"{trains[0]} does not exist; give the path of the script after --")
 
 
 def check_command(trains: list[str]) -> None:

@@ -33,7 +33,7 @@ def without_chatter(lines: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class Source:
+class LineSource:
     """Who writes: the mark before each of its lines, and whether to stderr. order: of bars, the least is shown."""
 
     mark: bytes = b""
@@ -59,17 +59,17 @@ class Screen:
         self._terminal = sys.stderr.isatty()
         self._one_terminal = self._terminal and _same_file(sys.stdout, sys.stderr)
         self._lock = threading.Lock()
-        self._open: dict[bool, Source] = {}  # whose line is not ended yet, on stderr and not
-        self._bars: dict[Source, _Bar] = {}
+        self._open: dict[bool, LineSource] = {}  # whose line is not ended yet, on stderr and not
+        self._bars: dict[LineSource, _Bar] = {}
         self._progress = ""
         self._shown = 0
         self._drawn_s = self._last = time.monotonic()
 
-    def live(self, source: Source) -> bool:
+    def live(self, source: LineSource) -> bool:
         """Whether what `source` draws is seen as it changes, on a terminal."""
         return self._one_terminal or (self._terminal and source.error)
 
-    def output(self, data: bytes, source: Source) -> None:
+    def output(self, data: bytes, source: LineSource) -> None:
         """Pass on what the training printed; a last line without its end may be continued."""
         with self._lock:
             self._clear()
@@ -77,7 +77,7 @@ class Screen:
                 self._lines(data, source)
             self._draw()
 
-    def bar(self, text: bytes, source: Source) -> None:
+    def bar(self, text: bytes, source: LineSource) -> None:
         """The progress bar of `source` as it looks now, b"" once it is final; shown, or thinned in a log."""
         with self._lock:
             now = time.monotonic()
@@ -143,7 +143,7 @@ class Screen:
             self._end_line(_OURS)
             yield
 
-    def _lines(self, data: bytes, source: Source) -> None:
+    def _lines(self, data: bytes, source: LineSource) -> None:
         if self._open.get(source.error) != source:
             self._end_line(source)
             data = source.mark + data
@@ -157,7 +157,7 @@ class Screen:
             self._open.pop(source.error, None)
         _write(source.error, data)
 
-    def _end_line(self, source: Source) -> None:
+    def _end_line(self, source: LineSource) -> None:
         """End a line that another has begun on the same stream, or terminal."""
         for error in (False, True) if self._one_terminal else (source.error,):
             if self._open.pop(error, source) != source:
@@ -187,7 +187,7 @@ class Screen:
             self._shown = 0
 
 
-_OURS = Source(error=True, order=-1)
+_OURS = LineSource(error=True, order=-1)
 
 
 def _write(error: bool, data: bytes) -> None:

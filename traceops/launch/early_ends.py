@@ -8,7 +8,7 @@ from dataclasses import replace
 from traceops.capture.manifest import RankManifest
 from traceops.capture.progress import Progress
 from traceops.capture.schedule import Phase
-from traceops.core.capture_failure import CaptureFailure, Operation
+from traceops.core.capture_failure import CaptureFailure, CaptureOperation
 from traceops.core.exit_codes import reported_codes
 from traceops.launch.process import TorchrunResult
 
@@ -31,7 +31,9 @@ def cut_short(
     for record in records:
         code = reported.get(record.rank, 0 if zero or record.rank in ended.gone else None)
         if record.rank in running and record.phase not in _COMPLETE and code is not None and code >= 0:
-            found.append(CaptureFailure(record.rank, Operation.EXIT.value, record.step, exit_code=code))
+            found.append(
+                CaptureFailure(record.rank, CaptureOperation.EXIT.value, record.step, exit_code=code)
+            )
     return found
 
 

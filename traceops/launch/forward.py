@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from traceops.launch.display import Screen, Source, without_chatter
+from traceops.launch.display import LineSource, Screen, without_chatter
 from traceops.launch.terminal_rows import TerminalRows
 
 _READ_BYTES = 1 << 18
@@ -72,7 +72,9 @@ class Forwarder:
         self._quiet: set[Path] = set()  # files of ranks that are not shown
         self._own = _Own(muting=logs is not None)
         self._pipes = {
-            pipe.fileno(): _Stream(pipe.fileno(), Source(error=error), screen, self._own if error else None)
+            pipe.fileno(): _Stream(
+                pipe.fileno(), LineSource(error=error), screen, self._own if error else None
+            )
             for pipe, error in zip(pipes, (False, True), strict=True)
         }
         self._files: dict[Path, _Stream] = {}
@@ -166,7 +168,7 @@ class Forwarder:
             if not self._shown.shows(rank, local):
                 self._quiet.add(path)
                 continue
-            source = Source(self._shown.mark(rank, local), path.name == "stderr.log", local)
+            source = LineSource(self._shown.mark(rank, local), path.name == "stderr.log", local)
             with suppress(OSError):
                 self._files[path] = _Stream(os.open(path, os.O_RDONLY), source, self._screen, None)
 
@@ -199,7 +201,7 @@ class _Own:
 class _Stream:
     """One of the streams, on its way from `descriptor` to the screen."""
 
-    def __init__(self, descriptor: int, source: Source, screen: Screen, own: _Own | None) -> None:
+    def __init__(self, descriptor: int, source: LineSource, screen: Screen, own: _Own | None) -> None:
         self._descriptor = descriptor
         self._source = source
         self._screen = screen

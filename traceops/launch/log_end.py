@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from traceops.launch.display import Screen, Source, without_chatter
+from traceops.launch.display import LineSource, Screen, without_chatter
 
 _LINES = 20
 _BYTES = 1 << 16
 
 
-def show_end(screen: Screen, log: Path, source: Source) -> None:
+def show_end(screen: Screen, log: Path, source: LineSource) -> None:
     """Show the last lines of `log`."""
     with log.open("rb") as file:
         file.seek(max(file.seek(0, os.SEEK_END) - _BYTES, 0))

@@ -44,7 +44,8 @@ def tell_out_of_memory(plan: Plan, crash: Crash, screen: Screen) -> None:
     capacity = first.total if first is not None else None if crash.memory is None else crash.memory.total
     config = _config(plan)
     if config is None:
-        _show([_of_script(plan, capacity)], screen)
+        rank = first.rank if first is not None else min(crash.ranks, default=0)
+        _show([_of_script(plan, capacity, rank)], screen)
     elif capacity is not None and config.strategy not in NOT_FAKED:
         screen.say("estimating what would fit …")
         _show(_fits(config, plan.cluster.world_size, capacity), screen)
@@ -105,8 +106,9 @@ def _estimated(asked: Asked, limit_s: float) -> MemoryEstimate:
             timer.cancel()
 
 
-def _of_script(plan: Plan, capacity: int | None) -> Block:
-    command = shlex.join(["traceops", "memory", "--nproc", str(plan.cluster.world_size)])
+def _of_script(plan: Plan, capacity: int | None, rank: int) -> Block:
+    words = ["traceops", "memory", "--nproc", str(plan.cluster.world_size)]
+    command = shlex.join([*words, "--rank", str(rank)] if rank else words)
     return text(
         f"What a change would save, without a GPU: {command}{_size(capacity)} -- {shlex.join(plan.trains)}",
         indent=(2, 2),

@@ -22,7 +22,11 @@ class Pace:
         behind = min(records, key=lambda record: record.step, default=None)
         if behind is None and self._ranks is None:
             return "before the first step"
-        people = f"{alive}/{len(records) if self._ranks is None else self._ranks} ranks alive"
+        ranks = len(records) if self._ranks is None else self._ranks
+        ended = sum(record.phase == "ended" for record in records)
+        people = f"{alive}/{ranks} ranks alive"
+        if alive < ranks <= ended:  # none of them died
+            people = f"{ranks - alive}/{ranks} ranks have ended"
         if behind is None or behind.step == 0:
             return f"before the first step · {people}"
         known = [record.samples for record in records if record.samples is not None]

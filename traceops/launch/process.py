@@ -53,7 +53,7 @@ class TorchrunResult:
 
 
 @dataclass(frozen=True)
-class Guard:
+class LauncherGuard:
     """What outlives the launcher, should it be killed.
 
     lock: of the run folder. afterwards: command that writes down how the run ended. remove: folder of no more use.
@@ -74,7 +74,7 @@ def run(
     rank_of: RankOf,
     screen: Screen,
     received: list[int],
-    guard: Guard,
+    guard: LauncherGuard,
     hangs: HangWatch | None = None,
     folder: Path | None = None,
     shown: Shown = ALL_SHOWN,
@@ -155,12 +155,12 @@ def run(
 
 
 def _start(
-    command: Sequence[str], env: Mapping[str, str], folder: Path | None, guard: Guard
+    command: Sequence[str], env: Mapping[str, str], folder: Path | None, guard: LauncherGuard
 ) -> tuple[subprocess.Popen[bytes], int]:
     """torchrun below a supervisor, and our end of the pipe that tells the supervisor whether we live."""
     theirs, ours = os.pipe()
     keep = [] if guard.lock.descriptor is None else [guard.lock.descriptor]
-    settings = supervise.Settings(
+    settings = supervise.SupervisorSettings(
         theirs, keep, list(guard.afterwards), None if guard.remove is None else str(guard.remove), GRACE_S
     )
     try:

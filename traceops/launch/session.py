@@ -23,7 +23,7 @@ from traceops.launch import aftermath
 from traceops.launch.aside import Aside
 from traceops.launch.conclusion import tell_cause
 from traceops.launch.debug_variables import hang_variables, nccl_log_variables
-from traceops.launch.display import Screen, Source
+from traceops.launch.display import LineSource, Screen
 from traceops.launch.early_ends import cut_short, early_ends, with_failures
 from traceops.launch.evidence import saved_evidence, tidy
 from traceops.launch.fabric_evidence import FabricEvidence
@@ -36,7 +36,7 @@ from traceops.launch.machine_watch import MachineWatch
 from traceops.launch.on_demand import OnDemand
 from traceops.launch.outcome import Failure, first_failure, left_early, with_exit_codes
 from traceops.launch.plan import Plan
-from traceops.launch.process import Guard, TorchrunResult, run
+from traceops.launch.process import LauncherGuard, TorchrunResult, run
 from traceops.launch.reserve import Reserve
 from traceops.launch.signals import asking_signal, held_signals
 from traceops.launch.step_words import steps_told
@@ -126,8 +126,8 @@ def _run(plan: Plan, lock: RunLock, received: list[int], free: Callable[[], None
             ended = run(
                 plan.command(), env, progress=Path(progress), ranks=_expected(plan), logs=plan.rank_logs,
                 rank_of=rank_of(plan.cluster, Path(progress)), screen=screen, received=received,
-                guard=Guard(lock, aftermath.command_line(plan.out, plan.rank_logs), Path(progress)), hangs=hangs,
-                folder=None if plan.checkout is None else plan.checkout.folder, shown=plan.shown,
+                guard=LauncherGuard(lock, aftermath.command_line(plan.out, plan.rank_logs), Path(progress)),
+                hangs=hangs, folder=None if plan.checkout is None else plan.checkout.folder, shown=plan.shown,
                 on_demand=on_demand,
             )  # fmt: skip
         with aside("asking for a window"):
@@ -325,12 +325,12 @@ def _tell(
     if failure is not None:
         where = next((f" on {rank.host}" for rank in ranks if rank.rank == failure.rank), "")
         what = "failed" if failure.exit_code else "ended"
-        screen.say(
-            f"rank {failure.rank}{where} {what} first, exit code {failure.exit_code}: {failure.reason}"
-        )
+        code_words = f"exit code {failure.exit_code}"
+        reason = "" if failure.reason == code_words else f": {failure.reason}"
+        screen.say(f"rank {failure.rank}{where} {what} first, {code_words}{reason}")
         log = plan.out / "logs" / f"rank_{failure.rank}.stderr.log"
         if log.exists() and not plan.shown.shows(failure.rank, failure.rank):
-            show_end(screen, log, Source(plan.shown.mark(failure.rank, failure.rank), error=True))
+            show_end(screen, log, LineSource(plan.shown.mark(failure.rank, failure.rank), error=True))
         if log.exists():
             screen.say(f"its output is in {short_path(log)}")
         with aside("finding the cause"):
@@ -344,7 +344,7 @@ def _tell(
         else:
             screen.say(f"torchrun ended with {ended.returncode} and named no rank; its last words:")
             tail = ended.torchrun_log.splitlines(keepends=True)[-_TAIL_LINES:]
-            screen.output("".join(tail).encode(), Source(error=True))
+            screen.output("".join(tail).encode(), LineSource(error=True))
             with aside("finding the cause"):
                 tell_cause(plan, screen)
     elif ended.saved and (saved := saved_evidence(plan.evidence)):

@@ -1,7 +1,7 @@
 """Stands between the launcher and torchrun, so that no process of a run outlives the launcher.
 
-``python -I -S supervise.py '{"control": 5, …}' COMMAND…`` with the settings of `Settings` as JSON. It runs as a file
-and imports the standard library only, so that it starts in some 40 ms and nothing of the user's can be in its way.
+``python -I -S supervise.py '{"control": 5, …}' COMMAND…`` with `SupervisorSettings` as JSON. It runs as a file and
+imports the standard library only, so that it starts in some 40 ms and nothing of the user's can be in its way.
 
 It has a session of its own, which neither the launcher's terminal nor a signal to the launcher's group reaches. The
 launcher holds the other end of the pipe `control`. The kernel closes that end however the launcher dies, SIGKILL
@@ -36,7 +36,7 @@ _OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclass(frozen=True)
-class Settings:
+class SupervisorSettings:
     """control: descriptor of the pipe's reading end. keep: descriptors that only have to stay open while we live.
 
     afterwards: command that is run once all is over, if the launcher is gone by then. remove: folder to remove then.
@@ -50,14 +50,14 @@ class Settings:
     grace_s: float = 6.0
 
 
-def command_line(settings: Settings, command: list[str]) -> list[str]:
+def command_line(settings: SupervisorSettings, command: list[str]) -> list[str]:
     """What starts a supervisor of `command`."""
     return [sys.executable, "-I", "-S", __file__, json.dumps(asdict(settings)), *command]
 
 
 def main(argv: list[str]) -> int:
     """Run the command and return its exit code, 128 + n for signal n, once all its processes have ended."""
-    settings = Settings(**json.loads(argv[0]))
+    settings = SupervisorSettings(**json.loads(argv[0]))
     for descriptor in (settings.control, *settings.keep):
         os.set_inheritable(descriptor, False)
     linux = sys.platform.startswith("linux")

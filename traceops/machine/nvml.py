@@ -45,7 +45,7 @@ class _ProcessUse(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Gpu:
+class NvmlGpu:
     """A GPU of this machine. most_mhz: the highest clock of its multiprocessors. limit_w: its power cap."""
 
     index: int
@@ -93,13 +93,13 @@ class Nvml:
         """How many GPUs this process may see."""
         return len(self._handles)
 
-    def gpus(self) -> list[Gpu]:
+    def gpus(self) -> list[NvmlGpu]:
         """All GPUs that this process may see."""
         found = []
         for index, handle in enumerate(self._handles):
             limit = self._number("nvmlDeviceGetEnforcedPowerLimit", handle)
             found.append(
-                Gpu(
+                NvmlGpu(
                     index,
                     self._text("nvmlDeviceGetUUID", handle),
                     self._text("nvmlDeviceGetName", handle),

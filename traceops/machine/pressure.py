@@ -8,6 +8,7 @@ from pathlib import Path
 
 from traceops.machine.files import text
 
+_THROTTLED = {"throttled_usec": 1e3, "throttled_time": 1e6}  # in cpu.stat of cgroups v2 and v1: so many a ms
 _TICK_MS = 1000.0 / (os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100)
 
 
@@ -72,14 +73,18 @@ def stolen_ms(proc: Path = Path("/proc")) -> float | None:
 
 
 def throttled_ms(pid: int, root: Path = Path("/")) -> float | None:
-    """How long the cgroup of a process had to wait because its quota of CPU time was used up."""
-    told = text(root / f"proc/{pid}/cgroup") or ""
-    group = next((line.partition("::")[2] for line in told.splitlines() if line.startswith("0::")), "")
-    for folder in (root / "sys/fs/cgroup" / group.lstrip("/"), root / "sys/fs/cgroup"):
+    """How long the cgroup of a process had to wait because its quota of CPU time was used up, of cgroups v2 or v1."""
+    groups = dict[str, str]()
+    for line in (text(root / f"proc/{pid}/cgroup") or "").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        groups |= dict.fromkeys(controllers.split(","), path.lstrip("/"))
+    above, cpu = root / "sys/fs/cgroup", root / "sys/fs/cgroup/cpu"
+    for folder in (above / groups.get("", ""), above, cpu / groups.get("cpu", ""), cpu):
         for line in (text(folder / "cpu.stat") or "").splitlines():
             name, _, value = line.partition(" ")
-            if name == "throttled_usec" and value.isdigit():
-                return int(value) / 1e3
+            if name in _THROTTLED and value.isdigit():
+                return int(value) / _THROTTLED[name]
     return None
 
 

@@ -31,17 +31,26 @@ class _Joins(MetaPathFinder):
         return find_spec(name)
 
 
-def _next_sitecustomize() -> None:
-    """Run the module of this name that Python would have run without us."""
-    elsewhere = [folder for folder in sys.path if Path(folder).resolve() != _HERE]
+def _next_sitecustomize(run: list[Path]) -> None:
+    """Run the module of this name that Python would have run without us; `run` has the folders of those that ran.
+
+    One that runs the next one itself, as this does, comes back here: what is next then is neither of us.
+    """
+    elsewhere = [folder for folder in sys.path if Path(folder).resolve() not in run]
     spec = PathFinder.find_spec("sitecustomize", elsewhere)
-    if spec is None or spec.loader is None:
+    if spec is None or spec.loader is None or spec.origin is None:
         return
+    run.append(Path(spec.origin).resolve().parent)
     module = module_from_spec(spec)
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)
 
 
-if os.environ.get("TRACEOPS_CAPTURE"):
-    sys.meta_path.insert(0, _Joins())
-_next_sitecustomize()
+_ran: list[Path] = sys.__dict__.setdefault(
+    "_traceops_sitecustomizes", []
+)  # outlives this module, which may run twice
+if _HERE not in _ran:
+    _ran.append(_HERE)
+    if os.environ.get("TRACEOPS_CAPTURE"):
+        sys.meta_path.insert(0, _Joins())
+_next_sitecustomize(_ran)

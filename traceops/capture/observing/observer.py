@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from traceops.capture.guard import contained, raised_by_a_handler
+from traceops.capture.observing.loader_workers import LoaderWorkers
 from traceops.capture.observing.signs import Compilations, GarbageTime, allocator_bytes, allocator_counters
 from traceops.capture.observing.stacks import Stacks
 from traceops.capture.observing.step_clock import StepClock
+from traceops.capture.threads import daemon_thread
 from traceops.capture.timing import uses_gpu
 from traceops.core.step_log import MAGIC, OBSERVED_FILE, RECORDED, SKIPPED, STEPS_FILE
 
@@ -53,12 +55,14 @@ class Observer:
         self._after_window = False
         self._weighed, self._weighed_ns = 0, 0  # looks at what tensors hold, and when the last one was
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="traceops-observer", daemon=True)
+        self._thread = daemon_thread("traceops-observer", self._run)
+        self._workers = LoaderWorkers(folder)
         self._garbage = GarbageTime()
         try:
             self._thread.start()
         except BaseException:
             self._garbage.close()
+            self._workers.close()
             raise
 
     @property
@@ -99,6 +103,7 @@ class Observer:
                 self._give_up(error)
         self._ended.set()
         self._garbage.close()
+        self._workers.close()
         self._thread.join(_JOIN_S)
         return True
 
@@ -111,6 +116,7 @@ class Observer:
     def _give_up(self, error: Exception) -> None:
         self.trouble = f"{type(error).__name__}: {error}"[:200]
         self._ended.set()
+        self._workers.close()
         contained(self._garbage.close)
 
     def _run(self) -> None:

@@ -1,0 +1,119 @@
+"""Where the workers of data loaders are: a forked one looks at its own main thread, as the rank does at its.
+
+A process that multiprocessing has forked tells us what its work is, before it does it. Where that is a loader's loop,
+it gets a thread. Whatever else the program forks stays as it is: with a second thread it could not enter a namespace of
+its own (`unshare`), say. Workers that are started otherwise (spawn) know nothing of us.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from traceops.capture.guard import contained
+from traceops.capture.observing.stacks import Stacks
+from traceops.capture.threads import daemon_thread
+from traceops.core.step_log import LOADER_GLOB, loader_file
+
+FIRST_S = 0.5  # until a worker knows its number
+LOOK_S = 0.04  # between two looks, on average: 31 µs each, less than 0.1 % of a core
+MOST_WORKERS = 2  # by their numbers: all do the same work
+MOST_FILES = 16  # of a rank: a loader without persistent workers forks anew for each epoch
+FLUSH_S = 1.0  # what a worker saw last is lost: it ends without a word
+SLOWER_AFTER = 5_000  # looks: then half as often
+_WORKER = "torch.utils.data._utils.worker"
+_LOOP = "_worker_loop"  # torch's, and of loaders made like it
+
+
+class LoaderWorkers:
+    """Made in a rank; `close` there, or the next one, ends it for processes that are forked later."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder: Path | None = folder.absolute()
+        self._asked = False
+        if not _newest:
+            os.register_at_fork(after_in_child=_forked)  # once: Python forgets none of these
+        _newest[:] = [self]
+
+    def close(self) -> None:
+        """What is forked from now on is left alone."""
+        self._folder = None
+
+    def forked(self) -> None:
+        """Called in a process that was forked just now."""
+        if self._folder is not None and not self._asked:
+            contained(self._ask)
+
+    def _ask(self) -> None:
+        """Have multiprocessing, if that is what has forked, call us once it knows what this process is for."""
+        util: Any = sys.modules.get("multiprocessing.util")  # a program without it is not to get it from us
+        if util is not None:
+            util.register_after_fork(self, LoaderWorkers._told)
+            self._asked = True  # in what is forked from here too
+
+    def _told(self) -> None:
+        if self._folder is not None and contained(_is_loaders):
+            contained(_begin, self._folder)
+
+
+_newest: list[LoaderWorkers] = []  # one at most: an observer that could not end leaves its own behind
+
+
+def _forked() -> None:
+    _newest[0].forked()
+
+
+def _is_loaders() -> bool:
+    """Whether this process has been forked to be a loader's worker; what a worker forks itself is none."""
+    process: Any = sys.modules["multiprocessing.process"]
+    return getattr(getattr(process.current_process(), "_target", None), "__name__", "") == _LOOP
+
+
+def _begin(folder: Path) -> None:
+    daemon_thread("traceops-loader", partial(look, folder, threading.get_ident())).start()
+
+
+def look(folder: Path, thread: int, ended: threading.Event | None = None) -> None:
+    """Look at this thread until `ended`, if this process is a loader's worker; its files are in the rank's folder."""
+    pause = ended or threading.Event()
+    pause.wait(FIRST_S)
+    number = worker_number()
+    if number is None or number >= MOST_WORKERS or len(list(folder.glob(LOADER_GLOB))) >= MOST_FILES:
+        return
+    path = folder / loader_file(number, os.getpid())
+    stacks, drawn = Stacks(thread), 1 + number
+    last = flushed = time.perf_counter_ns()
+    while True:
+        # Looks at even intervals would see an even program always at the same places.
+        drawn = (1103515245 * drawn + 12345) & 0x7FFFFFFF
+        often = 1 << min(stacks.count // SLOWER_AFTER, 6)
+        over = pause.wait(LOOK_S * often * (0.5 + drawn / 0x7FFFFFFF))
+        now = time.perf_counter_ns()
+        if not over:
+            stacks.sample(0, (now - last) // 1000)
+            last = now
+        if over or now - flushed > FLUSH_S * 1e9:
+            flushed = now
+            _append(path, stacks.take())
+        if over:
+            return
+
+
+def worker_number() -> int | None:
+    """Of this process among its loader's workers; None where it is none, or torch's record of that is another."""
+    module: Any = sys.modules.get(_WORKER)
+    number = getattr(getattr(module, "_worker_info", None), "id", None)
+    return number if isinstance(number, int) else None
+
+
+def _append(path: Path, lines: list[list[Any]]) -> None:
+    if lines:
+        text = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines)
+        with path.open("ab", buffering=0) as file:
+            file.write(text.encode())

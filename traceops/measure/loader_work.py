@@ -1,0 +1,73 @@
+"""What the workers of a rank's data loaders do, from looks at their main threads."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceops.measure.host_places import CodePlace, own_place
+from traceops.traces.observed import Observed
+
+_LEAST_LOOKS = 20
+# Where a worker is that has nothing to do: it waits for the numbers of the next batch.
+_IDLE = re.compile(
+    r"/multiprocessing/(queues|connection|popen_fork|synchronize)\.py$|/(selectors|queue)\.py$"
+)
+
+
+@dataclass(frozen=True)
+class LoaderWork:
+    """Of one rank's workers together, those that were looked at.
+
+    processes: of them. busy_pct: of their time in which they do not wait for work. place: the program's own function
+    in which most of that time goes, with its line, None where it is all in libraries; place_pct: of the busy time.
+    """
+
+    processes: int
+    busy_pct: float
+    place: CodePlace | None
+    place_pct: float
+
+
+def loader_work(rank: Observed) -> LoaderWork | None:
+    """Of a rank that was observed; None where its loaders have no workers, or were looked at too seldom."""
+    if sum(len(one.samples) for one in rank.loaders) < _LEAST_LOOKS:
+        return None
+    lines: dict[tuple[str, str], dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
+    total = busy = 0.0
+    for one in rank.loaders:
+        weight = np.bincount(one.samples[:, 1], one.samples[:, 2], len(one.stacks))
+        for stack in np.flatnonzero(weight).tolist():
+            total += weight[stack]
+            if _is_idle(one, stack):
+                continue
+            busy += weight[stack]
+            place = own_place(one, stack)
+            # A program's own frames around the loop are those that started the training, not the loading.
+            if place is not None and _below_the_loop(one, stack, place):
+                lines[place.function, place.file][place] += weight[stack]
+    if not total:
+        return None
+    most = max(lines.values(), key=lambda own: sum(own.values()), default=None)
+    processes = sum(1 for one in rank.loaders if len(one.samples))
+    if most is None or not busy:
+        return LoaderWork(processes, 100 * busy / total, None, 0.0)
+    place = max(most, key=lambda one: most[one])
+    return LoaderWork(processes, 100 * busy / total, place, 100 * sum(most.values()) / busy)
+
+
+def _is_idle(one: Observed, stack: int) -> bool:
+    numbers = one.stacks[stack]
+    return not numbers or bool(_IDLE.search(one.frames[numbers[-1]].file))
+
+
+def _below_the_loop(one: Observed, stack: int, place: CodePlace) -> bool:
+    """Whether this line is called by the worker's loop."""
+    frames = [one.frames[number] for number in one.stacks[stack]]
+    loop = next((at for at, frame in enumerate(frames) if frame.function == "_worker_loop"), None)
+    if loop is None:
+        return False
+    return any((frame.function, frame.file) == (place.function, place.file) for frame in frames[loop:])
