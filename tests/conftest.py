@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 
 import pytest
@@ -22,8 +23,21 @@ _FORKED = ("-c", "traceops", "torch.distributed.run", "traceops.doctor.worker")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False  # and the assertions of all test modules are rewritten by each worker
 
+# Ranks make and drop tensors of megabytes: a C library that gives the memory back at once gets new pages each time,
+# which the kernel has to clear. It reads this when a process starts: what tests start has it, workers of pytest too.
+os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", "1000000000")
+os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "500000000")
+
 # 6,600 tests are a heap that the collector goes through again and again: a tenth of the time of tests that compute.
 gc.set_threshold(50_000, 20, 100)
+
+
+# nohup, and a shell's `&`, have these ignored: what tests start would outlive what it is ended with.
+for _number in (signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config):

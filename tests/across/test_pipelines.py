@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,12 +14,14 @@ from hypothesis import strategies as st
 from tests.across.pipelines import gpipe, one_forward_one_backward, write_pipeline
 from tests.drawn import examples
 from traceops import analyze
+from traceops.across.bubble import measure_bubbles
 from traceops.across.cross_rank import CrossRank, measure_across
 from traceops.across.match import GROUPED_SEND_RECEIVE
 from traceops.across.replay.even_stages import INTERLEAVED, STAGES_EVEN
 from traceops.across.send_receive import NO_END
 from traceops.measure.summary import summarize
 from traceops.render.document import TableBlock
+from traceops.render.report.detail_tables import stages_table
 from traceops.render.report.terminal import describe_summary
 from traceops.render.report.verdict import verdict
 from traceops.rules.inputs import Inputs
@@ -109,6 +112,29 @@ def test_recorded_pipelines_are_matched_and_told_apart(name, schedule, chunks, m
     pipeline = bubble.pipeline
     assert pipeline.ranks == tuple(range(len(run.ranks)))
     assert (pipeline.schedule, pipeline.chunks, pipeline.micro_batches) == (schedule, chunks, micro_batches)
+
+
+def test_the_bubble_is_of_the_typical_steps_as_the_ledger_is():
+    run = measured(DATA / "pipeline_gpipe4")
+    ranks = [times.summary for times in run.ranks]
+    first = {own.rank: np.arange(len(own.step_numbers)) == 0 for own in ranks}
+    (bubble,) = measure_bubbles([run.bubbles[0].pipeline], ranks, run.matching, first)
+    for stage, own in zip(bubble.stages, ranks, strict=True):
+        assert stage.step == own.ledger.duration[0]
+        assert (
+            stage.bubble == stage.imbalance + stage.fill_drain + stage.late <= own.ledger.buckets["comm"][0]
+        )
+
+
+def test_of_a_schedule_whose_bubble_is_not_known_no_send_is_called_late():
+    report = analyze(DATA / "pipeline_zero_bubble2")
+    (pipeline,) = report.pipelines
+    assert pipeline.schedule_bubble_pct is None and pipeline.stages[0].late_ms > 0
+    labels = [cell.text for block in describe_summary(report, Path()) if isinstance(block, TableBlock)
+              for row in block.table.rows for cell in row[:1]]  # fmt: skip
+    assert "… of it the rest" in labels and not [label for label in labels if "late sends" in label]
+    titles = [column.label for column in stages_table(pipeline).columns]
+    assert "Fill, drain and late sends" in titles and "Fill and drain" not in titles
 
 
 def test_uneven_stages_are_told_with_their_cost_and_cure():

@@ -142,6 +142,7 @@ def test_of_two_faults_the_cure_of_one_leaves_the_other(builder):
         assert replays.cured(cured).step_ns().mean() == pytest.approx(without, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_changes_of_the_whole_run_give_the_run_that_had_them(builder):
     for size in (GPU_BOUND, HOST_BOUND):
@@ -188,6 +189,7 @@ def test_transfers_at_twice_the_bandwidth():
     assert halved == pytest.approx(true_step(simulate(twice, 4)), rel=0.03)
 
 
+@pytest.mark.slow
 @FEW
 @given(specs(any_host=True))
 def test_no_change_makes_steps_negative_or_longer(spec):

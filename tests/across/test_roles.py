@@ -257,6 +257,7 @@ def test_a_role_in_words():
     assert role_sentence(RoleRow(role="unknown", told_by=("nothing",), ranks=8, exposed_ms=9.1)) == ""
 
 
+@pytest.mark.slow
 def test_of_many_ranks_the_late_one_is_found_though_it_causes_little_of_all_waiting():
     """On a mesh most ranks wait in places of their own: rank 41 of 64 causes less than a tenth of all waiting."""
     mesh = Mesh(data=8, tensor=2, pipeline=4, experts=2, layers=1, micro_batches=2)

@@ -4,12 +4,28 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from generated_run import SlowCompute, SlowInput, ddp, fsdp2, simulate, step_time
-from measured_runs import across, program, true_step
+from generated_run import (
+    SlowCompute,
+    SlowCopy,
+    SlowHost,
+    SlowInput,
+    ddp,
+    fsdp2,
+    hsdp,
+    simulate,
+    step_time,
+    write_traces,
+)
+from measured_runs import CAUSES, across, program, true_step
 
 from traceops.across.slow_group import apart_ranks
 from traceops.core.shared_place import shared_place
-from traceops.render.report.stragglers import group_clause
+from traceops.core.step_words import STEP
+from traceops.core.units import ms_text
+from traceops.pipeline.analyze import analyze
+from traceops.render.report.cures import cure_of
+from traceops.render.report.stragglers import group_clause, late_together
+from traceops.render.report.verdict import lead_finding, verdict
 from traceops.rules.stragglers import judge_late
 
 WORLD = 32
@@ -50,11 +66,76 @@ def test_one_rank_that_is_slower_than_its_group_is_told():
     [found] = [one for verdict in verdicts for one in verdict.findings]
     assert found.rule == "TO-S003" and found.ranks == (*range(8, 16), 20)
     assert [(e.value, e.rank) for e in found.evidence if e.metric == "longest of them"] == [(2.452, 20)]
-    summary = SimpleNamespace(step_time_ms=SimpleNamespace(typical=4.09))
-    assert ", most of all rank 20: their" in group_clause(
-        SimpleNamespace(ranks=(), what_if=(), summary=summary), found
+    summary = SimpleNamespace(step_time_ms=SimpleNamespace(typical=4.09), step_words=STEP)
+    clause, covered = group_clause(
+        SimpleNamespace(ranks=(), what_if=(), summary=summary, findings=[found]), found
     )
+    assert ", most of all rank 20: their" in clause and covered == 1
     assert "take 0.81 to 2.45 ms a step longer than the others, most of all rank 20:" in found.message
+
+
+TWO = [  # late ranks of 16, slower for reasons of their own: (fault, ranks, part of the step)
+    (fsdp2, [(SlowCompute, range(4), 0.3), (SlowInput, range(8, 12), 0.8)]),  # were not told at all
+    (hsdp, [(SlowCompute, range(8, 12), 0.5), (SlowHost, [1], 0.4)]),  # was one of five whose GPUs are slow
+    (ddp, [(SlowCompute, range(8, 12), 0.5), (SlowHost, [1], 3.0)]),  # the group was not told
+]
+
+
+@pytest.mark.parametrize(("builder", "plants"), TWO)
+def test_late_ranks_of_unlike_cause_are_told_apart_each_with_its_own_cost(builder, plants):
+    """The cost is what the cure saves with the other plant cured already: against a run with this plant alone."""
+    made = program(builder, steps=3, layers=2, sync=True)
+    step = true_step(simulate(made, 4)) / 1e3
+    faults = [[kind(rank, extra_us=part * step) for rank in ranks] for kind, ranks, part in plants]
+    healthy = true_step(simulate(made, 16))
+    measured = across(simulate(made, 16, [one for own in faults for one in own]))
+    found = [one for verdict in judge_late(measured, 1.0) for one in verdict.findings]
+    told = {(one.rule, one.ranks, one.cause): one.impact_ms for one in found}
+    wanted = {
+        ("TO-S003" if len(ranks) > 1 else "TO-S001", tuple(ranks), CAUSES[kind]): own
+        for (kind, ranks, _), own in zip(plants, faults, strict=True)
+    }
+    assert set(told) == set(wanted)
+    for one, own in wanted.items():
+        alone = true_step(simulate(made, 16, own))
+        if one[1] != (1,) or plants[1][2] < 1:  # who is far beyond all is told without the others' cure
+            assert told[one] == pytest.approx((alone - healthy) / 1e6, rel=0.1)
+    together = tuple(sorted(rank for _, ranks, _ in plants for rank in ranks))
+    [cured] = [p.step_ns.mean() for p in measured.what_if.predictions if p.ranks == together]
+    assert cured == pytest.approx(healthy, rel=0.1)
+
+
+def test_the_headline_of_two_groups_gives_what_curing_both_would(tmp_path):
+    made = program(ddp, steps=3, layers=2, sync=True)
+    step = true_step(simulate(made, 4)) / 1e3
+    faults = [SlowCompute(rank, extra_us=0.5 * step) for rank in range(4)]
+    faults += [SlowInput(rank, 0.8 * step) for rank in range(12, 16)]
+    write_traces(simulate(made, 16, faults), tmp_path)
+    report = analyze(tmp_path)
+    lead = lead_finding(report)
+    assert len(late_together(report, lead)) == 2
+    assert f"{len(report.findings) - 2} more finding" in verdict(report).sentence
+    clause, covered = group_clause(report, lead)
+    assert covered == 2 and clause.startswith(
+        "Ranks 12, 13, 14 and 15 (all on host1) are slower than the others: they wait longer for their input; so are "
+        "ranks 0, 1, 2 and 3 (all on host0): their GPUs take longer for the same work; with all of them at their "
+        "peers' pace a step would take 1."
+    )
+    cure = cure_of(report, lead)
+    assert f"would take {ms_text(cure.then_ms)} ms" in clause
+
+
+def test_a_rank_beside_others_is_promised_what_its_cure_alone_would_give(tmp_path):
+    """'At its peers' pace a step would take 2.82 ms' was true only with the two other late ranks cured."""
+    made = program(ddp, steps=5, sync=True)
+    step = true_step(simulate(made, 8)) / 1e3
+    others = [SlowInput(6, 0.3 * step), SlowCompute(3, extra_us=step, steps=(4,))]
+    write_traces(simulate(made, 8, [SlowCopy(1, 0.5 * step), *others]), tmp_path)
+    report = analyze(tmp_path)
+    cure = cure_of(report, lead_finding(report))
+    assert lead_finding(report).ranks == (1,) and "With ranks 3, 6 cured too" in lead_finding(report).message
+    assert cure.then_ms == pytest.approx(true_step(simulate(made, 8, others)) / 1e6, rel=0.05)
+    assert f"would take {ms_text(cure.then_ms)} ms" in verdict(report).sentence
 
 
 def test_ranks_that_differ_a_little_or_one_by_one_are_no_group():

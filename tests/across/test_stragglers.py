@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -51,6 +52,7 @@ from traceops.measure.summary import summarize
 from traceops.rules.bandwidth import judge_low, judge_siblings
 from traceops.rules.clocks import judge_clocks
 from traceops.rules.overlap import judge_late_start, judge_small
+from traceops.rules.steps import judge as judge_unlike
 from traceops.rules.stragglers import judge_stragglers
 from traceops.traces.discover import discover
 
@@ -115,6 +117,7 @@ def test_a_host_that_is_a_little_late_is_not_called_slow_to_load(builder):
     assert causes == ["host"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_a_rank_late_in_one_step_is_s002_and_the_step_is_named(builder):
     made = program(builder, steps=6, sync=True)
@@ -131,6 +134,19 @@ def test_a_rank_late_in_a_few_steps_of_many(builder):
     run = simulate(program(builder, steps=10), 4, [SlowCompute(2, extra_us=3000, steps=(5, 9))])
     [found] = findings(across(run))
     assert (found.rule, found.ranks, found.steps) == ("TO-S002", (2,), (5, 9))
+
+
+def test_a_rank_that_is_late_in_every_step_is_so_however_late_it_is_in_one():
+    made = ddp(steps=5, device="cpu")
+    late = [SlowCompute(2, 3.0), *(SlowCompute(2, extra_us=20 * of_step(made, 4, 1.0), steps=(6,)),)]
+    measured = across(simulate(made, 4, late))
+    assert [found[:4] for found in said(measured)] == [("TO-S001", "error", (2,), "host")]
+    [late] = findings(measured)
+    waits = float(late.message.split("wait ")[1].split(" ms a step for it.")[0])
+    like = measured.stragglers.step_ns.min() / 1e6
+    assert 0.5 * late.impact_ms < waits < like, "of a typical step, as what is saved"
+    [[odd]] = [verdict.findings for verdict in judge_unlike(SimpleNamespace(run=measured, manifest={}))]
+    assert (odd.steps, odd.cause) == ((6,), "host") and "the host takes longer on rank 2" in odd.message
 
 
 SEVERAL = (
@@ -194,6 +210,7 @@ def test_nobody_is_accused_in_a_healthy_run(builder, size, ranks, steps, sync, s
         assert [found for found in said(measured, slowdown) if found[1] != "info"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [GPU_BOUND, HOST_BOUND], ids=["gpu_bound", "host_bound"])
 def test_nobody_is_accused_in_a_healthy_run_of_64(size):
     assert [found for found in said(across(simulate(program(hsdp, size), 64))) if found[1] != "info"] == []
@@ -228,6 +245,15 @@ def test_a_slow_host_under_a_slow_profiler_is_a_remark():
     assert (found.severity, found.confidence) == ("error", "high")
     [found] = findings(measured, None)
     assert found.confidence == "medium"
+    assert measured.stragglers is not None
+    [late] = measured.stragglers.found
+    unknown = replace(
+        measured, stragglers=replace(measured.stragglers, found=(replace(late, cause="unknown"),))
+    )
+    [found] = findings(unknown, 2.4)
+    assert (found.severity, found.confidence, found.cause) == ("info", "low", "unknown")
+    [found] = findings(unknown, 1.0)
+    assert (found.severity, found.confidence) == ("error", "medium")
 
 
 def test_a_slow_gpu_under_a_slow_profiler_is_still_one():
@@ -315,6 +341,7 @@ def check_everything(ranks, world, hosts):
     return measured
 
 
+@pytest.mark.slow
 @FEW
 @given(st.sampled_from(BUILDERS), st.sampled_from([2, 4, 6]), st.booleans(), st.data())
 def test_windows_that_miss_parts_break_nothing(builder, ranks, named, data):
@@ -347,6 +374,21 @@ def test_a_run_without_a_gpu(builder):
     measured = check_everything(summaries(run), 4, hosts_of(run))
     assert [found[:3] for found in said(measured)] == [("TO-S001", "error", (2,))]
     assert judge_low(measured).not_evaluated
+
+
+def test_without_a_gpu_a_rank_late_for_no_single_cause_beside_another_is_not_named():
+    made = ddp(layers=3, steps=5, device="cpu")
+    measured = across(simulate(made, 4, [SlowCompute(2, extra_us=4000), SlowCompute(1, extra_us=2500)]))
+    assert {f.ranks for f in findings(measured)} == {(1,), (2,)}
+    found = tuple(replace(s, cause="unknown") if s.rank == 1 else s for s in measured.stragglers.found)
+    unsure = replace(measured, stragglers=replace(measured.stragglers, found=found))
+    assert {f.ranks for f in findings(unsure)} == {(2,)}
+    [named] = findings(unsure)  # nothing of the other rank can be cured
+    alone = next(float(s.alone.mean()) for s in found if s.rank == 2) / 1e6
+    with_both = next(float(s.saved.mean()) for s in found if s.rank == 2) / 1e6
+    assert alone < 0.8 * with_both
+    assert named.impact_ms == pytest.approx(alone, rel=0.01)
+    assert "cured too" not in named.message
 
 
 def test_a_single_step_is_not_enough_for_s001_and_breaks_nothing():
@@ -418,6 +460,7 @@ def test_rooted_collectives():
     ]
 
 
+@pytest.mark.slow
 def test_256_ranks():
     run = simulate(program(ddp, layers=2, steps=3), 256, [SlowCompute(200, extra_us=2500)])
     measured = across(run)

@@ -9,11 +9,18 @@ import numpy as np
 import pytest
 from light_run import BEGAN_NS, raw_light, write_light
 
-from traceops.across.undisturbed import undisturbed
+from traceops.across.plain_step import PlainStep
+from traceops.across.undisturbed import undisturbed as of_plain_step
 from traceops.core.light_log import MAGIC, ROW
 from traceops.measure.light import light_activity
 from traceops.traces.light import parse_light, read_light
 from traceops.traces.model import CommArgs
+
+
+def undisturbed(activities, summaries, step_ms):
+    """Of steps that are alike before and behind the windows."""
+    return of_plain_step(activities, summaries, None if step_ms is None else PlainStep.even(step_ms))
+
 
 DATA = Path(__file__).parents[1] / "data" / "light"
 REDUCE = "_Z40ncclDevKernel_AllReduce_Sum_bf16_RING_LL24ncclDevKernelArgsStorage"
@@ -239,3 +246,20 @@ def test_cuptis_own_records_of_two_h200s():
         assert one.compute_ms + one.memory_ms == pytest.approx(39.2, abs=0.7)
         assert one.busy_ms + one.wait_ms + one.idle_ms == pytest.approx(found.step_ms, abs=0.3)
         assert one.unmatched_ms == 0
+
+
+def test_steps_that_no_profiler_has_touched_are_the_measure():
+    """Behind the windows the host is slower: the light window is one of those steps, and no measure of the host."""
+    found, _ = of_plain_step(*two(), PlainStep(ms=75.0, whole_ms=92.0, near_ms=97.0, behind_ms=97.0))
+    assert (found.step_ms, found.behind_ms) == (75.0, 97.0)
+    assert parts(found.of(0)) == (40, 5, 28, 0, 2, 0) and parts(found.of(1)) == (40, 5, 0, 0, 0, 30)
+    assert sum(parts(found.of(0))) == sum(parts(found.of(1))) == 75
+
+
+def test_a_busy_device_was_slower_itself():
+    """Warm GPUs have lower clocks: a step without idle time is not shortened by what the host saves."""
+    busy = [[("gemm", 0, 95, 7), (REDUCE, 95, 99, 20)], [("gemm", 0, 95, 7), (REDUCE, 95, 99, 20)]]
+    found, _ = of_plain_step(
+        *two(ran=lambda step: busy), PlainStep(ms=94.0, whole_ms=98.0, near_ms=99.5, behind_ms=99.5)
+    )
+    assert (found.step_ms, found.behind_ms) == (98.0, None)

@@ -5,8 +5,10 @@ import random
 import pytest
 from observed_run import Step, usual, write_machine, write_rank
 
+from traceops.across.early_window import EarlyWindow, early_window
 from traceops.across.host_difference import longer_on_one
 from traceops.across.machine_use import machine_use
+from traceops.across.plain_step import PlainStep, plain_step
 from traceops.across.whole_run import whole_run
 from traceops.traces.observed import read_machines, read_observed
 
@@ -227,3 +229,39 @@ def test_processes_of_another_namespace_are_no_strangers(tmp_path):
 
 def test_looks_outside_of_the_training_do_not_count(tmp_path):
     assert used(tmp_path, [look(at, waits=(60, 60)) for at in range(100, 130)]) == ()
+
+
+def recorded_at(steps, *numbers):
+    for number in numbers:
+        steps[number].recorded = True
+    return steps
+
+
+def test_a_window_in_a_training_that_has_not_settled_is_told(tmp_path):
+    steps = [usual(ms) for ms in [90.0] * 20 + [50.0] * 60]
+    early = early_window(measured(tmp_path, recorded_at(steps, *range(8, 14))))
+    assert early == EarlyWindow(near_ms=90.0, later_ms=50.0, settled=17), (
+        "most of the next eight have settled"
+    )
+    settled = recorded_at(noisy(80), *range(8, 14))
+    assert early_window(measured(tmp_path, settled)) is None
+    assert early_window(measured(tmp_path, noisy(80))) is None, "nothing was recorded"
+    short = recorded_at([usual(ms) for ms in [90.0] * 20 + [50.0] * 12], *range(8, 14))
+    assert early_window(measured(tmp_path, short)) is None, "too few later steps tell"
+
+
+def test_a_step_without_recording_is_one_from_before_the_windows(tmp_path):
+    def plain(before, behind):
+        steps = [usual(before) for _ in range(8)] + [usual(120.0, recorded=True) for _ in range(6)]
+        return plain_step(measured(tmp_path, steps + [usual(behind) for _ in range(22)]))
+
+    found = plain(50.0, 60.0)
+    assert (found.ms, found.near_ms, found.behind_ms) == (50.0, 60.0, 60.0)
+    assert found.whole_ms == pytest.approx((7 * 50 + 22 * 60) / 29), "the first step is the program's start"
+    assert plain(50.0, 51.0).ms == 50.0 and plain(50.0, 51.0).behind_ms is None, "hardly longer"
+    slower = plain(60.0, 50.0)
+    assert slower.ms == slower.near_ms == pytest.approx((7 * 60 + 22 * 50) / 29), "it had not settled"
+    assert plain(50.0, 72.0).ms > 60, "so much is the training's own"
+    assert plain_step(measured(tmp_path, noisy(40))) == PlainStep.even(
+        plain_step(measured(tmp_path, noisy(40))).ms
+    )

@@ -6,7 +6,7 @@ import pytest
 
 from traceops.across.lateness import CAUSES
 from traceops.core import words
-from traceops.core.window_words import of_window
+from traceops.core.step_words import STEP, WINDOW, StepWords, step_words
 from traceops.measure.ledger import BUCKETS
 from traceops.render.report.terms import TERMS
 
@@ -20,16 +20,16 @@ def test_every_bucket_of_the_ledger_has_words_and_a_colour_in_its_order() -> Non
 
 
 @pytest.mark.parametrize(
-    ("of_steps", "said"),
+    ("words", "said"),
     [
-        (
-            "Device time of one step: the mean over the rank's typical steps, which its ledger adds up to.",
-            "Device time of the window, which its ledger adds up to.",
-        ),
-        ("the table below has the means and the worst step", "the table below has the numbers"),
-        ("Steps take 1.42 times as long as they would", "The window takes 1.42 times as long as it would"),
-        ("26.41 ms of each 69.2 ms step", "26.41 ms of the window of 69.2 ms"),
+        (STEP, "26.41 ms of each 69.2 ms step; a step would take 42.8 ms"),
+        (WINDOW, "26.41 ms of the window of 69.2 ms; the window would take 42.8 ms"),
     ],
 )
-def test_a_window_has_no_mean_and_no_worst_step(of_steps: str, said: str) -> None:
-    assert of_window(of_steps) == said
+def test_a_sentence_is_made_with_the_words_for_what_its_times_are_of(words: StepWords, said: str) -> None:
+    assert f"26.41 ms of {words.each_of('69.2 ms')}; {words.a} would take 42.8 ms" == said
+
+
+def test_units_of_a_window_are_those_of_its_sums() -> None:
+    assert (STEP.unit("ms"), WINDOW.unit("ms"), WINDOW.unit("calls")) == ("ms/step", "ms", "calls")
+    assert (step_words("step"), step_words("window"), step_words("none")) == (STEP, WINDOW, STEP)

@@ -236,3 +236,54 @@ def test_whatever_is_cut_out_of_logs_or_mixed_is_read_without_a_failure(data, tm
         assert one.sizes
         assert all(row.bytes >= 0 and row.time_us > 0 for row in one.sizes)
         judge_benchmarks(Fabric(benchmarks=(one,)))
+
+
+FALLS = [  # alltoall of two H100 on two hosts: xxrjun/nccl-tests-cluster@455de4f, cnode2-002 and cnode2-003
+    (33554432, 7.08), (67108864, 7.32), (134217728, 9.40), (268435456, 8.14), (536870912, 9.05), (1073741824, 7.19),
+    (2147483648, 4.01), (4294967296, 3.23), (8589934592, 1.71), (17179869184, 0.96),
+]  # fmt: skip
+
+
+def table(rows: list[tuple[int, float]], tag: str = "") -> str:
+    ranks = [
+        f"#  Rank  {n} Group  0 Pid 1 on node-{n} device  0 [0x52] NVIDIA H100 80GB HBM3\n" for n in (0, 1)
+    ]
+    told = [
+        f"{size} {size // 8} double none -1{tag} 10.0 1.0 {gbs} 0{tag} 10.0 1.0 {gbs} N/A\n"
+        for size, gbs in rows
+    ]
+    return "".join(["# Collective test starting: alltoall_perf\n", *ranks, HEADER, *told])
+
+
+def test_a_rate_that_falls_as_messages_grow(tmp_path):
+    """9.4 GB/s at 128 MiB were told and nothing wrong seen, where 16 GiB went at a tenth of that."""
+    log = tmp_path / "nccl.log"
+    log.write_text(table(FALLS))
+    [(severity, message)] = said(log)["TO-P008"][0]
+    assert severity == "warning" and "9.4 GB/s (bus bandwidth) at 128 MiB and 0.96 GB/s at 16 GiB" in message
+    for sound in (FALLS[:7], [*FALLS[:5], (1 << 40, 1.0)], [(size, 1.2 * gbs) for size, gbs in FALLS[:3]]):
+        log.write_text(table(sound))
+        assert said(log)["TO-P008"][0] == []  # half as fast at most, one outlier at the end, and too few
+
+
+def test_rows_that_open_mpi_tags_in_their_middle(tmp_path):
+    log = tmp_path / "nccl.log"
+    log.write_text("".join(f"[1,0]<stdout>:{line}\n" for line in table(FALLS, "[1,0]<stdout>:").splitlines()))
+    [read] = read_nccl_tests(str(log))
+    assert [(row.bytes, row.busbw_gbs) for row in read.sizes] == FALLS and len(read.ranks) == 2
+
+
+def test_a_rate_that_falls_and_is_far_below_the_links_is_told_as_both(tmp_path):
+    """A tenth of what NVLinks give was only a warning where larger messages were slower still."""
+    ranks = "".join(
+        f"#  Rank  {n} Pid 1 on node-0 device  {n} [0x52] NVIDIA H100 80GB HBM3\n" for n in (0, 1)
+    )
+    rows = [(1 << 25, 20.0), (1 << 27, 19.0), (1 << 29, 9.0), (1 << 31, 5.0)]
+    told = "".join(
+        f"{size} {size // 4} float sum -1 10.0 1.0 {gbs} 0 10.0 1.0 {gbs} 0\n" for size, gbs in rows
+    )
+    log = tmp_path / "nccl.log"
+    log.write_text(f"# Collective test starting: all_reduce_perf\n{ranks}{HEADER}{told}")
+    findings = said(log)["TO-P008"][0]
+    assert [severity for severity, _ in findings] == ["error", "warning"]
+    assert "% of the" in findings[0][1] and "slower than smaller" in findings[1][1]

@@ -42,10 +42,9 @@ def gpu_rows(
         )
         yield row(cat, name, device, activity.stream, clock, activity.start, activity.end, where)
     yield from _other_rows(rank, clock)
+    computed = [a for a in rank.recorded if a.stream == 7 and a.launch >= rank.window_start]
     for number, _, _ in rank.marks:
-        own = [
-            a for a in rank.recorded if a.step == number and a.stream == 7 and a.launch >= rank.window_start
-        ]
+        own = [a for a in computed if a.step == number]
         if own:
             first, last = min(a.start for a in own), max(a.end for a in own)
             yield row("gpu_user_annotation", f"ProfilerStep#{number}", device, 7, clock, first, last)

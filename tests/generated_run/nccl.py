@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from .truth import CollectiveTruth
 
@@ -30,6 +31,7 @@ _NAMES = {
 }
 
 
+@cache
 def names_of(op: str, dtype: str) -> Names:
     """The names of an operation; on data without reduction NCCL knows no type."""
     c10d, annotation, kernel, reduces = _NAMES[op]
@@ -42,7 +44,8 @@ def names_of(op: str, dtype: str) -> Names:
     )
 
 
-def _listed(members: Sequence[int]) -> str:
+@cache
+def _listed(members: tuple[int, ...]) -> str:
     """Ranks as torch writes them, which leaves out those behind the first 30."""
     shown = ", ".join(map(str, members[:30]))
     return f"[{shown}, ...]" if len(members) > 30 else f"[{shown}]"
@@ -65,7 +68,7 @@ def arguments(
         f', "Collective name": "{op}", "In msg nelems": {elements_in}, "Out msg nelems": {elements_out}, '
         f'"Group size": {len(members)}, "dtype": "{collective.op.dtype}", "In split size": "[]", '
         f'"Out split size": "[]", "Process Group Name": "{group}", "Process Group Description": "{description}", '
-        f'"Process Group Ranks": "{_listed(members)}"'
+        f'"Process Group Ranks": "{_listed(tuple(members))}"'
     )
     if collective.op.to:
         key, other = ("Dst Rank", 1) if op == "send" else ("Src Rank", 0)

@@ -52,7 +52,7 @@ class World(Protocol):
     def arrive(self, running: Running, rank: int, arrival: int, end_off: int) -> None: ...
 
 
-@dataclass
+@dataclass(slots=True)
 class _Launched:
     """An activity whose end may not be known yet."""
 
@@ -94,51 +94,67 @@ class Rank:
             faults = StepFaults(self.world.faults, self.rank, step)
             began = self.now
             for op in self.program.ops(position, stage):
-                yield from self._run(op, step, faults)
+                waits = self._run(op, step, faults)
+                if waits is not None:
+                    yield from waits
             self.host_steps.append((began, self.now))
         self._spend(BETWEEN_STEPS_US)
         self.window_end = yield from self._latest(self.now, *self.free.values())
 
-    def _run(self, op: Op, step: int, faults: StepFaults) -> Wait:
+    def _run(self, op: Op, step: int, faults: StepFaults) -> Wait | None:
+        """Run it, or return what goes on once the collectives that it waits for have all their members."""
         if isinstance(op, Compute):
             self.now += faults.host_ns(op.name, op.label)
             ns = self._ns(faults.compute_us(op.name, op.label, op.us))
-            yield from self._launch(op, op.name, "compute", ns, step)
-        elif isinstance(op, Memcpy):
+            return self._launch(op, op.name, "compute", ns, step)
+        if isinstance(op, Memcpy):
             self.now += faults.host_ns("Memcpy", op.label)
             us = 1.0 + op.bytes / self.program.copy_gbs / 1e3 + (faults.copy_us if op.kind == "HtoD" else 0.0)
             kind: Kind = "memory" if self.on_gpu else "compute"
-            yield from self._launch(op, f"Memcpy {op.kind}", kind, self._ns(us), step)
-        elif isinstance(op, Collective):
+            return self._launch(op, f"Memcpy {op.kind}", kind, self._ns(us), step)
+        if isinstance(op, Collective):
             self.now += faults.host_ns(op.op, op.label)
-            if len(self.members[op.group]) > 1:
-                yield from self._enter(op, step)
-        elif isinstance(op, HostWork | LoadInput):
+            return self._enter(op, step) if len(self.members[op.group]) > 1 else None
+        if isinstance(op, HostWork):
             began = self.now
-            if isinstance(op, HostWork):
-                self._spend(op.us)
-                self.host_rows.append(HostRow("work", op.name, began, self.now))
-            else:
-                self._spend(op.us + faults.input_us)
-                self.host_rows.append(HostRow("input", "data loading", began, self.now))
-        elif isinstance(op, Join) and self.on_gpu:
-            at = yield from self._latest(self.free.get(op.stream, 0), self.done.get(op.label, 0))
-            self.free[op.stream] = at
-        elif isinstance(op, HostSync):
+            self._spend(op.us)
+            self.host_rows.append(HostRow("work", op.name, began, self.now))
+            return None
+        if isinstance(op, LoadInput):
+            began = self.now
+            self._spend(op.us + faults.input_us)
+            self.host_rows.append(HostRow("input", "data loading", began, self.now))
+            return None
+        if isinstance(op, Join) and self.on_gpu:
+            return self._join(op)
+        if isinstance(op, HostSync):
             ends = [end for name, end in self.free.items() if op.stream in (None, name)]
-            yield from self._block("cudaStreamSynchronize" if op.stream else "cudaDeviceSynchronize", ends)
-        else:
-            yield from self._block("cudaEventSynchronize", [self.done.get(op.label, 0)])
+            return self._block("cudaStreamSynchronize" if op.stream else "cudaDeviceSynchronize", ends)
+        return self._block("cudaEventSynchronize", [self.done.get(op.label, 0)])
 
-    def _launch(self, op: Compute | Memcpy, name: str, kind: Kind, ns: int, step: int) -> Wait:
+    def _join(self, op: Join) -> Wait:
+        at = yield from self._latest(self.free.get(op.stream, 0), self.done.get(op.label, 0))
+        self.free[op.stream] = at
+
+    def _launch(self, op: Compute | Memcpy, name: str, kind: Kind, ns: int, step: int) -> Wait | None:
         if self.on_gpu:
             launch = self._call()
             ready, free = launch[0] + round(self.program.latency_us * 1000), self.free.get(op.stream, 0)
-            start = max(ready, free) if isinstance(free, int) else (yield from self._latest(ready, free))
+            start = self._known(ready, free)
+            if start is None:
+                return self._launch_later(op, name, kind, ns, step, launch, ready, free)
         else:
             start = self.now
             launch = (start, start + ns)
             self.now += ns + self._ns(self.program.launch_us)
+        self._keep(_Launched(op, name, kind, start, start + ns, launch, step))
+        return None
+
+    def _launch_later(
+        self, op: Compute | Memcpy, name: str, kind: Kind, ns: int, step: int, launch: tuple[int, int], ready: int,
+        free: Moment,
+    ) -> Wait:  # fmt: skip
+        start = yield from self._latest(ready, free)
         self._keep(_Launched(op, name, kind, start, start + ns, launch, step))
 
     def _enter(self, op: Collective, step: int) -> Wait:
@@ -149,11 +165,13 @@ class Rank:
         running = self.world.call(op, members, sequence, step)
         launch = self._call()
         ready = launch[0 if self.on_gpu else 1] + round(self.program.latency_us * 1000)
-        before = self.done | self.free
-        waits = [before.get(wait, 0) for wait in (op.stream, *op.waits)]
+        waits = [self.free.get(wait, self.done.get(wait, 0)) for wait in (op.stream, *op.waits)]
         # Messages of each pair and way have a communicator of their own.
         communicator = f"{op.group}{members}{op.stream}" if op.to else op.group
-        arrival = yield from self._latest(ready, self.communicators.get(communicator, 0), *waits)
+        moments = (ready, self.communicators.get(communicator, 0), *waits)
+        arrival = self._known(*moments)
+        if arrival is None:
+            arrival = yield from self._latest(*moments)
         off = round(self.random() * self.program.end_jitter_us * 1000)
         self.communicators[communicator] = running
         self._keep(_Launched(op, op.op, "comm", arrival, running, launch, step))
@@ -188,6 +206,18 @@ class Rank:
         end = self.now + cost * 3 // 10 + cost // 2
         self.now += cost
         return start, end
+
+    def _known(self, *moments: Moment) -> int | None:
+        """The latest, or None where it depends on a collective that has not all its members yet."""
+        latest = 0
+        for moment in moments:
+            if isinstance(moment, Running):
+                if moment.ends is None:
+                    return None
+                moment = moment.ends[self.rank]
+            if moment > latest:
+                latest = moment
+        return latest
 
     def _latest(self, *moments: Moment) -> Generator[Running, None, int]:
         latest = 0
@@ -244,10 +274,11 @@ class Rank:
         if isinstance(end, Running):
             assert end.ends is not None
             end = end.ends[self.rank]
+        if running is not None:
+            name, position = "", running.position
+        else:
+            name, position = op.op if isinstance(op, Compute) else "aten::copy_", -1
         return Activity(
-            stream=self.world.streams[op.stream], name=launched.name, start=launched.start, end=end,
-            launch=launched.launch[0], launch_end=launched.launch[1], kind=launched.kind, step=launched.step,
-            label=op.label, op=op.op if isinstance(op, Compute) else "aten::copy_" if running is None else "",
-            collective=-1 if running is None else running.position,
-            bytes=0 if isinstance(op, Compute) else op.bytes,
+            self.world.streams[op.stream], launched.name, launched.start, end, *launched.launch,
+            launched.kind, launched.step, op.label, name, position, 0 if isinstance(op, Compute) else op.bytes,
         )  # fmt: skip

@@ -22,9 +22,13 @@ class Clock:
 
     def times(self, start: int, end: int) -> str:
         """The two fields of an event."""
-        start, end = self.since_base(start), self.since_base(end)
-        dur = end - start
-        return f'"ts": {start // 1000}.{start % 1000:03d}, "dur": {dur // 1000}.{dur % 1000:03d}'
+        if self._drifts:
+            start, end = self.since_base(start), self.since_base(end)
+        else:
+            start, end = start + self._shift, end + self._shift
+        us, ns = divmod(start, 1000)
+        dur_us, dur_ns = divmod(end - start, 1000)
+        return f'"ts": {us}.{ns:03d}, "dur": {dur_us}.{dur_ns:03d}'
 
 
 def row(

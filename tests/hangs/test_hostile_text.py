@@ -8,6 +8,7 @@ from importlib import import_module
 import pytest
 
 from traceops.core.errors import InputError
+from traceops.hangs.crash_kinds import Wording, told_alone
 from traceops.hangs.readers.hang_log import read_log
 from traceops.hangs.readers.stacks import read_stacks, sniff
 from traceops.traces.text_lines import LONGEST_LINE, lines, text_lines
@@ -113,6 +114,16 @@ def test_text_that_nearly_matches(tmp_path, piece):
         if sniff(str(path)) == "stacks":
             with pytest.raises(InputError):
                 read_stacks(str(path), 0)
+
+
+def test_a_line_is_held_against_the_wordings_whose_first_word_it_has(monkeypatch):
+    asked, is_in = [], Wording.is_in
+    monkeypatch.setattr(Wording, "is_in", lambda self, text: (asked.append(self), is_in(self, text))[1])
+    for line in NEARLY:
+        asked.clear()
+        told_alone(line)
+        assert all(wording.words[0] in line for wording in asked)
+    assert told_alone("[rank1]: CUDA error: an illegal memory access was encountered") and asked
 
 
 def test_a_long_line_is_cut_and_what_follows_is_read(tmp_path):

@@ -30,7 +30,7 @@ def event(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, 
 
 def call(op: str, ts: float, dur: float = 4, **args: Any) -> dict[str, Any]:
     known = {"Collective name": op, "In msg nelems": 64, "dtype": "Float", "Process Group Ranks": "[0, 1, 2]"}
-    return event("cpu_op", "record_param_comms", ts, dur, **known, **args)
+    return event("cpu_op", "record_param_comms", ts, dur, **{**known, **args})
 
 
 def test_the_call_around_the_launch_says_what_a_kernel_is(tmp_path):
@@ -44,6 +44,18 @@ def test_an_older_backends_note_says_the_operation(tmp_path):
     assert comm.args[0] is not None and comm.args[0].op == "all_to_all_base"
     comm = communication(tmp_path, event("user_annotation", "nccl:recv 1<-2", 95, 20))
     assert [(part.op, part.source) for part in comm.parts[0]] == [("recv", 2)]
+
+
+def test_what_one_rank_calls_by_itself_is_no_part_of_a_group(tmp_path):
+    """picotron averages its loss over a group of one after the last send of a step."""
+    comm = communication(
+        tmp_path,
+        event("user_annotation", "nccl:coalesced", 20, 5),
+        call("allreduce", 60, **{"Process Group Ranks": "[]", "Group size": 1}),
+        call("recv", 86, **{"Src Rank": 0}),
+        event("user_annotation", "nccl:coalesced", 95, 20),
+    )
+    assert [(part.op, part.source) for part in comm.parts[0]] == [("recv", 0)]
 
 
 def test_a_group_launches_what_was_called_since_the_group_before(tmp_path):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from generated_run import Size, SlowLink, ddp, fsdp2, hsdp, simulate, tp_dp
+from generated_run import Mesh, Size, SlowLink, ddp, fsdp2, hsdp, simulate, tp_dp
 from measured_runs import across, program, true_step
 
 from traceops.across.links import (
@@ -283,6 +283,16 @@ def test_a_slow_link_of_the_whole_group_is_c001():
     saved = (true_step(run) - true_step(simulate(good, 4))) / 1e6
     assert found.impact_ms == pytest.approx(saved, rel=0.1)
     assert found.impact_ms == pytest.approx(measured.what_if.saved_ns(REFERENCE) / 1e6, abs=1e-3)
+
+
+def test_slow_links_of_several_kinds_of_parallelism_are_told_by_role():
+    made = Mesh(data=2, tensor=2, layers=1, micro_batches=2).program(size=FAST)
+    measured = across(simulate(made, 4, [SlowLink("tp", 20.0), SlowLink("dp", 20.0)]))
+    [found] = judge_low(measured).findings
+    by_role = {e.metric: e.value for e in found.evidence if e.metric.startswith("of it ")}
+    assert set(by_role) == {"of it tensor parallel", "of it data parallel"}
+    [whole] = [e.value for e in found.evidence if e.metric == "their transfer"]
+    assert sum(by_role.values()) == pytest.approx(whole, abs=0.01)  # a rank is in a group of each
 
 
 def test_what_faster_links_save_is_a_range_where_hosts_are_slow():

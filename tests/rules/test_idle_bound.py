@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from traceops import analyze
+from traceops.across.agreed_steps import as_one_window
+from traceops.core.step_words import WINDOW
+from traceops.pipeline import conclude
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -38,6 +41,15 @@ def test_starving_is_bounded_by_the_step_without_the_profiler(tmp_path, unprofil
     assert (
         f"a step without the profiler takes {unprofiled_ms:.2f} ms and has no room for more" in found.message
     )
+
+
+def test_a_window_is_not_held_against_a_step_without_the_profiler(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        conclude, "with_agreed_steps", lambda ranks, world: [as_one_window(own) for own in ranks]
+    )
+    report = timed(tmp_path, 12.0)
+    assert report.summary.step_words is WINDOW
+    assert "without the profiler" not in host_bound(report).message, "12 ms are no bound of several steps"
 
 
 def test_a_step_without_room_clears_the_rule(tmp_path):
@@ -78,3 +90,19 @@ def test_a_rank_that_starves_much_less_is_not_named():
     assert list(host_bound(report).ranks) == named == [1]
     tenth = [row.rank for row in report.ranks if row.idle_host_ms >= 0.1 * row.typical_step_ms]
     assert tenth == [0, 1], "rank 0 is above the bound, too"
+
+
+def test_a_host_that_waits_for_gloo_is_not_told_to_launch_late(tmp_path):
+    """8 ranks of 2 H200 over gloo: the hosts' waiting was 'launched too late', and no gradients synchronised."""
+    folder = tmp_path / "run"
+    shutil.copytree(DATA / "flops", folder)
+    about = {
+        "backend": "gloo",
+        "world_size": 4,
+        "strategy": "pytorch_ddp",
+        "training": {"syncs_in_backward": True},
+    }
+    (folder / "run.json").write_text(json.dumps(about))
+    checks = {check.rule: check for check in analyze(folder).checks}
+    assert "through their hosts (gloo)" in checks["TO-I001"].reason
+    assert checks["TO-V004"].status == "not_evaluated" and "gloo" in checks["TO-V004"].reason

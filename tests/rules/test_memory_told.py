@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from traceops.across.memory_use import MemoryUse, growth
+from traceops.core.step_words import STEP
 from traceops.rules.inputs import Inputs
 from traceops.rules.memory import judge
 from traceops.traces.memory_snapshot import Held
@@ -30,7 +31,7 @@ def use(rank=0, peak=10 * GIB, reserved=11 * GIB, **more):
 def judged(*uses, bubbles=(), experts=(), strategy="pytorch_zero3", step_ms=100.0, earlier=()):
     """By rule, without its letter: the finding, else how the check came out."""
     on_gpu = SimpleNamespace(summary=SimpleNamespace(on_gpu=True))
-    run = SimpleNamespace(bubbles=bubbles, experts=experts, step_ms=step_ms, ranks=[on_gpu])
+    run = SimpleNamespace(bubbles=bubbles, experts=experts, step_ms=step_ms, step_words=STEP, ranks=[on_gpu])
     found = SimpleNamespace(manifest={"strategy": strategy}, root=str(Path()))
     verdicts = judge(Inputs(found, run, memory=uses, earlier=earlier))
     return {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from light_run import write_light
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from traceops import analyze
 from traceops.render import write_report
@@ -55,6 +55,13 @@ def test_the_three_steps_are_one_line(told):
         "the device computes for 13.0, transfers for 5.50, is idle for 1.50 ms (medians over ranks)"
         in text_of(told)
     )
+
+
+def test_a_longer_step_behind_the_window_comes_with_what_ends_it(told):
+    slower = structs.replace(told, undisturbed=structs.replace(told.undisturbed, behind_ms=24.0))
+    said = text_of(slower)
+    assert "Behind the recorded steps one takes 24.0 ms" in said and "TEARDOWN_CUPTI=1" in said
+    assert "TEARDOWN_CUPTI" not in text_of(told)
 
 
 def test_the_report_has_each_ranks_undisturbed_step(told, tmp_path):

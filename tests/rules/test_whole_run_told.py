@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import UNSET
-from observed_run import Step, usual, write_machine, write_rank
+from observed_run import Step, usual, write_loader, write_machine, write_rank
 
 from traceops import analyze
 from traceops.pipeline.observed_run import MOST_RANKS
@@ -171,7 +171,30 @@ def test_a_late_rank_gets_its_line(tmp_path):
     [line] = found(report, "TO-W003")
     assert line.severity == "info" and line.message.endswith(f"TO-S001 (rank {late_rank}) explains it.")
     [starving] = found(report, "TO-I002")
-    assert "in collate_fn (data.py:88)" in starving.message
+    assert "in collate_fn (data.py:88)" in starving.message and "workers of rank" not in starving.message
+
+
+def test_a_loaders_workers_get_their_line(tmp_path):
+    """The rank's host only waits for them: what is slow is in a process that no profiler sees."""
+    run, waiting = run_of(tmp_path, "slow_loader4"), {"collate": 31, "forward": 30, "backward": 20}
+    for rank in range(4):
+        write_rank(run, rank, [Step(81, stacks=waiting) for _ in range(120)])
+    [late_rank] = {rank for f in found(analyze(run), "TO-I002") for rank in f.ranks}
+    busy = {"tokenize": 60, "collate": 20, "library": 15, "idle": 5}
+    for worker in (0, 1):
+        write_loader(run, late_rank, worker, busy)
+    report = analyze(run)
+    [starving], [late] = found(report, "TO-I002"), found(report, "TO-S001")
+    said = (
+        f"The workers of rank {late_rank}'s loader are busy for 95 % of the time, 63 % of it in tokenize "
+        "(data.py:51)."
+    )
+    assert said in starving.message and said in late.message
+    line = next(e for e in starving.evidence if e.metric == "line" and e.value == "for word in text:")
+    assert (line.file, line.line, line.rank) == ("/home/me/data.py", 51, late_rank)
+    for worker in (0, 1):  # which mostly wait themselves: they are not what is slow
+        write_loader(run, late_rank, worker, {"tokenize": 20, "idle": 60})
+    assert "workers of rank" not in found(analyze(run), "TO-I002")[0].message
 
 
 def look(t, waits=0.01, hog=0.0, mhz=1980, stranger=None, rank=1):
@@ -242,3 +265,13 @@ def test_observing_that_ended_early_is_told(tmp_path):
     (run / "run.json").write_text(json.dumps(manifest))
     assert "rank 2: observing ended early (OSError: disk)" in analyze(run).summary.notes
     assert MOST_RANKS >= 64
+
+
+def test_a_window_before_the_training_has_settled(tmp_path):
+    steps = [usual(90.0 if n < 20 else 50.0, recorded=8 <= n < 14) for n in range(80)]
+    report = observed(run_of(tmp_path), *[steps] * 4)
+    said = [note for note in report.summary.notes if "--skip-first" in note]
+    assert said == [
+        "the recorded steps may not be like later ones: just before them a step took 90 ms, later ones take 50; "
+        "traceops run --skip-first 17 records those"
+    ]

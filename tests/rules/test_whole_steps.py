@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from generated_run import Size, SlowInput, ddp, simulate
+from shown_texts import texts
 from unmarked import as_is, write_unmarked
 
 from traceops import analyze
@@ -21,21 +22,6 @@ SCHEDULE = {"skip_first": 2, "unprofiled": 6, "warmup": 2, "active": 4, "repeat"
 
 def one(report, rule):
     return next((f for f in report.findings if f.rule == rule), None)
-
-
-def texts(value):
-    """Every text in a document or in blocks."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from texts(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from texts(item)
-    elif hasattr(value, "__dataclass_fields__"):
-        for name in value.__dataclass_fields__:
-            yield from texts(getattr(value, name))
 
 
 def slow_input(steps):

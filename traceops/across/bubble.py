@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceops.across.match import Collective, MatchedCollectives, waits_by_rank
 from traceops.across.stages import Pipeline
@@ -14,17 +15,20 @@ from traceops.core.arrays import Int
 from traceops.core.intervals import Intervals, intersect, subtract, union
 from traceops.measure.summary import RankSummary
 
+Typical = Mapping[int, NDArray[np.bool_]]  # rank -> which of its steps are like the others
+
 _SLOW_RANK = 1.15  # times the work of the same stage in other pipelines
 _MOST_OF = 0.5  # of what a stage takes more than the mean of its pipeline
 
 
 @dataclass(frozen=True)
 class StageTimes:
-    """A rank of a pipeline, ns a step, the mean over its steps.
+    """A rank of a pipeline, ns a step, the mean over its typical steps.
 
     `bubble` is waiting for activations and gradients with nothing else to do. Of it, `imbalance` goes to a slower
     stage, `fill_drain` to the first micro-batch on its way in and the last one on its way out; `late` is the rest: what
-    even stages with this many micro-batches would not wait, because sends come late. `fill` and `drain` are
+    even stages with this many micro-batches would not wait, because sends come late. Where the schedule's own bubble is
+    not known, it holds filling and draining too. `fill` and `drain` are
     `fill_drain` in the proportion in which the rank waits for activations and for gradients.
     """
 
@@ -93,10 +97,14 @@ def passes_of(pipeline: Pipeline) -> int | None:
 
 
 def measure_bubbles(
-    pipelines: Sequence[Pipeline], ranks: Sequence[RankSummary], matching: MatchedCollectives
+    pipelines: Sequence[Pipeline],
+    ranks: Sequence[RankSummary],
+    matching: MatchedCollectives,
+    typical: Typical | None = None,
 ) -> tuple[Bubble, ...]:
-    """The bubble of each pipeline [docs/metrics.md, pipelines]."""
+    """The bubble of each pipeline [docs/metrics.md, pipelines], over each rank's `typical` steps; None: over all."""
     by_rank = {summary.rank: summary for summary in ranks}
+    typical = typical or {rank: np.ones(len(own.step_numbers), bool) for rank, own in by_rank.items()}
     found = []
     for pipeline in pipelines:
         own = [by_rank[rank] for rank in pipeline.ranks]
@@ -104,9 +112,9 @@ def measure_bubbles(
         among = _among(pipeline, matching)
         waits = waits_by_rank(replace(sends, collectives=(*sends.collectives, *among)), own)
         at_end = waits_by_rank(replace(sends, collectives=among), own)
-        stages = _stages(pipeline, own, waits, _for_gradients(pipeline, sends, own, at_end))
+        stages = _stages(pipeline, own, waits, _for_gradients(pipeline, sends, own, at_end), typical)
         bubble = Bubble(pipeline, stages)
-        slower, sending = _slower(bubble.slowest.rank, own), _sending(waits_by_rank(sends, own), own)
+        slower, sending = _slower(bubble.slowest.rank, own), _sending(waits_by_rank(sends, own), own, typical)
         found.append(replace(bubble, slower=slower, sending=sending))
     return tuple(replace(bubble, twins=_twins(bubble, found)) for bubble in found)
 
@@ -120,13 +128,15 @@ def _twins(bubble: Bubble, every: Sequence[Bubble]) -> tuple[StageTimes, ...]:
     )
 
 
-def _sending(waits: Mapping[int, tuple[Int, Int, Int]], ranks: Sequence[RankSummary]) -> float:
+def _sending(
+    waits: Mapping[int, tuple[Int, Int, Int]], ranks: Sequence[RankSummary], typical: Typical
+) -> float:
     """Exposed transfer of a pipeline's sends and receives, ns a step, mean over its ranks."""
     spent = []
     for summary in ranks:
         _, turn, end = waits[summary.rank]
         moving = intersect(summary.ledger.exposed, union(turn, end))
-        spent.append(_mean(moving.within(summary.step_edges[:-1], summary.step_edges[1:])))
+        spent.append(_mean_within(moving, summary, typical))
     return float(np.mean(spent))
 
 
@@ -166,8 +176,10 @@ def _stages(
     ranks: Sequence[RankSummary],
     waits: Mapping[int, tuple[Int, Int, Int]],
     for_gradients: Mapping[int, Intervals],
+    typical: Typical,
 ) -> tuple[StageTimes, ...]:
-    work = [_mean(summary.ledger.buckets["compute"] + summary.ledger.buckets["memory"]) for summary in ranks]
+    ledgers = [(summary.ledger, typical[summary.rank]) for summary in ranks]
+    work = [_mean((own.buckets["compute"] + own.buckets["memory"])[steps]) for own, steps in ledgers]
     slowest = int(np.argmax(work))
     passes = passes_of(pipeline)
     # The slowest stage is the clock; the first pass reaches it, and the last one leaves it, through the others.
@@ -176,17 +188,17 @@ def _stages(
     for stage, (summary, own) in enumerate(zip(ranks, work, strict=True)):
         start, turn, end = waits[summary.rank]
         waiting = subtract(intersect(summary.ledger.exposed, union(start, turn)), union(turn, end))
-        bubble = _mean(waiting.within(summary.step_edges[:-1], summary.step_edges[1:]))
+        bubble = _mean_within(waiting, summary, typical)
         imbalance = min(work[slowest] - own, bubble)
         fill_drain = min(through, bubble - imbalance)
         draining = intersect(waiting, for_gradients[summary.rank])
-        drain = _mean(draining.within(summary.step_edges[:-1], summary.step_edges[1:]))
+        drain = _mean_within(draining, summary, typical)
         drained = fill_drain * drain / bubble if bubble else 0.0
         found.append(
             StageTimes(
                 rank=summary.rank,
                 stage=stage,
-                step=_mean(summary.ledger.duration),
+                step=_mean(summary.ledger.duration[typical[summary.rank]]),
                 work=own,
                 bubble=bubble,
                 imbalance=imbalance,
@@ -213,6 +225,10 @@ def _slower(slowest: int, ranks: Sequence[RankSummary]) -> float | None:
     shared = [kernel for kernel in own.kernels if counts.get(kernel.name)]
     usual = sum(kernel.count * spent[kernel.name] / counts[kernel.name] for kernel in shared)
     return sum(kernel.total_us for kernel in shared) / usual if usual else None
+
+
+def _mean_within(part: Intervals, summary: RankSummary, typical: Typical) -> float:
+    return _mean(part.within(summary.step_edges[:-1], summary.step_edges[1:])[typical[summary.rank]])
 
 
 def _mean(ns: Int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -26,14 +26,15 @@ from traceops.across.replay.what_if import Replays, WhatIf, measure_what_if
 from traceops.across.role_times import ByRole, measure_role_times
 from traceops.across.roles import NO_ROLES, Roles, find_roles
 from traceops.across.rooted import with_roots
-from traceops.across.slow_group import SlowGroup, measure_slow_group
+from traceops.across.slow_group import SlowGroups, far_ranks, measure_slow_groups
 from traceops.across.stages import find_pipelines, stage_of
-from traceops.across.stragglers import Stragglers, measure_stragglers
+from traceops.across.stragglers import Straggler, Stragglers, measure_stragglers
 from traceops.across.unlike import unlike_steps
 from traceops.across.woken import with_woken_threads
 from traceops.across.work import WorkCompared, compare_work
 from traceops.core.arrays import Int
 from traceops.core.intervals import Intervals, intersect, subtract, union
+from traceops.core.step_words import StepWords, step_words
 from traceops.core.words import StepsBy, Unit
 from traceops.fabric.fabric import Fabric
 from traceops.measure.ledger import BUCKETS
@@ -97,7 +98,7 @@ class CrossRank:
     devices: int | None = None
     bubbles: tuple[Bubble, ...] = ()  # of the pipelines among the ranks
     work: Mapping[int, WorkCompared] = field(default_factory=dict)  # of stragglers whose GPU computes longer
-    slow_group: SlowGroup | None = None  # ranks that are late alike, so that none alone is
+    slow_groups: SlowGroups | None = None  # ranks that are late alike, so that none alone is
     unlike: tuple[int, ...] = ()  # numbers of the steps that take far longer than the typical one
     roles: Roles = NO_ROLES
     passes: tuple[Passes, ...] = ()  # of an inference server
@@ -109,6 +110,11 @@ class CrossRank:
         """What times are of: a step; the whole window, where nothing says where steps begin; or none that is whole."""
         by = self.steps_by[0]
         return "none" if by == "cut_off" else "window" if by == "window" else "step"
+
+    @property
+    def step_words(self) -> StepWords:
+        """What to call that in a sentence."""
+        return step_words(self.unit)
 
     @property
     def steps_by(self) -> tuple[StepsBy, str]:
@@ -194,19 +200,25 @@ def measure_across(
         passes=measure_passes(ranks, matching),
         role_times=measure_role_times(ranks, matching, roles),
     )
-    run = replace(run, bubbles=measure_bubbles(pipelines, ranks, matching))
+    of_ranks = {own.summary.rank: own.typical for own in times}
+    run = replace(run, bubbles=measure_bubbles(pipelines, ranks, matching, of_ranks))
     if graph is None or lateness is None:
         return run
     replays = Replays(graph)
     stragglers = measure_stragglers(replays, lateness)
     reference = reference_transfers(matching, graph.kind, device, known, world, fabric, devices)
-    work = _work(ranks, graph, stragglers)
+    far = far_ranks(stragglers.found)
+    groups = measure_slow_groups(replays, lateness, ranks, far)
+    beside = {} if groups is None else _work(ranks, graph, groups.single, {*groups.ranks, *far})
+    work = _work(ranks, graph, stragglers.found, {straggler.rank for straggler in stragglers.found})
     uneven = [rank for rank, compared in work.items() if compared.kind == "more_work"]
     typical = ~np.isin(graph.steps, unlike)
     slow = [(bubble.slowest.rank,) for bubble in run.bubbles if bubble.is_slow_rank]
-    sets = list(dict.fromkeys([*_rank_sets(stragglers), *slow]))
+    late = [tuple(sorted({*groups.ranks, *far}))] if groups is not None else []
+    sets = list(dict.fromkeys([*_rank_sets(stragglers), *slow, *late]))
     sharing = {peer for rank in uneven for peer in graph.roles[rank]}
-    pace = best_pace([summary for summary in ranks if summary.rank in sharing])
+    sharing_work = [summary for summary in ranks if summary.rank in sharing]
+    pace = best_pace(sharing_work, [graph.slowed_us(summary.rank) for summary in sharing_work])
     what_if = measure_what_if(replays, sets, reference, typical, uneven, 1e6 * run.step_ms, pace)
     what_if = what_if.with_more(predict_roles(graph, roles))
     what_if = what_if.with_more(predict_pipelines(graph, run.bubbles))
@@ -216,9 +228,9 @@ def measure_across(
         lateness=lateness,
         charged=charged,
         stragglers=stragglers,
-        slow_group=measure_slow_group(replays, lateness, ranks),
+        slow_groups=groups,
         what_if=what_if,
-        work=work,
+        work={**beside, **work},
     )
 
 
@@ -242,16 +254,17 @@ def _buckets(summary: RankSummary, waiting: Intervals, waits: tuple[Int, Int, In
     return {name: buckets[name] for name in BUCKETS}
 
 
-def _work(ranks: Sequence[RankSummary], graph: StepGraph, stragglers: Stragglers) -> dict[int, WorkCompared]:
+def _work(
+    ranks: Sequence[RankSummary], graph: StepGraph, stragglers: Sequence[Straggler], late: Collection[int]
+) -> dict[int, WorkCompared]:
     """Of each straggler that computes longer: whether it is slower, or has more to do than peers that are not late."""
     by_rank = {summary.rank: summary for summary in ranks}
-    found = {straggler.rank for straggler in stragglers.found}
     return {
         straggler.rank: compare_work(
             by_rank[straggler.rank],
-            [by_rank[rank] for rank in graph.peers(straggler.rank) if rank not in found],
+            [by_rank[rank] for rank in graph.peers(straggler.rank) if rank not in late],
         )
-        for straggler in stragglers.found
+        for straggler in stragglers
         if straggler.cause == "gpu_compute"
     }
 

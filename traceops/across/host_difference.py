@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceops.across.whole_run import WholeRun
-from traceops.measure.host_places import HostTime, Place
+from traceops.measure.host_places import CodePlace, FunctionTime
 
 _LEAST_PCT = 5.0  # of the typical step
 _LEAST_LOOKS = 8
@@ -24,7 +24,7 @@ class Longer:
     """
 
     rank: int
-    place: Place
+    place: CodePlace
     ms: float
     peers_ms: float
     looks: int
@@ -59,11 +59,11 @@ def longer_on_one(run: WholeRun) -> list[Longer]:
     return sorted(found, key=lambda one: (-one.more_ms, one.rank))
 
 
-def _same(times: Sequence[HostTime], one: HostTime) -> HostTime | None:
+def _same(times: Sequence[FunctionTime], one: FunctionTime) -> FunctionTime | None:
     return next((other for other in times if other.key == one.key and other.waits == one.waits), None)
 
 
-def _spread_ms(run: WholeRun, rank: int, one: HostTime, theirs: Sequence[HostTime | None]) -> float:
+def _spread_ms(run: WholeRun, rank: int, one: FunctionTime, theirs: Sequence[FunctionTime | None]) -> float:
     """What chance alone makes of so few looks, ms a step: each look is one event of a Poisson process."""
     each = one.ms / one.looks
     other = max(
@@ -72,7 +72,7 @@ def _spread_ms(run: WholeRun, rank: int, one: HostTime, theirs: Sequence[HostTim
     return float(np.hypot(each * np.sqrt(one.looks), max(other, each)))
 
 
-def _line(one: HostTime, theirs: Sequence[HostTime | None]) -> Place:
+def _line(one: FunctionTime, theirs: Sequence[FunctionTime | None]) -> CodePlace:
     """The line of the function on which the rank spends most beyond its peers."""
     of_peers: dict[int, list[float]] = {}
     for peer in theirs:

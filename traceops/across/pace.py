@@ -17,12 +17,13 @@ _CONSTANT = (
 _MOST_CONSTANT = 0.15  # of the computation: more, and not all of it is shared
 
 
-def best_pace(ranks: Sequence[RankSummary]) -> float:
+def best_pace(ranks: Sequence[RankSummary], slowed_us: Sequence[float]) -> float:
     """Time of all ranks' work at the best pace of any of them, over what it takes; 1 where the kernels do not tell.
 
     Kernels whose grid follows the work (elementwise ones) tell each rank's share of it. Those of matrices, whose grid
     is as large as the device, run more or less efficiently by their sizes: time over share is a rank's pace. Only where
-    nearly all computation follows the work, as with batches of other sizes.
+    nearly all computation follows the work, as with batches of other sizes. `slowed_us` is what each rank's kernels
+    took a step only because communication beside them waited.
     """
     steps = [max(len(summary.step_numbers), 1) for summary in ranks]
     known = [{k.name: k for k in summary.kernels if k.kind == "compute" and k.count} for summary in ranks]
@@ -44,6 +45,7 @@ def best_pace(ranks: Sequence[RankSummary]) -> float:
         elif blocks.max() == blocks.min() and us.max() < _CONSTANT * us.min():
             constant += float(us.mean())
     whole = np.array([sum(k.total_us for k in own.values()) / n for own, n in zip(known, steps, strict=True)])
+    whole -= np.array(slowed_us)
     if not shares or constant > _MOST_CONSTANT * whole.mean():
         return 1.0
     share = np.average(shares, axis=0, weights=weights)

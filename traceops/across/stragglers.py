@@ -21,6 +21,7 @@ MOST_COMPARED = 128  # peers in the permutation test
 _MATTERS = 0.02  # of the step: what a rank must save beside the others to be counted among them
 LATE_STEP = 0.05  # of the step: what a rank must cost in a step to be late in it
 _OF_WORST = 0.25  # of what it costs in its worst step: the least that a late step costs
+_PLAINLY = 0.25  # of the step: what costs so much is a late step, however much the worst one costs
 _HIDDEN = 0.1  # of the step: what the cure of a rank must add that is late only behind others
 _MOST_HIDDEN = 2  # ranks whose cure alone adds nothing, because they hide each other
 _COVERS = 0.80  # of the lateness: what a cause must explain to be named
@@ -86,13 +87,13 @@ def measure_stragglers(replays: Replays, lateness: Lateness) -> Stragglers:
         chosen.pop()  # somebody has to show how fast a rank can be
     chosen = _needed(replays, _with_hidden(replays, chosen)) if chosen else []
     with_all = _steps(replays, chosen) if chosen else None
-    found = [_straggler(replays, lateness, rank, chosen) for rank in chosen]
+    found = [straggler(replays, lateness, rank, chosen) for rank in chosen]
     found.sort(key=lambda straggler: -float(straggler.saved.mean()))
     first = next((s for s in found if s.rank == leader), None)
     if leader is not None and first is None:
-        first = _straggler(replays, lateness, leader, [leader])
+        first = straggler(replays, lateness, leader, [leader])
     host_share = 0.0
-    cured = cure(graph, chosen)
+    cured = replays.cure(chosen)
     if with_all is not None and cured is not None:
         in_time = simulate(graph, replace(cured, without=HOST)).step_ns()
         host_share = float((with_all - in_time).mean() / with_all.mean())
@@ -148,7 +149,8 @@ def _needed(replays: Replays, chosen: list[int]) -> list[int]:
     return chosen
 
 
-def _straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence[int]) -> Straggler:
+def straggler(replays: Replays, lateness: Lateness, rank: int, chosen: Sequence[int]) -> Straggler:
+    """One of `chosen`, measured against peers that are none of them."""
     graph, base = replays.graph, replays.base.step_ns()
     rest = [other for other in chosen if other != rank]
     without, with_all, only = _steps(replays, rest), _steps(replays, chosen), _steps(replays, [rank])
@@ -212,7 +214,7 @@ def _cause_by_replay(
 ) -> str:
     """The kind of work whose loss on this rank alone saves what its cure does, the others being cured."""
     graph = replays.graph
-    others, cured = cure(graph, rest), _steps(replays, rest)
+    others, cured = replays.cure(rest), _steps(replays, rest)
     if others is None or cured is None or not peers or saved <= 0:
         return "unknown"
     before = cured.mean()
@@ -238,7 +240,9 @@ def _spent(graph: StepGraph, rank: int) -> NDArray[np.int64]:
 
 def _late(more: Steps, base: Steps) -> NDArray[np.bool_]:
     """The steps in which a rank is late, by what it takes more or costs in each, ns."""
-    late: NDArray[np.bool_] = more >= max(LATE_STEP * float(np.median(base)), _OF_WORST * float(more.max()))
+    step = float(np.median(base))
+    least = max(LATE_STEP * step, min(_OF_WORST * float(more.max()), _PLAINLY * step))
+    late: NDArray[np.bool_] = more >= least
     return late
 
 

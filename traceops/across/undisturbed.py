@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from traceops.across.groups import Ranks
 from traceops.across.light_groups import groups_of
+from traceops.across.plain_step import PlainStep
 from traceops.core.intervals import Intervals, merge, subtract, union
 from traceops.core.rank_text import who
 from traceops.measure.light import LightActivity
@@ -48,7 +49,7 @@ class Undisturbed:
     """The undisturbed step of a run.
 
     step_ms: without any recording. light_ms: in the light window, the median over ranks. steps: of the light window
-    that were taken. source: 'cupti' or 'torch'.
+    that were taken. source: 'cupti' or 'torch'. behind_ms: a step behind the windows, where it is longer than before.
     """
 
     step_ms: float
@@ -56,6 +57,7 @@ class Undisturbed:
     source: str
     steps: int
     ranks: tuple[UndisturbedRank, ...]
+    behind_ms: float | None = None
 
     def of(self, rank: int) -> UndisturbedRank | None:
         """The rank's, None where it has no light window."""
@@ -63,11 +65,11 @@ class Undisturbed:
 
 
 def undisturbed(
-    lights: Sequence[LightActivity], summaries: Sequence[RankSummary], step_ms: float | None
+    lights: Sequence[LightActivity], summaries: Sequence[RankSummary], plain: PlainStep | None
 ) -> tuple[Undisturbed | None, str | None]:
-    """Of the ranks' light windows, or why nothing can be said. step_ms: a typical step without recording."""
+    """Of the ranks' light windows, or why nothing can be said. plain: a typical step without recording."""
     own = {light.rank: light for light in lights}
-    if not own or step_ms is None or step_ms <= 0:
+    if not own or plain is None or plain.ms <= 0:
         return None, None if not own else "no step was timed without recording"
     steps = {light.steps for light in own.values()}
     if len(steps) > 1:
@@ -81,17 +83,18 @@ def undisturbed(
     ranks = [_light_ledger(light, like, waits[rank]) for rank, light in sorted(own.items())]
     light_ms = float(np.median([one.light_ms for one in ranks]))
     source = next(iter(own.values())).source
-    if max(light_ms / step_ms, step_ms / light_ms) > _FAR.get(source, 1.0):
+    if max(light_ms / plain.near_ms, plain.near_ms / light_ms) > _FAR.get(source, 1.0):
         return None, (
-            f"a step of the light window takes {light_ms:.1f} ms, one without recording {step_ms:.1f}: "
+            f"a step of the light window takes {light_ms:.1f} ms, one without recording {plain.near_ms:.1f}: "
             "one is no measure of the other"
         )
-    least_ms = min(
-        step_ms, light_ms
-    )  # steps differ: a light step that is shorter than others is one all the same
-    return Undisturbed(
-        least_ms, light_ms, source, int(like.sum()), tuple(_brought_to(one, least_ms) for one in ranks)
-    ), None
+    # A device that works for as long as the step was slower itself behind the windows, whatever its host did.
+    by_host = all(one.idle_ms + one.wait_ms >= one.light_ms - plain.ms for one in ranks)
+    # Steps differ: a light step that is shorter than others is one all the same.
+    least_ms = min(plain.ms if by_host else plain.whole_ms, light_ms)
+    brought = tuple(_brought_to(one, least_ms) for one in ranks)
+    behind_ms = plain.behind_ms if by_host else None
+    return Undisturbed(least_ms, light_ms, source, int(like.sum()), brought, behind_ms), None
 
 
 def _brought_to(light: UndisturbedRank, step_ms: float) -> UndisturbedRank:

@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 
 from traceops.core.step_log import RECORDED, SKIPPED
 from traceops.measure.host_places import (
-    HostTime,
-    Place,
+    CodePlace,
+    FunctionTime,
     host_times,
     own_overhead,
     own_place,
     waits,
     what_for,
 )
+from traceops.measure.loader_work import LoaderWork, loader_work
 from traceops.measure.typical import FAR, spells
 from traceops.traces.observed import Observed
 
@@ -49,7 +50,7 @@ class Occasion:
     """
 
     cause: str
-    place: Place | None
+    place: CodePlace | None
     steps: tuple[int, ...]
     times: int
     more_ms: float
@@ -71,7 +72,8 @@ class WholeRun:
 
     took_ms: rank by step, NaN where a rank has none; numbers: of the steps. timed: steps that no profiler was at, from
     the second on. like: of those, the typical ones. start: steps at the beginning that took longer. garbage,
-    compiled: of each rank's time after them. on_device: by the GPU's timeline.
+    compiled: of each rank's time after them. on_device: by the GPU's timeline. loaders: of ranks whose loaders have
+    workers that were looked at.
     """
 
     ranks: tuple[int, ...]
@@ -88,7 +90,8 @@ class WholeRun:
     skipped: int = 0
     looks: Mapping[int, int] = field(default_factory=dict)
     on_device: bool = False
-    host: Mapping[int, Sequence[HostTime]] = field(default_factory=dict)
+    host: Mapping[int, Sequence[FunctionTime]] = field(default_factory=dict)
+    loaders: Mapping[int, LoaderWork] = field(default_factory=dict)
 
     @property
     def typical_steps(self) -> int:
@@ -148,6 +151,7 @@ def whole_run(observed: Sequence[Observed]) -> WholeRun | None:
         looks={one.rank: len(one.samples) for one in ranks},
         on_device=on_device,
         host={one.rank: host_times(one, _own(one, like, first), typical) for one in ranks},
+        loaders={one.rank: work for one in ranks if (work := loader_work(one)) is not None},
     )
     parts = _Parts(ranks, run, garbage, compiled)
     return _with_occasions(run, parts, timed & ~like & ~start)
@@ -158,7 +162,7 @@ class _Part:
     """What a rank does for one cause in a step, beyond what it does in a typical one, ms."""
 
     ms: float
-    place: Place | None = None
+    place: CodePlace | None = None
     ranks: tuple[int, ...] = ()
 
 
@@ -168,7 +172,7 @@ class _Seen:
 
     at: int
     ms: float
-    place: Place | None = None
+    place: CodePlace | None = None
     ranks: tuple[int, ...] = ()
 
 
@@ -210,7 +214,7 @@ class _Parts:
         if self._garbage[row, at] >= _PART * more_ms:
             found["garbage_collection"] = _Part(float(self._garbage[row, at]))
         seen: dict[tuple[str, tuple[str, str]], float] = defaultdict(float)
-        places: dict[tuple[str, tuple[str, str]], dict[Place, float]] = defaultdict(
+        places: dict[tuple[str, tuple[str, str]], dict[CodePlace, float]] = defaultdict(
             lambda: defaultdict(float)
         )
         for stack, us in self._by_step[row].get(int(self._run.numbers[at]), ()):
@@ -237,9 +241,9 @@ class _Parts:
         return sum(one.ms for one in own if one.key == function)
 
 
-def _keys(one: Observed) -> list[tuple[str, Place] | None]:
+def _keys(one: Observed) -> list[tuple[str, CodePlace] | None]:
     """What each stack is about, and where; None where the host waits, or is in the capture itself."""
-    keys: list[tuple[str, Place] | None] = []
+    keys: list[tuple[str, CodePlace] | None] = []
     for stack in range(len(one.stacks)):
         place, what = own_place(one, stack), what_for(one, stack)
         idle = what in (None, "input") and waits(one, stack)
@@ -296,7 +300,7 @@ def _by_rhythm(by_cause: dict[str, list[_Seen]]) -> None:
 
 def _occasion(run: WholeRun, cause: str, found: Sequence[_Seen]) -> Occasion:
     steps = sorted({one.at for one in found})
-    places: dict[Place, float] = defaultdict(float)
+    places: dict[CodePlace, float] = defaultdict(float)
     for one in found:
         if one.place is not None:
             places[one.place] += one.ms

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from traceops.baseline.key import UNKNOWN, Key
 from traceops.baseline.place import open_place
-from traceops.compare.capture import Capture, capture_of
+from traceops.compare.capture import ComparedCapture, capture_of
 from traceops.core.errors import FileError, InputError
 from traceops.core.redaction import redact_text, redact_value
 from traceops.report.read import WITH_WORDS
@@ -64,7 +64,7 @@ class Entry:
         """When it was captured, or else saved: Unix ns."""
         return self.saved_ns if self.started_ns is None else self.started_ns
 
-    def capture(self) -> Capture:
+    def capture(self) -> ComparedCapture:
         """The capture that was saved. Raises InputError where the entry is gone or damaged by now."""
         return load(self.url).capture()
 
@@ -76,7 +76,7 @@ class StoredReport:
     entry: Entry
     content: Any
 
-    def capture(self) -> Capture:
+    def capture(self) -> ComparedCapture:
         """The report as this version reads it. Raises InputError where it is none."""
         return capture_of(self.content, self.entry.url)
 

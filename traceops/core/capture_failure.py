@@ -11,7 +11,7 @@ from typing import Any
 from traceops.core.units import size_text
 
 
-class Operation(str, Enum):
+class CaptureOperation(str, Enum):
     """What the capture was doing; EXIT: nothing, the process ended itself in the middle of it."""
 
     PREPARE = "prepare"
@@ -30,18 +30,18 @@ class Operation(str, Enum):
 
 
 _DOING = {
-    Operation.PREPARE: "while it was set up",
-    Operation.HOOK: "while it watched the optimizers",
-    Operation.TIME: "while it timed the steps",
-    Operation.START: "while it started the profiler",
-    Operation.RECORD: "while it recorded",
-    Operation.STOP: "while it stopped the profiler",
-    Operation.ROOM: "before it wrote the trace",
-    Operation.EXPORT: "while it wrote the trace",
-    Operation.COMPRESS: "while it compressed the trace",
-    Operation.MANIFEST: "while it wrote its manifest",
-    Operation.HEARTBEAT: "while it told the launcher of a step",
-    Operation.ANSWER: "while it got ready for the launcher's questions",
+    CaptureOperation.PREPARE: "while it was set up",
+    CaptureOperation.HOOK: "while it watched the optimizers",
+    CaptureOperation.TIME: "while it timed the steps",
+    CaptureOperation.START: "while it started the profiler",
+    CaptureOperation.RECORD: "while it recorded",
+    CaptureOperation.STOP: "while it stopped the profiler",
+    CaptureOperation.ROOM: "before it wrote the trace",
+    CaptureOperation.EXPORT: "while it wrote the trace",
+    CaptureOperation.COMPRESS: "while it compressed the trace",
+    CaptureOperation.MANIFEST: "while it wrote its manifest",
+    CaptureOperation.HEARTBEAT: "while it told the launcher of a step",
+    CaptureOperation.ANSWER: "while it got ready for the launcher's questions",
 }
 _MOST_TEXT = 300  # of an error's message: a record has to fit into one write to a pipe
 
@@ -50,8 +50,8 @@ _MOST_TEXT = 300  # of an error's message: a record has to fit into one write to
 class CaptureFailure:
     """What ended the capture of `rank` in step number `step`.
 
-    operation: see `Operation`. error, message: class and text of the exception. errno: its name (ENOSPC), if any.
-    needed_bytes, free_bytes: room on the disk, where that was too small. exit_code: of a process that ended itself.
+    operation: see `CaptureOperation`. error, message: class and text of the exception. errno: its name (ENOSPC), if
+    any. needed_bytes, free_bytes: room on the disk, where it was too small. exit_code: of a process that ended itself.
     """
 
     rank: int
@@ -74,7 +74,7 @@ class CaptureFailure:
         return self.errno in ("ENOSPC", "EDQUOT")
 
 
-def failure_of(rank: int, operation: Operation, step: int, error: BaseException) -> CaptureFailure:
+def failure_of(rank: int, operation: CaptureOperation, step: int, error: BaseException) -> CaptureFailure:
     """The record of an exception."""
     message, name = str(error), None
     if isinstance(error, OSError) and error.errno is not None:
@@ -106,14 +106,14 @@ def read_failure(value: object) -> CaptureFailure | None:
 def steps_unseen(failure: CaptureFailure) -> bool:
     """Whether the launcher hears of this rank's steps no more."""
     return failure.operation in {
-        one.value for one in (Operation.PREPARE, Operation.HOOK, Operation.HEARTBEAT)
+        one.value for one in (CaptureOperation.PREPARE, CaptureOperation.HOOK, CaptureOperation.HEARTBEAT)
     }
 
 
 def cause_text(failure: CaptureFailure) -> str:
     """What went wrong, as in "no space left on device while it wrote the trace, in step 14"."""
     where = f"in step {failure.step}"
-    if failure.operation == Operation.EXIT.value:
+    if failure.operation == CaptureOperation.EXIT.value:
         code = "" if failure.exit_code is None else f" with exit code {failure.exit_code}"
         return f"the process ended itself{code} while it was being captured, {where}"
     known = {operation.value: text for operation, text in _DOING.items()}
@@ -130,7 +130,7 @@ def cause_text(failure: CaptureFailure) -> str:
 
 def advice_text(failure: CaptureFailure) -> str:
     """What to do about it."""
-    if failure.operation == Operation.EXIT.value:
+    if failure.operation == CaptureOperation.EXIT.value:
         return (
             "os._exit, or an exit in compiled code, runs no clean-up, so the trace is lost: end the script after the "
             "recorded steps, or record earlier ones with a lower --skip-first, --unprofiled, --warmup or --active"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,3 +113,16 @@ def split_at(a: Intervals, cuts: Int) -> Intervals:
     cuts = cuts[a.start[np.searchsorted(a.start, cuts, side="right") - 1] != cuts]
     at = np.searchsorted(a.start, cuts)
     return Intervals(np.insert(a.start, at, cuts), np.insert(a.end, at - 1, cuts))
+
+
+def spread_before(start: Int, end: Int, amount: NDArray[Any], t: Int) -> NDArray[np.float64]:
+    """What lies before each `t` of amounts that are spread evenly over intervals, which may overlap, in any order."""
+    keep = end > start
+    if not keep.any():
+        return np.zeros(np.shape(t))
+    moments = np.concatenate((start[keep], end[keep]))
+    dense = amount[keep] / (end[keep] - start[keep])
+    order = np.argsort(moments, kind="stable")
+    density = np.cumsum(np.concatenate((dense, -dense))[order])
+    before = np.concatenate(([0.0], np.cumsum(density[:-1] * np.diff(moments[order]))))
+    return np.interp(t, moments[order], before)

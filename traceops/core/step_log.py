@@ -11,6 +11,9 @@ its number), then a `RECORD` a step. ``rank_<r>/observed.jsonl``: a JSON list a 
                                                                          lie free between blocks in use
     ["c", step, µs, function, file, line, reason]                        a compilation of torch.compile
     ["e", reason]                                                        why no more was observed
+
+``rank_<r>/loader.<worker>.<pid>.jsonl``: frames, stacks and samples of a worker of one of its data loaders, in the same
+form; their step is 0, because a worker does not know it.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import struct
 
 STEPS_FILE = "steps.bin"
 OBSERVED_FILE = "observed.jsonl"
+LOADER_GLOB = "loader.*.*.jsonl"
 MAGIC = b"traceops steps 1\n"
 # Of one step: by the host's clock; on the GPU's own timeline (0: not known); in Python's garbage collector; in
 # torch.compile; in the capture itself after the step, all µs; reserved; compilations; flags.
@@ -30,3 +34,8 @@ FIELDS = (
 MOST_US = (1 << 32) - 1
 RECORDED = 1  # the profiler was at work, or the ranks were not yet together again after it
 SKIPPED = 2  # a gradient scaler skipped the optimizer
+
+
+def loader_file(worker: int, pid: int) -> str:
+    """What a loader's worker of this number writes."""
+    return f"loader.{worker}.{pid}.jsonl"

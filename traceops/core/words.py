@@ -23,6 +23,30 @@ StepsBy = Literal[
     "cut_off",
 ]
 
+# What is known of an allocation in a recorded window, by the phases in which it was made and freed.
+MemoryKind = Literal[
+    "before",
+    "for_backward",
+    "past_backward",
+    "backward_kept",
+    "optimizer_kept",
+    "forward_temporary",
+    "backward_temporary",
+    "optimizer_temporary",
+    "unknown",
+]
+MEMORY_KINDS: Mapping[MemoryKind, str] = {
+    "before": "held from before the recording",
+    "for_backward": "made before backward, freed while it ran",
+    "past_backward": "made before backward, held after it",
+    "backward_kept": "made in backward, held after it",
+    "optimizer_kept": "made in the optimizer's step, held after it",
+    "forward_temporary": "made outside backward and the optimizer's step, freed before a backward",
+    "backward_temporary": "made and freed in one backward",
+    "optimizer_temporary": "made and freed in one step of the optimizer",
+    "unknown": "made with no backward after it, not freed in the recording",
+}
+
 
 @dataclass(frozen=True)
 class CauseWords:

@@ -12,7 +12,7 @@ Backend = Literal["nccl", "gloo"]
 
 
 @dataclass(frozen=True)
-class Stage:
+class JobStage:
     """One test of a job. deadline_s: what it may take before it counts as hung, by default."""
 
     tests: str
@@ -20,13 +20,13 @@ class Stage:
 
 
 # In the order in which they run.
-STAGES: Mapping[str, Stage] = {
-    "start": Stage("the process group comes up and its ranks meet in a barrier", 45.0),
-    "all_reduce": Stage("sums over all ranks are right, for several sizes and types", 30.0),
-    "pairs": Stage("every two ranks send, receive and sum the right values", 60.0),
-    "ddp_step": Stage("the first step of a tiny DDP model gives the right gradients on all ranks", 40.0),
-    "sweep": Stage("bandwidth of all-reduce, all-gather and reduce-scatter over message sizes", 60.0),
-    "pair_bandwidth": Stage(
+STAGES: Mapping[str, JobStage] = {
+    "start": JobStage("the process group comes up and its ranks meet in a barrier", 45.0),
+    "all_reduce": JobStage("sums over all ranks are right, for several sizes and types", 30.0),
+    "pairs": JobStage("every two ranks send, receive and sum the right values", 60.0),
+    "ddp_step": JobStage("the first step of a tiny DDP model gives the right gradients on all ranks", 40.0),
+    "sweep": JobStage("bandwidth of all-reduce, all-gather and reduce-scatter over message sizes", 60.0),
+    "pair_bandwidth": JobStage(
         "bandwidth of send and receive between every two ranks, one pair at a time", 60.0
     ),
 }

@@ -10,6 +10,7 @@ from msgspec import Meta
 from traceops.fabric.model import Quote
 
 LARGE_BYTES = 32_000_000  # from here the links set the time of a test that runs by itself
+_FALLEN, _FALLING = 0.5, 0.75  # of the best rate: the largest message, and the one before it
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,22 @@ class Benchmark:
         """The row with the highest bus bandwidth among large messages."""
         rows = [row for row in self.sizes if row.bytes >= LARGE_BYTES]
         return max(rows, key=lambda row: row.busbw_gbs, default=None)
+
+    @property
+    def falls_to(self) -> BenchmarkSize | None:
+        """The largest message, where the rate falls to less than half on the way to it from a large one.
+
+        Two larger ones at least are far below the best, so that none is an outlier.
+        """
+        best = self.large
+        larger = (
+            []
+            if best is None
+            else sorted((r for r in self.sizes if r.bytes > best.bytes), key=lambda r: r.bytes)
+        )
+        if best is None or len(larger) < 2 or larger[-1].busbw_gbs >= _FALLEN * best.busbw_gbs:
+            return None
+        return larger[-1] if larger[-2].busbw_gbs < _FALLING * best.busbw_gbs else None
 
     @property
     def best(self) -> BenchmarkSize:

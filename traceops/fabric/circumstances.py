@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from traceops.core.findings import SEVERITIES, Evidence, Severity
+from traceops.core.step_words import STEP, StepWords
 from traceops.fabric.model import Measured, Quote
 
 _MOST_HOSTS = 4
@@ -17,6 +18,7 @@ class Circumstances:
 
     exposed_pct: of the step that is transfer which nothing hides. hung: ranks wait in a collective. lost_ms: a step,
     against the reference; saved: the evidence of that. measured: between GPUs, by the doctor.
+    words: what to call the step.
     """
 
     device: str | None = None
@@ -26,6 +28,7 @@ class Circumstances:
     lost_ms: float | None = None
     saved: tuple[Evidence, ...] = ()
     measured: tuple[Measured, ...] = ()
+    words: StepWords = STEP
 
 
 def quoted(quotes: Iterable[Quote], metric: str = "it says", most: int = 3) -> list[Evidence]:

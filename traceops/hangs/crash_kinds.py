@@ -290,14 +290,16 @@ def crash_kind(text: str, *, raised: bool = True) -> CrashKind | None:
 
 def told_alone(text: str) -> bool:
     """Whether a line by itself tells of a crash."""
-    if not any(map(text.__contains__, _ALONE_WORDS)) or text.lstrip().startswith(_CODE):
+    words = [word for word in _ALONE_BY_WORD if word in text]
+    if not words or text.lstrip().startswith(_CODE):
         return False
-    return any(wording.kind in ALONE and wording.is_in(text) for wording in WORDINGS)
+    return any(wording.is_in(text) for word in words for wording in _ALONE_BY_WORD[word])
 
 
-# Most lines hold none of these, and there are many lines.
-_ALONE_WORDS = tuple(dict.fromkeys(wording.words[0] for wording in WORDINGS if wording.kind in ALONE))
+# Of `ALONE` by their first word: most lines hold none of these, and there are many lines.
+_ALONE_BY_WORD = {
+    word: tuple(wording for wording in WORDINGS if wording.kind in ALONE and wording.words[0] == word)
+    for word in dict.fromkeys(wording.words[0] for wording in WORDINGS if wording.kind in ALONE)
+}
 # A block of a log without any of these tells of no crash: a word of each message of `ALONE`.
-NEEDLES: tuple[bytes, ...] = tuple(
-    dict.fromkeys(wording.words[0].encode() for wording in WORDINGS if wording.kind in ALONE)
-)
+NEEDLES: tuple[bytes, ...] = tuple(word.encode() for word in _ALONE_BY_WORD)

@@ -105,13 +105,16 @@ class _Calls:
         self._alone = {row for launch in known if (row := self._calls.around(launch)) >= 0}
 
     def around(self, launch: int) -> tuple[CommArgs | None, tuple[CommArgs, ...]]:
-        """What a call launched at this row was, as one operation and as sends and receives."""
+        """What a call launched at this row was, as one operation and as sends and receives.
+
+        A call of a group of one rank sends nothing: it is no part of the calls that are launched together.
+        """
         comm = self._events.comm
         if (call := self._calls.around(launch)) >= 0:
             return comm[call], ()
         if (group := self._groups.around(launch)) >= 0:
             since = [comm[row] for row in self._calls.between(self._groups.before(group), group)
-                     if row not in self._alone]  # fmt: skip
+                     if row not in self._alone and comm[row].group_size != 1]  # fmt: skip
             if since and all(is_one_way(own.op) for own in since):
                 return (since[0] if len(since) == 1 else None), tuple(since)
             return _together(since), ()

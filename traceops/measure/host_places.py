@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from traceops.traces.observed import Frame, Observed
+from traceops.traces.observed import Observed, SampledFrame
 
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)")
 _STANDARD = re.compile(r"/lib/python3\.\d+/(?!site-packages|dist-packages)|^<frozen ")
@@ -47,7 +47,7 @@ _WAITING = (
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class CodePlace:
     """A function of the program's own; line: where in it most of the time goes, text: what stands there."""
 
     function: str
@@ -64,19 +64,19 @@ class Place:
 
 
 @dataclass(frozen=True)
-class HostTime:
+class FunctionTime:
     """Of one function of the program's own.
 
     ms: a step, in it and in the libraries that it calls, but not in other functions of the program's. looks: samples.
     waits: it waits for other ranks or the device there. does: see `what_for`. lines: of the function, ms each.
     """
 
-    place: Place
+    place: CodePlace
     ms: float
     looks: int
     waits: bool
     does: str | None
-    lines: tuple[tuple[Place, float], ...] = ()
+    lines: tuple[tuple[CodePlace, float], ...] = ()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -84,18 +84,18 @@ class HostTime:
         return self.place.function, self.place.file
 
 
-def is_own(frame: Frame) -> bool:
+def is_own(frame: SampledFrame) -> bool:
     """Whether a frame belongs to the program and to no installed package."""
     file = frame.file
     return not (_PACKAGE.search(file) or _STANDARD.search(file) or _OURS.search(file) or file.startswith("<"))
 
 
-def own_place(observed: Observed, stack: int) -> Place | None:
+def own_place(observed: Observed, stack: int) -> CodePlace | None:
     """The innermost line of the program's own on a stack."""
     for number in reversed(observed.stacks[stack]):
         frame = observed.frames[number]
         if is_own(frame):
-            return Place(frame.function, frame.file, frame.line, frame.text)
+            return CodePlace(frame.function, frame.file, frame.line, frame.text)
     return None
 
 
@@ -129,7 +129,7 @@ def own_overhead(observed: Observed, stack: int) -> bool:
     return bool(numbers) and bool(_OURS.search(observed.frames[numbers[-1]].file))
 
 
-def host_times(observed: Observed, steps: NDArray[np.bool_], step_ms: float) -> list[HostTime]:
+def host_times(observed: Observed, steps: NDArray[np.bool_], step_ms: float) -> list[FunctionTime]:
     """Host time by function of the program's own in these steps (a mask over `observed.steps`), most first.
 
     step_ms: of the mean of these steps, which the shares of the samples are of.
@@ -140,7 +140,7 @@ def host_times(observed: Observed, steps: NDArray[np.bool_], step_ms: float) -> 
         return []
     weight = np.bincount(chosen[:, 1], chosen[:, 2], len(observed.stacks))
     looks = np.bincount(chosen[:, 1], minlength=len(observed.stacks))
-    lines: dict[tuple[str, str, bool], dict[Place, float]] = defaultdict(lambda: defaultdict(float))
+    lines: dict[tuple[str, str, bool], dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
     counted: dict[tuple[str, str, bool], int] = defaultdict(int)
     does: dict[tuple[str, str, bool], dict[str | None, float]] = defaultdict(lambda: defaultdict(float))
     for stack in np.flatnonzero(weight).tolist():
@@ -152,7 +152,7 @@ def host_times(observed: Observed, steps: NDArray[np.bool_], step_ms: float) -> 
         counted[key] += int(looks[stack])
         does[key][what_for(observed, stack)] += float(weight[stack])
     found = [
-        HostTime(
+        FunctionTime(
             max(own, key=lambda place: own[place]), sum(own.values()) / total * step_ms, counted[key], key[2],
             max(does[key], key=lambda what: does[key][what]),
             tuple(sorted(((place, us / total * step_ms) for place, us in own.items()), key=lambda one: -one[1])),

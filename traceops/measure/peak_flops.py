@@ -11,7 +11,7 @@ Precision = Literal["fp8", "bf16", "fp16", "tf32", "fp32", "fp64"]
 
 
 @dataclass(frozen=True)
-class Device:
+class DevicePeak:
     """A GPU by its name in torch: 1e12 floating point operations a second, dense, by the type of what is multiplied.
 
     Sums are in fp32 but for fp64. Where a data sheet has only the rate with sparsity, half of it stands here. A type
@@ -24,8 +24,8 @@ class Device:
     source: str
 
 
-def _device(name: str, source: str, **tflops: float) -> Device:
-    return Device(re.compile(name), tflops, source)  # type: ignore[arg-type]
+def _device(name: str, source: str, **tflops: float) -> DevicePeak:
+    return DevicePeak(re.compile(name), tflops, source)  # type: ignore[arg-type]
 
 
 _HOPPER = {"fp8": 1978.9, "bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9, "fp64": 66.9}
@@ -34,7 +34,7 @@ _AMPERE = {"bf16": 312.0, "fp16": 312.0, "tf32": 156.0, "fp32": 19.5, "fp64": 19
 _CDNA3 = {"fp8": 2614.9, "bf16": 1307.4, "fp16": 1307.4, "fp32": 163.4, "fp64": 163.4}
 
 # The first whose pattern is found in the name counts, so variants come before the plain name.
-DEVICES: tuple[Device, ...] = (
+DEVICES: tuple[DevicePeak, ...] = (
     _device(r"\bGB200\b", "NVIDIA GB200 NVL72 data sheet", fp8=5000, bf16=2500, fp16=2500, tf32=1250),
     _device(r"\bB200\b", "NVIDIA Blackwell data sheet (HGX B200)", fp8=4500, bf16=2250, fp16=2250, tf32=1100),
     _device(r"\bH[12]00 NVL\b", "NVIDIA H100 and H200 data sheets (NVL)", **_HOPPER_NVL),

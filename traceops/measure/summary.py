@@ -12,6 +12,7 @@ from traceops.core.errors import FileError
 from traceops.core.words import StepsBy
 from traceops.measure.activity import COMM, COMPUTE, Activity, find_activity
 from traceops.measure.backward import BackwardSync, measure_backward_sync
+from traceops.measure.beside import measure_beside
 from traceops.measure.breakdown import Breakdown, measure_breakdown
 from traceops.measure.detail import measure_detail
 from traceops.measure.exchanges import find_exchanges
@@ -36,7 +37,8 @@ from traceops.traces.model import CommArgs, Events, RankTrace, TraceMeta
 class CommEvents:
     """One rank's collectives in start order (ns); `args[i]` is None where the trace says nothing of it.
 
-    What follows `args` is of sends and receives, as in Exchanges; `phase` is of all, as in `find_phases`.
+    `parts` to `weights_apart` are of sends and receives, as in Exchanges; `phase` is of all, as in `find_phases`, and
+    `slowed` too, as in `measure_beside`.
     """
 
     start: Int
@@ -52,6 +54,7 @@ class CommEvents:
     micro_batch: Int
     weights_apart: bool
     phase: NDArray[np.int8]
+    slowed: Int
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,7 @@ def _comm_events(events: Events, activity: Activity, steps: StepBounds, comm: In
         micro_batch=known.micro_batch,
         weights_apart=known.weights_apart,
         phase=find_phases(events, activity, steps, comm),
+        slowed=measure_beside(events, activity, steps, comm),
     )
 
 

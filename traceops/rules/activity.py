@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from traceops.core.findings import Evidence
 from traceops.core.rank_text import who_first
 from traceops.core.rule import Rule, Verdict
+from traceops.core.step_words import StepWords
 from traceops.measure.summary import RankSummary
 
 KERNELS_MISSING = Rule(
@@ -54,8 +55,8 @@ def judge_kernels(ranks: Sequence[RankSummary]) -> Verdict:
     )
 
 
-def judge_communication(ranks: Sequence[RankSummary], world: int) -> Verdict:
-    """TO-V009: communication that nobody recognises looks like compute."""
+def judge_communication(ranks: Sequence[RankSummary], world: int, words: StepWords) -> Verdict:
+    """TO-V009: communication that nobody recognises looks like compute. words: what to call the step."""
     if world < 2:
         return NO_COMMUNICATION_SEEN.not_evaluated("there is only one rank")
     on_gpu = [summary for summary in ranks if summary.on_gpu]
@@ -75,7 +76,7 @@ def judge_communication(ranks: Sequence[RankSummary], world: int) -> Verdict:
                 Evidence(
                     f"kernel: {kernel.name}",
                     round(kernel.total_us / 1e3 / steps, 3),
-                    "ms/step",
+                    words.unit("ms"),
                     rank=first.rank,
                 )
                 for kernel in first.kernels[:_MOST_KERNELS]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 import numpy as np
+from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import (
@@ -18,8 +20,9 @@ from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.replay.what_if import REFERENCE
 from traceops.core.findings import Evidence, severity_of
 from traceops.core.rule import Rule, Verdict
+from traceops.core.words import Role
 from traceops.rules.inputs import Inputs
-from traceops.rules.role_text import in_role, role_of
+from traceops.rules.role_text import in_role, role_evidence, role_of
 
 LOW_BANDWIDTH = Rule(
     id="TO-C001",
@@ -103,7 +106,10 @@ def judge_low(run: CrossRank) -> Verdict:
             f"at least {min(seen):.0f} % of the link's reference (bound {_LOW_PCT[0]:g} %)"
         )
     share, achieved, group, reference, same = min(low, key=lambda entry: entry[0])
-    total_ms = sum(c.transfer_ns for _, _, _, _, own in low for c in own) / 1e6 / max(steps, 1) / len(low)
+    by_role = _by_role(
+        run, {group: sum(c.transfer_ns for c in own) for _, _, group, _, own in low}, max(steps, 1)
+    )
+    total_ms = sum(by_role.values())  # a rank is in a group of each role
     severity = severity_of(-share, -_LOW_PCT[0], -_LOW_PCT[1], -_LOW_PCT[2])
     cost_ms = total_ms if saved is None else saved
     if severity is None or 100.0 * cost_ms < _MATTERS_PCT * step_ms:
@@ -133,15 +139,34 @@ def judge_low(run: CrossRank) -> Verdict:
                 Evidence("of the reference", round(of_it, 1), "%", _LOW_PCT[0]),
                 Evidence("reference", round(reference.busbw_gbs, 2), "GB/s"),
                 Evidence("messages of 8 MB and more", sum(len(own) for *_, own in low), "collectives"),
-                Evidence("their transfer", round(total_ms, 3), "ms/step"),
-                *([] if saved is None else [Evidence(SAVED_AT_REFERENCE, round(saved, 3), "ms/step")]),
-                *([] if at_best is None else [Evidence(SAVED_AT_BEST, round(at_best, 3), "ms/step")]),
+                Evidence("their transfer", round(total_ms, 3), run.step_words.unit("ms")),
+                *(role_evidence(by_role, run.step_words) if len(by_role) > 1 else []),
+                *(
+                    []
+                    if saved is None
+                    else [Evidence(SAVED_AT_REFERENCE, round(saved, 3), run.step_words.unit("ms"))]
+                ),
+                *(
+                    []
+                    if at_best is None
+                    else [Evidence(SAVED_AT_BEST, round(at_best, 3), run.step_words.unit("ms"))]
+                ),
             ],
             ranks=ranks,
             impact_ms=round(cost_ms, 3),
             role=role,
         ),
     )
+
+
+def _by_role(run: CrossRank, transfer_ns: Mapping[tuple[int, ...], int], steps: int) -> dict[Role, float]:
+    """Transfer of low groups by what they are for, ms a step, mean over the groups of a role, most first."""
+    of_role: dict[Role, list[float]] = defaultdict(list)
+    for group, ns in transfer_ns.items():
+        role = role_of(run, [group])
+        of_role["unknown" if role is UNSET else role].append(ns / 1e6 / steps)
+    means = {role: float(np.mean(own)) for role, own in of_role.items()}
+    return dict(sorted(means.items(), key=lambda own: -own[1]))
 
 
 def _saved_ms(run: CrossRank) -> tuple[float | None, float | None]:

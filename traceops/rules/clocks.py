@@ -63,8 +63,8 @@ def judge_clocks(run: CrossRank) -> Verdict:
         f"{who_first(ranks)} {'shares' if len(ranks) == 1 else 'share'} too few collectives with the others to align "
         f"{'its clock' if len(ranks) == 1 else 'their clocks'}."
         if ranks
-        else f"After alignment the {told}, {spread_pct:.0f} % of a step: {why}, or collectives are paired wrongly. "
-        "Nothing that compares these ranks is to be trusted."
+        else f"After alignment the {told}, {spread_pct:.0f} % of {run.step_words.a}: {why}, or collectives are "
+        "paired wrongly. Nothing that compares these ranks is to be trusted."
     )
     evidence = [
         Evidence(

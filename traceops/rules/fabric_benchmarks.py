@@ -36,12 +36,23 @@ SLOW_TEST = Rule(
         "From the log of nccl-tests or rccl-tests: the best bus bandwidth of messages of 32 MB and more is below "
         "half of what the links between its GPUs give (measured by `traceops doctor`, or by the GPU's name or its "
         "NVLinks inside one host), or below 30 % of what NCCL's log expects: warning, error below 10 %. Operations "
-        "that do not use all links (sendrecv, alltoall, gather) are not judged, nor tests of one rank."
+        "that do not use all links (sendrecv, alltoall, gather) are not judged, nor tests of one rank. Warning also "
+        "where, in any operation, the largest message moves at less than half the rate of a smaller one of at least "
+        "32 MB."
     ),
     advice=(
         "See which way NCCL took: the same test with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,GRAPH, beside "
         "`nvidia-smi topo -m`, and `traceops doctor --from` on all of it. On the machine `traceops doctor` finds "
         "the setting or the pair of GPUs."
+    ),
+    by_cause=(
+        (
+            "falls",
+            "Sound links keep their rate as messages grow. Between hosts look for congestion and lost packets "
+            "(counters of the NICs and switches, on RoCE ECN and PFC) and for other jobs on the same links; run the "
+            "pairs of hosts one by one to find the one at fault. Inside a host look for lowered clocks and other "
+            "processes.",
+        ),
     ),
 )
 RULES = (WRONG_VALUES, SLOW_TEST)
@@ -102,18 +113,22 @@ def _judge_slow(fabric: Fabric) -> Verdict:
     for one in fabric.benchmarks:
         large = one.large
         why = _not_judged(one, large)
+        end = None if alone_text(one) else one.falls_to
+        falls = [] if large is None or end is None else [_falls(one, large, end)]
         expected = None if why or large is None else _expected(one, fabric)
         if large is None or why or expected is None:
             whys.append(why or f"what the links of {_where(one)} give is not known")
+            findings += falls
             continue
         reached = large.busbw_gbs / expected.gbs
-        if reached >= expected.share:
+        if reached < expected.share:
+            findings.append(_slow(one, large, expected, reached))
+        elif not falls:
             said.append(
                 f"{one.op} moves {rate_text(large.busbw_gbs)} GB/s over {_where(one)} "
                 f"({rate_text(expected.gbs)} GB/s is what {expected.what})"
             )
-        else:
-            findings.append(_slow(one, large, expected, reached))
+        findings += falls
     if not findings and not said:
         return SLOW_TEST.not_evaluated("; ".join(list(dict.fromkeys(whys))[:_MOST_LISTED]))
     more = f"; and {len(said) - _MOST_LISTED} more tests" if len(said) > _MOST_LISTED else ""
@@ -133,6 +148,22 @@ def _slow(one: Benchmark, large: BenchmarkSize, expected: _Expected, reached: fl
             Evidence("time of the smallest message", one.smallest.time_us, "µs"),
             *quoted((large.quote,), "nccl-tests"),
         ],
+    )
+
+
+def _falls(one: Benchmark, best: BenchmarkSize, end: BenchmarkSize) -> Finding:
+    first, last = (f"{rate_text(row.busbw_gbs)} GB/s" for row in (best, end))
+    return SLOW_TEST.finding(
+        "warning",
+        "medium",
+        f"{benchmark_text(one)} moves {first} (bus bandwidth) at {message_text(best.bytes)} and {last} at "
+        f"{message_text(end.bytes)}: large messages are slower than smaller ones.",
+        [
+            Evidence("busbw of the largest message", end.busbw_gbs, "GB/s", round(best.busbw_gbs / 2, 1)),
+            Evidence("best busbw", best.busbw_gbs, "GB/s"),
+            *quoted((best.quote, end.quote), "nccl-tests"),
+        ],
+        cause="falls",
     )
 
 

@@ -93,7 +93,9 @@ def judge_across_nodes(fabric: Fabric, talked: Sequence[Talk], known: Circumstan
             evidence.append(Evidence("slowest nearer pair", round(nearer, 2), "GB/s"))
         if known.exposed_pct is not None:
             evidence.append(
-                Evidence("exposed transfer", round(known.exposed_pct, 1), "% of the step", _EXPOSED_PCT)
+                Evidence(
+                    "exposed transfer", round(known.exposed_pct, 1), f"% of {known.words.the}", _EXPOSED_PCT
+                )
             )
         measured = None if given is None else machine.host
         alike[severity, _listed(across), message.strip(), measured].append((machine, evidence, between))

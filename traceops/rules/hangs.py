@@ -75,7 +75,7 @@ DIED = Rule(
     ),
     advice=(
         "Read the end of that rank's log: its error is the cause, connection errors and timeouts of the "
-        "others are echoes. traceops run keeps the rank's output in logs/."
+        "others are echoes. traceops run keeps the rank's output in logs/ where torchrun starts the ranks."
     ),
     by_cause=(
         (

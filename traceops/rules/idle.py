@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from traceops.across.cross_rank import CrossRank, RankTimes
-from traceops.across.loading import cores_of_rank, loading_need, told_workers
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.across.undisturbed import Undisturbed
 from traceops.core.findings import Confidence, Evidence, severity_of
 from traceops.core.rank_text import who
 from traceops.core.rule import Rule, Verdict
+from traceops.core.step_words import StepWords
 from traceops.measure.ledger import IDLE_BUCKETS
+from traceops.rules.idle_loading import loading_evidence, workers_needed
 from traceops.rules.idle_optimizer import ADVICE as OPTIMIZER_ADVICE
 from traceops.rules.idle_optimizer import optimizer_time
 from traceops.rules.inputs import Inputs
@@ -95,11 +96,16 @@ class IdleJudgement:
     cause: str
     gpu_only: bool
     change: str  # of traceops.across.replay.what_if
-    message: str  # {where}, {ms}, {pct}
+    message: str  # {where}, {ms}, {pct}, {words}: StepWords
     whole_change: bool = (
         True  # whether `change` takes away this bucket only, so that its saving is the rule's
     )
-    detail: Callable[[RankTimes], tuple[Evidence, ...]] = lambda _: ()
+    detail: Callable[[RankTimes, StepWords], tuple[Evidence, ...]] = lambda times, words: ()
+
+
+THROUGH_HOST = (
+    "the ranks exchange data through their hosts (gloo), and how long these wait for that is not told"
+)
 
 
 @dataclass(frozen=True)
@@ -158,6 +164,8 @@ def _judge(
         return kind.rule.not_evaluated("the traces hold no GPU activity")
     if any(times.summary.captures_graphs for times in judged):
         return kind.rule.not_evaluated(CAPTURED)
+    if kind.rule is HOST_BOUND and manifest.get("backend") == "gloo" and not run.split and run.world > 1:
+        return kind.rule.not_evaluated(THROUGH_HOST)
     # What a damaged trace lost looks like idle time: it is judged only where there is no whole one.
     judged = [times for times in judged if not times.summary.damage] or judged
     damaged = bool(judged[0].summary.damage)
@@ -170,21 +178,22 @@ def _judge(
     severity = severity_of(worst.pct, *kind.bounds)
     if severity is None and (unknown := _unknown_pct(judged)) > _UNKNOWN_PCT:
         return kind.rule.not_evaluated(
-            f"{unknown:.0f} % of the step is idle time of unknown cause: the traces do not hold the calls that "
-            "launched the kernels behind it",
+            f"{unknown:.0f} % of {run.step_words.the} is idle time of unknown cause: the traces do not hold the "
+            "calls that launched the kernels behind it",
         )
     if severity is None:
         return kind.rule.clear(
-            f"at most {worst.pct:.1f} % of the step on any rank (bound {kind.bounds[0]:g} %){_stretched(idle)}",
+            f"at most {worst.pct:.1f} % of {run.step_words.the} on any rank (bound {kind.bounds[0]:g} "
+            f"%){_stretched(idle)}",
         )
-    untold = kind.bucket == "idle_host" and profiler_slowdown is None
+    words, untold = run.step_words, kind.bucket == "idle_host" and profiler_slowdown is None
     if untold and severity == "error":
         severity = "warning"  # the profiler stretches the host's work, and nothing says by how much
     saved = _saved_ms(run, kind)
     ranks, rank = [one.times.summary.rank for one in hit], worst.times.summary.rank
     shares = [one.pct for one in idle]
     evidence = (
-        Evidence(kind.bucket, round(worst.ms, 3), "ms/step", rank=rank),
+        Evidence(kind.bucket, round(worst.ms, 3), words.unit("ms"), rank=rank),
         Evidence(f"{kind.bucket}_pct", round(worst.pct, 1), "%", kind.bounds[0], rank=rank),
         Evidence(
             f"{kind.bucket}_pct (least, median, most over ranks)",
@@ -192,13 +201,13 @@ def _judge(
             "%",
         ),
         Evidence("step", round(worst.step_ms if worst.bounded else run.step_ms, 3), "ms"),
-        *(() if saved is None else (Evidence("saved without it", round(saved, 3), "ms/step"),)),
-        *_recorded(worst),
-        *kind.detail(worst.times),
+        *(() if saved is None else (Evidence("saved without it", round(saved, 3), words.unit("ms")),)),
+        *_recorded(worst, words),
+        *kind.detail(worst.times, words),
     )
     at_most = "" if len(ranks) == 1 else "up to "
     message = kind.message.format(
-        where=_where(ranks, len(run.ranks)), ms=f"{at_most}{worst.ms:.2f}", pct=worst.pct
+        where=_where(ranks, len(run.ranks)), ms=f"{at_most}{worst.ms:.2f}", pct=worst.pct, words=words
     )
     if worst.light and kind.bucket != "idle_host" and worst.ms >= worst.recorded_ms:
         message += f" The share is of a step without the profiler, which takes {worst.step_ms:.2f} ms."
@@ -220,11 +229,11 @@ def _judge(
     optimizer = optimizer_time(worst.times, worst.recorded_ms) if kind.rule is HOST_BOUND else None
     if optimizer is not None:
         name, took = optimizer
-        when, of = (" In the recorded steps, on", "") if worst.light else (" On", " of each step")
+        when, of = (" In the recorded steps, on", "") if worst.light else (" On", f" of {words.each}")
         message += f"{when} rank {rank} the optimizer alone ({name}) keeps the host for {took:.1f} ms{of}."
-        evidence += (Evidence("the optimizer's step", round(took, 3), "ms/step", rank=rank),)
-    if kind.rule is INPUT_BOUND:
-        said, told = _workers(worst, saved, manifest)
+        evidence += (Evidence("the optimizer's step", round(took, 3), words.unit("ms"), rank=rank),)
+    if kind.rule is INPUT_BOUND and not worst.bounded:
+        said, told = workers_needed(worst.times, saved, manifest, words)
         message, evidence = message + said, evidence + told
     found = kind.rule.finding(
         severity,
@@ -278,11 +287,11 @@ def _idle(
     return _Idle(times, min(recorded, max(unprofiled_ms - busy, 0.0)), unprofiled_ms, recorded)
 
 
-def _recorded(worst: _Idle) -> tuple[Evidence, ...]:
+def _recorded(worst: _Idle, words: StepWords) -> tuple[Evidence, ...]:
     if not worst.bounded:
         return ()
     rank = worst.times.summary.rank
-    return (Evidence("recorded with the profiler", round(worst.recorded_ms, 3), "ms/step", rank=rank),)
+    return (Evidence("recorded with the profiler", round(worst.recorded_ms, 3), words.unit("ms"), rank=rank),)
 
 
 def _stretched(idle: Sequence[_Idle]) -> str:
@@ -324,54 +333,13 @@ def _where(ranks: list[int], count: int) -> str:
     return who(ranks)
 
 
-def _loading(times: RankTimes) -> tuple[Evidence, ...]:
-    host = times.summary.host
-    steps = max(len(times.duration), 1)
-    return (
-        Evidence("time in data loading", round(host.input_ms / steps, 3), "ms/step", rank=times.summary.rank),
-        Evidence("seen as", ", ".join(host.input_names)[:200], rank=times.summary.rank),
-    )
-
-
-def _workers(
-    worst: _Idle, saved: float | None, manifest: Mapping[str, Any]
-) -> tuple[str, tuple[Evidence, ...]]:
-    """How many workers would load in time, as a sentence and as numbers; nothing where no DataLoader is behind it."""
-    rank = worst.times.summary.rank
-    need = loading_need(worst.times, saved, told_workers(manifest), cores_of_rank(manifest, rank))
-    if need is None or worst.bounded:
-        return "", ()
-    rest = Evidence("step without waiting for input", round(need.rest_ms, 3), "ms", rank=rank)
-    if need.workers is None or need.load_ms is None:
-        said = f" Its DataLoader has workers: {need.times:.1f} times as many would keep up."
-        return said, (rest, Evidence("times as many workers", round(need.times, 2), rank=rank))
-    now = f"now {need.now}" if need.now else "now none"
-    workers = f"{need.workers} DataLoader worker{'s' if need.workers > 1 else ''} a rank"
-    said = (
-        f" One process needs {need.load_ms:.1f} ms to load what a step takes, the rest of the step "
-        f"{need.rest_ms:.1f} ms: {workers} would keep up ({now})."
-    )
-    if not need.fits:
-        said += (
-            f" A rank has {_cores(need.cores)} here: with as many workers loading gets no faster unless it mostly "
-            "waits for files."
-        )
-    cores = () if need.cores is None else (Evidence("cores for a rank", round(need.cores, 2), rank=rank),)
-    loaded = Evidence("loading of a step's batches by one process", round(need.load_ms, 3), "ms", rank=rank)
-    return said, (loaded, rest, Evidence("workers that keep up", need.workers, rank=rank), *cores)
-
-
-def _cores(count: float | None) -> str:
-    return "1 core" if count == 1 else f"{count or 0:.3g} cores"
-
-
-def _blocking(times: RankTimes) -> tuple[Evidence, ...]:
+def _blocking(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
     steps = max(len(times.duration), 1)
     counted: Counter[str] = Counter()
     for call in times.summary.host.blocking:
         counted[f"{call.call} in {call.operator}" if call.operator else call.call] += call.count
     return tuple(
-        Evidence(what, round(count / steps, 1), "calls/step", rank=times.summary.rank)
+        Evidence(what, round(count / steps, 1), words.unit("calls"), rank=times.summary.rank)
         for what, count in counted.most_common(3)
     )
 
@@ -384,8 +352,8 @@ _JUDGEMENTS: tuple[IdleJudgement, ...] = (
         "host",
         True,
         HOST_IN_TIME,
-        "On {where} the GPU has nothing to run because the host has not launched it yet: {ms} ms of each "
-        "step ({pct:.0f} %).",
+        "On {where} the GPU has nothing to run because the host has not launched it yet: {ms} ms of "
+        "{words.each} ({pct:.0f} %).",
     ),
     IdleJudgement(
         INPUT_BOUND,
@@ -394,9 +362,9 @@ _JUDGEMENTS: tuple[IdleJudgement, ...] = (
         "input",
         False,
         NO_LOADING,
-        "On {where} nothing runs while the next batch is loaded: {ms} ms of each step ({pct:.0f} %).",
+        "On {where} nothing runs while the next batch is loaded: {ms} ms of {words.each} ({pct:.0f} %).",
         True,
-        _loading,
+        loading_evidence,
     ),
     IdleJudgement(
         BLOCKED_ON_DEVICE,
@@ -405,8 +373,8 @@ _JUDGEMENTS: tuple[IdleJudgement, ...] = (
         "host",
         True,
         HOST_IN_TIME,
-        "On {where} the host waits for the device inside the step, and the device then runs dry: {ms} ms "
-        "of each step ({pct:.1f} %).",
+        "On {where} the host waits for the device inside {words.the}, and the device then runs dry: {ms} ms "
+        "of {words.each} ({pct:.1f} %).",
         False,
         _blocking,
     ),

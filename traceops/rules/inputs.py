@@ -61,7 +61,12 @@ class Inputs:
 
     @property
     def unprofiled_ms(self) -> float | None:
-        """The median step of those that were timed without the profiler, ms; None without any."""
+        """The median step of those that were timed without the profiler, ms; None without any.
+
+        Nor is there one to hold against a window of which nobody knows where its steps begin.
+        """
+        if self.run.unit != "step":
+            return None
         known = self.manifest.get("unprofiled_step_ms")
         return float(known) if isinstance(known, (int, float)) and known > 0 else None
 

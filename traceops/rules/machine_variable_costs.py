@@ -25,7 +25,7 @@ _SHOWN = 80
 
 
 @dataclass(frozen=True)
-class Cost:
+class Costly:
     """A setting that costs speed. when: whether a value does.
 
     needs: ``gpus`` (two of them), ``rdma``, ``ib`` (RDMA that is not EFA), or nothing.
@@ -61,40 +61,41 @@ def _off(value: str) -> bool:
 
 
 _COSTS = (
-    Cost("NCCL_P2P_DISABLE", lambda value: as_number(value) == 1, "warning",
+    Costly("NCCL_P2P_DISABLE", lambda value: as_number(value) == 1, "warning",
          "no direct access between GPUs: all goes through host memory, several times slower than NVLink", "gpus"),
-    Cost("NCCL_P2P_LEVEL", _is("LOC", "0"), "warning",
+    Costly("NCCL_P2P_LEVEL", _is("LOC", "0"), "warning",
          "no direct access between GPUs: all goes through host memory, several times slower than NVLink", "gpus"),
-    Cost("NCCL_P2P_LEVEL", _is("NVL"), "note", "GPUs without NVLink between them go through host memory", "gpus"),
-    Cost("NCCL_SHM_DISABLE", is_on, "warning",
+    Costly("NCCL_P2P_LEVEL", _is("NVL"), "note", "GPUs without NVLink between them go through host memory", "gpus"),
+    Costly("NCCL_SHM_DISABLE", is_on, "warning",
          "GPUs that cannot reach each other directly use the network, even on one host", "gpus"),
-    Cost("NCCL_IB_DISABLE", is_on, "warning", "RDMA devices are there and not used: sockets between hosts", "ib"),
-    Cost("NCCL_NET", _is("Socket"), "warning", "RDMA devices are there and not used: sockets between hosts", "rdma"),
-    Cost("NCCL_NET_GDR_LEVEL", _is("LOC", "0"), "warning", "no GPUDirect RDMA: data go through the host", "rdma"),
-    Cost("NCCL_NVLS_ENABLE", _off, "note", "no reductions in NVSwitch; some hosts ask for that", "gpus"),
-    Cost("NCCL_CUMEM_ENABLE", _off, "note", "no cuMem buffers, which NVLS needs", "gpus"),
-    Cost("NCCL_PXN_DISABLE", is_on, "note", "data cannot leave over the NIC near another GPU", "rdma"),
-    Cost("NCCL_P2P_DIRECT_DISABLE", is_on, "note", "one more copy where one process has several GPUs", "gpus"),
-    Cost("NCCL_ALGO", bool, "note", "a fixed algorithm is not the fastest for all sizes; meant for debugging"),
-    Cost("NCCL_PROTO", bool, "note", "a fixed protocol is not the fastest for all sizes; meant for debugging"),
-    Cost("NCCL_MAX_NCHANNELS", _at_most(4), "warning", "few channels cannot fill NVLink or several NICs"),
-    Cost("NCCL_MAX_CTAS", _at_most(4), "warning", "few channels cannot fill NVLink or several NICs"),
-    Cost("NCCL_NTHREADS", _at_most(128), "note", "small kernels move less"),
-    Cost("NCCL_BUFFSIZE", _at_most(1 << 20), "note", "small buffers: the default is 4 MiB"),
-    Cost("NCCL_DEBUG", _is("TRACE"), "warning", "every call is written out"),
-    Cost("NCCL_DEBUG_SUBSYS", _is("ALL"), "note", "with NCCL_DEBUG=INFO every call is written out"),
-    Cost("NCCL_CHECK_POINTERS", is_on, "note", "checks each call's pointers"),
-    Cost("NCCL_IB_TIMEOUT", _off, "warning", "a lost packet is waited for for ever", "rdma"),
-    Cost("NCCL_IGNORE_DISABLED_P2P", is_on, "note", "hides that CUDA refuses P2P over NVLink", "gpus"),
-    Cost("NCCL_GRAPH_FILE", bool, "note", "paths from a file, whatever this machine has"),
-    Cost("NCCL_TOPO_FILE", bool, "note", "a topology from a file, whatever this machine has; right on some clouds"),
-    Cost("CUDA_LAUNCH_BLOCKING", is_on, "warning", "the host waits for every kernel: nothing overlaps"),
-    Cost("TORCH_DISTRIBUTED_DEBUG", _is("DETAIL"), "warning", "every collective is compared across ranks first"),
-    Cost("TORCH_NCCL_BLOCKING_WAIT", is_true, "warning", "the host waits in wait(): communication overlaps less"),
-    Cost("TORCH_NCCL_ASYNC_ERROR_HANDLING", _off, "warning", "after an error of NCCL the job hangs in place of ending"),
-    Cost("TORCH_NCCL_NAN_CHECK", is_true, "warning", "reads all that is sent once more"),
-    Cost("OFI_NCCL_MR_CACHE_DISABLE", is_true, "warning", "registers memory anew for each transfer"),
-    Cost("FI_HMEM_DISABLE_P2P", is_on, "warning", "no GPUDirect RDMA", "rdma"),
+    Costly("NCCL_IB_DISABLE", is_on, "warning", "RDMA devices are there and not used: sockets between hosts", "ib"),
+    Costly("NCCL_NET", _is("Socket"), "warning", "RDMA devices are there and not used: sockets between hosts", "rdma"),
+    Costly("NCCL_NET_GDR_LEVEL", _is("LOC", "0"), "warning", "no GPUDirect RDMA: data go through the host", "rdma"),
+    Costly("NCCL_NVLS_ENABLE", _off, "note", "no reductions in NVSwitch; some hosts ask for that", "gpus"),
+    Costly("NCCL_CUMEM_ENABLE", _off, "note", "no cuMem buffers, which NVLS needs", "gpus"),
+    Costly("NCCL_PXN_DISABLE", is_on, "note", "data cannot leave over the NIC near another GPU", "rdma"),
+    Costly("NCCL_P2P_DIRECT_DISABLE", is_on, "note", "one more copy where one process has several GPUs", "gpus"),
+    Costly("NCCL_ALGO", bool, "note", "a fixed algorithm is not the fastest for all sizes; meant for debugging"),
+    Costly("NCCL_PROTO", bool, "note", "a fixed protocol is not the fastest for all sizes; meant for debugging"),
+    Costly("NCCL_MAX_NCHANNELS", _at_most(4), "warning", "few channels cannot fill NVLink or several NICs"),
+    Costly("NCCL_MAX_CTAS", _at_most(4), "warning", "few channels cannot fill NVLink or several NICs"),
+    Costly("NCCL_NTHREADS", _at_most(128), "note", "small kernels move less"),
+    Costly("NCCL_BUFFSIZE", _at_most(1 << 20), "note", "small buffers: the default is 4 MiB"),
+    Costly("NCCL_DEBUG", _is("TRACE"), "warning", "every call is written out"),
+    Costly("NCCL_DEBUG_SUBSYS", _is("ALL"), "note", "with NCCL_DEBUG=INFO every call is written out"),
+    Costly("NCCL_CHECK_POINTERS", is_on, "note", "checks each call's pointers"),
+    Costly("NCCL_IB_TIMEOUT", _off, "warning", "a lost packet is waited for for ever", "rdma"),
+    Costly("NCCL_IGNORE_DISABLED_P2P", is_on, "note", "hides that CUDA refuses P2P over NVLink", "gpus"),
+    Costly("NCCL_GRAPH_FILE", bool, "note", "paths from a file, whatever this machine has"),
+    Costly("NCCL_TOPO_FILE", bool, "note", "a topology from a file, whatever this machine has; right on some clouds"),
+    Costly("CUDA_LAUNCH_BLOCKING", is_on, "warning", "the host waits for every kernel: nothing overlaps"),
+    Costly("TORCH_DISTRIBUTED_DEBUG", _is("DETAIL"), "warning", "every collective is compared across ranks first"),
+    Costly("TORCH_NCCL_BLOCKING_WAIT", is_true, "warning", "the host waits in wait(): communication overlaps less"),
+    Costly("TORCH_NCCL_ASYNC_ERROR_HANDLING", _off, "warning",
+         "after an error of NCCL the job hangs in place of ending"),
+    Costly("TORCH_NCCL_NAN_CHECK", is_true, "warning", "reads all that is sent once more"),
+    Costly("OFI_NCCL_MR_CACHE_DISABLE", is_true, "warning", "registers memory anew for each transfer"),
+    Costly("FI_HMEM_DISABLE_P2P", is_on, "warning", "no GPUDirect RDMA", "rdma"),
 )  # fmt: skip
 
 

@@ -353,11 +353,11 @@ def _asks(inputs: Inputs) -> Verdict:
 
 def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Finding:
     most = max(busy, key=lambda use: (use.retries or 0, use.mallocs or 0.0, use.allocating_ms))
-    step_ms = inputs.run.step_ms
+    step_ms, words = inputs.run.step_ms, inputs.run.step_words
     costs = max(use.allocating_ms for use in busy)
     ranks = sorted(use.rank for use in busy)
     took = (
-        f", and they take {ms_text(costs)} ms of a recorded step of {ms_text(step_ms)}"
+        f", and they take {ms_text(costs)} ms of a recorded {words.noun} of {ms_text(step_ms)}"
         if costs >= 0.05
         else ""
     )
@@ -380,10 +380,13 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
             Evidence("retries", retries, "in the later part of the run", rank=most.rank),
         ]
     else:
-        said = f"{subject} asks the driver for memory in the recorded steps: {most.calls:.1f} calls a step{took}."
-        evidence.append(Evidence("calls for memory", round(most.calls, 2), "calls/step", rank=most.rank))
+        when = words.choose("in the recorded steps", "while the window was recorded")
+        said = f"{subject} asks the driver for memory {when}: {most.calls:.1f} calls {words.per}{took}."
+        evidence.append(
+            Evidence("calls for memory", round(most.calls, 2), words.unit("calls"), rank=most.rank)
+        )
     if costs:
-        evidence.append(Evidence("time of such calls", round(costs, 3), "ms/step", rank=most.rank))
+        evidence.append(Evidence("time of such calls", round(costs, 3), words.unit("ms"), rank=most.rank))
     much = observed and (retries >= _RETRIES or rate >= 1 or (step_ms > 0 and costs >= _OF_STEP * step_ms))
     return ASKS_DRIVER.finding(
         "warning" if much else "info",

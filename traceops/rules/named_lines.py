@@ -9,7 +9,7 @@ from dataclasses import replace
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rule import Verdict
 from traceops.core.units import ms_text
-from traceops.measure.host_places import HostTime
+from traceops.measure.host_places import CodePlace, FunctionTime
 from traceops.rules import host_difference
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
 from traceops.rules.inputs import Inputs
@@ -27,6 +27,7 @@ _OF_GPU = {
 REASON = "reason"  # the evidence whose value a headline quotes
 _LEAST_PCT = 10.0  # of the typical step
 _LEAST_LOOKS = 5
+_BUSY_PCT = 50.0  # of the workers' time: below it they are not what the rank waits for
 _BLOCKS = re.compile(r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(")
 
 
@@ -47,7 +48,11 @@ def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding]) -> Findin
     if found.rule in _LATE:
         return _late(found, inputs, machine)
     rank = next((one.rank for one in found.evidence if one.rank is not None), None)
-    place = None if rank is None else _longest(found.rule, rank, inputs)
+    if rank is None:
+        return found
+    if found.rule == INPUT_BOUND.id:
+        found = _of_workers(found, rank, inputs)
+    place = _longest(found.rule, rank, inputs)
     if place is None:
         return found
     return _with(
@@ -56,9 +61,24 @@ def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding]) -> Findin
         f"{place.place.said}.",
         [
             Evidence(f"host in {place.place.said}", round(place.ms, 3), "ms/step", rank=rank),
-            *_line(place, rank),
+            *_line(place.place, rank),
         ],
     )
+
+
+def _of_workers(found: Finding, rank: int, inputs: Inputs) -> Finding:
+    """Where the workers of the rank's loader are, if they are what it waits for."""
+    assert inputs.whole is not None
+    work = inputs.whole.loaders.get(rank)
+    if work is None or work.place is None or work.busy_pct < _BUSY_PCT or work.place_pct < _LEAST_PCT:
+        return found
+    said = (
+        f"The workers of rank {rank}'s loader are busy for {work.busy_pct:.0f} % of the time, "
+        f"{work.place_pct:.0f} % of it in {work.place.said}."
+    )
+    evidence = [Evidence("loader workers busy", round(work.busy_pct, 1), "%", rank=rank)]
+    evidence.append(Evidence(f"of it in {work.place.said}", round(work.place_pct, 1), "%", rank=rank))
+    return _with(found, said, [*evidence, *_line(work.place, rank)])
 
 
 def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding]) -> Finding:
@@ -67,6 +87,8 @@ def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding]) -> Finding
         return _with_machine(found, machine)
     if found.cause not in _OF_HOST:
         return found
+    if found.cause == "input" and len(found.ranks) == 1:
+        found = _of_workers(found, found.ranks[0], inputs)
     one = next((one for one in host_difference.seen_longer(inputs) if one.rank in found.ranks), None)
     if one is None:
         return found
@@ -84,7 +106,7 @@ def _with_machine(found: Finding, machine: Sequence[Finding]) -> Finding:
     return _with(found, one.message, [Evidence(REASON, why, rank=found.ranks[0]), *one.evidence])
 
 
-def _longest(rule: str, rank: int, inputs: Inputs) -> HostTime | None:
+def _longest(rule: str, rank: int, inputs: Inputs) -> FunctionTime | None:
     """The function in which this rank's host spends most, of those that this rule can be about."""
     assert inputs.whole is not None
     about = _CHOOSE[rule]
@@ -98,13 +120,13 @@ def _with(found: Finding, said: str, evidence: Sequence[Evidence]) -> Finding:
     return replace(found, message=f"{found.message} {said}", evidence=(*found.evidence, *evidence))
 
 
-def _line(one: HostTime, rank: int | None) -> list[Evidence]:
-    if not one.place.text:
+def _line(place: CodePlace, rank: int | None) -> list[Evidence]:
+    if not place.text:
         return []
-    return [Evidence("line", one.place.text, rank=rank, file=one.place.file, line=max(one.place.line, 1))]
+    return [Evidence("line", place.text, rank=rank, file=place.file, line=max(place.line, 1))]
 
 
-_CHOOSE: dict[str, Callable[[HostTime], bool]] = {
+_CHOOSE: dict[str, Callable[[FunctionTime], bool]] = {
     HOST_BOUND.id: lambda one: not one.waits and one.does != "input",
     INPUT_BOUND.id: lambda one: one.does == "input",
     BLOCKED_ON_DEVICE.id: lambda one: bool(one.place.text and _BLOCKS.search(one.place.text)),

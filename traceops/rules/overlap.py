@@ -108,7 +108,7 @@ def judge_exposed(run: CrossRank) -> Verdict:
     severity = severity_of(median, *_EXPOSED_BOUNDS)
     if severity is None:
         return EXPOSED.clear(
-            f"{median:.1f} % of the step is exposed transfer (bound {_EXPOSED_BOUNDS[0]:g} %)"
+            f"{median:.1f} % of {run.step_words.the} is exposed transfer (bound {_EXPOSED_BOUNDS[0]:g} %)"
         )
     impact = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
     saved = run.what_if.saved_ns(NO_COMMUNICATION) if run.what_if is not None else None
@@ -118,20 +118,20 @@ def judge_exposed(run: CrossRank) -> Verdict:
         t.summary.breakdown.overlap_pct for t in run.ranks if t.summary.breakdown.overlap_pct is not None
     ]
     evidence = [
-        Evidence("comm_transfer", round(impact, 3), "ms/step"),
+        Evidence("comm_transfer", round(impact, 3), run.step_words.unit("ms")),
         Evidence("comm_transfer_pct", round(median, 1), "%", _EXPOSED_BOUNDS[0]),
         Evidence("comm_transfer_pct (most)", round(shares[worst], 1), "%", rank=worst),
     ]
     if overlap:
         evidence.append(Evidence("overlap_pct", round(float(np.median(overlap)), 1), "%"))
     message = (
-        f"{impact:.2f} ms of each step ({median:.0f} %) is transfer between ranks that no computation hides; "
-        "waiting for late ranks is not counted."
+        f"{impact:.2f} ms of {run.step_words.each} ({median:.0f} %) is transfer between ranks that no computation "
+        "hides; waiting for late ranks is not counted."
     )
     by_role = transfer_by_role(run)
     if by_role:
         message += f" Of it {', '.join(f'{ROLES[role]} {ms:.2f} ms' for role, ms in by_role.items())}."
-        evidence += role_evidence(by_role)
+        evidence += role_evidence(by_role, run.step_words)
     ranks = sorted(shares)
     return EXPOSED.verdict(
         EXPOSED.finding(
@@ -171,6 +171,7 @@ def judge_small(run: CrossRank) -> Verdict:
             f"no collective is below {_SMALL_BYTES / 1e6:g} MB and slow for its size"
         )
     rank = max(members, key=lambda r: sum(members[r]))
+    words = run.step_words
     count, total_ms = len(members[rank]) / steps, sum(members[rank]) / 1e6 / steps
     exposed = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
     step = run.step_ms
@@ -181,17 +182,18 @@ def judge_small(run: CrossRank) -> Verdict:
         severity = "info"
     if severity is None:
         return SMALL_COLLECTIVES.clear(
-            f"{count:.0f} small collectives a step cost {share:.1f} % of it "
+            f"{count:.0f} small collectives {words.per} cost {share:.1f} % of it "
             f"(bounds {_MANY} and {_SMALL_BOUNDS[0]:g} %)",
         )
     sizes = [collective_bytes(c) or 0 for c in small]
     message = (
-        f"{count:.0f} collectives a step, {np.median(sizes) / 1e3:.0f} kB in the median, take {total_ms:.2f} ms in "
-        f"which latency rather than bandwidth sets the time; {cost:.2f} ms of each step ({share:.0f} %) is exposed."
+        f"{count:.0f} collectives {words.per}, {np.median(sizes) / 1e3:.0f} kB in the median, take {total_ms:.2f} ms "
+        f"in which latency rather than bandwidth sets the time; {cost:.2f} ms of {words.each} ({share:.0f} %) is "
+        "exposed."
     )
     evidence = [
-        Evidence("small collectives", round(count, 1), "a step", _MANY),
-        Evidence("their transfer", round(total_ms, 3), "ms/step"),
+        Evidence("small collectives", round(count, 1), words.per, _MANY),
+        Evidence("their transfer", round(total_ms, 3), words.unit("ms")),
         Evidence("median size", int(np.median(sizes)), "bytes", _SMALL_BYTES),
         Evidence("exposed", round(share, 1), "%", _SMALL_BOUNDS[0]),
     ]
@@ -238,11 +240,11 @@ def judge_late_start(run: CrossRank) -> Verdict:
     exposed = float(np.median([times.mean_ms("comm_transfer") for times in run.ranks]))
     step = run.step_ms
     share = 100.0 * exposed / step if step else 0.0
-    severity = severity_of(share, *_LATE_BOUNDS)
+    severity, words = severity_of(share, *_LATE_BOUNDS), run.step_words
     if late < _LATE_SHARE or severity is None:
         return LATE_START.clear(
             f"{100 * late:.0f} % of the gradients' transfer comes after backward (bound "
-            f"{100 * _LATE_SHARE:g} %), {share:.1f} % of the step is exposed transfer (bound {_LATE_BOUNDS[0]:g} %)",
+            f"{100 * _LATE_SHARE:g} %), {share:.1f} % of {words.the} is exposed transfer (bound {_LATE_BOUNDS[0]:g} %)",
         )
     cost = min(exposed, float(np.median(sizes)) / 1e6)
     saved = run.what_if.saved_ns(NO_COMMUNICATION) if run.what_if is not None else None
@@ -251,12 +253,12 @@ def judge_late_start(run: CrossRank) -> Verdict:
         severity = "info"  # the step would hardly be shorter: other things bound it
     message = (
         f"{100 * late:.0f} % of the gradients' transfer ({float(np.median(counts)):.0f} "
-        f"collective{'s' if np.median(counts) > 1 else ''} a step) comes after backward's last kernel, so nothing can "
-        f"hide it: {cost:.2f} ms of each step ({100 * cost / step:.0f} %)."
+        f"collective{'s' if np.median(counts) > 1 else ''} {words.per}) comes after backward's last kernel, so "
+        f"nothing can hide it: {cost:.2f} ms of {words.each} ({100 * cost / step:.0f} %)."
     )
     evidence = [
         Evidence("transfer after backward", round(100 * late, 1), "%", 100 * _LATE_SHARE),
-        Evidence("gradient collectives", float(np.median(counts)), "a step"),
+        Evidence("gradient collectives", float(np.median(counts)), words.per),
         Evidence("comm_transfer_pct", round(share, 1), "%", _LATE_BOUNDS[0]),
     ]
     return LATE_START.verdict(

@@ -93,10 +93,10 @@ def judge_uneven(run: CrossRank) -> Verdict:
             return told
     if saved is None or not step:
         return UNEVEN_STAGES.not_evaluated("the steps of the pipeline could not be replayed with even stages")
-    severity = severity_of(100 * saved / step, *_EVEN_PCT)
+    severity, words = severity_of(100 * saved / step, *_EVEN_PCT), run.step_words
     if severity is None:
         return UNEVEN_STAGES.clear(
-            f"even stages would save {100 * saved / step:.1f} % of the step (bound {_EVEN_PCT[0]:g} %)"
+            f"even stages would save {100 * saved / step:.1f} % of {words.the} (bound {_EVEN_PCT[0]:g} %)"
         )
     worst = max(run.bubbles, key=lambda bubble: bubble.slowest.work - bubble.mean_work)
     slowest = worst.slowest
@@ -106,9 +106,9 @@ def judge_uneven(run: CrossRank) -> Verdict:
     slower = worst.slower is not None and worst.slower >= max(_SLOWER, 1 + _MOST * (slowest.work / usual - 1))
     they = "the other stage" if len(others) == 1 else "the other stages"
     message = (
-        f"Stage {slowest.stage} of the pipeline (rank {slowest.rank}) computes {slowest.work / 1e6:.2f} ms a step, "
-        f"{they} {usual / 1e6:.2f} ms and {'waits' if len(others) == 1 else 'wait'} {waiting / 1e6:.2f} ms for it. "
-        f"With the same work shared evenly the step would take "
+        f"Stage {slowest.stage} of the pipeline (rank {slowest.rank}) computes {slowest.work / 1e6:.2f} ms "
+        f"{words.per}, {they} {usual / 1e6:.2f} ms and {'waits' if len(others) == 1 else 'wait'} {waiting / 1e6:.2f} "
+        f"ms for it. With the same work shared evenly {words.the} would take "
         f"{(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms ({100 * saved / step:.0f} % less)"
     )
     moved = 100 * (1 - worst.mean_work / slowest.work)
@@ -118,10 +118,18 @@ def judge_uneven(run: CrossRank) -> Verdict:
     else:
         message += f": move about {moved:.0f} % of its blocks to {_faster(worst)}."
     evidence = [
-        Evidence("saved by even stages", _ms(saved), "ms/step", _ms(_EVEN_PCT[0] / 100 * step), slowest.rank),
-        Evidence("of the step", round(100 * saved / step, 1), "%", _EVEN_PCT[0], slowest.rank),
-        *(Evidence("work of a stage", _ms(stage.work), "ms/step", rank=stage.rank) for stage in worst.stages),
-        *(Evidence("waits for a slower stage", _ms(s.imbalance), "ms/step", rank=s.rank) for s in others),
+        Evidence(
+            "saved by even stages", _ms(saved), words.unit("ms"), _ms(_EVEN_PCT[0] / 100 * step), slowest.rank
+        ),
+        Evidence(f"of {words.the}", round(100 * saved / step, 1), "%", _EVEN_PCT[0], slowest.rank),
+        *(
+            Evidence("work of a stage", _ms(stage.work), words.unit("ms"), rank=stage.rank)
+            for stage in worst.stages
+        ),
+        *(
+            Evidence("waits for a slower stage", _ms(s.imbalance), words.unit("ms"), rank=s.rank)
+            for s in others
+        ),
         Evidence("of its blocks to move", round(moved, 1), "%", rank=slowest.rank),
     ]
     found = UNEVEN_STAGES.finding(
@@ -145,28 +153,38 @@ def _judge_slow_rank(run: CrossRank, worst: Bubble, step: float) -> Verdict:
         return UNEVEN_STAGES.not_evaluated(
             f"the steps could not be replayed with rank {slowest.rank} as its peers"
         )
-    severity = severity_of(100 * saved / step, *_EVEN_PCT)
+    severity, words = severity_of(100 * saved / step, *_EVEN_PCT), run.step_words
     if severity is None:
         return UNEVEN_STAGES.clear(
-            f"rank {slowest.rank} at its peers' pace would save {100 * saved / step:.1f} % of the step "
+            f"rank {slowest.rank} at its peers' pace would save {100 * saved / step:.1f} % of {words.the} "
             f"(bound {_EVEN_PCT[0]:g} %)"
         )
     usual = sorted(stage.work for stage in worst.twins)[len(worst.twins) // 2]
     on_gpu = any(times.summary.on_gpu for times in run.ranks)
     message = (
-        f"Rank {slowest.rank} computes {slowest.work / 1e6:.2f} ms a step, the same stage {slowest.stage} of "
+        f"Rank {slowest.rank} computes {slowest.work / 1e6:.2f} ms {words.per}, the same stage {slowest.stage} of "
         f"{'the other pipeline' if len(worst.twins) == 1 else 'other pipelines'} "
         f"({ranks_text([stage.rank for stage in worst.twins], 8)}) {usual / 1e6:.2f} ms: its pipeline waits. "
-        f"At their pace the step would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms "
+        f"At their pace {words.the} would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms "
         f"({100 * saved / step:.0f} % less)."
     )
     evidence = [
         Evidence(
-            "saved at its peers' pace", _ms(saved), "ms/step", _ms(_EVEN_PCT[0] / 100 * step), slowest.rank
+            "saved at its peers' pace",
+            _ms(saved),
+            words.unit("ms"),
+            _ms(_EVEN_PCT[0] / 100 * step),
+            slowest.rank,
         ),
-        Evidence("of the step", round(100 * saved / step, 1), "%", _EVEN_PCT[0], slowest.rank),
-        *(Evidence("work of a stage", _ms(stage.work), "ms/step", rank=stage.rank) for stage in worst.stages),
-        *(Evidence("work of the same stage", _ms(s.work), "ms/step", rank=s.rank) for s in worst.twins),
+        Evidence(f"of {words.the}", round(100 * saved / step, 1), "%", _EVEN_PCT[0], slowest.rank),
+        *(
+            Evidence("work of a stage", _ms(stage.work), words.unit("ms"), rank=stage.rank)
+            for stage in worst.stages
+        ),
+        *(
+            Evidence("work of the same stage", _ms(s.work), words.unit("ms"), rank=s.rank)
+            for s in worst.twins
+        ),
     ]
     found = UNEVEN_STAGES.finding(
         severity, "high", message, evidence, ranks=[slowest.rank], impact_ms=_ms(saved),
@@ -182,29 +200,31 @@ def judge_bubble(run: CrossRank) -> Verdict:
         return LARGE_BUBBLE.not_evaluated("what the schedule's own bubble is, is not known")
     worst = max(known, key=lambda bubble: _share(bubble, "fill_drain"))
     share = 100 * _share(worst, "fill_drain")
-    severity = severity_of(share, *_FILL_PCT)
+    severity, words = severity_of(share, *_FILL_PCT), run.step_words
     if severity is None:
         return LARGE_BUBBLE.clear(
-            f"filling and draining take {share:.1f} % of the step (bound {_FILL_PCT[0]:g} %)"
+            f"filling and draining take {share:.1f} % of {words.the} (bound {_FILL_PCT[0]:g} %)"
         )
     waiting, step = _mean(worst, "fill_drain"), _mean(worst, "step")
     pipeline, assumed = worst.pipeline, 100 * (worst.ideal_share or 0.0)
     held = f" of {pipeline.chunks} stages each" if (pipeline.chunks or 1) > 1 else ""
     message = (
-        f"The pipeline of ranks {ranks_text(pipeline.ranks, 8)} fills and drains for {waiting / 1e6:.2f} of each "
-        f"{step / 1e6:.2f} ms step ({share:.0f} %). By its schedule ({SCHEDULES[pipeline.schedule]}, "
+        f"The pipeline of ranks {ranks_text(pipeline.ranks, 8)} fills and drains for {waiting / 1e6:.2f} of "
+        f"{words.each_of(f'{step / 1e6:.2f} ms')} ({share:.0f} %). By its schedule ({SCHEDULES[pipeline.schedule]}, "
         f"{pipeline.micro_batches} micro-batches over {len(pipeline.ranks)} ranks{held}) it is {assumed:.0f} % where "
         "all stages take equally long."
     )
     saved = None if run.what_if is None else run.what_if.saved_ns(TWICE_THE_MICRO_BATCHES)
     if saved is not None:
-        message += f" Twice the micro-batches, half as large, would save up to {saved / 1e6:.2f} ms a step."
+        message += (
+            f" Twice the micro-batches, half as large, would save up to {saved / 1e6:.2f} ms {words.per}."
+        )
     other = None if run.what_if is None else run.what_if.saved_ns(INTERLEAVED)
     if other is not None and other >= _WORTH * waiting:
         message += f" Two stages a rank (interleaved) would save up to {other / 1e6:.2f} ms."
     evidence = [
-        Evidence("fills and drains", _ms(waiting), "ms/step", _ms(_FILL_PCT[0] / 100 * step)),
-        Evidence("of the step", round(share, 1), "%", _FILL_PCT[0]),
+        Evidence("fills and drains", _ms(waiting), words.unit("ms"), _ms(_FILL_PCT[0] / 100 * step)),
+        Evidence(f"of {words.the}", round(share, 1), "%", _FILL_PCT[0]),
         Evidence("by the schedule alone", round(assumed, 1), "%"),
         Evidence("micro-batches", pipeline.micro_batches),
     ]
@@ -222,17 +242,17 @@ def judge_late(run: CrossRank) -> Verdict:
         return LATE_SENDS.not_evaluated("what the schedule's own bubble is, is not known")
     worst = max(known, key=lambda bubble: _share(bubble, "late"))
     share = 100 * _share(worst, "late")
-    severity = severity_of(share, *_LATE_PCT)
+    severity, words = severity_of(share, *_LATE_PCT), run.step_words
     if severity is None:
-        return LATE_SENDS.clear(f"{share:.1f} % of the step (bound {_LATE_PCT[0]:g} %)")
+        return LATE_SENDS.clear(f"{share:.1f} % of {words.the} (bound {_LATE_PCT[0]:g} %)")
     waiting = _mean(worst, "late")
     most = max(worst.stages, key=lambda stage: stage.late)
     message = (
-        f"The stages of the pipeline wait {waiting / 1e6:.2f} ms a step ({share:.0f} %) for sends that come later than "
-        f"their schedule and their work account for; rank {most.rank} waits most, {most.late / 1e6:.2f} ms."
+        f"The stages of the pipeline wait {waiting / 1e6:.2f} ms {words.per} ({share:.0f} %) for sends that come "
+        f"later than their schedule and their work account for; rank {most.rank} waits most, {most.late / 1e6:.2f} ms."
     )
     evidence = [
-        Evidence("waits for late sends", _ms(stage.late), "ms/step", rank=stage.rank)
+        Evidence("waits for late sends", _ms(stage.late), words.unit("ms"), rank=stage.rank)
         for stage in worst.stages
     ]
     found: Finding = LATE_SENDS.finding(

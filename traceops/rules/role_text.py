@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from traceops.across.cross_rank import CrossRank
 from traceops.across.waiting_role import role_of_groups, waiting_role
 from traceops.core.findings import Evidence
+from traceops.core.step_words import StepWords
 from traceops.core.words import ROLES, Role
 
 _LEAST_MS = 0.01
@@ -50,9 +51,9 @@ def transfer_by_role(run: CrossRank) -> dict[Role, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def role_evidence(by_role: dict[Role, float]) -> list[Evidence]:
+def role_evidence(by_role: dict[Role, float], words: StepWords) -> list[Evidence]:
     """A number a role."""
-    return [Evidence(f"of it {ROLES[role]}", round(ms, 3), "ms/step") for role, ms in by_role.items()]
+    return [Evidence(f"of it {ROLES[role]}", round(ms, 3), words.unit("ms")) for role, ms in by_role.items()]
 
 
 def main_role(by_role: dict[Role, float]) -> Role | UnsetType:

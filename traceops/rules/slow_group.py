@@ -8,11 +8,13 @@ from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.grown import grown
-from traceops.across.slow_group import SlowGroup
+from traceops.across.slow_group import SlowGroup, SlowGroups
 from traceops.core.findings import Confidence, Evidence, Finding, severity_of
 from traceops.core.rank_text import ranks_text
+from traceops.core.rank_text import who as who_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.shared_place import shared_place
+from traceops.core.step_words import StepWords
 
 IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error
 _CHANCE = 0.12  # as for a single late rank
@@ -22,6 +24,7 @@ _MOST_OF_WAITING = 0.75  # that must be for the group
 _PROFILED = 1.2  # profiled ÷ unprofiled step from which slow hosts may be the profiler's doing
 _UNEVEN = 1.5  # times the least of them: from there on one number does not tell what they take longer
 PLACE = "in common"  # evidence
+SAVED_BESIDE = "saved with the others cured too"
 WORST = "longest of them"
 _CLAUSES = {
     "gpu_compute": "their GPUs compute longer",
@@ -39,10 +42,12 @@ SLOW_GROUP = Rule(
     id="TO-S003",
     title="A group of ranks is slower than the others",
     fires=(
-        "Fires where no single rank is to blame (TO-S001, TO-S002) and four or more ranks, at most half of those "
-        "with the same program, take longer than all the others: by 5 % of the step, and by twice what the others' "
-        "slowest is beyond their median. With them cured a step is 10 % shorter (warning; error from 20 %), the others "
-        "are seen to wait, three quarters of all waiting is for the group, and a permutation test puts chance at 12 % "
+        "Fires where four or more ranks, at most half of those "
+        "with the same program, take longer than all the others, but for ranks far beyond all (TO-S001): by 5 % of the "
+        "step, and by twice what the others' slowest is beyond their median. Ranks that are slower for different "
+        "reasons are told apart, fewer than four by TO-S001. With a group cured, and the other late ranks, a step is "
+        "10 % shorter (warning; error from 20 %), the others "
+        "are seen to wait, three quarters of all waiting is for late ranks, and a permutation test puts chance at 12 % "
         "or less. Info where hosts are the cause and the profiler slowed the steps by more than 20 % or by an unknown "
         "amount, and on CPUs."
     ),
@@ -89,39 +94,49 @@ def clause_of(finding: Finding) -> str:
     return _CLAUSES.get(kind if isinstance(kind, str) else finding.cause or "unknown", _CLAUSES["unknown"])
 
 
-def judge(run: CrossRank, slowdown: float | None, named: bool, uncertain: str) -> Verdict:
-    """TO-S003. named: a single rank is found already; uncertain: why no rank may be cleared, '' where none."""
-    if named:
-        return SLOW_GROUP.verdict(clear="single ranks are late, see TO-S001 and TO-S002")
+def judge(run: CrossRank, slowdown: float | None, uncertain: str) -> Verdict:
+    """TO-S003, a finding for each cause. uncertain: why no rank may be cleared, '' where none."""
     if uncertain:
         return SLOW_GROUP.verdict(not_evaluated=uncertain)
-    group = run.slow_group
-    if group is None:
+    slow = run.slow_groups
+    if slow is None:
         return SLOW_GROUP.verdict(clear="no four or more ranks stand apart from the others of their program")
     assert run.stragglers is not None and run.what_if is not None
-    step, saved = (run.what_if.mean_ns(ns) for ns in (run.stragglers.step_ns, group.saved))
-    who = f"{len(group.ranks)} ranks ({ranks_text(group.ranks, 4, counted=False)})"
-    severity = severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
-    if severity is None:
+    step, joint = (run.what_if.mean_ns(ns) for ns in (run.stragglers.step_ns, slow.saved))
+    all_of_them = _who(slow.ranks)
+    if slow.waited < _VISIBLE * joint or slow.share < _MOST_OF_WAITING:
         return SLOW_GROUP.verdict(
-            clear=f"{who} are slower than the others; at their pace {saved / 1e6:.2f} of {step / 1e6:.2f} ms would be "
-            f"saved (bound {IMPACT_BOUNDS[0]:g} %)"
+            clear=f"{all_of_them} are slower, but hardly anybody is seen to wait for them"
         )
-    if group.waited < _VISIBLE * saved or group.share < _MOST_OF_WAITING:
-        return SLOW_GROUP.verdict(clear=f"{who} are slower, but hardly anybody is seen to wait for them")
-    if group.chance > _CHANCE or 2 * len(group.late) <= len(group.longer):
-        return SLOW_GROUP.verdict(
-            not_evaluated=f"{who} look slower, but {len(group.longer)} step(s) cannot rule out chance"
-        )
-    return SLOW_GROUP.verdict(_finding(run, group, step, saved, slowdown))
+    found, unsure, spared = list[Finding](), list[str](), list[str]()
+    for group in slow.groups:
+        saved = run.what_if.mean_ns(group.saved)
+        if severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) is None:
+            spared.append(
+                f"{_who(group.ranks)} are slower than the others; at their pace {saved / 1e6:.2f} of "
+                f"{step / 1e6:.2f} ms would be saved (bound {IMPACT_BOUNDS[0]:g} %)"
+            )
+        elif group.chance > _CHANCE or 2 * len(group.late) <= len(group.longer):
+            count = len(group.longer)
+            few = run.step_words.choose(f"{count} step{'s' if count > 1 else ''}", "one window")
+            unsure.append(f"{_who(group.ranks)} look slower, but {few} cannot rule out chance")
+        else:
+            found.append(_finding(run, slow, group, step, saved, slowdown))
+    return SLOW_GROUP.verdict(
+        *found, not_evaluated="" if found else "; ".join(unsure), clear="; ".join(spared)
+    )
 
 
-def _longer_text(longer: float, each: Sequence[float], worst: int | None) -> str:
+def _who(ranks: Sequence[int]) -> str:
+    return f"{len(ranks)} ranks ({ranks_text(ranks, 4, counted=False)})"
+
+
+def _longer_text(longer: float, each: Sequence[float], worst: int | None, words: StepWords) -> str:
     """'0.82 ms a step longer than the others'; of ranks that differ much among themselves the least and the most."""
     if max(each) < _UNEVEN * min(each):
-        return f"{longer / 1e6:.2f} ms a step longer than the others"
+        return f"{longer / 1e6:.2f} ms {words.per} longer than the others"
     who = "" if worst is None else f", most of all rank {worst}"
-    return f"{min(each) / 1e6:.2f} to {max(each) / 1e6:.2f} ms a step longer than the others{who}"
+    return f"{min(each) / 1e6:.2f} to {max(each) / 1e6:.2f} ms {words.per} longer than the others{who}"
 
 
 def _worst(group: SlowGroup, each: Sequence[float]) -> int | None:
@@ -130,7 +145,9 @@ def _worst(group: SlowGroup, each: Sequence[float]) -> int | None:
     return group.ranks[each.index(most)] if most >= _UNEVEN * second else None
 
 
-def _finding(run: CrossRank, group: SlowGroup, step: float, saved: float, slowdown: float | None) -> Finding:
+def _finding(
+    run: CrossRank, slow: SlowGroups, group: SlowGroup, step: float, saved: float, slowdown: float | None
+) -> Finding:
     severity = severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) or "warning"
     severity = "warning" if severity == "info" else severity
     confidence: Confidence = "high" if group.chance <= _SURE and group.cause != "unknown" else "medium"
@@ -149,22 +166,34 @@ def _finding(run: CrossRank, group: SlowGroup, step: float, saved: float, slowdo
     mean = (lambda ns: float(ns.mean())) if run.what_if is None else run.what_if.mean_ns
     longer, each = mean(group.longer), [mean(ns) for ns in group.each]
     worst = _worst(group, each)
-    shared = kind == "more_work"
+    shared = kind == "more_work" and not group.beside
     cured = "With the work shared evenly" if shared else "At their peers' pace"
+    words = run.step_words
+    would = f"{cured} {words.the} would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms"
+    if group.beside:
+        cured = f"With {who_of(group.beside, 4)} cured too"
+        would = f"{cured}, their cure saves {saved / 1e6:.2f} of {step / 1e6:.2f} ms {words.per}"
     why = _CLAUSES[kind if isinstance(kind, str) else group.cause]
+    others = f" for these and {who_of(group.beside, 4)}" if group.beside else ""
     message = (
-        f"{who} take {_longer_text(longer, each, worst)}: {why}. The others wait "
-        f"{group.waited / 1e6:.2f} ms a step. {cured} the step would take {(step - saved) / 1e6:.2f} instead of "
-        f"{step / 1e6:.2f} ms ({100 * saved / step:.0f} % less).{note}"
+        f"{who} take {_longer_text(longer, each, worst, words)}: {why}. The others wait "
+        f"{slow.waited / 1e6:.2f} ms {words.per}{others}. {would} ({100 * saved / step:.0f} % less).{note}"
     )
     metric = "saved with the work shared evenly" if shared else "saved at their peers' pace"
+    metric = SAVED_BESIDE if group.beside else metric
     evidence = [
-        Evidence(metric, round(saved / 1e6, 3), "ms/step", round(step / 1e6 * IMPACT_BOUNDS[0] / 100, 3)),
-        Evidence("of the step", round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0]),
-        Evidence("longer than the others", round(longer / 1e6, 3), "ms/step", rank=group.middle),
-        *([] if worst is None else [Evidence(WORST, round(max(each) / 1e6, 3), "ms/step", rank=worst)]),
-        Evidence("the others wait", round(group.waited / 1e6, 3), "ms/step and rank"),
-        Evidence("share of all waiting", round(100 * group.share, 1), "%", 100 * _MOST_OF_WAITING),
+        Evidence(
+            metric, round(saved / 1e6, 3), words.unit("ms"), round(step / 1e6 * IMPACT_BOUNDS[0] / 100, 3)
+        ),
+        Evidence(f"of {words.the}", round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0]),
+        Evidence("longer than the others", round(longer / 1e6, 3), words.unit("ms"), rank=group.middle),
+        *(
+            []
+            if worst is None
+            else [Evidence(WORST, round(max(each) / 1e6, 3), words.unit("ms"), rank=worst)]
+        ),
+        Evidence("the others wait", round(slow.waited / 1e6, 3), words.unit("ms") + " and rank"),
+        Evidence("share of all waiting", round(100 * slow.share, 1), "%", 100 * _MOST_OF_WAITING),
         Evidence("late steps", f"{len(group.late)} of {len(group.longer)}"),
         Evidence("chance", round(group.chance, 4), "probability", _CHANCE),
         *([Evidence(PLACE, place)] if place else []),
@@ -172,7 +201,7 @@ def _finding(run: CrossRank, group: SlowGroup, step: float, saved: float, slowdo
             Evidence(
                 f"grew: {one.name}",
                 round(one.ms, 3),
-                "ms/step",
+                words.unit("ms"),
                 rank=group.middle,
                 peers=round(one.peers_ms, 3),
                 grown=one.name,

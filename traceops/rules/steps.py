@@ -116,7 +116,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     severity: Severity = (severity_of(timed.share_pct, *_BOUNDS) or "info") if seen_often else "info"
     kernels, usual = _kernels(worst, run.unlike)
     message = f"{_steps_text(run.unlike)} {_takes(took)}; the typical step takes {run.step_ms:.1f} ms."
-    why = _DOES[cause]
+    why = "the host takes longer" if cause == "host" and not worst.summary.on_gpu else _DOES[cause]
     if why:
         shown = f" ({region[0]}, {region[1]:.0f} ms)" if region else ""
         message += f" Meanwhile {why} on rank {worst.summary.rank}{shown}."
@@ -230,6 +230,8 @@ def _cause(
     kernels, usual = _kernels(times, unlike)
     if kernels >= _OTHER_WORK * usual:
         return "other_work", None
+    if not times.summary.on_gpu:  # what it computes is the host's time too
+        growth["idle_host"] += growth.pop("compute")
     bucket = max(growth, key=lambda name: growth[name])
     return (CAUSE_OF.get(bucket, "unknown") if growth[bucket] >= 2 * least else "unknown"), None
 

@@ -13,11 +13,14 @@ from traceops.across.cross_rank import CrossRank
 from traceops.across.grown import grown
 from traceops.across.lateness import CAUSES
 from traceops.across.replay.what_if import WORK_SHARED, Steps
+from traceops.across.slow_group import SlowGroups, far_ranks
 from traceops.across.stragglers import Straggler, least_share
 from traceops.across.undisturbed import Undisturbed
 from traceops.across.work import MORE, WorkCompared
 from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
+from traceops.core.rank_text import who as ranks_named
 from traceops.core.rule import Rule, Verdict
+from traceops.core.step_words import StepWords
 from traceops.core.words import CAUSES as CAUSE_WORDS
 from traceops.core.words import COMPUTES_LONGER
 from traceops.measure.typical import spells
@@ -35,8 +38,9 @@ PERSISTENTLY_LATE = Rule(
         "its peers' pace saves 10 % of "
         "the step (warning; error from 20 %) in most steps, the others are seen to wait, and a permutation "
         "test puts chance at 12 % or less. Info where the others wait 10 % of the step for one rank but would "
-        "hardly be faster without it, or where the cause is the host and the profiler slowed the steps by "
-        "more than 20 %, or by an unknown amount in a run that its hosts bound anyway."
+        "hardly be faster without it, or where the cause is the host or no single one and the profiler "
+        "slowed the steps by more than 20 %, or by an unknown amount in a run that its hosts bound anyway. "
+        "Without a GPU a rank that takes longer for no single cause is named only where it causes half of all waiting."
     ),
     advice="Compare what this rank does in a step with a peer's, in the merged timeline (traceops view).",
     by_cause=(
@@ -116,6 +120,7 @@ _ERRORS = (
 _LEAD = 2.0  # times as much waiting as any other can have caused, where some is charged to nobody
 _BURST_PCT = (10.0, 25.0)  # what a rank late in some steps costs the worst of them: info, warning
 _WAITING_PCT = 10.0  # of the step: waiting for one rank that is worth a remark though its cure saves little
+_MOST = 0.5  # of all waiting: what a rank must cause on CPUs that takes longer for no single cause
 _MOST_OF_WAITING = 0.75  # what a rank that is late in some steps must cause on CPUs, which others use too
 _FELT = 0.25  # of what a rank costs in its worst step: the others lose time in such a step too
 _CHANCE = 0.12  # two ranks of three steps each cannot do better than one in ten
@@ -150,6 +155,8 @@ def judge_stragglers(
     mean = _mean_over(run, PERSISTENTLY_LATE)
     step, seen = mean(run.stragglers.step_ns), _seen_waiting(run)
     for straggler in run.stragglers.found:
+        if not _cured_beside(run, straggler):
+            straggler = replace(straggler, saved=straggler.alone)
         saved = mean(straggler.saved)
         most = _late_in_most(straggler, run)
         if rough and not _beyond_doubt(run, straggler, saved / step):
@@ -160,11 +167,16 @@ def judge_stragglers(
             left_out.append(
                 f"rank {straggler.rank} is the slowest, but not far beyond what its peers differ by"
             )
+        elif most and _for_no_reason(run, straggler):
+            left_out.append(
+                f"rank {straggler.rank} takes longer than its peers, but for no single cause, as ranks that share "
+                "cores do"
+            )
         elif most and saved >= step * IMPACT_BOUNDS[0] / 100 and straggler.chance > _CHANCE:
             count = len(run.lateness.steps)
-            too_few = f"rank {straggler.rank} looks late, but {count} step(s) cannot rule out chance"
-        elif most and (severity := severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)):
-            severity = "warning" if severity == "info" else severity
+            few = run.step_words.choose(f"{count} step{'s' if count > 1 else ''}", "one window")
+            too_few = f"rank {straggler.rank} looks late, but {few} cannot rule out chance"
+        elif most and (severity := _persistent_severity(100 * saved / step)):
             persistent.append(_finding(PERSISTENTLY_LATE, severity, run, straggler, profiler_slowdown, calm))
         elif not most and not _seen_in_its_steps(run, straggler):
             left_out.append(
@@ -187,21 +199,64 @@ def judge_stragglers(
 
 
 def judge_late(run: CrossRank, slowdown: float | None, calm: Undisturbed | None = None) -> list[Verdict]:
-    """TO-S001 and TO-S002, and TO-S003 where they name nobody above info. calm: as there."""
+    """TO-S001 and TO-S002, and TO-S003 for ranks that are late alike. calm: as there."""
     single = judge_stragglers(run, slowdown, calm)
     if not _comparable(run):
         return [*single, SLOW_GROUP.not_evaluated(_nothing_to_compare(run))]
-    found = [finding for verdict in single for finding in verdict.findings]
-    named = any(finding.severity != "info" for finding in found)
-    group = slow_group.judge(run, slowdown, named, _uncertain(run))
-    if group.findings:  # who of them comes last is chance
-        single = [
-            replace(verdict, findings=(), clear=f"of ranks that are late alike, see {SLOW_GROUP.id}")
-            if verdict.findings
-            else verdict
-            for verdict in single
+    group = slow_group.judge(run, slowdown, _uncertain(run))
+    named = {
+        rank
+        for verdict in single
+        for found in verdict.findings
+        if found.severity != "info"
+        for rank in found.ranks
+    }
+    groups = [found for found in group.findings if found.severity != "info" or not named & set(found.ranks)]
+    if not groups:
+        return [
+            *single,
+            replace(group, findings=(), clear="single ranks are late, see TO-S001 and TO-S002")
+            if named
+            else group,
         ]
-    return [*single, group]
+    assert run.slow_groups is not None
+    told = set(run.slow_groups.ranks)
+    beside = _late_for_other_reasons(run, run.slow_groups, slowdown, calm)
+    merged = []
+    for verdict in single:  # who of those that are late alike comes last is chance
+        kept = [one for one in verdict.findings if one.severity != "info" and not told & set(one.ranks)]
+        kept += beside if verdict.rule == PERSISTENTLY_LATE.id else []
+        clear = f"of ranks that are late alike, see {SLOW_GROUP.id}"
+        merged.append(replace(verdict, findings=tuple(kept), clear=clear if not kept else verdict.clear))
+    return [*merged, replace(group, findings=tuple(groups))]
+
+
+def _late_for_other_reasons(
+    run: CrossRank, slow: SlowGroups, slowdown: float | None, calm: Undisturbed | None
+) -> list[Finding]:
+    """TO-S001 of ranks that are late beside a group and for another reason than it, with the group cured."""
+    assert run.stragglers is not None
+    mean = _mean_over(run, PERSISTENTLY_LATE)
+    late = sorted({*slow.ranks, *far_ranks(run.stragglers.found)})
+    step, found = mean(run.stragglers.step_ns), list[Finding]()
+    for straggler in slow.single:
+        saved = mean(straggler.saved)
+        severity = _persistent_severity(100 * saved / step)
+        if (
+            severity is None
+            or not straggler.apart
+            or straggler.chance > _CHANCE
+            or not _late_in_most(straggler, run)
+        ):
+            continue
+        found.append(_finding(PERSISTENTLY_LATE, severity, run, straggler, slowdown, calm, late))
+    return found
+
+
+def _persistent_severity(saved_pct: float) -> Severity | None:
+    """Of what its cure saves of the step; a rank that is late for good is no remark."""
+    severity = severity_of(saved_pct, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
+    return "warning" if severity == "info" else severity
 
 
 def _comparable(run: CrossRank) -> bool:
@@ -278,6 +333,22 @@ def _by_turns(run: CrossRank, straggler: Straggler) -> bool:
     return on_cpu and straggler.share < _MOST_OF_WAITING
 
 
+def _for_no_reason(run: CrossRank, straggler: Straggler) -> bool:
+    """Whether a rank without a GPU is not waited for most, and no single cause explains that it takes longer."""
+    assert run.lateness is not None
+    on_cpu = not any(times.summary.on_gpu for times in run.ranks)
+    return on_cpu and straggler.cause == "unknown" and (run.lateness.share(straggler.rank) or 0.0) <= _MOST
+
+
+def _cured_beside(run: CrossRank, straggler: Straggler) -> list[int]:
+    """The other late ranks, cured with this one; none where no cause of theirs is known that could be cured."""
+    assert run.stragglers is not None
+    others = [other for other in run.stragglers.found if other.rank != straggler.rank]
+    if all(_late_in_most(other, run) and _for_no_reason(run, other) for other in others):
+        return []
+    return [other.rank for other in others]
+
+
 def _wait_for_late(run: CrossRank, saved: Steps, among: NDArray[np.bool_] | None = None) -> bool:
     """Whether in these steps (None: all) the others wait for the late ranks a good part of what is `saved`, ns."""
     assert run.stragglers is not None and run.lateness is not None
@@ -321,7 +392,9 @@ def _finding(
     straggler: Straggler,
     slowdown: float | None,
     calm: Undisturbed | None,
+    late: Sequence[int] = (),
 ) -> Finding:
+    """late: who is cured beside it, itself among them, where these are not the stragglers that were found."""
     assert run.stragglers is not None and run.lateness is not None
     mean = _mean_over(run, rule)
     step, saved = mean(run.stragglers.step_ns), mean(straggler.saved)
@@ -343,9 +416,9 @@ def _finding(
                     " But hosts bound the whole run: under the profiler, whose cost these traces do not tell, one of "
                     "them is the slowest by nature (see TO-I001)."
                 )
-        elif slowdown > _PROFILED and straggler.cause == "host" and calm is not None:
+        elif slowdown > _PROFILED and calm is not None:
             confidence, severity, note = _undisturbed(straggler, severity, calm)
-        elif slowdown > _PROFILED and straggler.cause == "host":
+        elif slowdown > _PROFILED:
             confidence, severity = "low", "info"
             note = (
                 f" The profiler made the steps {slowdown:.2f} times as long, most of it host time: without it this "
@@ -361,23 +434,23 @@ def _finding(
     average = "" if rule is PERSISTENTLY_LATE else " on average"
     when = "" if rule is PERSISTENTLY_LATE else f" in {_steps(straggler.late_steps)}"
     words = CAUSE_WORDS[straggler.cause] if longer is UNSET else COMPUTES_LONGER[longer]
-    message = f"Rank {straggler.rank} is late{when}: {words.clause}. {_waits(run, straggler, average)} "
-    beside = sorted(other.rank for other in run.stragglers.found if other.rank != straggler.rank)
+    message = f"Rank {straggler.rank} is late{when}: {words.clause}. {_waits(run, straggler, rule)} "
+    cured = late or _cured_beside(run, straggler)
+    beside = sorted(rank for rank in cured if rank != straggler.rank)
     pace = _PACE.get(longer, "At its peers' pace")
+    said = run.step_words
     if shared is not None:
         message += (
-            f"With the work shared evenly the step would take {_shared_text(run, step - shared)} instead of "
+            f"With the work shared evenly {said.the} would take {_shared_text(run, step - shared)} instead of "
             f"{step / 1e6:.2f} ms ({100 * shared / step:.0f} % less). "
         )
         pace = "With as little to do as its peers"
     if beside:
-        named = f"rank{'s' if len(beside) > 1 else ''} {', '.join(map(str, beside))}"
-        message += (
-            f"With {named} cured too, its cure saves {saved / 1e6:.2f} of {step / 1e6:.2f} ms a step{average}"
-        )
+        told = f"{saved / 1e6:.2f} of {step / 1e6:.2f} ms {said.per}{average}"
+        message += f"With {ranks_named(beside)} cured too, its cure saves {told}"
     else:
         message += (
-            f"{pace} the step would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms{average}"
+            f"{pace} {said.the} would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms{average}"
         )
     if doubt := _uncertain(run):
         confidence = "medium" if confidence == "high" else confidence
@@ -387,7 +460,8 @@ def _finding(
         severity,
         confidence,
         message,
-        _evidence(run, straggler, step, saved) + _work_evidence(compared, straggler.rank, step, shared),
+        _evidence(run, straggler, step, saved, rule)
+        + _work_evidence(compared, straggler.rank, step, shared, said),
         ranks=[straggler.rank],
         steps=straggler.late_steps,
         impact_ms=round((saved if shared is None else shared) / 1e6, 3),
@@ -412,7 +486,7 @@ def _mean_over(run: CrossRank, rule: Rule) -> Callable[[Steps], float]:
 
 
 def _work_evidence(
-    compared: WorkCompared | None, rank: int, step: float, shared: float | None
+    compared: WorkCompared | None, rank: int, step: float, shared: float | None, words: StepWords
 ) -> list[Evidence]:
     """What tells a slower device from more work."""
     if compared is None or compared.kind is UNSET:
@@ -421,16 +495,20 @@ def _work_evidence(
     if compared.kind == "more_work":
         found.append(Evidence("work of its peers", round(compared.work, 2), "times", MORE, rank))
     if compared.kind == "extra_kernels":
-        found.append(Evidence("kernels that no peer runs", round(compared.alone_ms, 3), "ms/step", rank=rank))
+        found.append(
+            Evidence("kernels that no peer runs", round(compared.alone_ms, 3), words.unit("ms"), rank=rank)
+        )
     if compared.kind == "slower" and compared.speed is not None:
         found.append(
             Evidence("time of its peers for the same kernels", round(compared.speed, 2), "times", rank=rank)
         )
     if shared is not None:
         found.append(
-            Evidence("saved with the work shared evenly", round(shared / 1e6, 3), "ms/step", rank=rank)
+            Evidence("saved with the work shared evenly", round(shared / 1e6, 3), words.unit("ms"), rank=rank)
         )
-        found.append(Evidence("of the step, shared evenly", round(100 * shared / step, 1), "%", rank=rank))
+        found.append(
+            Evidence(f"of {words.the}, shared evenly", round(100 * shared / step, 1), "%", rank=rank)
+        )
     return found
 
 
@@ -447,14 +525,15 @@ def _only_waited_for(
 ) -> list[Finding]:
     """A remark on whom all wait for, where its cure would save little because the others are hardly faster."""
     assert run.stragglers is not None
-    step, saved = float(run.stragglers.step_ns.mean()), max(float(leader.alone.mean()), 0.0)
-    waiting = _waiting_ms(run, leader) * 1e6
+    mean = _mean_over(run, PERSISTENTLY_LATE)
+    step, saved = mean(run.stragglers.step_ns), max(mean(leader.alone), 0.0)
+    waiting = _waiting_ms(run, leader, PERSISTENTLY_LATE) * 1e6
     if waiting < _WAITING_PCT / 100 * step or leader.chance > _CHANCE:
         return []
     if saved >= IMPACT_BOUNDS[0] / 100 * step:
         return []  # it would save a lot, and was left out for another reason
     message = (
-        f"Rank {leader.rank} comes last and the others wait {waiting / 1e6:.2f} ms a step for it "
+        f"Rank {leader.rank} comes last and the others wait {waiting / 1e6:.2f} ms {run.step_words.per} for it "
         f"({CAUSE_WORDS[leader.cause].clause}), but they would hardly be faster without it: its cure "
         f"saves {saved / 1e6:.2f} of {step / 1e6:.2f} ms."
     )
@@ -466,7 +545,7 @@ def _only_waited_for(
             "info",
             confidence,
             message,
-            _evidence(run, leader, step, saved),
+            _evidence(run, leader, step, saved, PERSISTENTLY_LATE),
             ranks=[leader.rank],
             steps=leader.late_steps,
             impact_ms=round(saved / 1e6, 3),
@@ -476,41 +555,57 @@ def _only_waited_for(
     ]
 
 
-def _waits(run: CrossRank, straggler: Straggler, average: str = "") -> str:
-    waiting = _waiting_ms(run, straggler)
+def _waits(run: CrossRank, straggler: Straggler, rule: Rule) -> str:
+    waiting = _waiting_ms(run, straggler, rule)
+    average = "" if rule is PERSISTENTLY_LATE else " on average"
     where = in_role(run, late_in(run, straggler.rank), ", first of all in {} communication")
     if waiting < 0.01:
         return "Nobody is seen to wait for it alone, because others are as late or later."
     assert run.stragglers is not None
     others = len(run.ranks) - 1
-    if waiting < _VISIBLE * float(straggler.saved.mean()) / 1e6 and len(run.stragglers.found) == 1:
+    if waiting < _VISIBLE * _mean_over(run, rule)(straggler.saved) / 1e6 and len(run.stragglers.found) == 1:
         behind = [c for c in run.matching.collectives if c.last_rank == straggler.rank]
         met = len({rank for c in behind for rank in c.group}) - 1
         if not 0 < met < others:
             return "It delays transfers, which the others partly hide behind their own work."
         steps = max(len(run.stragglers.step_ns), 1)
         mean = sum(sum(c.wait_ns) for c in behind) / met / steps / 1e6
-        return f"The {met} ranks that it meets wait {mean:.2f} ms a step for it{average}{where}."
+        return (
+            f"The {met} ranks that it meets wait {mean:.2f} ms {run.step_words.per} for it{average}{where}."
+        )
     wait = "The other rank waits" if others == 1 else f"The other {others} ranks wait"
-    return f"{wait} {waiting:.2f} ms a step for it{average}{where}."
+    return f"{wait} {waiting:.2f} ms {run.step_words.per} for it{average}{where}."
 
 
-def _waiting_ms(run: CrossRank, straggler: Straggler) -> float:
-    """Waiting for this rank, ms a step, mean over the other ranks."""
-    return sum(straggler.caused.values()) / 1e6 / max(len(run.ranks) - 1, 1)
+def _waiting_ms(run: CrossRank, straggler: Straggler, rule: Rule) -> float:
+    """Waiting for this rank, ms a step, mean over the other ranks and the steps that `_mean_over` takes."""
+    assert run.lateness is not None
+    caused = run.lateness.caused[straggler.rank].sum(axis=0)
+    if rule is not SOMETIMES_LATE and run.what_if is not None:
+        caused = caused[run.what_if.chosen]
+    return float(caused.mean()) / 1e6 / max(len(run.ranks) - 1, 1)
 
 
-def _evidence(run: CrossRank, straggler: Straggler, step: float, saved: float) -> list[Evidence]:
+def _evidence(run: CrossRank, straggler: Straggler, step: float, saved: float, rule: Rule) -> list[Evidence]:
     rank = straggler.rank
     total = sum(straggler.caused.values()) or 1.0
-    least = least_share(len(run.ranks))
+    least, words = least_share(len(run.ranks)), run.step_words
     split = " / ".join(f"{100 * straggler.caused[cause] / total:.0f}" for cause in CAUSES)
     return [
         Evidence(
-            "saved at its peers' pace", round(saved / 1e6, 3), "ms/step", round(step / 1e6 * 0.1, 3), rank
+            "saved at its peers' pace",
+            round(saved / 1e6, 3),
+            words.unit("ms"),
+            round(step / 1e6 * 0.1, 3),
+            rank,
         ),
-        Evidence("of the step", round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], rank),
-        Evidence("waiting for it", round(_waiting_ms(run, straggler), 3), "ms/step and rank", rank=rank),
+        Evidence(f"of {words.the}", round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], rank),
+        Evidence(
+            "waiting for it",
+            round(_waiting_ms(run, straggler, rule), 3),
+            words.unit("ms") + " and rank",
+            rank=rank,
+        ),
         Evidence("share of all waiting", round(100 * straggler.share, 1), "%", round(100 * least, 1), rank),
         Evidence(f"cause ({' / '.join(CAUSES)})", split, "%", rank=rank),
         Evidence("late steps", f"{len(straggler.late_steps)} of {len(straggler.saved)}", rank=rank),
@@ -520,7 +615,7 @@ def _evidence(run: CrossRank, straggler: Straggler, step: float, saved: float) -
             Evidence(
                 f"grew: {one.name}",
                 round(one.ms, 3),
-                "ms/step",
+                words.unit("ms"),
                 rank=rank,
                 peers=round(one.peers_ms, 3),
                 grown=one.name,
@@ -584,8 +679,8 @@ def _clear(run: CrossRank) -> str:
         return "no rank makes the others wait"
     mean = _mean_over(run, PERSISTENTLY_LATE)
     step, saved = mean(run.stragglers.step_ns), max(mean(leader.alone), 0.0)
-    waits = "" if run.unlike else f", {_waiting_ms(run, leader):.2f} ms a step"
+    waiting = _waiting_ms(run, leader, PERSISTENTLY_LATE)
     return (
-        f"the others wait most for rank {leader.rank}{waits}; at its peers' pace "
+        f"the others wait most for rank {leader.rank}, {waiting:.2f} ms {run.step_words.per}; at its peers' pace "
         f"{saved / 1e6:.2f} of {step / 1e6:.2f} ms would be saved (bound {IMPACT_BOUNDS[0]:g} %)"
     )

@@ -126,7 +126,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         judge_clocks(inputs.run),
         judge_contradictions(inputs.found.doubts),
         judge_kernels(inputs.ranks),
-        judge_communication(inputs.ranks, inputs.run.world),
+        judge_communication(inputs.ranks, inputs.run.world, inputs.run.step_words),
         judge_whole_steps(inputs),
     ]
 
@@ -244,6 +244,8 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
         return NO_SYNC_IN_BACKWARD.not_evaluated("the traces do not say when their collectives were launched")
     if any(backward.steps_synchronised for backward in with_backward.values()):
         return NO_SYNC_IN_BACKWARD.clear("collectives were launched inside backward")
+    if manifest.get("backend") == "gloo" and any(summary.on_gpu for summary in ranks):
+        return NO_SYNC_IN_BACKWARD.not_evaluated("gloo's collectives launch nothing on a GPU")
     who = seen or f"the strategy {manifest.get('strategy')}"
     steps = max(backward.steps_with_backward for backward in with_backward.values())
     return NO_SYNC_IN_BACKWARD.verdict(

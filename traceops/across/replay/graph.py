@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from traceops.across.clocks import ClockFit
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.core.arrays import Int
+from traceops.core.intervals import spread_before
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.program import FOLLOWS_NS, NEVER, RankProgram
 from traceops.measure.summary import RankSummary
@@ -22,7 +23,8 @@ from traceops.measure.summary import RankSummary
 WORK = (*OWN_BUCKETS, "masked")
 
 Label = tuple[Any, ...]
-_Labelled = tuple[int, Label, int, int]  # position in the rank's communication, label, collective, lag (ns)
+# Position in the rank's communication, label, collective, and in ns: lag and waiting.
+_Labelled = tuple[int, Label, int, int, int]
 _Program = tuple[frozenset[Label], bool, int | None]  # collectives, whether launches are known, stage
 _ALIKE = 0.9  # of their collectives that ranks of one role share
 _MOST_ROLES = 64  # beyond so many different programs only equal ones are one role
@@ -37,7 +39,8 @@ class RankNodes:
     before it; the node begins `delay[i]` after that, or after the end of node `after[i]` (-1: none),
     whichever is later. Join j, over at `joined_at[j]`, waits at own time `join_work[j]` for the
     end of node `join_node[j]`. Neither node i nor the work behind it begins before `host[i]`, the host's own
-    time. `spent` and `join_spent` tell how much of the own time went to each of WORK.
+    time. `spent` and `join_spent` tell how much of the own time went to each of WORK. `slowed` is how much of it
+    before node i compute kernels took only because communication beside them waited for other ranks.
     """
 
     labels: tuple[Label, ...]
@@ -53,6 +56,7 @@ class RankNodes:
     host_input: Int
     spent: Int
     join_spent: Int
+    slowed: Int
     first_edge: int  # node of the first step's start; the other edges follow
     begin: Int  # as measured, common clock
     end: Int
@@ -92,6 +96,12 @@ class StepGraph:
         own = next(i for i, (member, _) in enumerate(members) if member == rank)
         return tuple(members[i] for i in needs[own])
 
+    def slowed_us(self, rank: int) -> float:
+        """What a rank's kernels took a step only because communication beside them waited, µs."""
+        first, *_, last = self.edges[rank].tolist()
+        slowed = self.ranks[rank].slowed
+        return float(slowed[last] - slowed[first]) / 1e3 / len(self.steps)
+
     def peers(self, rank: int) -> list[int]:
         """The other ranks that ran the same program."""
         return [other for other in self.roles[rank] if other != rank]
@@ -123,12 +133,12 @@ def build_graph(
             key = (step, collective.description, len(collective.group), collective.op, sends)
             spent = int(by_rank[rank].comm.end[position] - by_rank[rank].comm.start[position])
             lag = spent - collective.wait_ns[place] - collective.transfer_ns
-            labels[rank].append((position, (*key, count[rank, key]), number, lag))
+            labels[rank].append((position, (*key, count[rank, key]), number, lag, collective.wait_ns[place]))
             count[rank, key] += 1
     for own in labels.values():
         own.sort(key=lambda entry: entry[0])
     nodes = {s.rank: _rank_nodes(s, fits[s.rank], labels[s.rank], steps) for s in ranks}
-    at = {rank: {number: i for i, (_, _, number, _) in enumerate(own)} for rank, own in labels.items()}
+    at = {rank: {number: i for i, (_, _, number, *_) in enumerate(own)} for rank, own in labels.items()}
     order = _order(matching, nodes, at)
     return StepGraph(
         ranks=nodes,
@@ -252,7 +262,7 @@ def _rank_nodes(
     """The rank's part; what its own threads end a collective later than it was over (lag) is its own time."""
     comm, program = summary.comm, summary.program
     at = np.array([position for position, *_ in own], dtype=np.int64)
-    lag = np.array([lag for *_, lag in own], dtype=np.int64)
+    lag, wait = np.array([entry[3:] for entry in own], dtype=np.int64).reshape(-1, 2).T
     node_of = np.full(len(comm.start) + 1, -1, dtype=np.int64)
     node_of[at] = np.arange(len(at))
     known = node_of[program.join_comm] >= 0 if len(program.join_comm) else np.zeros(0, dtype=bool)
@@ -298,10 +308,17 @@ def _rank_nodes(
         host_input=program.host_input[chosen],
         spent=spent_before(program, standing),
         join_spent=spent_before(program, join_start),
+        slowed=_slowed(start, end, wait, comm.slowed[at], standing),
         first_edge=len(at),
         begin=fit.correct(np.concatenate((start, edges))),
         end=fit.correct(np.concatenate((end, edges))),
     )
+
+
+def _slowed(start: Int, end: Int, wait: Int, longer: Int, moments: Int) -> Int:
+    """What compute took longer beside collectives that waited, before each moment, ns: their part of `longer`."""
+    waiting = longer * wait / np.maximum(end - start, 1)
+    return np.rint(spread_before(start, start + wait, waiting, moments)).astype(np.int64)
 
 
 def _closing(end: Int, edges: Int) -> Int:

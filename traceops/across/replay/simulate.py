@@ -17,7 +17,8 @@ from traceops.measure.program import NEVER
 class Scenario:
     """What a replay does otherwise: ranks that run another's program, own time that vanishes, other transfers.
 
-    `compute` has a rank's time in compute before each of its nodes (ns), in place of its own.
+    `compute` has a rank's time in compute before each of its nodes (ns), in place of its own. `unslowed` is the part
+    of what kernels took longer beside communication that waited which they do not take here.
     """
 
     program_of: Mapping[int, int] = field(default_factory=dict)  # rank -> the rank whose program it runs
@@ -25,6 +26,7 @@ class Scenario:
     without_on: tuple[int, ...] | None = None  # the ranks it vanishes on; None: all
     transfer: Int | None = None
     compute: Mapping[int, Int] = field(default_factory=dict)
+    unslowed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ def simulate(graph: StepGraph, change: Scenario | None = None) -> SimulatedSteps
         spared = change.without_on is not None and rank not in change.without_on
         without = () if spared else change.without
         own = _recomputed(own, change.compute[rank]) if rank in change.compute else own
+        own = _unslowed(own, change.unslowed) if change.unslowed else own
         programs[rank] = _Simulation(own, graph.end_of[rank], without, keep_lead=as_measured)
     transfer = (graph.transfer if change.transfer is None else change.transfer).tolist()
     ends: list[int] = []
@@ -105,6 +108,18 @@ def _recomputed(nodes: RankNodes, compute: Int) -> RankNodes:
     )
 
 
+def _unslowed(nodes: RankNodes, part: float) -> RankNodes:
+    """The program without this part of what its kernels took longer beside communication that waited."""
+    order = np.argsort(nodes.stands_at, kind="stable")
+    joined = np.interp(nodes.joined_at, nodes.stands_at[order], nodes.slowed[order])
+    first = int(nodes.slowed[nodes.first_edge])
+    return replace(
+        nodes,
+        work=nodes.work - np.rint(part * (nodes.slowed - first)).astype(np.int64),
+        join_work=nodes.join_work - np.rint(part * (joined - first)).astype(np.int64),
+    )
+
+
 def relabelled(source: RankNodes, target: RankNodes) -> RankNodes:
     """The program of `source` with its nodes in the order of `target`.
 
@@ -133,6 +148,7 @@ def relabelled(source: RankNodes, target: RankNodes) -> RankNodes:
         host=source.host[take],
         host_input=source.host_input[take],
         spent=source.spent[take],
+        slowed=source.slowed[take],
         begin=source.begin[take],
         end=source.end[take],
     )

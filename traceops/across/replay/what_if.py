@@ -15,6 +15,7 @@ from traceops.core.arrays import Int
 
 Steps = NDArray[np.float64]
 _WORTH = 0.01  # of the time: how much shorter it might be to be told as a range
+_SLOWED = 0.005  # of the step: what kernels beside communication must take longer to be looked at
 MOST_ERROR = 0.05  # mean over steps, beyond which nothing is concluded from a replay
 HOST = ("idle_host", "idle_sync", "masked")
 LOADING = ("idle_input",)
@@ -45,12 +46,17 @@ class WhatIf:
     typical: NDArray[np.bool_]
     step_ns: float | None = None
 
+    @property
+    def chosen(self) -> NDArray[np.bool_]:
+        """The steps that means are over: the typical ones, or all where none of them was replayed."""
+        return self.typical if self.typical.any() else ~self.typical
+
     def mean_ns(self, steps: Steps) -> float:
-        """Mean of replayed times, ns: over the typical steps, or over all where none of them was replayed.
+        """Mean of replayed times over the `chosen` steps, ns.
 
         Scaled so that the replay as measured gives the ledger's step, `step_ns`: a report has one step time.
         """
-        chosen = self.typical if self.typical.any() else ~self.typical
+        chosen = self.chosen
         replayed = float(self.replayed_ns[chosen].mean())
         scale = self.step_ns / replayed if self.step_ns and replayed else 1.0
         return scale * float(steps[chosen].mean())
@@ -128,6 +134,7 @@ class Replays:
     def __init__(self, graph: StepGraph) -> None:
         self.graph = graph
         self._made: dict[tuple[int, ...], SimulatedSteps | None] = {}
+        self._changes: dict[tuple[int, ...], Scenario | None] = {}
 
     @cached_property
     def base(self) -> SimulatedSteps:
@@ -140,9 +147,27 @@ class Replays:
             return self.base
         key = tuple(sorted(ranks))
         if key not in self._made:
-            change = cure(self.graph, key)
+            change = self.cure(key)
             self._made[key] = None if change is None else simulate(self.graph, change)
         return self._made[key]
+
+    def cure(self, ranks: Sequence[int]) -> Scenario | None:
+        """These ranks run as their peers do; kernels beside communication are slowed as much less as less is waited."""
+        key = tuple(sorted(ranks))
+        if key not in self._changes:
+            change = cure(self.graph, key)
+            if change is not None and key and self._are_slowed:
+                waited = sum(self.base.waited_for.values())
+                left = sum(simulate(self.graph, change).waited_for.values())
+                change = replace(change, unslowed=max(1 - left / max(waited, 1), 0.0))
+            self._changes[key] = change
+        return self._changes[key]
+
+    @cached_property
+    def _are_slowed(self) -> bool:
+        """Whether kernels take noticeably longer beside communication that waits, on any rank."""
+        step = float(self.base.step_ns().mean())
+        return any(1e3 * self.graph.slowed_us(rank) >= _SLOWED * step for rank in self.graph.ranks)
 
 
 def measure_what_if(
@@ -215,29 +240,28 @@ def shared_work(graph: StepGraph, uneven: Sequence[int], pace: float = 1.0) -> S
     compute: dict[int, Int] = {}
     for role in {graph.roles[rank] for rank in uneven}:
         shared = set.intersection(*(set(graph.ranks[rank].labels) for rank in role))
-        own = {rank: _compute_at(graph, rank, shared) for rank in role}
-        mean = pace * np.mean([ns[order] for ns, order in own.values()], axis=0)
-        for rank, (ns, order) in own.items():
-            first = _first_compute(graph, rank)
-            spent = graph.ranks[rank].spent[:, _COMPUTE] - first
-            ascending = np.argsort(ns[order], kind="stable")
-            compute[rank] = first + np.rint(np.interp(spent, ns[order][ascending], mean[ascending])).astype(
-                np.int64
-            )
+        at = {rank: _nodes_of(graph, rank, shared) for rank in role}
+        mean = pace * np.mean([_compute_alone(graph, rank)[at[rank]] for rank in role], axis=0)
+        for rank in role:
+            own, first = _compute_alone(graph, rank), graph.edges[rank][0]
+            ascending = np.argsort(own[at[rank]], kind="stable")
+            new = np.interp(own, own[at[rank]][ascending], mean[ascending])
+            compute[rank] = int(graph.ranks[rank].spent[first, _COMPUTE]) + np.rint(new).astype(np.int64)
     return Scenario(compute=compute)
 
 
-def _compute_at(graph: StepGraph, rank: int, shared: set[Label]) -> tuple[Int, Int]:
-    """Time a rank computed from the first step to each of its nodes, ns; the nodes of `shared` labels in order."""
+def _nodes_of(graph: StepGraph, rank: int, shared: set[Label]) -> Int:
+    """A rank's nodes of these labels, in order of the labels."""
+    at = {label: node for node, label in enumerate(graph.ranks[rank].labels) if label in shared}
+    return np.array([at[label] for label in sorted(at, key=str)], dtype=np.int64)
+
+
+def _compute_alone(graph: StepGraph, rank: int) -> Int:
+    """Time a rank computes from the first step to each of its nodes, ns, did no kernel beside it wait for others."""
     nodes = graph.ranks[rank]
-    at = {label: node for node, label in enumerate(nodes.labels) if label in shared}
-    order = np.array([at[label] for label in sorted(at, key=str)], dtype=np.int64)
-    return nodes.spent[:, _COMPUTE] - _first_compute(graph, rank), order
-
-
-def _first_compute(graph: StepGraph, rank: int) -> int:
-    """What a rank had computed before the first step, ns."""
-    return int(graph.ranks[rank].spent[graph.edges[rank][0], _COMPUTE])
+    alone = nodes.spent[:, _COMPUTE] - nodes.slowed
+    since: Int = alone - alone[graph.edges[rank][0]]
+    return since
 
 
 def median_peer(graph: StepGraph, rank: int, excluded: Sequence[int]) -> int | None:

@@ -33,6 +33,9 @@ _ROW = {
 _ROW_BEGIN = {has: re.compile(rf"{_HEAD}{_ROOT if has else ''} *\Z") for has in (True, False)}
 _ROW_HALF = re.compile(rf" *{_TIMES} *\Z")
 _NCCL_HEAD = re.compile(r"[A-Za-z_][\w.-]{0,250}:\d{1,10}:\d{1,10} \[\d{1,4}\] (?:\S{1,80}:\d{1,6} )?NCCL ")
+_TAG = re.compile(
+    r"\[\d{1,6},\d{1,7}\]<std(?:out|err)>:"
+)  # Open MPI's --tag-output, also where a row is written in parts
 _RANK = re.compile(
     r"Rank +(\d{1,7}) +(?:Group +\d{1,7} +)?Pid +\d{1,10} +on +(\S{1,255}) +device +(\d{1,4}) +"
     r"\[([0-9a-fx:.]{1,16})\] +(\S.{0,79}?) *$",
@@ -118,6 +121,7 @@ class _Reader:
         self.without_result: str | None = None  # the test that the file ends in, before its first row
 
     def take(self, number: int, line: str) -> None:
+        line = _TAG.sub(" ", line) if "]<std" in line else line
         if " NCCL " in line and "_perf" not in line:
             head = _NCCL_HEAD.search(line)
             line = line[

@@ -1,0 +1,57 @@
+"""What TO-I002 says of data loading: the time in it, and how many workers would load in time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from traceops.across.cross_rank import RankTimes
+from traceops.across.loading import cores_of_rank, loading_need, told_workers
+from traceops.core.findings import Evidence
+from traceops.core.step_words import StepWords
+
+
+def loading_evidence(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
+    """The time in data loading, device busy or not, and what it was seen as."""
+    host = times.summary.host
+    steps = max(len(times.duration), 1)
+    return (
+        Evidence(
+            "time in data loading", round(host.input_ms / steps, 3), words.unit("ms"), rank=times.summary.rank
+        ),
+        Evidence("seen as", ", ".join(host.input_names)[:200], rank=times.summary.rank),
+    )
+
+
+def workers_needed(
+    times: RankTimes, saved: float | None, manifest: Mapping[str, Any], words: StepWords
+) -> tuple[str, tuple[Evidence, ...]]:
+    """How many workers would load in time, as a sentence and as numbers; nothing where no DataLoader is behind it."""
+    rank = times.summary.rank
+    need = loading_need(times, saved, told_workers(manifest), cores_of_rank(manifest, rank))
+    if need is None:
+        return "", ()
+    rest = Evidence(f"{words.noun} without waiting for input", round(need.rest_ms, 3), "ms", rank=rank)
+    if need.workers is None or need.load_ms is None:
+        said = f" Its DataLoader has workers: {need.times:.1f} times as many would keep up."
+        return said, (rest, Evidence("times as many workers", round(need.times, 2), rank=rank))
+    now = f"now {need.now}" if need.now else "now none"
+    workers = f"{need.workers} DataLoader worker{'s' if need.workers > 1 else ''} a rank"
+    said = (
+        f" One process needs {need.load_ms:.1f} ms to load what {words.a} takes, the rest of {words.the} "
+        f"{need.rest_ms:.1f} ms: {workers} would keep up ({now})."
+    )
+    if not need.fits:
+        said += (
+            f" A rank has {_cores(need.cores)} here: with as many workers loading gets no faster unless it mostly "
+            "waits for files."
+        )
+    cores = () if need.cores is None else (Evidence("cores for a rank", round(need.cores, 2), rank=rank),)
+    loaded = Evidence(
+        f"loading of {words.a}'s batches by one process", round(need.load_ms, 3), "ms", rank=rank
+    )
+    return said, (loaded, rest, Evidence("workers that keep up", need.workers, rank=rank), *cores)
+
+
+def _cores(count: float | None) -> str:
+    return "1 core" if count == 1 else f"{count or 0:.3g} cores"
