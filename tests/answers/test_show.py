@@ -126,6 +126,7 @@ def test_one_finding_has_its_evidence_and_a_rule_without_one_its_reason(
     ("words", "said"),
     [
         (["finding", "TO-S011"], ["TO-S001", "TO-I002", "checks"]),
+        (["finding", "TO-S009"], ["rules of stragglers: TO-S001, TO-S002, TO-S003;", "TO-I002"]),
         (["ranks", "--rank", "9"], ["rank 9", "0–3"]),
         (["steps", "--step", "9"], ["step 9", "3–5"]),
         (["collectives", "--group", "tensr"], ["'tensr'", "default_pg (data)"]),

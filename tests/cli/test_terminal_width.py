@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from traceops.cli import COMMANDS, main
+from traceops.cli.parser import HelpFormatter
 from traceops.core.shown_text import broken_at_words, json_for, show_our_signs, width_of
 from traceops.render.printer import Printer
 from traceops.render.text_table import table_lines
@@ -117,6 +118,17 @@ def test_no_table_is_wider_than_the_terminal_nor_loses_a_word(width: int) -> Non
         assert word in together
 
 
+def test_a_table_in_parts_keeps_its_names_whole() -> None:
+    header = ("strategy", *(f"figure{n}" for n in range(12)))
+    rows = [("bucket_ddp_async", *["1234567"] * 12), ("pytorch_zero3", *["7"] * 12)]
+    parts = table_lines(header, rows, (0,), 80)
+    assert len(parts) == 2
+    for part in parts:
+        assert [line.split()[0] for line in part.rows] == ["bucket_ddp_async", "pytorch_zero3"]
+    narrow = table_lines(header, rows, (0,), 30)
+    assert max(len(line) for part in narrow for line in part.rows) <= 30
+
+
 def test_a_stream_of_ascii_gets_signs_that_it_has() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
@@ -124,6 +136,17 @@ def test_a_stream_of_ascii_gets_signs_that_it_has() -> None:
     stream.write("✖ 53.8 → 22.0 ms · ranks 0–3, ≥ 10 µs … 名\udc80")
     stream.flush()
     assert raw.getvalue() == b"x 53.8 -> 22.0 ms | ranks 0-3, >= 10 us ... ??"
+
+
+def test_help_in_ascii_is_as_wide_as_what_is_shown_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """'…' was counted as one column where '...' is shown."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setenv("LC_ALL", "C")
+    show_our_signs(stream)
+    made = HelpFormatter("traceops", width=24)
+    lines = [*made._split_lines("one … two " * 9, 24), *made._fill_text("one … two " * 9, 24, "").split("\n")]
+    assert max(map(len, lines)) <= 24 and all(line.isascii() for line in lines)
 
 
 def test_json_means_the_same_in_ascii() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from traceops.compare import Capture
+from traceops.compare import ComparedCapture
 from traceops.compare.capture import capture_of
 from traceops.measure.ledger import BUCKETS
 from traceops.report.write import json_bytes
@@ -20,7 +20,7 @@ START_NS = 1_790_000_000 * 10**9
 RANKS = 2
 
 
-def real(name: str) -> Capture:
+def real(name: str) -> ComparedCapture:
     """A report of a real run, see tests/data/README.md."""
     path = DATA / f"{name}.report.gz"
     return capture_of(json.loads(gzip.decompress(path.read_bytes())), str(path))
@@ -39,7 +39,7 @@ def made(
     collectives: Sequence[dict[str, Any]] = (),
     name: str | None = None,
     **run: Any,
-) -> Capture:
+) -> ComparedCapture:
     """A capture of two ranks that began `at` seconds; what `buckets` leave of a step is compute."""
     buckets = {**dict.fromkeys(BUCKETS, 0.0), **(buckets or {})}
     steps = [
@@ -74,7 +74,7 @@ def made(
     return capture_of(json.loads(json_bytes(report)), f"profile/{report['run']['name']}")
 
 
-def edited(capture: Capture, edit: Callable[[dict[str, Any]], None]) -> Capture:
+def edited(capture: ComparedCapture, edit: Callable[[dict[str, Any]], None]) -> ComparedCapture:
     """The capture with another report: `edit` changes the object that report.json holds."""
     report = to_builtins(capture.report)
     edit(report)

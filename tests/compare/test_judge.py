@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from comparison_reports import edited, made
 
-from traceops.compare import Capture, CompareConfig, compare
+from traceops.compare import CompareConfig, ComparedCapture, compare
 from traceops.compare.model import Comparison, MetricChange, Samples, Waiver
 
 NOISE = np.random.default_rng(7).normal(0.0, 0.2, 64)
@@ -144,7 +144,7 @@ def test_a_count_that_varies_as_much_by_itself_is_no_change() -> None:
     assert (kernels.outcome, kernels.reason) == ("inconclusive", "it varies from step to step by as much")
 
 
-def of_steps(at: float, counts: list[int]) -> Capture:
+def of_steps(at: float, counts: list[int]) -> ComparedCapture:
     """A capture whose steps have these numbers of collectives, and too few of them to say more."""
 
     def count(report: dict[str, Any]) -> None:
@@ -185,7 +185,7 @@ def test_a_certain_slowdown_whose_interval_reaches_the_threshold_is_open() -> No
 def test_what_would_have_been_found_would_have_been() -> None:
     rng = np.random.default_rng(11)
 
-    def side(level: float, at: int) -> list[Capture]:
+    def side(level: float, at: int) -> list[ComparedCapture]:
         return [made([level * (1 + x) for x in rng.normal(rng.normal(0, 0.004), 0.004, 8)], at=10 * k + at)
                 for k in range(4)]  # fmt: skip
 

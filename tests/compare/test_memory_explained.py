@@ -4,18 +4,18 @@ from typing import Any
 
 from comparison_reports import edited, made
 
-from traceops.compare import Capture, compare
+from traceops.compare import ComparedCapture, compare
 from traceops.traces.snapshot_places import NO_STACK
 
 GIB = 1 << 30
 
 
-def twice(at: float, *of: Any, **more: int) -> tuple[Capture, ...]:
+def twice(at: float, *of: Any, **more: int) -> tuple[ComparedCapture, ...]:
     """Two captures of the same code."""
     return tuple(holding(at + apart, *of, **more) for apart in (0, 10))
 
 
-def holding(at: float, peak: int, lines: dict[str, int] | None = None, **more: int) -> Capture:
+def holding(at: float, peak: int, lines: dict[str, int] | None = None, **more: int) -> ComparedCapture:
     """A capture whose rank 1 held most: `peak` GiB, 4 of them between steps."""
     row: dict[str, Any] = {
         "rank": 1, "peak_bytes": peak * GIB, "between_steps_bytes": 4 * GIB, "parameters_bytes": GIB,
@@ -29,11 +29,12 @@ def holding(at: float, peak: int, lines: dict[str, int] | None = None, **more: i
     return edited(made([100.0] * 20, at=at, peak=peak * GIB), edit)
 
 
-def reason(base: tuple[Capture, ...], head: tuple[Capture, ...]) -> str:
+def reason(base: tuple[ComparedCapture, ...], head: tuple[ComparedCapture, ...]) -> str:
     result = compare(base, head)
     assert (
         result.sentence.startswith("Regression: peak memory") and "%). At its peak rank 1" in result.sentence
     )
+    assert " GiB → " in result.sentence and "GB" not in result.sentence  # one unit in all of it
     assert result.verdict == "regression"
     [found] = [one for one in result.explanations if one.cause == "peak_memory"]
     [finding] = [one for one in result.findings if "memory" in one.message]

@@ -156,3 +156,13 @@ def test_outliers_are_far_above_the_median_and_worth_a_tenth() -> None:
     assert far_from_median(series).tolist() == [4]
     assert not len(far_from_median(np.array([100.0, 100, 100, 100, 105])))  # far from noise, but small
     assert not len(far_from_median(np.array([1.0, 50.0])))
+
+
+def test_the_same_draws_are_made_once_for_all_metrics_of_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    generator = np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: (made.append(seed), generator(seed))[1])
+    series = [100.0 + generator(number).normal(0, 3, 37) for number in range(6)]
+    alone = [step_error(one, np.median) for one in series]
+    assert len(made) <= 3  # one for each length of blocks
+    assert [step_error(one, np.median) for one in reversed(series)] == alone[::-1] and len(set(alone)) == 6

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from comparison_reports import collective, edited, kernel, made
 
-from traceops.compare import Capture, CompareConfig, compare
+from traceops.compare import CompareConfig, ComparedCapture, compare
 from traceops.compare.model import Comparison, MetricChange
 from traceops.core.errors import InputError
 
@@ -15,7 +15,9 @@ def step_time(result: Comparison) -> MetricChange:
     return next(row for row in result.metrics if row.metric == "step_time")
 
 
-def noisy(level: float, spread: float, captures: int, first: int, seed: int, **more: Any) -> list[Capture]:
+def noisy(
+    level: float, spread: float, captures: int, first: int, seed: int, **more: Any
+) -> list[ComparedCapture]:
     rng = np.random.default_rng(seed)
     return [
         made([float(x) for x in rng.normal(level + rng.normal(0, spread), 0.2, 8)], at=10 * k + first, **more)

@@ -311,7 +311,7 @@ def test_ranks_of_one_cpu_differ_by_what_else_runs_there() -> None:
 
 def test_a_saved_log_says_which_way_nccl_went_and_leaves_the_gpus_open() -> None:
     saved = Checkup((), "nccl", 0.0, 0.0, (), (), (), (), (), log=shm_log())
-    assert "made communicators: 1 of 4 ranks" in printed(saved)
+    assert "made 1 communicator of 4 ranks" in printed(saved)
     assert "It took SHM/direct for 4 connections inside hosts" in " ".join(printed(saved).split())
     assert "Hosts–GPUs–" in "".join(page(saved).text().split())
 

@@ -155,7 +155,7 @@ def test_the_page_has_figure_reference_and_the_log() -> None:
     text = shown.text()
     assert "node-1 · 4 × NVIDIA H200 · and 2 more hosts of the same make" in text
     assert "NVLink between all GPUs" in text and "NCCL leaves the links unused" in text
-    assert "NCCL 2.28.9+cuda13.0 made communicators: 1 of 4 ranks; its network is Socket on eth0." in text
+    assert "NCCL 2.28.9+cuda13.0 made 1 communicator of 4 ranks; its network is Socket on eth0." in text
     assert "NCCL_P2P_DISABLE=1" in text
     assert "evidence/topo.xml: it is empty" in " ".join(text.split())
     assert len([a for a in shown.all("svg") if a.get("role") == "img"]) == 2
@@ -190,7 +190,7 @@ def test_a_log_that_tells_nothing_is_no_error() -> None:
     assert nccl_sentence(NcclLog(())) == "NCCL made no communicator that the log names."
     assert connections_table(NcclLog(())) is None
     cut = NcclLog((), communicators=(Communicator("vm:7:0x", 7, at_least=True),))
-    assert nccl_sentence(cut) == "NCCL made communicators: 1 of at least 7 ranks."
+    assert nccl_sentence(cut) == "NCCL made 1 communicator of at least 7 ranks."
 
 
 def test_csv_has_the_reference_and_the_quoted_line() -> None:

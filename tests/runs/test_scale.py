@@ -24,14 +24,14 @@ from traceops.report.model import ReportDocument
 from traceops.report.rows import RankRow, RoleRow
 from traceops.report.run import Ledger, Run, StepTime, Summary
 from traceops.runs.from_one import step_from_one
-from traceops.runs.scale import Capture, interval, lost_parts, scale_document
+from traceops.runs.scale import MeasuredRun, interval, lost_parts, scale_document
 from traceops.runs.trend import trend_rate
 from traceops.schemas import schema_path
 
 TABLES = json.loads((DATA / "scaling" / "public.json").read_text())["tables"]
 
 
-def capture(ranks: int, step: float, samples: float, replay: Any = None, **told: Any) -> Capture:
+def capture(ranks: int, step: float, samples: float, replay: Any = None, **told: Any) -> MeasuredRun:
     """A run whose ranks compute for what is left of the step by 10 ms of exposed transfer a further rank."""
     comm = 10.0 * (ranks - 1)
     config = {"model": "gpt", "layers": 2, **told.pop("config", {})}
@@ -52,7 +52,7 @@ def capture(ranks: int, step: float, samples: float, replay: Any = None, **told:
         ) if ranks > 1 else (),
         steps=(), collectives=(), findings=(),
     )  # fmt: skip
-    return Capture(f"n{ranks}", f"profile/n{ranks}", report, replay)
+    return MeasuredRun(f"n{ranks}", f"profile/n{ranks}", report, replay)
 
 
 def test_weak_scaling_in_numbers() -> None:
@@ -165,8 +165,8 @@ def test_the_step_on_two_gpus_from_that_on_one() -> None:
 def test_one_gpu_predicts_two_and_the_measured_size_scores_it() -> None:
     two = capture(2, 110.0, 16, config={"precision": "bf16", "bucket_mb": 1e9 / 10 / 2**20})
     run = msgspec.structs.replace(two.report.run, training=ddp(1.0, 1.0).run.training, device="NVIDIA H200")
-    pair = [Capture("n1", "profile/n1", ddp(100.0, 99.0)),
-            Capture("n2", "profile/n2", msgspec.structs.replace(two.report, run=run))]  # fmt: skip
+    pair = [MeasuredRun("n1", "profile/n1", ddp(100.0, 99.0)),
+            MeasuredRun("n2", "profile/n2", msgspec.structs.replace(two.report, run=run))]  # fmt: skip
     row = scale_document(pair, "x").predictions[0]
     assert (row.ranks, row.by, row.from_ranks) == (2, "gradients", (1,))
     assert row.error_pct == pytest.approx(
@@ -189,7 +189,7 @@ def test_one_gpu_predicts_two_and_the_measured_size_scores_it() -> None:
         ),
     ],
 )
-def test_what_is_no_scaling_is_refused(runs: list[Capture], said: str) -> None:
+def test_what_is_no_scaling_is_refused(runs: list[MeasuredRun], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         scale_document(runs, "x")
 

@@ -121,19 +121,26 @@ def test_a_full_disk_leaves_the_old_file(
     assert Path("reports/mine/timeline.pftrace.gz").read_text() == "old"
 
 
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Enough events that it is surely writing when its folder appears."""
+    folder = tmp_path_factory.mktemp("long")
+    more = json.dumps([x("aten::mm", 5000.0 + i, 0.5) for i in range(150_000)])[1:]
+    for rank in range(2):
+        text = json.dumps({"traceEvents": training(rank)}).removesuffix("]}")
+        (folder / f"rank_{rank}.json").write_text(f"{text}, {more}}}")
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_an_interrupt_leaves_nothing(jobs: str, tmp_path: Path) -> None:
-    # Enough events that it is surely writing when its folder appears.
-    for rank in range(2):
-        events = training(rank) + [x("aten::mm", 5000.0 + i, 0.5) for i in range(150_000)]
-        (tmp_path / f"rank_{rank}.json").write_text(json.dumps({"traceEvents": events}))
+def test_an_interrupt_leaves_nothing(jobs: str, long_run: Path, tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
         "traceops",
         "view",
-        str(tmp_path),
+        str(long_run),
         "-o",
         str(tmp_path / "out" / "t.json.gz"),
     ]
@@ -146,7 +153,7 @@ def test_an_interrupt_leaves_nothing(jobs: str, tmp_path: Path) -> None:
     )
     limit = time.monotonic() + 60
     while not list(tmp_path.glob("out/.*/*")) and process.poll() is None and time.monotonic() < limit:
-        time.sleep(0.001)
+        time.sleep(0.005)
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said

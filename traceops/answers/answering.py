@@ -50,7 +50,7 @@ from traceops.render.document import Answer, Text
 from traceops.render.report.rank_groups import idle_ms
 from traceops.report.model import Report
 from traceops.report.rows import WhatIfRow
-from traceops.rules.registry import BY_ID
+from traceops.rules.registry import BY_ID, family_of
 
 _MOST_LISTED = 20
 _HELPS = 3  # changes in a summary
@@ -143,7 +143,7 @@ def _finding(found: Opened, asked: Asked) -> FindingAnswer:
     if not rows and check is None and rule is None:
         there = _listed(dict.fromkeys(f.rule for f in found.report.findings)) or "none"
         raise UsageError(
-            f"there is no rule {asked.rule!r}{_meant(wanted, BY_ID)}; findings of this run: {there}; "
+            f"there is no rule {asked.rule!r}{_meant_rule(wanted)}; findings of this run: {there}; "
             "`checks` lists all rules"
         )
     if check is None:
@@ -313,6 +313,14 @@ def _numbers(rows: Sequence[msgspec.Struct]) -> list[str]:
 
 def _sort_key(value: Any) -> tuple[bool, float]:
     return value is None, -(value or 0.0)
+
+
+def _meant_rule(wanted: str) -> str:
+    """The rules of the family that an id names, else the rule that it is most like."""
+    family = family_of(wanted)
+    if family is None:
+        return _meant(wanted, BY_ID)
+    return f"; rules of {family.about}: {_listed(rule.id for rule in family.rules)}"
 
 
 def _meant(word: str, there: Collection[str]) -> str:

@@ -198,7 +198,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     nccl_version: str | None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, tag_field="question"):
+class AnswerBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="question"):
     """What every answer has. Null means not known, never zero."""
 
     schema_version: ShowVersion = SHOW_VERSION
@@ -206,7 +206,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag_field="question"):
     run: AskedRun
 
 
-class SummaryAnswer(Answer, frozen=True, kw_only=True, tag="summary"):
+class SummaryAnswer(AnswerBase, frozen=True, kw_only=True, tag="summary"):
     """The run in short."""
 
     headline: HeadlineLine
@@ -224,13 +224,13 @@ class SummaryAnswer(Answer, frozen=True, kw_only=True, tag="summary"):
     more: Annotated[tuple[str, ...], Meta(description="What else can be asked.")]
 
 
-class FindingsAnswer(Answer, frozen=True, kw_only=True, tag="findings"):
+class FindingsAnswer(AnswerBase, frozen=True, kw_only=True, tag="findings"):
     """Findings, worst first."""
 
     rows: tuple[FindingLine, ...]
 
 
-class FindingAnswer(Answer, frozen=True, kw_only=True, tag="finding"):
+class FindingAnswer(AnswerBase, frozen=True, kw_only=True, tag="finding"):
     """What one rule says. `rows` is empty where it found nothing: `check` says why."""
 
     check: CheckLine
@@ -238,13 +238,13 @@ class FindingAnswer(Answer, frozen=True, kw_only=True, tag="finding"):
     rows: tuple[FullFinding, ...]
 
 
-class LedgerAnswer(Answer, frozen=True, kw_only=True, tag="ledger"):
+class LedgerAnswer(AnswerBase, frozen=True, kw_only=True, tag="ledger"):
     """Where a step goes."""
 
     rows: tuple[LedgerLine, ...]
 
 
-class WhatIfAnswer(Answer, frozen=True, kw_only=True, tag="what-if"):
+class WhatIfAnswer(AnswerBase, frozen=True, kw_only=True, tag="what-if"):
     """What changes would save."""
 
     replay_error_pct: Annotated[
@@ -255,7 +255,7 @@ class WhatIfAnswer(Answer, frozen=True, kw_only=True, tag="what-if"):
     rows: tuple[WhatIfRow, ...]
 
 
-class RanksAnswer(Answer, frozen=True, kw_only=True, tag="ranks"):
+class RanksAnswer(AnswerBase, frozen=True, kw_only=True, tag="ranks"):
     """Ranks in the order of `ordered_by`, most first. Times in ms a step."""
 
     ordered_by: str
@@ -263,7 +263,7 @@ class RanksAnswer(Answer, frozen=True, kw_only=True, tag="ranks"):
     rows: tuple[RankRow, ...]
 
 
-class StepsAnswer(Answer, frozen=True, kw_only=True, tag="steps"):
+class StepsAnswer(AnswerBase, frozen=True, kw_only=True, tag="steps"):
     """Steps of ranks."""
 
     ordered_by: str
@@ -271,7 +271,7 @@ class StepsAnswer(Answer, frozen=True, kw_only=True, tag="steps"):
     rows: tuple[StepLine, ...]
 
 
-class CollectivesAnswer(Answer, frozen=True, kw_only=True, tag="collectives"):
+class CollectivesAnswer(AnswerBase, frozen=True, kw_only=True, tag="collectives"):
     """Collectives by group, operation and size."""
 
     ordered_by: str
@@ -279,7 +279,7 @@ class CollectivesAnswer(Answer, frozen=True, kw_only=True, tag="collectives"):
     rows: tuple[CollectiveLine, ...]
 
 
-class KernelsAnswer(Answer, frozen=True, kw_only=True, tag="kernels"):
+class KernelsAnswer(AnswerBase, frozen=True, kw_only=True, tag="kernels"):
     """Kernels over all ranks."""
 
     ordered_by: str
@@ -287,13 +287,13 @@ class KernelsAnswer(Answer, frozen=True, kw_only=True, tag="kernels"):
     rows: tuple[KernelLine, ...]
 
 
-class RolesAnswer(Answer, frozen=True, kw_only=True, tag="roles"):
+class RolesAnswer(AnswerBase, frozen=True, kw_only=True, tag="roles"):
     """Communication by what its groups are for, ms a step."""
 
     rows: tuple[RoleRow, ...]
 
 
-class HangAnswer(Answer, frozen=True, kw_only=True, tag="hang"):
+class HangAnswer(AnswerBase, frozen=True, kw_only=True, tag="hang"):
     """A hang's diagnosis, as report.json and hang.json hold it; sentence is null without evidence of one."""
 
     level: Severity | None
@@ -303,7 +303,7 @@ class HangAnswer(Answer, frozen=True, kw_only=True, tag="hang"):
     rows: Annotated[tuple[RankStatus, ...], Meta(description="A row a rank.")]
 
 
-class ChecksAnswer(Answer, frozen=True, kw_only=True, tag="checks"):
+class ChecksAnswer(AnswerBase, frozen=True, kw_only=True, tag="checks"):
     """What each rule says."""
 
     rows: tuple[CheckLine, ...]

@@ -13,7 +13,6 @@ import msgspec
 from traceops.core.errors import FileError, InputError
 from traceops.core.redacted_fields import redact_fields
 from traceops.core.redaction import redact_text
-from traceops.core.window_words import words_of_window
 from traceops.hangs.json_types import HangDocument, HangJson
 from traceops.render.document import Answer, Headline
 from traceops.render.report.first_screen import first_screen
@@ -168,8 +167,4 @@ def opening_answer(found: Opened) -> Answer | None:
     """Where, why, what to do and how sure, as the page opens; None where a hang leads whose report was read."""
     if found.hang is not None and found.hang.roots:
         return None
-    report = found.report
-    first = next((block for block in first_screen(report) if isinstance(block, Answer)), None)
-    if first is None or report.summary.steps_found_by != "window":
-        return first
-    return words_of_window(first)
+    return next((block for block in first_screen(found.report) if isinstance(block, Answer)), None)

@@ -31,11 +31,11 @@ from traceops.answers.model import (
 from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.short_text import short_name
+from traceops.core.step_words import STEP, WINDOW, StepWords
 from traceops.core.units import UNKNOWN, fixed_text, percent_text, size_text
-from traceops.core.window_words import words_of_window
 from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, build_table, number
-from traceops.render.document import Block, FindingBlock, TableBlock, bold, soft, text
+from traceops.render.document import Block, TableBlock, bold, soft, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.writers.terminal import MARK
 from traceops.report.rows import RankRow, RoleRow, WhatIfRow
@@ -48,23 +48,26 @@ def describe_answer(answer: AnyAnswer) -> list[Block]:
     """What a terminal shows of an answer; of a run without steps in words of its window."""
     if isinstance(answer, (RanksAnswer, StepsAnswer, CollectivesAnswer, KernelsAnswer)) and not answer.rows:
         return [text(f"no {type(answer).__struct_config__.tag} are known of this run")]
-    blocks = _DESCRIBED[type(answer)](answer)
-    return words_of_window(blocks, (FindingBlock,)) if answer.run.unit == "window" else blocks
+    return _DESCRIBED[type(answer)](answer)
+
+
+def _words(answer: AnyAnswer) -> StepWords:
+    return WINDOW if answer.run.unit == "window" else STEP
 
 
 def _summary(answer: SummaryAnswer) -> list[Block]:
-    said, facts, step = answer.headline, answer.facts, answer.step
+    said, facts, step, words = answer.headline, answer.facts, answer.step, _words(answer)
     parts = [f"{facts.ranks_present} of {facts.world_size or facts.ranks_present} ranks"]
     spent = [line for line in answer.ledger if line.ms_per_step or line.worst_rank_ms]
     parts += [part for part in (facts.device, facts.strategy) if part]
     if step.typical_ms is not None:
-        parts.append(f"step {step.typical_ms:.2f} ms")
+        parts.append(f"{words.noun} {step.typical_ms:.2f} ms")
     return [
         text(f"{answer.run.name or answer.run.path}: {' · '.join(parts)}", look="bold", indent=(0, 2)),
         text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
         *(text(bold(f"{line.label}: "), line.text, indent=(2, 4)) for line in answer.first_screen),
-        *([_ledger_table(spent)] if spent else []),
-        *([_what_if_table(answer.what_if)] if answer.what_if else []),
+        *([_ledger_table(spent, words)] if spent else []),
+        *([_what_if_table(answer.what_if, words)] if answer.what_if else []),
         *_finding_lines(answer.findings),
         *(soft(note) for note in answer.notes),
         soft(f"More: {', '.join(answer.more)}"),
@@ -84,7 +87,7 @@ def _finding_lines(rows: Sequence[FindingLine]) -> list[Block]:
 
 def _finding(answer: FindingAnswer) -> list[Block]:
     if answer.rows:
-        return [block for row in answer.rows for block in _full(row)]
+        return [block for row in answer.rows for block in _full(row, _words(answer))]
     check = answer.check
     reason = f": {check.reason}" if check.reason else ""
     return [
@@ -94,12 +97,12 @@ def _finding(answer: FindingAnswer) -> list[Block]:
     ]
 
 
-def _full(row: FullFinding) -> list[Block]:
-    lines: list[Block] = [finding_block(Finding(**msgspec.structs.asdict(row)))]
+def _full(row: FullFinding, words: StepWords) -> list[Block]:
+    lines: list[Block] = [finding_block(Finding(**msgspec.structs.asdict(row)), words=words)]
     said = [
         f"ranks {ranks_text(row.ranks)}" if row.ranks else "",
         f"steps {ranks_text(row.steps)}" if row.steps else "",
-        f"costs up to {row.impact_ms:.2f} ms a step" if row.impact_ms is not None else "",
+        f"costs up to {row.impact_ms:.2f} ms {words.per}" if row.impact_ms is not None else "",
         f"cause {row.cause}" if row.cause else "",
         f"confidence {row.confidence}",
     ]
@@ -110,14 +113,14 @@ def _ledger(answer: LedgerAnswer) -> list[Block]:
     by_rank: dict[int | None, list[LedgerLine]] = {}
     for line in answer.rows:
         by_rank.setdefault(line.rank, []).append(line)
-    return [_ledger_table(lines, rank) for rank, lines in by_rank.items()]
+    return [_ledger_table(lines, _words(answer), rank) for rank, lines in by_rank.items()]
 
 
-def _ledger_table(lines: Sequence[LedgerLine], rank: int | None = None) -> TableBlock:
-    first = "where a step goes" if rank is None else f"rank {rank}"
+def _ledger_table(lines: Sequence[LedgerLine], words: StepWords, rank: int | None = None) -> TableBlock:
+    first = f"where {words.a} goes" if rank is None else f"rank {rank}"
     columns = [
         _made(first, lambda line: Cell(line.bucket), left=True),
-        _made("ms a step", lambda line: Cell(fixed_text(line.ms_per_step, 2))),
+        _made(f"ms {words.per}", lambda line: Cell(fixed_text(line.ms_per_step, 2))),
         _made("%", lambda line: Cell(fixed_text(line.pct_of_step, 1))),
     ]
     if rank is None:
@@ -134,20 +137,19 @@ def _worst_of_bucket(line: LedgerLine) -> Cell:
 def _what_if(answer: WhatIfAnswer) -> list[Block]:
     if not answer.rows:
         return [text("nothing was replayed")]
-    note = _rest(answer)
+    note, words = _rest(answer), _words(answer)
     if answer.replay_error_pct is not None:
-        within = (
-            f"unchanged, the replay is within {percent_text(answer.replay_error_pct)} of the measured steps"
-        )
+        within = f"unchanged, the replay is within {percent_text(answer.replay_error_pct)} of the measured "
+        within += words.choose("steps", "window")
         note = "; ".join(part for part in (within, note) if part)
-    return [_what_if_table(answer.rows, note)]
+    return [_what_if_table(answer.rows, words, note)]
 
 
-def _what_if_table(rows: Sequence[WhatIfRow], note: str = "") -> TableBlock:
+def _what_if_table(rows: Sequence[WhatIfRow], words: StepWords, note: str = "") -> TableBlock:
     columns = [
         _made("what if", lambda row: Cell(row.change), left=True),
         _made(
-            "step ms",
+            f"{words.noun} ms",
             lambda row: Cell(
                 f"{fixed_text(row.step_time_ms, 2)} → {fixed_text(row.predicted_step_time_ms, 2)}"
             ),
@@ -165,7 +167,7 @@ def _ranks(answer: RanksAnswer) -> list[Block]:
             if _hosts(answer.rows) > 1
             else []
         ),
-        Column("typical_step_ms", "step ms"),
+        Column("typical_step_ms", f"{_words(answer).noun} ms"),
         Column("compute_ms", "compute ms"),
         Column("comm_transfer_ms", "transfer ms"),
         Column("comm_wait_ms", "wait ms"),
@@ -233,7 +235,7 @@ def _kernels(answer: KernelsAnswer) -> list[Block]:
     columns = [
         _made("kernel", lambda row: Cell(short_name(row.name, _NAME)), left=True),
         _made("kind", lambda row: Cell(row.kind or UNKNOWN), left=True),
-        Column("ms_per_step", "ms a step"),
+        Column("ms_per_step", f"ms {_words(answer).per}"),
         Column("share_pct", "share %"),
         Column("mean_us", "mean µs"),
         _made("most on", _most_on, left=True),

@@ -19,7 +19,7 @@ from traceops.pipeline.mapping.ranks import MapOptions
 from traceops.pipeline.settings import own_kernels
 from traceops.report.model import Report
 from traceops.rules.validity import DAMAGED
-from traceops.runs.find import Place, Places, find_runs
+from traceops.runs.find import FoundRun, FoundRuns, find_runs
 from traceops.runs.model import RunRow
 from traceops.traces.discover import Discovery, Window
 
@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
     return _exit_code(args, findings)
 
 
-def _several(args: argparse.Namespace, formats: tuple[str, ...], places: Places) -> int:
+def _several(args: argparse.Namespace, formats: tuple[str, ...], places: FoundRuns) -> int:
     """A report of each run in a folder of its own, and a table of all. Raises InputError where none can be read."""
     from traceops.render.runs.files import write_runs
     from traceops.render.runs.terminal import print_runs
@@ -71,7 +71,7 @@ def _several(args: argparse.Namespace, formats: tuple[str, ...], places: Places)
     return _exit_code(args, findings)
 
 
-def report_each(places: Sequence[Place], root: Path) -> list[RunRow]:
+def report_each(places: Sequence[FoundRun], root: Path) -> list[RunRow]:
     """A report of each run below `root`, with the command's usual options, and its row."""
     parser = argparse.ArgumentParser()
     options.add_arguments(parser)
@@ -79,7 +79,7 @@ def report_each(places: Sequence[Place], root: Path) -> list[RunRow]:
 
 
 def _rows(
-    args: argparse.Namespace, formats: tuple[str, ...], places: Sequence[Place], root: Path
+    args: argparse.Namespace, formats: tuple[str, ...], places: Sequence[FoundRun], root: Path
 ) -> tuple[list[RunRow], list[Finding]]:
     """A report of each run in its folder below `root`; a run that is no use is a row with the reason."""
     from traceops.render.report.verdict import verdict
@@ -150,7 +150,7 @@ def _load_rest(formats: tuple[str, ...]) -> Callable[[], None]:
     return load_rest
 
 
-def _root_of(places: Places) -> Path:
+def _root_of(places: FoundRuns) -> Path:
     """Where the reports of several runs go: reports for those in profile, else as for a run of the folder's name."""
     base = places.base
     if base is None:

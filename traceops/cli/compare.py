@@ -9,7 +9,7 @@ from pathlib import Path
 
 from traceops.baseline.store import baseline_entries
 from traceops.cli.arguments import output_folder
-from traceops.compare import Capture, CompareConfig, compare, load_config
+from traceops.compare import CompareConfig, ComparedCapture, compare, load_config
 from traceops.compare.capture import pair_folder, read_capture
 from traceops.compare.config import with_thresholds
 from traceops.core.errors import UsageError
@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
     return 4 if args.strict and result.verdict == "inconclusive" else 0
 
 
-def _folder(path: str, head: Capture) -> Path:
+def _folder(path: str, head: ComparedCapture) -> Path:
     """Beside the report that was given, else where the report of these traces would go."""
     if not is_remote(path) and Path(path).is_file() and Path(path).name == "report.json":
         return Path(path).parent
@@ -63,7 +63,9 @@ def _sides(args: argparse.Namespace) -> tuple[list[str], list[str], str]:
     return [args.paths[0]], [args.paths[1]], args.paths[1]
 
 
-def _read(path: str, args: argparse.Namespace, config: CompareConfig, head: Capture | None) -> list[Capture]:
+def _read(
+    path: str, args: argparse.Namespace, config: CompareConfig, head: ComparedCapture | None
+) -> list[ComparedCapture]:
     """The captures behind one argument: one, or a baseline's last."""
     if not path.startswith("baseline:"):
         return [read_capture(path, jobs=args.jobs)]

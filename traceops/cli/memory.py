@@ -17,32 +17,45 @@ from traceops.memory.gpus import capacity_of, size_of
 from traceops.memory.model import MemoryEstimate
 from traceops.memory.run_memory import read_run
 from traceops.memory.script import AskedScript, estimate_script
+from traceops.pipeline.assemble_memory import memory_rows
 from traceops.render.memory import describe_estimate
 from traceops.render.memory_snapshot import describe_snapshots
 from traceops.render.run_memory import describe_run
 from traceops.render.writers.terminal import write_terminal
+from traceops.report.memory import MemoryRows
 from traceops.report.write import json_bytes
 from traceops.traces.memory_snapshot import read_snapshot
-from traceops.train.options import check, config_from, refuse_training_options, with_global_batch
+from traceops.train.options import (
+    check,
+    config_from,
+    refuse_training_options,
+    to_argv,
+    with_global_batch,
+)
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the estimate; write it with --json. The exit code is 0 whether it fits or not."""
     words = [word for at, word in enumerate(args.words) if at or word != "--"]
     if words and not is_script(words):
-        if args.json:
-            raise UsageError("--json is of an estimate; what a snapshot or a run held is only shown")
-        return _snapshots([Path(word) for word in words])
-    if args.json and not args.json.absolute().parent.is_dir():
-        raise UsageError(f"--json {args.json}: there is no folder {args.json.parent}")
-    if args.json and args.json.is_dir():
-        raise UsageError(f"--json {args.json}: it is a folder; give a file")
+        paths = [Path(word) for word in words]
+        of_run = len(paths) == 1 and paths[0].is_dir()
+        _refuse_estimating(args, of_run)
+        if of_run and args.json:
+            _check_json(args.json)
+        return _run(paths[0], args.json) if of_run else _snapshots(paths)
+    if args.json:
+        _check_json(args.json)
     config = replace(config_from(args), device="cuda" if args.device == "auto" else args.device)
     if config.device != "cuda":
         raise UsageError("--device cpu: traceops memory counts the memory of GPUs; leave the option out")
     capacity = size_of(args.capacity) if args.capacity else capacity_of(args.gpu) if args.gpu else None
     if words:
         return _shown(estimate_script(_asked_script(args, words, capacity)), args.json)
+    if args.rank is not None:
+        raise UsageError(
+            "--rank is of a script; of a built-in strategy all ranks that differ are estimated: leave it out"
+        )
     if args.global_batch_size is not None:
         config = with_global_batch(config, args.global_batch_size, args.nproc)
     check(config, args.nproc, "cuda", "nccl")
@@ -58,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _shown(found: MemoryEstimate, path: Path | None) -> int:
-    write_terminal(describe_estimate(found), sys.stdout)
+    write_terminal(describe_estimate(found), sys.stdout, captions=True)
     if path:
         write_whole(path, json_bytes(found))
     return 0
@@ -77,15 +90,46 @@ def _asked_script(args: argparse.Namespace, words: Sequence[str], capacity: int 
     for flag, given in (("--params", args.params), ("--global-batch-size", args.global_batch_size)):
         if given is not None:
             raise UsageError(f"{flag} is for built-in strategies; a script's own options come after its name")
-    if not 0 <= args.rank < args.nproc:
-        raise UsageError(f"--rank {args.rank}: one of the ranks 0 to {args.nproc - 1} (--nproc)")
-    return AskedScript(trains, args.nproc, args.rank, capacity, args.gpu)
+    rank = args.rank or 0
+    if not 0 <= rank < args.nproc:
+        raise UsageError(f"--rank {rank}: one of the ranks 0 to {args.nproc - 1} (--nproc)")
+    return AskedScript(trains, args.nproc, rank, capacity, args.gpu)
+
+
+def _check_json(path: Path) -> None:
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"--json {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise UsageError(f"--json {path}: it is a folder; give a file")
+
+
+def _refuse_estimating(args: argparse.Namespace, of_run: bool) -> None:
+    """Raises UsageError for an option of estimates, beside a snapshot or a run."""
+    given = {
+        "--json": None if of_run else args.json,
+        "--nproc": args.nproc != 1, "--capacity": args.capacity, "--gpu": args.gpu,
+        "--params": args.params, "--rank": args.rank, "--global-batch-size": args.global_batch_size,
+        "--no-changes": args.no_changes,
+    }  # fmt: skip
+    found = [flag for flag, value in given.items() if value is not None and value is not False]
+    found += [word for word in to_argv(config_from(args)) if word.startswith("--")]
+    if found:
+        raise UsageError(
+            f"{found[0]} is of an estimate; what a snapshot or a run held is only shown: leave it out"
+        )
+
+
+def _run(folder: Path, path: Path | None) -> int:
+    """What a run's ranks held; with --json also as `memory` of report.json has it."""
+    found = read_run(folder)
+    write_terminal(describe_run(found), sys.stdout, captions=True)
+    if path:
+        rows = memory_rows(found.uses, found.snapshots, found.recorded) or MemoryRows(ranks=())
+        write_whole(path, json_bytes(rows))
+    return 0
 
 
 def _snapshots(paths: Sequence[Path]) -> int:
-    if len(paths) == 1 and paths[0].is_dir():
-        write_terminal(describe_run(read_run(paths[0])), sys.stdout)
-        return 0
     if len(paths) > 2:
         raise UsageError("traceops memory reads one snapshot, or compares two; a script's name ends with .py")
     for path in paths:
@@ -94,5 +138,8 @@ def _snapshots(paths: Sequence[Path]) -> int:
                 f"{path} is a folder: two snapshots are compared, such as rank_0/memory.pickle of each; "
                 "traceops compare explains the memory of two runs"
             )
-    write_terminal(describe_snapshots([(path.name, read_snapshot(path)) for path in paths]), sys.stdout)
+    alike = len({path.name for path in paths}) < len(paths)
+    names = [str(path) if alike else path.name for path in paths]
+    read = [(name, read_snapshot(path)) for name, path in zip(names, paths, strict=True)]
+    write_terminal(describe_snapshots(read), sys.stdout, captions=True)
     return 0

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from shutil import get_terminal_size
 from typing import Any, NoReturn
 
-from traceops.core.shown_text import USUAL_WIDTH, broken_at_words, width_of
+from traceops.core.shown_text import USUAL_WIDTH, as_shown, broken_at_words, width_of
 
 _MANY = 40  # characters of choices that are listed in the help, and not in the usage
 _NARROW = 60  # columns below which the usage names no single option
@@ -46,11 +46,15 @@ class HelpFormatter(argparse.HelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         """Paragraphs stand apart; a line that ends a sentence, or that is indented, stays one."""
         filled = []
-        for paragraph in text.split("\n\n"):
+        for paragraph in as_shown(text, sys.stdout).split("\n\n"):
             joined = re.sub(r"(?<![.\n])\n(?! )", " ", paragraph.strip("\n"))
             lines = [line for one in joined.split("\n") for line in broken_at_words(one, width - len(indent))]
             filled.append("\n".join(indent + line for line in lines))
         return "\n\n".join(filled)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Lines of an option's help, as wide as what is shown of them."""
+        return super()._split_lines(as_shown(text, sys.stdout), width)
 
     def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Any:
         if _many_choices(action):
@@ -96,7 +100,7 @@ class Parser(argparse.ArgumentParser):
         wrong = _CHOICE.match(message)
         if wrong is not None:
             message += meant(wrong["given"], _choices(self, wrong["what"]))
-        said = f"{self.prog}: error: {printable(redact_text(message))}"
+        said = as_shown(f"{self.prog}: error: {printable(redact_text(message))}", sys.stderr)
         width = width_of(sys.stderr) if sys.stderr.isatty() else None
         self.print_usage(sys.stderr)
         self.exit(2, "\n".join(broken_at_words(said, width, 2)) + "\n")

@@ -19,10 +19,10 @@ from traceops.pipeline.analyze import find_traces, run_pipeline
 from traceops.pipeline.mapping.ranks import MapOptions
 from traceops.pipeline.settings import own_kernels
 from traceops.render.runs.scale import print_scale, write_scale
-from traceops.runs.find import Place, find_runs
+from traceops.runs.find import FoundRun, find_runs
 from traceops.runs.from_one import optimizer_ms
-from traceops.runs.scale import Capture, scale_document
-from traceops.runs.vary import Axis, points_of
+from traceops.runs.scale import MeasuredRun, scale_document
+from traceops.runs.vary import SweepAxis, points_of
 
 
 def main(args: argparse.Namespace) -> int:
@@ -66,7 +66,7 @@ def price_of(text: str) -> float:
     return price
 
 
-def _given(args: argparse.Namespace) -> tuple[list[Place], str]:
+def _given(args: argparse.Namespace) -> tuple[list[FoundRun], str]:
     if not args.words:
         raise UsageError(
             "name runs with different numbers of ranks, or train some: traceops scale --nproc 1,2,4 …"
@@ -97,10 +97,10 @@ def _planned(args: argparse.Namespace) -> tuple[Trainings, int]:
             *args.env,
             "OMP_NUM_THREADS=1",
         ]  # torchrun's for several ranks; one alone would take all cores
-    return prepare(args, points_of((Axis("nproc", sizes),))), repeat
+    return prepare(args, points_of((SweepAxis("nproc", sizes),))), repeat
 
 
-def _trained(trainings: Trainings, repeat: int, *, overwrite: bool) -> list[Place]:
+def _trained(trainings: Trainings, repeat: int, *, overwrite: bool) -> list[FoundRun]:
     """Train each size in turn; the runs that finished."""
     with held(trainings.folder):
         trainings.open(overwrite=overwrite, again=True)
@@ -109,10 +109,10 @@ def _trained(trainings: Trainings, repeat: int, *, overwrite: bool) -> list[Plac
         if trial.status != "finished":
             print(printable(f"traceops scale: {trial.folder} is left out: {trial.reason}"), file=sys.stderr)
     done = [trial for trial in found.trials if trial.status == "finished"]
-    return [Place(str(trainings.folder / trial.folder), trial.folder) for trial in done]
+    return [FoundRun(str(trainings.folder / trial.folder), trial.folder) for trial in done]
 
 
-def _captures(places: list[Place]) -> list[Capture]:
+def _captures(places: list[FoundRun]) -> list[MeasuredRun]:
     """The runs that can be read; the others are named on stderr. Raises InputError where there are none."""
     captures, problems = [], []
     for place in places:
@@ -126,16 +126,16 @@ def _captures(places: list[Place]) -> list[Capture]:
     return captures
 
 
-def _capture(place: Place) -> Capture:
+def _capture(place: FoundRun) -> MeasuredRun:
     found = find_traces(place.path)
     analysis = run_pipeline(found, found.windows[-1], MapOptions(own_kernels=own_kernels()))
     run, graph = analysis.run, analysis.run.graph
     fixed = optimizer_ms(analysis.report.tables.kernels)
     if graph is None or run.what_if is None or not run.what_if.holds:
-        return Capture(place.name, place.path, analysis.report, None, fixed)
+        return MeasuredRun(place.name, place.path, analysis.report, None, fixed)
     world = analysis.report.run.world_size or len(run.ranks)
 
     def replay(times: float, work: float) -> float:
         return predicted_share(graph, run.matching.collectives, world, times, work)
 
-    return Capture(place.name, place.path, analysis.report, replay, fixed)
+    return MeasuredRun(place.name, place.path, analysis.report, replay, fixed)

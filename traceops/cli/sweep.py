@@ -19,7 +19,7 @@ from traceops.launch.display import Screen
 from traceops.launch.folder import short_path
 from traceops.launch.session import launch
 from traceops.render.runs.sweep import print_sweep, write_sweep
-from traceops.runs.search import SearchResult, halve, try_all
+from traceops.runs.search import SweepSearch, halve, try_all
 from traceops.runs.sweep_result import sweep_document
 from traceops.runs.vary import Point, axes_of, points_of, script_words
 
@@ -148,7 +148,7 @@ def _train(decided: Decided) -> int:
         return launch(decided.plan, advise=False, lock=lock)
 
 
-def train(trainings: Trainings, repeat: int, budget_s: float | None) -> SearchResult:
+def train(trainings: Trainings, repeat: int, budget_s: float | None) -> SweepSearch:
     """Train what is still to be trained, in turn."""
     done, screen = trainings.state.trials, Screen()
     if done:

@@ -22,9 +22,9 @@ from traceops.launch.display import Screen
 from traceops.launch.folder import short_path
 from traceops.pipeline.run_info import samples_per_step
 from traceops.render.runs.files import write_runs
-from traceops.runs.find import Place
+from traceops.runs.find import FoundRun
 from traceops.runs.model import RunRow
-from traceops.runs.sweep_model import TRIALS, SweepState, Trial, TrialStatus
+from traceops.runs.sweep_model import TRIALS, SweepState, SweepTrial, TrialStatus
 from traceops.runs.vary import Point
 
 _BY_USER = (129, 130, 131, 143)  # Ctrl-C and its like
@@ -45,7 +45,7 @@ class Trainings:
     command: tuple[str, ...]
     train: Callable[[Decided], int]
     ended: int = 0
-    trials: list[Trial] = field(default_factory=list)
+    trials: list[SweepTrial] = field(default_factory=list)
 
     @property
     def state(self) -> SweepState:
@@ -76,7 +76,7 @@ class Trainings:
             self.trials = [trial for trial in before.trials if trial.status == "finished" or not again]
         self._save()
 
-    def attempt(self, point: int, repeat: int) -> Trial | None:
+    def attempt(self, point: int, repeat: int) -> SweepTrial | None:
         """Train one combination once; None where the user ended it."""
         label = self.points[point].label
         folder = f"{label}_{repeat}"
@@ -98,10 +98,10 @@ class Trainings:
         write_json(self.folder / TRIALS, msgspec.to_builtins(self.state))
 
 
-def report_all(folder: Path, trials: Sequence[Trial]) -> tuple[Path, list[RunRow]]:
+def report_all(folder: Path, trials: Sequence[SweepTrial]) -> tuple[Path, list[RunRow]]:
     """A report of each training that finished; the folder that they lie in, and a row of each."""
     reports = Path(short_path(output_folder(str(folder), folder.name)))
-    places = [Place(str(folder / t.folder), t.folder) for t in trials if t.status == "finished"]
+    places = [FoundRun(str(folder / t.folder), t.folder) for t in trials if t.status == "finished"]
     rows = report_each(places, reports)
     if rows:
         write_runs(rows, reports, folder.name)
@@ -117,7 +117,7 @@ def _read(file: Path) -> SweepState | None:
         raise InputError(f"{file} cannot be read ({error}); remove it to begin anew") from error
 
 
-def _trial(out: Path, point: int, repeat: int, folder: str, code: int, seconds: float) -> Trial:
+def _trial(out: Path, point: int, repeat: int, folder: str, code: int, seconds: float) -> SweepTrial:
     """What came of a training, from its run.json."""
     try:
         manifest: dict[str, Any] = json.loads(read_regular(out / "run.json"))
@@ -127,7 +127,7 @@ def _trial(out: Path, point: int, repeat: int, folder: str, code: int, seconds: 
     told, samples = manifest.get("unprofiled_step_ms"), samples_per_step(manifest)
     told = told or manifest.get("profiled_step_ms")
     step = float(told) if status == "finished" and isinstance(told, (int, float)) and told > 0 else None
-    return Trial(
+    return SweepTrial(
         point=point,
         repeat=repeat,
         folder=folder,

@@ -28,7 +28,7 @@ from traceops.traces.source import is_remote
 _WANTED = "report.json of traceops that can be compared"
 
 
-class Capture(Struct, frozen=True):
+class ComparedCapture(Struct, frozen=True):
     """One capture: where it is from, and its report. `run_object` is the `run` object as the file has it."""
 
     info: CaptureInfo
@@ -41,7 +41,7 @@ class Capture(Struct, frozen=True):
         return self.report.run
 
 
-def read_capture(path: str, *, jobs: int | None = None) -> Capture:
+def read_capture(path: str, *, jobs: int | None = None) -> ComparedCapture:
     """A capture from report.json, a folder that holds one, or anything `traceops analyze` takes.
 
     Traces are analysed anew: a report beside them may be older. Raises InputError naming the file.
@@ -60,7 +60,7 @@ def report_object(path: str, *, jobs: int | None = None) -> tuple[Any, str]:
     return to_json_object(analyze(path, jobs=jobs)), path
 
 
-def capture_of(value: Any, path: str) -> Capture:
+def capture_of(value: Any, path: str) -> ComparedCapture:
     """A capture from the object that a report.json holds. Raises InputError where it is none."""
     report = report_of(value, path, _WANTED)
     for at, step in enumerate(report.steps):
@@ -78,7 +78,7 @@ def capture_of(value: Any, path: str) -> Capture:
         steps=len({row.step for row in report.steps if row.step is not None}),
         unprofiled_steps=len({row.index for row in report.unprofiled_steps}),
     )
-    return Capture(info, report, redact_value(value["run"]))
+    return ComparedCapture(info, report, redact_value(value["run"]))
 
 
 def pair_folder(path: str) -> tuple[list[str], list[str]] | None:
@@ -99,7 +99,7 @@ def pair_folder(path: str) -> tuple[list[str], list[str]] | None:
     return base, head
 
 
-def step_series(capture: Capture, *keys: str) -> Float:
+def step_series(capture: ComparedCapture, *keys: str) -> Float:
     """The sum of some columns of a step, mean over ranks, one number a step in order.
 
     Empty if not known, also if it is not known of a single rank: the mean of the others would be another number.
@@ -114,7 +114,7 @@ def step_series(capture: Capture, *keys: str) -> Float:
     return _over_ranks(by_step)
 
 
-def unprofiled_series(capture: Capture) -> Float:
+def unprofiled_series(capture: ComparedCapture) -> Float:
     """Steps without the profiler in ms, mean over ranks, in order; empty if none were timed."""
     by_index: dict[int, list[float]] = defaultdict(list)
     for row in capture.report.unprofiled_steps:
@@ -122,7 +122,7 @@ def unprofiled_series(capture: Capture) -> Float:
     return _over_ranks(by_index)
 
 
-def on_ranks(capture: Capture, ranks: frozenset[int]) -> Capture:
+def on_ranks(capture: ComparedCapture, ranks: frozenset[int]) -> ComparedCapture:
     """The capture with the rows of these ranks only.
 
     Its inventory is the mean over all ranks that it has: where one of them is damaged there is none.
@@ -137,23 +137,23 @@ def on_ranks(capture: Capture, ranks: frozenset[int]) -> Capture:
     return replace(capture, report=report)
 
 
-def ranks_of(capture: Capture) -> frozenset[int]:
+def ranks_of(capture: ComparedCapture) -> frozenset[int]:
     """The ranks that have profiled steps and whole traces."""
     return frozenset(row.rank for row in capture.report.steps) - damaged_ranks(capture)
 
 
-def damaged_ranks(capture: Capture) -> frozenset[int]:
+def damaged_ranks(capture: ComparedCapture) -> frozenset[int]:
     """The ranks whose traces were cut off or damaged."""
     return frozenset(row.rank for row in capture.report.ranks if row.damage)
 
 
-def inventories(side: Sequence[Capture]) -> list[Inventory]:
+def inventories(side: Sequence[ComparedCapture]) -> list[Inventory]:
     """What runs in a step, of each capture whose report says so; one of an earlier traceops does not."""
     return [found for capture in side if (found := capture.report.inventory) is not None]
 
 
 def findings_of_most(
-    side: Sequence[Capture], key: Callable[[Finding], Hashable], rules: Collection[str] | None = None
+    side: Sequence[ComparedCapture], key: Callable[[Finding], Hashable], rules: Collection[str] | None = None
 ) -> dict[Hashable, Finding]:
     """Findings above info (of these rules) that more than half of a side's captures have, by `key`: the first's."""
     seen: dict[Hashable, list[Finding]] = defaultdict(list)
@@ -165,12 +165,12 @@ def findings_of_most(
     return {same: found[0] for same, found in seen.items() if 2 * len(found) > len(side)}
 
 
-def timed_series(capture: Capture) -> tuple[tuple[bool, Float], tuple[bool, Float]]:
+def timed_series(capture: ComparedCapture) -> tuple[tuple[bool, Float], tuple[bool, Float]]:
     """Durations of steps in ms, mean over ranks: (False, without the profiler), (True, with it)."""
     return (False, unprofiled_series(capture)), (True, step_series(capture, "duration_ms"))
 
 
-def step_numbers(capture: Capture) -> list[int]:
+def step_numbers(capture: ComparedCapture) -> list[int]:
     """Numbers of the profiled steps, in the order of `step_series`."""
     counts: dict[int, int] = defaultdict(int)
     for row in capture.report.steps:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from traceops.compare.capture import Capture, inventories
+from traceops.compare.capture import ComparedCapture, inventories
 from traceops.compare.model import Change, ChangeKind
 from traceops.core.units import size_text
 from traceops.report.rows import CollectiveUse, Inventory
@@ -50,7 +50,9 @@ class Use:
     place: float | None = None
 
 
-def find_changes(base: Sequence[Capture], head: Sequence[Capture], step_ms: float) -> tuple[Change, ...]:
+def find_changes(
+    base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], step_ms: float
+) -> tuple[Change, ...]:
     """All changes, those that cost most time first; `step_ms` says what is worth a line.
 
     Captures whose report does not say what runs in a step count for nothing; without any on a side, only
@@ -264,7 +266,7 @@ def _operators(
     return made[0], made[1]
 
 
-def environment_changes(base: Sequence[Capture], head: Sequence[Capture]) -> list[Change]:
+def environment_changes(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[Change]:
     """Variables that the sides do not agree on; one that differs within a side is said to be set to several values."""
     before, now = _environment(base), _environment(head)
     if before is None or now is None:
@@ -280,7 +282,7 @@ def environment_changes(base: Sequence[Capture], head: Sequence[Capture]) -> lis
     return changes
 
 
-def _environment(captures: Sequence[Capture]) -> dict[str, str] | None:
+def _environment(captures: Sequence[ComparedCapture]) -> dict[str, str] | None:
     """What the captures of a side have set; None where none says."""
     known = [capture.run.environment for capture in captures if capture.run.environment]
     if not known:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from traceops.compare.capture import Capture, inventories
+from traceops.compare.capture import ComparedCapture, inventories
 from traceops.compare.ledger import LedgerChange
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Change, Explanation
@@ -26,8 +26,8 @@ def collectives_explanation(
     ledger: LedgerChange,
     left: dict[str, float],
     changes: Sequence[Change],
-    base: Sequence[Capture],
-    head: Sequence[Capture],
+    base: Sequence[ComparedCapture],
+    head: Sequence[ComparedCapture],
 ) -> Explanation | None:
     """Other collectives than before: 12 all-reduces a step became 1, with the same bytes. None if they are the same.
 
@@ -99,8 +99,8 @@ def bandwidth_explanation(
     ledger: LedgerChange,
     left: dict[str, float],
     changes: Sequence[Change],
-    base: Sequence[Capture],
-    head: Sequence[Capture],
+    base: Sequence[ComparedCapture],
+    head: Sequence[ComparedCapture],
 ) -> Explanation | None:
     """The same collectives at another bandwidth; of other collectives only where it is half or double."""
     ms = left.get("comm_transfer", 0.0)
@@ -128,7 +128,7 @@ def bandwidth_explanation(
     return Explanation("bandwidth", text, ms, ("comm_transfer",), evidence, (*variables, *rows))
 
 
-def _totals(side: Sequence[Capture]) -> _Totals | None:
+def _totals(side: Sequence[ComparedCapture]) -> _Totals | None:
     """Operation -> how many a step and their bytes (None where a size is not known), mean over captures.
 
     None where no capture says what runs in a step.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from traceops.compare.capture import Capture, damaged_ranks
+from traceops.compare.capture import ComparedCapture, damaged_ranks
 from traceops.core.rank_text import runs_text, who
 
 # What must be the same for a difference in time to mean anything: (name for people, keys of the training).
@@ -23,7 +23,7 @@ _VERSIONS = (
 )  # fmt: skip
 
 
-def refusals(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
+def refusals(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
     """Why the two should not be compared: world size, GPU, model, batch or precision differ."""
     everyone = [*base, *head]
     found = [
@@ -46,7 +46,10 @@ def refusals(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
 
 
 def _refuse(
-    base: Sequence[Capture], head: Sequence[Capture], what: str, value: Callable[[Capture], Any]
+    base: Sequence[ComparedCapture],
+    head: Sequence[ComparedCapture],
+    what: str,
+    value: Callable[[ComparedCapture], Any],
 ) -> list[str]:
     """A refusal where two captures say different things; one that says nothing contradicts nobody."""
     sides = [{_text(value(c)) for c in side if value(c) is not None} for side in (base, head)]
@@ -59,7 +62,7 @@ def _refuse(
     return [f"{what}: base {next(iter(sides[0]))}, head {next(iter(sides[1]))}"]
 
 
-def differences(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
+def differences(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
     """What differs and may matter, or is not known; no reason to refuse."""
     before, now = base[0].run, head[0].run
     found = [
@@ -107,7 +110,7 @@ def differences(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
     return found
 
 
-def damaged(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
+def damaged(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
     """Traces that could not be read whole: their ranks are left out, and what runs in a step is not compared."""
     return [
         f"{side} {capture.info.name}: the trace of {who(sorted(ranks))} is damaged; it is left out, and kernels, "
@@ -118,7 +121,7 @@ def damaged(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
     ]
 
 
-def settings(capture: Capture) -> dict[str, Any]:
+def settings(capture: ComparedCapture) -> dict[str, Any]:
     """What the run says of its training, one level deep: {} for traces without a manifest."""
     training = capture.run.training
     if training is None:
@@ -128,7 +131,7 @@ def settings(capture: Capture) -> dict[str, Any]:
     return {**flat, **(config if isinstance(config, dict) else {})}
 
 
-def _setting(key: str, capture: Capture) -> Any:
+def _setting(key: str, capture: ComparedCapture) -> Any:
     return settings(capture).get(key)
 
 

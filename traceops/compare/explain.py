@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from traceops.compare.capture import Capture
+from traceops.compare.capture import ComparedCapture
 from traceops.compare.changes import COPIES, moved_kernels
 from traceops.compare.communication import bandwidth_explanation, collectives_explanation
 from traceops.compare.explanation_text import (
@@ -47,8 +47,8 @@ _FEW = 3  # kernels or operators named in a sentence
 def explain(
     ledger: LedgerChange,
     changes: Sequence[Change],
-    base: Sequence[Capture],
-    head: Sequence[Capture],
+    base: Sequence[ComparedCapture],
+    head: Sequence[ComparedCapture],
     wanted_ms: float | None = None,
     regressed: Sequence[str] = (),
 ) -> tuple[Explanation, ...]:
@@ -170,8 +170,8 @@ def _of_bucket(
     ms: float,
     ledger: LedgerChange,
     changes: Sequence[Change],
-    base: Sequence[Capture],
-    head: Sequence[Capture],
+    base: Sequence[ComparedCapture],
+    head: Sequence[ComparedCapture],
 ) -> Explanation:
     """One bucket that nothing else accounts for, with what may be behind it."""
     cause = {
@@ -218,7 +218,9 @@ def _moved_operators(changes: Sequence[Change], ms: float) -> list[Change]:
     return sorted(movers, key=lambda c: -abs(c.more_ms))
 
 
-def _kernel_count(base: Sequence[Capture], head: Sequence[Capture]) -> tuple[float, float] | None:
+def _kernel_count(
+    base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]
+) -> tuple[float, float] | None:
     """Kernels a step on both sides, where their number differs by a tenth."""
     counts = []
     for side in (base, head):

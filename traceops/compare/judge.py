@@ -9,7 +9,7 @@ from datetime import date
 import numpy as np
 from msgspec.structs import replace
 
-from traceops.compare.capture import Capture
+from traceops.compare.capture import ComparedCapture
 from traceops.compare.config import CompareConfig
 from traceops.compare.metrics import MIN_STEPS, Metric
 from traceops.compare.model import ComparisonVerdict, MetricChange, MetricOutcome, Samples, metric_of
@@ -24,8 +24,8 @@ _LEAST_CAPTURES = 2
 
 def measure(
     metrics: Sequence[Metric],
-    base: Sequence[Capture],
-    head: Sequence[Capture],
+    base: Sequence[ComparedCapture],
+    head: Sequence[ComparedCapture],
     config: CompareConfig,
     *,
     noise_pct: float | None,
@@ -102,7 +102,7 @@ def overall(metrics: Sequence[MetricChange]) -> ComparisonVerdict:
     return "improvement" if any(metric.outcome == "improvement" for metric in gated) else "no_regression"
 
 
-def _step_ms(metrics: Sequence[Metric], base: Sequence[Capture]) -> float | None:
+def _step_ms(metrics: Sequence[Metric], base: Sequence[ComparedCapture]) -> float | None:
     metric = next(m for m in metrics if m.name == "profiled_step_time")
     values = [float(np.median(series)) for c in base if len(series := metric.series(c))]
     return float(np.mean(values)) if values else None
@@ -117,8 +117,8 @@ def _empty(metric: Metric, threshold: float | None, base: float | None, head: fl
 
 def _timed(
     metric: Metric,
-    base: Sequence[Capture],
-    head: Sequence[Capture],
+    base: Sequence[ComparedCapture],
+    head: Sequence[ComparedCapture],
     threshold: float | None,
     step_ms: float | None,
     noise_pct: float | None,
@@ -219,7 +219,7 @@ def _judge(row: MetricChange, config: CompareConfig) -> MetricChange:
 
 
 def _exact(
-    metric: Metric, base: Sequence[Capture], head: Sequence[Capture], threshold: float | None
+    metric: Metric, base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], threshold: float | None
 ) -> MetricChange:
     """A count, mean over steps: it changed where the steps of one side lie beyond those of the other.
 

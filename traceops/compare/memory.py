@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from traceops.compare.capture import Capture
+from traceops.compare.capture import ComparedCapture
 from traceops.compare.explanation_text import joined
 from traceops.compare.model import Explanation
 from traceops.core.findings import Evidence
@@ -18,7 +18,9 @@ _FEW = 3
 _SHARE = 0.1  # of the change: less is not its reason
 
 
-def memory_explanation(base: Sequence[Capture], head: Sequence[Capture]) -> Explanation | None:
+def memory_explanation(
+    base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]
+) -> Explanation | None:
     """What grew or shrank at the peak of the rank that held most; None where that is not known on both sides."""
     before, after = _most(base), _most(head)
     if before is None or after is None or not before.peak_bytes or not after.peak_bytes:
@@ -36,7 +38,7 @@ def memory_explanation(base: Sequence[Capture], head: Sequence[Capture]) -> Expl
     return Explanation("peak_memory", text, 0.0, (), evidence)
 
 
-def _most(side: Sequence[Capture]) -> MemoryRank | None:
+def _most(side: Sequence[ComparedCapture]) -> MemoryRank | None:
     """The rank that held most in any capture of a side."""
     rows = [capture.report.memory for capture in side]
     ranks = [rank for one in rows if isinstance(one, MemoryRows) for rank in one.ranks]
@@ -73,7 +75,8 @@ def _by_function(lines: Collection[str]) -> dict[tuple[str, str], list[str]]:
     found: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for line in lines:
         if (match := _PLACE.fullmatch(line)) is not None:
-            found.setdefault((match["file"], match["function"]), []).append((int(match["line"]), line))
+            file, number, function = match.group("file", "line", "function")
+            found.setdefault((file, function), []).append((int(number), line))
     return {function: [line for _, line in sorted(of)] for function, of in found.items()}
 
 

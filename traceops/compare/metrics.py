@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from traceops.across.links import bus_factor
-from traceops.compare.capture import Capture, step_series, unprofiled_series
+from traceops.compare.capture import ComparedCapture, step_series, unprofiled_series
 from traceops.compare.model import MetricFamily
 from traceops.compare.statistics import Float, Location, harmonic_mean
 from traceops.core.words import BUCKETS as BUCKET_WORDS
@@ -17,7 +17,7 @@ from traceops.measure.ledger import BUCKETS, COMM_BUCKETS, IDLE_BUCKETS
 
 MIN_STEPS = 6  # a side; below it nothing is claimed of times [docs/metrics.md]
 
-Series = Callable[[Capture], Float]
+Series = Callable[[ComparedCapture], Float]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Metric:
 def _throughput(step_time: Series) -> Series:
     """Samples a second of each step, over all ranks; empty where the run does not say how many samples."""
 
-    def rate(capture: Capture) -> Float:
+    def rate(capture: ComparedCapture) -> Float:
         samples = capture.run.samples_per_step
         if not samples:
             return np.empty(0)
@@ -61,7 +61,7 @@ def _columns(*keys: str) -> Series:
 
 
 def _most_of_ranks(key: str) -> Series:
-    def most(capture: Capture) -> Float:
+    def most(capture: ComparedCapture) -> Float:
         known = [getattr(row, key) for row in capture.report.ranks]
         values = [float(value) for value in known if value is not None]
         return np.array([max(values)]) if values and len(values) == len(known) else np.empty(0)
@@ -69,7 +69,7 @@ def _most_of_ranks(key: str) -> Series:
     return most
 
 
-def _busbw(capture: Capture) -> Float:
+def _busbw(capture: ComparedCapture) -> Float:
     """Bytes on the bus of all matched collectives ÷ their transfer time, GB/s."""
     moved = spent_ms = 0.0
     for row in capture.report.collectives:
@@ -119,12 +119,12 @@ METRICS: tuple[Metric, ...] = (
 BY_NAME = {metric.name: metric for metric in METRICS}
 
 
-def enough_unprofiled(captures: Iterable[Sequence[Capture]]) -> bool:
+def enough_unprofiled(captures: Iterable[Sequence[ComparedCapture]]) -> bool:
     """Whether every side timed MIN_STEPS steps without the profiler."""
     return all(sum(c.info.unprofiled_steps for c in side) >= MIN_STEPS for side in captures)
 
 
-def metrics_for(captures: Iterable[Sequence[Capture]]) -> tuple[Metric, ...]:
+def metrics_for(captures: Iterable[Sequence[ComparedCapture]]) -> tuple[Metric, ...]:
     """The metrics for comparing these sides: their step time comes from the same kind of steps.
 
     Steps without the profiler show what the run takes by itself; where any side timed fewer than

@@ -7,13 +7,13 @@ from typing import Literal
 
 import numpy as np
 
-from traceops.compare.capture import Capture, step_numbers, timed_series
+from traceops.compare.capture import ComparedCapture, step_numbers, timed_series
 from traceops.compare.model import OutlierStep
 from traceops.compare.statistics import far_from_median
 from traceops.core.units import digits_text
 
 
-def outlier_steps(side: Literal["base", "head"], captures: Sequence[Capture]) -> list[OutlierStep]:
+def outlier_steps(side: Literal["base", "head"], captures: Sequence[ComparedCapture]) -> list[OutlierStep]:
     """Steps far above the median of their capture."""
     found = []
     for capture in captures:
@@ -32,7 +32,7 @@ def outlier_steps(side: Literal["base", "head"], captures: Sequence[Capture]) ->
     return found
 
 
-def odd_captures(base: Sequence[Capture], head: Sequence[Capture]) -> list[str]:
+def odd_captures(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
     """Captures far above the others of their side: they stay in, and widen every interval."""
     found = []
     for side, captures in (("base", base), ("head", head)):

@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from traceops.compare.capture import Capture, findings_of_most, on_ranks, ranks_of, timed_series
+from traceops.compare.capture import ComparedCapture, findings_of_most, on_ranks, ranks_of, timed_series
 from traceops.compare.changes import find_changes
 from traceops.compare.comparable import damaged, differences, refusals
 from traceops.compare.config import CompareConfig
@@ -35,8 +35,8 @@ _LARGE_PCT = 20.0  # of the step
 
 
 def compare(
-    base: Sequence[Capture],
-    head: Sequence[Capture],
+    base: Sequence[ComparedCapture],
+    head: Sequence[ComparedCapture],
     config: CompareConfig | None = None,
     *,
     force: bool = False,
@@ -125,7 +125,7 @@ def compare(
     return replace(result, sentence=sentence(result))
 
 
-def _told_apart(*sides: Sequence[Capture]) -> list[list[Capture]]:
+def _told_apart(*sides: Sequence[ComparedCapture]) -> list[list[ComparedCapture]]:
     """The captures with names that differ: where runs are called alike, the folders they lie in come first."""
     everyone = [capture for side in sides for capture in side]
     names = [capture.info.name for capture in everyone]
@@ -139,14 +139,14 @@ def _told_apart(*sides: Sequence[Capture]) -> list[list[Capture]]:
     ]
 
 
-def _in_order(side: Sequence[Capture]) -> list[Capture]:
+def _in_order(side: Sequence[ComparedCapture]) -> list[ComparedCapture]:
     """By start time where all are known, so that pairs are pairs."""
     if any(c.info.started_ns is None for c in side):
         return list(side)
     return sorted(side, key=lambda c: c.info.started_ns or 0)
 
 
-def _side(label: str, captures: Sequence[Capture]) -> Side:
+def _side(label: str, captures: Sequence[ComparedCapture]) -> Side:
     return Side(label, tuple(c.info for c in captures), captures[0].run_object)
 
 
@@ -165,7 +165,9 @@ def _wanted_ms(rows: Sequence[MetricChange]) -> float | None:
     return step.change if certain or abs(step.change_pct) >= _LARGE_PCT else None
 
 
-def _not_in_turn(base: Sequence[Capture], head: Sequence[Capture], in_turn: bool) -> list[str]:
+def _not_in_turn(
+    base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], in_turn: bool
+) -> list[str]:
     if in_turn or len(base) + len(head) <= 2:
         return []
     return [
@@ -174,7 +176,7 @@ def _not_in_turn(base: Sequence[Capture], head: Sequence[Capture], in_turn: bool
     ]
 
 
-def _step_time_from(base: Sequence[Capture], head: Sequence[Capture]) -> str:
+def _step_time_from(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> str:
     if enough_unprofiled((base, head)):
         return "step time and throughput are those of steps without the profiler; the ledger is of profiled steps"
     return (
@@ -183,7 +185,7 @@ def _step_time_from(base: Sequence[Capture], head: Sequence[Capture]) -> str:
     )
 
 
-def _points(side: Literal["base", "head"], captures: Sequence[Capture]) -> list[StepPoint]:
+def _points(side: Literal["base", "head"], captures: Sequence[ComparedCapture]) -> list[StepPoint]:
     return [
         StepPoint(side, capture.info.name, index, profiled, float(ms))
         for capture in captures
@@ -193,7 +195,7 @@ def _points(side: Literal["base", "head"], captures: Sequence[Capture]) -> list[
 
 
 def _findings_of(
-    base: Sequence[Capture], head: Sequence[Capture]
+    base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
     """Findings above info that most captures of one side have and none of the other does, by rule and cause."""
     sides = [findings_of_most(side, _key) for side in (base, head)]

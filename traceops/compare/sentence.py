@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from traceops.compare.judge import worse_for_certain
 from traceops.compare.metrics import MIN_STEPS
 from traceops.compare.model import Comparison, MetricChange, metric_of
-from traceops.core.units import count_text, digits_text, size_text
+from traceops.core.units import count_text, digits_text, gib_text, size_text
 
 _TOO_MANY = 50  # captures a side
 _MOST_VARIABLES = 3
@@ -186,6 +186,8 @@ def _change(row: MetricChange) -> str:
 def _value(row: MetricChange, value: float | None) -> str:
     if value is None:
         return "not known"
+    if row.metric == "peak_memory":
+        return gib_text(value)  # as everywhere where memory is meant
     if row.unit == "B":
         return size_text(value)
     if not row.unit:

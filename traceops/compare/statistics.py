@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceops.compare.student import quantile, two_sided_p
+from traceops.core.arrays import Int
 
 Float = NDArray[np.float64]
 Location = Callable[..., Float]  # np.median or np.mean, with axis
@@ -20,6 +22,7 @@ LEAST_FREEDOM = 3  # with fewer degrees of freedom an interval is so wide that i
 LEAST_PAIRS = 5  # fewer pairs leave so few degrees of freedom that treating the sides apart finds more
 _MANY = 20_000  # steps: then a tenth of the draws does
 _MOST_AT_ONCE = 4_000_000  # values drawn at once: 32 MB
+_MOST_KEPT = 200_000  # values whose places are kept: series of up to 100 steps, 1.6 MB each
 _SEED = 20_240_607  # the same input gives the same interval
 
 
@@ -133,17 +136,28 @@ def step_error(series: Float, location: Location) -> float:
     rho = _neighbours(series)
     longer = (math.sqrt(6.0) * rho / (1.0 - rho**2)) ** (2 / 3) * n ** (1 / 3)
     length = min(max(math.ceil(n ** (1 / 3)), math.ceil(longer)), max(n // 2, 1))
-    blocks = math.ceil(n / length)
+    picks = _kept_picks(n, length) if DRAWS * n <= _MOST_KEPT else _picks(n, length)
+    drawn = [location(series[taken], axis=1) for taken in picks]
+    # A sample's own spread is n/(n-1) too small, as for the mean of independent values.
+    return float(np.concatenate(drawn).std()) * math.sqrt(n / (n - 1))
+
+
+def _picks(n: int, length: int) -> Iterator[Int]:
+    """Places of the steps that each draw takes, draws × n, some draws at a time."""
     rng = np.random.default_rng(_SEED)
-    drawn = []
+    blocks = math.ceil(n / length)
     at_once = max(1, min(DRAWS, _MOST_AT_ONCE // n))
     draws = DRAWS if n <= _MANY else DRAWS // 10
     for first in range(0, draws, at_once):
         start = rng.integers(0, n, size=(min(at_once, draws - first), blocks, 1))
         taken = (start + np.arange(length)) % n
-        drawn.append(location(series[taken.reshape(len(start), -1)[:, :n]], axis=1))
-    # A sample's own spread is n/(n-1) too small, as for the mean of independent values.
-    return float(np.concatenate(drawn).std()) * math.sqrt(n / (n - 1))
+        yield taken.reshape(len(start), -1)[:, :n]
+
+
+@lru_cache(maxsize=8)
+def _kept_picks(n: int, length: int) -> tuple[Int, ...]:
+    """As `_picks`: all metrics of a capture have as many steps, and the same seed draws the same of them."""
+    return tuple(_picks(n, length))
 
 
 def _neighbours(series: Float) -> float:

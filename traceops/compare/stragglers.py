@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from traceops.compare.capture import Capture, findings_of_most
+from traceops.compare.capture import ComparedCapture, findings_of_most
 from traceops.compare.changes import moved_kernels
 from traceops.compare.explanation_text import joined, kernel_text
 from traceops.compare.ledger import LedgerChange
@@ -22,8 +22,8 @@ def straggler_explanation(
     ledger: LedgerChange,
     left: dict[str, float],
     changes: Sequence[Change],
-    base: Sequence[Capture],
-    head: Sequence[Capture],
+    base: Sequence[ComparedCapture],
+    head: Sequence[ComparedCapture],
 ) -> Explanation | None:
     """Ranks that make the others wait on one side only, or on both and longer on one; None without."""
     before, now = _stragglers(base), _stragglers(head)
@@ -67,6 +67,6 @@ def _who_and_why(finding: Finding) -> str:
     return f"rank{'s' if len(finding.ranks) > 1 else ''} {ranks_text(finding.ranks)} ({why}{when})"
 
 
-def _stragglers(side: Sequence[Capture]) -> dict[Hashable, Finding]:
+def _stragglers(side: Sequence[ComparedCapture]) -> dict[Hashable, Finding]:
     """Straggler findings, warnings and errors, that most captures of a side have, by rank and cause."""
     return findings_of_most(side, lambda found: (found.ranks, found.cause), stragglers.IDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceops.compare.capture import Capture, inventories
+from traceops.compare.capture import ComparedCapture, inventories
 from traceops.compare.metrics import BY_NAME
 from traceops.compare.model import Change, MetricChange
 from traceops.core.units import count_text, size_text
@@ -13,8 +13,8 @@ from traceops.core.units import count_text, size_text
 def unchanged(
     metrics: Sequence[MetricChange],
     changes: Sequence[Change],
-    base: Sequence[Capture],
-    head: Sequence[Capture],
+    base: Sequence[ComparedCapture],
+    head: Sequence[ComparedCapture],
 ) -> tuple[str, ...]:
     """Sentences without a full stop; nothing is said of what is not known on both sides."""
     rows = {row.metric: row for row in metrics}
@@ -42,7 +42,7 @@ def unchanged(
     return tuple(said)
 
 
-def _is_the_same(name: str, base: Sequence[Capture], head: Sequence[Capture]) -> bool:
+def _is_the_same(name: str, base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> bool:
     """Whether an exact metric has one value, on both sides, in all captures and steps."""
     metric = BY_NAME.get(name)
     if metric is None or not metric.exact:
@@ -51,5 +51,5 @@ def _is_the_same(name: str, base: Sequence[Capture], head: Sequence[Capture]) ->
     return len(sides[0]) == 1 and sides[0] == sides[1]
 
 
-def _names(side: Sequence[Capture]) -> set[str]:
+def _names(side: Sequence[ComparedCapture]) -> set[str]:
     return {row.name for inventory in inventories(side) for row in inventory.kernels}

@@ -35,7 +35,7 @@ from traceops.pipeline.assemble_whole import undisturbed_rows, whole_run_rows
 from traceops.pipeline.flame import flame_file, flame_graph
 from traceops.pipeline.observed_run import ObservedRun
 from traceops.pipeline.run_info import rank_hosts
-from traceops.pipeline.without_time import in_words_of_window, without_time
+from traceops.pipeline.without_time import without_time
 from traceops.report.model import Report
 from traceops.report.rows import RankRow, StepRow
 from traceops.report.run import Ledger, Matching, Run, StepTime, Summary, UnjudgedTime, WorstRank
@@ -88,7 +88,7 @@ def assemble(
         inventory=inventory(run),
         unprofiled_steps=unprofiled_steps(found),
         whole_run=UNSET if seen is None else whole_run_rows(seen) or UNSET,
-        memory=UNSET if seen is None else memory_rows(seen.memory, seen.snapshots) or UNSET,
+        memory=UNSET if seen is None else memory_rows(seen.memory, seen.snapshots, seen.recorded) or UNSET,
         undisturbed=UNSET if calm is None else undisturbed_rows(calm, run.step_ms),
         flames=() if seen is None else _flames(seen),
         hang=hang,
@@ -100,8 +100,6 @@ def assemble(
     )
     if run.unit == "none":
         report = without_time(report)
-    elif run.unit == "window":
-        report = in_words_of_window(report)
     return redact_fields(report, "summary", "findings", "checks")  # run and hang are already
 
 

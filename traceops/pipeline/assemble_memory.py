@@ -4,22 +4,83 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from traceops.across.memory_use import HELD, RESERVED, STEP, MemoryUse
-from traceops.report.memory import MemoryLine, MemoryOverTime, MemoryRank, MemoryRows, MemoryStep
+from traceops.measure.step_memory import KINDS, StepMemory
+from traceops.report.memory import (
+    MemoryByKind,
+    MemoryInStep,
+    MemoryLine,
+    MemoryMaker,
+    MemoryOverTime,
+    MemoryRank,
+    MemoryRecorded,
+    MemoryRows,
+    MemoryStep,
+    MemoryStepPeak,
+)
 from traceops.traces.memory_snapshot import DeviceSnapshot
 
-MOST_RANKS, MOST_POINTS, MOST_LINES = 64, 300, 20
+MOST_RANKS, MOST_POINTS, MOST_LINES, MOST_MOMENTS = 64, 300, 20, 200
 
 
-def memory_rows(uses: Sequence[MemoryUse], snapshots: Mapping[int, DeviceSnapshot]) -> MemoryRows | None:
-    """None where no rank told more than its peaks, which are in the table of ranks."""
-    if not any(len(use.looks) or use.held for use in uses) and not snapshots:
+def memory_rows(
+    uses: Sequence[MemoryUse],
+    snapshots: Mapping[int, DeviceSnapshot],
+    recorded: tuple[int, StepMemory] | None = None,
+) -> MemoryRows | None:
+    """None where no rank told more than its peaks, which are in the table of ranks.
+
+    recorded: the rank whose trace has memory events, and what they say.
+    """
+    if not any(len(use.looks) or use.held for use in uses) and not snapshots and recorded is None:
         return None
     return MemoryRows(
         ranks=tuple(_rank(use, snapshots.get(use.rank)) for use in uses),
         steps=tuple(_steps(uses)),
         over_time=_over_time(snapshots),
+        recorded=None if recorded is None else recorded_memory(*recorded),
     )
+
+
+def recorded_memory(rank: int, found: StepMemory) -> MemoryRecorded:
+    """Peaks of all steps, and the course of the one with the highest."""
+    most = max(found.steps, key=lambda step: sum(step.held))
+    moments = np.linspace(most.first, most.stop - 1, min(MOST_MOMENTS, most.stop - most.first))
+    chosen = np.union1d(moments.astype(np.int64), [most.at])
+    return MemoryRecorded(
+        rank=rank,
+        device=found.device,
+        steps=tuple(
+            MemoryStepPeak(
+                step=step.step,
+                at_ms=_ms(int(found.ts[step.at]), step.begin),
+                peak_bytes=sum(step.held),
+                held=_by_kind(step.held),
+                makers=tuple(
+                    MemoryMaker(
+                        operator=one.operator, kind=KINDS[one.kind], held_bytes=one.bytes, blocks=one.blocks
+                    )
+                    for one in step.makers
+                ),
+            )
+            for step in found.steps
+        ),
+        in_step=MemoryInStep(
+            step=most.step,
+            at_ms=tuple(_ms(ns, most.begin) for ns in found.ts[chosen].tolist()),
+            held=tuple(_by_kind(row) for row in found.held[chosen].tolist()),
+        ),
+    )
+
+
+def _by_kind(held: Sequence[int]) -> MemoryByKind:
+    return MemoryByKind(**dict(zip(KINDS, held, strict=True)))
+
+
+def _ms(ns: int, begin: int) -> float:
+    return round(max(ns - begin, 0) / 1e6, 3)
 
 
 def _rank(use: MemoryUse, snapshot: DeviceSnapshot | None) -> MemoryRank:

@@ -58,6 +58,7 @@ def undisturbed_rows(calm: Undisturbed, recorded_ms: float) -> UndisturbedRows:
         step_ms=_rounded(calm.step_ms),
         light_ms=_rounded(calm.light_ms),
         recorded_ms=_rounded(recorded_ms),
+        behind_ms=None if calm.behind_ms is None else _rounded(calm.behind_ms),
         light_steps=calm.steps,
         ranks=tuple(
             UndisturbedRankRow(

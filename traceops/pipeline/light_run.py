@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from traceops.across.cross_rank import CrossRank
+from traceops.across.plain_step import PlainStep, plain_step
 from traceops.across.undisturbed import Undisturbed, undisturbed
 from traceops.across.whole_run import WholeRun
 from traceops.core.rank_text import who
 from traceops.measure.light import LightActivity, light_activity
-from traceops.measure.typical import usual_steps
 from traceops.pipeline.observed_run import MOST_RANKS
 from traceops.traces.discover import Discovery
 from traceops.traces.light import read_light
-
-_ENOUGH = 6  # steps without recording, of the whole run
 
 
 def undisturbed_run(
@@ -33,7 +31,9 @@ def undisturbed_run(
         light = None if log is None else light_activity(log, set(times.summary.comm.name))
         if light is not None:
             lights.append(light)
-    made, why = undisturbed(lights, [times.summary for times in run.ranks], _step_ms(found.manifest, whole))
+    made, why = undisturbed(
+        lights, [times.summary for times in run.ranks], _plain_step(found.manifest, whole)
+    )
     if why is not None:
         notes.append(f"the light window is not used: {why}")
     lit = {light.rank for light in lights}
@@ -47,13 +47,13 @@ def undisturbed_run(
     return made, tuple(notes)
 
 
-def _step_ms(manifest: Mapping[str, Any], whole: WholeRun | None) -> float | None:
+def _plain_step(manifest: Mapping[str, Any], whole: WholeRun | None) -> PlainStep | None:
     """A typical step without recording: of the whole run, or of the steps before the window."""
-    if whole is not None and whole.typical_steps >= _ENOUGH:
-        took = whole.step_ms[whole.like]
-        return float(took[usual_steps(took)].mean())
+    found = None if whole is None else plain_step(whole)
     known = manifest.get("unprofiled_step_ms")
-    return float(known) if isinstance(known, (int, float)) and known > 0 else None
+    if found is None and isinstance(known, (int, float)) and known > 0:
+        found = PlainStep.even(float(known))
+    return found
 
 
 def _troubles(manifest: Mapping[str, Any]) -> list[str]:

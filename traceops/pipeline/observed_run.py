@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from traceops.across.early_window import early_window
 from traceops.across.machine_use import MachineUse, machine_use
 from traceops.across.memory_use import MemoryUse, memory_use
 from traceops.across.whole_run import WholeRun, whole_run
 from traceops.core.errors import InputError
 from traceops.core.memory_files import SNAPSHOT
 from traceops.core.rank_text import who
+from traceops.measure.step_memory import StepMemory
 from traceops.measure.summary import RankSummary
+from traceops.pipeline.recorded_memory import recorded_memory_of
 from traceops.traces.discover import Discovery
 from traceops.traces.memory_snapshot import DeviceSnapshot, read_snapshot
 from traceops.traces.observed import Observed, read_machines, read_observed
@@ -33,12 +36,14 @@ class ObservedRun:
     memory: tuple[MemoryUse, ...] = ()
     snapshots: Mapping[int, DeviceSnapshot] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    recorded: tuple[int, StepMemory] | None = None
 
 
 def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
     """What lies beside the traces of these ranks."""
     if not found.manifest:
-        return ObservedRun(memory=memory_use((), (), ranks))
+        uses = memory_use((), (), ranks)
+        return ObservedRun(memory=uses, recorded=recorded_memory_of(found, uses))
     numbers = [summary.rank for summary in ranks]
     chosen = numbers[:: -(-len(numbers) // MOST_RANKS)]
     read = [read_observed(found.root, rank) for rank in chosen]
@@ -51,7 +56,21 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
     uses = memory_use(manifest_ranks(found.manifest), observed, ranks)
     snapshots = snapshots_of(found.root, uses, notes)
     memory = with_lines(uses, snapshots)
-    return ObservedRun(observed, whole_run(observed), machine, memory, snapshots, tuple(notes))
+    recorded = recorded_memory_of(found, uses)
+    whole = whole_run(observed)
+    notes += _early(whole)
+    return ObservedRun(observed, whole, machine, memory, snapshots, tuple(notes), recorded)
+
+
+def _early(whole: WholeRun | None) -> list[str]:
+    """What to do where the window lies in steps unlike the later ones."""
+    early = None if whole is None else early_window(whole)
+    if early is None:
+        return []
+    return [
+        f"the recorded steps may not be like later ones: just before them a step took {early.near_ms:.4g} ms, later "
+        f"ones take {early.later_ms:.4g}; traceops run --skip-first {early.settled} records those"
+    ]
 
 
 def with_lines(uses: Sequence[MemoryUse], snapshots: Mapping[int, DeviceSnapshot]) -> tuple[MemoryUse, ...]:

@@ -46,7 +46,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Lane:
+class StepLane:
     """What one rank does in a step, for itself or as the example of others. blamed: it is the cause."""
 
     label: str
@@ -65,6 +65,6 @@ class AlignedSteps:
     kind: ClassVar[str] = "aligned"
     id: str
     label: str
-    lanes: tuple[Lane, ...]
+    lanes: tuple[StepLane, ...]
     end_ms: float
     kinds: tuple[PieceKind, ...]

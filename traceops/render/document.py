@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from traceops.core.findings import Check, Finding
+from traceops.core.step_words import STEP, StepWords
 from traceops.render.answer import AlignedSteps, Cost
 from traceops.render.cells import Cell, Table
 
@@ -121,7 +122,7 @@ class StepTimeline:
 class FindingBlock:
     """A finding with its evidence. id: where links find it. proof: the section that shows it, ("Steps", "#steps").
 
-    place: step and rank at which the page's timeline shows it, None without one.
+    place: step and rank at which the page's timeline shows it, None without one. words: for what its times are of.
     """
 
     kind: ClassVar[str] = "finding"
@@ -130,6 +131,7 @@ class FindingBlock:
     id: str = ""
     proof: tuple[str, str] = ("", "")
     place: Place | None = None
+    words: StepWords = STEP
 
 
 @dataclass(frozen=True)

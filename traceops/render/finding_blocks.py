@@ -6,14 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from traceops.core.findings import Check, Finding, count_checks
+from traceops.core.step_words import STEP, StepWords
 from traceops.render.document import Checks, FindingBlock, Place, Section, Span, text
 from traceops.render.report.detail_tables import evidence_table
 from traceops.rules.registry import RULES
 
 
-def finding_block(finding: Finding, id: str = "", proof: tuple[str, str] = ("", "")) -> FindingBlock:
+def finding_block(
+    finding: Finding, id: str = "", proof: tuple[str, str] = ("", ""), words: StepWords = STEP
+) -> FindingBlock:
     """A finding with the table of its evidence, its id in the page, and the section that shows it."""
-    return FindingBlock(finding, evidence_table(finding), id, proof)
+    return FindingBlock(finding, evidence_table(finding), id, proof, words=words)
 
 
 def findings_section(
@@ -21,6 +24,7 @@ def findings_section(
     checks: Sequence[Check],
     proof: Callable[[Finding], tuple[str, str]] = lambda finding: ("", ""),
     place_of: Callable[[Finding], Place | None] = lambda finding: None,
+    words: StepWords = STEP,
 ) -> Section:
     """All findings, or how many rules are clear and how many could not be judged.
 
@@ -28,7 +32,9 @@ def findings_section(
     """
     if findings:
         blocks = [
-            replace(finding_block(finding, f"finding-{number}", proof(finding)), place=place_of(finding))
+            replace(
+                finding_block(finding, f"finding-{number}", proof(finding), words), place=place_of(finding)
+            )
             for number, finding in enumerate(findings, 1)
         ]
         return Section("findings", "Findings", tuple(blocks))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from traceops.memory.model import Change, MemoryEstimate, RankMemory, Verdict
+from traceops.core.units import gib_text
+from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory, Verdict
 from traceops.render.cells import Cell, Column, Table
 from traceops.render.document import Block, TableBlock, bold, soft, text
 
-_GIB = 1 << 30
+_GIB, _MIB = 1 << 30, 1 << 20
+_SMALL = _GIB / 10  # below it two decimals of a GiB say too little
 _CLOSE = 0.05  # an error above is one that was not measured
 _MODULES = 5  # shown
 _NAMES = {
@@ -20,6 +22,7 @@ _NAMES = {
     "loss": "logits and loss",
     "parameter_casts": "parameters cast by autocast",
     "sharding_buffers": "buffers of sharding",
+    "before_steps": "made before the steps",
     "inputs": "inputs",
     "backward_temporaries": "temporaries of backward",
     "optimizer_temporaries": "temporaries of the optimizer",
@@ -34,8 +37,8 @@ _VERDICTS: dict[Verdict, str] = {
 
 
 def gib(nbytes: float) -> str:
-    """'12.34 GiB', as nvidia-smi and torch's errors count."""
-    return f"{nbytes / _GIB:.2f} GiB"
+    """'12.34 GiB', as nvidia-smi and torch's errors count; smaller ones in MiB or KiB."""
+    return gib_text(nbytes) if 0 < abs(nbytes) < _SMALL else f"{nbytes / _GIB:.2f} GiB"
 
 
 def describe_estimate(found: MemoryEstimate) -> list[Block]:
@@ -59,8 +62,10 @@ def headline(found: MemoryEstimate) -> str:
     least = max(rank.least_allocated_bytes for rank in found.ranks) + outside
     if found.error_share is None:
         needs += f"at least {gib(found.device_bytes)} of each"
-    elif found.error_share > _CLOSE:
+    elif found.error_share > _CLOSE and gib(least) != gib(found.device_bytes):
         needs += f"{gib(least)} (its tensors) to {gib(found.device_bytes)} (with torch's cache) of each"
+    elif found.error_share > _CLOSE:
+        needs += f"{gib(found.device_bytes)} of each"
     else:
         needs += f"{gib(found.device_bytes)} of each (± {100 * found.error_share:.0f} %)"
     if found.capacity_bytes is None or found.spare_bytes is None:
@@ -91,7 +96,10 @@ def _where(found: MemoryEstimate, most: RankMemory) -> list[Block]:
     rows += [("CUDA context", found.context_bytes)]
     rows += [("NCCL", found.nccl_bytes)] if found.nccl_bytes else []
     caption = f"At the peak of rank {most.rank}" if len(found.ranks) > 1 else "At the peak"
-    table = plain_table(caption, ("Held by", "GiB"), [(name, f"{held / _GIB:.2f}") for name, held in rows])
+    unit, size, decimals = ("MiB", _MIB, 1) if most.peak_allocated_bytes < _GIB else ("GiB", _GIB, 2)
+    table = plain_table(
+        caption, ("Held by", unit), [(name, f"{held / size:,.{decimals}f}") for name, held in rows]
+    )
     blocks: list[Block] = [TableBlock(table)]
     if most.peak_operation:
         inside = f" in {most.peak_module}" if most.peak_module else ""
@@ -117,7 +125,7 @@ def _where(found: MemoryEstimate, most: RankMemory) -> list[Block]:
     return blocks
 
 
-def _changes(changes: Sequence[Change]) -> Table:
+def _changes(changes: Sequence[MemoryChange]) -> Table:
     rows = [
         (
             " ".join(change.options),
@@ -129,7 +137,7 @@ def _changes(changes: Sequence[Change]) -> Table:
         for change in changes
     ]
     return plain_table(
-        "What would help, cheapest first, each estimated", ("Change", "GiB", "saves", "", "costs"), rows
+        "What would help, cheapest first, each estimated", ("change", "GiB", "saves", "", "costs"), rows
     )
 
 

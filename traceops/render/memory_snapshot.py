@@ -43,7 +43,11 @@ def _pairs(
 
 def describe_device(name: str, device: DeviceSnapshot, *, places: bool = True) -> list[Block]:
     """What held the memory of one device, and when."""
-    when = "at its peak" if device.recorded else "when it was taken (no history was recorded)"
+    when = (
+        "at the peak of its recorded events"
+        if device.recorded
+        else "when it was taken (no history was recorded)"
+    )
     blocks: list[Block] = [text(bold(f"{name}: tensors hold {gib(device.peak)} {when}."))]
     if device.asked is not None:
         blocks.append(_out_of_memory(device))
@@ -107,6 +111,8 @@ def compared(before: DeviceSnapshot, after: DeviceSnapshot) -> Block:
     """What the second holds more at its peak, by line."""
     changes = difference(before, after)
     change = after.peak - before.peak
+    if not changes:
+        return text(f"GPU {after.device}: at the peak the second holds what the first holds.")
     sign = "+" if change >= 0 else "-"
     caption = f"GPU {after.device}: {sign}{gib(abs(change))} at the peak, by the line that made it"
     return TableBlock(places_table(caption, changes, signed=True))

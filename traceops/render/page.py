@@ -43,9 +43,9 @@ def environment() -> Environment:
 def html_page(
     template: str,
     styles: Sequence[str],
-    content: Mapping[str, Any],
+    content: Mapping[str, object],
     *,
-    figures: Mapping[str, Any] | None = None,
+    figures: Mapping[str, object] | None = None,
     plotlyjs: str = "none",
     scripts: Sequence[str] = (),
 ) -> bytes:
@@ -89,7 +89,7 @@ def html_page(
     return b"".join((_bytes(before), library, _bytes(after)))
 
 
-def fragment(template: str, styles: Sequence[str], content: Mapping[str, Any]) -> str:
+def fragment(template: str, styles: Sequence[str], content: Mapping[str, object]) -> str:
     """A part of a page for a place inside another page, in an element of the class `traceops-report`.
 
     What it links to on its own page and does not hold is said without a link.

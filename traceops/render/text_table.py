@@ -33,9 +33,11 @@ def table_lines(
 
     Without space, `bars` are cut, which `more` shows, or left out first; then headers are broken at words, then words
     in cells of `left`.
-    Numbers are never broken: where there are too many, the columns stand in several tables, each with the first one.
+    Numbers are never broken: where there are too many, the columns stand in several tables, each with the first one,
+    whose cells are then whole if they take no more than a third of the width.
     """
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    names = widths[0]
     over = _over(widths, width)
     if over > 0 and bars is not None:
         if widths[bars] - over < _LEAST_BAR:
@@ -50,6 +52,7 @@ def table_lines(
         least = [min(w, _LEAST_TEXT) if may else w for w, may in zip(widths, words, strict=True)]
         over = _narrow(widths, least, over)
     if over > 0 and len(widths) > 2:
+        widths[0] = max(widths[0], min(names, width // 3))
         fits = len(widths) - 1
         while fits > 2 and _over(widths[:fits], width) > 0:
             fits -= 1

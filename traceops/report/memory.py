@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from traceops.core.words import MemoryKind
 from traceops.report.numbers import Count, Number, Whole
 
 
@@ -59,6 +60,64 @@ class MemoryOverTime(msgspec.Struct, frozen=True, kw_only=True):
     peak: Annotated[Count, Meta(description="The moment of the peak.")]
 
 
+class MemoryByKind(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that tensors held at one moment, by the phases in which each allocation was made and freed."""
+
+    before: Annotated[Count, Meta(description="Held from before the recording.")] = 0
+    for_backward: Annotated[Count, Meta(description="Made before backward, freed while it ran.")] = 0
+    past_backward: Annotated[Count, Meta(description="Made before backward, held after it.")] = 0
+    backward_kept: Annotated[Count, Meta(description="Made in backward, held after it.")] = 0
+    optimizer_kept: Annotated[Count, Meta(description="Made in the optimizer's step, held after it.")] = 0
+    forward_temporary: Annotated[
+        Count, Meta(description="Made outside backward and the optimizer's step, freed before a backward.")
+    ] = 0
+    backward_temporary: Annotated[Count, Meta(description="Made and freed in one backward.")] = 0
+    optimizer_temporary: Annotated[
+        Count, Meta(description="Made and freed in one step of the optimizer.")
+    ] = 0
+    unknown: Annotated[
+        Count, Meta(description="Made with no backward after it, not freed in the recording.")
+    ] = 0
+
+
+class MemoryMaker(msgspec.Struct, frozen=True, kw_only=True):
+    """What allocations of one kind and one operator held at a step's peak."""
+
+    operator: Annotated[
+        str | None, Meta(description="The innermost that does more than to allocate; null where none ran.")
+    ]
+    kind: MemoryKind
+    held_bytes: Count
+    blocks: Count
+
+
+class MemoryStepPeak(msgspec.Struct, frozen=True, kw_only=True):
+    """Where tensors held most in a recorded step, to the byte as the trace has it."""
+
+    step: Annotated[Whole | None, Meta(description="Null where the trace marks no steps.")]
+    at_ms: Annotated[Number, Meta(description="From the step's begin on the host.")]
+    peak_bytes: Count
+    held: MemoryByKind
+    makers: Annotated[tuple[MemoryMaker, ...], Meta(description="The first 5, most first.")] = ()
+
+
+class MemoryInStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What was held over the step with the highest peak, by kind."""
+
+    step: Whole | None
+    at_ms: Annotated[tuple[Number, ...], Meta(description="Up to 200 moments, and the peak.")]
+    held: tuple[MemoryByKind, ...]
+
+
+class MemoryRecorded(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the rank with the highest peak whose trace has torch's memory events: what its recorded steps held."""
+
+    rank: Whole
+    device: Whole
+    steps: tuple[MemoryStepPeak, ...]
+    in_step: MemoryInStep
+
+
 class MemoryRows(msgspec.Struct, frozen=True, kw_only=True):
     """The memory of a run."""
 
@@ -67,3 +126,4 @@ class MemoryRows(msgspec.Struct, frozen=True, kw_only=True):
         tuple[MemoryStep, ...], Meta(description="Up to 300 of each of the first 64 ranks.")
     ] = ()
     over_time: MemoryOverTime | None = None
+    recorded: MemoryRecorded | None = None

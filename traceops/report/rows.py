@@ -309,7 +309,7 @@ class WhatIfRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank of a pipeline, ms a step, the mean over its steps.
+    """A rank of a pipeline, ms a step, the mean over its typical steps.
 
     `bubble_ms` is waiting for activations and gradients with nothing else to do; the three after it add up to it.
     """

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from traceops.core.rank_text import runs_of
+from traceops.core.step_words import STEP, WINDOW, StepWords
 from traceops.core.words import StepsBy
 from traceops.report.numbers import NotNegative, Number, Whole
 
@@ -272,6 +273,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         dict[str, str], Meta(description="HTA's analyses that failed: the error, and on which ranks.")
     ] = {}
     notes: tuple[str, ...] = ()
+
+    @property
+    def step_words(self) -> StepWords:
+        """What to call a step in a sentence about times."""
+        return WINDOW if self.steps_found_by == "window" else STEP
 
     @property
     def own_step_ms(self) -> float | None:

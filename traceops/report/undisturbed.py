@@ -32,3 +32,7 @@ class UndisturbedRows(msgspec.Struct, frozen=True, kw_only=True):
     recorded_ms: Annotated[NotNegative, Meta(description="In the full window: the typical step.")]
     light_steps: Annotated[Count, Meta(description="Typical steps of the light window.")]
     ranks: tuple[UndisturbedRankRow, ...]
+    behind_ms: Annotated[
+        NotNegative | None,
+        Meta(description="A step behind the windows, where it is longer than before them."),
+    ] = None

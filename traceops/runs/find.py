@@ -17,7 +17,7 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True)
-class Place:
+class FoundRun:
     """One run: where it lies, and its name among the others, which is also the place of its report below theirs."""
 
     path: str
@@ -25,14 +25,14 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Places:
+class FoundRuns:
     """Runs in the order of their names. `base` is the folder that their names count from, None for remote ones."""
 
-    runs: tuple[Place, ...]
+    runs: tuple[FoundRun, ...]
     base: Path | None = None
 
 
-def find_runs(paths: Sequence[str]) -> Places:
+def find_runs(paths: Sequence[str]) -> FoundRuns:
     """The runs behind the arguments of a command: a run, a folder of runs, patterns, remote paths.
 
     A folder with run.json is one run. In any other, each folder below it with run.json is one, and each direct
@@ -43,20 +43,20 @@ def find_runs(paths: Sequence[str]) -> Places:
     for path in paths:
         found += [run for one in _expanded(path) for run in _runs_in(one)]
     if len(found) == 1:
-        return Places((Place(found[0], PurePath(found[0]).name),))
+        return FoundRuns((FoundRun(found[0], PurePath(found[0]).name),))
     unique: dict[str, str] = {}
     for path in found:
         unique.setdefault(path if is_remote(path) else os.path.realpath(path), path)
     local = [real for real in unique if not is_remote(real)]
     base = os.path.commonpath([Path(real).parent for real in local]) if local else None
-    runs: dict[str, Place] = {}
+    runs: dict[str, FoundRun] = {}
     for real, path in unique.items():
         name = _remote_name(real) if is_remote(real) else os.path.relpath(real, base).replace(os.sep, "/")
         while name in runs:  # a remote run of the same name
             name += "~"
-        runs[name] = Place(path, name)
+        runs[name] = FoundRun(path, name)
     ordered = tuple(runs[name] for name in sorted(runs, key=natural))
-    return Places(ordered, None if base is None else Path(base))
+    return FoundRuns(ordered, None if base is None else Path(base))
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:

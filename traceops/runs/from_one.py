@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from traceops.across.links import bus_factor, link_by_name
 from traceops.report.model import ReportBase
@@ -56,11 +55,11 @@ def step_from_one(report: ReportBase, ranks: int, work: float, fixed_ms: float =
     return alone + max(end - backward, 0.0)
 
 
-def _gradients(training: dict[str, Any], config: dict[str, Any]) -> float | None:
+def _gradients(training: Mapping[str, object], config: Mapping[str, object]) -> float | None:
     count, each = training.get("parameters"), _GRADIENT_BYTES.get(str(config.get("precision")))
     return float(count * each) if isinstance(count, int) and count > 0 and each is not None else None
 
 
-def _bucket_bytes(config: dict[str, Any]) -> float:
+def _bucket_bytes(config: Mapping[str, object]) -> float:
     mb = config.get("bucket_mb")
     return (float(mb) if isinstance(mb, (int, float)) and mb > 0 else _BUCKET_MB) * 2**20

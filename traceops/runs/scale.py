@@ -7,7 +7,6 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from traceops.compare.student import quantile
 from traceops.core.errors import UsageError
@@ -43,7 +42,7 @@ _OF_COMM = {"comm_transfer": "transfer_ms", "comm_wait": "wait_ms", "comm_unmatc
 
 
 @dataclass(frozen=True)
-class Capture:
+class MeasuredRun:
     """One run. replay: predicts its step with other sizes; None without traces, or where the replay does not hold.
 
     fixed_ms: of its step, what the device computes for the parameters alone, whatever the batch.
@@ -70,14 +69,14 @@ class Capture:
 
 
 def scale_document(
-    captures: Sequence[Capture], name: str, price: float | None = None, ahead: Sequence[int] = ()
+    captures: Sequence[MeasuredRun], name: str, price: float | None = None, ahead: Sequence[int] = ()
 ) -> ScaleDocument:
     """How the training scales over the sizes of `captures`; `ahead` are sizes to predict (twice the largest).
 
     Raises UsageError for what is no scaling: one size, other models, runs that do not tell their samples.
     """
     refuse(captures)
-    by_size: dict[int, list[Capture]] = defaultdict(list)
+    by_size: dict[int, list[MeasuredRun]] = defaultdict(list)
     for capture in captures:
         by_size[capture.ranks].append(capture)
     sizes = [by_size[ranks] for ranks in sorted(by_size)]
@@ -97,7 +96,7 @@ def scale_document(
     )
 
 
-def refuse(captures: Sequence[Capture]) -> None:
+def refuse(captures: Sequence[MeasuredRun]) -> None:
     """Raise UsageError where these are not runs of one training at several sizes."""
     for capture in captures:
         if not capture.samples:
@@ -149,7 +148,9 @@ def interval(rates: Sequence[float], base: Sequence[float], ideal: float) -> tup
     return math.exp(middle - wide), math.exp(middle + wide)
 
 
-def lost_parts(own: Sequence[Capture], base: Sequence[Capture]) -> tuple[float, tuple[LostPart, ...]] | None:
+def lost_parts(
+    own: Sequence[MeasuredRun], base: Sequence[MeasuredRun]
+) -> tuple[float, tuple[LostPart, ...]] | None:
     """What a recorded step takes more than its share of the base's, and of what; None where a ledger is not known.
 
     The share: as long as the base's ranks need for as many samples of a rank. Parts add up to the whole.
@@ -169,7 +170,7 @@ def lost_parts(own: Sequence[Capture], base: Sequence[Capture]) -> tuple[float, 
     return whole, tuple(sorted(parts, key=lambda part: -part.ms * (1 if whole >= 0 else -1)))
 
 
-def _size_row(own: Sequence[Capture], base: Sequence[Capture], price: float | None) -> SizeRow:
+def _size_row(own: Sequence[MeasuredRun], base: Sequence[MeasuredRun], price: float | None) -> SizeRow:
     ranks, least = own[0].ranks, base[0].ranks
     rate, first = (statistics.fmean(capture.rate for capture in side) for side in (own, base))
     between = None if own is base else interval([c.rate for c in own], [c.rate for c in base], ranks / least)
@@ -194,7 +195,7 @@ def _size_row(own: Sequence[Capture], base: Sequence[Capture], price: float | No
     )
 
 
-def _kind(sizes: Sequence[Sequence[Capture]]) -> ScalingKind:
+def _kind(sizes: Sequence[Sequence[MeasuredRun]]) -> ScalingKind:
     """By the batches: whether a rank's stays, or that of all ranks."""
     whole = [capture.samples for own in sizes for capture in own]
     each = [capture.samples / capture.ranks for own in sizes for capture in own]
@@ -203,7 +204,7 @@ def _kind(sizes: Sequence[Sequence[Capture]]) -> ScalingKind:
     return "strong" if max(whole) <= (1 + _SAME) * min(whole) else "mixed"
 
 
-def _notes(sizes: Sequence[Sequence[Capture]], rows: Sequence[SizeRow]) -> list[str]:
+def _notes(sizes: Sequence[Sequence[MeasuredRun]], rows: Sequence[SizeRow]) -> list[str]:
     notes = []
     if any(capture.report.summary.unprofiled_step_time_ms is None for own in sizes for capture in own):
         notes.append("Some runs timed no steps without the profiler, which makes recorded ones longer.")
@@ -234,7 +235,7 @@ def _notes(sizes: Sequence[Sequence[Capture]], rows: Sequence[SizeRow]) -> list[
 
 
 def _predictions(
-    sizes: Sequence[Sequence[Capture]], rows: Sequence[SizeRow], ahead: Sequence[int]
+    sizes: Sequence[Sequence[MeasuredRun]], rows: Sequence[SizeRow], ahead: Sequence[int]
 ) -> list[PredictionRow]:
     """Each measured size from the smaller ones, with its error, then sizes that were not measured."""
     made = []
@@ -261,7 +262,7 @@ def _predictions(
 
 
 def _rates(
-    known: Sequence[Sequence[Capture]], ranks: int, measured: SizeRow | None, kind: ScalingKind
+    known: Sequence[Sequence[MeasuredRun]], ranks: int, measured: SizeRow | None, kind: ScalingKind
 ) -> list[tuple[PredictedBy, float]]:
     found: list[tuple[PredictedBy, float]] = []
     last = known[-1]
@@ -289,14 +290,14 @@ def _rates(
     return found
 
 
-def _samples_at(last: Sequence[Capture], ranks: int, kind: ScalingKind) -> float | None:
+def _samples_at(last: Sequence[MeasuredRun], ranks: int, kind: ScalingKind) -> float | None:
     """Samples a step of a size that was not measured; None where batches follow no rule."""
     if kind == "mixed":
         return None
     return last[0].samples * (ranks / last[0].ranks if kind == "weak" else 1.0)
 
 
-def _leaves_host(last: Sequence[Capture], ranks: int, measured: SizeRow | None) -> bool:
+def _leaves_host(last: Sequence[MeasuredRun], ranks: int, measured: SizeRow | None) -> bool:
     """Whether the larger size has links between hosts where the smaller one has none."""
     hosts = {len(capture.report.run.hosts) for capture in last}
     if hosts != {1}:
@@ -304,7 +305,7 @@ def _leaves_host(last: Sequence[Capture], ranks: int, measured: SizeRow | None) 
     return measured.hosts is not None and measured.hosts > 1 if measured is not None else ranks > 8
 
 
-def _parts(own: Sequence[Capture]) -> dict[tuple[str, Role | None], float] | None:
+def _parts(own: Sequence[MeasuredRun]) -> dict[tuple[str, Role | None], float] | None:
     """Bucket and role -> ms of a recorded step, mean over ranks and captures."""
     whole: dict[tuple[str, Role | None], float] = defaultdict(float)
     for capture in own:
@@ -328,11 +329,11 @@ def _shares(bucket: str, roles: Sequence[RoleRow]) -> dict[Role | None, float]:
     return {role: ms / total for role, ms in exposed.items()} if total > 0 else {None: 1.0}
 
 
-def _device(capture: Capture) -> str | None:
+def _device(capture: MeasuredRun) -> str | None:
     return capture.report.run.device
 
 
-def _settings(capture: Capture) -> dict[str, Any]:
+def _settings(capture: MeasuredRun) -> dict[str, object]:
     """What the run tells of its training, one level deep."""
     training = capture.report.run.training or {}
     config = training.get("config")

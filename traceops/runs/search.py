@@ -7,18 +7,18 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from traceops.runs.sweep_model import Trial
+from traceops.runs.sweep_model import SweepTrial
 
 Attempt = Callable[
-    [int, int], "Trial | None"
+    [int, int], "SweepTrial | None"
 ]  # point, repeat -> what came of it; None: the user ended the sweep
 
 
 @dataclass(frozen=True)
-class SearchResult:
+class SweepSearch:
     """All trials, and which combinations were given up for slower than others, by their place."""
 
-    trials: tuple[Trial, ...]
+    trials: tuple[SweepTrial, ...]
     complete: bool
     given_up: frozenset[int] = frozenset()
 
@@ -31,7 +31,7 @@ def in_turn(points: Sequence[int], repeat: int) -> list[tuple[int, int]]:
     return order
 
 
-def try_all(points: int, repeat: int, attempt: Attempt, done: Sequence[Trial] = ()) -> SearchResult:
+def try_all(points: int, repeat: int, attempt: Attempt, done: Sequence[SweepTrial] = ()) -> SweepSearch:
     """Each combination `repeat` times; one that failed is not tried again."""
     trials = list(done)
     for point, number in in_turn(range(points), repeat):
@@ -39,14 +39,18 @@ def try_all(points: int, repeat: int, attempt: Attempt, done: Sequence[Trial] = 
             continue
         trial = attempt(point, number)
         if trial is None:
-            return SearchResult(tuple(trials), False)
+            return SweepSearch(tuple(trials), False)
         trials.append(trial)
-    return SearchResult(tuple(trials), True)
+    return SweepSearch(tuple(trials), True)
 
 
 def halve(
-    points: int, budget_s: float, attempt: Attempt, clock: Callable[[], float], done: Sequence[Trial] = ()
-) -> SearchResult:
+    points: int,
+    budget_s: float,
+    attempt: Attempt,
+    clock: Callable[[], float],
+    done: Sequence[SweepTrial] = (),
+) -> SweepSearch:
     """Successive halving [Jamieson and Talwalkar 2016]: train all once, keep the better half, again, until one is left.
 
     The better half is by what it gets done, mean over its trainings. A round in which each is trained once more takes
@@ -61,20 +65,20 @@ def halve(
                 continue
             expected = statistics.median(trial.seconds for trial in trials) if trials else 0.0
             if clock() - began + expected > budget_s:
-                return SearchResult(tuple(trials), False, frozenset(range(points)) - set(left))
+                return SweepSearch(tuple(trials), False, frozenset(range(points)) - set(left))
             trial = attempt(point, number)
             if trial is None:
-                return SearchResult(tuple(trials), False, frozenset(range(points)) - set(left))
+                return SweepSearch(tuple(trials), False, frozenset(range(points)) - set(left))
             trials.append(trial)
         left = [point for point in left if not _failed(trials, point)]
         if len(left) > 1:
             left = sorted(sorted(left, key=lambda p: -rate_of(trials, p))[: math.ceil(len(left) / 2)])
         if len(left) < 2:
             gone = {p for p in range(points) if p not in left and not _failed(trials, p)}
-            return SearchResult(tuple(trials), True, frozenset(gone))
+            return SweepSearch(tuple(trials), True, frozenset(gone))
 
 
-def rate_of(trials: Sequence[Trial], point: int) -> float:
+def rate_of(trials: Sequence[SweepTrial], point: int) -> float:
     """What a combination gets done: samples a second, or steps where no training tells its samples; 0 if nothing."""
     own = [trial for trial in trials if trial.point == point and trial.status == "finished"]
     by_samples = all(trial.samples_per_s for trial in trials if trial.status == "finished")
@@ -85,9 +89,9 @@ def rate_of(trials: Sequence[Trial], point: int) -> float:
     return statistics.fmean(known) if known else 0.0
 
 
-def _is_done(trials: Sequence[Trial], point: int, number: int) -> bool:
+def _is_done(trials: Sequence[SweepTrial], point: int, number: int) -> bool:
     return any(trial.point == point and trial.repeat == number for trial in trials)
 
 
-def _failed(trials: Sequence[Trial], point: int) -> bool:
+def _failed(trials: Sequence[SweepTrial], point: int) -> bool:
     return any(trial.point == point and trial.status != "finished" for trial in trials)

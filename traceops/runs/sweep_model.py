@@ -16,7 +16,7 @@ TRIALS = "trials.json"
 TrialStatus = Literal["finished", "failed", "hung"]
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
+class SweepTrial(msgspec.Struct, frozen=True, kw_only=True):
     """One training of one combination."""
 
     point: Annotated[Count, Meta(description="Place of its combination among `points`.")]
@@ -38,7 +38,7 @@ class SweepState(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...], Meta(description="What all trainings share, in the words of the command.")
     ]
     points: tuple[dict[str, str], ...]
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[SweepTrial, ...] = ()
 
 
 class PointRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +92,7 @@ class SweepDocument(msgspec.Struct, frozen=True, kw_only=True):
         tuple[LedgerDifference, ...], Meta(description="Largest first; positive where best has less.")
     ] = ()
     points: tuple[PointRow, ...]
-    trials: tuple[Trial, ...]
+    trials: tuple[SweepTrial, ...]
     runs: Annotated[
         tuple[RunRow, ...], Meta(description="The reports of the trainings, as in runs.json.")
     ] = ()

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from traceops.compare.student import quantile
 from traceops.measure.ledger import BUCKETS
 from traceops.runs.model import RunRow
-from traceops.runs.search import SearchResult, rate_of
-from traceops.runs.sweep_model import LedgerDifference, PointRow, SweepDocument, SweepState, Trial
+from traceops.runs.search import SweepSearch, rate_of
+from traceops.runs.sweep_model import LedgerDifference, PointRow, SweepDocument, SweepState, SweepTrial
 from traceops.runs.vary import Point
 
 _SURE = 0.975  # two-sided, 5 %
@@ -18,7 +18,7 @@ _WORTH = 0.005  # of the step: a bucket that differs by less explains nothing
 
 
 def sweep_document(
-    name: str, state: SweepState, points: Sequence[Point], found: SearchResult, rows: Sequence[RunRow]
+    name: str, state: SweepState, points: Sequence[Point], found: SweepSearch, rows: Sequence[RunRow]
 ) -> SweepDocument:
     """The document of a sweep; `rows` are the reports of its trainings, named by their folders."""
     trials = found.trials
@@ -46,7 +46,7 @@ def sweep_document(
     )
 
 
-def _point_row(place: int, point: Point, found: SearchResult, rate: float, most: float) -> PointRow:
+def _point_row(place: int, point: Point, found: SweepSearch, rate: float, most: float) -> PointRow:
     own = [trial for trial in found.trials if trial.point == place]
     finished = [trial for trial in own if trial.status == "finished"]
     failed = [trial for trial in own if trial.status != "finished"]
@@ -72,7 +72,7 @@ def _point_row(place: int, point: Point, found: SearchResult, rate: float, most:
     )
 
 
-def _told_apart(trials: Sequence[Trial], best: int, other: int) -> bool | None:
+def _told_apart(trials: Sequence[SweepTrial], best: int, other: int) -> bool | None:
     """Whether two combinations' steps differ by more than chance: a t test on their trainings, None without repeats."""
     sides = [
         [
@@ -91,7 +91,7 @@ def _told_apart(trials: Sequence[Trial], best: int, other: int) -> bool | None:
 
 
 def _why(
-    rows: Sequence[RunRow], trials: Sequence[Trial], best: int, other: int
+    rows: Sequence[RunRow], trials: Sequence[SweepTrial], best: int, other: int
 ) -> tuple[LedgerDifference, ...]:
     """Buckets of recorded steps in which best and other differ most, ms for as many samples as a step of best has."""
     by_name = {row.name: row for row in rows if not row.problem}

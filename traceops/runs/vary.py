@@ -15,7 +15,7 @@ _FOLDER_SAFE = re.compile(r"[^A-Za-z0-9._=,+-]+")
 
 
 @dataclass(frozen=True)
-class Axis:
+class SweepAxis:
     """One thing that is varied. of_script: an option of the script's own, not of `traceops run`."""
 
     key: str
@@ -27,7 +27,7 @@ class Axis:
 class Point:
     """A value of each axis, in the axes' order."""
 
-    settings: tuple[tuple[Axis, str], ...]
+    settings: tuple[tuple[SweepAxis, str], ...]
 
     @property
     def label(self) -> str:
@@ -41,7 +41,7 @@ class Point:
         return {axis.key: value for axis, value in self.settings}
 
 
-def axes_of(options: Sequence[str], arguments: Sequence[str]) -> tuple[Axis, ...]:
+def axes_of(options: Sequence[str], arguments: Sequence[str]) -> tuple[SweepAxis, ...]:
     """The axes of --vary and --vary-arg, each KEY=VALUE,VALUE,…. Raises UsageError for what is none."""
     axes = [
         *(_axis(text, "--vary", False) for text in options),
@@ -57,7 +57,7 @@ def axes_of(options: Sequence[str], arguments: Sequence[str]) -> tuple[Axis, ...
     return tuple(axes)
 
 
-def points_of(axes: Sequence[Axis]) -> tuple[Point, ...]:
+def points_of(axes: Sequence[SweepAxis]) -> tuple[Point, ...]:
     """All combinations, the last axis changing fastest. Raises UsageError for too many, or names that collide."""
     count = prod(len(axis.values) for axis in axes)
     if count > MOST_POINTS:
@@ -88,11 +88,11 @@ def script_words(point: Point, script: Sequence[str]) -> list[str]:
     return words
 
 
-def _axis(text: str, flag: str, of_script: bool) -> Axis:
+def _axis(text: str, flag: str, of_script: bool) -> SweepAxis:
     key, sign, listed = text.partition("=")
     values = tuple(value.strip() for value in listed.split(","))
     if not sign or not key.strip("- ") or not all(values):
         raise UsageError(f"{flag} {text}: write KEY=VALUE,VALUE, for example {flag} workers=0,2,4")
     if len(set(values)) < len(values):
         raise UsageError(f"{flag} {text}: a value is given twice; --repeat N runs each combination N times")
-    return Axis(key.strip(), values, of_script)
+    return SweepAxis(key.strip(), values, of_script)

@@ -42,13 +42,12 @@ from traceops.core.findings import Check, Evidence, Finding
 from traceops.core.tool import Tool
 from traceops.doctor.document import DoctorDocument
 from traceops.hangs.json_types import HangDocument, RootEvidence
-from traceops.memory.model import CategoryMemory, MemoryEstimate, ModuleMemory, RankMemory
-from traceops.memory.model import Change as MemoryChange
+from traceops.memory.model import CategoryMemory, MemoryChange, MemoryEstimate, ModuleMemory, RankMemory
 from traceops.report.model import ReportDocument
 from traceops.report.run import Clocks, Ledger, Matching, Replay, StepTime, WorstRank
 from traceops.runs.model import FindingCount, RunRow, RunsDocument
 from traceops.runs.scale_model import LostPart, PredictionRow, ScaleDocument, SizeRow
-from traceops.runs.sweep_model import LedgerDifference, PointRow, SweepDocument, Trial
+from traceops.runs.sweep_model import LedgerDifference, PointRow, SweepDocument, SweepTrial
 
 FOLDER = Path(__file__).parent
 
@@ -129,7 +128,7 @@ DOCUMENTS: dict[str, SchemaDocument] = {
         SweepDocument,
         "traceops sweep.json",
         f"What `traceops sweep` trained and found. Null means not known, never zero. {_KEYS}",
-        closed=(SweepDocument, Tool, PointRow, Trial, LedgerDifference, RunRow, FindingCount, Ledger),
+        closed=(SweepDocument, Tool, PointRow, SweepTrial, LedgerDifference, RunRow, FindingCount, Ledger),
     ),
     "show": SchemaDocument(
         answers.AnyAnswer,

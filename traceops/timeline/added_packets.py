@@ -17,7 +17,7 @@ from traceops.timeline.lanes import Slice
 from traceops.timeline.packets import Bar, Packets, Track
 from traceops.timeline.part import PartTask
 from traceops.timeline.pieces import CompressedPiece, PieceWriter
-from traceops.timeline.places import FINDINGS, Place, host_uuid, rank_uuid
+from traceops.timeline.places import FINDINGS, TrackNumbers, host_uuid, rank_uuid
 from traceops.timeline.tracks import (
     Drawn,
     ShownRank,
@@ -86,7 +86,7 @@ class AddedPackets:
         span: tuple[int, int],
     ) -> Iterator[bytes]:
         """A row for each finding, the worst first: rows of their own keep their words readable."""
-        place = Place(len(shown))
+        place = TrackNumbers(len(shown))
         for order, own in enumerate(finding_slices(run, findings, shown, span)):
             uuid = place.next()
             yield self._packets.track(Track(uuid, FINDINGS, own.name, order))
@@ -120,7 +120,7 @@ class AddedPackets:
         bundles: Mapping[int, tuple[Slice, ...]],
         flows: Mapping[tuple[int, int], list[int]],
     ) -> Iterator[bytes]:
-        place, parent, rank = Place(shown.slot, added=True), rank_uuid(shown.slot), own.summary.rank
+        place, parent, rank = TrackNumbers(shown.slot, added=True), rank_uuid(shown.slot), own.summary.rank
         steps = place.next()
         yield self._packets.track(Track(steps, parent, "steps", 0))
         yield self._slices(steps, [self._bar(step) for step in step_slices(own, shown)])
@@ -146,7 +146,7 @@ class AddedPackets:
 
     def _waiting(
         self,
-        place: Place,
+        place: TrackNumbers,
         parent: int,
         order: int,
         words: str,

@@ -16,7 +16,7 @@ def rank_uuid(slot: int) -> int:
     return _RANKS + slot
 
 
-class Place:
+class TrackNumbers:
     """Hands out numbers for the tracks of one rank; `added` for those that traceops adds to it."""
 
     def __init__(self, slot: int, added: bool = False) -> None:

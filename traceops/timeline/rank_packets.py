@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traceops.timeline.packets import Bar, Packets, Track, lanes
-from traceops.timeline.places import Place, rank_uuid
+from traceops.timeline.places import TrackNumbers, rank_uuid
 from traceops.timeline.processes import DEVICE_CATEGORIES
 
 _ROW = tuple[int, str]  # process and thread, as text: a file may have either as number or text
@@ -79,7 +79,7 @@ class RankPackets:
 
     def write(self) -> Iterator[bytes]:
         """Tracks first, then what is on them."""
-        packets, place = self._packets, Place(self._slot)
+        packets, place = self._packets, TrackNumbers(self._slot)
         for pid in sorted(self._used(), key=lambda pid: (self._places.get(pid, 0), pid)):
             title = _RANK.sub("", self._processes.get(pid, "")) or f"process {pid}"
             parent = place.next()
@@ -95,7 +95,7 @@ class RankPackets:
                     yield packets.track(Track(uuid, parent, name, (len(own) + 1) * 100, unit))
                     yield packets.counter(uuid, sorted(values, key=lambda value: value[0]))
 
-    def _row(self, row: _ROW, parent: int, order: int, place: Place) -> Iterator[bytes]:
+    def _row(self, row: _ROW, parent: int, order: int, place: TrackNumbers) -> Iterator[bytes]:
         held, packets = self._rows[row], self._packets
         for moment, body in held.open:  # begun and never ended
             held.bars.append(Bar(moment, max((bar.end for bar in held.bars), default=moment), body))

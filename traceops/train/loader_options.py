@@ -27,7 +27,7 @@ def add_loader_arguments(add: Any) -> None:
         "--epoch-steps",
         type=int,
         metavar="N",
-        help="profiler steps after which the data begins anew, and the DataLoader with it (all steps are one epoch)",
+        help="profiler steps of an epoch, after which the data and the DataLoader start over (all steps are one epoch)",
     )
 
 

@@ -50,7 +50,7 @@ def add_mesh_arguments(add: Callable[..., Any]) -> None:
         "--skew",
         type=float,
         metavar="SHARE",
-        help="expert_parallel: deal this share of the tokens out to the last expert, for instance 0.75 "
+        help="expert_parallel: send this share of the tokens to the last expert, such as 0.75 "
         "(the router decides)",
     )
 

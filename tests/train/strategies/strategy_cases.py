@@ -354,6 +354,9 @@ def run_all(world_size: int) -> dict[Any, Any]:
 def rank_main(rank: int, world_size: int, port: int, folder: str) -> None:
     torch.set_num_threads(1)
     gc.disable()  # it ends soon
+    if hasattr(os, "SCHED_BATCH"):
+        # Or gloo's threads, woken for each message, push aside the one that holds what they then spin for.
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     dist.init_process_group(
         "gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
     )
@@ -379,7 +382,8 @@ def run_group(world_size: int) -> list[dict[Any, Any]] | str:
     with TemporaryDirectory() as folder:
         try:
             # From a server that has loaded torch once, not in every rank.
-            multiprocessing.set_forkserver_preload(["torch", "torch._dynamo"])
+            late = "traceops.train.strategies.pytorch_zero1"  # brings much of torch with it
+            multiprocessing.set_forkserver_preload(["torch", "torch._dynamo", late])
             torch.multiprocessing.start_processes(
                 rank_main, (world_size, free_port(), folder), nprocs=world_size, start_method="forkserver"
             )

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--executor",
         metavar="WHERE",
-        help="dask://HOST:PORT, tls://… (dask's) or mpi reads them (processes of this machine)",
+        help="where to read them: dask://HOST:PORT, tls://… (dask) or mpi (processes of this machine)",
     )
     add(
         "--no-cache",
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="of the machines, kept elsewhere: nvidia-smi topo -m, an NCCL log, doctor.json; repeatable",
+        help="files about the machines that lie elsewhere: nvidia-smi topo -m, an NCCL log, doctor.json; repeatable",
     )
     add("--hta", action="store_true", help="compute HTA's tables with HTA itself: the same numbers, slower")
     add("-q", "--quiet", action="store_true", help="print the report's path only")

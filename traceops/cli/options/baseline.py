@@ -7,7 +7,7 @@ from typing import Any
 
 from traceops.cli.options.types import positive
 
-HELP = "Keep captures as baselines in a folder or bucket, list them, and show how they developed."
+HELP = "Keep captures as baselines in a folder or bucket, list them, and show their history."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

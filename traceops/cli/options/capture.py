@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-HELP = "Record a window now in a run that is going on, on all ranks from the same step on."
+HELP = "Record a window of a running job now, on all ranks from the same step."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

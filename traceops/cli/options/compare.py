@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="METRIC=PCT",
         default=[],
-        help="fail from this change for the worse on; a number alone is the step time's, 'off' takes a metric "
+        help="fail if this metric gets so much worse; a number alone is for the step time, 'off' takes a metric "
         "out of the gate; repeatable",
     )
     add("--config", metavar="FILE", help="settings (traceops.toml, or [tool.traceops] in pyproject.toml)")

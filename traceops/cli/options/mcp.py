@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-HELP = "Answer what traceops show answers to an agent, over the Model Context Protocol (stdio)."
+HELP = "Serve the answers of traceops show to an agent, over the Model Context Protocol (stdio)."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from traceops.cli.options.types import positive
 from traceops.train.options import add_training_arguments
 
-HELP = "Estimate the GPU memory of a training before the run, without a GPU; or read what a run or a snapshot held."
-GLOBAL_BATCH = "samples of all ranks together in an optimizer step, from which a rank's batch follows"
+HELP = "Estimate the GPU memory that a training needs, without a GPU; or read what a run or a snapshot held."
+GLOBAL_BATCH = "samples of all ranks in an optimizer step, from which a rank's batch follows"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="only count parameters, gradients and optimizer state of so many, 8.36e9",
     )
-    add("--rank", type=int, default=0, metavar="N", help="of a script: the rank to run (%(default)s)")
+    add("--rank", type=int, metavar="N", help="of a script: the rank to run (0)")
     add("--global-batch-size", type=positive, metavar="N", help=GLOBAL_BATCH)
     add("--no-changes", action="store_true", help="do not look for changes that make it fit")
-    add("--json", type=Path, metavar="FILE", help="write the estimate here too (docs/formats.md)")
+    add(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the estimate here too, or what a run held (docs/formats.md)",
+    )
     add_training_arguments(parser)

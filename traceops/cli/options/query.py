@@ -6,7 +6,7 @@ import argparse
 
 from traceops.cli.options.types import numbers, positive
 
-HELP = "Ask SQL of a run's timeline, through Perfetto's trace processor."
+HELP = "Query a run's timeline in SQL, with Perfetto's trace processor."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,39 +21,39 @@ RECORDING = {
     "with_memory": "the stack of every GPU allocation, for memory snapshots (docs/memory.md), and allocations",
 }
 STEPS = {
-    "skip_first": "steps left alone first",
+    "skip_first": "steps to leave alone at first",
     "unprofiled": "steps timed before the profiler starts",
     "warmup": "steps with the profiler on, not recorded",
     "active": "steps recorded",
-    "repeat": "with --against trainings a side (5), else windows of unprofiled, warmup and active steps",
+    "repeat": "with --against trainings of each side (5), else windows of unprofiled, warmup and active steps",
 }
 _AGAINST = """train GITREF and the working tree in turn, --repeat times each (5), for traceops compare:
 profile/NAME/base_1, head_1, head_2, base_2, …"""
-_SUMMARIZE = """afterwards, on each node, write a summary of a hundredth of its size beside each trace, which
-traceops analyze and compare take in place of the trace: only summaries need to travel"""
-_SETTINGS = """doctor.json of traceops doctor: start the ranks with the variables set and removed that it found to
-work; --env wins"""
-_FALLBACK = """one rank, on one GPU or the CPU, with as many samples a step as all ranks would have had: built-in
-strategies accumulate gradients; a script has to be told with its own option"""
-_OBSERVE = """do not time every step of the whole training, nor look now and then where the hosts are and what the
-machine does (docs/observe.md)"""
+_SUMMARIZE = """afterwards, on each node, write a summary beside each trace, a hundredth of its size. traceops
+analyze and compare take it in place of the trace, so only summaries need to travel"""
+_SETTINGS = """doctor.json of traceops doctor: start the ranks with the variables that it found to work; --env
+wins"""
+_FALLBACK = """train as one rank, on one GPU or the CPU, with as many samples a step as all ranks would have.
+Built-in strategies accumulate gradients; tell a script with an option of its own"""
+_OBSERVE = """do not time every step of the whole training, nor sample now and then what the hosts and the machine
+do (docs/observe.md)"""
 _LIGHT = """do not record some steps of the device alone after the last window; on GPUs, from CUPTI, which
 disturbs them little (docs/observe.md)"""
-_LAUNCHER = """who starts the ranks of the script (%(default)s); lightning: the Trainer in it. none: the command
-after -- does so itself (mp.spawn, any launcher with options of its own), or it is one process"""
+_LAUNCHER = """who starts the ranks of the script (%(default)s). lightning: the Trainer in it. none: the command
+after -- starts them itself (mp.spawn, any launcher with options of its own), or it is one process"""
 _STEP_ON = """what ends a step of a script: an optimizer's step, or with forward each call of the model, for
 inference (%(default)s)"""
-_HANGS = """A training hangs if no rank finishes a step for so long and nothing in it moves: what the ranks do
-is saved to evidence/ in the run folder, the cause is named, and the job ended with exit code 124. A slow
-step, in which something does move, may take ten times as long."""
+_HANGS = """A training hangs if no rank finishes a step for so long and nothing in it moves. traceops then saves
+what the ranks do to evidence/ in the run folder, names the cause and ends the job with exit code 124. A
+slow step, in which something does move, may take ten times as long."""
 
 
-_GLOBAL_BATCH = """samples of all ranks together in an optimizer step: the batch of a rank follows for built-in
-strategies, of a script it is only told (for samples a second and traceops scale)"""
+_GLOBAL_BATCH = """samples of all ranks in an optimizer step. Built-in strategies derive the batch of a rank from it.
+A script takes no notice of it: it is for samples a second and traceops scale"""
 
 
-_GATHER = """on several nodes: at the end the launchers send what they captured to the first node's, into its run folder
-(nothing is sent where the nodes share the folder)"""
+_GATHER = """on several nodes: at the end each launcher sends what it captured to the first node, into its run folder.
+Nothing is sent where the nodes share the folder"""
 _SLURM = """A script for sbatch that runs this on one task a node. Without --slurm or --submit these do nothing; in a
 job, srun --ntasks-per-node=1 traceops run ... needs none of them."""
 
@@ -124,7 +124,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=HangTimeouts().init_s,
         metavar="S",
-        help="seconds before the first step (%(default)g); 0: wait for ever",
+        help="seconds before the first step (%(default)g); 0: wait forever",
     )
     capture = parser.add_argument_group("capture")
     quick = Schedule.quick()

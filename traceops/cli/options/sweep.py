@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=V,V",
-        help="an option of the script: its {KEY} is replaced, or --KEY V put behind its words; repeatable",
+        help="an option of the script: replaces {KEY} in its arguments, or appends --KEY V; repeatable",
     )
     add("--budget", metavar="TIME", help=_BUDGET)
     run.add_options(parser)

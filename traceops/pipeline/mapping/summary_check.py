@@ -34,9 +34,9 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
         all(column.shape == (count,) for column in (comm.start, comm.end, comm.step, comm.stream)),
     )
     yield "collectives", len(comm.name) == len(comm.parts) == count and _sorted(comm.start)
-    beside = (comm.before, comm.after, comm.stage, comm.micro_batch, comm.phase)
+    beside = (comm.before, comm.after, comm.stage, comm.micro_batch, comm.phase, comm.slowed)
     yield "collectives", all(column.shape == (count,) for column in beside)
-    yield "collectives", _within(comm.step, -1, steps + 1)
+    yield "collectives", _within(comm.step, -1, steps + 1) and _within(comm.slowed, 0, _MOST_TIME)
     yield "collectives", bool((comm.start <= comm.end).all()) and _within(comm.end, -_MOST_TIME, _MOST_TIME)
     yield "ledger", summary.ledger.duration.shape == (steps,)
     yield "ledger", summary.ledger.buckets.keys() >= {"comm", *OWN_BUCKETS}

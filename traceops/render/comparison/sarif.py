@@ -6,7 +6,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Any
 from urllib.parse import quote
 
 from traceops.compare.model import Comparison
@@ -77,7 +76,7 @@ def location(comparison: Comparison) -> str:
     return FALLBACK_FILE
 
 
-def _rule(rule_id: str, findings: Sequence[Finding]) -> dict[str, Any]:
+def _rule(rule_id: str, findings: Sequence[Finding]) -> dict[str, object]:
     """What a rule is and what to do; its level is that of its worst finding."""
     rule = BY_ID.get(rule_id)
     own = [finding for finding in findings if finding.rule == rule_id]
@@ -99,7 +98,7 @@ def _rule(rule_id: str, findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, ids: Sequence[str], file: str, seen: Counter[str]) -> dict[str, Any]:
+def _result(finding: Finding, ids: Sequence[str], file: str, seen: Counter[str]) -> dict[str, object]:
     fingerprint = _fingerprint(finding, seen)
     return {
         "ruleId": finding.rule,
@@ -139,7 +138,7 @@ def _fingerprint(finding: Finding, seen: Counter[str]) -> str:
     return hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "replace")).hexdigest()
 
 
-def _notification(level: str, said: str) -> dict[str, Any]:
+def _notification(level: str, said: str) -> dict[str, object]:
     return {"level": level, "message": {"text": _message(said)}}
 
 

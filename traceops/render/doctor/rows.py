@@ -61,7 +61,7 @@ def render_doctor_csv(checkup: Checkup) -> dict[str, str]:
         for trial in checkup.trials
     ]
     tried = {one for trial in checkup.trials for one in trial.measured}
-    measured: list[dict[str, Any]] = [
+    measured: list[dict[str, object]] = [
         _columns(one, _BANDWIDTH_COLUMNS[:-2]) for one in checkup.measured if one not in tried
     ]
     measured += [
@@ -157,7 +157,7 @@ def _of_pair(one: Measured) -> bool:
     return one.op == "send_recv" and len(one.gpus) == 2
 
 
-def _columns(thing: object, names: Sequence[str]) -> dict[str, Any]:
+def _columns(thing: object, names: Sequence[str]) -> dict[str, object]:
     return {name: getattr(thing, name) for name in names}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
@@ -114,7 +113,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _row(history: KeyHistory, sample: Sample) -> dict[str, Any]:
+def _row(history: KeyHistory, sample: Sample) -> dict[str, object]:
     return {
         "key": history.key.slug,
         **asdict(history.key),

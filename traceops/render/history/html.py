@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from traceops.baseline.history import MOST_COMMITS, KeyHistory, LevelChange, Sample, Trend
 from traceops.baseline.key import UNKNOWN
@@ -250,7 +249,7 @@ def _captures_table(history: KeyHistory) -> Table:
     )
 
 
-def _capture_row(sample: Sample) -> dict[str, Any]:
+def _capture_row(sample: Sample) -> dict[str, object]:
     entry = sample.entry
     commit = None if entry.commit is None else entry.commit[:12] + ("+" if entry.dirty else "")
     return {

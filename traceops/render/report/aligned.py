@@ -9,9 +9,9 @@ from traceops.core.findings import Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.units import ms_text, us_text
 from traceops.measure.ledger import BUCKETS
-from traceops.render.answer import AlignedSteps, Lane, Mark, Piece, PieceKind
+from traceops.render.answer import AlignedSteps, Mark, Piece, PieceKind, StepLane
 from traceops.render.report.path_figures import thinned
-from traceops.render.report.stragglers import STRAGGLERS, late_together
+from traceops.render.report.stragglers import late_together
 from traceops.render.report.terms import TERMS
 from traceops.report.alike import alike_ranks
 from traceops.report.model import Report
@@ -46,20 +46,21 @@ def aligned_steps(report: Report, lead: Finding | None) -> AlignedSteps | None:
     others = [rank for rank in by_rank if rank not in blamed]
     victim = _victim(others, by_rank, end) if blamed else None
     peer: Rows = by_rank[victim] if victim is not None else ()
+    when = report.summary.step_words.choose("in this step", "in the window")
     bucket = None if lead is None else next((e.metric for e in lead.evidence if e.metric in BUCKETS), None)
     lanes = [
-        _blamed_lane(_label(report, ranks, ranks[0]), by_rank[ranks[0]], victim, peer, bucket, end)
+        _blamed_lane(_label(report, ranks, ranks[0]), by_rank[ranks[0]], victim, peer, bucket, end, when)
         for ranks in _groups(report, blamed)
     ]
     if victim is not None:
-        marks = _wait_marks(by_rank[victim], end)
+        marks = _wait_marks(by_rank[victim], end, when)
         lanes.append(
-            Lane(f"rank {victim}\nwaits" if marks else f"rank {victim}", _pieces(by_rank[victim]), marks)
+            StepLane(f"rank {victim}\nwaits" if marks else f"rank {victim}", _pieces(by_rank[victim]), marks)
         )
     rest = [rank for rank in others if rank != victim]
     for ranks, example in _kinds(report, rest)[:_MOST_OTHERS]:
-        marks = () if blamed else _wait_marks(by_rank[example], end)
-        lanes.append(Lane(_label(report, ranks, example), _pieces(by_rank[example]), marks))
+        marks = () if blamed else _wait_marks(by_rank[example], end, when)
+        lanes.append(StepLane(_label(report, ranks, example), _pieces(by_rank[example]), marks))
     used = {piece.key for lane in lanes for piece in lane.pieces}
     kinds = tuple(PieceKind(key, term.label, term.colour) for key, term in TERMS.items() if key in used)
     return AlignedSteps("aligned", _said(report, lanes), tuple(lanes), end, kinds)
@@ -81,7 +82,7 @@ def caption(report: Report, steps: AlignedSteps) -> str:
     return f"{said}."
 
 
-def _said(report: Report, lanes: Sequence[Lane]) -> str:
+def _said(report: Report, lanes: Sequence[StepLane]) -> str:
     """For those who cannot see it."""
     step = report.tables.timeline[0].step
     told = [
@@ -97,7 +98,7 @@ def _blamed(report: Report, lead: Finding | None, by_rank: Mapping[int, Rows]) -
     """The ranks that the verdict accuses; none where it speaks of all of them."""
     if lead is None:
         return []
-    together = late_together(report, lead) if lead.rule in STRAGGLERS else [lead]
+    together = late_together(report, lead)
     ranks = sorted({rank for finding in together for rank in finding.ranks if rank in by_rank})
     return ranks if len(ranks) < len(report.ranks) else []
 
@@ -126,24 +127,24 @@ def _victim(others: Iterable[int], by_rank: Mapping[int, Rows], end: float) -> i
 
 
 def _blamed_lane(
-    label: str, own: Rows, victim: int | None, peer: Rows, bucket: str | None, end: float
-) -> Lane:
+    label: str, own: Rows, victim: int | None, peer: Rows, bucket: str | None, end: float, when: str
+) -> StepLane:
     """Marked: the bucket that the finding is about, else that in which the rank spends most more than the victim."""
     more = {name: _time(own, name) - _time(peer, name) for name in BUCKETS if name != _WAIT}
     chosen = bucket if bucket in more else max(more, key=lambda name: more[name])
     if more[chosen] < _WORTH * end:
-        return Lane(label, _pieces(own), (), True)
+        return StepLane(label, _pieces(own), (), True)
     peers = _time(peer, chosen)
     beside = "" if victim is None else f" (rank {victim}: {f'{ms_text(peers)} ms' if peers else 'none'})"
-    said = f"{TERMS[chosen].label}: {ms_text(_time(own, chosen))} ms in this step{beside}"
-    return Lane(label, _pieces(own), _marks(own, chosen, said, end), True)
+    said = f"{TERMS[chosen].label}: {ms_text(_time(own, chosen))} ms {when}{beside}"
+    return StepLane(label, _pieces(own), _marks(own, chosen, said, end), True)
 
 
-def _wait_marks(rows: Rows, end: float) -> tuple[Mark, ...]:
+def _wait_marks(rows: Rows, end: float, when: str) -> tuple[Mark, ...]:
     waits = _time(rows, _WAIT)
     if waits < _WORTH * end:
         return ()
-    return _marks(rows, _WAIT, f"waits {ms_text(waits)} ms in this step", end)
+    return _marks(rows, _WAIT, f"waits {ms_text(waits)} ms {when}", end)
 
 
 def _marks(rows: Rows, kind: str, said: str, end: float) -> tuple[Mark, ...]:

@@ -9,7 +9,7 @@ from traceops.render.report.cross_text import check_of
 from traceops.report.model import Report
 from traceops.report.run import UnjudgedTime
 from traceops.rules.clocks import UNALIGNED_CLOCKS
-from traceops.rules.idle import CAPTURED
+from traceops.rules.idle import CAPTURED, THROUGH_HOST
 
 KERNELS_UNJUDGED = (
     "How well the kernels themselves use the device is judged by no rule: compute counts as work done."
@@ -48,13 +48,16 @@ def unjudged_sentence(report: Report) -> str:
     if total <= MOST_UNJUDGED_PCT:
         return ""
     most = unjudged[0]
-    who = f"rank {most.rank}'s step" if len(report.ranks) > 1 else "the step"
+    words = report.summary.step_words
+    who = f"rank {most.rank}'s {words.noun}" if len(report.ranks) > 1 else words.the
     what = BUCKETS[most.bucket].metric
     rest = f", {most.pct:.0f} % of it {what}" if len(unjudged) > 1 and total - most.pct >= 1 else f": {what}"
     reason = _unmatched_reason(report) if most.why == "unmatched" else ""
     cure = _TO_MATCH.get(reason, _TO_JUDGE[most.bucket])
     if most.rule and (check := check_of(report, most.rule)) and check.reason == CAPTURED:
         cure = "Record steps that replay the graph"
+    elif most.rule and (check := check_of(report, most.rule)) and check.reason == THROUGH_HOST:
+        cure = "See in the timeline (traceops view) what the hosts wait for, or use nccl between GPUs"
     elif most.bucket in COMM_BUCKETS and any(found.rule == UNALIGNED_CLOCKS.id for found in report.findings):
         cure = _FIT
     elif most.bucket == "comm_wait" and len(report.ranks) == report.run.world_size:

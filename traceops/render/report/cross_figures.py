@@ -205,7 +205,7 @@ def what_if_figure(report: Report) -> Figure:
         len(rows),
         pixels=28,
         margin={"t": 26},
-        xaxis={"title": {"text": "step ms"}, "rangemode": "tozero"},
+        xaxis={"title": {"text": f"{report.summary.step_words.noun} ms"}, "rangemode": "tozero"},
         yaxis=places_axis([_safe(row.change, 44) for row in rows]),
         **now,
     )

@@ -31,13 +31,19 @@ def lateness_table(report: Report) -> Table | None:
         for cause, words in CAUSES.items()
         if any(row.cause_ms(cause) for row in rows)
     ]
+    words = report.summary.step_words
+    worst = words.choose("Worst step ms", "Window's ms")
     columns = [
         rank_column(report),
-        Column("caused_wait_ms", "Others wait ms", "for this rank, a step, summed over the ranks that wait"),
+        Column(
+            "caused_wait_ms", "Others wait ms", f"for this rank, {words.per}, summed over the ranks that wait"
+        ),
         *causes,
-        Column("worst_ms", "Worst step ms", "what the others waited for it in the worst step"),
+        Column(
+            "worst_ms", worst, f"what the others waited for it in the {words.choose('worst step', 'window')}"
+        ),
         Column("worst_step", "In step", make=lambda row: _step_cell(row.worst_step)),
-        Column("waited_ms", "Waits itself ms", "a step, for other ranks"),
+        Column("waited_ms", "Waits itself ms", f"{words.per}, for other ranks"),
     ]
     shown = sorted(rows, key=lambda row: (-row.caused_wait_ms, row.rank))[:MOST_LATE]
     note = (
@@ -47,7 +53,7 @@ def lateness_table(report: Report) -> Table | None:
         else ""
     )
     return build_table(
-        "Waiting caused by each rank, ms a step", columns, shown, note=note, file="lateness.csv"
+        f"Waiting caused by each rank, ms {words.per}", columns, shown, note=note, file="lateness.csv"
     )
 
 
@@ -122,16 +128,17 @@ def timeline_table(report: Report, shown: Sequence[int]) -> Table | None:
         for rank, own in sums.items()
     ]
     kinds = [bucket for bucket in BUCKETS if any(row.get(bucket) for row in rows)]
+    words = report.summary.step_words
     columns = [
         rank_column(report),
         Column("begins_ms", "Begins at ms", "on the common clock", decimals=3),
-        Column("step_ms", "Step ms", worst="max"),
+        Column("step_ms", words.heading, worst="max"),
         *(Column(kind, f"{TERMS[kind].label} ms", TERMS[kind].definition) for kind in kinds),
     ]
     filled = [{**dict.fromkeys(kinds, 0.0), **row} for row in rows_of(rows, shown)]
     cut = len(rows) - len(filled)
     return build_table(
-        "The longest step by rank",
+        f"The {words.choose('longest step', 'window')} by rank",
         columns,
         filled,
         note=f"{cut} more ranks in timeline.csv." if cut else "",

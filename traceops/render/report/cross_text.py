@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from traceops.core.findings import Check
 from traceops.core.rank_text import ranks_text
+from traceops.core.step_words import STEP, StepWords
 from traceops.core.units import percent_text, us_text
 from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.core.words import SCHEDULES
@@ -32,12 +33,12 @@ def replay_sentence(report: Report) -> str:
     replay = report.summary.replay
     if replay is None:
         return ""
-    said = ""
+    said, words = "", report.summary.step_words
     error = replay.error_pct
     if error is not None:
         doubt = ", so take the predictions with care" if error > _DOUBTFUL_PCT else ""
         steps = replay.steps
-        which = f"steps {ranks_text(steps, 4)}" if len(steps) > 1 else "step"
+        which = f"steps {ranks_text(steps, 4)}" if len(steps) > 1 else words.the
         said = (
             f"Unchanged, the replay of {which} is within {percent_text(error)} of what was measured{doubt}."
         )
@@ -48,8 +49,10 @@ def replay_sentence(report: Report) -> str:
     if slowdown is not None and slowdown < _NO_SLOWDOWN:
         said += f" Making all ranks equal would save next to nothing (straggler slowdown S = {slowdown:.2f})."
     elif slowdown is not None:
+        they = words.choose("they", "it")
         said += (
-            f" Steps take {slowdown:.2f} times as long as they would if every rank ran as the median rank does "
+            f" {words.choose('Steps take', 'The window takes')} {slowdown:.2f} times as long as {they} would if every "
+            "rank ran as the median rank does "
             f"(straggler slowdown S = {slowdown:.2f})."
         )
     return said.strip()
@@ -69,7 +72,7 @@ def clocks_sentence(report: Report) -> str:
     return said
 
 
-def pipeline_sentence(pipeline: PipelineRow) -> str:
+def pipeline_sentence(pipeline: PipelineRow, words: StepWords = STEP) -> str:
     """'Ranks 0 to 3: 1F1B, 8 micro-batches a step. Stages wait 29 % of it; by the schedule alone, 27 %.'"""
     held = pipeline.stages_per_rank
     said = f"Ranks {', '.join(map(str, pipeline.ranks[:16]))}{' …' if len(pipeline.ranks) > 16 else ''}: "
@@ -77,8 +80,8 @@ def pipeline_sentence(pipeline: PipelineRow) -> str:
     if held is not None and held > 1:
         said += f", {held} stages a rank"
     if pipeline.micro_batches is not None:
-        said += f", {pipeline.micro_batches} micro-batches a step"
-    said += f". Its stages wait {pipeline.bubble_pct:.0f} % of a step for each other"
+        said += f", {pipeline.micro_batches} micro-batches {words.per}"
+    said += f". Its stages wait {pipeline.bubble_pct:.0f} % of {words.a} for each other"
     if pipeline.schedule_bubble_pct is not None:
         said += f"; even ones would wait {pipeline.schedule_bubble_pct:.0f} % by the schedule alone"
     return f"{said}."

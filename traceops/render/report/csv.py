@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -77,7 +76,7 @@ def render_csv_files(report: Report) -> dict[str, str]:
     return {name: text for name, text in files.items() if text}
 
 
-def _path_row(row: PathRow) -> dict[str, Any]:
+def _path_row(row: PathRow) -> dict[str, object]:
     """A piece of the critical path, a column a bucket of its time."""
     own = msgspec.structs.asdict(row)
     del own["spent_ms"]
@@ -89,7 +88,7 @@ def findings_csv(findings: Sequence[Finding]) -> str:
     return csv_text([_finding_row(finding) for finding in findings], _FINDING_COLUMNS)
 
 
-def _finding_row(finding: Finding) -> dict[str, Any]:
+def _finding_row(finding: Finding) -> dict[str, object]:
     evidence = "; ".join(
         quote_text(e)
         if e.file is not None

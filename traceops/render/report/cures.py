@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from traceops.core.findings import Finding
 from traceops.measure.ledger import BUCKETS
-from traceops.render.report.stragglers import STRAGGLERS, Cure, mean_of_ranks, step_ms, straggler_cure
+from traceops.render.report.stragglers import (
+    STRAGGLERS,
+    Cure,
+    joint_cure,
+    mean_of_ranks,
+    step_ms,
+    straggler_cure,
+)
 from traceops.report.model import Report
 from traceops.rules.bandwidth import SAVED_AT_BEST, SAVED_AT_REFERENCE
 from traceops.rules.registry import BY_ID
@@ -25,6 +32,8 @@ def cure_of(report: Report, finding: Finding) -> Cure | None:
     """
     if finding.rule in STRAGGLERS:
         return straggler_cure(report, finding)
+    if (together := joint_cure(report, finding)) is not None:
+        return together
     if finding.impact_ms is None or not finding.impact_ms:
         return None
     predicted = rule_cure(report, finding) or _replayed(report, finding)
@@ -64,8 +73,8 @@ def measured_step(report: Report, finding: Finding) -> float | None:
 
 
 def lost_ms(finding: Finding) -> float:
-    """What the finding measured, ms a step: its cure may save less, which is its impact."""
-    measured = next((e.value for e in finding.evidence if e.metric in BUCKETS and e.unit == "ms/step"), None)
+    """What the finding measured, ms a step (or window): its cure may save less, which is its impact."""
+    measured = next((e.value for e in finding.evidence if e.metric in BUCKETS), None)
     return float(measured) if isinstance(measured, (int, float)) else finding.impact_ms or 0.0
 
 

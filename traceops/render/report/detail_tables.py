@@ -7,6 +7,7 @@ from typing import Any
 
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text, who
+from traceops.core.step_words import STEP, StepWords
 from traceops.core.words import ROLES
 from traceops.render.cells import (
     Cell,
@@ -34,14 +35,15 @@ _CALLS_FILE = "blocking_calls.csv"
 
 def kernels_table(report: Report) -> Table:
     """The kernels that take most time over all ranks."""
-    rows = report.tables.kernels
+    rows, words = report.tables.kernels, report.summary.step_words
     head, call = ("Input shapes", "call") if report.run.device_type == "cpu" else ("Grid", "launch")
     columns = [
         Column("name", "Kernel", number=False, make=lambda row: name(str(row.name))),
         Column("kind", "Kind", number=False, make=lambda row: _kind_cell(row.kind)),
         Column("share_pct", "Share %", "of all device activity, summed over ranks", make=_kernel_share),
-        Column("ms_per_step", "ms/step", "mean over ranks and steps; over all streams, so it can exceed the step"),
-        Column("count", "Count", "over all ranks and steps", decimals=0),
+        Column("ms_per_step", words.unit("ms"), f"mean over ranks{words.choose(' and steps', '')}; over all streams, "
+               f"so it can exceed {words.the}"),
+        Column("count", "Count", words.choose("over all ranks and steps", "over all ranks"), decimals=0),
         Column("mean_us", "Mean µs", decimals=1),
         Column("min_us", "Min µs", decimals=1),
         Column("max_us", "Max µs", decimals=1),
@@ -62,7 +64,7 @@ def kernels_table(report: Report) -> Table:
 
 def collectives_table(report: Report) -> Table:
     """Each kind of collective: what it moves, how long it takes, how fast the link was."""
-    shown = report.collectives[:MOST_COLLECTIVES]
+    shown, words = report.collectives[:MOST_COLLECTIVES], report.summary.step_words
     size_cell = sizes_apart([row.bytes for row in shown])
     columns = [
         Column("group", "Group", number=False, make=group_cell),
@@ -82,8 +84,8 @@ def collectives_table(report: Report) -> Table:
             [
                 Column(
                     "places",
-                    "Which in a step",
-                    "of the group's collectives in a step, counted from the first: the "
+                    f"Which in {words.a}",
+                    f"of the group's collectives in {words.a}, counted from the first: the "
                     "bucket of gradients, for instance",
                     number=False,
                     make=_places_cell,
@@ -127,12 +129,23 @@ def operators_table(report: Report) -> Table | None:
     whole, host = (
         sum(times) for times in zip(*((r.device_ms_per_step, r.host_ms_per_step) for r in rows), strict=True)
     )
+    words = report.summary.step_words
     by_time = sorted(rows, key=lambda row: (-row.device_ms_per_step, -row.host_ms_per_step))
     columns = [
         Column("name", "Operator", number=False, make=lambda row: name(row.name)),
-        Column("count_per_step", "Calls a step", "of the average rank", decimals=1),
-        Column("device_ms_per_step", "Device ms/step", "of the kernels that it launches itself", decimals=3),
-        Column("host_ms_per_step", "Host ms/step", "inside it and in no operator that it calls", decimals=3),
+        Column("count_per_step", f"Calls {words.per}", "of the average rank", decimals=1),
+        Column(
+            "device_ms_per_step",
+            f"Device {words.unit('ms')}",
+            "of the kernels that it launches itself",
+            decimals=3,
+        ),
+        Column(
+            "host_ms_per_step",
+            f"Host {words.unit('ms')}",
+            "inside it and in no operator that it calls",
+            decimals=3,
+        ),
     ]
     if any(row.shapes for row in rows):
         columns.insert(
@@ -168,7 +181,9 @@ def blocking_table(report: Report) -> Table | None:
         Column("rank", "Rank", decimals=0),
         Column("count", "Count", "in the window", decimals=0),
         Column(
-            "total_ms", "Total ms", "in the window; much of it may be harmless waiting at the end of a step"
+            "total_ms",
+            "Total ms",
+            f"in the window; much of it may be harmless waiting at the end of {report.summary.step_words.a}",
         ),
     ]
     rest = len(rows) - MOST_CALLS
@@ -215,7 +230,7 @@ def what_if_table(report: Report) -> Table | None:
     columns = [
         Column("change", "If", number=False),
         Column("ranks", "Ranks", number=False, make=lambda row: Cell(ranks_text(row.ranks) or "all")),
-        Column("step_time_ms", "Step ms"),
+        Column("step_time_ms", report.summary.step_words.heading),
         Column("predicted_step_time_ms", "Would be ms"),
         *best,
         Column("saved_pct", "Saved %", decimals=1),
@@ -223,20 +238,25 @@ def what_if_table(report: Report) -> Table | None:
     return build_table("What one change would save", columns, report.what_if)
 
 
-def stages_table(pipeline: PipelineRow) -> Table:
+def stages_table(pipeline: PipelineRow, words: StepWords = STEP) -> Table:
     """A row a stage of a pipeline: its work and its bubble."""
     columns = [
         Column("stage", "Stage", decimals=0),
         Column("rank", "Rank", decimals=0),
-        Column("step_time_ms", "Step ms"),
+        Column("step_time_ms", words.heading),
         Column("work_ms", "Work ms"),
         Column("bubble_ms", "Bubble ms"),
         Column("imbalance_ms", "For a slower stage", unit="ms"),
-        Column("fill_drain_ms", "Fill and drain", unit="ms"),
-        Column("fill_ms", "of it fill", unit="ms"),
-        Column("drain_ms", "of it drain", unit="ms"),
-        Column("late_ms", "Late sends", unit="ms"),
     ]
+    if pipeline.schedule_bubble_pct is None:
+        columns.append(Column("late_ms", "Fill, drain and late sends", unit="ms"))
+    else:
+        columns += [
+            Column("fill_drain_ms", "Fill and drain", unit="ms"),
+            Column("fill_ms", "of it fill", unit="ms"),
+            Column("drain_ms", "of it drain", unit="ms"),
+            Column("late_ms", "Late sends", unit="ms"),
+        ]
     return build_table(
         f"Stages of the pipeline of ranks {ranks_text(pipeline.ranks, 8)}", columns, pipeline.stages
     )

@@ -137,7 +137,12 @@ def reference_table(report: Report) -> Table | None:
         ),
         Column("reference_source", "Known from", number=False, make=_source),
         Column("reference_pct", "Of it %", "not for small messages, whose latency counts too", make=_percent),
-        Column("lost_ms", "Lost ms/step", "beyond the time at the reference, hidden or not", worst="max"),
+        Column(
+            "lost_ms",
+            f"Lost {report.summary.step_words.unit('ms')}",
+            "beyond the time at the reference, hidden or not",
+            worst="max",
+        ),
     ]
     rest = len(rows) - MOST_REFERENCES
     note = f"{rest} more in reference.csv." if rest > 0 else ""
@@ -210,10 +215,10 @@ def nccl_sentence(log: NcclLog) -> str:
     versions = ", ".join(log.nccl_versions)  # RCCL's begin with its name
     version = versions if versions.startswith("RCCL") else f"NCCL {versions}".rstrip()
     sizes = Counter(f"{'at least ' if one.at_least else ''}{one.size} ranks" for one in log.communicators)
-    groups = ", ".join(f"{count} of {ranks}" for ranks, count in sizes.most_common(4))
-    parts = [
-        f"{version} made {f'communicators: {groups}' if groups else 'no communicator that the log names'}"
-    ]
+    groups = ", ".join(
+        f"{count} communicator{'' if count == 1 else 's'} of {ranks}" for ranks, count in sizes.most_common(4)
+    )
+    parts = [f"{version} made {groups or 'no communicator that the log names'}"]
     plugins = {one.plugin: one.devices for one in log.networks}
     for plugin, devices in list(plugins.items())[:3]:
         names = ", ".join(device for _, device in devices[:8])

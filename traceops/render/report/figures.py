@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from traceops.core.step_words import StepWords
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.report.rank_groups import MOST_RANKS, outliers, row_labels, shown_ranks
 from traceops.render.report.terms import TERMS
@@ -31,12 +32,12 @@ def ledger_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
 
     `ranks` chooses the bars; without it all ranks, or one of each kind of more than 64.
     """
-    return _stacked(report, BUCKETS, ranks, "ms a step (mean over steps)")
+    return _stacked(report, BUCKETS, ranks, _of_bars(report.summary.step_words))
 
 
 def idle_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
     """Why each rank's device was idle: stacked bars, ms a step, mean over the rank's steps."""
-    return _stacked(report, IDLE_BUCKETS, ranks, "idle ms a step (mean over steps)")
+    return _stacked(report, IDLE_BUCKETS, ranks, f"idle {_of_bars(report.summary.step_words)}")
 
 
 def steps_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
@@ -140,10 +141,14 @@ def distribution_figure(report: Report) -> Figure:
                 "showlegend": False,
             }
         )
-    title = {"text": f"ms a step over all {len(report.ranks)} ranks"}
+    title = {"text": f"ms {report.summary.step_words.per} over all {len(report.ranks)} ranks"}
     return laid_out(
         boxes, len(boxes), pixels=30, xaxis={"title": title, "rangemode": "tozero"}, yaxis=Y_LABELS
     )
+
+
+def _of_bars(words: StepWords) -> str:
+    return words.choose("ms a step (mean over steps)", "ms in the window")
 
 
 def _stacked(report: Report, buckets: Sequence[str], ranks: Sequence[int] | None, title: str) -> Figure:

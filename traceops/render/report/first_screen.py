@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from traceops.core.findings import Check, Evidence, Finding, count_checks
-from traceops.core.rank_text import ranks_text
+from traceops.core.rank_text import ranks_text, who_first
 from traceops.core.short_text import short_name
+from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text, percent_text
 from traceops.render.answer import Cost
 from traceops.render.document import Answer, Block, Fold, Span, Text, code, fold, items, soft, spans, text
@@ -63,19 +64,21 @@ def _answer(report: Report, lead: Finding | None) -> Answer:
         return _of_hang(report)
     if lead is None:
         return _of_clean_bill(report)
-    together = late_together(report, lead) if lead.rule in STRAGGLERS else [lead]
+    together = late_together(report, lead)
     cure = cure_of(report, lead)
     lines: list[tuple[str, tuple[Block, ...]]] = []
     if where := _where(report, together):
         lines.append(("Where", (text(where),)))
-    lines.append(("Why", _why(together)))
+    lines.append(("Why", _why(together, report.summary.step_words)))
     if advice := _advice(lead):
         lines.append(("Do", (text(advice),)))
     lines.append(("How sure", (text(_how_sure(report, lead, cure)),)))
     lines.append(
         ("Proof", (text(Span(f"{lead.rule} and its evidence", href=f"#{finding_id(report, lead)}")),))
     )
-    return Answer(tuple(lines), _costs(cure), _rests_on(report, cure, is_unrecorded(lead)))
+    return Answer(
+        tuple(lines), _costs(cure, report.summary.step_words), _rests_on(report, cure, is_unrecorded(lead))
+    )
 
 
 def _where(report: Report, together: Sequence[Finding]) -> str:
@@ -101,20 +104,17 @@ def _where(report: Report, together: Sequence[Finding]) -> str:
     return said
 
 
-def _why(together: Sequence[Finding]) -> tuple[Block, ...]:
+def _why(together: Sequence[Finding], step: StepWords) -> tuple[Block, ...]:
     """The cause in words, what grew, and the line of code where it is known."""
-    if together[0].rule == SLOW_GROUP.id:
-        evidence = "; ".join(_grew_text(one) for one in _grew(together[0]))
-        clause = clause_of(together[0])
-        return (text(f"{clause[:1].upper()}{clause[1:]}{': ' + evidence if evidence else ''}."),)
-    if together[0].rule not in STRAGGLERS:
+    if together[0].rule not in (*STRAGGLERS, SLOW_GROUP.id):
         return (text(together[0].message), *_lines_of_code(together[0]))
     blocks: list[Block] = []
     for finding in together[:3]:
-        words = words_of(finding)
-        whose = f"Rank {finding.ranks[0]}: " if len(together) > 1 and finding.ranks else ""
-        clause = words.clause if whose else words.clause[:1].upper() + words.clause[1:]
-        grew = [_grew_text(one) for one in _grew(finding)]
+        group = finding.rule == SLOW_GROUP.id
+        clause = clause_of(finding) if group else words_of(finding).clause
+        whose = f"{who_first(finding.ranks, 4)}: " if len(together) > 1 and finding.ranks else ""
+        clause = clause if whose else clause[:1].upper() + clause[1:]
+        grew = [_grew_text(one, step) for one in _grew(finding)]
         said = f"{whose}{clause}{': ' + '; '.join(grew) if grew else ''}."
         blocks += [text(said), *_lines_of_code(finding)]
     return tuple(blocks)
@@ -127,9 +127,9 @@ def _grew(finding: Finding) -> list[Evidence]:
     return [e for e in known if float(e.value or 0.0) - (e.peers or 0.0) > least][:_MOST_GREW]
 
 
-def _grew_text(one: Evidence) -> str:
+def _grew_text(one: Evidence, step: StepWords) -> str:
     name = short_name(str(one.grown), 60)
-    spent = f"{name} takes {ms_text(float(one.value or 0.0))} ms a step"
+    spent = f"{name} takes {ms_text(float(one.value or 0.0))} ms {step.per}"
     if one.peers is None:
         return spent
     return f"{spent}, on its peers {ms_text(one.peers) + ' ms' if one.peers else 'none'}"
@@ -179,11 +179,12 @@ def _evidence(finding: Finding, metric: str) -> Evidence | None:
     return next((e for e in finding.evidence if e.metric == metric), None)
 
 
-def _costs(cure: Cure | None) -> tuple[Cost, ...]:
-    """Two bars: a step now and with the cause gone."""
+def _costs(cure: Cure | None, words: StepWords) -> tuple[Cost, ...]:
+    """Two bars: a step (or window) now and with the cause gone."""
     if cure is None or cure.now_ms <= 0:
         return ()
-    now = Cost(f"{cure.unit} now", cure.now_ms, f"{ms_text(cure.now_ms)} ms")
+    unit = "A late step" if cure.late else words.a.capitalize()
+    now = Cost(f"{unit} now", cure.now_ms, f"{ms_text(cure.now_ms)} ms")
     least = cure.least_ms
     if least is None:
         less = f"{ms_text(cure.then_ms)} ms" + (f" ({cure.pct:.0f} % less)" if cure.pct >= 0.5 else "")
@@ -219,24 +220,24 @@ def _of_hang(report: Report) -> Answer:
 
 def _of_clean_bill(report: Report) -> Answer:
     counts, step, calm = count_checks(report.checks), mean_of_ranks(report), undisturbed_of(report)
-    step = step if calm is None else calm.step_ms
+    step, words = step if calm is None else calm.step_ms, report.summary.step_words
     lines: list[tuple[str, tuple[Block, ...]]] = []
     tried = () if out_of_step(report) else report.what_if
     most = max(tried, key=lambda row: row.saved_pct or 0.0, default=None)
     if most is not None and most.predicted_step_time_ms is not None and (most.saved_pct or 0.0) >= 1:
-        said = f"'{most.change}' would save most: {most.saved_pct:.0f} % of the step, by the replay."
+        said = f"'{most.change}' would save most: {most.saved_pct:.0f} % of {words.the}, by the replay."
         lines.append(("At best", (text(said, " ", Span("All changes", href="#what-if"), "."),)))
     judged = f"{counts.clear} rules are clear, {counts.fired} have a remark, "
     judged += f"{counts.not_evaluated} could not be judged."
     lines.append(("Checked", (text(judged),)))
-    costs = () if step is None else (Cost("A step", step, f"{ms_text(step)} ms"),)
+    costs = () if step is None else (Cost(words.a.capitalize(), step, f"{ms_text(step)} ms"),)
     rests = _rests_on(report, Cure(step, step, "as it is"), calm is not None) if step else ""
     return Answer(tuple(lines), costs, rests)
 
 
 def _folded(report: Report, lead: Finding | None) -> list[Block]:
     """Consequences, other findings, and what nobody judged: a line each."""
-    told = [] if lead is None else late_together(report, lead) if lead.rule in STRAGGLERS else [lead]
+    told = [] if lead is None else late_together(report, lead)
     others = [finding for finding in report.findings if finding not in told]
     caused = [finding for finding in others if any(explains(one, finding) for one in told)]
     same = [finding for finding in others if finding not in caused and _is_same(report, told, finding)]

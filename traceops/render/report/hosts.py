@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceops.core.rank_text import ranks_text
+from traceops.core.step_words import STEP, StepWords
 from traceops.core.units import fixed_text
 from traceops.render.cells import Cell, Column, Table, build_table, name
 from traceops.render.document import Section, TableBlock, soft
@@ -18,19 +19,21 @@ def hosts(report: Report, shown: Sequence[int]) -> Section | None:
     """The table of hosts; None where there are not several."""
     if not report.hosts:
         return None
+    words = report.summary.step_words
     note = soft(
-        "Means over a host's ranks, ms a step. Inside: collectives whose members are all on this host. Between: those "
-        "with members on other hosts too. Their transfer and waiting count whether something hides them or not."
+        f"Means over a host's ranks, ms {words.per}. Inside: collectives whose members are all on this host. "
+        "Between: those with members on other hosts too. Their transfer and waiting count whether something hides "
+        "them or not."
     )
-    return Section("hosts", "By host", (note, TableBlock(hosts_table(report.hosts))), "Hosts")
+    return Section("hosts", "By host", (note, TableBlock(hosts_table(report.hosts, words))), "Hosts")
 
 
-def hosts_table(rows: Sequence[HostSummary]) -> Table:
+def hosts_table(rows: Sequence[HostSummary], words: StepWords = STEP) -> Table:
     """A row a host."""
     columns = [
         Column("host", "Host", number=False, make=lambda row: name(row.host)),
         Column("ranks", "Ranks", number=False, make=lambda row: Cell(ranks_text(row.ranks))),
-        Column("step_ms", "Step ms", worst="max"),
+        Column("step_ms", words.heading, worst="max"),
         Column("compute_ms", "Compute ms", worst="max"),
         Column("comm_transfer_ms", "Transfer ms", "that nothing hides", worst="max"),
         Column("comm_wait_ms", "Waiting ms", "that nothing hides"),

@@ -6,16 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from traceops.core.rank_text import ranks_text, runs_text
-from traceops.core.window_words import words_of_window
 from traceops.render.cells import Cell, number
 from traceops.render.document import (
     Block,
-    Checks,
     Document,
-    Drawing,
     Facts,
-    FindingBlock,
-    Terms,
     items,
     spans,
 )
@@ -73,13 +68,6 @@ def render_html(report: Report, *, plotlyjs: str = "none", files: Iterable[str] 
 
 def describe(report: Report) -> Document:
     """A report as a document: the verdict, facts, and a section for each thing there is to say."""
-    described = _describe(report)
-    if report.summary.steps_found_by != "window":
-        return described
-    return words_of_window(described, (FindingBlock, Checks, Terms, Drawing))
-
-
-def _describe(report: Report) -> Document:
     shown, said, name = shown_ranks(report), verdict(report), str(report.run.name)
     notes = [*report.summary.notes, *_damage(report)]
     intro: list[Block] = [*first_screen(report), Facts(tuple(_facts(report)))]
@@ -92,6 +80,7 @@ def _describe(report: Report) -> Document:
         report.checks,
         lambda found: proof_of(found, [*hang, *made]),
         lambda found: finding_place(found, report),
+        report.summary.step_words,
     )
     styles = ["summary.css", *(["hang.css"] if report.hang is not None else [])]
     styles += ["topology.css"] if report.fabric is not None else []
@@ -125,7 +114,7 @@ def _facts(report: Report) -> list[tuple[str, Cell]]:
         ("NCCL", word(run.nccl_version)),
         ("Steps", Cell(f"{len(steps)} ({ranks_text(steps, 4)})") if steps else word(None)),
         *((("Steps are", Cell(found)),) if (found := how_found(report)) else ()),
-        ("Typical step", _unit(typical)),
+        (report.summary.step_words.typical.capitalize(), _unit(typical)),
         ("p5 – p95", _unit(number(step.p5), number(step.p95))),
         ("Without profiler", _unit(number(report.summary.unprofiled_step_time_ms))),
         *speed_facts(report),

@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from traceops.core.units import UNKNOWN, gib_text
+from traceops.core.words import MEMORY_KINDS
 from traceops.render.cells import Cell, Column, Table, build_table
 from traceops.render.document import Block, Chart, Section, TableBlock, text
+from traceops.render.recorded_memory import headline, kinds_table, makers_table
 from traceops.render.report.figures import Figure, laid_out, rounded
-from traceops.report.memory import MemoryOverTime, MemoryRank, MemoryRows, MemoryStep
+from traceops.report.memory import MemoryInStep, MemoryOverTime, MemoryRank, MemoryRows, MemoryStep
 from traceops.report.model import Report
 from traceops.traces.snapshot_places import NO_STACK
 
@@ -24,12 +26,15 @@ def memory(report: Report, shown: Sequence[int]) -> Section | None:
     rows = report.memory
     if not isinstance(rows, MemoryRows):
         return None
-    most = max(rows.ranks, key=lambda row: row.peak_bytes or 0)
-    of = "" if most.capacity_bytes is None else f" of {gib_text(most.capacity_bytes)}"
     blocks: list[Block] = []
-    if most.peak_bytes:
-        blocks.append(text(f"Tensors held {gib_text(most.peak_bytes)}{of} at the most, on rank {most.rank}."))
-    blocks.append(TableBlock(_table(rows.ranks), "narrow"))
+    if rows.ranks:
+        most = max(rows.ranks, key=lambda row: row.peak_bytes or 0)
+        of = "" if most.capacity_bytes is None else f" of {gib_text(most.capacity_bytes)}"
+        if most.peak_bytes:
+            blocks.append(
+                text(f"Tensors held {gib_text(most.peak_bytes)}{of} at the most, on rank {most.rank}.")
+            )
+        blocks.append(TableBlock(_table(rows.ranks), "narrow"))
     if rows.steps:
         blocks.append(
             Chart(
@@ -46,6 +51,18 @@ def memory(report: Report, shown: Sequence[int]) -> Section | None:
                 "Lines, one upon the other: what each line of the program held on that rank, GiB, over the last "
                 "allocations before its snapshot; the mark is the peak",
                 over_time_figure(rows.over_time),
+            ),
+        ]
+    if rows.recorded is not None:
+        blocks += [
+            text(headline(rows.recorded)),
+            TableBlock(kinds_table(rows.recorded), "narrow"),
+            TableBlock(makers_table(rows.recorded), "narrow"),
+            Chart(
+                "memory-in-step",
+                "Lines, one upon the other: what tensors held on that rank over that step, GiB, by when it was made "
+                "and freed",
+                in_step_figure(rows.recorded.in_step),
             ),
         ]
     return Section("memory", "GPU memory", tuple(blocks), "Memory")
@@ -87,6 +104,18 @@ def over_time_figure(rows: MemoryOverTime) -> Figure:
     return _figure(traces, "allocations and frees")
 
 
+def in_step_figure(rows: MemoryInStep) -> Figure:
+    """Each kind upon those before it, so that the uppermost is all that was held."""
+    traces = []
+    sums = [0.0] * len(rows.at_ms)
+    for number, (kind, words) in enumerate(MEMORY_KINDS.items()):
+        own = [getattr(held, kind) for held in rows.held]
+        if any(own):
+            sums = [held + more for held, more in zip(sums, own, strict=True)]
+            traces.append(_line(words, rows.at_ms, sums, _COLOURS[number % len(_COLOURS)]))
+    return _figure(traces, "ms of the step on the host")
+
+
 def _peak_text(rows: MemoryOverTime) -> str:
     at = rows.moments.index(rows.peak) if rows.peak in rows.moments else 0
     held = sorted(zip(rows.held_bytes[at], rows.lines, strict=True), reverse=True)[:3]
@@ -95,7 +124,7 @@ def _peak_text(rows: MemoryOverTime) -> str:
     return f"The peak of rank {rows.rank} in its snapshot: {told}."
 
 
-def _line(name: str, at: Sequence[int], held: Sequence[float], colour: str) -> dict[str, object]:
+def _line(name: str, at: Sequence[float], held: Sequence[float], colour: str) -> dict[str, object]:
     return {
         "type": "scatter",
         "mode": "lines",

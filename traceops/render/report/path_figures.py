@@ -94,7 +94,11 @@ def timeline_figure(report: Report, ranks: Sequence[int] | None = None) -> Figur
     place = {rank: lane for lane, rank in enumerate(lanes)}
     pieces = [_pieces(kind, [row for row in runs if row.kind == kind], place) for kind in _kinds(runs)]
     return _lanes(
-        pieces, row_labels(report, lanes), "ms since the first rank began the step", _end(runs), pixels=24
+        pieces,
+        row_labels(report, lanes),
+        f"ms since the first rank began {report.summary.step_words.the}",
+        _end(runs),
+        pixels=24,
     )
 
 

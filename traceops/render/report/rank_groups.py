@@ -17,7 +17,7 @@ _FEW = 8  # a finding about more ranks names none of them
 
 
 @dataclass(frozen=True)
-class Group:
+class ShownGroup:
     """A row: one rank, or ranks that are alike, `example` first of what is shown of them."""
 
     example: int
@@ -29,14 +29,16 @@ class Group:
         return f"rank {self.example}" + (f" and {len(self.ranks) - 1} alike" if len(self.ranks) > 1 else "")
 
 
-def groups_of(report: Report) -> tuple[Group, ...]:
+def groups_of(report: Report) -> tuple[ShownGroup, ...]:
     """A group a rank up to `MOST_RANKS`; beyond, those that findings name, and the others by kind."""
     if len(report.ranks) <= MOST_RANKS:
-        return tuple(Group(row.rank, (row.rank,)) for row in report.ranks)
+        return tuple(ShownGroup(row.rank, (row.rank,)) for row in report.ranks)
     named = named_ranks(report)
     rest = [row for row in report.ranks if row.rank not in named]
-    kinds = [Group(kind.example, kind.ranks) for kind in alike_ranks(rest)]
-    return tuple(sorted((*(Group(rank, (rank,)) for rank in named), *kinds), key=lambda group: group.example))
+    kinds = [ShownGroup(kind.example, kind.ranks) for kind in alike_ranks(rest)]
+    return tuple(
+        sorted((*(ShownGroup(rank, (rank,)) for rank in named), *kinds), key=lambda group: group.example)
+    )
 
 
 def shown_ranks(report: Report) -> list[int]:

@@ -14,7 +14,15 @@ from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, Table, bar_fill, build_table, number, rows_of
 from traceops.render.report.rank_column import rank_column
 from traceops.render.report.rank_groups import MOST_RANKS, group_label, idle_ms
-from traceops.render.report.terms import BUBBLE, COLUMNS, TERMS, BucketTerm
+from traceops.render.report.terms import (
+    BUBBLE,
+    COLUMNS,
+    NOT_TOLD_APART,
+    TERMS,
+    BucketTerm,
+    caused_wait_column,
+    step_column,
+)
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
 from traceops.report.run import WorstRank
@@ -55,15 +63,19 @@ class _StepRow:
 def buckets_table(report: Report) -> Table:
     """The ledger of the run: a row a bucket with its meaning."""
     ms, pct = report.summary.ledger_ms, report.summary.ledger_pct
-    rows = []
+    rows, words = [], report.summary.step_words
     for b in BUCKETS:
         rows.append(_BucketRow(b, ms.of(b), pct.of(b), report.summary.ledger_worst_rank.get(b)))
         if b == "comm_wait":
             rows += [_BucketRow(part, own, share, None) for part, own, share in bubble_parts(report)]
     columns = [
-        Column("bucket", "Where a step goes", number=False, make=lambda row: _bucket_cell(row.bucket)),
-        Column("ms", "ms/step", "median over ranks of the mean over typical steps"),
-        Column("pct", "% of step", decimals=1, make=_share_bar),
+        Column("bucket", f"Where {words.a} goes", number=False, make=lambda row: _bucket_cell(row.bucket)),
+        Column(
+            "ms",
+            words.unit("ms"),
+            f"median over ranks of the {words.choose('mean over typical steps', 'window')}",
+        ),
+        Column("pct", f"% of {words.noun}", decimals=1, make=_share_bar),
     ]
     if len(report.ranks) > 1:
         columns += [
@@ -76,7 +88,7 @@ def buckets_table(report: Report) -> Table:
             Column("worst_rank", "On rank", make=lambda row: _worst_rank(report, row.worst)),
         ]
     columns.append(Column("meaning", "Meaning", number=False, css="meaning", make=_meaning))
-    return build_table("Step ledger of the run", columns, rows)
+    return build_table(f"{words.choose('Step ledger', 'Ledger of the window')} of the run", columns, rows)
 
 
 def bubble_parts(report: Report) -> list[tuple[str, float, float | None]]:
@@ -84,19 +96,22 @@ def bubble_parts(report: Report) -> list[tuple[str, float, float | None]]:
     bubble, step = report.summary.bubble_ms, report.summary.step_time_ms.typical
     if bubble is None:
         return []
-    parts = [(name, float(getattr(bubble, name))) for name in BUBBLE]
+    known = all(pipeline.schedule_bubble_pct is not None for pipeline in report.pipelines)
+    of_name = {name: "late" if name == NOT_TOLD_APART else name for name in BUBBLE}
+    del of_name[NOT_TOLD_APART if known else "late"]
+    parts = [(name, float(getattr(bubble, own))) for name, own in of_name.items()]
     return [(name, ms, 100 * ms / step if step else None) for name, ms in parts if ms or name == "bubble"]
 
 
 def ranks_table(report: Report, shown: Sequence[int]) -> Table:
     """The breakdown of each shown rank; least, median and most are over all ranks."""
     rows = rows_of(report.ranks, shown)
-    apart = _apart(report)
+    apart, words = _apart(report), report.summary.step_words
     breakdown = COLUMNS["Idle, compute, non-compute"]
     columns = [
         rank_column(report),
         *([Column("host", "Host", number=False, make=_host)] if any(row.host for row in rows) else []),
-        Column("typical_step_ms", "Step ms", COLUMNS["Step"], worst="max", apart=apart),
+        Column("typical_step_ms", words.heading, step_column(words), worst="max", apart=apart),
         Column("idle_pct", "Idle %", breakdown, worst="max", decimals=1, apart=_APART_PCT),
         Column("compute_pct", "Compute %", breakdown, worst="min", decimals=1, apart=_APART_PCT),
         Column("non_compute_pct", "Non-compute %", breakdown, decimals=1),
@@ -104,7 +119,7 @@ def ranks_table(report: Report, shown: Sequence[int]) -> Table:
         Column("exposed_comm_ms", "Exposed ms", COLUMNS["Exposed"]),
         Column("comm_wait_ms", "Exposed wait ms", COLUMNS["Wait"]),
         Column("comm_transfer_ms", "Exposed transfer ms", COLUMNS["Transfer"]),
-        Column("caused_wait_ms", "Caused wait ms", COLUMNS["Caused wait"], worst="max", apart=apart),
+        Column("caused_wait_ms", "Caused wait ms", caused_wait_column(words), worst="max", apart=apart),
         Column(
             "late_share",
             "Share of caused %",
@@ -169,7 +184,11 @@ def idle_table(report: Report, shown: Sequence[int]) -> Table:
     ]
     many = rows if len(rows) > 2 else ()
     return build_table(
-        "Idle ms a step by cause", columns, rows_of(rows, shown), note=_cut(report, shown), summarize=many
+        f"Idle ms {report.summary.step_words.per} by cause",
+        columns,
+        rows_of(rows, shown),
+        note=_cut(report, shown),
+        summarize=many,
     )
 
 

@@ -60,7 +60,7 @@ def hang(report: Report, shown: Sequence[int]) -> Section | None:
 
 def lateness(report: Report, shown: Sequence[int]) -> Section | None:
     """Who is waited for, and why."""
-    table = cross_tables.lateness_table(report)
+    table, words = cross_tables.lateness_table(report), report.summary.step_words
     sentence = cross_text.waiting_sentence(report) if len(report.ranks) > 1 else ""
     sentence = " ".join(said for said in (sentence, _tied_sentence(report)) if said)
     if not sentence and table is None:
@@ -74,8 +74,8 @@ def lateness(report: Report, shown: Sequence[int]) -> Section | None:
             ),
             Chart(
                 "lateness",
-                "Heat map: waiting that each rank caused in each step, ms; the table below has the means and the "
-                "worst step",
+                f"Heat map: waiting that each rank caused in {words.each}, ms; the table below has the "
+                f"{words.choose('means and the worst step', 'numbers')}",
                 cross_figures.lateness_figure(report, list(shown)),
             ),
             TableBlock(table, "narrow"),
@@ -95,8 +95,8 @@ def pipelines(report: Report, shown: Sequence[int]) -> Section | None:
     ]
     for pipeline in report.pipelines:
         blocks += [
-            text(cross_text.pipeline_sentence(pipeline)),
-            TableBlock(detail_tables.stages_table(pipeline)),
+            text(cross_text.pipeline_sentence(pipeline, report.summary.step_words)),
+            TableBlock(detail_tables.stages_table(pipeline, report.summary.step_words)),
         ]
     return Section("pipelines", "What stages wait for each other", tuple(blocks), "Pipelines")
 
@@ -106,17 +106,20 @@ def what_if(report: Report, shown: Sequence[int]) -> Section | None:
     table = detail_tables.what_if_table(report)
     if table is None:
         return None
-    replay = cross_text.replay_sentence(report)
+    replay, words = cross_text.replay_sentence(report), report.summary.step_words
     return Section(
         "what-if",
         "What a change would save",
         (
-            soft("The measured steps replayed with one thing different at a time; savings do not add up."),
+            soft(
+                f"The measured {words.choose('steps', 'window')} replayed with one thing different at a time; "
+                "savings do not add up."
+            ),
             *((text(replay),) if replay else ()),
             Chart(
                 "what-if",
-                "Bars: predicted step time for one change at a time, ms, and a line at the step as it is; the table "
-                "below has the numbers",
+                f"Bars: predicted step time for one change at a time, ms, and a line at {words.the} as it is; the "
+                "table below has the numbers",
                 cross_figures.what_if_figure(report),
             ),
             TableBlock(table, "narrow"),
@@ -127,7 +130,7 @@ def what_if(report: Report, shown: Sequence[int]) -> Section | None:
 
 def ledger(report: Report, shown: Sequence[int]) -> Section:
     """Where a step goes."""
-    blocks: list[Block] = []
+    blocks, words = list[Block](), report.summary.step_words
     if report.steps:
         split = any(row.comm_wait_ms is not None for row in report.ranks)
         apart = (
@@ -136,7 +139,7 @@ def ledger(report: Report, shown: Sequence[int]) -> Section:
             else " Waiting and transfer cannot be told apart here, so all exposed communication counts as unmatched."
         )
         blocks += [
-            soft(f"Every microsecond of a step is in exactly one bucket. {KERNELS_UNJUDGED}{apart}"),
+            soft(f"Every microsecond of {words.a} is in exactly one bucket. {KERNELS_UNJUDGED}{apart}"),
             TableBlock(rank_tables.buckets_table(report)),
             *_ledger_charts(report, shown),
         ]
@@ -151,7 +154,7 @@ def ledger(report: Report, shown: Sequence[int]) -> Section:
                 ".",
             )
         )
-    return Section("ledger", "Step ledger", tuple(blocks))
+    return Section("ledger", words.choose("Step ledger", "Ledger of the window"), tuple(blocks))
 
 
 def critical_path(report: Report, shown: Sequence[int]) -> Section | None:
@@ -160,13 +163,14 @@ def critical_path(report: Report, shown: Sequence[int]) -> Section | None:
     if table is None:
         return None
     step, sentence = report.tables.critical_path[0].step, cross_text.path_sentence(report)
+    words = report.summary.step_words
     return Section(
         "path",
-        f"Critical path of the median step{_of_step(step)}",
+        f"Critical path of the {words.choose('median step', 'window')}{_of_step(step)}",
         (
             *((text(bold(sentence)),) if sentence else ()),
             soft(
-                "The chain of work and transfers that set how long the step took: making anything off it faster "
+                f"The chain of work and transfers that set how long {words.the} took: making anything off it faster "
                 "changes nothing. A piece is shown as what it consists of, times of one kind together."
             ),
             Chart(
@@ -185,13 +189,13 @@ def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
     table = cross_tables.timeline_table(report, list(shown))
     if table is None:
         return None
-    several = len(report.ranks) > 1
+    several, longest = len(report.ranks) > 1, report.summary.step_words.choose("longest step", "window")
     clocks = cross_text.clocks_sentence(report)
     kinds = groups_text(report)
     cut = f" {kinds}" if kinds else ""
     chart = Chart(
         "timeline",
-        "Rows: what each rank did during the longest step, on one time axis in ms; the folded table has the sums",
+        f"Rows: what each rank did during the {longest}, on one time axis in ms; the folded table has the sums",
         path_figures.timeline_figure(report, list(shown)),
     )
     sums = fold("Sums as a table", TableBlock(table))
@@ -205,8 +209,9 @@ def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
             "Timeline",
             (
                 soft(
-                    "Any recorded step, as the traces have it: what the host did, what the device computed, and for "
-                    "each collective how long a rank waited before the transfer began. Zoom in to see the names."
+                    f"{report.summary.step_words.choose('Any recorded step', 'The window')}, as the traces have it: "
+                    "what the host did, what the device computed, and for each collective how long a rank waited "
+                    "before the transfer began. Zoom in to see the names."
                     f"{f' {clocks}' if clocks else ''}"
                 ),
                 drawn,
@@ -216,9 +221,9 @@ def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
         )
     return Section(
         "timeline",
-        f"The longest step{_of_step(report.tables.timeline[0].step)}{' on all ranks' if several else ''}",
+        f"The {longest}{_of_step(report.tables.timeline[0].step)}{' on all ranks' if several else ''}",
         (said, chart, sums),
-        "Longest step",
+        longest.capitalize(),
     )
 
 
@@ -246,12 +251,13 @@ def steps(report: Report, shown: Sequence[int]) -> Section | None:
 
 def idle(report: Report, shown: Sequence[int]) -> Section:
     """Why the devices were idle."""
+    words = report.summary.step_words
     idles = any(row.bucket_ms(bucket) for row in report.ranks for bucket in IDLE_BUCKETS)
-    drawn: Block = text("No idle time was found in a step.")
+    drawn: Block = text(f"No idle time was found in {words.a}.")
     if report.steps and idles:
         drawn = Chart(
             "idle",
-            "Stacked bars: why each rank's device was idle, ms a step; the table below has the numbers",
+            f"Stacked bars: why each rank's device was idle, ms {words.per}; the table below has the numbers",
             figures.idle_figure(report, list(shown)),
         )
     return Section("idle", "Idle causes", (drawn, TableBlock(rank_tables.idle_table(report, list(shown)))))
@@ -389,13 +395,13 @@ def _tied_sentence(report: Report) -> str:
 def _ledger_charts(report: Report, shown: Sequence[int]) -> list[Block]:
     if not report.ranks:
         return []
-    total = len(report.ranks)
+    total, words = len(report.ranks), report.summary.step_words
     blocks: list[Block] = []
     if said := groups_text(report):
         blocks.append(text(said))
     chart: Block = Chart(
         "ledger",
-        "Stacked bars: where each rank's step goes, ms a step; the table below has the numbers",
+        f"Stacked bars: where each rank's {words.noun} goes, ms {words.per}; the table below has the numbers",
         figures.ledger_figure(report, list(shown)),
     )
     if total <= MOST_RANKS:
@@ -409,7 +415,7 @@ def _ledger_charts(report: Report, shown: Sequence[int]) -> list[Block]:
         ),
         Chart(
             "distribution",
-            "Boxes: how each bucket spreads over all ranks, ms a step",
+            f"Boxes: how each bucket spreads over all ranks, ms {words.per}",
             figures.distribution_figure(report),
         ),
     ]

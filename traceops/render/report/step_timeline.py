@@ -28,7 +28,12 @@ def step_timeline(report: Report, instead: Sequence[Block]) -> StepTimeline | No
         return None
     data = packed(report.detail, _longest(report.detail), len(report.ranks))
     data |= drawn_ranks(report, report.detail)
-    return StepTimeline("steps-zoom", "What each rank did in a step, moment by moment", data, tuple(instead))
+    return StepTimeline(
+        "steps-zoom",
+        f"What each rank did in {report.summary.step_words.a}, moment by moment",
+        data,
+        tuple(instead),
+    )
 
 
 def packed(detail: Detail, first: int, ranks: int) -> dict[str, Any]:

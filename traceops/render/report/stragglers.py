@@ -13,6 +13,7 @@ from traceops.across.replay.what_if import WORK_SHARED
 from traceops.core.findings import Evidence, Finding
 from traceops.core.rank_text import ranks_text
 from traceops.core.shared_place import shared_place
+from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text
 from traceops.core.words import CAUSES, COMPUTES_LONGER, CauseWords
 from traceops.render.report.cross_text import check_of
@@ -20,9 +21,10 @@ from traceops.render.report.roles import role_text
 from traceops.report.model import Report
 from traceops.rules.clocks import UNALIGNED_CLOCKS
 from traceops.rules.named_lines import REASON
-from traceops.rules.slow_group import WORST, clause_of
+from traceops.rules.slow_group import SLOW_GROUP, WORST, clause_of
 
 STRAGGLERS = ("TO-S001", "TO-S002")
+_BESIDE_A_GROUP = ("TO-S001", SLOW_GROUP.id)  # each is what its cure saves with the others cured
 
 _MOST_NAMED = 3  # late ranks, each with its cause
 _HARDLY_PCT = 10.0  # of the step: a saving below it is no reason to act [TO-S001]
@@ -32,15 +34,15 @@ _HARDLY_PCT = 10.0  # of the step: a saving below it is no reason to act [TO-S00
 class Cure:
     """What a step takes as it is, and would take with a finding's cause gone, ms.
 
-    least_ms: the best that it may come to, where that is open; then_ms is the most. unit: 'A step', 'A late step', the
-    mean of those that a finding is about. how: the state in which it costs nothing, 'at its peers' pace'.
+    least_ms: the best that it may come to, where that is open; then_ms is the most. late: the step is the mean of those
+    that a finding is about. how: the state in which it costs nothing, 'at its peers' pace'.
     """
 
     now_ms: float
     then_ms: float
     how: str
     least_ms: float | None = None
-    unit: str = "A step"
+    late: bool = False
 
     @property
     def pct(self) -> float:
@@ -67,9 +69,11 @@ def straggler_clause(report: Report, finding: Finding) -> tuple[str, int]:
     Serious ones of one rule whose cure was predicted together become one clause.
     """
     same, cure = _joint(report, finding)
-    if cure is not None:
-        return _joint_clause(report, same, cure), len(same)
-    return _single_clause(report, finding), 1
+    if cure is None:
+        return _single_clause(report, finding), 1
+    if any(one.rule == SLOW_GROUP.id for one in same):
+        return _groups_clause(report, same, cure), len(same)
+    return _joint_clause(report, same, cure), len(same)
 
 
 def late_together(report: Report, finding: Finding) -> list[Finding]:
@@ -80,20 +84,55 @@ def late_together(report: Report, finding: Finding) -> list[Finding]:
 
 def straggler_cure(report: Report, finding: Finding) -> Cure | None:
     """What TO-S001's or TO-S002's cure would give, as the clause says it; None where no step is known to be shorter."""
-    _, joint = _joint(report, finding)
-    return joint if joint is not None else _single_cure(report, finding)
+    return joint_cure(report, finding) or _single_cure(report, finding)
 
 
-def group_clause(report: Report, finding: Finding) -> str:
-    """TO-S003 in one clause: how many, what they have in common, why, and what curing all of them would give."""
-    place, step, saved = place_text(report, finding.ranks), step_ms(report), finding.impact_ms
-    who = who_text(finding.ranks, len(report.ranks)) + (f" ({place})" if place else "")
+def joint_cure(report: Report, finding: Finding) -> Cure | None:
+    """What the cure of all that one clause tells would give; None where it tells one finding."""
+    return _joint(report, finding)[1]
+
+
+def group_clause(report: Report, finding: Finding) -> tuple[str, int]:
+    """TO-S003 in one clause: how many, what they have in common, why, and what curing all of them would give.
+
+    And how many findings it covers: others that are late beside them are told too.
+    """
+    same, cure = _joint(report, finding)
+    if cure is not None:
+        return _groups_clause(report, same, cure), len(same)
+    step, saved = step_ms(report), finding.impact_ms
     worst = next((f", most of all rank {e.rank}" for e in finding.evidence if e.metric == WORST), "")
-    said = f"{who} are slower than the others{worst}: {clause_of(finding)}"
+    said = f"{_group_text(report, finding)} are slower than the others{worst}: {clause_of(finding)}"
     if step is None or saved is None or saved > step:
-        return said
+        return said, 1
     how = "with the work shared evenly" if finding.computes_longer == "more_work" else "at their peers' pace"
-    return f"{said}; {how} a step would take {ms_text(step - saved)} ms ({100 * saved / step:.0f} % less)"
+    then = f"{report.summary.step_words.a} would take {ms_text(step - saved)} ms"
+    return f"{said}; {how} {then} ({100 * saved / step:.0f} % less)", 1
+
+
+def _group_text(report: Report, finding: Finding) -> str:
+    place = place_text(report, finding.ranks)
+    return who_text(finding.ranks, len(report.ranks)) + (f" ({place})" if place else "")
+
+
+def _groups_clause(report: Report, findings: Sequence[Finding], cure: Cure) -> str:
+    """Groups and single ranks that are late for reasons of their own, and what curing all of them would give."""
+    told = list[str]()
+    for finding in findings[:_MOST_NAMED]:
+        if finding.rule == SLOW_GROUP.id:
+            who, why = _group_text(report, finding), clause_of(finding)
+            told.append(
+                f"so are {who[:1].lower()}{who[1:]}: {why}"
+                if told
+                else f"{who} are slower than the others: {why}"
+            )
+        else:
+            rank, why = finding.ranks[0], words_of(finding).clause
+            told.append(f"so is rank {rank}: {why}" if told else f"Rank {rank} is late: {why}")
+    if more := len(findings) - len(told):
+        told.append(f"{more} more below")
+    then = f"{report.summary.step_words.a} would take {ms_text(cure.then_ms)} ms ({cure.pct:.0f} % less)"
+    return f"{'; '.join(told)}; with all of them {cure.how} {then}"
 
 
 def place_text(report: Report, ranks: Sequence[int]) -> str:
@@ -104,12 +143,13 @@ def place_text(report: Report, ranks: Sequence[int]) -> str:
 
 
 def _joint(report: Report, finding: Finding) -> tuple[list[Finding], Cure | None]:
-    """Serious findings of the same rule, and what curing all of them would give where that was replayed."""
-    same = [
-        f
-        for f in report.findings
-        if f.rule == finding.rule and f.severity != "info" and f.impact_ms is not None
-    ]
+    """Serious findings of the same rule, or late beside a group; what curing all of them gives, where replayed."""
+    if finding.rule not in (*STRAGGLERS, SLOW_GROUP.id):
+        return [finding], None
+    serious = [f for f in report.findings if f.severity != "info" and f.impact_ms is not None]
+    grouped = finding.rule in _BESIDE_A_GROUP and any(f.rule == SLOW_GROUP.id for f in serious)
+    rules = _BESIDE_A_GROUP if grouped else (finding.rule,)
+    same = [f for f in serious if f.rule in rules]
     together = sorted(rank for f in same for rank in f.ranks)
     if finding in same and len(same) > 1:
         for row in report.what_if:
@@ -125,14 +165,25 @@ def _single_cure(report: Report, finding: Finding) -> Cure | None:
     how = words_of(finding).cured
     late, saved_late = _evidence(finding, "late step"), _evidence(finding, "saved in a late step")
     if finding.rule == "TO-S002" and late is not None and saved_late is not None:
-        return Cure(late, late - saved_late, how, unit="A late step")
+        return Cure(late, late - saved_late, how, late=True)
     step, saved = step_ms(report), finding.impact_ms
     if step is None or saved > step:
         return None
     shared = _evidence(finding, "saved with the work shared evenly")
+    if shared is None and (then := _alone(report, finding)) is not None:
+        return Cure(step, then, how)
     row = next((row for row in report.what_if if row.change == WORK_SHARED), None)
     least = row.predicted_least_ms if shared is not None and row is not None else None
     return Cure(step, step - saved, how, least if least is not None and least < step - saved else None)
+
+
+def _alone(report: Report, finding: Finding) -> float | None:
+    """What a step would take with this rank cured and no other, ms, where others are late too."""
+    late = [one for one in report.findings if one.rule in (*STRAGGLERS, SLOW_GROUP.id)]
+    if all(one is finding for one in late):
+        return None  # then that is the impact
+    rows = [row for row in report.what_if if row.ranks == finding.ranks]
+    return next((row.predicted_step_time_ms for row in rows if row.predicted_step_time_ms is not None), None)
 
 
 def words_of(finding: Finding) -> CauseWords:
@@ -149,23 +200,23 @@ def _single_clause(report: Report, finding: Finding) -> str:
     if finding.rule == "TO-S002" and finding.steps:
         subject += f" in step{'s' if len(finding.steps) > 1 else ''} {ranks_text(finding.steps, 4)}"
     cure, step = _single_cure(report, finding), step_ms(report)
-    if cure is not None and cure.unit != "A step":
+    if cure is not None and cure.late:
         return (
             f"{subject}: {cure.how} such a step would take {ms_text(cure.then_ms)} instead of "
             f"{ms_text(cure.now_ms)} ms ({cure.pct:.0f} % less)"
         )
-    waits = _waiting_for(finding)
+    waits, words = _waiting_for(finding), report.summary.step_words
     others = len(report.ranks) - 1
     clause = subject
     if waits is not None and others > 0:
         who = "the other rank waits" if others == 1 else f"the other {others} ranks wait"
-        clause += f": {who} {ms_text(waits)} ms{_of(step, waits)} for it{role_text(report, finding)}"
+        clause += f": {who} {ms_text(waits)} ms{_of(step, waits, words)} for it{role_text(report, finding)}"
         clause += " on average" if finding.rule == "TO-S002" else ""
     if cure is None:
         return clause
     if finding.rule == "TO-S001" and finding.severity == "info" and cure.pct < _HARDLY_PCT:
-        return f"{clause}, but {cure.how} a step would be only {ms_text(finding.impact_ms)} ms shorter"
-    return f"{clause}; {cure.how} a step would take {ms_text(cure.then_ms)} ms ({cure.pct:.0f} % less)"
+        return f"{clause}, but {cure.how} {words.a} would be only {ms_text(finding.impact_ms)} ms shorter"
+    return f"{clause}; {cure.how} {words.a} would take {ms_text(cure.then_ms)} ms ({cure.pct:.0f} % less)"
 
 
 def _joint_clause(report: Report, findings: Sequence[Finding], cure: Cure) -> str:
@@ -176,14 +227,14 @@ def _joint_clause(report: Report, findings: Sequence[Finding], cure: Cure) -> st
         who = f"Ranks {', '.join(named[:-1])} and {named[-1]} are late"
     else:
         who = f"{who_text(ranks, len(report.ranks))} are late"
-    others = len(report.ranks) - len(ranks)
+    others, words = len(report.ranks) - len(ranks), report.summary.step_words
     known = [waits for f in findings if (waits := _waiting_for(f)) is not None]
     if known and others > 0:  # each is a mean over all ranks but one
         waits = sum(known) * (len(report.ranks) - 1) / others
         if waits <= cure.now_ms:
             wait = "the other rank waits" if others == 1 else f"the other {others} ranks wait"
-            who += f": {wait} {ms_text(waits)} ms{_of(cure.now_ms, waits)} for them"
-    return f"{who}; {cure.how} a step would take {ms_text(cure.then_ms)} ms ({cure.pct:.0f} % less)"
+            who += f": {wait} {ms_text(waits)} ms{_of(cure.now_ms, waits, words)} for them"
+    return f"{who}; {cure.how} {words.a} would take {ms_text(cure.then_ms)} ms ({cure.pct:.0f} % less)"
 
 
 def _reason(finding: Finding) -> str:
@@ -206,8 +257,10 @@ def _measured(evidence: Evidence | None) -> float | None:
     return None if evidence is None or not isinstance(evidence.value, (int, float)) else float(evidence.value)
 
 
-def _of(step: float | None, part: float) -> str:
-    return " a step" if step is None or part > step else f" of each {ms_text(step)} ms step"
+def _of(step: float | None, part: float, words: StepWords) -> str:
+    """' of each 54.9 ms step', unless the part is not known to be one of that step."""
+    whole = None if step is None or part > step else words.each_of(f"{ms_text(step)} ms")
+    return f" {words.per}" if whole is None else f" of {whole}"
 
 
 def step_ms(report: Report) -> float | None:

@@ -8,11 +8,10 @@ from typing import TextIO
 
 from traceops.core.findings import count_checks
 from traceops.core.units import fixed_text, percent_text
-from traceops.core.window_words import words_of_window
 from traceops.measure.hta_agreement import HtaAgreement
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, Table
-from traceops.render.document import Block, Code, FindingBlock, TableBlock, soft, text
+from traceops.render.document import Block, Code, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.report.coverage import KERNELS_UNJUDGED
 from traceops.render.report.experts import experts_lines
@@ -60,7 +59,7 @@ def describe_summary(report: Report, written: Path) -> list[Block]:
         *_what_if(report),
         *_hosts(report),
         _ranks(report),
-        *(finding_block(finding) for finding in report.findings),
+        *(finding_block(finding, words=report.summary.step_words) for finding in report.findings),
     ]
     skipped = count_checks(report.checks).not_evaluated
     if skipped:
@@ -70,8 +69,6 @@ def describe_summary(report: Report, written: Path) -> list[Block]:
         blocks.append(soft(KERNELS_UNJUDGED))
     if report.hta_agreement is not None:
         blocks.append(text(hta_sentence(report.hta_agreement)))
-    if report.summary.steps_found_by == "window":
-        blocks = words_of_window(blocks, (FindingBlock,))
     return [*blocks, Code((f"Report: {written}",), look="")]
 
 
@@ -144,7 +141,7 @@ def _ledger(report: Report) -> TableBlock:
                 for part, ms, pct in bubble_parts(report)
             ]
     columns = (
-        Column("bucket", "where a step goes", number=False),
+        Column("bucket", f"where {report.summary.step_words.a} goes", number=False),
         Column("ms", "ms"),
         Column("pct", "%"),
         Column("bar", "", number=False, css="bar"),
@@ -173,18 +170,19 @@ def _what_if(report: Report) -> list[TableBlock]:
         )
         for row in rows
     ]
+    words = report.summary.step_words
     error = report.summary.replay.error_pct if report.summary.replay is not None else None
     within = (
         ""
         if error is None
-        else f"unchanged, the replay is within {percent_text(error)} of the measured steps"
+        else f"unchanged, the replay is within {percent_text(error)} of the measured {words.choose('steps', 'window')}"
     )
     plain, slowdown = report.summary.unprofiled_step_time_ms, report.summary.profiler_slowdown
     if within and plain is not None and slowdown is not None and slowdown >= SLOWED:
         within += f"; these are steps with the profiler, without it one takes {fixed_text(plain, 2)} ms"
     columns = (
         Column("change", "what if", number=False),
-        Column("step", "step ms"),
+        Column("step", f"{words.noun} ms"),
         Column("saved", "saved %"),
     )
     return [_table(columns, cells, within)]
@@ -197,7 +195,7 @@ def _hosts(report: Report) -> list[TableBlock]:
     header = (
         "host",
         "ranks",
-        "step ms",
+        f"{report.summary.step_words.noun} ms",
         "compute ms",
         "comm_wait ms",
         "inside ms",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from traceops.core.step_words import STEP, StepWords
 from traceops.core.words import BUCKETS as BUCKET_WORDS
 
 
@@ -39,6 +40,7 @@ TERMS: dict[str, BucketTerm] = {
     "idle_unknown": _term("idle_unknown", "#4D4D4D"),
     "idle_gap": _term("idle_gap", "#BDBDBD"),
 }
+NOT_TOLD_APART = "not_told_apart"  # in place of `late`, where a schedule's own bubble is not known
 # Of comm_wait, in the order of BubbleTimes.
 BUBBLE: dict[str, BucketTerm] = {
     name: BucketTerm(f"… {label}", COMM_WAIT.colour, definition)
@@ -56,6 +58,12 @@ BUBBLE: dict[str, BucketTerm] = {
             "of it late sends",
             "Of the bubble: what even stages with this many micro-batches would not wait.",
         ),
+        (
+            NOT_TOLD_APART,
+            "of it the rest",
+            "Of the bubble: filling, draining and late sends. They cannot be told apart, because the schedule's own "
+            "bubble is not known.",
+        ),
     )
 }
 TRANSFER = "transfer"  # what the critical path calls a collective with all members there
@@ -68,8 +76,22 @@ def term_of(kind: Any) -> BucketTerm:
     return TERMS.get(key) or BucketTerm("Other", "#444444", "")
 
 
+def step_column(words: StepWords) -> str:
+    """What a rank's step is."""
+    mean = words.choose("one step: the mean over the rank's typical steps", "the window")
+    return f"Device time of {mean}, which its ledger adds up to."
+
+
+def caused_wait_column(words: StepWords) -> str:
+    """What a rank's caused waiting is."""
+    return (
+        f"What all other ranks waited in collectives that this rank entered last; can exceed {words.the}, as it sums "
+        "over ranks."
+    )
+
+
 COLUMNS: dict[str, str] = {
-    "Step": "Device time of one step: the mean over the rank's typical steps, which its ledger adds up to.",
+    "Step": step_column(STEP),
     "Idle, compute, non-compute": (
         "Shares of the device time from the first to the last activity, by HTA's definitions: nothing runs; compute "
         "runs; only communication or memory copies run."
@@ -86,10 +108,7 @@ COLUMNS: dict[str, str] = {
         "Time in collectives after their last member arrived, with no compute beside it: comm_transfer of the ledger. "
         "transfer_ms in the files counts what compute hides too."
     ),
-    "Caused wait": (
-        "What all other ranks waited in collectives that this rank entered last; can exceed the step, as it sums "
-        "over ranks."
-    ),
+    "Caused wait": caused_wait_column(STEP),
     "Share of caused": "This rank's part of all waiting that any rank caused.",
     "Bus bandwidth": (
         "Bytes ÷ median transfer × 2(n−1)/n for all-reduce, (n−1)/n for all-gather, reduce-scatter and all-to-all, "

@@ -44,9 +44,16 @@ def sentence(rows: UndisturbedRows) -> str:
     ]
     doing = f": the device {', '.join(parts)} ms" if parts else ""
     over = " (medians over ranks)" if len(rows.ranks) > 1 else ""
+    behind = (
+        ""
+        if rows.behind_ms is None
+        else f" Behind the recorded steps one takes {ms_text(rows.behind_ms)} ms: torch's profiler stays in the "
+        "process and slows its host, or the training itself is slower there. TEARDOWN_CUPTI=1 in the environment "
+        "makes the profiler leave (CUDA 12.6 or newer)."
+    )
     return (
         f"a step takes {ms_text(rows.step_ms)} ms without recording, {ms_text(rows.light_ms)} in the light window, "
-        f"{ms_text(rows.recorded_ms)} as recorded. Without recording{doing}{over}."
+        f"{ms_text(rows.recorded_ms)} as recorded. Without recording{doing}{over}.{behind}"
     )
 
 

@@ -11,8 +11,8 @@ from msgspec import UNSET
 
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import ranks_in, ranks_text, runs_text
+from traceops.core.step_words import StepWords
 from traceops.core.units import ms_text
-from traceops.core.window_words import of_window
 from traceops.render.document import Headline, Level
 from traceops.render.report.coverage import unjudged_sentence
 from traceops.render.report.cures import lost_ms, measured_step, rule_cure
@@ -20,6 +20,7 @@ from traceops.render.report.roles import exposed_role
 from traceops.render.report.stragglers import (
     STRAGGLERS,
     group_clause,
+    late_together,
     mean_of_ranks,
     out_of_step,
     straggler_clause,
@@ -44,14 +45,6 @@ _MOSTLY = 0.75  # of all waiting: whom ranks wait for
 
 
 def verdict(report: Report) -> Headline:
-    """What to act on first, as `_verdict` says it; of a report without steps in words of its window."""
-    said = _verdict(report)
-    if report.summary.steps_found_by != "window":
-        return said
-    return Headline(said.level, of_window(said.sentence))
-
-
-def _verdict(report: Report) -> Headline:
     """What to act on first. Pure: says nothing that the report's own numbers do not hold.
 
     A hang comes before everything else. Then findings of severity warning or error, then a straggler that
@@ -148,14 +141,16 @@ def _of_recorded(report: Report, first: Finding, waits: str) -> str:
 
 def _for_these(report: Report, first: Finding) -> str:
     """That the others wait for the ranks that a finding is about: several of them cause most of the waiting."""
-    own = set(first.ranks)
+    own = {rank for finding in late_together(report, first) for rank in finding.ranks}
     waits = [row.comm_wait_ms for row in report.ranks if row.rank not in own and row.comm_wait_ms is not None]
     caused = sum(row.late_share or 0.0 for row in report.ranks if row.rank in own)
     waiting = _waiting(report)
     if len(own) < 2 or not waits or waiting is None or waiting.pct < WAIT_WARNING_PCT or caused < _MOSTLY:
         return ""
     who = "The other rank waits" if len(waits) == 1 else f"The other {len(waits)} ranks wait"
-    return f" {who} {ms_text(statistics.median(waits))} ms a step, most of it for them."
+    return (
+        f" {who} {ms_text(statistics.median(waits))} ms {report.summary.step_words.per}, most of it for them."
+    )
 
 
 def _mostly_for_one(report: Report) -> str:
@@ -177,9 +172,10 @@ def _mostly_for_one(report: Report) -> str:
         return ""
     saved = max((row.step_time_ms or 0.0) - (row.predicted_step_time_ms or 0.0), 0.0)
     shorter = f"only {ms_text(saved)} ms shorter" if saved >= _LEAST_SAVED_MS else "no shorter"
+    words = report.summary.step_words
     return (
-        f" Ranks wait {ms_text(waiting.ms)} ms a step for each other, most of it for rank {waiting.rank}, but at its "
-        f"peers' pace a step would be {shorter}."
+        f" Ranks wait {ms_text(waiting.ms)} ms {words.per} for each other, most of it for rank {waiting.rank}, but "
+        f"at its peers' pace {words.a} would be {shorter}."
     )
 
 
@@ -190,7 +186,7 @@ def _others_wait(report: Report, blamed: Sequence[int]) -> str:
     if not known:
         return ""
     who = f"Rank {next(iter(waits))} waits" if len(waits) == 1 else "The others wait"
-    return f" {who} {ms_text(statistics.median(known))} ms a step in collectives."
+    return f" {who} {ms_text(statistics.median(known))} ms {report.summary.step_words.per} in collectives."
 
 
 @dataclass(frozen=True)
@@ -202,10 +198,11 @@ class _Waiting:
     rank: int | None
     share: float | None
     step_ms: float | None
+    words: StepWords
     out_of_step: bool = False  # nothing that compares these ranks is to be trusted
 
     def sentence(self) -> str:
-        step = "" if self.step_ms is None else f" of each {ms_text(self.step_ms)} ms step"
+        step = "" if self.step_ms is None else f" of {self.words.each_of(f'{ms_text(self.step_ms)} ms')}"
         waits = f"Ranks wait {ms_text(self.ms)} ms{step} ({self.pct:.0f} %) for others that are late"
         if self.out_of_step:
             return f"{waits}; which one cannot be said: the ends of their collectives do not fit together (TO-V006)."
@@ -220,12 +217,13 @@ def _waiting(report: Report) -> _Waiting | None:
     if ms is None or pct is None:
         return None
     blamed = [row for row in report.ranks if row.late_share is not None]
+    words = report.summary.step_words
     worst = max(blamed, key=lambda row: row.late_share or 0.0, default=None)
     if out_of_step(report):
-        return _Waiting(ms, pct, None, None, mean_of_ranks(report), True)
+        return _Waiting(ms, pct, None, None, mean_of_ranks(report), words, True)
     if worst is None or not worst.late_share:
-        return _Waiting(ms, pct, None, None, mean_of_ranks(report))
-    return _Waiting(ms, pct, worst.rank, worst.late_share, mean_of_ranks(report))
+        return _Waiting(ms, pct, None, None, mean_of_ranks(report), words)
+    return _Waiting(ms, pct, worst.rank, worst.late_share, mean_of_ranks(report), words)
 
 
 def _lead(report: Report, finding: Finding) -> tuple[str, int]:
@@ -236,7 +234,7 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
     if finding.rule in STRAGGLERS:
         return straggler_clause(report, finding)
     if finding.rule == SLOW_GROUP.id:
-        return group_clause(report, finding), 1
+        return group_clause(report, finding)
     missing = report.run.missing
     if finding.rule == MISSING_RANKS.id and missing:
         world = report.run.world_size
@@ -253,18 +251,18 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
         return finding.message.rstrip("."), 1
     if loses is None:
         lost = lost_ms(finding)
-        step = _of_step(lost, mean_of_ranks(report))
+        step = _of_step(lost, mean_of_ranks(report), report.summary.step_words)
         return (
             f"Ranks exchange data for {ms_text(lost)} ms{step} with no computation to hide it{exposed_role(report)}",
             1,
         )
     one, several = loses
     who, verb = who_text(finding.ranks, len(report.ranks)), one if len(finding.ranks) == 1 else several
-    lost, cure = lost_ms(finding), rule_cure(report, finding)
-    clause = f"{who} {verb} {ms_text(lost)} ms{_of_step(lost, measured_step(report, finding))}"
+    lost, cure, words = lost_ms(finding), rule_cure(report, finding), report.summary.step_words
+    clause = f"{who} {verb} {ms_text(lost)} ms{_of_step(lost, measured_step(report, finding), words)}"
     if cure is None:
         return clause, 1
-    return f"{clause}; {cure.how} a step would take {ms_text(cure.then_ms)} ms ({cure.pct:.0f} % less)", 1
+    return f"{clause}; {cure.how} {words.a} would take {ms_text(cure.then_ms)} ms ({cure.pct:.0f} % less)", 1
 
 
 def _clean_bill(report: Report) -> Headline:
@@ -279,7 +277,7 @@ def _clean_bill(report: Report) -> Headline:
     if calm is not None:
         step, recorded = calm.step_ms, " without recording"
         compute, waiting = (share_pct(calm, part) for part in ("compute_ms", "comm_wait_ms"))
-    parts = [] if step is None else [f"a step takes {ms_text(step)} ms{recorded}"]
+    parts = [] if step is None else [f"{report.summary.step_words.a} takes {ms_text(step)} ms{recorded}"]
     if compute is not None:
         parts.append(f"{compute:.0f} % of it compute")
     if waiting >= WAIT_WARNING_PCT:
@@ -347,6 +345,7 @@ def not_evaluated(checks: Sequence[Check]) -> list[str]:
     return named
 
 
-def _of_step(lost_ms: float, step_ms: float | None) -> str:
+def _of_step(lost_ms: float, step_ms: float | None, words: StepWords) -> str:
     """' of each 54.9 ms step', unless the cost is not known to be a part of that step."""
-    return " a step" if step_ms is None or lost_ms > step_ms else f" of each {ms_text(step_ms)} ms step"
+    whole = None if step_ms is None or lost_ms > step_ms else words.each_of(f"{ms_text(step_ms)} ms")
+    return f" {words.per}" if whole is None else f" of {whole}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
@@ -41,7 +40,7 @@ def runs_csv(rows: Sequence[RunRow]) -> str:
     return csv_text([_row(row) for row in rows])
 
 
-def _row(row: RunRow) -> dict[str, Any]:
+def _row(row: RunRow) -> dict[str, object]:
     own = structs.asdict(row)
     del own["ledger_ms"]
     own["findings"] = "; ".join(f"{one.rule} {one.severity} {one.count}" for one in row.findings)

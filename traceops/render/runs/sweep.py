@@ -46,7 +46,8 @@ def print_sweep(found: SweepDocument, file: TextIO, written: Path) -> None:
     blocks: list[Block] = [
         text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
         *([text(why, indent=(0, 2))] if (why := why_text(found)) else []),
-        TableBlock(_table(found)),
+        TableBlock(_table(found, notes=False)),
+        *(text(note, indent=(0, 2)) for note in _notes(found)),
         Code((f"Sweep: {written}",), look=""),
     ]
     write_terminal(blocks, file)
@@ -111,9 +112,18 @@ def ranked(found: SweepDocument) -> list[PointRow]:
     return sorted(found.points, key=lambda point: (point.behind_pct is None, point.behind_pct or 0.0))
 
 
-def _table(found: SweepDocument) -> Table:
+def _notes(found: SweepDocument) -> list[str]:
+    """'a, b: not trained: the time was up', each reason once; a terminal has no room for a column of sentences."""
+    labels: dict[str, list[str]] = {}
+    for point in ranked(found):
+        if point.reason:
+            labels.setdefault(point.reason, []).append(point.label)
+    return [f"{', '.join(of)}: {reason.rstrip('.')}." for reason, of in labels.items()]
+
+
+def _table(found: SweepDocument, notes: bool = True) -> Table:
     rows = [_cells(found, point) for point in ranked(found)]
-    heads = list(rows[0])
+    heads = [head for head in rows[0] if notes or head != "note"]
     unknown = fixed_text(None, 0)
     kept = [head for head in heads if any(row[head] not in (unknown, "") for row in rows)]
     columns = tuple(
@@ -140,6 +150,9 @@ def _cells(found: SweepDocument, point: PointRow) -> dict[str, str]:
         "overlap %": fixed_text(row.overlap_pct if row else None, 1),
         "traffic MB": fixed_text(
             None if row is None or row.collective_bytes is None else row.collective_bytes / 1e6, 2
+        ),
+        "peak GB": fixed_text(
+            None if row is None or not row.peak_memory_bytes else row.peak_memory_bytes / 1e9, 2
         ),
         "trained": str(point.trained),
         "findings": "" if row is None else findings_text(row),

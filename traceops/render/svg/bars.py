@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traceops.render.svg.axis import plain
-from traceops.render.svg.frame import Frame
+from traceops.render.svg.frame import PlotFrame
 from traceops.render.svg.hover import titles
 from traceops.render.svg.plot import Mark, Note, Rectangle, Segment, Shape
 
@@ -42,7 +42,7 @@ def bar_ends(
     return made
 
 
-def bars(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], frame: Frame) -> Iterator[Mark]:
+def bars(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
     """Rectangles of all bar traces; texts stand on bars or beside them."""
     all_ends = bar_ends(traces, layout)
     many = sum(len(ends) for ends in all_ends) > MOST_TITLED
@@ -83,7 +83,7 @@ def cell_path(left: float, right: float, top: float, height: float) -> str:
     return f"M{x} {y}h{wide}v{high}h-{wide}z"
 
 
-def boxes(traces: Sequence[Mapping[str, Any]], frame: Frame) -> Iterator[Mark]:
+def boxes(traces: Sequence[Mapping[str, Any]], frame: PlotFrame) -> Iterator[Mark]:
     """Boxes from quartile to quartile with their median, whiskers to the ends."""
     height = round(frame.band * 0.5, 2)
     for trace in traces:

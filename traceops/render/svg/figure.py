@@ -7,9 +7,9 @@ from typing import Any
 
 from traceops.render.svg.axis import Axis, axis_of, plain
 from traceops.render.svg.bars import bar_ends, bars, boxes, pattern_of
-from traceops.render.svg.frame import Frame
+from traceops.render.svg.frame import PlotFrame
 from traceops.render.svg.heat import heat_map
-from traceops.render.svg.plot import LegendEntry, Mark, Note, Plot, Rectangle, Row, Segment, Tick
+from traceops.render.svg.plot import LegendEntry, Mark, Note, Plot, PlotRow, Rectangle, Segment, Tick
 from traceops.render.svg.points import dash_of, points
 
 TYPES = ("bar", "box", "heatmap", "scatter")
@@ -48,7 +48,7 @@ def plot_of(figure: Mapping[str, Any]) -> Plot:
     )
 
 
-def _frame(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> Frame:
+def _frame(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> PlotFrame:
     bar_traces = [trace for trace in traces if trace["type"] == "bar"]
     ends = [end for own in bar_ends(bar_traces, layout) for pair in own for end in pair]
     across = [value for trace in traces if trace["type"] in ("scatter", "heatmap") for value in trace["x"]]
@@ -71,10 +71,12 @@ def _frame(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> Fr
         note.get("yanchor") == "bottom" and _domain(note, "y") for note in layout.get("annotations", ())
     )
     top = _NOTE_PX if above else 0.0
-    return Frame(x, y, max(height, 24.0) + top, top)
+    return PlotFrame(x, y, max(height, 24.0) + top, top)
 
 
-def _traces(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], frame: Frame) -> Iterator[Mark]:
+def _traces(
+    traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], frame: PlotFrame
+) -> Iterator[Mark]:
     by_type = {kind: [trace for trace in traces if trace["type"] == kind] for kind in TYPES}
     yield from bars(by_type["bar"], layout, frame)
     yield from boxes(by_type["box"], frame)
@@ -84,7 +86,7 @@ def _traces(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], fram
         yield from points(trace, frame)
 
 
-def _grid(frame: Frame, layout: Mapping[str, Any]) -> Iterator[Mark]:
+def _grid(frame: PlotFrame, layout: Mapping[str, Any]) -> Iterator[Mark]:
     """Thin lines at the ticks of axes that have numbers."""
     if layout.get("xaxis", {}).get("showgrid", True) and not frame.x.names:
         for value, _ in frame.x.ticks:
@@ -96,7 +98,7 @@ def _grid(frame: Frame, layout: Mapping[str, Any]) -> Iterator[Mark]:
                 yield Segment(0, y, 100, y, _GRID)
 
 
-def _shapes(layout: Mapping[str, Any], frame: Frame, *, below: bool) -> Iterator[Mark]:
+def _shapes(layout: Mapping[str, Any], frame: PlotFrame, *, below: bool) -> Iterator[Mark]:
     for shape in layout.get("shapes", ()):
         if (shape.get("layer") == "below") != below:
             continue
@@ -114,7 +116,7 @@ def _shapes(layout: Mapping[str, Any], frame: Frame, *, below: bool) -> Iterator
             )
 
 
-def _notes(layout: Mapping[str, Any], frame: Frame) -> Iterator[Mark]:
+def _notes(layout: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
     for note in layout.get("annotations", ()):
         x, y = (_place(note[axis], axis, note, frame) for axis in ("x", "y"))
         if x is None or y is None:
@@ -127,7 +129,7 @@ def _notes(layout: Mapping[str, Any], frame: Frame) -> Iterator[Mark]:
         yield Note(x, y - 9 if above else y, plain(note["text"]), anchor, "", colour)  # type: ignore[arg-type]
 
 
-def _place(value: Any, axis: str, item: Mapping[str, Any], frame: Frame) -> float | None:
+def _place(value: Any, axis: str, item: Mapping[str, Any], frame: PlotFrame) -> float | None:
     """Percent or px of a coordinate of the data, or of the plot's own ('x domain')."""
     if _domain(item, axis):
         inner = frame.height - frame.top
@@ -139,18 +141,20 @@ def _domain(item: Mapping[str, Any], axis: str) -> bool:
     return str(item.get(f"{axis}ref", axis)).endswith("domain")
 
 
-def _rows(frame: Frame) -> tuple[Row, ...]:
+def _rows(frame: PlotFrame) -> tuple[PlotRow, ...]:
     made = []
     named = bool(frame.y.names) or not _numeric(frame.y)
     for value, text in frame.y.ticks:
         if (y := frame.down(value)) is not None and text:
             made.append(
-                Row(y, max(round(frame.band, 1), 14.0) if named else 16.0, text, "" if named else "number")
+                PlotRow(
+                    y, max(round(frame.band, 1), 14.0) if named else 16.0, text, "" if named else "number"
+                )
             )
     least = 11.0 if named else 8.0
     if len(made) > 1 and abs(made[1].y - made[0].y) < least:  # too low for a label each
         every = int(-(-least // abs(made[1].y - made[0].y)))
-        made = [Row(row.y, 12.0, row.text, row.css) for row in made[::every]]
+        made = [PlotRow(row.y, 12.0, row.text, row.css) for row in made[::every]]
     return tuple(made)
 
 
@@ -158,7 +162,7 @@ def _numeric(axis: Axis) -> bool:
     return all(text.replace(",", "").replace(".", "").lstrip("-−").isdigit() for _, text in axis.ticks)
 
 
-def _ticks(frame: Frame) -> tuple[Tick, ...]:
+def _ticks(frame: PlotFrame) -> tuple[Tick, ...]:
     placed = [
         (100 * share, text)
         for value, text in frame.x.ticks

@@ -8,7 +8,7 @@ from traceops.render.svg.axis import Axis
 
 
 @dataclass(frozen=True)
-class Frame:
+class PlotFrame:
     """x to percent, y to px from the top. `top` px are kept free for notes above the plot."""
 
     x: Axis

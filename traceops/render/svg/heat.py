@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from traceops.render.svg.frame import Frame
+from traceops.render.svg.frame import PlotFrame
 from traceops.render.svg.hover import number_as, titles
 from traceops.render.svg.picture import shaded_png, shades_of
 from traceops.render.svg.plot import Mark, Note, Picture, Rectangle
@@ -14,7 +14,7 @@ MOST_TITLED = 600  # cells with a text of their own; more of them become a pictu
 STRONGEST = 0.8  # of the colour: numbers stay readable on it
 
 
-def heat_map(trace: Mapping[str, Any], frame: Frame) -> Iterator[Mark]:
+def heat_map(trace: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
     """The cells of a heat map, and their numbers where the figure writes them."""
     grid: Sequence[Sequence[float | None]] = trace["z"]
     columns, lines = list(trace["x"]), list(trace["y"])

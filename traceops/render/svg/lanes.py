@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from traceops.render.answer import AlignedSteps, Lane
+from traceops.render.answer import AlignedSteps, StepLane
 from traceops.render.svg.axis import nice_ticks
 from traceops.render.svg.bars import cell_path
 from traceops.render.svg.plot import (
@@ -13,8 +13,8 @@ from traceops.render.svg.plot import (
     Mark,
     Note,
     Plot,
+    PlotRow,
     Rectangle,
-    Row,
     Segment,
     Shape,
     Tick,
@@ -33,12 +33,14 @@ def lanes_plot(steps: AlignedSteps) -> Plot:
     labels = {kind.key: kind.label for kind in steps.kinds}
     end, top = steps.end_ms or 1.0, 0.0
     marks: list[Mark] = []
-    rows: list[Row] = []
+    rows: list[PlotRow] = []
     for lane in steps.lanes:
         marks += _pieces(lane, end, top, colours, labels)
         marks += _marks(lane, end, top)
         rows.append(
-            Row(top + _BAR / 2, _LANE if lane.marks else _BARE, lane.label, "blamed" if lane.blamed else "")
+            PlotRow(
+                top + _BAR / 2, _LANE if lane.marks else _BARE, lane.label, "blamed" if lane.blamed else ""
+            )
         )
         top += _LANE if lane.marks else _BARE
     ticks = [(100 * value / end, f"{text} ms") for value, text in nice_ticks(0, end, 7)]
@@ -56,7 +58,7 @@ def lanes_plot(steps: AlignedSteps) -> Plot:
 
 
 def _pieces(
-    lane: Lane, end: float, top: float, colours: dict[str, str], labels: dict[str, str]
+    lane: StepLane, end: float, top: float, colours: dict[str, str], labels: dict[str, str]
 ) -> Iterator[Mark]:
     paths: dict[str, list[str]] = {}
     many = len(lane.pieces) > _TITLED
@@ -77,7 +79,7 @@ def _pieces(
             yield Segment(0, y, 100, y, _BLAMED, 1.5)
 
 
-def _marks(lane: Lane, end: float, top: float) -> Iterator[Mark]:
+def _marks(lane: StepLane, end: float, top: float) -> Iterator[Mark]:
     for mark in lane.marks:
         left, right = max(100 * mark.start_ms / end, 0.0), min(100 * mark.end_ms / end, 100.0)
         y, middle = top + _BRACKET, (left + right) / 2

@@ -96,7 +96,7 @@ Mark: TypeAlias = Rectangle | Dot | Segment | Shape | Note | Picture
 
 
 @dataclass(frozen=True)
-class Row:
+class PlotRow:
     """A label beside the plot: its middle in px from the top, and how many px it may take."""
 
     y: float
@@ -131,7 +131,7 @@ class Plot:
 
     height: float
     marks: tuple[Mark, ...] = ()
-    rows: tuple[Row, ...] = ()
+    rows: tuple[PlotRow, ...] = ()
     ticks: tuple[Tick, ...] = ()
     legend: tuple[LegendEntry, ...] = ()
     x_title: str = ""

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from traceops.render.svg.axis import plain
-from traceops.render.svg.frame import Frame
+from traceops.render.svg.frame import PlotFrame
 from traceops.render.svg.hover import titles
 from traceops.render.svg.plot import Dot, Mark, Note, Segment, Shape
 
@@ -22,7 +22,7 @@ def dash_of(line: Mapping[str, Any]) -> str:
     return _DASHES.get(str(line.get("dash", "")), "")
 
 
-def points(trace: Mapping[str, Any], frame: Frame) -> Iterator[Mark]:
+def points(trace: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
     """What a scatter trace shows by its mode."""
     places = [(frame.across(x), frame.down(y)) for x, y in zip(trace["x"], trace["y"], strict=True)]
     mode = str(trace.get("mode", "lines"))
@@ -85,7 +85,7 @@ def _dots(trace: Mapping[str, Any], places: Sequence[tuple[float | None, float |
         yield Dot(x, y, radius, colour, opacity, symbol.endswith("-open"), own)
 
 
-def _reach(trace: Mapping[str, Any], frame: Frame) -> Iterator[Mark]:
+def _reach(trace: Mapping[str, Any], frame: PlotFrame) -> Iterator[Mark]:
     """The bars of a point's interval."""
     error = trace["error_x"]
     for x, y, more, less in zip(trace["x"], trace["y"], error["array"], error["arrayminus"], strict=True):

@@ -12,7 +12,7 @@ from traceops.fabric.model import Machine, Measured
 from traceops.render.topology.devices import links_missing, links_name
 from traceops.render.topology.drawing import FigureDrawing
 from traceops.render.topology.layout import draw
-from traceops.render.topology.shape import NOT_KNOWN, Joined, Shape, Way, pcie_text, shape_of
+from traceops.render.topology.shape import NOT_KNOWN, Joined, MachineShape, Way, pcie_text, shape_of
 
 _MOST_DIRECT = 8  # pairs, and ways to be joined, in a description
 
@@ -71,7 +71,7 @@ def _title(machine: Machine, others: int) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def description(machine: Machine, shape: Shape) -> str:
+def description(machine: Machine, shape: MachineShape) -> str:
     """The devices and what joins the GPUs, in a few sentences."""
     numas = sum(node.number is not None for node in shape.nodes)
     parts = [count(machine.gpus, "GPU") if machine.gpus else "No GPU"]
@@ -104,7 +104,7 @@ def _direct_text(direct: Sequence[Joined]) -> str:
     return f"{text} {left} more pairs have links." if left else text
 
 
-def _problems(machine: Machine, shape: Shape) -> tuple[str, ...]:
+def _problems(machine: Machine, shape: MachineShape) -> tuple[str, ...]:
     joined = [shape.hub, *shape.direct, *(node.near for node in shape.nodes), shape.far]
     found = [
         f"{'–'.join(one.pairs[0])}: {bad}" if len(one.pairs) == 1 and "–" not in bad else bad

@@ -18,7 +18,7 @@ from traceops.render.topology.devices import (
     text_width,
 )
 from traceops.render.topology.drawing import Box, FigureDrawing, FigureText, Line
-from traceops.render.topology.shape import Joined, Node, Shape
+from traceops.render.topology.shape import Joined, MachineShape, Node
 
 _WIDE, _NARROW = 1200, 314  # px that a drawing may take
 _DEVICE, _NARROW_DEVICE = 130, 122
@@ -30,7 +30,7 @@ _RAIL = 7  # above a row of GPUs
 _MOST_IN_ROW = 8
 
 
-def draw(machine: Machine, shape: Shape, used: set[str], *, narrow: bool) -> FigureDrawing:
+def draw(machine: Machine, shape: MachineShape, used: set[str], *, narrow: bool) -> FigureDrawing:
     """The shape of a machine from the top down; used: names of network devices that NCCL uses."""
     width, device = (_NARROW, _NARROW_DEVICE) if narrow else (_WIDE, _DEVICE)
     down = bool(shape.direct) and (narrow or len(machine.gpus) > _MOST_IN_ROW)
@@ -44,7 +44,7 @@ class _Plan:
     """Places a shape's parts; `down`: the GPUs in a column, with their brackets at its right."""
 
     def __init__(
-        self, machine: Machine, shape: Shape, used: set[str], width: int, device: int, down: bool
+        self, machine: Machine, shape: MachineShape, used: set[str], width: int, device: int, down: bool
     ) -> None:
         self._machine, self._shape, self._used = machine, shape, used
         self._device, self._down = device, down

@@ -62,7 +62,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Shape:
+class MachineShape:
     """hub: every pair of GPUs has links (NVLink, Infinity Fabric). direct: some have, each pair by itself.
 
     far: pairs of several NUMA nodes without links. leaving: ways to other hosts. faults: of GPUs, by their labels.
@@ -76,7 +76,7 @@ class Shape:
     faults: Mapping[str, str] = field(default_factory=dict)
 
 
-def shape_of(machine: Machine, measured: Sequence[Measured] = (), ways: Sequence[Way] = ()) -> Shape:
+def shape_of(machine: Machine, measured: Sequence[Measured] = (), ways: Sequence[Way] = ()) -> MachineShape:
     """The parts of a machine as the figure draws them; `measured` and `ways` are of this machine."""
     places = _places(machine)
     say = _Speaker(machine, pair_bandwidths(measured), ways)
@@ -101,7 +101,7 @@ def shape_of(machine: Machine, measured: Sequence[Measured] = (), ways: Sequence
         )
     far = [pair for pair in others if places[pair[0]] != places[pair[1]]]
     all_linked = bool(linked) and not others
-    return Shape(
+    return MachineShape(
         tuple(nodes),
         say.joined(linked) if all_linked else None,
         () if all_linked else tuple(say.joined([pair]) for pair in linked),

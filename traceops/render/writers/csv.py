@@ -22,7 +22,7 @@ def struct_csv(rows: Sequence[msgspec.Struct]) -> str:
     return _csv(type(rows[0]).__struct_fields__, map(msgspec.structs.astuple, rows))
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...] = ()) -> str:
+def csv_text(rows: Sequence[Mapping[str, object]], columns: tuple[str, ...] = ()) -> str:
     """Rows as CSV, with these columns or else with every key there is; empty where there is neither."""
     columns = columns or tuple(dict.fromkeys(key for keys in dict.fromkeys(map(tuple, rows)) for key in keys))
     if not columns:

@@ -33,17 +33,24 @@ _LOOK = {"": "", "soft": "dim", "bold": "bold", **{f"level-{level}": style for l
 
 
 def write_terminal(
-    blocks: Sequence[Block], file: TextIO, *, indent: str = "", widths: tuple[int, int] | None = None
+    blocks: Sequence[Block],
+    file: TextIO,
+    *,
+    indent: str = "",
+    widths: tuple[int, int] | None = None,
+    captions: bool = False,
 ) -> None:
     """Print the blocks in order. What is folded on a page is printed; charts and drawings have no lines, aligned steps
     what is pointed out in them.
 
     widths: lines are broken at words, at least and at most so wide, as suits a job's log; without, the terminal breaks
     them. A table's columns of numbers stand to the right, the others to the left, its note below it; a column of the
-    look 'bar' is cut where space is short. Lines to copy are never broken.
+    look 'bar' is cut where space is short. Lines to copy are never broken. captions: of tables are printed above them.
     """
     printer = Printer(file) if widths is None else wrapped_printer(file, widths)
     for block in blocks:
+        if captions and isinstance(block, TableBlock) and block.table.caption:
+            printer.line((f"{indent}{block.table.caption}:", "dim"))
         _write(printer, block, indent)
 
 
