@@ -47,7 +47,7 @@ class Input:
     sha256: of the file, of several files one after the other by name.
     truth: found before traceops was run on it. right, abstains: patterns of the verdict's sentence (of the fabric: of
     all that is printed), spaces made one. never: a pattern of what may stand nowhere.
-    held: set aside while the working half was judged and mended.
+    held: set aside while the working half was judged and mended. later: found after both were, and looked at once.
     """
 
     name: str
@@ -61,6 +61,7 @@ class Input:
     abstains: str = ""
     never: str = ""
     held: bool = False
+    later: bool = False
 
     @property
     def files(self) -> tuple[str, ...]:

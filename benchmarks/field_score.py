@@ -113,9 +113,14 @@ def markdown(scored: Iterable[Scored]) -> str:
 
 
 def totals(rows: Sequence[Scored]) -> list[str]:
-    """'161 inputs of 18 kinds: …', for both halves, and for the half that was set aside."""
+    """'161 inputs of 18 kinds: …', of all, of the half that was set aside, and of those found later."""
     told = []
-    for name, some in (("All", rows), ("Set aside", [row for row in rows if row.input.held])):
+    parts_of = (
+        ("All", rows),
+        ("Set aside", [row for row in rows if row.input.held]),
+        ("Later", [row for row in rows if row.input.later]),
+    )
+    for name, some in parts_of:
         count = Counter(row.outcome for row in some)
         parts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(count.items()))
         told.append(f"{name}: {len(some)} inputs of {len({row.input.kind for row in some})} kinds: {parts}.")

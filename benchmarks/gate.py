@@ -26,7 +26,7 @@ from typing import Any
 
 from planted_cases import BY_NAME, GATE_CASES, HEALTHY, Case
 
-from traceops.compare import Capture, CompareConfig, compare, read_capture
+from traceops.compare import CompareConfig, ComparedCapture, compare, read_capture
 from traceops.compare.capture import capture_of
 from traceops.compare.model import Comparison
 from traceops.core.errors import UsageError
@@ -201,9 +201,9 @@ def expected_causes(case: Case) -> tuple[str, ...]:
     return ("straggler", "compute") if case.name == "slow_gpu_small" else ("straggler",)
 
 
-def load(folder: Path) -> dict[str, dict[int, Capture]]:
+def load(folder: Path) -> dict[str, dict[int, ComparedCapture]]:
     """Case -> launch -> capture."""
-    found: dict[str, dict[int, Capture]] = {case.name: {} for case in GATE_CASES}
+    found: dict[str, dict[int, ComparedCapture]] = {case.name: {} for case in GATE_CASES}
     for path in sorted(folder.glob(f"launch_*/*/{_REPORT}")):
         launch = int(path.parent.parent.name.partition("_")[2])
         report: Any = json.loads(gzip.decompress(path.read_bytes()))
@@ -212,7 +212,11 @@ def load(folder: Path) -> dict[str, dict[int, Capture]]:
 
 
 def draw(
-    captures: dict[str, dict[int, Capture]], head: str, count: int, threshold: float, args: argparse.Namespace
+    captures: dict[str, dict[int, ComparedCapture]],
+    head: str,
+    count: int,
+    threshold: float,
+    args: argparse.Namespace,
 ) -> Drawn:
     """Compare random captures of 'same' with as many of `head`, no launch on both sides."""
     rng = random.Random(f"{args.seed} {head} {count}")
@@ -226,7 +230,7 @@ def draw(
         chosen = rng.sample(launches, 2 * count)
         # By turns, as `traceops run --against` takes them: neighbours in time are a pair.
         chosen.sort()
-        sides: tuple[list[Capture], list[Capture]] = ([], [])
+        sides: tuple[list[ComparedCapture], list[ComparedCapture]] = ([], [])
         for i in range(0, 2 * count, 2):
             flip = rng.random() < 0.5
             sides[0].append(captures["same"][chosen[i + flip]])

@@ -1,6 +1,9 @@
 """Analyses the runs that mesh_train.py --seeds made, and says of each whether rank, role and cause are right.
 
 python benchmarks/mesh_score.py /tmp/score
+
+On cores that other programs share, the rank with the fault need not be the latest one. So it also says whether the rank
+that is named is the one whose thread ran and queued for a core longest, as Linux counted it.
 """
 
 from __future__ import annotations
@@ -47,6 +50,14 @@ def _role(report: Report, truth: dict[str, Any]) -> bool:
     )
 
 
+def latest(truth: dict[str, Any]) -> int | None:
+    """The rank whose thread ran and queued for a core longest in the recorded steps; None where nobody counted."""
+    own = [
+        ran + queued for ran, queued in zip(truth.get("ran_ms", ()), truth.get("queued_ms", ()), strict=True)
+    ]
+    return own.index(max(own)) if own else None
+
+
 def main() -> int:
     folder = Path(sys.argv[1])
     count: Counter[tuple[str, str]] = Counter()
@@ -55,24 +66,28 @@ def main() -> int:
         report = analyze(path.parent)
         assert report.summary.matching is not None
         rank, role, cause, said = judged(report, truth)
-        name = truth["case"]
+        name, by_linux = truth["case"], latest(truth)
         for what, right in (
             ("rank", rank),
             ("role", role),
             ("cause", cause),
             ("all", rank and role and cause),
+            ("latest", by_linux is not None and f" rank {by_linux} " in said),
             ("runs", True),
         ):
             count[name, what] += right
         matched = report.summary.matching.matched_pct
         print(
-            f"{path.parent.name}: rank {truth['rank']}; {said}; {rank} {role} {cause}; matched {matched} %",
+            f"{path.parent.name}: rank {truth['rank']}, latest by Linux {by_linux}; {said}; {rank} {role} {cause}; "
+            f"matched {matched} %",
             flush=True,
         )
     for name in sorted({name for name, _ in count}):
         print(
             f"| {name} | "
-            + " | ".join(str(count[name, what]) for what in ("runs", "rank", "role", "cause", "all"))
+            + " | ".join(
+                str(count[name, what]) for what in ("runs", "rank", "role", "cause", "all", "latest")
+            )
             + " |"
         )
     return 0

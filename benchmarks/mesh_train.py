@@ -91,6 +91,12 @@ CASES = {
 }
 
 
+def thread_ms() -> tuple[float, float]:
+    """How long this thread ran, and how long it was ready to run and had no core, ms so far, as Linux counts it."""
+    ran, queued, _ = Path("/proc/thread-self/schedstat").read_text().split()
+    return int(ran) / 1e6, int(queued) / 1e6
+
+
 def run_case(name: str, seed: int | None, args: argparse.Namespace, device: torch.device) -> None:
     """Train, capture and document one case."""
     begun = time.time()
@@ -141,15 +147,22 @@ def run_case(name: str, seed: int | None, args: argparse.Namespace, device: torc
     }
     out = args.out / (name if seed is None else f"{name}_{seed}")
     dist.barrier()
+    before = thread_ms()
     with traceops.capture(out, schedule=schedule, manifest=manifest, overwrite=True) as profile:
-        for _ in range(schedule.total_steps):
+        for number in range(schedule.total_steps):
+            if number == schedule.total_steps - schedule.active:
+                before = thread_ms()
             step()
+            if number == schedule.total_steps - 1:
+                spent = [(ms - past) / schedule.active for ms, past in zip(thread_ms(), before, strict=True)]
             profile.step(samples=count)
     synchronize(device)
-    dist.barrier()
+    of_ranks: list[Any] = [None] * world
+    dist.all_gather_object(of_ranks, spent)
     if rank == 0:
         truth = {"case": name, "definition": asdict(case), "rank": planted_on, "world": world,
-                 "healthy_step_ms": pace.step_ms, "took_s": time.time() - begun}  # fmt: skip
+                 "healthy_step_ms": pace.step_ms, "took_s": time.time() - begun,
+                 "ran_ms": [ran for ran, _ in of_ranks], "queued_ms": [queued for _, queued in of_ranks]}  # fmt: skip
         write_json(out / "truth.json", truth)
         print(
             f"{out.name}: {truth['took_s']:.1f} s, {pace.step_ms:.1f} ms healthy, rank {planted_on}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 STRAGGLER = ("TO-S001", "TO-S002")
@@ -63,6 +64,12 @@ class Case:
 _NO_P2P = (("NCCL_P2P_DISABLE", "1"),)
 _SOCKETS = (*_NO_P2P, ("NCCL_SHM_DISABLE", "1"))
 
+
+def _of_group(kind: str, ranks: Iterable[int], share: float) -> tuple[Plant, ...]:
+    """The same on each of these ranks, which must be told as a group and none of them alone."""
+    return tuple(Plant(kind, rank, share, rule=None) for rank in ranks)
+
+
 # In the order in which they are made and packed: what is most wanted comes first.
 CASES: tuple[Case, ...] = (
     Case("healthy_ddp"),
@@ -87,6 +94,36 @@ CASES: tuple[Case, ...] = (
     Case("slow_loader_all", plants=(Plant("fetch", None, 0.30, "input"),), rules=("TO-I002",)),
     Case("slow_gpu_small", plants=(Plant("gpu", 3, 0.05, rule=None),)),
     Case("healthy_zero1", "pytorch_zero1"),
+    # Two troubles of unlike cause at once: both must be named.
+    Case("slow_no_p2p", plants=(Plant("gpu", 1, 0.30),), rules=("TO-C001",), env=_NO_P2P),
+    Case(
+        "starved_slow",
+        plants=(Plant("fetch", None, 0.30, "input"), Plant("gpu", 1, 0.30)),
+        rules=("TO-I002",),
+    ),
+    Case(
+        "host_and_input",
+        plants=(Plant("host", 1, 0.40, "host"), Plant("loader", 2, 0.40, "input")),
+        min_world=4,
+    ),
+    # Groups of ranks, on CPUs or with several ranks on a GPU (gloo).
+    Case("healthy_many", min_world=8),
+    Case(
+        "host_and_input_of_many",
+        plants=(Plant("host", 1, 0.40, "host"), Plant("loader", 6, 0.40, "input")),
+        min_world=8,
+    ),
+    Case("group_host", plants=_of_group("host", range(4, 8), 0.40), rules=("TO-S003",), min_world=8),
+    Case("group_input", plants=_of_group("loader", range(4, 8), 0.40), rules=("TO-S003",), min_world=8),
+    Case("group_batch", plants=_of_group("batch", range(4, 8), 0.75), rules=("TO-S003",), min_world=8),
+    Case("group_gpu", plants=_of_group("gpu", range(4, 8), 0.40), rules=("TO-S003",), min_world=8),
+    Case("group_copy", plants=_of_group("copy", range(4, 8), 0.40), rules=("TO-S003",), min_world=8),
+    Case(
+        "two_groups",
+        plants=(*_of_group("host", range(4, 8), 0.30), *_of_group("loader", range(8, 12), 0.50)),
+        rules=("TO-S003",),
+        min_world=16,
+    ),
 )
 # Captured many times, to be compared with each other (gate.py): every rank is as much slower.
 GATE_CASES: tuple[Case, ...] = (

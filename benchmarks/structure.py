@@ -94,6 +94,7 @@ LATE: dict[str, str] = {
     "traceops.timeline.query": "Perfetto's package, the extra `perfetto`",
     "traceops.traces.columns": "the compiled scanner may not have been built",
     "traceops.traces.discover": "threads, for remote folders only",
+    "traceops.traces.snapshot_rows": "the compiled reader may not have been built",
     "traceops.traces.source": "fsspec, an extra",
 }
 """Modules that import inside functions, and what that spares: a test holds that there are no others."""

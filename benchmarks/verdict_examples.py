@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 from verdict_kinds import Kind, finding_kind, headline_kind
 
@@ -18,6 +20,7 @@ from traceops.compare import CompareConfig, compare
 from traceops.compare.capture import read_capture
 from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Finding
+from traceops.core.step_words import STEP
 from traceops.doctor.checkup import judge_saved
 from traceops.doctor.saved import read_checkup
 from traceops.fabric.discover import named_fabric
@@ -25,7 +28,9 @@ from traceops.hangs.diagnose import diagnose
 from traceops.machine.look import Look
 from traceops.machine.probe import HostFacts
 from traceops.machine.programs import Output
+from traceops.memory.run_memory import read_run
 from traceops.pipeline.analyze import analyze
+from traceops.pipeline.observed_run import snapshots_of, with_lines
 from traceops.render.comparison.text import VERDICT_LEVEL
 from traceops.render.doctor.text import doctor_verdict, look_text, looks_not_ok
 from traceops.render.report.verdict import verdict
@@ -34,7 +39,9 @@ from traceops.report.hang_text import hang_level, hang_sentence
 from traceops.report.model import Report
 from traceops.rules.diagnosis import judge_diagnosis
 from traceops.rules.fabric import judge_fabric
+from traceops.rules.inputs import Inputs
 from traceops.rules.machine_host import judge
+from traceops.rules.memory import judge as judge_memory
 from traceops.rules.regression import REGRESSED
 
 _TRACES = (".trace.json", ".trace.json.gz", ".json.gz")
@@ -115,10 +122,29 @@ def _of_comparisons(reports: Sequence[Path], run: str) -> Iterator[Said]:
 def _of_run(folder: Path, run: str) -> Iterator[Said]:
     try:
         report = analyze(str(folder))
-    except InputError:  # it ended before a step was recorded
+    except InputError:  # it ended before a step was recorded, or its traces were not kept
         yield from _of_hang(folder, run)
+        yield from _of_memory(folder, run)
         return
     yield from _of_analysed(report, run)
+
+
+def _of_memory(folder: Path, run: str) -> Iterator[Said]:
+    """What is said of the memory of a run whose traces were not kept: TO-M… look at what was observed."""
+    try:
+        uses = read_run(folder).uses
+    except InputError:  # nothing of it tells
+        return
+    uses = with_lines(uses, snapshots_of(str(folder), uses))
+    on_gpu = SimpleNamespace(summary=SimpleNamespace(on_gpu=True))
+    no_traces = cast(
+        Any, SimpleNamespace(bubbles=(), experts=(), step_ms=0.0, step_words=STEP, ranks=[on_gpu])
+    )
+    manifest = json.loads((folder / "run.json").read_text())
+    found = cast(Any, SimpleNamespace(manifest=manifest, root=str(folder)))
+    for judged in judge_memory(Inputs(found, no_traces, memory=uses)):
+        for finding in judged.findings:
+            yield _of_finding(finding, run)
 
 
 def _of_report(path: Path, where: str) -> Iterator[Said]:

@@ -56,8 +56,14 @@ def kinds() -> list[Kind]:
     return found
 
 
+# Rules that name a cause in every finding, each with advice of its own.
+_NEVER_WITHOUT = ("TO-W001", "TO-W002")
+
+
 def _always_by_cause(rule: str, causes: Sequence[str]) -> bool:
-    """Whether each crash that is a case of the rule has advice of its own: the rule's is then never said."""
+    """Whether each finding or crash that is a case of the rule has advice of its own: the rule's is then never said."""
+    if rule in _NEVER_WITHOUT:
+        return True
     crashes = [kind for kind, of in RULE_OF.items() if of == rule]
     return bool(crashes) and set(crashes) <= set(causes)
 
