@@ -63,7 +63,7 @@ explore: SEED := $(or $(SEED),$(shell date +%s))
 explore: $(SETUP)
 	@echo 'SEED=$(SEED)'
 	TIMES=$(TIMES) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --hypothesis-profile=explore \
-	  --hypothesis-seed=$(SEED) -m hypothesis $(PYTEST_ARGS)
+	  --hypothesis-seed=$(SEED) -o faulthandler_timeout=0 -m hypothesis $(PYTEST_ARGS)
 
 check: $(SETUP) $(INSTALLED)run,lint
 	$(BIN)/ruff check --quiet .

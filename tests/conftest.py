@@ -31,6 +31,10 @@ os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "500000000")
 # 6,600 tests are a heap that the collector goes through again and again: a tenth of the time of tests that compute.
 gc.set_threshold(50_000, 20, 100)
 
+# So a lot of garbage waits. A child that a test forks must not collect it: a destructor would end threads that only
+# the parent has, and abort. A pool whose worker aborted waited for ever.
+os.register_at_fork(after_in_child=gc.freeze)
+
 
 # nohup, and a shell's `&`, have these ignored: what tests start would outlive what it is ended with.
 for _number in (signal.SIGHUP, signal.SIGQUIT):

@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from started import environment
 from summary_folders import DATA, report_text, to_summaries
 
 from traceops.cli import main
@@ -129,6 +130,34 @@ def test_an_interruption_while_a_result_is_written_ends_the_pool(tmp_path):
             time.sleep(0.01)
         raise KeyboardInterrupt
     assert not thread.is_alive()  # else Python wakes it at its end, by a pipe that it may just have closed
+
+
+_GARBAGE = """
+import gc, os
+from traceops.pipeline.mapping import executors
+
+class Ends:
+    parent = os.getpid()
+
+    def __del__(self):
+        if os.getpid() != self.parent:
+            os.abort()
+
+gc.disable()
+one = Ends()
+one.itself = one
+del one
+with executors.processes(1) as workers:
+    print("collected", workers.executor.submit(gc.collect).result())
+"""
+
+
+def test_a_worker_leaves_alone_what_its_parent_no_longer_used():
+    """A destructor that ends the parent's threads, as some of torch's do, would end the worker."""
+    done = subprocess.run(
+        [sys.executable, "-c", _GARBAGE], capture_output=True, text=True, env=environment(compiler=True)
+    )
+    assert done.returncode == 0 and done.stdout.startswith("collected"), done.stderr
 
 
 def test_a_daemon_which_may_have_no_processes_does_it_itself(ddp, processes_pay):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 from collections.abc import Sequence
@@ -29,11 +30,9 @@ def read_dumps(dumps: Sequence[Dump], jobs: int | None = None) -> list[Read]:
     if jobs > 1 and sum(path.stat().st_size for path, _ in dumps) > _POOL_WORTH_BYTES:
         context = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
         try:
-            with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+            with ProcessPoolExecutor(jobs, mp_context=context, initializer=gc.freeze) as pool:
                 return list(pool.map(_read, dumps, chunksize=_AT_A_TIME))
-        except (
-            BrokenProcessPool
-        ):  # one of them was killed, for memory say: here they need it one after the other
+        except BrokenProcessPool:  # one was killed, for memory say: here they need it one after the other
             pass
     return [_read(dump) for dump in dumps]
 

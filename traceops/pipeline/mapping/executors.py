@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import os
 import signal
@@ -110,7 +111,11 @@ def _begin(parent: int) -> None:
 
     Handlers of the parent's stay behind. A pool whose worker died ends the others with SIGTERM and waits for them: who
     handled it would go on writing a result that nobody reads, and the pool would wait for ever.
+
+    What the parent no longer used is not collected here: its destructors would end threads and sockets that only the
+    parent has. One of torch's would abort the process.
     """
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in ("SIGTERM", "SIGHUP", "SIGQUIT"):  # Windows has but the first
         if hasattr(signal, name):
