@@ -15,7 +15,7 @@ from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING
 from traceops.measure.phases import AFTER
 from traceops.pipeline.assemble_roles import role_rows
 from traceops.render.report.roles import role_sentence
-from traceops.report.rows import RoleRow
+from traceops.report.cross_rows import RoleRow
 from traceops.rules.bandwidth import judge_siblings
 from traceops.rules.stragglers import judge_stragglers
 

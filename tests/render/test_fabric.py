@@ -32,9 +32,9 @@ from traceops.render.report.fabric_html import (
 )
 from traceops.render.report.html import render_html
 from traceops.render.report.terminal import print_report
+from traceops.report.cross_rows import ReferenceRow
 from traceops.report.document import to_json_object
 from traceops.report.model import Report
-from traceops.report.rows import ReferenceRow
 from traceops.report.tables import Tables
 from traceops.schemas import schema_path
 

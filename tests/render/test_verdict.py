@@ -11,8 +11,8 @@ from sample_report import typed_report
 
 from traceops.core.findings import Check, Confidence, Evidence, Finding, Severity
 from traceops.render.report.verdict import not_evaluated, verdict, who_text
+from traceops.report.cross_rows import WhatIfRow
 from traceops.report.model import Report
-from traceops.report.rows import WhatIfRow
 
 
 def make_report(

@@ -20,8 +20,9 @@ from traceops.cli import main
 from traceops.cli.scale import price_of
 from traceops.core.errors import UsageError
 from traceops.pipeline.analyze import find_traces, run_pipeline
+from traceops.report.cross_rows import RoleRow
 from traceops.report.model import ReportDocument
-from traceops.report.rows import RankRow, RoleRow
+from traceops.report.rows import RankRow
 from traceops.report.run import Ledger, Run, StepTime, Summary
 from traceops.runs.from_one import step_from_one
 from traceops.runs.scale import MeasuredRun, interval, lost_parts, scale_document

@@ -48,8 +48,8 @@ from traceops.core.rank_text import ranks_text
 from traceops.render.answer import Cost
 from traceops.render.document import Answer, Text
 from traceops.render.report.rank_groups import idle_ms
+from traceops.report.cross_rows import WhatIfRow
 from traceops.report.model import Report
-from traceops.report.rows import WhatIfRow
 from traceops.rules.registry import BY_ID, family_of
 
 _MOST_LISTED = 20

@@ -10,8 +10,9 @@ from msgspec import Meta
 from traceops.core.findings import Confidence, Evidence, Severity, Status
 from traceops.core.tool import Tool
 from traceops.hangs.json_types import RankStatus, RootJson, WaitJson
+from traceops.report.cross_rows import RoleName, RoleRow, WhatIfRow
 from traceops.report.numbers import Count, NotNegative, Number, Whole
-from traceops.report.rows import RankRow, RoleName, RoleRow, WhatIfRow
+from traceops.report.rows import RankRow
 
 SHOW_VERSION = 1
 ShowVersion = Annotated[int, Meta(extra_json_schema={"const": SHOW_VERSION})]

@@ -18,8 +18,8 @@ from traceops.answers.model import (
 from traceops.core.findings import Check, Finding
 from traceops.core.words import BUCKETS as WORDS
 from traceops.measure.ledger import BUCKETS
+from traceops.report.inventory import KernelUse
 from traceops.report.model import Report
-from traceops.report.rows import KernelUse
 from traceops.report.tables import KernelRow
 from traceops.rules.registry import BY_ID
 

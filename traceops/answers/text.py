@@ -38,7 +38,8 @@ from traceops.render.cells import Cell, Column, build_table, number
 from traceops.render.document import Block, TableBlock, bold, soft, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.writers.terminal import MARK
-from traceops.report.rows import RankRow, RoleRow, WhatIfRow
+from traceops.report.cross_rows import RoleRow, WhatIfRow
+from traceops.report.rows import RankRow
 
 _NAME = 32  # characters of a kernel's name on a terminal
 _GROUP = 24

@@ -10,7 +10,7 @@ from typing import Any
 from traceops.compare.capture import ComparedCapture, inventories
 from traceops.compare.model import Change, ChangeKind
 from traceops.core.units import size_text
-from traceops.report.rows import CollectiveUse, Inventory
+from traceops.report.inventory import CollectiveUse, Inventory
 
 _COUNT_CHANGED = 0.5  # a step, on the average rank
 _TIME_CHANGED_PCT = 5.0  # of its own time, and

@@ -39,8 +39,9 @@ from traceops.core.whole_file import write_whole
 from traceops.render.document import Document, soft
 from traceops.render.report.html import describe
 from traceops.render.writers.html import write_fragment, write_html
+from traceops.report.cross_rows import RoleRow, WhatIfRow
 from traceops.report.model import Report
-from traceops.report.rows import RankRow, RoleRow, WhatIfRow
+from traceops.report.rows import RankRow
 
 if TYPE_CHECKING:
     import pandas as pd

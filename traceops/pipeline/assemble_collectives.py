@@ -18,7 +18,7 @@ from traceops.across.links import (
 )
 from traceops.across.match import Collective
 from traceops.core.words import Role
-from traceops.report.rows import CollectiveRow, ReferenceRow
+from traceops.report.cross_rows import CollectiveRow, ReferenceRow
 
 _MOST_PLACES = 64
 

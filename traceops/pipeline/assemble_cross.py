@@ -17,7 +17,7 @@ from traceops.core.intervals import subtract, union
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.program import EXPOSED, PAINTED
 from traceops.pipeline.assemble_collectives import reference_rows
-from traceops.report.rows import WhatIfRow
+from traceops.report.cross_rows import WhatIfRow
 from traceops.report.run import Clocks, Replay
 from traceops.report.tables import ArrivalRow, BandwidthRow, LatenessRow, PathRow, Tables, TimelineRow
 

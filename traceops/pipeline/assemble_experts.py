@@ -5,7 +5,7 @@ from __future__ import annotations
 from traceops.across.cross_rank import CrossRank
 from traceops.across.experts import Experts
 from traceops.across.replay.what_if import WORK_SHARED
-from traceops.report.rows import ExpertsRow, ExpertTimesRow, StepImbalance
+from traceops.report.cross_rows import ExpertsRow, ExpertTimesRow, StepImbalance
 
 
 def expert_rows(run: CrossRank) -> tuple[ExpertsRow, ...]:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol, TypeVar
 
 from traceops.across.cross_rank import CrossRank, RankTimes
-from traceops.report.rows import (
+from traceops.report.inventory import (
     CallUse,
     CollectiveUse,
     Inventory,
     KernelUse,
     OperatorUse,
-    UnprofiledStep,
 )
+from traceops.report.rows import UnprofiledStep
 from traceops.traces.discover import Discovery
 from traceops.traces.run_manifest import manifest_ranks
 

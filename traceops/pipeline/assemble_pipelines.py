@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from traceops.across.cross_rank import CrossRank
-from traceops.report.rows import PipelineRow, StageRow
+from traceops.report.cross_rows import PipelineRow, StageRow
 from traceops.report.run import BubbleTimes
 
 

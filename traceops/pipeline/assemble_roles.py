@@ -17,7 +17,7 @@ from traceops.across.role_times import RoleTimes
 from traceops.across.roles import ROLE_ORDER, GroupRole
 from traceops.core.arrays import Int
 from traceops.core.words import Role
-from traceops.report.rows import RoleRow
+from traceops.report.cross_rows import RoleRow
 
 _ALL = 0.95  # of a role's exposed time: what makes one host its place
 _MOST_NAMES = 8  # of groups; there may be one a layer

@@ -12,21 +12,23 @@ from traceops.core.findings import SEVERITIES, Check, Finding
 from traceops.core.tool import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.fabric.json_types import FabricJson
 from traceops.hangs.json_types import HangJson
-from traceops.report.detail import Detail
-from traceops.report.memory import MemoryRows
-from traceops.report.rows import (
+from traceops.report.cross_rows import (
     CollectiveRow,
     ExpertsRow,
-    HostSummary,
-    Inventory,
-    PassRow,
     PipelineRow,
-    RankRow,
     ReferenceRow,
     RoleRow,
+    WhatIfRow,
+)
+from traceops.report.detail import Detail
+from traceops.report.inventory import Inventory
+from traceops.report.memory import MemoryRows
+from traceops.report.rows import (
+    HostSummary,
+    PassRow,
+    RankRow,
     StepRow,
     UnprofiledStep,
-    WhatIfRow,
 )
 from traceops.report.run import Run, Summary
 from traceops.report.tables import Tables

@@ -13,7 +13,7 @@ import msgspec
 from traceops.core.plain_text import FORMULA
 from traceops.core.regular_file import read_regular
 from traceops.core.words import BUCKETS
-from traceops.report.rows import ReferenceRow
+from traceops.report.cross_rows import ReferenceRow
 from traceops.report.tables import (
     ArrivalRow,
     BandwidthRow,

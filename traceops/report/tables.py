@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from traceops.report.rows import ReferenceRow
+from traceops.report.cross_rows import ReferenceRow
 
 
 class LatenessRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,8 +13,8 @@ from traceops.core.errors import UsageError
 from traceops.core.units import count_text
 from traceops.core.words import Role
 from traceops.measure.ledger import BUCKETS, COMM_BUCKETS
+from traceops.report.cross_rows import RoleRow
 from traceops.report.model import ReportBase
-from traceops.report.rows import RoleRow
 from traceops.runs.from_one import step_from_one
 from traceops.runs.row import row_of
 from traceops.runs.scale_model import (

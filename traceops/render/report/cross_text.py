@@ -12,8 +12,8 @@ from traceops.core.units import percent_text, us_text
 from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.core.words import SCHEDULES
 from traceops.measure.ledger import BUCKETS
+from traceops.report.cross_rows import PipelineRow
 from traceops.report.model import Report
-from traceops.report.rows import PipelineRow
 from traceops.rules import stragglers
 
 _LEAST_PART_PCT = 4.0  # of the critical path, to be named

@@ -21,8 +21,8 @@ from traceops.render.cells import (
     sizes_apart,
 )
 from traceops.render.report.terms import COLUMNS, KINDS
+from traceops.report.cross_rows import CollectiveRow, PipelineRow, ReferenceRow
 from traceops.report.model import Report
-from traceops.report.rows import CollectiveRow, PipelineRow, ReferenceRow
 from traceops.report.tables import BlockingCallRow, KernelRow
 
 MOST_KERNELS = 25

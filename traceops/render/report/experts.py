@@ -9,8 +9,8 @@ from traceops.core.step_words import STEP, StepWords
 from traceops.core.units import ms_text
 from traceops.render.cells import Column, Table, build_table
 from traceops.render.document import Block, Section, TableBlock, soft, text
+from traceops.report.cross_rows import ExpertsRow
 from traceops.report.model import Report
-from traceops.report.rows import ExpertsRow
 
 _UNEVEN = 1.05  # times the mean: a rank that gets more is worth a line
 

@@ -35,9 +35,9 @@ from traceops.render.report.detail_tables import group_cell
 from traceops.render.report.terms import COLUMNS, COMM_TRANSFER
 from traceops.render.topology.figure import Figure, topology_figure
 from traceops.render.topology.shape import ways_on
+from traceops.report.cross_rows import ReferenceRow
 from traceops.report.inspector_text import inspector_text
 from traceops.report.model import Report
-from traceops.report.rows import ReferenceRow
 
 MOST_REFERENCES = 40
 _MOST_FIGURES = 4  # of makes of machine

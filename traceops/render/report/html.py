@@ -16,7 +16,7 @@ from traceops.render.document import (
 )
 from traceops.render.finding_blocks import findings_section
 from traceops.render.page import word
-from traceops.render.report import experts, hosts, passes, roles, sections
+from traceops.render.report import cross_sections, experts, hosts, passes, roles, sections
 from traceops.render.report.first_screen import first_screen
 from traceops.render.report.memory import memory
 from traceops.render.report.proofs import proof_of
@@ -35,20 +35,20 @@ SECTIONS = (
     whole_run,
     undisturbed,
     memory,
-    sections.lateness,
-    sections.pipelines,
-    sections.what_if,
+    cross_sections.lateness,
+    cross_sections.pipelines,
+    cross_sections.what_if,
     sections.ledger,
     hosts.hosts,
     roles.roles,
     experts.experts,
     passes.passes,
-    sections.critical_path,
-    sections.longest_step,
+    cross_sections.critical_path,
+    cross_sections.longest_step,
     sections.steps,
     sections.idle,
-    sections.collectives,
-    sections.fabric,
+    cross_sections.collectives,
+    cross_sections.fabric,
     sections.kernels,
     sections.blocking_calls,
     sections.hta,
@@ -74,7 +74,7 @@ def describe(report: Report) -> Document:
     if notes:
         intro.append(items(notes, "notes"))
     made = [section for make in SECTIONS if (section := make(report, shown)) is not None]
-    hang = [section for section in (sections.hang(report, shown),) if section is not None]
+    hang = [section for section in (cross_sections.hang(report, shown),) if section is not None]
     findings = findings_section(
         report.findings,
         report.checks,

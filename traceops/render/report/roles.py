@@ -11,8 +11,8 @@ from traceops.core.units import fixed_text, ms_text
 from traceops.core.words import ROLE_TOLD, ROLES
 from traceops.render.cells import Cell, Column, Table, build_table, name
 from traceops.render.document import Block, Section, TableBlock, soft, text
+from traceops.report.cross_rows import RoleRow
 from traceops.report.model import Report
-from traceops.report.rows import RoleRow
 
 _WORTH_PCT = 0.5  # of the step: exposed communication that is worth a line
 
