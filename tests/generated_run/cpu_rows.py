@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .gpu_rows import LOADER
-from .nccl import names_of
+from .gpu_rows import LOADER, gloo_rows
 from .rows import Clock, row
 from .truth import RankTruth, SimulatedRun
 
@@ -25,17 +24,7 @@ def cpu_rows(
                 name = "aten::mm"
             yield row("cpu_op", name, clock.pid, clock.pid, clock, activity.start, activity.end, args)
             continue
-        op = run.collectives[activity.collective].op
-        words = names_of(op.op, op.dtype)
-        yield row(
-            "cpu_op", words.c10d, clock.pid, clock.pid, clock, activity.launch, activity.launch_end, args
-        )
-        elements, _ = op.messages(len(run.collectives[activity.collective].members))
-        args += f', "Input type": ["float"], "Input Dims": [[{elements}]]'
-        thread = clock.pid + activity.stream
-        yield row(
-            "user_annotation", f"gloo:{words.annotation}", clock.pid, thread, clock, activity.start, activity.end, args
-        )  # fmt: skip
+        yield from gloo_rows(run, activity, clock, args)
     for host in rank.host_rows:  # torch does not record that the host waits for gloo
         if rank.window_start <= host.start < host.end <= rank.window_end and host.kind != "sync":
             name = LOADER if host.kind == "input" else host.name

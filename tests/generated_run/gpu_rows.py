@@ -27,6 +27,9 @@ def gpu_rows(
         seen = activity.launch >= rank.window_start
         where = f'"device": {device}, "context": 1, "stream": {activity.stream}, "correlation": {correlation}'
         where = f'"External id": {correlation}, {where}' if seen else where
+        if activity.kind == "comm" and run.program.through_host:
+            yield from gloo_rows(run, activity, clock, f'"External id": {correlation}')
+            continue
         if activity.kind == "comm":
             yield from _comm_rows(run, rank.rank, activity, clock, names, seq, correlation, where, device)
             continue
@@ -41,7 +44,7 @@ def gpu_rows(
             ("gpu_memcpy", _COPIES[activity.name]) if activity.kind == "memory" else ("kernel", activity.name)
         )
         yield row(cat, name, device, activity.stream, clock, activity.start, activity.end, where)
-    yield from _other_rows(rank, clock)
+    yield from _other_rows(rank, clock, run.program.through_host)
     computed = [a for a in rank.recorded if a.stream == 7 and a.launch >= rank.window_start]
     for number, _, _ in rank.marks:
         own = [a for a in computed if a.step == number]
@@ -98,8 +101,23 @@ def _comm_rows(
     yield row("kernel", name, device, activity.stream, clock, activity.start, activity.end, where)
 
 
-def _other_rows(rank: RankTruth, clock: Clock) -> Iterator[str]:
+def gloo_rows(run: SimulatedRun, activity: Activity, clock: Clock, args: str) -> Iterator[str]:
+    """Rows of a collective of gloo: the call, and a note on a thread of its own that says the shape and no more."""
+    collective = run.collectives[activity.collective]
+    words = names_of(collective.op.op, collective.op.dtype)
+    yield row("cpu_op", words.c10d, clock.pid, clock.pid, clock, activity.launch, activity.launch_end, args)
+    elements, _ = collective.op.messages(len(collective.members))
+    args += f', "Input type": ["float"], "Input Dims": [[{elements}]]'
+    thread = clock.pid + activity.stream
+    yield row(
+        "user_annotation", f"gloo:{words.annotation}", clock.pid, thread, clock, activity.start, activity.end, args
+    )  # fmt: skip
+
+
+def _other_rows(rank: RankTruth, clock: Clock, through_host: bool) -> Iterator[str]:
     for number, host in enumerate(rank.host_rows):
+        if through_host and host.name == "cudaEventSynchronize":
+            continue  # torch does not record that the host waits for gloo
         if not rank.window_start <= host.start < host.end <= rank.window_end:
             continue
         if host.kind == "sync":

@@ -141,7 +141,8 @@ class Program:
 
     Every launch costs the host `launch_us`; a kernel starts `latency_us` after its launch at the earliest, and
     the host may be `queue` launches ahead of the device. `jitter` is relative (kernels, transfers, host),
-    `end_jitter_us` the most by which the ends of a collective differ between its members.
+    `end_jitter_us` the most by which the ends of a collective differ between its members. `through_host`: on GPUs,
+    but gloo exchanges the data, so that no collective runs on the device and a host waits where it joins one.
     """
 
     name: str
@@ -152,6 +153,7 @@ class Program:
     warmup: int = 1
     first_step: int = 3
     device: Device = "cuda"
+    through_host: bool = False
     launch_us: float = 8.0
     latency_us: float = 4.0
     copy_gbs: float = 20.0

@@ -125,7 +125,7 @@ class Rank:
             self._spend(op.us + faults.input_us)
             self.host_rows.append(HostRow("input", "data loading", began, self.now))
             return None
-        if isinstance(op, Join) and self.on_gpu:
+        if isinstance(op, Join) and self.on_gpu and not self.program.through_host:
             return self._join(op)
         if isinstance(op, HostSync):
             ends = [end for name, end in self.free.items() if op.stream in (None, name)]

@@ -109,7 +109,8 @@ def _trace(run: SimulatedRun, rank: RankTruth, style: TraceStyle) -> str:
 
 
 def _distributed(run: SimulatedRun, rank: int, names: dict[str, str], style: TraceStyle) -> dict[str, object]:
-    backend = "nccl" if run.program.device == "cuda" else "gloo"
+    program = run.program
+    backend = "nccl" if program.device == "cuda" and not program.through_host else "gloo"
     info: dict[str, object] = {"backend": backend, "rank": rank, "world_size": run.world}
     if style.metadata:
         own = {groups.key: groups for groups in run.program.groups}
@@ -117,7 +118,7 @@ def _distributed(run: SimulatedRun, rank: int, names: dict[str, str], style: Tra
             {
                 "pg_name": name,
                 "pg_desc": own[key].description if key in own else "default_pg",
-                "backend_config": f"{run.program.device}:{backend}",
+                "backend_config": f"{program.device}:{backend}",
                 "pg_size": len(members),
                 "ranks": members,
             }

@@ -2,9 +2,11 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from generated_run import HostWork, Size, ddp, simulate, write_traces
 
 from traceops import analyze
 from traceops.across.agreed_steps import as_one_window
@@ -106,3 +108,26 @@ def test_a_host_that_waits_for_gloo_is_not_told_to_launch_late(tmp_path):
     checks = {check.rule: check for check in analyze(folder).checks}
     assert "through their hosts (gloo)" in checks["TO-I001"].reason
     assert checks["TO-V004"].status == "not_evaluated" and "gloo" in checks["TO-V004"].reason
+
+
+def test_gloo_between_gpus_is_known_without_run_json(tmp_path):
+    """From a bare folder 93 % of the step was 'launched too late', and no gradients synchronised."""
+    made = ddp(steps=4, size=Size(bandwidth_gbs=2.0))
+    wrapped = tuple((HostWork("DistributedDataParallel.forward", 5.0), *ops) for ops in made.steps)
+    write_traces(simulate(replace(made, steps=wrapped, through_host=True), 2), tmp_path)
+    report = analyze(tmp_path)
+    checks = {check.rule: check for check in report.checks}
+    assert not report.findings
+    assert "through their hosts (gloo)" in checks["TO-I001"].reason
+    assert all("gloo" in checks[rule].reason for rule in ("TO-V004", "TO-V009"))
+
+
+def test_gloo_beside_nccl_does_not_hide_a_late_host(tmp_path):
+    """Barriers over gloo in a run whose gradients go over nccl: its hosts are judged as always."""
+    made = ddp(steps=4, size=Size(kernel_us=2.0, launch_us=40.0, elements=1 << 16))
+    for path in write_traces(simulate(made, 2), tmp_path):
+        trace = json.loads(path.read_text())
+        first = next(row for row in trace["traceEvents"] if row["name"].startswith("ProfilerStep"))
+        trace["traceEvents"].append({**first, "name": "gloo:barrier", "tid": first["tid"] + 1, "dur": 5})
+        path.write_text(json.dumps(trace))
+    assert "TO-I001" in {found.rule for found in analyze(tmp_path).findings}

@@ -81,6 +81,9 @@ class RankSummary:
     backward: BackwardSync
     hta: HtaTables
     kernels_lost: bool = False  # kernels were launched, and the trace holds none of them
+    through_host: bool = (
+        False  # gloo exchanges what is on the GPU: no collective runs there, and hosts wait for it
+    )
     hta_agreement: HtaAgreement | None = None  # None where HTA's own code was not asked
     passes: tuple[InferencePass, ...] = ()  # of an inference server
     captures_graphs: bool = False  # most kernels were launched into a graph that was being captured
@@ -139,6 +142,7 @@ def summarize(
         backward=measure_backward_sync(events, activity, steps),
         hta=hta,
         kernels_lost=activity.lost,
+        through_host=_through_host(trace, activity),
         hta_agreement=agreement,
         passes=find_passes(events, activity),
         captures_graphs=activity.host.captures_graphs,
@@ -155,6 +159,16 @@ def _why_empty(trace: RankTrace, calls: int) -> str:
         return f"{'; '.join(trace.damage)}; what can be read of it holds no operator, no kernel and no step"
     held = f"it holds {calls:,} calls of the GPU's runtime, but" if calls else "it holds"
     return f"{held} no operator, no kernel and no step: nothing ran while the profiler recorded; record training steps"
+
+
+def _through_host(trace: RankTrace, activity: Activity) -> bool:
+    """Whether the ranks exchange data through their hosts, as the header says or gloo's notes do.
+
+    Where collectives run on the device too, gloo is there for the host's own data.
+    """
+    if not activity.on_gpu or (activity.kind == COMM).any():
+        return False
+    return trace.meta.backend == "gloo" or any(name.startswith("gloo:") for name in trace.events.names)
 
 
 def _by_hta_itself(rank: int, trace: RankTrace, ours: HtaTables) -> tuple[HtaTables, HtaAgreement]:

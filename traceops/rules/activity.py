@@ -64,6 +64,8 @@ def judge_communication(ranks: Sequence[RankSummary], world: int, words: StepWor
         return NO_COMMUNICATION_SEEN.not_evaluated("the traces hold no GPU activity")
     if any(len(summary.comm.start) for summary in ranks):
         return NO_COMMUNICATION_SEEN.clear("the traces hold communication")
+    if any(summary.through_host for summary in ranks):
+        return NO_COMMUNICATION_SEEN.not_evaluated("gloo's collectives launch nothing on a GPU")
     first = on_gpu[0]
     steps = max(len(first.step_numbers), 1)
     return NO_COMMUNICATION_SEEN.verdict(

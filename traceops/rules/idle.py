@@ -164,7 +164,7 @@ def _judge(
         return kind.rule.not_evaluated("the traces hold no GPU activity")
     if any(times.summary.captures_graphs for times in judged):
         return kind.rule.not_evaluated(CAPTURED)
-    if kind.rule is HOST_BOUND and manifest.get("backend") == "gloo" and not run.split and run.world > 1:
+    if kind.rule is HOST_BOUND and not run.split and run.world > 1 and _through_host(judged, manifest):
         return kind.rule.not_evaluated(THROUGH_HOST)
     # What a damaged trace lost looks like idle time: it is judged only where there is no whole one.
     judged = [times for times in judged if not times.summary.damage] or judged
@@ -247,6 +247,10 @@ def _judge(
     return kind.rule.verdict(
         found if optimizer is None else replace(found, advice=kind.rule.advice_for("optimizer"))
     )
+
+
+def _through_host(ranks: Sequence[RankTimes], manifest: Mapping[str, Any]) -> bool:
+    return manifest.get("backend") == "gloo" or any(times.summary.through_host for times in ranks)
 
 
 def _host_share(ranks: Sequence[RankTimes]) -> float:

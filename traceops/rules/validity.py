@@ -244,7 +244,8 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
         return NO_SYNC_IN_BACKWARD.not_evaluated("the traces do not say when their collectives were launched")
     if any(backward.steps_synchronised for backward in with_backward.values()):
         return NO_SYNC_IN_BACKWARD.clear("collectives were launched inside backward")
-    if manifest.get("backend") == "gloo" and any(summary.on_gpu for summary in ranks):
+    told = manifest.get("backend") == "gloo" and any(summary.on_gpu for summary in ranks)
+    if told or any(summary.through_host for summary in ranks):
         return NO_SYNC_IN_BACKWARD.not_evaluated("gloo's collectives launch nothing on a GPU")
     who = seen or f"the strategy {manifest.get('strategy')}"
     steps = max(backward.steps_with_backward for backward in with_backward.values())
