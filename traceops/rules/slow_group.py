@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.grown import grown
 from traceops.across.slow_group import SlowGroup, SlowGroups
 from traceops.core.findings import Confidence, Evidence, Finding, severity_of
 from traceops.core.rank_text import ranks_text
@@ -15,13 +14,10 @@ from traceops.core.rank_text import who as who_of
 from traceops.core.rule import Rule, Verdict
 from traceops.core.shared_place import shared_place
 from traceops.core.step_words import StepWords
+from traceops.rules.straggler_bounds import CHANCE, IMPACT_BOUNDS, PROFILED, SURE, VISIBLE
+from traceops.rules.straggler_evidence import grown_evidence
 
-IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error
-_CHANCE = 0.12  # as for a single late rank
-_SURE = 0.05
-_VISIBLE = 0.25  # of the saving: what the others must be seen to wait
 _MOST_OF_WAITING = 0.75  # that must be for the group
-_PROFILED = 1.2  # profiled ÷ unprofiled step from which slow hosts may be the profiler's doing
 _UNEVEN = 1.5  # times the least of them: from there on one number does not tell what they take longer
 PLACE = "in common"  # evidence
 SAVED_BESIDE = "saved with the others cured too"
@@ -104,7 +100,7 @@ def judge(run: CrossRank, slowdown: float | None, uncertain: str) -> Verdict:
     assert run.stragglers is not None and run.what_if is not None
     step, joint = (run.what_if.mean_ns(ns) for ns in (run.stragglers.step_ns, slow.saved))
     all_of_them = _who(slow.ranks)
-    if slow.waited < _VISIBLE * joint or slow.share < _MOST_OF_WAITING:
+    if slow.waited < VISIBLE * joint or slow.share < _MOST_OF_WAITING:
         return SLOW_GROUP.verdict(
             clear=f"{all_of_them} are slower, but hardly anybody is seen to wait for them"
         )
@@ -116,7 +112,7 @@ def judge(run: CrossRank, slowdown: float | None, uncertain: str) -> Verdict:
                 f"{_who(group.ranks)} are slower than the others; at their pace {saved / 1e6:.2f} of "
                 f"{step / 1e6:.2f} ms would be saved (bound {IMPACT_BOUNDS[0]:g} %)"
             )
-        elif group.chance > _CHANCE or 2 * len(group.late) <= len(group.longer):
+        elif group.chance > CHANCE or 2 * len(group.late) <= len(group.longer):
             count = len(group.longer)
             few = run.step_words.choose(f"{count} step{'s' if count > 1 else ''}", "one window")
             unsure.append(f"{_who(group.ranks)} look slower, but {few} cannot rule out chance")
@@ -150,10 +146,10 @@ def _finding(
 ) -> Finding:
     severity = severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) or "warning"
     severity = "warning" if severity == "info" else severity
-    confidence: Confidence = "high" if group.chance <= _SURE and group.cause != "unknown" else "medium"
+    confidence: Confidence = "high" if group.chance <= SURE and group.cause != "unknown" else "medium"
     kind = UNSET if group.compared is None else group.compared.kind
     note = ""
-    if group.cause in ("host", "unknown") and (slowdown is None or slowdown > _PROFILED):
+    if group.cause in ("host", "unknown") and (slowdown is None or slowdown > PROFILED):
         severity, confidence = "info", "low"
         note = " These traces do not tell how much of it is the profiler's own cost."
     if group.middle in (run.graph.on_cpu if run.graph else ()):
@@ -195,19 +191,9 @@ def _finding(
         Evidence("the others wait", round(slow.waited / 1e6, 3), words.unit("ms") + " and rank"),
         Evidence("share of all waiting", round(100 * slow.share, 1), "%", 100 * _MOST_OF_WAITING),
         Evidence("late steps", f"{len(group.late)} of {len(group.longer)}"),
-        Evidence("chance", round(group.chance, 4), "probability", _CHANCE),
+        Evidence("chance", round(group.chance, 4), "probability", CHANCE),
         *([Evidence(PLACE, place)] if place else []),
-        *(
-            Evidence(
-                f"grew: {one.name}",
-                round(one.ms, 3),
-                words.unit("ms"),
-                rank=group.middle,
-                peers=round(one.peers_ms, 3),
-                grown=one.name,
-            )
-            for one in grown(run, group.middle, group.cause, group.peers)
-        ),
+        *grown_evidence(run, group.middle, group.cause, group.peers),
     ]
     return SLOW_GROUP.finding(
         severity,

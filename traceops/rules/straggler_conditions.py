@@ -1,0 +1,132 @@
+"""When a late rank is named: the run can be compared, the rank stands apart, and the others are seen to wait."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceops.across.cross_rank import CrossRank
+from traceops.across.replay.what_if import Steps
+from traceops.across.stragglers import Straggler
+from traceops.rules.clocks import MOST_OUT_OF_STEP_PCT, out_of_step_pct
+from traceops.rules.straggler_bounds import FELT, IMPACT_BOUNDS, VISIBLE
+
+_MOST_ERROR = 0.15  # of a step, mean over steps: of a replay that is off by more nothing is concluded
+_ERRORS = 2.0  # times the replay's mean error: by so much a saving must be beyond its bound
+_LEAD = 2.0  # times as much waiting as any other can have caused, where some is charged to nobody
+_MOST = 0.5  # of all waiting: what a rank must cause on CPUs that takes longer for no single cause
+_MOST_OF_WAITING = 0.75  # what a rank that is late in some steps must cause on CPUs, which others use too
+
+
+def comparable(run: CrossRank) -> bool:
+    """Whether ranks can be compared step by step, by what was measured and by a replay that is near to it."""
+    return (
+        run.stragglers is not None
+        and run.lateness is not None
+        and run.what_if is not None
+        and run.what_if.mean_error <= _MOST_ERROR
+        and out_of_step_pct(run) <= MOST_OUT_OF_STEP_PCT
+    )
+
+
+def nothing_to_compare(run: CrossRank) -> str:
+    """Why ranks cannot be compared, or only roughly."""
+    if len(run.ranks) < 2:
+        return "there is only one rank"
+    if not run.split:
+        return "no collective could be matched across ranks"
+    if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
+        return "the ends of matched collectives do not fit together, see TO-V006"
+    if run.what_if is not None:
+        return f"the replay is off by up to {run.what_if.error_pct:.0f} % of the measured step"
+    return "no step is common to all ranks with most of its collectives matched"
+
+
+def uncertain(run: CrossRank) -> str:
+    """Why no rank may be cleared and only the plainest be named; empty where everything is explained."""
+    assert run.what_if is not None
+    if run.charged is not None and not run.charged.holds:
+        return f"{run.charged.uncharged_pct:.0f} % of what ranks wait for each other can be charged to nobody"
+    return "" if run.what_if.holds else nothing_to_compare(run)
+
+
+def beyond_doubt(run: CrossRank, straggler: Straggler, saved: float) -> bool:
+    """Whether a rank would be named whoever caused the rest of the waiting, and however far the replay is off.
+
+    saved: part of the step.
+    """
+    assert run.stragglers is not None and run.lateness is not None and run.what_if is not None
+    if saved < IMPACT_BOUNDS[0] / 100 + _ERRORS * run.what_if.mean_error:
+        return False
+    if run.charged is None or run.charged.holds:
+        return True
+    others = max(run.lateness.share(rank) or 0.0 for rank in run.lateness.caused if rank != straggler.rank)
+    return run.charged.least_lead(straggler.share, others) >= _LEAD
+
+
+def late_in_most(straggler: Straggler, run: CrossRank) -> bool:
+    """Whether it is late in most of the typical steps; what is long for another reason is no evidence of it."""
+    assert run.lateness is not None
+    typical = set(run.lateness.steps) - set(run.unlike) or set(run.lateness.steps)
+    return len(typical & set(straggler.late_steps)) > len(typical) / 2
+
+
+def seen_waiting(run: CrossRank) -> bool:
+    """Whether the ranks that are not late wait for those that are, as far as their cure would save."""
+    assert run.stragglers is not None
+    if run.stragglers.joint_ns is None:
+        return False
+    return _wait_for_late(run, run.stragglers.step_ns - run.stragglers.joint_ns)
+
+
+def seen_in_its_steps(run: CrossRank, straggler: Straggler) -> bool:
+    """The same for the steps in which a rank costs most, and those after: a wait may come a step later."""
+    assert run.stragglers is not None and run.stragglers.joint_ns is not None
+    felt = straggler.saved >= FELT * max(float(straggler.saved.max()), 1.0)
+    near = felt | np.concatenate(([False], felt[:-1]))
+    return _wait_for_late(run, (run.stragglers.step_ns - run.stragglers.joint_ns) * felt, near)
+
+
+def late_by_turns(run: CrossRank, straggler: Straggler) -> bool:
+    """Whether ranks without a GPU are late now one and now another, as those are that do not always get a core."""
+    on_cpu = not any(times.summary.on_gpu for times in run.ranks)
+    return on_cpu and straggler.share < _MOST_OF_WAITING
+
+
+def for_no_cause(run: CrossRank, straggler: Straggler) -> bool:
+    """Whether a rank without a GPU is not waited for most, and no single cause explains that it takes longer."""
+    assert run.lateness is not None
+    on_cpu = not any(times.summary.on_gpu for times in run.ranks)
+    return on_cpu and straggler.cause == "unknown" and (run.lateness.share(straggler.rank) or 0.0) <= _MOST
+
+
+def cured_beside(run: CrossRank, straggler: Straggler) -> list[int]:
+    """The other late ranks, cured with this one; none where no cause of theirs is known that could be cured."""
+    assert run.stragglers is not None
+    others = [other for other in run.stragglers.found if other.rank != straggler.rank]
+    if all(late_in_most(other, run) and for_no_cause(run, other) for other in others):
+        return []
+    return [other.rank for other in others]
+
+
+def _wait_for_late(run: CrossRank, saved: Steps, among: NDArray[np.bool_] | None = None) -> bool:
+    """Whether in these steps (None: all) the others wait for the late ranks a good part of what is `saved`, ns."""
+    assert run.stragglers is not None and run.lateness is not None
+    late = {straggler.rank for straggler in run.stragglers.found}
+    steps = run.lateness.steps
+    chosen = np.ones(len(steps), dtype=bool) if among is None else among
+    waiting = sum(float(run.lateness.caused[rank].sum(axis=0)[chosen].sum()) for rank in late)
+    # Waiting that other work hides delays the transfers behind it all the same.
+    named = {number for number, wanted in zip(steps, chosen, strict=True) if wanted}
+    by_rank = {times.summary.rank: times.summary for times in run.ranks}
+    behind = [
+        c
+        for c in run.matching.collectives
+        if c.last_rank in late
+        and (among is None or by_rank[c.members[0][0]].step_number(c.members[0][1]) in named)
+    ]
+    hidden = sum(sum(c.wait_ns) for c in behind)
+    others = max(len(run.ranks) - len(late), 1)
+    # On a mesh a rank meets few of the others: those that wait for them in turn are not its own.
+    met = max(len({rank for c in behind for rank in c.group} - late), 1)
+    return max(waiting / others, hidden / min(others, met)) >= VISIBLE * float(saved.sum())

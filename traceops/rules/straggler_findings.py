@@ -1,0 +1,256 @@
+"""What is said of a late rank: its finding, and why none is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from msgspec import UNSET
+
+from traceops.across.cross_rank import CrossRank
+from traceops.across.replay.what_if import WORK_SHARED
+from traceops.across.stragglers import Straggler
+from traceops.across.undisturbed import Undisturbed
+from traceops.core.findings import Confidence, Finding, Severity, severity_of
+from traceops.core.rank_text import who as ranks_named
+from traceops.core.rule import Rule
+from traceops.core.words import CAUSES as CAUSE_WORDS
+from traceops.core.words import COMPUTES_LONGER
+from traceops.rules.role_text import in_role, late_in
+from traceops.rules.straggler_bounds import CHANCE, IMPACT_BOUNDS, PROFILED, SURE, VISIBLE
+from traceops.rules.straggler_conditions import cured_beside, uncertain
+from traceops.rules.straggler_evidence import (
+    evidence_of,
+    mean_over,
+    saved_by_sharing,
+    waiting_ms,
+    work_evidence,
+)
+
+_PACE: Mapping[object, str] = {"extra_kernels": "Without them", "more_calls": "Without these launches"}
+_HOST_BOUND = 0.1  # of the step with the stragglers cured: what it would lose if no host were late
+_WAITING_PCT = 10.0  # of the step: waiting for one rank that is worth a remark though its cure saves little
+
+
+def finding_of(
+    rule: Rule,
+    severity: Severity,
+    run: CrossRank,
+    straggler: Straggler,
+    slowdown: float | None,
+    undisturbed: Undisturbed | None,
+    late: Sequence[int] = (),
+    *,
+    sometimes: bool = False,
+) -> Finding:
+    """A finding of `rule` about a rank that is late in most steps, or only `sometimes`.
+
+    slowdown: profiled ÷ unprofiled step, None where not known. undisturbed: the step without the profiler, where it is
+    known. late: who is cured beside it, itself among them, where these are not the stragglers that were found.
+    """
+    assert run.stragglers is not None and run.lateness is not None
+    mean = mean_over(run, sometimes=sometimes)
+    step, saved = mean(run.stragglers.step_ns), mean(straggler.saved)
+    compared = run.work.get(straggler.rank)
+    longer = UNSET if compared is None else compared.kind
+    if straggler.cause == "host" and not any(times.summary.on_gpu for times in run.ranks):
+        longer = "on_cpu"
+    shared = saved_by_sharing(run, mean) if longer == "more_work" else None
+    confidence: Confidence = "high" if straggler.chance <= SURE and straggler.cause != "unknown" else "medium"
+    note = ""
+    if straggler.cause in ("host", "unknown"):
+        confidence, severity, note = _of_host(
+            run, straggler, (confidence, severity), slowdown, undisturbed, sometimes
+        )
+    # Of a rank that is late in some steps only, numbers are means over all of them.
+    average = " on average" if sometimes else ""
+    when = f" in {steps_text(straggler.late_steps)}" if sometimes else ""
+    words = CAUSE_WORDS[straggler.cause] if longer is UNSET else COMPUTES_LONGER[longer]
+    message = f"Rank {straggler.rank} is late{when}: {words.clause}. {_waits(run, straggler, sometimes)} "
+    cured = late or cured_beside(run, straggler)
+    beside = sorted(rank for rank in cured if rank != straggler.rank)
+    pace = _PACE.get(longer, "At its peers' pace")
+    said = run.step_words
+    if shared is not None:
+        message += (
+            f"With the work shared evenly {said.the} would take {_shared_text(run, step - shared)} instead of "
+            f"{step / 1e6:.2f} ms ({100 * shared / step:.0f} % less). "
+        )
+        pace = "With as little to do as its peers"
+    if beside:
+        told = f"{saved / 1e6:.2f} of {step / 1e6:.2f} ms {said.per}{average}"
+        message += f"With {ranks_named(beside)} cured too, its cure saves {told}"
+    else:
+        message += (
+            f"{pace} {said.the} would take {(step - saved) / 1e6:.2f} instead of {step / 1e6:.2f} ms{average}"
+        )
+    if doubt := uncertain(run):
+        confidence = "medium" if confidence == "high" else confidence
+        note += f" This is approximate: {doubt}."
+    message += f" ({100 * saved / step:.0f} % less).{note}"
+    return rule.finding(
+        severity,
+        confidence,
+        message,
+        evidence_of(run, straggler, step, saved, sometimes=sometimes)
+        + work_evidence(compared, straggler.rank, step, shared, said),
+        ranks=[straggler.rank],
+        steps=straggler.late_steps,
+        impact_ms=round((saved if shared is None else shared) / 1e6, 3),
+        cause=straggler.cause,
+        computes_longer=longer,
+        role=late_in(run, straggler.rank),
+    )
+
+
+def _of_host(
+    run: CrossRank,
+    straggler: Straggler,
+    otherwise: tuple[Confidence, Severity],
+    slowdown: float | None,
+    undisturbed: Undisturbed | None,
+    sometimes: bool,
+) -> tuple[Confidence, Severity, str]:
+    """Of a rank whose host may be the cause: what the profiler and shared cores leave of it, and a sentence on that."""
+    assert run.stragglers is not None
+    confidence, severity = otherwise
+    if sometimes and not any(times.summary.on_gpu for times in run.ranks):
+        note = (
+            " Ranks that share a host's cores are late by turns: more steps tell whether it is this rank or the "
+            "machine."
+        )
+        return "low", "info", note
+    if slowdown is None and run.stragglers.host_share >= _HOST_BOUND:
+        note = (
+            " But hosts bound the whole run: under the profiler, whose cost these traces do not tell, one of "
+            "them is the slowest by nature (see TO-I001)."
+        )
+        return "medium", "info", note
+    if slowdown is None:
+        return "medium", severity, ""
+    if slowdown <= PROFILED:
+        return confidence, severity, ""
+    if undisturbed is not None:
+        return _without_profiler(straggler, severity, undisturbed)
+    note = (
+        f" The profiler made the steps {slowdown:.2f} times as long, most of it host time: without it this "
+        "rank may not be late."
+    )
+    return "low", "info", note
+
+
+def only_waited_for(
+    rule: Rule, run: CrossRank, leader: Straggler, slowdown: float | None, undisturbed: Undisturbed | None
+) -> list[Finding]:
+    """A remark on whom all wait for, where its cure would save little because the others are hardly faster."""
+    assert run.stragglers is not None
+    mean = mean_over(run)
+    step, saved = mean(run.stragglers.step_ns), max(mean(leader.alone), 0.0)
+    waiting = waiting_ms(run, leader) * 1e6
+    if waiting < _WAITING_PCT / 100 * step or leader.chance > CHANCE:
+        return []
+    if saved >= IMPACT_BOUNDS[0] / 100 * step:
+        return []  # it would save a lot, and was left out for another reason
+    message = (
+        f"Rank {leader.rank} comes last and the others wait {waiting / 1e6:.2f} ms {run.step_words.per} for it "
+        f"({CAUSE_WORDS[leader.cause].clause}), but they would hardly be faster without it: its cure "
+        f"saves {saved / 1e6:.2f} of {step / 1e6:.2f} ms."
+    )
+    confidence: Confidence = "low" if leader.cause == "host" and (slowdown or 0) > PROFILED else "medium"
+    if confidence == "low" and undisturbed is not None:
+        message += _without_profiler(leader, "info", undisturbed)[2]
+    return [
+        rule.finding(
+            "info",
+            confidence,
+            message,
+            evidence_of(run, leader, step, saved),
+            ranks=[leader.rank],
+            steps=leader.late_steps,
+            impact_ms=round(saved / 1e6, 3),
+            cause=leader.cause,
+            role=late_in(run, leader.rank),
+        )
+    ]
+
+
+def _waits(run: CrossRank, straggler: Straggler, sometimes: bool) -> str:
+    """Who waits for it, and how long."""
+    waiting = waiting_ms(run, straggler, sometimes=sometimes)
+    average = " on average" if sometimes else ""
+    where = in_role(run, late_in(run, straggler.rank), ", first of all in {} communication")
+    if waiting < 0.01:
+        return "Nobody is seen to wait for it alone, because others are as late or later."
+    assert run.stragglers is not None
+    others = len(run.ranks) - 1
+    if (
+        waiting < VISIBLE * mean_over(run, sometimes=sometimes)(straggler.saved) / 1e6
+        and len(run.stragglers.found) == 1
+    ):
+        behind = [c for c in run.matching.collectives if c.last_rank == straggler.rank]
+        met = len({rank for c in behind for rank in c.group}) - 1
+        if not 0 < met < others:
+            return "It delays transfers, which the others partly hide behind their own work."
+        steps = max(len(run.stragglers.step_ns), 1)
+        mean = sum(sum(c.wait_ns) for c in behind) / met / steps / 1e6
+        return (
+            f"The {met} ranks that it meets wait {mean:.2f} ms {run.step_words.per} for it{average}{where}."
+        )
+    wait = "The other rank waits" if others == 1 else f"The other {others} ranks wait"
+    return f"{wait} {waiting:.2f} ms {run.step_words.per} for it{average}{where}."
+
+
+def _shared_text(run: CrossRank, ns: float) -> str:
+    """'18.95', or '18.70 to 19.21, by how efficiently kernels of that size run,'."""
+    ends = None if run.what_if is None else run.what_if.range_ns(WORK_SHARED)
+    if ends is None:
+        return f"{ns / 1e6:.2f}"
+    return f"{ends[0] / 1e6:.2f} to {ends[1] / 1e6:.2f} (by how efficiently kernels of that size run)"
+
+
+def _without_profiler(
+    straggler: Straggler, severity: Severity, undisturbed: Undisturbed
+) -> tuple[Confidence, Severity, str]:
+    """What remains of a late host without the profiler: what the others wait in the light window, at most."""
+    late = undisturbed.of(straggler.rank)
+    others = [one for one in undisturbed.ranks if one.rank != straggler.rank]
+    if late is None or not others:
+        return "low", "info", ""
+    waits = float(np.mean([one.wait_ms for one in others]))
+    unknown = float(np.mean([one.unmatched_ms for one in others]))
+    if 100 * unknown / undisturbed.step_ms >= IMPACT_BOUNDS[0]:
+        return (
+            "low",
+            "info",
+            (
+                f" Without the profiler a step takes {undisturbed.step_ms:.2f} ms; how much of it the others wait "
+                f"for is not known: the light window does not tell waiting from transfer in {unknown:.2f} ms of it."
+            ),
+        )
+    seen = severity_of(100 * waits / undisturbed.step_ms, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
+    note = (
+        f" Without the profiler a step takes {undisturbed.step_ms:.2f} ms, and by the light window the others wait for "
+        f"{waits:.2f} ms of it."
+    )
+    if seen is None or late.wait_ms >= waits:
+        return "low", "info", note
+    return "medium", "warning" if seen != "error" else severity, note
+
+
+def steps_text(steps: Sequence[int]) -> str:
+    listed = ", ".join(map(str, steps[:8])) + (" …" if len(steps) > 8 else "")
+    return f"step{'s' if len(steps) != 1 else ''} {listed}"
+
+
+def clear_text(run: CrossRank) -> str:
+    assert run.stragglers is not None
+    leader = run.stragglers.leader
+    if leader is None:
+        return "no rank makes the others wait"
+    mean = mean_over(run)
+    step, saved = mean(run.stragglers.step_ns), max(mean(leader.alone), 0.0)
+    waiting = waiting_ms(run, leader)
+    return (
+        f"the others wait most for rank {leader.rank}, {waiting:.2f} ms {run.step_words.per}; at its peers' pace "
+        f"{saved / 1e6:.2f} of {step / 1e6:.2f} ms would be saved (bound {IMPACT_BOUNDS[0]:g} %)"
+    )
