@@ -49,7 +49,7 @@ demo: $(SETUP)
 	$(BIN)/traceops run --strategy pytorch_ddp --nproc $$ranks --name demo --overwrite
 	$(BIN)/traceops analyze profile/demo
 	@test -s reports/demo/summary.html
-	@printf '\n'; $(BIN)/traceops analyze profile/demo --hta --format json -o reports/demo/by_hta | grep "^HTA's own code"
+	@printf '\n'; COLUMNS=400 $(BIN)/traceops analyze profile/demo --hta --format json -o reports/demo/by_hta | grep "^HTA's own code"
 	@printf '\nA run of four GPUs, from the tests:\n'; \
 	  $(BIN)/traceops analyze tests/data/ddp4 --hta --format json -o reports/demo/ddp4_by_hta \
 	  | grep "^HTA's own code.* gives the same tables"

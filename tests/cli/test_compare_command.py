@@ -75,10 +75,10 @@ def test_not_comparable_is_wrong_usage_unless_forced(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["one"], "two things are compared"),
-        (["a", "b", "c"], "two things are compared"),
-        (["a", "--head", "b"], "nothing else beside them"),
-        (["--base", "a"], "nothing else beside them"),
+        (["one"], "give two things to compare"),
+        (["a", "b", "c"], "give two things to compare"),
+        (["a", "--head", "b"], "give either BASE HEAD, or --base"),
+        (["--base", "a"], "give either BASE HEAD, or --base"),
         (["a", "b", "--format", "pdf"], "--format takes"),
         (["a", "b", "--threshold", "steptime=3"], "did you mean step_time?"),
         (["a", "b", "--config", "none.toml"], "none.toml cannot be read"),

@@ -149,7 +149,7 @@ def test_what_nccl_said_in_a_saved_log_is_in_the_document() -> None:
     [
         (["--from", "nowhere.txt"], 3, "nowhere.txt"),
         (["--from", "text.txt"], 3, "text.txt holds no"),
-        (["--from", "text.txt", "--gpus", "0"], 2, "--gpus: --from reads files"),
+        (["--from", "text.txt", "--gpus", "0"], 2, "--gpus: --from only reads files"),
         (["--device", "cpu", "--gpus", "0"], 2, "--nproc"),
         (["--nnodes", "2"], 2, "--master-addr"),
         (["--node-rank", "1"], 2, "--nnodes"),

@@ -89,7 +89,7 @@ def test_a_bad_file_that_was_found_hides_no_other_and_one_that_was_named_is_an_e
     (tmp_path / "notes.txt").write_text("loss 3.5\n")
     with pytest.raises(InputError, match="holds no topology matrix"):
         named_fabric([tmp_path / "notes.txt"])
-    with pytest.raises(InputError, match="nothing of a fabric"):
+    with pytest.raises(InputError, match="no file tells about GPUs and links"):
         named_fabric([tmp_path / "empty"]) if (tmp_path / "empty").mkdir() is None else None
 
 

@@ -49,4 +49,4 @@ def test_under_the_launcher_the_first_is_kept(tmp_path, monkeypatch, capsys):
     fit(held)
     fit(held, 7)
     assert steps_of(tmp_path / "run") == 3
-    assert "the run's folder has the first" in capsys.readouterr().err
+    assert "the run folder has the first" in capsys.readouterr().err

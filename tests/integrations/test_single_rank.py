@@ -64,7 +64,7 @@ def test_a_script_that_reads_the_variable_itself_is_left_alone_unless_asked(eigh
 
 @pytest.mark.parametrize("value", ["0", "-2", "two", "1.5"])
 def test_a_variable_that_counts_no_ranks_is_refused(value):
-    with pytest.raises(UsageError, match=f"TRACEOPS_FALLBACK_RANKS={value}: it counts ranks"):
+    with pytest.raises(UsageError, match=f"TRACEOPS_FALLBACK_RANKS={value}: give the number of ranks"):
         ranks_replaced({"TRACEOPS_FALLBACK_RANKS": value})
 
 

@@ -168,7 +168,7 @@ def test_nodes_meet_beside_their_rendezvous(cluster, port, meeting):
 
 
 def test_a_meeting_without_a_place_is_refused():
-    with pytest.raises(UsageError, match="needs a host"):
+    with pytest.raises(UsageError, match="needs the host"):
         meeting_of(Cluster(2, 2, rdzv_endpoint=":29400"), None)
     with pytest.raises(UsageError, match="70000"):
         meeting_of(Cluster(2, 2, 0, master_addr="a"), 70_000)
@@ -227,7 +227,10 @@ def test_a_first_node_that_is_gone_leaves_the_files_where_they_are(tmp_path, mon
     second.ended(by_signal=False)
     second.send()
     assert sorted(out.rglob("*")) == before
-    assert len(said) == 1 and f"They stay here: rsync -a {host()}:{out}/ 127.0.0.1:{out}/" in said[0], said
+    assert (
+        len(said) == 1
+        and f"They stay here. To copy them: rsync -a {host()}:{out}/ 127.0.0.1:{out}/" in said[0]
+    ), said
 
 
 def test_a_node_that_sends_nothing_is_told_and_the_next_signal_ends_the_waiting(tmp_path, said):
@@ -240,7 +243,7 @@ def test_a_node_that_sends_nothing_is_told_and_the_next_signal_ends_the_waiting(
 
     first = gathering.Gathering(plan_of(tmp_path, 0, free_port()), Screen(), Again(received))
     first.ended(by_signal=True)
-    assert first.first and "1 of 1 other node did not send all of its files" in said[0]
+    assert first.first and "1 of 1 other node did not send all files" in said[0]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -348,9 +351,7 @@ def test_a_node_that_is_missing_is_told_with_what_would_bring_it(tmp_path, launc
         return TorchrunResult(0, None, "")
 
     assert launched(Plan("mine", tmp_path, cluster, ["t.py"], {}, {}), training) == 0
-    assert any(
-        line.startswith("2 ranks have left nothing in this folder") and "--gather" in line for line in said
-    )
+    assert any(line.startswith("2 ranks left nothing in this folder") and "--gather" in line for line in said)
     assert json.loads((tmp_path / "run.json").read_text())["ranks_missing"] == [2, 3]
 
 

@@ -94,7 +94,7 @@ def test_the_step_lies_ahead_of_all_ranks_by_the_pace_of_the_run(launcher):
         request_window(run, Request("a", 1, 3))
     look(made, records(300, 301))  # 100 steps a second
     assert windows(progress) == {"number": 1, "start": 601, "warmup": 1, "active": 3}
-    assert said == ["window 1 is asked for: 3 steps, from step 602 on"] and not (run / REQUEST).exists()
+    assert said == ["window 1 is requested: 3 steps, from step 602 on"] and not (run / REQUEST).exists()
     with held(run):
         assert answer_to(run, Request("a")) == LaterWindow(1, 601, 1, 3)
         with pytest.raises(UsageError, match="did not answer"):
@@ -129,10 +129,10 @@ def test_a_request_that_is_no_request_is_thrown_away(launcher):
 @pytest.mark.parametrize(
     "argv, reason",
     [
-        (["nowhere"], "no run is going on in .*nowhere"),
-        (["--job", "mine"], "no run is going on in .*profile/mine"),
+        (["nowhere"], "no run is active in .*nowhere"),
+        (["--job", "mine"], "no run is active in .*profile/mine"),
         (["run", "--job", "mine"], "not both"),
-        ([], "no run goes on below profile/"),
+        ([], "no run is active below profile/"),
         (["run", "--active", "0"], "--active 0: must be 1 or more"),
     ],
 )

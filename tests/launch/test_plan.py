@@ -47,7 +47,7 @@ def empty_folder(tmp_path, monkeypatch):
         (["--nnodes", "2", "--master-addr", "a"], "--node-rank"),
         (["--nproc", "0"], "--nproc 0"),
         (["--", "missing.py"], "missing.py does not exist"),
-        (["--", "no-such-program", "run"], "neither a script here nor a program that is installed"),
+        (["--", "no-such-program", "run"], "neither a script here nor an installed program"),
         (["--", "-m"], "name the module"),
         (["--layers", "3", "--", "train.py"], "--layers is for built-in strategies"),
     ],

@@ -49,7 +49,7 @@ def test_a_task_a_gpu_would_be_a_run_each():
 
 
 def test_a_launcher_that_calls_srun_itself_is_started_once():
-    with pytest.raises(UsageError, match="start one, and let it call srun: traceops run"):
+    with pytest.raises(UsageError, match="Start one, and let it call srun: traceops run"):
         refuse_task_each(step(2, 2), WORDS, nodes_too=True)
 
 
@@ -105,7 +105,7 @@ def test_the_script_of_a_job_is_written_once_and_runs_one_task_a_node(local, tmp
     assert main(TYPED) == 0, "the same again"
     (tmp_path / "train.sbatch").write_text("mine")
     assert main(TYPED) == 2
-    assert "is there and differs" in capsys.readouterr().err
+    assert "exists and differs" in capsys.readouterr().err
     assert (tmp_path / "train.sbatch").read_text() == "mine"
 
 
@@ -115,7 +115,7 @@ def test_the_script_of_a_job_is_written_once_and_runs_one_task_a_node(local, tmp
         (["--slurm"], "needs --gpus-per-node N"),
         (["--slurm", "--nproc", "8", "--gpus-per-node", "4"], "ranks would share GPUs"),
         (["--slurm", "--nproc", "2", "--nodes", "0"], "--nodes 0"),
-        (["--submit", "--nproc", "2"], "sbatch is not on this machine; train.sbatch is written"),
+        (["--submit", "--nproc", "2"], "there is no sbatch on this machine. train.sbatch is written"),
     ],
 )
 def test_a_job_that_cannot_work_is_refused(options, reason, tmp_path, monkeypatch, capsys):

@@ -48,7 +48,7 @@ def test_ranks_with_whole_steps_are_traced(told):
 def test_ranks_without_one_are_not_and_what_would_record_them_is_said(told):
     said = told(10, [])
     assert "0 of 2 ranks recorded a whole step in" in said
-    assert "next: the same with --skip-first 2 --unprofiled 2 --warmup 2 --active 4" in said
+    assert "next: run it again with --skip-first 2 --unprofiled 2 --warmup 2 --active 4" in said
     assert "ranks traced" not in said
     assert "traceops analyze" not in said
 
@@ -56,4 +56,4 @@ def test_ranks_without_one_are_not_and_what_would_record_them_is_said(told):
 def test_where_the_program_was_not_too_short_no_schedule_is_proposed(told):
     said = told(40, [], status="given_way")
     assert "0 of 2 ranks recorded a whole step in" in said
-    assert "the same with" not in said
+    assert "run it again with" not in said

@@ -202,14 +202,14 @@ def test_no_sizes(text: str) -> None:
 
 
 def test_a_size_without_a_unit_is_no_gpus() -> None:
-    with pytest.raises(UsageError, match="80: that is 80 bytes, and no GPU has so few; give a unit"):
+    with pytest.raises(UsageError, match="80: that is 80 bytes, too few for a GPU; give a unit"):
         size_of("80")
 
 
 @pytest.mark.parametrize("strategy", ["pytorch_tp", "pytorch_pp", "pytorch_cp", "expert_parallel"])
 def test_a_formula_does_not_know_what_a_rank_of_a_mesh_holds(strategy: str) -> None:
     """A rank of tensor parallelism holds an eighth of these, and was said not to fit with all of them."""
-    with pytest.raises(UsageError, match=f"--params does not tell what {strategy} needs"):
+    with pytest.raises(UsageError, match=f"--params is not enough for {strategy}"):
         from_formula(70e9, Asked(replace(SMALL, strategy=strategy), 8, capacity_of("H200")))
 
 
@@ -217,11 +217,11 @@ def test_a_formula_does_not_know_what_a_rank_of_a_mesh_holds(strategy: str) -> N
     ("words", "said"),
     [
         (["--params", "1e9", "--json", "{}/no/memory.json"], "there is no folder"),
-        (["--params", "1e9", "--json", "{}"], "it is a folder"),
-        (["{}/a.pickle", "--json", "{}/memory.json"], "--json is of an estimate"),
-        (["{}/a.pickle", "--gpu", "H100"], "--gpu is of an estimate"),
-        (["{}", "--rank", "0"], "--rank is of an estimate"),
-        (["{}/a.pickle", "--batch-size", "4"], "--batch-size is of an estimate"),
+        (["--params", "1e9", "--json", "{}"], "this is a folder"),
+        (["{}/a.pickle", "--json", "{}/memory.json"], "--json is for estimates"),
+        (["{}/a.pickle", "--gpu", "H100"], "--gpu is for estimates"),
+        (["{}", "--rank", "0"], "--rank is for estimates"),
+        (["{}/a.pickle", "--batch-size", "4"], "--batch-size is for estimates"),
         (["--rank", "1", "--nproc", "2"], "--rank is of a script"),
         (["{}", "{}"], "traceops compare explains the memory of two runs"),
     ],
@@ -262,7 +262,7 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     found = msgspec.json.decode(out.read_bytes(), type=MemoryEstimate)
     assert found.device_bytes == 4 * 4 * 8_360_000_000 + CONTEXT_BYTES + NCCL_BYTES
     assert main(["memory", "--device", "cpu"]) == 2
-    assert "counts the memory of GPUs" in capsys.readouterr().err
+    assert "estimates GPU memory" in capsys.readouterr().err
 
 
 def test_an_estimate_is_described() -> None:

@@ -137,7 +137,7 @@ def test_the_page_names_no_line_where_none_is_known():
 
 
 def test_a_folder_that_tells_nothing(tmp_path):
-    with pytest.raises(InputError, match="tells nothing of a GPU's memory"):
+    with pytest.raises(InputError, match="has nothing about GPU memory"):
         read_run(tmp_path)
     assert main(["memory", str(tmp_path)]) == 3
 
@@ -161,7 +161,7 @@ def test_a_snapshot_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "rank_1").mkdir()
     (tmp_path / "rank_1" / "memory.pickle").write_bytes(b"cut off")
     assert snapshots_of(str(tmp_path), uses, notes) == {}
-    assert len(notes) == 1 and "rank_1/memory.pickle is no memory snapshot" in notes[0]
+    assert len(notes) == 1 and "rank_1/memory.pickle is not a memory snapshot" in notes[0]
 
 
 def test_what_cannot_be_believed_is_left_out(tmp_path):

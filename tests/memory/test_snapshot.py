@@ -197,14 +197,14 @@ def test_a_hostile_pickle_is_refused_and_does_nothing(tmp_path: Path) -> None:
      {"segments": [], "device_traces": [[{"action": "alloc"}]]}, {"segments": [], "device_traces": [["alloc"]]}],
 )  # fmt: skip
 def test_what_is_no_snapshot_is_named(tmp_path: Path, content: Any) -> None:
-    with pytest.raises(InputError, match="is no memory snapshot of torch"):
+    with pytest.raises(InputError, match="is not a memory snapshot of torch"):
         read_snapshot(saved(tmp_path / "a.pickle", content))
 
 
 def test_a_file_cut_off_or_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = saved(tmp_path / "a.pickle", snapshot())
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(InputError, match="is no memory snapshot"):
+    with pytest.raises(InputError, match="is not a memory snapshot"):
         read_snapshot(path)
     assert main(["memory", str(tmp_path / "none.pickle")]) == 3
     assert "none.pickle cannot be read" in capsys.readouterr().err

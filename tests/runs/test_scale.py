@@ -251,7 +251,7 @@ def test_the_command_reads_runs_and_writes_all_four_files(
            unprofiled_step_ms=95.0)  # fmt: skip
     failed_run(tmp_path / "profile" / "n8")
     assert main(["scale", "profile/n2", "profile/n4"]) == 2
-    assert "not one kind of device" in capsys.readouterr().err
+    assert "different kinds of device" in capsys.readouterr().err
     monkeypatch.setattr("traceops.runs.scale._device", lambda capture: "GPU")
     assert main(["scale", "profile", "--price", "2.5"]) == 0
     said = capsys.readouterr()

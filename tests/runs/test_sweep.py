@@ -182,13 +182,13 @@ def test_a_sweep_that_was_ended_goes_on_where_it_was(trained: list[str], monkeyp
         (["--vary", "persistent-workers=true,false"], "within one epoch"),
         (["--vary", "zzz=1"], "no option of that name"),
         (["--vary", "out=a"], "no option of that name"),
-        (["--vary-arg", "lr=1"], "comes behind --"),
+        (["--vary-arg", "lr=1"], "give the script after --"),
         (["--vary", "strategy=pytorch_pp", "--vary", "replicas=1,3"], "replicas=3 cannot work"),
         (["--vary", "workers=1", "--budget", "x"], "--budget x"),
         (["--vary", "activation-checkpointing=yes"], "true or false"),
         (["--vary", "workers=1", "--against", "HEAD"], "--against"),
         (["--vary", "slurm=true"], "no option of that name"),
-        (["--vary", "workers=1", "--nnodes", "2", "--rdzv-endpoint", "a:1"], "for one machine"),
+        (["--vary", "workers=1", "--nnodes", "2", "--rdzv-endpoint", "a:1"], "on one machine only"),
     ],
 )
 def test_a_value_that_cannot_work_is_refused_before_the_first_training(

@@ -60,7 +60,7 @@ Row = TypeVar("Row", bound=msgspec.Struct)
 def answer(found: Opened, asked: Asked) -> AnyAnswer:
     """The answer to one question. Raises UsageError that lists what there is where it asks for what there is not."""
     if asked.question not in _ANSWERS:
-        raise UsageError(f"nothing is known of {asked.question!r}; ask for {_listed(BY_NAME)}")
+        raise UsageError(f"there is no question {asked.question!r}; ask for {_listed(BY_NAME)}")
     _check_ranks(found, asked.ranks)
     return _ANSWERS[asked.question](found, asked)
 

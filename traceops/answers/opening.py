@@ -136,7 +136,9 @@ def refuse_several(path: str) -> None:
     runs = find_runs((path,)).runs if not is_remote(path) and Path(path).is_dir() else ()
     if len(runs) > 1:
         names = ", ".join(run.name for run in runs[:_MOST_NAMED]) + (" …" if len(runs) > _MOST_NAMED else "")
-        raise InputError(f"{path} holds {len(runs)} runs: {names}; name one of them, or traceops analyze all")
+        raise InputError(
+            f"{path} holds {len(runs)} runs: {names}; name one of them, or read them all with traceops analyze"
+        )
 
 
 def opened(report: Report, path: str = "") -> Opened:

@@ -89,7 +89,7 @@ class LocalPlace:
         except (FileNotFoundError, NotADirectoryError):
             if not folder and self.root.exists():
                 raise InputError(
-                    f"{self.root} is no folder; name the folder of the baselines with --store"
+                    f"{self.root} is not a folder; give the folder of the baselines with --store"
                 ) from None
             return []
         except OSError as error:

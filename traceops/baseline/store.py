@@ -114,7 +114,10 @@ def baseline_entries(
     if kind != "auto":
         return find(store_url, name, last, like)
     if like is None:
-        raise UsageError("baseline:auto looks for what is like the other side; name the key: baseline:NAME")
+        raise UsageError(
+            "baseline:auto looks for captures like those of the other side, and there is no other side; name the key: "
+            "baseline:NAME"
+        )
     found = find_like(store_url, like, branch or None, last)
     if not found:
         where = branch or " or ".join(DEFAULT_BRANCHES)
@@ -179,7 +182,7 @@ def to_prune(
     Raises UsageError without either, and where a key would lose all its entries without `keep`.
     """
     if keep is None and older_than_days is None:
-        raise UsageError("say what may go: --keep N, --older-than DAYS, or both")
+        raise UsageError("say which entries to delete: --keep N, --older-than DAYS, or both")
     if keep is not None and keep < 1:
         raise UsageError(f"--keep {keep} would delete everything; keep 1 or more of each key")
     by_key: dict[str, list[Entry]] = defaultdict(list)
@@ -200,7 +203,7 @@ def to_prune(
     if emptied:
         raise UsageError(
             f"that would delete every entry of {_listed(emptied)}; add --keep 1 to keep the newest of each key. "
-            "To drop a key that is of no use any more, remove its folder"
+            "To drop a key for good, remove its folder"
         )
     return chosen
 

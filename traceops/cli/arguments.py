@@ -18,7 +18,7 @@ def report_formats(text: str) -> tuple[str, ...]:
     """The formats in ``html,csv,json``. Raises UsageError for any other."""
     formats = tuple(part.strip() for part in text.split(",") if part.strip())
     if not formats or not set(formats) <= set(FORMATS):
-        raise UsageError(f"--format takes html, csv and json, separated by commas, not {text!r}")
+        raise UsageError(f"--format takes html, csv and json, separated by commas; it got {text!r}")
     return formats
 
 

@@ -36,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
     steps = sorted({step for own in seen.steps.values() for step in own})
     if not steps:
         raise UsageError(
-            f"the run in {short_path(out)} ended, or its capture did, before step {window.start}; run.json says why"
+            f"the run in {short_path(out)} or its capture ended before step {window.start}; run.json says why"
         )
     print(
         f"window {window.number}: steps {steps[0]} to {steps[-1]} of {len(seen.steps)} of {seen.ranks} ranks\n"
@@ -54,8 +54,8 @@ def _folder(args: argparse.Namespace) -> Path:
         return Path(args.path).absolute()
     going_on = [path for path in Path("profile").glob("*") if in_use(path)]
     if len(going_on) != 1:
-        found = "no run goes on" if not going_on else f"{len(going_on)} runs go on"
-        raise UsageError(f"{found} below profile/; name its folder, or --job NAME")
+        found = "no run is active" if not going_on else f"{len(going_on)} runs are active"
+        raise UsageError(f"{found} below profile/; give a run's folder, or --job NAME")
     return going_on[0].absolute()
 
 

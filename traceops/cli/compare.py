@@ -52,13 +52,13 @@ def _sides(args: argparse.Namespace) -> tuple[list[str], list[str], str]:
     """Paths of base and head, and the path that names the result. Raises UsageError."""
     if args.base or args.head:
         if args.paths or not args.base or not args.head:
-            raise UsageError("give BASE HEAD, or both --base A … and --head B …, nothing else beside them")
+            raise UsageError("give either BASE HEAD, or --base A … and --head B …")
         return args.base, args.head, args.head[0]
     if len(args.paths) == 1 and (pairs := pair_folder(args.paths[0])) is not None:
         return *pairs, args.paths[0]
     if len(args.paths) != 2:
         raise UsageError(
-            "two things are compared: traceops compare BASE HEAD (several captures a side: --base A B --head C D)"
+            "give two things to compare: traceops compare BASE HEAD (several captures a side: --base A B --head C D)"
         )
     return [args.paths[0]], [args.paths[1]], args.paths[1]
 

@@ -121,4 +121,4 @@ def _refuse_tests(args: argparse.Namespace) -> None:
     }  # fmt: skip
     wrong = [name for name, value in given.items() if value is not None]
     if wrong:
-        raise UsageError(f"{wrong[0]}: --from reads files and tests nothing; leave one of the two out")
+        raise UsageError(f"{wrong[0]}: --from only reads files and tests nothing; leave one of the two out")

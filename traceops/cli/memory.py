@@ -48,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
         _check_json(args.json)
     config = replace(config_from(args), device="cuda" if args.device == "auto" else args.device)
     if config.device != "cuda":
-        raise UsageError("--device cpu: traceops memory counts the memory of GPUs; leave the option out")
+        raise UsageError("--device cpu: traceops memory estimates GPU memory; leave the option out")
     capacity = size_of(args.capacity) if args.capacity else capacity_of(args.gpu) if args.gpu else None
     if words:
         return _shown(estimate_script(_asked_script(args, words, capacity)), args.json)
@@ -100,7 +100,7 @@ def _check_json(path: Path) -> None:
     if not path.absolute().parent.is_dir():
         raise UsageError(f"--json {path}: there is no folder {path.parent}")
     if path.is_dir():
-        raise UsageError(f"--json {path}: it is a folder; give a file")
+        raise UsageError(f"--json {path}: this is a folder; give a file")
 
 
 def _refuse_estimating(args: argparse.Namespace, of_run: bool) -> None:
@@ -114,9 +114,7 @@ def _refuse_estimating(args: argparse.Namespace, of_run: bool) -> None:
     found = [flag for flag, value in given.items() if value is not None and value is not False]
     found += [word for word in to_argv(config_from(args)) if word.startswith("--")]
     if found:
-        raise UsageError(
-            f"{found[0]} is of an estimate; what a snapshot or a run held is only shown: leave it out"
-        )
+        raise UsageError(f"{found[0]} is for estimates, not for a snapshot or a run; leave it out")
 
 
 def _run(folder: Path, path: Path | None) -> int:

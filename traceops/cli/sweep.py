@@ -61,17 +61,15 @@ def sweep(args: argparse.Namespace, points: Sequence[Point], repeat: int, budget
 def prepare(args: argparse.Namespace, points: Sequence[Point]) -> Trainings:
     """What is to be trained, every combination checked. Raises UsageError naming the one that cannot work."""
     if args.against is not None:
-        raise UsageError(
-            "--against is for traceops run: here one training follows the other, of the same code"
-        )
+        raise UsageError("--against is for traceops run: a sweep and traceops scale train one code only")
     if args.nnodes > 1:
         raise UsageError(
-            f"--nnodes {args.nnodes}: trainings in turn are for one machine; on several start each by traceops run, "
-            "and give the run folders to traceops analyze or scale"
+            f"--nnodes {args.nnodes}: trainings in turn run on one machine only. On several, start each with "
+            "traceops run, then give the run folders to traceops analyze or scale"
         )
     script = args.script[1:] if args.script[:1] == ["--"] else list(args.script)
     if not script and any(axis.of_script for axis, _ in points[0].settings):
-        raise UsageError("--vary-arg is for the options of a script, which comes behind --")
+        raise UsageError("--vary-arg is for the options of a script; give the script after --")
     name = args.name or ("sweep" if args.out is None else Path(args.out).name)
     folder = Path("profile", name).absolute() if args.out is None else Path(args.out).absolute()
     plans = [_decided(args, point, script, folder, name) for point in points]

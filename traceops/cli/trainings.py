@@ -87,7 +87,7 @@ class Trainings:
         code = self.train(replace(decided, plan=plan))
         if code in _BY_USER:
             self.ended = code
-            Screen().say(f"ended; the same command goes on after {len(self.trials)} trainings")
+            Screen().say(f"stopped; to go on after {len(self.trials)} trainings, run the same command again")
             return None
         trial = _trial(plan.out, point, repeat, folder, code, time.monotonic() - began)
         self.trials.append(trial)

@@ -44,7 +44,9 @@ def main(args: argparse.Namespace) -> int:
     for note in timeline.notes:
         say(f"  {note}", hanging=4)
     if len(found.windows) > 1:
-        say(f"  the last of {len(found.windows)} capture windows; for another give the path of its trace")
+        say(
+            f"  the last of {len(found.windows)} capture windows; for another give the path of that window's trace"
+        )
     say("Open it in a browser: ui.perfetto.dev, Open trace file. The file stays on this machine.")
     return 0
 

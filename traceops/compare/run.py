@@ -56,7 +56,7 @@ def compare(
     reasons = refusals(base, head)
     if reasons and not force:
         listed = "\n".join(f"  {reason}" for reason in reasons)
-        raise UsageError(f"these runs cannot be compared:\n{listed}\n--force compares them all the same")
+        raise UsageError(f"these runs cannot be compared:\n{listed}\n--force compares them anyway")
     in_turn = taken_in_turn(*([c.info.started_ns for c in side] for side in (base, head)))
     paired = in_turn and len(base) >= LEAST_PAIRS
     single = max(len(base), len(head)) == 1

@@ -15,4 +15,4 @@ def bundled(*parts: str) -> Path:
         path = root.joinpath(*parts)
         if path.exists():
             return path
-    raise InputError(f"{'/'.join(parts)} is missing from this installation of traceops; reinstall it")
+    raise InputError(f"{'/'.join(parts)} is missing from this traceops installation; reinstall it")

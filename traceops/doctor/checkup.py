@@ -170,7 +170,7 @@ def _prepare(
         gpus = tuple(range(tools.count_gpus(environ)))
     with_gpus = nodes.gather(len(gpus), int)
     if options.device == "cuda" and not all(with_gpus):
-        raise UsageError("--device cuda: no GPU that torch could use is visible here; use --device cpu")
+        raise UsageError("--device cuda: torch sees no GPU that it can use here; use --device cpu")
     backend: Backend = "nccl" if all(with_gpus) else "gloo"
     if backend == "gloo":
         gpus = ()
@@ -192,7 +192,7 @@ def _devices(options: Options, gpus: tuple[int, ...]) -> tuple[int, ...]:
     """What takes part, as CUDA counts; ranks on the CPU. Raises UsageError for GPUs that are not visible."""
     if not gpus:
         if options.gpus is not None:
-            raise UsageError("--gpus: there is no GPU here; --nproc says how many ranks to test on the CPU")
+            raise UsageError("--gpus: there is no GPU here; use --nproc N to test N ranks on the CPU")
         return tuple(range(options.nproc or 2))
     if options.gpus is None:
         return tuple(range(min(options.nproc or len(gpus), len(gpus))))

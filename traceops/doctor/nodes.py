@@ -83,7 +83,9 @@ def _by_torchrun(environ: Mapping[str, str]) -> NodeIdentity | None:
     if nodes == 1:
         return NodeIdentity()
     if "MASTER_ADDR" not in environ:
-        raise UsageError(f"{nodes} nodes by WORLD_SIZE, and no MASTER_ADDR that says where they meet")
+        raise UsageError(
+            f"{nodes} nodes by WORLD_SIZE, but no MASTER_ADDR; set it to the address of the first node"
+        )
     agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     port = _number(environ, "MASTER_PORT") or DEFAULT_PORT
     return NodeIdentity(node, nodes, environ["MASTER_ADDR"], port, agent)
@@ -99,7 +101,7 @@ def _by_slurm(environ: Mapping[str, str], port: int | None) -> NodeIdentity | No
     address = names[0] if names else environ.get("SLURM_LAUNCH_NODE_IPADDR")
     if not address:
         raise UsageError(
-            "Slurm does not say which nodes there are; give --nnodes, --node-rank and --master-addr"
+            "Slurm does not say which nodes the job has; give --nnodes, --node-rank and --master-addr"
         )
     chosen = port or 20_000 + _number(environ, "SLURM_JOB_ID") % 10_000  # another job may share the node
     return NodeIdentity(_number(environ, "SLURM_NODEID"), nodes, address, chosen, False, names)
@@ -110,8 +112,8 @@ def _by_pod(environ: Mapping[str, str], port: int | None) -> NodeIdentity:
     nodes = environ["PET_NNODES"]
     if not nodes.isdecimal():
         raise UsageError(
-            f"PET_NNODES is {nodes!r}: an elastic job, and here the number of nodes has to stay; leave elasticPolicy "
-            "out, or give --nnodes, --node-rank and --master-addr"
+            f"PET_NNODES is {nodes!r}: an elastic job, but the doctor needs a fixed number of nodes; leave "
+            "elasticPolicy out, or give --nnodes, --node-rank and --master-addr"
         )
     if int(nodes) <= 1:
         return NodeIdentity()

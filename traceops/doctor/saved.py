@@ -38,7 +38,7 @@ def read_checkup(path: str | Path) -> Checkup | None:
         version = msgspec.json.decode(content, type=_Version).schema_version
         found = msgspec.json.decode(content, type=DoctorDocument) if version in READABLE_VERSIONS else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is no doctor.json as traceops doctor writes it: {error}") from error
+        raise InputError(f"{path} is not a doctor.json of traceops doctor: {error}") from error
     if found is None:
         raise InputError(
             f"{path} is a doctor.json of version {version}, this traceops reads {_LISTED}; read it "

@@ -56,18 +56,18 @@ def read_settings(path: str | Path) -> Settings:
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); traceops doctor writes it") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path} does not hold settings as traceops doctor writes them: {error}") from error
+        raise InputError(f"{path} does not hold settings of traceops doctor: {error}") from error
     variables = found.settings or _Variables()
     for name in (*variables.set, *variables.unset):
         if not _NAME.match(name):
             raise InputError(f"{path}: {name!r} is not the name of a variable")
     for name, value in variables.set.items():
         if "\0" in value:
-            raise InputError(f"{path}: the value of {name} holds a NUL, which no variable can")
+            raise InputError(f"{path}: the value of {name} holds a NUL, which a variable cannot hold")
         if name in variables.unset:
-            raise InputError(f"{path}: {name} is to be set and to be removed; leave it in one of the two")
+            raise InputError(f"{path}: {name} stands under set and under unset; leave it in one of the two")
     if found.fallback is not None and found.fallback < 1:
-        raise InputError(f"{path}: fallback is {found.fallback}; it counts ranks, from 1")
+        raise InputError(f"{path}: fallback is {found.fallback}; give the number of ranks, 1 or more")
     return Settings(variables.set, variables.unset, found.fallback)
 
 

@@ -44,8 +44,9 @@ def named_fabric(paths: Sequence[str | os.PathLike[str]]) -> Fabric:
     if not fabric.tells:
         listed = "".join(f"\n  {file}: {what}" for file, what in fabric.problems[:20])
         raise InputError(
-            f"{', '.join(map(str, given))}: nothing of a fabric in there; give the output of `nvidia-smi topo -m`, a "
-            f"log written with NCCL_DEBUG=INFO, an XML of NCCL_TOPO_DUMP_FILE or a doctor.json{listed}"
+            f"{', '.join(map(str, given))}: no file tells about GPUs and links; give the output of "
+            "`nvidia-smi topo -m`, a log written with NCCL_DEBUG=INFO, an XML of NCCL_TOPO_DUMP_FILE or a "
+            f"doctor.json{listed}"
         )
     return fabric
 

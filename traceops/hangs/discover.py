@@ -81,7 +81,7 @@ def find_evidence(path: str | os.PathLike[str], jobs: int | None = None) -> Hang
     if nothing and manifest.get("failed_rank") is None:
         listed = "".join(f"\n  {file}: {what}" for file, what in problems[:20])
         raise InputError(
-            f"{root} holds no evidence of a hang: no flight-recorder dump, no log that tells of one, no stacks"
+            f"{root} holds no evidence of a hang: no flight-recorder dump, no log that shows one, no stacks"
             f"{listed}{_elsewhere(root, fabric)}"
         )
     return HangEvidence(

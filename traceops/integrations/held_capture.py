@@ -38,7 +38,7 @@ class HeldCapture:
             return
         self._times += 1
         if self._times > 1 and ENV in os.environ:
-            say(f"training {self._times} of this callback is not recorded; the run's folder has the first")
+            say(f"training {self._times} of this callback is not recorded; the run folder has the first")
             return
         out = self._out if self._out is None or self._times == 1 else f"{os.fspath(self._out)}-{self._times}"
         try:

@@ -101,8 +101,8 @@ def prepare(plan: Plan, ref: str, repeat: int, environ: Mapping[str, str]) -> Se
     """
     if plan.cluster.nnodes > 1:
         raise UsageError(
-            "--against trains both sides in turn on one machine; for several nodes start each training by "
-            "itself, --out profile/NAME/base_1 from a checkout of the base, then --out profile/NAME/head_1, …"
+            "--against trains both sides in turn on one machine. On several nodes, start each training by "
+            "itself: --out profile/NAME/base_1 from a checkout of the base, then --out profile/NAME/head_1, …"
         )
     if repeat < 1:
         raise UsageError(f"--repeat {repeat}: must be a whole number, 1 or more")
@@ -144,7 +144,7 @@ def run_series(series: Series) -> int:
             screen.say(f"{number} of {len(labels)}: {label}, {series.named(label)}")
             code = _train(series, label)
             if code:
-                screen.say(f"{label}, {series.named(label)}, ended with {code}, and the series with it")
+                screen.say(f"{label}, {series.named(label)}, ended with {code}, so the series stops")
                 screen.say(f"{len(done)} of {len(labels)} trainings are complete in {where}")
                 return code
             for warning in _warnings_after(series, label):
@@ -153,7 +153,7 @@ def run_series(series: Series) -> int:
             _write_pairs(series, done)
             if code_of_head != (code_of_head := base.repository.fingerprint()):
                 screen.say(
-                    "note: tracked files changed meanwhile: later heads are not the code of earlier ones"
+                    "note: tracked files changed during the series: later heads do not have the code of earlier ones"
                 )
     screen.say(f"next: traceops compare {where}")
     return 0

@@ -64,7 +64,7 @@ def check(base: BaseCommit, trains: Sequence[str], environ: Mapping[str, str]) -
     where = repository.inside(base.cwd)
     if where is None or not repository.in_commit(base.commit, where):
         raise UsageError(
-            f"--against {base.ref}: it has no folder {where}; start from one that is on both sides"
+            f"--against {base.ref}: it has no folder {where}; start in a folder that both sides have"
         )
     if trains[0] == "-m":
         _check_module(base, trains[1], environ)

@@ -102,7 +102,7 @@ def write_script(job: BatchJob, words: Sequence[str]) -> Path:
     path, text = Path(f"{job.name}.sbatch"), batch_script(job, words)
     try:
         if path.exists() and path.read_text() != text:
-            raise UsageError(f"{path} is there and differs; remove it, or choose another --name")
+            raise UsageError(f"{path} exists and differs; remove it, or choose another --name")
         write_whole(path, text.encode(), mode=0o777)
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror})") from error
@@ -112,7 +112,9 @@ def write_script(job: BatchJob, words: Sequence[str]) -> Path:
 def submit(path: Path) -> str:
     """What sbatch answers. Raises UsageError where it is not here, or refuses."""
     if shutil.which("sbatch") is None:
-        raise UsageError(f"sbatch is not on this machine; {path} is written: submit it where it is")
+        raise UsageError(
+            f"there is no sbatch on this machine. {path} is written; submit it on a machine that has sbatch"
+        )
     done = subprocess.run(["sbatch", str(path)], capture_output=True, text=True)
     if done.returncode:
         raise UsageError(f"sbatch refused {path}: {done.stderr.strip() or done.stdout.strip()}")

@@ -40,8 +40,7 @@ def check_script(trains: list[str]) -> None:
         )
     elif not Path(trains[0]).exists() and not Path(trains[0]).suffix and Path(trains[0]).name == trains[0]:
         raise UsageError(
-            f"{trains[0]} is neither a script here nor a program that is installed; give the path of the script "
-            "after --"
+            f"{trains[0]} is neither a script here nor an installed program; give the path of the script after --"
         )
     elif not Path(trains[0]).exists():
         raise UsageError(f"{trains[0]} does not exist; give the path of the script after --")
@@ -54,7 +53,7 @@ def check_command(trains: list[str]) -> None:
     if trains[0] == "-m" or trains[0].endswith(".py"):
         check_script(trains)
     elif shutil.which(trains[0]) is None:
-        raise UsageError(f"{trains[0]} is no program that can be found; give the command after --")
+        raise UsageError(f"{trains[0]} is not a program that can be found; give the command after --")
 
 
 def starts_ranks(trains: list[str]) -> str | None:

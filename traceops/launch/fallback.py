@@ -69,7 +69,7 @@ def alone(config: TrainConfig, ranks: int) -> tuple[TrainConfig, Fallback]:
     """
     if config.step_unit == "batch":
         raise UsageError(
-            "--fallback single with --step-unit batch: a micro-batch is no longer the same share of a step; "
+            "--fallback single with --step-unit batch: a micro-batch would be another share of a step; "
             "leave --step-unit out"
         )
     if config.strategy in MESHES:

@@ -36,8 +36,8 @@ class Started:
 def _accelerate(what: Started) -> list[str]:
     if not what.gpus and what.ranks > 1:
         raise UsageError(
-            "--launcher accelerate: on the CPU accelerate launch starts one process, whatever it is asked for; "
-            f"accelerate works in torchrun's ranks: traceops run --nproc {what.ranks} -- {shlex.join(what.trains)}"
+            "--launcher accelerate: on the CPU, accelerate launch always starts a single process. Let torchrun start "
+            f"the ranks: traceops run --nproc {what.ranks} -- {shlex.join(what.trains)}"
         )
     several = ["--multi_gpu"] if what.ranks > 1 else [] if what.gpus else ["--cpu"]
     options = ["--num_processes", str(what.ranks), "--num_machines", "1", "--mixed_precision", "no"]

@@ -96,7 +96,7 @@ class OnDemand:
         (self._out / REQUEST).unlink(missing_ok=True)
         self._signalled = False
         self._say(
-            f"window {window.number} is asked for: {request.active} steps, from step {window.end - window.active} on"
+            f"window {window.number} is requested: {request.active} steps, from step {window.end - window.active} on"
         )
 
     def _follow(self) -> None:
@@ -126,8 +126,8 @@ def request_window(out: Path, request: Request) -> None:
     """Ask the launcher of the run in `out`. Raises UsageError where no run goes on there, or it cannot be asked."""
     if not in_use(out):
         raise UsageError(
-            f"no run is going on in {out}; give the folder of one that was started with traceops run, on a machine "
-            "that sees it"
+            f"no run is active in {out}; give the folder of a run that traceops run started, on a machine that sees "
+            "that folder"
         )
     try:
         write_whole(out / REQUEST, json.dumps(asdict(request)).encode())
@@ -148,12 +148,12 @@ def answer_to(out: Path, request: Request, wait_s: float = 10.0) -> LaterWindow:
         except (OSError, ValueError, TypeError):
             pass
         if not in_use(out):
-            raise UsageError(f"the run in {out} ended before it was asked")
+            raise UsageError(f"the run in {out} ended before the request reached it")
         time.sleep(0.1)
     (out / REQUEST).unlink(missing_ok=True)
     raise UsageError(
         f"the launcher of {out} did not answer within {wait_s:.0f} s: no rank has begun its first step, or rank 0 runs "
-        "where this folder is another one; ask again there"
+        "on a machine that does not see this folder. Ask again on that machine"
     )
 
 

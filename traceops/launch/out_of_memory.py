@@ -47,7 +47,7 @@ def tell_out_of_memory(plan: Plan, crash: Crash, screen: Screen) -> None:
         rank = first.rank if first is not None else min(crash.ranks, default=0)
         _show([_of_script(plan, capacity, rank)], screen)
     elif capacity is not None and config.strategy not in NOT_FAKED:
-        screen.say("estimating what would fit …")
+        screen.say("estimating what would fit in memory …")
         _show(_fits(config, plan.cluster.world_size, capacity), screen)
 
 

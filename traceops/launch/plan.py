@@ -61,7 +61,7 @@ class Cluster:
             raise UsageError(f"--nproc {self.nproc} --nnodes {self.nnodes}: both must be 1 or more")
         if self.nnodes > 1 and self.rdzv_endpoint is None and self.master_addr is None:
             raise UsageError(
-                f"--nnodes {self.nnodes}: say where the nodes meet, the same on all of them: --rdzv-endpoint "
+                f"--nnodes {self.nnodes}: give all nodes the same meeting point: --rdzv-endpoint "
                 "HOST:PORT, or --master-addr HOST with --node-rank"
             )
         static = self.master_addr is not None and self.rdzv_endpoint is None

@@ -45,7 +45,7 @@ class Repository:
             return found.decode().strip()
         remote = self.git(*known, f"refs/remotes/origin/{ref}")
         what = f"use origin/{ref}" if remote else "git fetch it (a CI checkout may need fetch-depth: 0)"
-        raise UsageError(f"--against {ref}: {self.root} has no such commit, branch or tag; {what}")
+        raise UsageError(f"--against {ref}: {self.root} has no commit, branch or tag of that name; {what}")
 
     def branch(self, ref: str) -> str | None:
         """The branch that `ref` names, without its remote; None for a tag, a commit or ``HEAD~3``."""
@@ -100,7 +100,7 @@ def find_repository(folder: Path) -> Repository:
     try:
         done = run_git(folder, "rev-parse", "--show-toplevel")
     except FileNotFoundError:
-        raise UsageError("--against needs git to check the other commit out; install git") from None
+        raise UsageError("--against needs git to check out the other commit; install git") from None
     if done.returncode == 0:
         return Repository(Path(os.fsdecode(done.stdout.rstrip(b"\n"))).resolve())
     said = done.stderr.decode(errors="replace").strip().removeprefix("fatal: ")

@@ -371,11 +371,11 @@ def _tell(
     elsewhere = world - len(ranks)
     if plan.cluster.nnodes > 1 and elsewhere > 0 and not plan.gather:
         screen.say(
-            f"{elsewhere} ranks have left nothing in this folder: where the nodes do not share it, --gather has them "
-            "send it to the first"
+            f"{elsewhere} ranks left nothing in this folder. If the nodes do not share it, --gather sends their files "
+            "to the first node"
         )
     if not traced and (shorter := would_fit(ranks)) is not None:
-        screen.say(f"next: the same with {shorter.flags}")
+        screen.say(f"next: run it again with {shorter.flags}")
     if failure is not None and any(plan.evidence.glob("flight_recorder_*")):
         screen.say(f"next: traceops diagnose {short_path(plan.out)}, if another rank may be the cause")
     elif advise and traced and not ended.hung and not ended.saved:

@@ -44,7 +44,7 @@ def read_applied(
     if told.fallback is not None and fallback is None:
         raise UsageError(
             f"{path}: no multi-GPU setting worked; add --fallback single to train on one GPU with gradient "
-            f"accumulation times {told.fallback}, or leave --settings out to start the ranks all the same"
+            f"accumulation times {told.fallback}, or leave --settings out to start the ranks anyway"
         )
     applied = Applied(
         path,

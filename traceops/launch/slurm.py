@@ -24,13 +24,13 @@ def refuse_task_each(environ: Mapping[str, str], words: Sequence[str], *, nodes_
     typed = shlex.join(words)
     if nodes_too and tasks > 1:
         raise UsageError(
-            f"srun starts {tasks} of these, and each would be a run of its own: start one, and let it call srun: "
+            f"srun starts {tasks} of these commands, and each would be its own run. Start one, and let it call srun: "
             f"traceops {typed}"
         )
     if tasks > nodes:
         raise UsageError(
-            f"srun starts {tasks} tasks on {nodes} node{'s' if nodes > 1 else ''}, and each would be a run of its "
-            f"own: start one on each node, which starts its ranks: srun --ntasks-per-node=1 traceops {typed}"
+            f"srun starts {tasks} tasks on {nodes} node{'s' if nodes > 1 else ''}, and each would be its own run. "
+            f"Start one on each node; it starts that node's ranks: srun --ntasks-per-node=1 traceops {typed}"
         )
 
 

@@ -53,7 +53,7 @@ def checked_out(repository: Repository, commit: str, tree: Path) -> Iterator[Non
             signal.raise_signal(received[0])
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip()
-            raise UsageError(f"git cannot check {short(commit)} out into {tree}: {said}")
+            raise UsageError(f"git cannot check out {short(commit)} into {tree}: {said}")
         yield
     finally:
         with held_signals():

@@ -193,7 +193,7 @@ def from_formula(parameters: float, asked: Asked) -> MemoryEstimate:
     """
     if asked.config.strategy in MESHES:
         raise UsageError(
-            f"--params does not tell what {asked.config.strategy} needs: how many of the parameters a rank holds "
+            f"--params is not enough for {asked.config.strategy}: how many of the parameters a rank holds "
             "depends on the model; leave --params out, or take another --strategy"
         )
     rank = rank_of(parameters, asked.config, asked.world_size)

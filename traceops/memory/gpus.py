@@ -62,5 +62,5 @@ def size_of(text: str) -> int:
         unit = 1 << {1: 0, 1000: 10, 1000**2: 20, 1000**3: 30, 1000**4: 40}[unit]
     size = round(float(match[1]) * unit)
     if size < _MIB:
-        raise UsageError(f"{text}: that is {size:,} bytes, and no GPU has so few; give a unit, such as 80GB")
+        raise UsageError(f"{text}: that is {size:,} bytes, too few for a GPU; give a unit, such as 80GB")
     return size

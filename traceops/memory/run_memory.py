@@ -64,7 +64,7 @@ def read_run(folder: Path) -> RunMemory:
         raise InputError("; ".join(problems[:_MOST_PROBLEMS]))
     if not uses and not ran_out and not snapshots and not recorded:
         raise InputError(
-            f"{folder} tells nothing of a GPU's memory: give a run folder of traceops run on GPUs, or a snapshot of "
+            f"{folder} has nothing about GPU memory: give a run folder of traceops run on GPUs, or a snapshot of "
             "torch.cuda.memory._dump_snapshot"
         )
     return RunMemory(uses, ran_out, snapshots, tuple(problems), recorded)

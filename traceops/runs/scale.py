@@ -101,13 +101,11 @@ def refuse(captures: Sequence[MeasuredRun]) -> None:
     for capture in captures:
         if not capture.samples:
             raise UsageError(
-                f"{capture.path} does not tell how many samples a step has: train it with --global-batch-size N, or "
-                "tell step(samples=…)"
+                f"{capture.path} does not say how many samples a step has; train with --global-batch-size N, or "
+                "call step(samples=…)"
             )
         if not capture.rate:
-            raise UsageError(
-                f"{capture.path}: no step was found, so nothing is known of its samples a second"
-            )
+            raise UsageError(f"{capture.path}: no step was found, so its samples a second are not known")
     if len({capture.ranks for capture in captures}) < 2:
         ranks = captures[0].ranks if captures else 0
         raise UsageError(f"scaling needs runs with different numbers of ranks, all of these have {ranks}")
@@ -117,16 +115,16 @@ def refuse(captures: Sequence[MeasuredRun]) -> None:
             mine, theirs = (_settings(capture).get(key) for capture in (first, other))
             if mine is not None and theirs is not None and mine != theirs:
                 raise UsageError(
-                    f"not one training: {key} is {mine} in {first.path}, and {theirs} in {other.path}"
+                    f"different trainings: {key} is {mine} in {first.path}, and {theirs} in {other.path}"
                 )
         if _device(first) != _device(other):
             raise UsageError(
-                f"not one kind of device: {_device(first)} in {first.path}, and {_device(other)} in {other.path}"
+                f"different kinds of device: {_device(first)} in {first.path}, and {_device(other)} in {other.path}"
             )
         scripts = [(capture.report.run.command or ("",))[0] for capture in (first, other)]
         if all(scripts) and scripts[0] != scripts[1]:
             raise UsageError(
-                f"not one training: {scripts[0]} in {first.path}, and {scripts[1]} in {other.path}"
+                f"different trainings: {scripts[0]} in {first.path}, and {scripts[1]} in {other.path}"
             )
 
 

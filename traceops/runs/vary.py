@@ -49,11 +49,11 @@ def axes_of(options: Sequence[str], arguments: Sequence[str]) -> tuple[SweepAxis
     ]
     if not axes:
         raise UsageError(
-            "nothing is varied: --vary strategy=pytorch_ddp,zero3, or --vary-arg KEY=VALUE,VALUE for a script"
+            "nothing is varied; add --vary strategy=pytorch_ddp,zero3, or --vary-arg KEY=VALUE,VALUE for a script"
         )
     twice = [axis.key for axis in axes if [other.key for other in axes].count(axis.key) > 1]
     if twice:
-        raise UsageError(f"{twice[0]} is varied twice: give all its values at once")
+        raise UsageError(f"{twice[0]} is varied twice; give all values in one option")
     return tuple(axes)
 
 
@@ -61,7 +61,7 @@ def points_of(axes: Sequence[SweepAxis]) -> tuple[Point, ...]:
     """All combinations, the last axis changing fastest. Raises UsageError for too many, or names that collide."""
     count = prod(len(axis.values) for axis in axes)
     if count > MOST_POINTS:
-        raise UsageError(f"{count} combinations are more than {MOST_POINTS}: vary less at once")
+        raise UsageError(f"{count} combinations, more than {MOST_POINTS}; vary fewer values at once")
     points = tuple(
         Point(tuple(zip(axes, values, strict=True))) for values in product(*(axis.values for axis in axes))
     )

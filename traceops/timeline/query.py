@@ -32,7 +32,7 @@ def find_processor() -> str:
     """
     if named := os.environ.get(VARIABLE):
         if shutil.which(named) is None:
-            raise UsageError(f"{VARIABLE} names {named}, which is no program that can be started; {_HOW}")
+            raise UsageError(f"{VARIABLE} names {named}, which is not a program that can be started; {_HOW}")
         return named
     for name in NAMES:
         if path := shutil.which(name):

@@ -52,7 +52,7 @@ def list_files(path: str) -> tuple[str, dict[str, int]]:
     except (OSError, RuntimeError) as error:
         raise InputError(f"{path} cannot be opened ({error})") from error
     if not os.access(root, os.R_OK if stat.S_ISREG(mode) else os.R_OK | os.X_OK):
-        raise InputError(f"{path} may not be read; ask its owner for permission")
+        raise InputError(f"{path} may not be read; ask the owner for permission")
     if stat.S_ISREG(mode):
         file = str(Path(path).absolute())  # a worker may have another working folder
         return file, {file: root.stat().st_size}

@@ -80,10 +80,13 @@ def read_snapshot(path: Path) -> tuple[DeviceSnapshot, ...]:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     except (pickle.UnpicklingError, EOFError, MemoryError) as error:
-        raise InputError(f"{path} is no memory snapshot of torch: {error or type(error).__name__}") from error
+        raise InputError(
+            f"{path} is not a memory snapshot of torch: {error or type(error).__name__}"
+        ) from error
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
         raise InputError(
-            f"{path} is no memory snapshot of torch: it lacks what torch.cuda.memory._dump_snapshot writes ({error!r})"
+            f"{path} is not a memory snapshot of torch: parts that torch.cuda.memory._dump_snapshot writes are missing "
+            f"({error!r})"
         ) from error
 
 

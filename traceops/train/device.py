@@ -17,7 +17,7 @@ def pick_device(config: TrainConfig, local_rank: int) -> torch.device:
     if config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise UsageError("--device cuda: torch finds no CUDA device here; use --device cpu")
+        raise UsageError("--device cuda: torch finds no CUDA device; use --device cpu")
     count = torch.cuda.device_count()
     if local_rank >= count:
         raise UsageError(

@@ -11,11 +11,13 @@ from traceops.train.config import CPU_SIZES, CUDA_SIZES, TrainConfig
 
 def add_loader_arguments(add: Any) -> None:
     """Add the flags to a group whose ``add_argument`` is `add`; but for ``--workers``, which has sizes by device."""
-    add("--prefetch-factor", type=int, metavar="N", help="batches that each DataLoader worker has ready (2)")
+    add(
+        "--prefetch-factor", type=int, metavar="N", help="batches that each DataLoader worker loads ahead (2)"
+    )
     add(
         "--pin-memory",
         action=argparse.BooleanOptionalAction,
-        help="batches in page-locked memory, which is copied to a GPU beside its work (on cuda)",
+        help="put batches in page-locked memory, which copies to a GPU while it computes (on cuda)",
     )
     add(
         "--persistent-workers",
@@ -27,7 +29,7 @@ def add_loader_arguments(add: Any) -> None:
         "--epoch-steps",
         type=int,
         metavar="N",
-        help="profiler steps of an epoch, after which the data and the DataLoader start over (all steps are one epoch)",
+        help="profiler steps in an epoch; then the data and the DataLoader start over (all steps are one epoch)",
     )
 
 
@@ -44,12 +46,13 @@ def check_loader(config: TrainConfig, device: str) -> None:
         given = [name for name in ("prefetch_factor", "persistent_workers") if getattr(config, name)]
         if given:
             raise UsageError(
-                f"--{given[0].replace('_', '-')} is of workers, and --workers 0 has none: use --workers 1 or more"
+                f"--{given[0].replace('_', '-')} is for loader workers, and --workers 0 has none; use "
+                "--workers 1 or more"
             )
     if config.pin_memory and device == "cpu":
         raise UsageError("--pin-memory is for copies to a GPU; leave it out with --device cpu")
     if config.persistent_workers and config.epoch_steps is None:
         raise UsageError(
-            "--persistent-workers changes nothing within one epoch: add --epoch-steps N, after which the data begins "
+            "--persistent-workers changes nothing within one epoch; add --epoch-steps N, after which the data starts "
             "anew"
         )

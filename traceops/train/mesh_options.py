@@ -29,7 +29,7 @@ def add_mesh_arguments(add: Callable[..., Any]) -> None:
         default=default.replicas,
         metavar="N",
         help="pytorch_tp, pytorch_pp, pytorch_cp, expert_parallel: copies of the model that share the batch; the "
-        "ranks of one copy are beside each other (%(default)s)",
+        "ranks of a copy have consecutive numbers (%(default)s)",
     )
     add(
         "--pp-schedule",
@@ -42,10 +42,15 @@ def add_mesh_arguments(add: Callable[..., Any]) -> None:
         type=int,
         default=default.micro_batches,
         metavar="N",
-        help="pytorch_pp: pieces that a batch is cut into (%(default)s)",
+        help="pytorch_pp: micro-batches of a batch (%(default)s)",
     )
-    add("--stage-layers", metavar="N,N,…", help="pytorch_pp: blocks of each stage (as many each)")
-    add("--experts", type=int, metavar="N", help="expert_parallel: experts of a block (one a rank of a copy)")
+    add("--stage-layers", metavar="N,N,…", help="pytorch_pp: blocks of each stage (the same number each)")
+    add(
+        "--experts",
+        type=int,
+        metavar="N",
+        help="expert_parallel: experts of a block (one for each rank of a copy)",
+    )
     add(
         "--skew",
         type=float,
@@ -76,11 +81,11 @@ def check_mesh(config: TrainConfig, world_size: int | None, sizes: Sizes | None)
     for name, strategies in _OF.items():
         if getattr(config, name) != getattr(default, name) and config.strategy not in strategies:
             flag = "--" + name.replace("_", "-")
-            raise UsageError(f"{flag} is for {', '.join(strategies)}; {config.strategy} has no use for it")
+            raise UsageError(f"{flag} is for {', '.join(strategies)}; {config.strategy} does not use it")
     if config.strategy not in MESHES:
         return
     if config.model != "gpt":
-        raise UsageError(f"--model {config.model}: {config.strategy} knows how to cut the built-in gpt only")
+        raise UsageError(f"--model {config.model}: {config.strategy} can cut only the built-in gpt")
     if config.precision == "fp16":
         raise UsageError(f"--precision fp16: {config.strategy} does not scale losses; use bf16")
     stage_layers = stage_layers_of(config)
@@ -96,13 +101,13 @@ def _check_axis(config: TrainConfig, ranks: int, sizes: Sizes | None, stage_laye
     """Whether the model and the batch can be cut between the `ranks` that share a copy."""
     if config.strategy == "expert_parallel" and (config.experts or ranks) % ranks:
         raise UsageError(
-            f"--experts {config.experts}: {ranks} ranks cannot have as many each; use a multiple"
+            f"--experts {config.experts}: does not divide evenly over {ranks} ranks; use a multiple"
         )
     stages = ranks * STAGES_PER_RANK[config.pp_schedule]
     pipeline = config.strategy == "pytorch_pp"
     if pipeline and stage_layers and len(stage_layers) != stages:
         raise UsageError(
-            f"--stage-layers {config.stage_layers}: there are {stages} stages; give one number each"
+            f"--stage-layers {config.stage_layers}: there are {stages} stages; give one number for each"
         )
     if pipeline and config.pp_schedule == "interleaved" and (ranks < 2 or config.micro_batches % ranks):
         raise UsageError(
@@ -112,7 +117,7 @@ def _check_axis(config: TrainConfig, ranks: int, sizes: Sizes | None, stage_laye
     if sizes is None:
         return
     if config.strategy == "pytorch_tp" and sizes.heads % ranks:
-        raise UsageError(f"--heads {sizes.heads}: {ranks} ranks cannot have as many each; make it a multiple")
+        raise UsageError(f"--heads {sizes.heads}: does not divide evenly over {ranks} ranks; use a multiple")
     if config.strategy == "pytorch_cp" and sizes.seq_len % (2 * ranks):
         raise UsageError(
             f"--seq-len {sizes.seq_len}: two pieces a rank, {2 * ranks} in all; make it a multiple"

@@ -144,7 +144,7 @@ def with_global_batch(config: TrainConfig, samples: int, world_size: int) -> Tra
     Raises UsageError where they do not divide, and where a rank's batch was given too.
     """
     if config.batch_size is not None:
-        raise UsageError("--batch-size is of a rank, and --global-batch-size of all of them: give one")
+        raise UsageError("--batch-size is for one rank, --global-batch-size for all; give one of them")
     shares = (
         config.replicas if config.strategy in MESHES and config.strategy != "expert_parallel" else world_size
     )

@@ -23,7 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="report folder (reports/NAME: 'profile' in the path becomes 'reports'); of several runs a folder each",
     )
-    add("--select", choices=("latest", "all"), default="latest", help="which capture windows (%(default)s)")
+    add(
+        "--select",
+        choices=("latest", "all"),
+        default="latest",
+        help="which capture windows to analyse (%(default)s)",
+    )
     add("--format", default="html,csv,json", metavar="LIST", help="of html, csv, json (%(default)s)")
     add(
         "--plotlyjs",
@@ -31,26 +36,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="none",
         help="zoom in charts: inline adds 1.5 MB, cdn needs the network (%(default)s)",
     )
-    add("--fail-on", choices=("info", "warning", "error"), help="exit 1 on a finding this severe")
-    add("--strict", action="store_true", help="exit 3 if any file could not be read whole")
+    add("--fail-on", choices=("info", "warning", "error"), help="exit 1 on a finding this severe or worse")
+    add("--strict", action="store_true", help="exit 3 if any file could not be read completely")
     add("--jobs", type=positive, metavar="N", help="ranks to read at a time (one a core)")
     add(
         "--executor",
         metavar="WHERE",
-        help="where to read them: dask://HOST:PORT, tls://… (dask) or mpi (processes of this machine)",
+        help="where to read the ranks: dask://HOST:PORT, tls://… (dask) or mpi (processes of this machine)",
     )
     add(
         "--no-cache",
         dest="cache",
         action="store_false",
-        help="read every trace anew, keep nothing of it in $TRACEOPS_CACHE (~/.cache/traceops)",
+        help="do not use the cache in $TRACEOPS_CACHE (~/.cache/traceops): read every trace anew",
     )
     add(
         "--evidence",
         action="append",
         default=[],
         metavar="FILE",
-        help="files about the machines that lie elsewhere: nvidia-smi topo -m, an NCCL log, doctor.json; repeatable",
+        help="a file about the machine from outside the run folder: nvidia-smi topo -m, an NCCL log, doctor.json; "
+        "repeatable",
     )
     add("--hta", action="store_true", help="compute HTA's tables with HTA itself: the same numbers, slower")
     add("-q", "--quiet", action="store_true", help="print the report's path only")

@@ -20,29 +20,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="profile/NAME, a folder of traces, a report folder or report.json",
     )
-    save.add_argument("--branch", help="branch it belongs to (what the run says)")
-    save.add_argument("--name", help="name in place of the model and its sizes in the key")
-    save.add_argument("--commit", help="commit of the trained code (what the run says)")
-    save.add_argument("-q", "--quiet", action="store_true", help="print where each entry lies only")
+    save.add_argument("--branch", help="branch of the captures (as the run recorded it)")
+    save.add_argument("--name", help="name in the key, instead of the model and its sizes")
+    save.add_argument("--commit", help="commit of the trained code (as the run recorded it)")
+    save.add_argument("-q", "--quiet", action="store_true", help="print only where each entry is")
 
     listing = _action(
-        actions, "list", "The keys in the store, with their number of entries and the latest one."
+        actions, "list", "List the keys in the store, each with its number of entries and the latest one."
     )
     _add_key(listing)
 
-    show = _action(actions, "show", "The entries of a key.")
+    show = _action(actions, "show", "Show the entries of a key.")
     show.add_argument("key", metavar="KEY", help="model name, slug, other word of the key, or pattern")
-    show.add_argument("--json", action="store_true", help="as JSON, with the place of each entry")
+    show.add_argument("--json", action="store_true", help="print JSON, with the place of each entry")
 
-    prune = _action(actions, "prune", "Delete old entries; nothing else in the store is touched.")
+    prune = _action(actions, "prune", "Delete old entries, and nothing else in the store.")
     prune.add_argument("--keep", type=positive, metavar="N", help="keep the newest N of each key")
     prune.add_argument(
-        "--older-than", type=float, metavar="DAYS", help="delete only what was captured before"
+        "--older-than", type=float, metavar="DAYS", help="delete only entries captured more than DAYS ago"
     )
     _add_key(prune)
-    prune.add_argument("--dry-run", action="store_true", help="say what would be deleted")
+    prune.add_argument("--dry-run", action="store_true", help="show what would be deleted, delete nothing")
 
-    history = _action(actions, "history", "A page with each key's trends and where they changed for good.")
+    history = _action(
+        actions, "history", "Write a page with the trend of each key and where it changed for good."
+    )
     _add_key(history)
     history.add_argument(
         "-o", "--output", metavar="DIR", default="reports/history", help="folder (%(default)s)"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-HELP = "Explain a hang: which rank, in what, and who waits; from dumps, logs and stacks of any job."
+HELP = "Explain a hang or a crash from dumps, logs and stacks of any job: the rank, the cause, and who waits."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "path",
-        help="profile/NAME, its evidence, a folder of dumps and logs of any job, one dump or log, or - (a paste)",
+        help="profile/NAME, its evidence/, a folder with dumps and logs of any job, one dump or log, or - (stdin)",
     )
     add(
         "-o",
@@ -20,5 +20,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="report folder (reports/NAME: 'profile' in the path becomes 'reports')",
     )
     add("--format", default="html,csv,json", metavar="LIST", help="of html, csv, json (%(default)s)")
-    add("--fail-on", choices=("info", "warning", "error"), help="exit 1 on a finding this severe")
+    add("--fail-on", choices=("info", "warning", "error"), help="exit 1 on a finding this severe or worse")
     add("-q", "--quiet", action="store_true", help="print the report's path only")

@@ -12,7 +12,8 @@ HELP = "Query a run's timeline in SQL, with Perfetto's trace processor."
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
-        "path", help="a timeline that `traceops view` wrote, or profile/NAME, of which one is made in passing"
+        "path",
+        help="a timeline that `traceops view` wrote, or profile/NAME: then a temporary one is made",
     )
     add(
         "sql",

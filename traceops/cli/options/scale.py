@@ -8,9 +8,9 @@ from traceops.cli.options import run
 from traceops.cli.options.types import positive
 
 HELP = "Say how a training scales: speedup, efficiency, where the rest goes, what it costs, the next size."
-_EPILOG = """RUN: run folders of one training with different numbers of ranks (several of a size give intervals), or a
-folder of them. With --nproc 1,2,4 they are trained first, in turn, --repeat times each (3); what is behind -- is
-then the script, and further options are those of `traceops run`:
+_EPILOG = """RUN: run folders of one training with different numbers of ranks, or a folder of them. Several runs of a
+size give intervals. With --nproc 1,2,4 traceops trains the sizes first, in turn, --repeat times each (3). Then the
+script stands after --, and all other options are those of `traceops run`:
 
   traceops scale profile/n1 profile/n2 profile/n4 --price 2.50
   traceops scale --nproc 1,2,4 --global-batch-size 64 --strategy pytorch_ddp
@@ -36,12 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs="*",
         metavar="RUN",
-        help="runs that are there; with --nproc the script and its arguments",
+        help="existing runs; with --nproc: the script and its arguments",
     )
     add(
         "--price",
         metavar="P",
-        help="of a GPU (a rank) and hour, in whatever currency: cost a million samples",
+        help="price of one GPU (rank) for an hour, in any currency; shows the cost of a million samples",
     )
     add(
         "--predict",
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="N",
-        help="ranks of a size to predict (twice the most)",
+        help="number of ranks to predict (twice the largest run); repeatable",
     )
     add("-o", "--output", metavar="DIR", help="where the files go (reports/NAME)")
     add("-q", "--quiet", action="store_true", help="print the page's path only")

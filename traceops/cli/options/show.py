@@ -13,10 +13,10 @@ HELP = "Answer one question about a run or report, in a few lines or as JSON."
 
 _NARROWING: dict[str, Callable[[Callable[..., Any]], Any]] = {
     "ranks": lambda add: add(
-        "--ranks", "--rank", type=numbers, metavar="LIST", help="of these ranks, such as 0,2-3"
+        "--ranks", "--rank", type=numbers, metavar="LIST", help="only these ranks, such as 0,2-3"
     ),
     "steps": lambda add: add(
-        "--steps", "--step", type=numbers, metavar="LIST", help="of these steps, such as 4-5"
+        "--steps", "--step", type=numbers, metavar="LIST", help="only these steps, such as 4-5"
     ),
     "group": lambda add: add(
         "--group", metavar="NAME", help="a group's name, a part of it, or its role: data, tensor, …"
@@ -27,9 +27,7 @@ _NARROWING: dict[str, Callable[[Callable[..., Any]], Any]] = {
     "severity": lambda add: add(
         "--severity", choices=("info", "warning", "error"), help="at least this severe"
     ),
-    "by": lambda add: add(
-        "--by", metavar="COLUMN", help="the column of --json that orders the rows, most first"
-    ),
+    "by": lambda add: add("--by", metavar="COLUMN", help="sort by this column of --json, largest first"),
     "top": lambda add: add("--top", "--worst", type=positive, metavar="N", help="the first N rows only"),
 }
 
@@ -45,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub = asked.add_parser(question.name, help=question.about, description=question.about)
         for name in question.narrowed_by:
             if name == "rule":
-                what = "TO-S001" if question.name == "finding" else "TO-S: rules that begin so"
+                what = "TO-S001" if question.name == "finding" else "a rule's id or its beginning: TO-S"
                 sub.add_argument("rule", nargs=None if question.name == "finding" else "?", help=what)
             else:
                 _NARROWING[name](sub.add_argument)

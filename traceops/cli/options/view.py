@@ -16,15 +16,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help="file to write, gzipped if its name ends in .gz (reports/NAME/timeline.pftrace.gz); Chrome's JSON "
-        "if it ends in .json or .json.gz",
+        help="file to write (reports/NAME/timeline.pftrace.gz). A name that ends in .gz is gzipped; one that ends in "
+        ".json or .json.gz becomes Chrome's JSON",
     )
     add("--ranks", type=numbers, metavar="LIST", help="ranks to show, such as 0,2-3 (all)")
     add("--steps", type=numbers, metavar="LIST", help="steps to show, such as 4-5 (all)")
     add(
         "--around",
         metavar="FINDING",
-        help="show this finding only, such as TO-S001: the ranks it names, one that waits, and its longest step",
+        help="show one finding, such as TO-S001: the ranks it names, a rank that waits, and its longest step",
     )
     add("--jobs", type=positive, metavar="N", help="processes to read traces with (one a core)")
     add("-q", "--quiet", action="store_true", help="print the file's path only")

@@ -95,8 +95,8 @@ class Gathering:
             if len(done) < others:
                 missing, s = others - len(done), "s" if others > 1 else ""
                 self._screen.say(
-                    f"{missing} of {others} other node{s} did not send all of its files: what is missing lies in its "
-                    f"own {short_path(self._plan.out)}; rsync -a brings it here, then traceops analyze"
+                    f"{missing} of {others} other node{s} did not send all files. The rest is in that node's own "
+                    f"{short_path(self._plan.out)}: copy it here with rsync -a, then run traceops analyze"
                 )
 
     def send(self) -> None:
@@ -123,8 +123,8 @@ class Gathering:
     def _stays(self, why: str) -> None:
         out, first = self._plan.out, self._meeting.address
         self._screen.say(
-            f"--gather: the first node, {first} port {self._meeting.port}, did not take the files of this one ({why}). "
-            f"They stay here: rsync -a {host()}:{out}/ {first}:{out}/"
+            f"--gather: the first node, {first} port {self._meeting.port}, did not take this node's files ({why}). "
+            f"They stay here. To copy them: rsync -a {host()}:{out}/ {first}:{out}/"
         )
 
 

@@ -36,7 +36,7 @@ def meeting_of(cluster: Cluster, port: int | None) -> Meeting:
     else:
         host, near = cluster.master_addr or "", cluster.master_port or STATIC_PORT
     if not host:
-        raise UsageError("--gather needs a host where the nodes meet: --rdzv-endpoint HOST:PORT")
+        raise UsageError("--gather needs the host of the rendezvous: --rdzv-endpoint HOST:PORT")
     chosen = port or (near - _APART if near > _APART + 1023 else near + _APART)
     if not 0 < chosen < 65536:
         raise UsageError(f"--gather-port {chosen}: must be 1 to 65535")
