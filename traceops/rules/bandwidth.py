@@ -28,12 +28,12 @@ LOW_BANDWIDTH = Rule(
     id="TO-C001",
     title="A group's bus bandwidth is far below what its link should give",
     fires=(
-        "Bus bandwidth of messages of 8 MB and more, median, against a reference: measured on that host by "
-        "`traceops doctor`, else NCCL's own expectation in its log, else what NCCL reaches over the NVLink of "
-        "that GPU inside one host. Warning where the time at the reference, with 20 µs for latency, is below "
-        "30 % of the time taken, error below 10 %, info where the reference would save less than 2 % of the "
-        "step. Not judged where none of the three is known: between hosts without a log, and for GPUs without "
-        "NVLink."
+        "Compares the median bus bandwidth of messages of 8 MB and more with a reference. The reference is what "
+        "`traceops doctor` measured on that host, else NCCL's own expectation in its log, else what NCCL reaches "
+        "over the NVLink of that GPU inside one host. Warning where the time at the reference, with 20 µs for "
+        "latency, is below 30 % of the time taken; error below 10 %; info where the reference would save less "
+        "than 2 % of the step. Not judged where no reference is known: between hosts without a log, and for GPUs "
+        "without NVLink."
     ),
     advice=(
         "Find out which path NCCL took (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,GRAPH: `via P2P`, `via SHM`, "

@@ -11,9 +11,9 @@ UNALIGNED_CLOCKS = Rule(
     id="TO-V006",
     title="Clocks cannot be aligned well enough",
     fires=(
-        "Warning where the ends of matched collectives still differ between ranks by more than 5 % of the "
-        "step (median) after offset and drift are taken out; info where ranks share too few collectives with "
-        "the others, or where the ranks have no GPU and share one host: they see an end only when they have a core."
+        "Warning where the ends of matched collectives still differ between ranks by more than 5 % of the step "
+        "(median) after offset and drift are removed. Info where ranks share too few collectives with the others. "
+        "Info also where the ranks have no GPU and share one host: each sees an end only when it has a core."
     ),
     advice=(
         "Keep the hosts' clocks in step (chrony, PTP), and capture longer windows: every all-reduce, "

@@ -78,9 +78,9 @@ HOST_MEMORY = Rule(
         ),
         (
             "evicted_memory",
-            "Set the pod's resources.requests.memory to what it needs, so that it is put on a node that has it, and "
-            "limits.memory to the same: a pod that uses more than it requested is evicted first. kubectl describe "
-            "node tells who else was there.",
+            "Set the pod's resources.requests.memory to what it needs, so that it is put on a node that has it, "
+            "and limits.memory to the same: a pod that uses more than it requested is evicted first. kubectl "
+            "describe node shows what else ran there.",
         ),
     ),
 )

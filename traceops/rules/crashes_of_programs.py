@@ -51,14 +51,14 @@ SCRIPT_ERROR = Rule(
         ),
         (
             "broken_file",
-            "The file is cut, or a pointer of Git LFS, or a page that was saved in its place: compare its size with "
-            "the original's, and download it again (git lfs pull). A checkpoint that a crash interrupted is not "
-            "whole: take the one before it.",
+            "The file is cut off, or a pointer of Git LFS, or a web page saved under its name: compare its size "
+            "with the original's, and download it again (git lfs pull). A checkpoint that a crash interrupted is "
+            "incomplete: use the one before it.",
         ),
         (
             "loader_died",
             "Run once with num_workers=0: then the error of the data set is raised in the main process, with its "
-            "traceback. If it works so, the workers ran out of memory or of /dev/shm (dmesg).",
+            "traceback. If that works, the workers ran out of memory or of /dev/shm (dmesg).",
         ),
     ),
 )
@@ -105,7 +105,7 @@ MISUSE = Rule(
         (
             "backward_twice",
             "Sum the losses and call backward() once. A hidden state that is carried from batch to batch needs "
-            ".detach(). retain_graph=True only where the same graph is really meant twice.",
+            ".detach(). Use retain_graph=True only if you really need the same graph twice.",
         ),
         (
             "no_gradient",

@@ -22,14 +22,12 @@ REFUSED = Rule(
         (
             "disk_full",
             "Free space or raise the quota (df -h, df -i, quota), keep fewer checkpoints, and write them "
-            "elsewhere. A "
-            "checkpoint that was being written is not whole.",
+            "elsewhere. A checkpoint that was being written is incomplete.",
         ),
         (
             "write_failed",
-            "Most often a full disk or quota (df -h, df -i, quota), else a file system that went away. "
-            "The checkpoint is "
-            "not whole.",
+            "Most often a full disk or quota (df -h, df -i, quota), else a file system that went away. The "
+            "checkpoint is incomplete.",
         ),
         (
             "file_too_large",
@@ -68,7 +66,7 @@ ENDED = Rule(
         "The first failure in a log is a scheduler or a terminal that ended the job: a time limit, preemption, a node "
         "that was lost, SIGHUP, SIGTERM or a cancellation that nothing else explains."
     ),
-    advice="Nothing in the program failed, as far as the log tells.",
+    advice="The log shows no failure of the program itself.",
     by_cause=(
         (
             "time_limit",
@@ -83,8 +81,8 @@ ENDED = Rule(
         ),
         (
             "node_failure",
-            "The node stopped answering: the other ranks' errors follow from it. sacct -j JOB -o NodeList,State and "
-            "the node's kernel log tell more; start again without it (--exclude=NODE).",
+            "The node stopped answering; the other ranks' errors follow from that. sacct -j JOB -o NodeList,State "
+            "and the node's kernel log tell more; start again without it (--exclude=NODE).",
         ),
         (
             "hangup",

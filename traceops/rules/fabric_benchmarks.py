@@ -33,12 +33,12 @@ SLOW_TEST = Rule(
     id="TO-P008",
     title="nccl-tests moved far less than the links give",
     fires=(
-        "From the log of nccl-tests or rccl-tests: the best bus bandwidth of messages of 32 MB and more is below "
-        "half of what the links between its GPUs give (measured by `traceops doctor`, or by the GPU's name or its "
-        "NVLinks inside one host), or below 30 % of what NCCL's log expects: warning, error below 10 %. Operations "
-        "that do not use all links (sendrecv, alltoall, gather) are not judged, nor tests of one rank. Warning also "
-        "where, in any operation, the largest message moves at less than half the rate of a smaller one of at least "
-        "32 MB."
+        "From the log of nccl-tests or rccl-tests. Warning where the best bus bandwidth of messages of 32 MB and "
+        "more is below half of what the links between its GPUs give (measured by `traceops doctor`, or known from "
+        "the GPU's name or its NVLinks inside one host), or below 30 % of what NCCL's log expects; error below 10 "
+        "%. Warning also where, in any operation, the largest message moves at less than half the rate of a "
+        "smaller one of at least 32 MB. Not judged: operations that do not use all links (sendrecv, alltoall, "
+        "gather), and tests of one rank."
     ),
     advice=(
         "See which way NCCL took: the same test with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,GRAPH, beside "

@@ -19,10 +19,10 @@ BELOW_LINKS = Rule(
     id="TO-P006",
     title="NCCL plans less than the links between its GPUs give",
     fires=(
-        "From NCCL's graph (NCCL_GRAPH_DUMP_FILE, or the `Pattern 4` lines of NCCL_DEBUG_SUBSYS=GRAPH) beside a "
-        "topology: the rings of one host carry less than 60 % of what the links give as NCCL counts them (a third "
-        "where some pairs have no link of their own): warning. Or a pair of GPUs has fewer links one way than the "
-        "other: warning. Not judged between hosts, where network devices set the pace."
+        "From NCCL's graph (NCCL_GRAPH_DUMP_FILE, or the `Pattern 4` lines of NCCL_DEBUG_SUBSYS=GRAPH) and a "
+        "topology. Warning where the rings of one host carry less than 60 % of what the links give as NCCL counts "
+        "them (a third where some pairs have no link of their own). Warning also where a pair of GPUs has fewer "
+        "links one way than the other. Not judged between hosts, where network devices set the pace."
     ),
     advice=(
         "Remove what keeps NCCL from the links or limits its channels (NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, "

@@ -27,11 +27,11 @@ SOCKETS = Rule(
     id="TO-P003",
     title="NCCL's network failed to start or fell back to sockets",
     fires=(
-        "From NCCL's log: connections via NET/Socket, or a network plugin that was found and did not start. "
-        "Error where NCCL says that no network started, or a plugin failed and hosts talk over sockets; "
-        "warning between GPUs of one host, or where a fast network is there or was switched off; info where "
-        "nothing tells of a faster one, and where a plugin failed in a log without INFO lines, which cannot "
-        "tell what NCCL used instead. A host without any fast network is no finding."
+        "From NCCL's log: connections via NET/Socket, or a network plugin that was found and did not start. Error "
+        "where NCCL says that no network started, or a plugin failed and hosts communicate over sockets. Warning "
+        "between GPUs of one host, or where a fast network exists or was switched off. Info where nothing shows a "
+        "faster network, or where a plugin failed in a log without INFO lines, which does not show what NCCL used "
+        "instead. A host without any fast network is no finding."
     ),
     advice=(
         "Unset what chooses the network (NCCL_SOCKET_IFNAME, NCCL_NET, NCCL_IB_HCA, NCCL_P2P_DISABLE) if the "
@@ -46,9 +46,9 @@ FAR_NIC = Rule(
     id="TO-P004",
     title="The NIC in use is far from its GPU",
     fires=(
-        "From NCCL's log and a topology: a rank sends through a NIC that is farther from its GPU, or from the "
-        "GPU that sends for it (PXN), than another one of the same network and speed: warning across NUMA "
-        "nodes, info else and where NCCL does not list the nearer one and no NCCL_IB_HCA keeps it from it."
+        "From NCCL's log and a topology: a rank sends through a NIC that is farther from its GPU, or from the GPU "
+        "that sends for it (PXN), than another NIC of the same network and speed. Warning across NUMA nodes. Info "
+        "otherwise, and where NCCL does not list the nearer NIC although no NCCL_IB_HCA excludes it."
     ),
     advice=(
         "Let NCCL choose (remove NCCL_IB_HCA), or name the NICs near the GPUs in it; in virtual machines and "

@@ -19,9 +19,9 @@ ACROSS_NUMA_NODES = Rule(
     id="TO-P001",
     title="GPU pairs talk across NUMA nodes",
     fires=(
-        "From the topology (nvidia-smi topo -m, NCCL's XML or log): the path is SYS. Slow, and no proof of "
-        "anything by itself: info; warning where ranks hang in a collective, 20 % of the step is exposed "
-        "transfer, or the bandwidth is far below its reference."
+        "From the topology (nvidia-smi topo -m, NCCL's XML or log): the path is SYS. Info, because it is slow but "
+        "no proof of a fault. Warning where ranks hang in a collective, 20 % of the step is exposed transfer, or "
+        "the bandwidth is far below its reference."
     ),
     advice=(
         "Use GPUs of one node where the job needs fewer than there are (CUDA_VISIBLE_DEVICES), bind each rank "
@@ -34,9 +34,9 @@ UNUSED_LINKS = Rule(
     id="TO-P002",
     title="NVLink or P2P is there but not used",
     fires=(
-        "From NCCL's log: ranks of one host that talk via SHM or NET, where the topology or the GPU's name "
-        "says that NVLink connects them, or P2P was switched off: warning, as severe as TO-C001 where the "
-        "traces show it. GPUs at the same PCIe switches: info."
+        "From NCCL's log: ranks of one host communicate via SHM or NET although NVLink connects them (by the "
+        "topology or the GPU's name), or P2P was switched off. Warning, or as severe as TO-C001 where the traces "
+        "show the cost. Info for GPUs at the same PCIe switches."
     ),
     advice=(
         "Remove NCCL_P2P_DISABLE, NCCL_P2P_LEVEL and NCCL_SHM_DISABLE from the environment (also from "

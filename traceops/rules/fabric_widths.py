@@ -18,10 +18,10 @@ NARROW_LINK = Rule(
     id="TO-P005",
     title="A link is narrower or slower than its siblings",
     fires=(
-        "PCIe width, reachable PCIe generation, number and speed of NVLinks, speed of fast NICs: below what "
-        "most devices of that name on the host have. Info where the slot allows no more lanes. NICs count "
-        "with those as near to a GPU. A GPU without NVLink counts where others reach several GPUs, not where "
-        "bridges join them two by two."
+        "The PCIe width, the reachable PCIe generation, the number or speed of NVLinks, or the speed of a fast "
+        "NIC is below that of most devices of the same name on the host. Info where the slot allows no more "
+        "lanes. NICs are compared with those equally near to a GPU. A GPU without NVLink counts where other GPUs "
+        "reach several GPUs, not where bridges join GPUs in pairs."
     ),
     advice=(
         "Reseat the device or its riser, look at the slot's wiring and the BIOS, and for NVLink at "

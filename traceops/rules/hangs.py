@@ -21,9 +21,9 @@ NEVER_CALLED = Rule(
     id="TO-H001",
     title="Hang: ranks never entered a collective that others wait in",
     fires=(
-        "Ranks at the end of the wait-for graph that have nothing pending and did not call the first "
-        "unfinished operation of the others; or that left no record while a member is missing (stopped: high "
-        "confidence; seen elsewhere by their stack: medium; no evidence at all: low)."
+        "Ranks at the end of the wait-for graph that have nothing pending and did not call the first unfinished "
+        "operation of the others. Also ranks without a record while a member is missing (confidence: high if "
+        "stopped, medium if the stack shows it elsewhere, low without any evidence)."
     ),
     advice=(
         "See in the rank's stack what it does instead: a branch that only some ranks take, a data loader that "
@@ -37,9 +37,9 @@ MISMATCH = Rule(
     id="TO-H002",
     title="Hang: ranks called different collectives, sizes or types",
     fires=(
-        "The calls that members made under one number of a group differ in operation, number of elements or "
-        "type where these must be equal; the smaller side is named, both where they are as many. Also ranks "
-        "that wait for each other in a circle: the same operations in another order."
+        "The calls that members made under one number of a group differ in operation, number of elements or type "
+        "where these must be equal. The smaller side is named; if both sides are equally large, both are. Also "
+        "ranks that wait for each other in a circle: the same operations in another order."
     ),
     advice=(
         "Compare the code that makes these calls: a rank that skipped or added a call, an uneven last batch "
@@ -53,9 +53,9 @@ GPU_STUCK = Rule(
     id="TO-H003",
     title="Hang: a rank entered but its GPU never got there or never finished",
     fires=(
-        "All members called the operation, and the others finished it, or started it while it is still queued "
-        "on this rank (starts are recorded with TORCH_NCCL_ENABLE_TIMING=1, which traceops run sets); or the "
-        "rank's host waits for its own GPU before it could call it."
+        "All members called the operation, and the others finished it, or started it while it is still queued on "
+        "this rank (TORCH_NCCL_ENABLE_TIMING=1 records starts; traceops run sets it). Also a rank whose host "
+        "waits for its own GPU before it could call the operation."
     ),
     advice=(
         "Look for Xid errors of that GPU (kernel log, nvidia-smi -q: ECC, page retirement) and at what it ran "
@@ -126,8 +126,8 @@ NETWORK_STUCK = Rule(
         "Read the NCCL log for warnings and the path it took (NCCL_DEBUG=INFO: `via P2P`, `via SHM`, `via "
         "NET`). To find the link at fault turn paths off, one at a time: NCCL_P2P_DISABLE=1 sends traffic "
         "inside a host through shared memory (on 4 H200 a step of 18 ms took 34), with NCCL_SHM_DISABLE=1 "
-        "through sockets (168 ms), NCCL_IB_DISABLE=1 takes TCP between hosts. These tell where the fault is "
-        "and are no cure."
+        "through sockets (168 ms), NCCL_IB_DISABLE=1 takes TCP between hosts. They show where the fault is; "
+        "they are not a cure."
     ),
     by_cause=(
         (
@@ -135,14 +135,14 @@ NETWORK_STUCK = Rule(
             "Try NCCL_P2P_DISABLE=1: traffic then goes through host memory. To test it: `traceops run --env "
             "NCCL_P2P_DISABLE=1 -- SCRIPT`; if that gets past the call, P2P is what is broken. `traceops doctor` "
             "tests P2P between each pair of GPUs. What breaks it is mostly the IOMMU or ACS (off, or iommu=pt), a "
-            "virtual machine, or the driver: mend that, or keep the variable.",
+            "virtual machine, or the driver: fix that, or keep the variable.",
         ),
         (
             "way_known",
             "Turn off the way that NCCL takes, one at a time: NCCL_P2P_DISABLE=1 sends traffic inside a host "
             "through shared memory, with NCCL_SHM_DISABLE=1 through sockets, NCCL_IB_DISABLE=1 takes TCP between "
-            "hosts. `traceops run --env NAME=1 -- SCRIPT` tests one, `traceops doctor` tests them on this machine. "
-            "These tell where the fault is and are no cure.",
+            "hosts. `traceops run --env NAME=1 -- SCRIPT` tests one, `traceops doctor` tests them on this "
+            "machine. They show where the fault is; they are not a cure.",
         ),
         (
             "gloo",

@@ -19,17 +19,17 @@ HOST_LONGER = Rule(
     id="TO-W003",
     title="One rank's host spends longer on a line than its peers",
     fires=(
-        "Looks at the hosts outside of recorded steps (docs/observe.md) show one rank longer in a function than its "
-        "median peer, beyond four times what chance makes of so few looks, while the others wait; on GPUs only where "
-        "the recorded steps show its device idle for its host, and for no more than that: info from 5 % of the typical "
-        "step, warning from 10 %, error from 30 %."
+        "Samples of the hosts outside the recorded steps (docs/observe.md) show one rank longer in a function "
+        "than its median peer, while the others wait. The difference is beyond four times what chance makes with "
+        "so few samples. On GPUs only where the recorded steps show the rank's device idle for its host, and for "
+        "at most that time. Info from 5 % of the typical step, warning from 10 %, error from 30 %."
     ),
-    advice="Have this rank do there what its peers do, or do it less often or beside the training.",
+    advice="Let this rank do there what its peers do, do it less often, or move it out of the training loop.",
     by_cause=(
         (
             "input",
-            "Load with workers (num_workers) so that it happens beside the training; then look why this rank's data "
-            "costs more: larger samples, a slower disk, a cold cache.",
+            "Load with workers (num_workers), so that loading runs beside the training. Then find out why this "
+            "rank's data costs more: larger samples, a slower disk, a cold cache.",
         ),
     ),
 )

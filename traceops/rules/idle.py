@@ -26,11 +26,11 @@ HOST_BOUND = Rule(
     id="TO-I001",
     title="GPUs starve: kernels wait for the host to launch them",
     fires=(
-        "Idle time that ends with a kernel launched after the idle time began, on the worst rank: info from "
-        "10 % of the step, warning from 20 %, error from 40 %. Where nothing tells what the profiler costs, at most a "
-        "warning. Where steps were timed without the profiler, no "
-        "more of it is claimed than such a step leaves beside the device's work, or than the light window shows, and "
-        "it is judged against that step. Ranks with less than half of the worst one's share are not named."
+        "Idle time that ends with a kernel launched after the idle time began, on the worst rank: info from 10 % "
+        "of the step, warning from 20 %, error from 40 %. At most a warning where the profiler's cost is not "
+        "known. Where steps were timed without the profiler, the rule claims at most the time that such a step "
+        "leaves beside the device's work, or that the light window shows, and judges it against that step. Ranks "
+        "with less than half of the worst rank's share are not named."
     ),
     advice=(
         "Give the GPU more work per launch: a larger batch, torch.compile or CUDA graphs, fused optimizers "

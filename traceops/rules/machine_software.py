@@ -13,9 +13,9 @@ TORCH = Rule(
     id="TO-D502",
     title="torch does not fit this machine",
     fires=(
-        "Error where torch is not installed, is built for the CPU only or for a newer major CUDA than the "
-        "driver runs, and there are GPUs; warning where it is not installed and there are none; info where "
-        "its CUDA is newer by a minor version."
+        "On a host with GPUs: error where torch is not installed, is built for the CPU only, or is built for a "
+        "newer major CUDA than the driver runs; info where its CUDA is newer by a minor version. On a host "
+        "without GPUs: warning where torch is not installed."
     ),
     advice=(
         "Install a torch built for the driver's CUDA or older (pytorch.org, 'Get started'), or update the "

@@ -10,7 +10,7 @@ TEST_FAILED = Rule(
     id="TO-D601",
     title="A test of communication failed",
     fires="Error for each test with the environment as it is that gave wrong results, failed, or hung.",
-    advice="See which ranks are named and what they said; the changes that the doctor tried stand below.",
+    advice="See which ranks are named and what they printed; below are the changes that the doctor tried.",
     judged_by=JudgedBy.DOCTOR,
 )
 SLOW_VARIABLE = Rule(
@@ -20,7 +20,7 @@ SLOW_VARIABLE = Rule(
         "Warning where all-reduce is 1.2 times as fast without it, error from 2 times; info where a test "
         "fails without it."
     ),
-    advice="Unset it; where it works around a fault, mend that first.",
+    advice="Unset it. If it works around a fault, fix that fault first.",
     judged_by=JudgedBy.DOCTOR,
 )
 PAIRS = Rule(
@@ -46,7 +46,7 @@ NODES = Rule(
     id="TO-D605",
     title="Nodes do not work together",
     fires="Error where nodes work by themselves and not together, or one was lost during the tests.",
-    advice="See the network between them, or start jobs without the node that fails.",
+    advice="Check the network between them, or start jobs without the node that fails.",
     judged_by=JudgedBy.DOCTOR,
 )
 SLOW_ALL_REDUCE = Rule(

@@ -13,12 +13,12 @@ from traceops.rules.stragglers import PERSISTENTLY_LATE, SOMETIMES_LATE
 
 MACHINE = Rule(
     id="TO-W002",
-    title="The machine keeps a rank",
+    title="The machine holds a rank up",
     fires=(
-        "What the launcher saw about once a second during the whole run: a process of others works on a rank's "
-        "GPU; a rank that computes longer has a lower clock than its peers; its main thread waits 10 % of the time "
-        "for a core; its cgroup or the hypervisor takes cores away. Warning; info where all ranks wait for cores alike "
-        "and nobody else is seen there."
+        "From what the launcher saw about once a second during the whole run. Warning where another process works "
+        "on a rank's GPU, where a rank that computes longer has a lower clock than its peers, where a rank's main "
+        "thread waits 10 % of the time for a core, or where its cgroup or the hypervisor takes cores away. Info "
+        "where all ranks wait for cores alike and no other process is seen there."
     ),
     advice="Give the rank a device and cores of its own.",
     by_cause=(

@@ -23,9 +23,9 @@ RDMA_VARIABLE = Rule(
     id="TO-D406",
     title="A variable names RDMA devices or addresses that do not serve",
     fires=(
-        "Error where NCCL_IB_GID_INDEX is an address that a port does not have; warning where NCCL_IB_HCA "
-        "takes no device that is up, or others than it names, the address is no RoCE v2 one, or FI_PROVIDER "
-        "is not efa beside EFA; info where there is no RDMA device."
+        "Error where NCCL_IB_GID_INDEX is an address that a port does not have. Warning where NCCL_IB_HCA matches "
+        "no device that is up, or matches devices that it does not name; where the address is not a RoCE v2 "
+        "address; or where FI_PROVIDER is not efa on a host with EFA. Info where there is no RDMA device."
     ),
     advice="Unset it: NCCL finds devices and addresses itself.",
     judged_by=JudgedBy.DOCTOR,

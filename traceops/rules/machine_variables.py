@@ -49,7 +49,7 @@ NCCL_FILE = Rule(
     id="TO-D409",
     title="A file sets variables of NCCL unseen",
     fires="Info where ~/.nccl.conf, NCCL_CONF_FILE or /etc/nccl.conf sets any.",
-    advice="Leave out of the file what is not wanted, or set the variable in the environment, which wins.",
+    advice="Remove what you do not want from the file, or set the variable in the environment, which wins.",
     judged_by=JudgedBy.DOCTOR,
 )
 RULES = (

@@ -32,8 +32,9 @@ NEARLY_FULL = Rule(
         "and does not use does not count: it gives that back before memory runs out."
     ),
     advice=(
-        "A longer batch, another process or a rank that holds more ends this run. `traceops memory` with "
-        "the options of the training says what a change saves before it is tried."
+        "A little more memory ends this run: a longer batch, another process on the GPU, a rank that holds "
+        "more. `traceops memory` with the options of the training says what a change saves before it is "
+        "tried."
     ),
 )
 
@@ -41,13 +42,13 @@ IMBALANCE = Rule(
     id="TO-M002",
     title="One rank holds more memory than its peers",
     fires=(
-        "Where the tensors of a rank took 25 % more at their peak than those of the median peer, and 256 "
-        "MiB: info; warning where that rank has less than a tenth of its GPU left. With DDP the gradients "
-        "that a rank may hold twice for a moment are taken off. Not judged in a pipeline, whose stages "
-        "hold different layers and numbers of micro-batches, nor among ranks with experts of their own."
+        "The tensors of a rank took 25 % more at their peak than those of the median peer, and 256 MiB more: "
+        "info; warning where that rank has less than a tenth of its GPU left. With DDP, gradients that a rank may "
+        "hold twice for a moment are subtracted. Not judged in a pipeline, whose stages hold different layers and "
+        "numbers of micro-batches, nor among ranks with experts of their own."
     ),
     advice=(
-        "The rank that holds most sets what batch all ranks can have. See what this one holds besides: a "
+        "The rank that holds most limits the batch of all ranks. See what this rank holds in addition: a "
         "model or data set kept for evaluation, gathered outputs, a state that is not sharded. `traceops "
         "memory` compares two snapshots by line."
     ),
@@ -71,16 +72,22 @@ GROWTH = Rule(
     id="TO-M003",
     title="Memory grows from step to step",
     fires=(
-        "Where what tensors hold at the end of a step grows all through an observed run: the least of each "
-        "quarter is above that of the one before, evenly, by 64 MiB or 1 % of the GPU in all. Warning; "
-        "info where the GPU would last for another million steps."
+        "The memory that tensors hold at the end of a step grows all through an observed run: the least of each "
+        "quarter is above that of the quarter before, evenly, by 64 MiB or 1 % of the GPU in all. Warning; info "
+        "where the GPU would last for another million steps."
     ),
     advice=(
         "Look for tensors that are kept in a list or a running sum: a loss without .item() or .detach() "
         "keeps its whole graph. `traceops run --with-memory` names the line that made what stays."
     ),
     by_cause=(
-        ("line", "Keep a number (.item()) or a detached copy instead of the tensor, and see who holds it."),
+        (
+            "line",
+            (
+                "Keep a number (.item()) or a detached copy instead of the tensor, and see what still holds the "
+                "tensor."
+            ),
+        ),
     ),
 )
 RULES = (NEARLY_FULL, IMBALANCE, GROWTH, UNUSED, ASKS_DRIVER)

@@ -16,20 +16,20 @@ UNUSED = Rule(
     id="TO-M004",
     title="Reserved memory that tensors never used at once",
     fires=(
-        "Where torch reserved at its peak 1.4 times what tensors held at theirs, and 1 GiB more: info; "
-        "warning where it also reserved 90 % of the GPU or memory ran out and was asked for again. FSDP's "
-        "streams and DDP's buckets cost up to a third and are no finding."
+        "At its peak torch reserved 1.4 times what tensors held at theirs, and 1 GiB more: info. Warning where it "
+        "also reserved 90 % of the GPU, or memory ran out and was requested again. FSDP's streams and DDP's "
+        "buckets cost up to a third and are no finding."
     ),
     advice=(
-        "Sizes that change from step to step leave blocks that fit nothing. Pad batches to a few lengths, "
-        "or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+        "Sizes that change from step to step leave free blocks that nothing fits into. Pad batches to a few "
+        "lengths, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
     ),
     by_cause=(
         (
             "pieces",
             "The unused memory lies between blocks that are in use, and torch cannot give it back. Set "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, make what lives long before the first step, and pad "
-            "batches to a few lengths.",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, create long-lived tensors before the first step, "
+            "and pad batches to a few lengths.",
         ),
     ),
 )
@@ -39,10 +39,9 @@ ASKS_DRIVER = Rule(
     id="TO-M005",
     title="Memory is asked of the driver in the middle of training",
     fires=(
-        "Where a rank's allocator had to empty its cache and ask again in the later two thirds of an "
-        "observed run, or called cudaMalloc in every second step of it: info, warning from once a step, or "
-        "with 5 % of the step, or where memory ran out. In a run that was not observed: where such calls "
-        "take 10 % of the recorded steps (info)."
+        "In the later two thirds of an observed run, a rank's allocator had to empty its cache and retry, or "
+        "called cudaMalloc in every second step: info. Warning from once a step, with 5 % of the step, or where "
+        "memory ran out. In a run that was not observed: info where such calls take 10 % of the recorded steps."
     ),
     advice=(
         "Each such call waits for the device. Do not call torch.cuda.empty_cache() in the training; keep "
@@ -51,8 +50,8 @@ ASKS_DRIVER = Rule(
     by_cause=(
         (
             "retries",
-            "The GPU is full, and torch empties its cache to go on. Use less of it (a smaller batch, checkpointing, "
-            "sharding: `traceops memory` says what each saves), or make less of it lie unused.",
+            "The GPU is full, and torch empties its cache to go on. Use less memory (a smaller batch, "
+            "checkpointing, sharding: `traceops memory` says what each saves), or leave less of it unused.",
         ),
     ),
 )

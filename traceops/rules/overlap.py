@@ -40,9 +40,9 @@ SMALL_COLLECTIVES = Rule(
     id="TO-O002",
     title="Many small collectives",
     fires=(
-        "At least 20 collectives a step below 4 MB that reach less than a quarter of what their link gives "
-        "(where that is not known, of their group's best): info where their transfer takes 2 % of the step, "
-        "hidden or not, or their exposed transfer 5 %, warning from 10 %, error from 25 %."
+        "At least 20 collectives a step below 4 MB that reach less than a quarter of what their link gives (where "
+        "that is not known, of their group's best). Info where their transfer takes 2 % of the step, hidden or "
+        "not, or their exposed transfer 5 %; warning from 10 %, error from 25 %."
     ),
     advice=(
         "Send fewer and larger messages: DDP's bucket_cap_mb (25 is the default), one flat buffer or "

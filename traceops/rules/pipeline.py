@@ -29,7 +29,8 @@ UNEVEN_STAGES = Rule(
     ),
     advice=(
         "Move blocks from the slowest stage to the others until each has the same time, not the same number: "
-        "embedding, head and loss count too. What cannot be moved, split: more stages a rank (an interleaved schedule)."
+        "embedding, head and loss count too. If work cannot be moved, split it: more stages a rank (an "
+        "interleaved schedule)."
     ),
     by_cause=(
         (

@@ -17,8 +17,8 @@ REGRESSED = Rule(
         "exact) its interval excludes zero after Holm's correction."
     ),
     advice=(
-        "The explanations below the verdict say what changed, the first one most likely why. Where it is "
-        "accepted, write a waiver with a reason and a day it ends into traceops.toml."
+        "The explanations below the verdict say what changed, the first one most likely why. To accept it, "
+        "write a waiver into traceops.toml, with a reason and an end date."
     ),
     judged_by=JudgedBy.COMPARE,
 )

@@ -38,17 +38,17 @@ SLOW_GROUP = Rule(
     id="TO-S003",
     title="A group of ranks is slower than the others",
     fires=(
-        "Fires where four or more ranks, at most half of those "
-        "with the same program, take longer than all the others, but for ranks far beyond all (TO-S001): by 5 % of the "
-        "step, and by twice what the others' slowest is beyond their median. Ranks that are slower for different "
-        "reasons are told apart, fewer than four by TO-S001. With a group cured, and the other late ranks, a step is "
-        "10 % shorter (warning; error from 20 %), the others "
-        "are seen to wait, three quarters of all waiting is for late ranks, and a permutation test puts chance at 12 % "
-        "or less. Info where hosts are the cause and the profiler slowed the steps by more than 20 % or by an unknown "
-        "amount, and on CPUs."
+        "Fires where four or more ranks, at most half of those with the same program, take longer than all the "
+        "others (ranks far beyond all are TO-S001): by 5 % of the step, and by twice the distance of the others' "
+        "slowest from their median. Ranks that are slower for different reasons are separate groups; fewer than "
+        "four are TO-S001. The step must be 10 % shorter with the group and the other late ranks cured (warning; "
+        "error from 20 %). The others are seen to wait, three quarters of all waiting is for late ranks, and a "
+        "permutation test puts chance at 12 % or less. Info on CPUs, and where hosts are the cause and the "
+        "profiler slowed the steps by more than 20 % or by an unknown amount."
     ),
     advice=(
-        "Look for what these ranks have in common and the others have not: hosts, switch, GPU model, image, data shard."
+        "Look for something that only these ranks have in common: hosts, switch, GPU model, image, data "
+        "shard."
     ),
     by_cause=(
         (

@@ -21,10 +21,10 @@ UNLIKE_STEPS = Rule(
     id="TO-T001",
     title="Some steps take far longer than the typical one",
     fires=(
-        "Fires where a step takes more than 1.5 times the median and lies far beyond what the steps spread by. The "
-        "ledger, the idle rules and the what-if leave such steps out. Info where it was seen once; from the second "
-        "time on by the share of all timed steps that they take more than typical ones: warning from 10 %, error "
-        "from 30 %."
+        "Fires where a step takes more than 1.5 times the median and is far outside the spread of the steps. The "
+        "ledger, the idle rules and the what-if leave such steps out. Info where it was seen once. From the "
+        "second time on, by the share of all timed steps that these take beyond typical ones: warning from 10 %, "
+        "error from 30 %."
     ),
     advice=(
         "See these steps in the merged timeline (traceops view). Where they belong to the training (evaluation, "

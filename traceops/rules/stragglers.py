@@ -34,13 +34,13 @@ PERSISTENTLY_LATE = Rule(
     id="TO-S001",
     title="A rank is persistently late and makes the others wait",
     fires=(
-        "Fires where a rank causes 10 % or more of all waiting (of n ranks 2.5 / n, if that is less), running it at "
-        "its peers' pace saves 10 % of "
-        "the step (warning; error from 20 %) in most steps, the others are seen to wait, and a permutation "
-        "test puts chance at 12 % or less. Info where the others wait 10 % of the step for one rank but would "
-        "hardly be faster without it, or where the cause is the host or no single one and the profiler "
-        "slowed the steps by more than 20 %, or by an unknown amount in a run that its hosts bound anyway. "
-        "Without a GPU a rank that takes longer for no single cause is named only where it causes half of all waiting."
+        "Fires where a rank causes 10 % or more of all waiting (of n ranks 2.5 / n, if that is less), and its "
+        "peers' pace would save 10 % of the step (warning; error from 20 %) in most steps. The others are seen to "
+        "wait, and a permutation test puts chance at 12 % or less. Info where the others wait 10 % of the step "
+        "for one rank but would hardly be faster without it. Info also where the cause is the host or no single "
+        "one, and the profiler slowed the steps by more than 20 %, or by an unknown amount in a run that its "
+        "hosts bound anyway. Without a GPU, a rank that takes longer for no single cause is named only if it "
+        "causes half of all waiting."
     ),
     advice="Compare what this rank does in a step with a peer's, in the merged timeline (traceops view).",
     by_cause=(
@@ -96,11 +96,11 @@ SOMETIMES_LATE = Rule(
     id="TO-S002",
     title="A rank is late in some steps only",
     fires=(
-        "As TO-S001, for a rank late in at most half of the steps: info where it costs 10 % of a step or more "
-        "in the worst of them, warning from 25 %, error where the mean over all steps reaches 20 % and it is late more "
-        "than once: one late step does not say how often such steps come. The others are seen to wait in these very "
-        "steps. Without a GPU only for a rank that causes three quarters of all waiting, and as info where its host "
-        "is the cause, because ranks that share cores are late by turns."
+        "As TO-S001, for a rank that is late in at most half of the steps. Info where it costs 10 % of a step or "
+        "more in the worst of them, warning from 25 %. Error where the mean over all steps reaches 20 % and it is "
+        "late more than once, because one late step does not show how often such steps come. The others are seen "
+        "to wait in these very steps. Without a GPU only for a rank that causes three quarters of all waiting, "
+        "and as info where its host is the cause, because ranks that share cores are late by turns."
     ),
     advice=(
         "Look at what that rank does in those steps only: checkpointing, evaluation, logging, garbage "

@@ -74,8 +74,8 @@ PROFILER_COST = Rule(
         "warning from 30 % unless a light window tells of the step without it."
     ),
     advice=(
-        "Trust shares of device time, not the host's: leave stacks, shapes and memory off, and compare with "
-        "the unprofiled step time."
+        "Trust shares of device time, not of the host's time. Leave stacks, shapes and memory off, and "
+        "compare with the unprofiled step time."
     ),
 )
 
@@ -87,8 +87,8 @@ CONTRADICTIONS = Rule(
         "other traces or run.json say. What cannot be of the run is left out, and is a finding of TO-V002."
     ),
     advice=(
-        "Put the traces of one capture, and its run.json, into a folder of their own, each under its own rank. Until "
-        "then numbers that compare ranks may be of two runs."
+        "Put the traces of one capture, and its run.json, into a separate folder, each trace under its own "
+        "rank. Until then, numbers that compare ranks may mix two runs."
     ),
 )
 RULES = (

@@ -15,12 +15,12 @@ UNLIKE_OVER_RUN = Rule(
     id="TO-W001",
     title="A part of the run goes to steps unlike the others",
     fires=(
-        "Of a run that was observed (docs/observe.md): by what the ranks do in steps that take over 1.5 times the "
-        "typical one. By its share of the whole run: info from 1 %, warning from 10 %; recompilation, garbage "
-        "collection and the allocator error from 30 %. Nothing is said of what came once, or of steps in which nothing "
+        "In an observed run (docs/observe.md): what the ranks do in steps that take over 1.5 times the typical "
+        "one, by its share of the whole run. Info from 1 %, warning from 10 %; recompilation, garbage collection "
+        "and the allocator error from 30 %. Silent about causes that came once, and about steps in which nothing "
         "was seen."
     ),
-    advice="Make what these steps do rarer or cheaper.",
+    advice="Do the work of these steps less often, or make it cheaper.",
     by_cause=(
         ("evaluation", "Evaluate less often or on fewer batches."),
         (

@@ -17,9 +17,9 @@ NO_WHOLE_STEP = Rule(
     id="TO-V010",
     title="No complete step",
     fires=(
-        "Info where the traces mark no step and none is found by what repeats: numbers are of the whole window, and "
-        "what is found about its time is a warning at most. Warning where a capture of traceops recorded no step "
-        "whole: nothing is said about time."
+        "Info where the traces mark no step and no repetition shows one. All numbers are then of the whole "
+        "window, and findings about time are warnings at most. Warning where a capture of traceops recorded no "
+        "complete step: then nothing is said about time."
     ),
     advice=(
         "Record whole steps: `traceops run`, or torch.profiler with a schedule and profiler.step() where each "
