@@ -222,7 +222,7 @@ def test_a_formula_does_not_know_what_a_rank_of_a_mesh_holds(strategy: str) -> N
         (["{}/a.pickle", "--gpu", "H100"], "--gpu is for estimates"),
         (["{}", "--rank", "0"], "--rank is for estimates"),
         (["{}/a.pickle", "--batch-size", "4"], "--batch-size is for estimates"),
-        (["--rank", "1", "--nproc", "2"], "--rank is of a script"),
+        (["--rank", "1", "--nproc", "2"], "--rank is for scripts"),
         (["{}", "{}"], "traceops compare explains the memory of two runs"),
     ],
 )
@@ -232,6 +232,16 @@ def test_what_cannot_be_written_or_read_is_told_before(
     assert main(["memory", *(word.format(tmp_path) for word in words)]) == 2
     told = capsys.readouterr()
     assert said in told.err and not told.out
+
+
+@pytest.mark.parametrize("words", [["--nproc", "2"], ["--", __file__]])
+def test_without_torch_it_is_said_that_torch_is_needed(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The light install: it said that a process had ended with exit code 1."""
+    monkeypatch.setattr("traceops.core.torch_here.find_spec", lambda name: None)
+    assert main(["memory", *words]) == 2
+    assert "estimating the memory of a training needs torch: pip install torch" in capsys.readouterr().err
 
 
 def test_gpus_by_name() -> None:

@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
         return _shown(estimate_script(_asked_script(args, words, capacity)), args.json)
     if args.rank is not None:
         raise UsageError(
-            "--rank is of a script; of a built-in strategy all ranks that differ are estimated: leave it out"
+            "--rank is for scripts; of a built-in strategy all ranks that differ are estimated: leave it out"
         )
     if args.global_batch_size is not None:
         config = with_global_batch(config, args.global_batch_size, args.nproc)

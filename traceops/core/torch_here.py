@@ -11,10 +11,10 @@ from pathlib import Path
 from traceops.core.errors import UsageError
 
 
-def require_torch() -> None:
-    """Raise UsageError where torch is not installed."""
+def require_torch(what: str = "running a training") -> None:
+    """Raise UsageError where torch is not installed. what: needs it."""
     if find_spec("torch") is None:
-        raise UsageError("running a training needs torch: pip install torch (traceops's extra [run])")
+        raise UsageError(f"{what} needs torch: pip install torch (traceops's extra [run])")
 
 
 def gpu_count(environ: Mapping[str, str] = os.environ) -> int:

@@ -15,6 +15,7 @@ from typing import IO
 import msgspec
 
 from traceops.core.errors import InputError, UsageError
+from traceops.core.torch_here import require_torch
 from traceops.memory.changes import Proposal, proposals
 from traceops.memory.formula import rank_of
 from traceops.memory.gpus import CONTEXT_BYTES, NCCL_BYTES, workspaces_of
@@ -24,6 +25,7 @@ from traceops.train.config import TrainConfig, sizes_for
 from traceops.train.options import to_argv
 from traceops.train.strategies import MESHES
 
+NEEDS_TORCH = "estimating the memory of a training"
 # What these would do needs values: which tokens an expert gets, or a partner's answer.
 NOT_FAKED = {
     "expert_parallel": "how many tokens an expert gets depends on their values",
@@ -94,7 +96,8 @@ class Worker:
 
 @contextmanager
 def worker() -> Iterator[Worker]:
-    """A worker that ends with the block."""
+    """A worker that ends with the block. Raises UsageError where torch is not installed."""
+    require_torch(NEEDS_TORCH)
     command = [sys.executable, "-m", "traceops.memory.worker"]
     with (
         tempfile.TemporaryFile() as log,

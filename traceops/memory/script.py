@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from traceops.core.errors import UsageError
-from traceops.memory.estimate import estimate_of, judge, outside_torch
+from traceops.core.torch_here import require_torch
+from traceops.memory.estimate import NEEDS_TORCH, estimate_of, judge, outside_torch
 from traceops.memory.gpus import capacity_of, workspaces_of
 from traceops.memory.model import MemoryEstimate
 from traceops.memory.script_model import Note, ScriptAnswer, ScriptProblem, ScriptRequest, Trouble
@@ -59,7 +60,7 @@ _TROUBLES: dict[Trouble, tuple[str, str]] = {
     "left": ("it ended itself with an error", "see what it asks for, and give it as arguments"),
     "not_loaded": (
         "Python cannot load it, or what it imports",
-        "mend that, or install what is missing beside traceops, then estimate again",
+        "fix that, or install what is missing beside traceops, then estimate again",
     ),
     "raised": ("it raised an error on fake tensors", _RUN),
 }
@@ -79,6 +80,7 @@ class AskedScript:
 
 def estimate_script(asked: AskedScript) -> MemoryEstimate:
     """What the rank needs. Raises UsageError, which says where and what to do, for what cannot be run so."""
+    require_torch(NEEDS_TORCH)
     begun = time.monotonic()
     answer, log = _rehearse(asked)
     if answer is None:
