@@ -25,7 +25,7 @@ INTERFACES = Rule(
 BOND = Rule(
     id="TO-D202",
     title="A bond has ports that are down",
-    fires="Warning for each bond of which a port is down.",
+    fires="Warning for each bond with a port that is down.",
     advice="Check cable and switch port: cat /proc/net/bonding/BOND.",
     judged_by=JudgedBy.DOCTOR,
 )

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-cache",
         dest="cache",
         action="store_false",
-        help="do not use the cache in $TRACEOPS_CACHE (~/.cache/traceops): read every trace anew",
+        help="do not use the cache in $TRACEOPS_CACHE (~/.cache/traceops): parse every trace again",
     )
     add(
         "--evidence",
