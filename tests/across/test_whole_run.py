@@ -231,6 +231,9 @@ def test_looks_outside_of_the_training_do_not_count(tmp_path):
     assert used(tmp_path, [look(at, waits=(60, 60)) for at in range(100, 130)]) == ()
 
 
+WINDOW = range(10, 14)
+
+
 def recorded_at(steps, *numbers):
     for number in numbers:
         steps[number].recorded = True
@@ -239,15 +242,27 @@ def recorded_at(steps, *numbers):
 
 def test_a_window_in_a_training_that_has_not_settled_is_told(tmp_path):
     steps = [usual(ms) for ms in [90.0] * 20 + [50.0] * 60]
-    early = early_window(measured(tmp_path, recorded_at(steps, *range(8, 14))))
+    early = early_window(measured(tmp_path, recorded_at(steps, *range(8, 14))), WINDOW)
     assert early == EarlyWindow(near_ms=90.0, later_ms=50.0, settled=17), (
         "most of the next eight have settled"
     )
     settled = recorded_at(noisy(80), *range(8, 14))
-    assert early_window(measured(tmp_path, settled)) is None
-    assert early_window(measured(tmp_path, noisy(80))) is None, "nothing was recorded"
+    assert early_window(measured(tmp_path, settled), WINDOW) is None
+    assert early_window(measured(tmp_path, noisy(80)), ()) is None, "nothing was recorded"
     short = recorded_at([usual(ms) for ms in [90.0] * 20 + [50.0] * 12], *range(8, 14))
-    assert early_window(measured(tmp_path, short)) is None, "too few later steps tell"
+    assert early_window(measured(tmp_path, short), WINDOW) is None, "too few later steps tell"
+
+
+def test_only_the_window_that_is_analysed_may_lie_too_early(tmp_path):
+    def run():
+        return [usual(ms) for ms in [90.0] * 20 + [50.0] * 80]
+
+    twice = recorded_at(run(), *range(8, 14), *range(50, 56))
+    assert early_window(measured(tmp_path, twice), range(52, 56)) is None, "a later one counts"
+    started = recorded_at(run(), 1, 2, *range(8, 14))
+    assert early_window(measured(tmp_path, started), WINDOW).settled == 17, (
+        "the program's start was recorded too"
+    )
 
 
 def test_a_step_without_recording_is_one_from_before_the_windows(tmp_path):

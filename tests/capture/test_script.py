@@ -125,4 +125,4 @@ def test_a_script_that_ends_too_early_is_told_what_to_pass(profiled):
     done, run = profiled("app/script.py", "short")
     assert done.returncode == 0
     assert "only 5 optimizer steps, the schedule needs 14" in run["ranks"][0]["note"]
-    assert "--skip-first" in done.stderr and run["ranks"][0]["traces"] == []
+    assert "--skip-first" in done.stderr

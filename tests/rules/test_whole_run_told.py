@@ -3,13 +3,14 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec import UNSET
 from observed_run import Step, usual, write_loader, write_machine, write_rank
 
 from traceops import analyze
-from traceops.pipeline.observed_run import MOST_RANKS
+from traceops.pipeline.observed_run import MOST_RANKS, first_steps_only
 from traceops.render import write_report
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary
@@ -275,3 +276,20 @@ def test_a_window_before_the_training_has_settled(tmp_path):
         "the recorded steps may not be like later ones: just before them a step took 90 ms, later ones take 50; "
         "traceops run --skip-first 17 records those"
     ]
+
+
+def test_a_program_that_ended_before_its_window_and_left_its_first_steps():
+    schedule = {"skip_first": 2, "unprofiled": 6, "warmup": 2, "active": 4, "repeat": 1}
+
+    def said(steps, numbers):
+        found = SimpleNamespace(manifest={"schedule": schedule, "steps": steps})
+        return first_steps_only(found, [SimpleNamespace(step_numbers=numbers)])
+
+    [note] = said(8, [1, 2])
+    assert note.startswith("the recorded steps are the program's first whole ones")
+    assert note.endswith(
+        "the schedule needs 14; traceops run --skip-first 1 --unprofiled 2 --warmup 1 --active 4 records later ones"
+    )
+    assert said(3, [1, 2])[0].endswith("the schedule needs 14"), "there are no later ones"
+    assert said(11, [10]) == said(40, [10, 11, 12, 13]) == said(8, []) == said(None, [1, 2]) == []
+    assert said(40, [1, 2]) == [], "a program of that length asked for them"

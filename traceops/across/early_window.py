@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,15 +25,20 @@ class EarlyWindow:
     settled: int
 
 
-def early_window(run: WholeRun) -> EarlyWindow | None:
-    """None where the steps before the window take about as long as those behind it, or where too few tell."""
+def early_window(run: WholeRun, window: Collection[int]) -> EarlyWindow | None:
+    """window: numbers of the recorded steps that count; others may have been recorded before and after.
+
+    None where the steps before the window take about as long as those behind it, or where too few tell.
+    """
     step = run.step_ms
     recorded = np.flatnonzero(~run.timed & ~np.isnan(step))
     recorded = recorded[recorded > 0]  # the first step is the program's start
     if not len(recorded):
         return None
+    own = recorded[np.isin(run.numbers[recorded], list(window))]
+    begin = own[0] if len(own) else recorded[0]
     timed = np.flatnonzero(run.timed)
-    before, behind = timed[timed < recorded[0]], timed[timed > recorded[-1]]
+    before, behind = timed[timed < begin], timed[timed > recorded[-1]]
     later = behind[run.like[behind]]
     if len(before) < _NEAR or len(later) < _LATER:
         return None

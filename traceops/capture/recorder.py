@@ -43,6 +43,7 @@ class Recorder:
         self._window = 0
         self._trace: str | None = None
         self._ended = False
+        self._held: profile | None = None
         self._scope = ExitStack()
 
     def adopt(self, window: int) -> Adoption:
@@ -107,9 +108,25 @@ class Recorder:
 
     def close(self, *, keep: bool = True) -> None:
         """Stop now; what was recorded of the window is written, unless it is not to be kept."""
+        session = self._stopped()
+        if session is not None and keep:
+            self._write(session)
+
+    def hold(self) -> None:
+        """Stop now; what was recorded stays in memory until `write_held` or `abandon`."""
+        self._held = self._stopped()
+
+    def write_held(self) -> None:
+        """Write what `hold` kept."""
+        session, self._held = self._held, None
+        if session is not None:
+            self._write(session)
+
+    def _stopped(self) -> profile | None:
+        """The session that was open, if it has something to write."""
         session, self._profile = self._profile, None
         if session is None:
-            return
+            return None
         self._doing(CaptureOperation.STOP)
         try:
             self._scope.close()
@@ -119,13 +136,16 @@ class Recorder:
             except BaseException:
                 contained(_end_kineto)
                 raise
-        if self._ended and keep:
-            path = self._traces.write(session, self._window, self._doing, recorded_collectives())
-            self._trace = str(path.relative_to(self._out))
+        return session if self._ended else None
+
+    def _write(self, session: profile) -> None:
+        path = self._traces.write(session, self._window, self._doing, recorded_collectives())
+        self._trace = str(path.relative_to(self._out))
 
     def abandon(self) -> None:
         """Stop whatever state the profiler is in, write nothing, and raise nothing."""
         session, self._profile = self._profile, None
+        self._held = None
         contained(self._scope.close)
         if session is None:
             return

@@ -16,6 +16,7 @@ from traceops.capture.abort import wait_for_device
 from traceops.capture.adopted import Adoption
 from traceops.capture.after_import import when_loaded
 from traceops.capture.environment import device_of_this_process, host, peak_memory, torch_facts, usable_cores
+from traceops.capture.first_window import FIRST, FirstWindow, may_have_gpu
 from traceops.capture.folder import agreed_folder, claim, who_am_i, write_run
 from traceops.capture.guard import Guard, contained, raised_by_a_handler, say
 from traceops.capture.last_words import tell as tell_launcher
@@ -40,6 +41,7 @@ from traceops.core.capture_failure import (
 )
 from traceops.core.errors import UsageError
 from traceops.core.light_log import LIGHT_FILE
+from traceops.core.shorter_schedule import shorter_schedule
 from traceops.core.step_log import LOADER_GLOB, OBSERVED_FILE, STEPS_FILE
 
 _current: Capture | None = None
@@ -79,6 +81,7 @@ def capture(
     merged = from_environment(base.merged(options))
     if total_steps is not None:
         merged.schedule.check(total_steps)
+        merged = replace(merged, first_window=False)
     return Capture(merged, training=dict(manifest or {}))
 
 
@@ -107,6 +110,7 @@ class Capture:
         self._signals: Saver | None = None
         self._observer: Observer | None = None
         self._light: LightWindow | None = None
+        self._first: FirstWindow | None = None
         self._memory: MemoryWatch | None = None
         self._asked: AskedWindows | None = None
         self._skipped = False
@@ -151,6 +155,8 @@ class Capture:
         claim(self._out, rank, world, self.settings)
         options = self.settings.recording_options()
         self._recorder = Recorder(self._out, rank, self._schedule, options, self._doing)
+        if self.settings.first_window and self._schedule == Schedule() and not may_have_gpu():
+            self._first = FirstWindow(self._out, rank, options, self._doing)
         self._record = RankManifest(
             rank=rank, local_rank=local_rank, world_size=world, host=host(), pid=os.getpid(),
             device=device_of_this_process(), schedule=asdict(self._schedule),
@@ -242,7 +248,8 @@ class Capture:
 
     def _recording(self) -> bool:
         light = self._light is not None and self._light.is_open
-        return light or (self._recorder is not None and self._recorder.is_open)
+        first = self._first is not None and self._first.is_open
+        return light or first or (self._recorder is not None and self._recorder.is_open)
 
     def _observe(self, rank: int) -> None:
         """Watch the steps and the host; where that cannot begin, nothing else changes."""
@@ -313,6 +320,9 @@ class Capture:
             if operation in passing and isinstance(error, Exception):
                 contained(self._keep_recorded)
             self._recorder.abandon()
+        if isinstance(error, Exception):
+            contained(self._keep_first)
+        self._drop_first()
         contained(self._scope.close)
         contained(self._observe_no_more)
         saved = self._record is not None and contained(self._saved) is True
@@ -352,6 +362,8 @@ class Capture:
             self._timers[phase].mark()
         if self._adoption is not None:
             self._adoption.step_ended(step)
+        if self._first is not None:
+            self._first.step_ended(step)
         if self._recorder is None or not self._recorder.is_open:
             return
         if self._schedule.ends_window(step):
@@ -373,8 +385,13 @@ class Capture:
                 self._recorder.open(step, self._foreign_profiler)
             except RuntimeError as error:  # Kineto holds one session a process
                 self.give_way(f"the profiler could not start at step {step}: {error}")
+        if self._first is not None and self._record.status == "running":
+            self._first.step_begins(step, self._foreign_profiler)
         self._doing(CaptureOperation.TIME)
         starts = phase is not before or (step > 0 and self._schedule.ends_window(step - 1))
+        starts = starts or (self._first is not None and phase not in self._timers)
+        if self._first is not None and self._first.is_open:
+            starts = False  # its steps are no measure of those that nothing records
         if starts and (phase is Phase.UNPROFILED or (phase is Phase.ACTIVE and self._recorder.is_open)):
             self._timers[phase] = StepTimer()
         if phase is Phase.DONE and self._light is not None and self._record.status == "running":
@@ -392,6 +409,8 @@ class Capture:
         steps = [step for step in self._schedule.active_steps(window) if step < self._step + complete]
         record = replace(self._record, **self._timed(steps))
         self._record = self._with_trace(record, window, steps, complete=complete)
+        if complete:
+            self._drop_first()
         self._save()
 
     def _timed(self, steps: list[int]) -> dict[str, Any]:
@@ -419,6 +438,31 @@ class Capture:
             return record
         kept = WindowRecord(window, trace, steps, complete)
         return replace(record, traces=[*record.traces, trace], windows=[*record.windows, kept])
+
+    def _drop_first(self) -> None:
+        first, self._first = self._first, None
+        if first is not None:
+            first.drop()
+
+    def _keep_first(self) -> None:
+        """Have the first window stand for the schedule's, where that holds no whole step."""
+        first, self._first = self._first, None
+        if first is None or self._record is None:
+            return
+        kept = None if any(window.steps for window in self._record.windows) else first.keep()
+        if kept is None:
+            first.drop()
+            return
+        record, whole = self._record, len(kept.steps) == FIRST.active
+        self._record = replace(
+            record,
+            traces=[*record.traces, kept.trace],
+            windows=[*record.windows, WindowRecord(0, kept.trace, kept.steps, complete=whole)],
+            step_clock="host",
+            profiled_step_ms=record.profiled_step_ms + kept.durations.step_ms,
+            profiled_host_ms=record.profiled_host_ms + kept.durations.host_ms,
+            profiled_steps=record.profiled_steps + kept.steps,
+        )  # fmt: skip
 
     def _foreign_profiler(self) -> None:
         if self._open:
@@ -464,6 +508,7 @@ class Capture:
             _current = None
         if self._recorder is not None:
             self._recorder.close(keep=False)
+        self._drop_first()
         if self._record is not None:
             own = self._folder() / f"rank_{self._record.rank}"
             self._observe_no_more()
@@ -475,9 +520,12 @@ class Capture:
         self._scope.close()
 
     def _stop_recording(self) -> None:
+        if self._first is not None:
+            self._first.stop()
         if self._recorder is not None and self._recorder.is_open:
             self._tell("profiler", self._step)
-            self._recorder.close()
+            better = self._first is not None and self._first.steps and not self._steps_until_now()
+            self._recorder.close(keep=not better)
         if self._timers:
             self._keep_window(self._schedule.window(self._step), complete=False)
 
@@ -525,6 +573,7 @@ class Capture:
             wait_for_device(_SETTLE_S)
         self._stop_recording()
         contained(self._adopt)
+        self._keep_first()
 
     def _conclude(self, status: str) -> None:
         """Write the manifest for the last time, and the run's, if nobody else does."""
@@ -553,11 +602,18 @@ class Capture:
                 "nothing was recorded; does the script use torch.optim? If not: --step-on forward takes each call of "
                 "the model for a step, or say where steps end with traceops.capture(...) and step()"
             )
-        return (
-            f"only {self._step} {f'{self.settings.step_on} ' if self.automatic else ''}steps, the schedule needs "
-            f"{self.total_steps} ({self._schedule.explain()}); train longer, or pass lower --skip-first, "
-            "--unprofiled, --warmup or --active"
+        steps = f"{f'{self.settings.step_on} ' if self.automatic else ''}step{'' if self._step == 1 else 's'}"
+        only = (
+            f"only {self._step} {steps}, the schedule needs {self.total_steps} ({self._schedule.explain()})"
         )
+        kept = [] if self._record is None or not self._record.windows else self._record.windows[-1].steps
+        if not kept or kept[-1] >= FIRST.total_steps:
+            return f"{only}; train longer, or pass lower --skip-first, --unprofiled, --warmup or --active"
+        recorded = f"step{'s' if len(kept) > 1 else ''} {' and '.join(map(str, kept))}"
+        shorter = shorter_schedule(asdict(self._schedule), self._step)
+        better = shorter is not None and self._step > FIRST.total_steps
+        advice = f"; for later ones: {shorter.flags}" if shorter is not None and better else ""
+        return f"{only}; recorded were the first whole ones, {recorded}{advice}"
 
     def _save(self) -> None:
         assert self._record is not None

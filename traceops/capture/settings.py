@@ -34,6 +34,8 @@ class CaptureSettings:
     launched: a launcher merges the manifests into run.json; without one rank 0 does.
     observe: time every step of the whole training, and look now and then where the host is (docs/observe.md).
     light: after the windows, record a few steps of the device alone (docs/observe.md); on GPUs only.
+    first_window: record two steps at the start too, for a program that ends before the schedule does; only with the
+    default schedule and on machines without a GPU (`first_window.py`).
     with_memory: record every allocation in the window, and the stack of each from the first use of a GPU on, for a
     snapshot at the window's end and where memory runs out (docs/memory.md).
     samples_per_step: samples of all ranks in a step, where the script does not say; None where nobody does.
@@ -53,6 +55,7 @@ class CaptureSettings:
     launched: bool = False
     observe: bool = True
     light: bool = True
+    first_window: bool = True
     samples_per_step: int | None = None
     with_memory: bool = False
 

@@ -179,6 +179,7 @@ def decide(args: argparse.Namespace) -> Decided:
         else:
             config = with_global_batch(config, args.global_batch_size, cluster.world_size)
     if not trains:
+        settings["first_window"] = False  # its number of steps is known
         trains = _strategy(
             config, decided, cluster.world_size, "cuda" if gpus else "cpu", light=not args.no_light
         )

@@ -19,6 +19,7 @@ _GIVEN_UP = (
 )
 _PHASES = ("skip_first", "unprofiled", "warmup", "active")
 _MOST = 1 << 31
+FIRST_STEPS = 3  # steps of a program that its first window takes, with the one that holds its start
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from traceops.across.whole_run import WholeRun, whole_run
 from traceops.core.errors import InputError
 from traceops.core.memory_files import SNAPSHOT
 from traceops.core.rank_text import who
+from traceops.core.shorter_schedule import FIRST_STEPS, shorter_schedule
 from traceops.measure.step_memory import StepMemory
 from traceops.measure.summary import RankSummary
 from traceops.pipeline.recorded_memory import recorded_memory_of
@@ -58,18 +59,35 @@ def observed_run(found: Discovery, ranks: Sequence[RankSummary]) -> ObservedRun:
     memory = with_lines(uses, snapshots)
     recorded = recorded_memory_of(found, uses)
     whole = whole_run(observed)
-    notes += _early(whole)
+    notes += _early(whole, ranks) or first_steps_only(found, ranks)
     return ObservedRun(observed, whole, machine, memory, snapshots, tuple(notes), recorded)
 
 
-def _early(whole: WholeRun | None) -> list[str]:
+def _early(whole: WholeRun | None, ranks: Sequence[RankSummary]) -> list[str]:
     """What to do where the window lies in steps unlike the later ones."""
-    early = None if whole is None else early_window(whole)
+    window = {int(n) for summary in ranks for n in summary.step_numbers if n >= 0}
+    early = None if whole is None else early_window(whole, window)
     if early is None:
         return []
     return [
         f"the recorded steps may not be like later ones: just before them a step took {early.near_ms:.4g} ms, later "
         f"ones take {early.later_ms:.4g}; traceops run --skip-first {early.settled} records those"
+    ]
+
+
+def first_steps_only(found: Discovery, ranks: Sequence[RankSummary]) -> list[str]:
+    """What to do where a program ended before its schedule's window, and its first steps stand for that."""
+    steps = found.manifest.get("steps")
+    if not isinstance(steps, int):
+        return []
+    shorter = shorter_schedule(found.manifest.get("schedule"), steps)
+    last = max((int(n) for summary in ranks for n in summary.step_numbers), default=-1)
+    if shorter is None or not 0 <= last < FIRST_STEPS:
+        return []
+    later = f"; traceops run {shorter.flags} records later ones" if steps > FIRST_STEPS else ""
+    return [
+        f"the recorded steps are the program's first whole ones, which often take longer than later ones: it ended "
+        f"after {steps} steps, and the schedule needs {shorter.needed}{later}"
     ]
 
 

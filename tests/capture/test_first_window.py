@@ -1,0 +1,140 @@
+"""A program that ends before its schedule: its first steps are recorded, on machines without a GPU."""
+
+import json
+
+import pytest
+from capture_reading import run_json, step_numbers
+
+from traceops.capture.first_window import FIRST, may_have_gpu
+from traceops.core.shorter_schedule import FIRST_STEPS
+
+_TRAIN = """
+import json, sys, torch, traceops
+from traceops.capture import session
+from traceops.capture.recorder import Recorder
+
+session.may_have_gpu = lambda: {gpu}
+
+def train(out, steps, fail_at=None, **options):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters())
+    try:
+        with traceops.capture(out, **options) as profile:
+            for step in range(steps):
+                model(torch.randn(4, 8)).square().mean().backward()
+                if step == fail_at:
+                    raise ValueError("planted")
+                optimizer.step()
+                optimizer.zero_grad()
+                profile.step()
+    except ValueError:
+        pass
+    return float(model.weight.double().sum())
+{then}
+"""
+
+
+@pytest.fixture
+def train(python, tmp_path):
+    """Runs `then` in a process in which `train` trains under a capture, and gives what it prints as JSON."""
+
+    def run(then, gpu=False):
+        done = python("-c", _TRAIN.format(then=then, gpu=gpu))
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout), tmp_path, done.stderr
+
+    return run
+
+
+def windows(out):
+    (rank,) = run_json(out)["ranks"]
+    kept = [(window["index"], window["steps"], window["complete"]) for window in rank["windows"]]
+    assert len(list((out / "rank_0").glob("*.gz"))) == len(rank["traces"]) == len(kept)
+    return kept, rank
+
+
+def test_a_machine_with_a_gpu_is_known_by_its_devices(tmp_path):
+    (tmp_path / "nvidia-caps").touch()
+    assert not may_have_gpu(tmp_path)
+    (tmp_path / "nvidia0").touch()
+    assert may_have_gpu(tmp_path)
+    assert FIRST.total_steps == FIRST_STEPS
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_the_first_steps_stand_for_a_window_that_was_not_reached(train):
+    then = "print(json.dumps([train(f'run{n}', n) for n in (1, 2, 3, 10, 11, 14)]))"
+    sums, folder, said = train(then)
+    found = {steps: windows(folder / f"run{steps}") for steps in (1, 2, 3, 10, 11, 14)}
+    assert {steps: kept for steps, (kept, _) in found.items()} == {
+        1: [],
+        2: [(0, [1], False)],
+        3: [(0, [1, 2], True)],
+        10: [(0, [1, 2], True)],
+        11: [(0, [10], False)],
+        14: [(0, [10, 11, 12, 13], True)],
+    }
+    rank = found[10][1]
+    trace = folder / "run10" / rank["traces"][0]
+    assert step_numbers(trace) == [1, 2] == rank["profiled_steps"]
+    assert (len(rank["profiled_step_ms"]), len(rank["unprofiled_step_ms"])) == (2, 5)
+    assert len(found[14][1]["unprofiled_step_ms"]) == 5, "step 2 was recorded"
+    assert (
+        "steps 1 and 2; for later ones: --skip-first 2 --unprofiled 2 --warmup 2 --active 4" in rank["note"]
+    )
+    assert found[2][1]["note"].endswith("step 1"), "no schedule would have recorded a later one"
+    assert "only 1 step, the schedule needs 14" in said
+
+    plain, _, _ = train("print(json.dumps([train(f'plain{n}', n, first_window=False) for n in (3, 14)]))")
+    assert plain == [sums[2], sums[5]], "the weights are those without it"
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_what_the_first_window_gives_way_to(train):
+    _, folder, _ = train(
+        """
+train("died", 20, fail_at=7)
+train("known", 14, total_steps=14)
+train("own", 10, schedule=traceops.Schedule(skip_first=3))
+
+opened = Recorder.open
+def refuse(self, step, give_way):
+    if step == 1:
+        raise MemoryError
+    opened(self, step, give_way)
+Recorder.open = refuse
+train("refused", 14)
+Recorder.open = opened
+
+with traceops.capture("theirs") as profile:
+    for step in range(6):
+        if step == 2:
+            theirs = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+            theirs.start()
+        torch.ones(3).sum()
+        if step == 4:
+            theirs.stop()
+        profile.step()
+print(len(theirs.key_averages()))
+"""
+    )
+    kept, rank = windows(folder / "died")
+    assert kept == [(0, [1, 2], True)] and (rank["status"], rank["steps"]) == ("failed", 7)
+    assert windows(folder / "known")[1]["profiled_steps"] == [10, 11, 12, 13]
+    assert len(windows(folder / "known")[1]["unprofiled_step_ms"]) == 6, "of a known length none is needed"
+    assert windows(folder / "own")[0] in ([], [(0, [], False)]), "a schedule of the user's own is kept to"
+    kept, rank = windows(folder / "refused")
+    assert kept == [(0, [10, 11, 12, 13], True)] and not run_json(folder / "refused")["failures"]
+    assert windows(folder / "theirs")[1]["status"] == "given_way"
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_machine_with_a_gpu_records_no_step_twice(train):
+    _, folder, _ = train("print(json.dumps(train('run', 10)))", gpu=True)
+    kept, rank = windows(folder / "run")
+    assert kept in ([], [(0, [], False)])
+    assert len(rank["unprofiled_step_ms"]) == 6
