@@ -11,7 +11,7 @@ from tests.measure.events_builder import build, kernel, step
 from traceops import analyze
 from traceops.core.intervals import spread_before
 from traceops.measure.activity import COMM, find_activity
-from traceops.measure.beside import measure_beside
+from traceops.measure.beside import _quartiles, measure_beside
 from traceops.measure.steps import find_steps
 
 UNEVEN = Path(__file__).parents[1] / "data" / "uneven_batch2"
@@ -63,3 +63,9 @@ def test_a_late_rank_is_cured_without_what_waiting_did_to_the_others_kernels() -
     report = analyze(UNEVEN.parent / "slow_hsdp4")
     (cured,) = [row for row in report.what_if if row.change == "rank 1 as its peers"]
     assert cured.predicted_step_time_ms == pytest.approx(79.4 - 17.5, rel=0.04)
+
+
+@pytest.mark.parametrize("count", range(1, 14))
+def test_quartiles_are_those_of_numpy(count: int) -> None:
+    took = np.random.default_rng(count).integers(0, 10**6, count)
+    assert _quartiles(took) == pytest.approx(tuple(np.percentile(took, (25, 50, 75))), rel=1e-15)

@@ -30,7 +30,7 @@ class Intervals:
         """Whether each moment lies in the set."""
         if not len(self):
             return np.zeros(len(t), dtype=bool)
-        at = np.searchsorted(self.start, t, side="right") - 1
+        at = self.start.searchsorted(t, side="right") - 1
         held: NDArray[np.bool_] = (at >= 0) & (self.end[np.maximum(at, 0)] > t)
         return held
 
@@ -38,11 +38,12 @@ class Intervals:
         """Length of the set that lies before each `t`; differences give the length inside any bin."""
         if not len(self):
             return np.zeros(np.shape(t), dtype=np.int64)
-        before = np.concatenate(([0], np.cumsum(self.end - self.start)))
-        at = np.searchsorted(self.start, t, side="right")
-        last = np.maximum(at - 1, 0)
-        overshoot = np.where(at > 0, np.maximum(self.end[last] - t, 0), 0)
-        covered: Int = before[at] - overshoot
+        before = np.zeros(len(self) + 1, dtype=np.int64)
+        (self.end - self.start).cumsum(out=before[1:])
+        at = self.start.searchsorted(t, side="right")
+        # Before all of them the last end is taken, from which no moment is counted: `at` is 0 there.
+        overshoot = np.maximum(self.end.take(at - 1) - t, 0) * (at > 0)
+        covered: Int = before.take(at) - overshoot
         return covered
 
     def within(self, start: Int, end: Int) -> Int:
@@ -68,10 +69,10 @@ def union(start: Int, end: Int) -> Intervals:
     reach = np.maximum.accumulate(end)
     opens = np.ones(len(start), dtype=bool)
     np.greater(start[1:], reach[:-1], out=opens[1:])
-    first = np.flatnonzero(opens)
-    last = np.empty_like(first)
-    last[:-1], last[-1] = first[1:] - 1, len(start) - 1
-    return Intervals(start[first], reach[last])
+    first = opens.nonzero()[0]
+    closes = np.empty_like(opens)
+    closes[:-1], closes[-1] = opens[1:], True
+    return Intervals(start[first], reach[closes])
 
 
 def merge(*sets: Intervals) -> Intervals:
@@ -84,10 +85,10 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     few, many = (a, b) if len(a) <= len(b) else (b, a)
     if not len(few):
         return empty()
-    first = np.searchsorted(many.end, few.start, side="right")
-    count = np.searchsorted(many.start, few.end, side="left") - first
-    of_few = np.repeat(np.arange(len(few)), count)
-    of_many = np.arange(len(of_few)) + np.repeat(first - np.cumsum(count) + count, count)
+    first = many.end.searchsorted(few.start, side="right")
+    count = many.start.searchsorted(few.end, side="left") - first
+    of_few = np.arange(len(few)).repeat(count)
+    of_many = np.arange(len(of_few)) + (first - count.cumsum() + count).repeat(count)
     return union(
         np.maximum(few.start[of_few], many.start[of_many]), np.minimum(few.end[of_few], many.end[of_many])
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+_BRACKETS = re.compile(r"[<>(]")
+
 
 def short_name(text: str, limit: int = 72) -> str:
     """A long name without return type, namespaces and parameters; the middle left out if still too long."""
@@ -21,7 +23,8 @@ def short_name(text: str, limit: int = 72) -> str:
 def _without_parameters(text: str) -> str:
     """Cut the last parenthesis that stands outside template brackets and what follows it."""
     depth = 0
-    for at, char in enumerate(text):
+    for bracket in _BRACKETS.finditer(text):
+        char, at = bracket.group(), bracket.start()
         depth += (char == "<") - (char == ">")
         if char == "(" and depth <= 0 and at:
             return text[:at]

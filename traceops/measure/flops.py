@@ -123,9 +123,11 @@ def _of_kernels(
     if len(launched := np.flatnonzero(launch >= 0)):
         around[launched] = activity.host.nesting.innermost_around(launch[launched])
     told = np.append(products, False)[around]
+    of_name = events.name[activity.row[kernels]].tolist()
+    precisions = {name: precision_of(events.names[name]) for name in dict.fromkeys(of_name)}
     times: dict[Precision | None, float] = {}
-    for name, own in zip(events.name[activity.row[kernels]].tolist(), spent.tolist(), strict=True):
-        precision = precision_of(events.names[name])
+    for name, own in zip(of_name, spent.tolist(), strict=True):
+        precision = precisions[name]
         times[precision] = times.get(precision, 0.0) + own
     most = max(times, key=lambda precision: times[precision])
     # Attention is named f16 whichever of the two it has; both have one peak.
