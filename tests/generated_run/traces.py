@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
+from traceops.measure.breakdown import Breakdown
 from traceops.measure.flops import NOT_COUNTED
 from traceops.measure.hta_tables import HtaTables
 from traceops.measure.summary import RankSummary, summarize
@@ -55,6 +56,7 @@ def write_traces(run: SimulatedRun, folder: Path, style: TraceStyle = TraceStyle
 
 _SHOWN_ONLY = {
     "hta_tables": HtaTables(),
+    "measure_breakdown": Breakdown(None, None, None, None, "traceops"),
     "measure_flops": NOT_COUNTED,
     "measure_detail": b"",
 }

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hta_reference import TABLES, differences, hta_analysis, hta_answers, write_rebased
 
@@ -49,6 +48,12 @@ ROUNDED = {
 NOISE_US = 1e-6
 
 
+def frame_of(table):
+    import pandas as pd  # by the worker that needs it, and not by each that collects the tests
+
+    return pd.DataFrame(table)
+
+
 def check_parity(path, rebased):
     answers, errors = hta_answers(write_rebased(path, rebased))
     trace = load_trace(str(path))
@@ -61,7 +66,7 @@ def check_parity(path, rebased):
     ours = {name: getattr(tables, name) for name in TABLES}
     check_same(
         {**answers, "launches": described.T.reset_index(names="quantity")},
-        {name: pd.DataFrame(table) for name, table in ours.items() if table is not None},
+        {name: frame_of(table) for name, table in ours.items() if table is not None},
     )
     return answers
 
@@ -166,7 +171,7 @@ def test_hta_gives_kernels_their_sum_as_mean_and_extremes_where_there_are_more_t
     events = load_trace(str(DDP)).events
     activity = find_activity(events)
     ours = {kernel.name: kernel for kernel in measure_kernels(events, activity, find_steps(events, activity))}
-    table = pd.DataFrame(hta_tables(0, events).kernels)
+    table = frame_of(hta_tables(0, events).kernels)
     folded = table[(table.kernel_type == "COMPUTATION") & (table.name != "others")]
     assert len(folded) > 5
     for kernel in folded.to_dict("records"):

@@ -35,10 +35,12 @@ GPU_TRACES = [
 
 
 @pytest.mark.parametrize("path", GPU_TRACES, ids=lambda path: f"{path.parent.name}/{path.name.split('.')[0]}")
-def test_tables_are_those_of_htas_own_code_to_the_last_bit(path):
+def test_tables_are_those_of_htas_own_code_to_the_last_bit(path, remembered_hta):
     trace = load_trace(str(path))
-    tables = hta_tables(3, trace.events)
-    assert tables == tables_by_hta(3, trace)
+    rank = 3 if trace.meta.rank is None else trace.meta.rank
+    tables = hta_tables(rank, trace.events)
+    assert tables == tables_by_hta(rank, trace)
+    assert tables.overlap["rank"] == [rank]
     assert tables.failed == ()
     assert len(tables.kernels["name"]) > 2
     assert json.loads(json.dumps(tables.kernels)) == tables.kernels  # plain data

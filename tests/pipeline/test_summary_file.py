@@ -1,6 +1,7 @@
 """A summary in a file is the summary: exactly it, and small; anything else is refused with its name."""
 
 import dataclasses
+import functools
 import pickle
 import random
 from datetime import datetime, timezone
@@ -21,6 +22,7 @@ from traceops.traces.summary_header import FORMAT, MAGIC, SummaryHeader, read_he
 HEADER = SummaryHeader("1.0", "code", "rank_0.json", "digest", 0, "metadata", 0, 4, 5, None)
 
 
+@functools.cache
 def summaries(name):
     return [summarize(file) for file in discover(str(DATA / name)).windows[-1].files]
 
