@@ -24,6 +24,9 @@ CRASH = "crash log"
 STACKS = "stacks"
 FINE = "no failure"
 TEXT = "other text"
+OTHER_LOG = "log of other devices"
+JAX = "log of JAX or TensorFlow"
+SNAPSHOT = "memory snapshot"
 
 # What verdicts have in common.
 STARVES = r"waits? for (its|their) hosts? to launch"
@@ -34,6 +37,7 @@ LOST = r"the trace holds none of them"
 NOTHING = r"no operator, no kernel and no step"
 NO_EVENTS = r'there is no "traceEvents" list'
 CHROME_TRACE = r"it is a Chrome trace"
+UNTOLD = r"messages? of trouble, but no cause is told"
 NO_EVIDENCE = r"holds no evidence of a hang"
 # No step is marked, so none may be spoken of.
 UNMARKED = r"a step (takes|would take)|each [\d.,]+ m?s step"
@@ -47,12 +51,13 @@ class Input:
     sha256: of the file, of several files one after the other by name.
     truth: found before traceops was run on it. right, abstains: patterns of the verdict's sentence (of the fabric: of
     all that is printed), spaces made one. never: a pattern of what may stand nowhere.
-    held: set aside while the working half was judged and mended. later: found after both were, and looked at once.
+    held: set aside while the working half was judged and mended. day: 1 of the first inputs; 2 of those found later
+    and looked at once; 3 of a third search, half of them set aside.
     """
 
     name: str
     kind: str
-    command: Literal["analyze", "diagnose", "doctor"]
+    command: Literal["analyze", "diagnose", "doctor", "memory"]
     origin: str
     paths: str | tuple[str, ...]
     sha256: str
@@ -61,7 +66,7 @@ class Input:
     abstains: str = ""
     never: str = ""
     held: bool = False
-    later: bool = False
+    day: Literal[1, 2, 3] = 1
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -7,6 +7,10 @@ from field_input import Input
 from field_later import LATER
 from field_logs import LOGS
 from field_odd_traces import ODD_TRACES
+from field_third_devices import THIRD_DEVICES
+from field_third_files import THIRD_FILES
+from field_third_logs import THIRD_LOGS
 from field_traces import TRACES
 
-INPUTS: tuple[Input, ...] = (*TRACES, *ODD_TRACES, *FABRIC, *LOGS, *LATER)
+THIRD = (*THIRD_FILES, *THIRD_DEVICES, *THIRD_LOGS)
+INPUTS: tuple[Input, ...] = (*TRACES, *ODD_TRACES, *FABRIC, *LOGS, *LATER, *THIRD)

@@ -1,6 +1,6 @@
 """Scores what traceops says of public inputs (field_inputs.py): right, abstaining or wrong.
 
-    python benchmarks/field_score.py FOLDER [--fetch] [--only NAME,…] [--pandas] > table.md
+    python benchmarks/field_score.py FOLDER [--fetch] [--only NAME,…] [--day N] [--pandas] > table.md
 
 FOLDER/NAME/ has the files of each input. --fetch brings those of repositories that are missing from
 raw.githubusercontent.com; the text of an issue is saved by hand. --pandas also compares the steps of each trace with
@@ -48,7 +48,7 @@ def score(one: Input, output: str) -> Scored:
     """Judge what a command printed, output and errors together."""
     text = " ".join(output.split())
     said = verdict(output)
-    judged = text if one.command == "doctor" else said
+    judged = text if one.command in ("doctor", "memory") else said
     if "Traceback (most recent call last)" in output and "this is a mistake in traceops" in output:
         return Scored(one, "wrong", said, "it fails")
     if one.never and (found := re.search(one.never, text)) is not None:
@@ -88,7 +88,8 @@ def run(one: Input, files: Sequence[Path], reports: Path) -> str:
     """What the command prints, as a user has it."""
     target = files[0] if len(files) == 1 else files[0].parent
     command = ["doctor", "--from"] if one.command == "doctor" else [one.command]
-    arguments = [*command, str(target), "-o", str(reports / one.name), "--format", "json"]
+    report = [] if one.command == "memory" else ["-o", str(reports / one.name), "--format", "json"]
+    arguments = [*command, str(target), *report]
     try:
         done = subprocess.run(
             [sys.executable, "-m", "traceops", *arguments],
@@ -113,12 +114,13 @@ def markdown(scored: Iterable[Scored]) -> str:
 
 
 def totals(rows: Sequence[Scored]) -> list[str]:
-    """'161 inputs of 18 kinds: …', of all, of the half that was set aside, and of those found later."""
+    """'161 inputs of 18 kinds: …', of all, of the halves that were set aside, and of those found later."""
     told = []
     parts_of = (
         ("All", rows),
         ("Set aside", [row for row in rows if row.input.held]),
-        ("Later", [row for row in rows if row.input.later]),
+        ("Second day", [row for row in rows if row.input.day == 2]),
+        ("Third day", [row for row in rows if row.input.day == 3]),
     )
     for name, some in parts_of:
         count = Counter(row.outcome for row in some)
@@ -150,9 +152,11 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--fetch", action="store_true")
     parser.add_argument("--only", default="")
+    parser.add_argument("--day", type=int, default=0, help="only the inputs of that day")
     parser.add_argument("--pandas", action="store_true")
     args = parser.parse_args()
     wanted = [one for one in INPUTS if not args.only or one.name in args.only.split(",")]
+    wanted = [one for one in wanted if args.day in (0, one.day)]
     scored: list[Scored] = []
     compared = differing = traces = 0
     with tempfile.TemporaryDirectory() as reports:
