@@ -287,3 +287,32 @@ def test_a_rate_that_falls_and_is_far_below_the_links_is_told_as_both(tmp_path):
     findings = said(log)["TO-P008"][0]
     assert [severity for severity, _ in findings] == ["error", "warning"]
     assert "% of the" in findings[0][1] and "slower than smaller" in findings[1][1]
+
+
+RANKS = "#  Rank  {r} Group  0 Pid  5 on host{r} device  0 [0000:61:00] NVIDIA L40\n"
+ONE_ROW = "   {bytes}   2   float   sum   -1   {us}   0.00   0.00   0   {us}   0.00   0.00   0\n"
+TWO_RANKS = RANKS.format(r=0) + RANKS.format(r=1)
+
+
+def test_a_test_that_failed_before_its_first_row_says_how(tmp_path):
+    path = tmp_path / "test.log"
+    path.write_text(TWO_RANKS + HEADER + "h: Test NCCL failure all_gather.cu:47 'unhandled system error'\n")
+    problems: list[str] = []
+    assert read_nccl_tests(str(path), problems) == ()
+    assert problems == [
+        "a test of nccl-tests began and has no result: it says \"Test NCCL failure all_gather.cu:47 'unhandled system "
+        "error'\""
+    ]
+
+
+@pytest.mark.parametrize(("us", "late"), [(9973.4, True), (144.3, False)])
+def test_small_messages_that_take_milliseconds(tmp_path, capsys, us, late):
+    path = tmp_path / "test.log"
+    path.write_text(TWO_RANKS + HEADER + ONE_ROW.format(bytes=8, us=us) + ONE_ROW.format(bytes=256, us=us))
+    findings, _, _ = said(path)["TO-P008"]
+    assert [severity for severity, _ in findings] == ["warning"] * late
+    main(["doctor", "--from", str(path), "-o", str(tmp_path / "out"), "--format", "json"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "0 GB/s" not in told
+    assert ("takes 10.0 ms for 8 B" in told) is late and ("Nothing wrong" in told) is not late
+    assert "no message was large enough to tell a bandwidth" in told

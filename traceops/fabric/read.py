@@ -111,10 +111,10 @@ def _read(path: Path, found: _Found) -> bool:
         found.logs.append(str(path))
         told = True
     cut: list[str] = []
-    if holds_nccl_tests(str(path)) and (benchmarks := read_nccl_tests(str(path), cut)):
-        found.benchmarks += benchmarks
+    if holds_nccl_tests(str(path)):
+        found.benchmarks += (benchmarks := read_nccl_tests(str(path), cut))
         found.problems += [(str(path), problem) for problem in cut]
-        told = True
+        told = told or bool(benchmarks or cut)
     return told
 
 

@@ -31,13 +31,14 @@ WRONG_VALUES = Rule(
 )
 SLOW_TEST = Rule(
     id="TO-P008",
-    title="nccl-tests moved far less than the links give",
+    title="nccl-tests was far slower than the links are",
     fires=(
         "From the log of nccl-tests or rccl-tests. Warning where the best bus bandwidth of messages of 32 MB and "
         "more is below half of what the links between its GPUs give (measured by `traceops doctor`, or known from "
         "the GPU's name or its NVLinks inside one host), or below 30 % of what NCCL's log expects; error below 10 "
         "%. Warning also where, in any operation, the largest message moves at less than half the rate of a "
-        "smaller one of at least 32 MB. Not judged: operations that do not use all links (sendrecv, alltoall, "
+        "smaller one of at least 32 MB, or where messages of up to 1 KiB take 2 ms or more between up to 64 ranks. "
+        "Not judged: operations that do not use all links (sendrecv, alltoall, "
         "gather), and tests of one rank."
     ),
     advice=(
@@ -53,6 +54,12 @@ SLOW_TEST = Rule(
             "pairs of hosts one by one to find the one at fault. Inside a host look for lowered clocks and other "
             "processes.",
         ),
+        (
+            "late",
+            "Small messages take tens of microseconds inside a host and some hundred between hosts of one network. "
+            "Milliseconds are a network across sites, a tunnel or an overlay of containers, or the wrong interface: "
+            "ping between the hosts, then NCCL_SOCKET_IFNAME or NCCL_IB_HCA for a faster one.",
+        ),
     ),
 )
 RULES = (WRONG_VALUES, SLOW_TEST)
@@ -62,6 +69,9 @@ _OF_EXPECTED = 0.3  # of what NCCL's search expects, as TO-C001
 _ERROR = 0.1
 # Those whose bus bandwidth is the links' whatever their topology: rings and trees use all of them.
 _JUDGED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+_SMALL_BYTES = 1 << 10
+_LATE_US = 2_000.0
+_FEW_RANKS = 64  # of more, a ring alone takes long
 _MOST_LISTED = 4
 
 
@@ -111,6 +121,7 @@ def _judge_slow(fabric: Fabric) -> Verdict:
         return SLOW_TEST.not_evaluated(_no_tests())
     findings, said, whys = [], [], []
     for one in fabric.benchmarks:
+        findings += _late(one)
         large = one.large
         why = _not_judged(one, large)
         end = None if alone_text(one) else one.falls_to
@@ -165,6 +176,28 @@ def _falls(one: Benchmark, best: BenchmarkSize, end: BenchmarkSize) -> Finding:
         ],
         cause="falls",
     )
+
+
+def _late(one: Benchmark) -> list[Finding]:
+    """Small messages that take milliseconds, whatever their bandwidth."""
+    small = [row for row in one.sizes if row.bytes <= _SMALL_BYTES]
+    if alone_text(one) or not small or not 1 < len(one.ranks) <= _FEW_RANKS:
+        return []
+    least = min(small, key=lambda row: row.time_us)
+    if least.time_us < _LATE_US:
+        return []
+    return [
+        SLOW_TEST.finding(
+            "warning",
+            "medium",
+            f"{benchmark_text(one)} takes {least.time_us / 1000:.1f} ms for {message_text(least.bytes)}.",
+            [
+                Evidence("time of a small message", least.time_us, "µs", _LATE_US),
+                *quoted((least.quote,), "nccl-tests"),
+            ],
+            cause="late",
+        )
+    ]
 
 
 def _not_judged(one: Benchmark, large: BenchmarkSize | None) -> str:

@@ -43,6 +43,7 @@ _RANK = re.compile(
 )
 _BEGIN = re.compile(r"\bnThread \d{1,6} nGpus \d{1,6} minBytes ")
 _PROGRAM = re.compile(r"\b(\w{3,24})_perf(?:_mpi)?\b")
+_FAILURE = re.compile(r"\bTest (?:(?:NCCL|CUDA|MPI) failure .{1,160}|timeout \(\d{1,9}s\))")
 _BOUNDS = re.compile(r"Out of bounds values : (\d{1,18})")
 _AVERAGE = re.compile(rf"Avg bus bandwidth *: *({_NUMBER})")
 _NAMES = {
@@ -95,7 +96,7 @@ def holds_nccl_tests(path: str) -> bool:
 def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[Benchmark, ...]:
     """The runs of tests in a log, in its order; those without a whole row are left out.
 
-    problems: where it is said of the last one that it began and has no result.
+    problems: where it is said of the last one that it began and has no result, with what it says of its failure.
 
     Of a row that another process wrote into, its whole columns count. Raises InputError where the file cannot be read.
     """
@@ -106,9 +107,12 @@ def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[Bench
                 reader.take(number, line)
     found = reader.finish()
     if problems is not None and reader.without_result is not None:
-        problems.append(
-            f"{reader.without_result} of nccl-tests began and has no result: it hung or was ended, or the log is cut"
+        why = (
+            "it hung or was ended, or the log is cut"
+            if reader.failure is None
+            else f"it says {reader.failure!r}"
         )
+        problems.append(f"{reader.without_result} of nccl-tests began and has no result: {why}")
     return found
 
 
@@ -119,9 +123,13 @@ class _Reader:
         self._open = _Open()
         self._program: str | None = None  # the last one that a line named
         self.without_result: str | None = None  # the test that the file ends in, before its first row
+        self.failure: str | None = None  # the first thing that it says went wrong
 
     def take(self, number: int, line: str) -> None:
         line = _TAG.sub(" ", line) if "]<std" in line else line
+        if "Test " in line and (failed := _FAILURE.search(line)) is not None:
+            self.failure = self.failure or failed[0].strip()
+            return
         if " NCCL " in line and "_perf" not in line:
             head = _NCCL_HEAD.search(line)
             line = line[
@@ -192,6 +200,8 @@ class _Reader:
     def _rank(self, match: re.Match[str]) -> None:
         if self._open.sizes:
             self._begin(says_program=False)
+        if not self._open.ranks:
+            self.failure = None
         rank = int(match[1])
         if rank in self._open.ranks and rank == 0 and set(self._open.ranks) == {0}:
             self._open.alone += 1 if self._open.alone else 2
@@ -240,7 +250,8 @@ class _Reader:
 
     def finish(self) -> tuple[Benchmark, ...]:
         self._close()
-        if self._done and self._open.ranks and not self._open.sizes:
+        begun = self._done or self._open.header
+        if begun and self._open.ranks and not self._open.sizes:
             self.without_result = self._open.op or "a test"
         return tuple(self._done)
 

@@ -32,6 +32,7 @@ if set(_WORST_FIRST) != set(get_args(Level)):
     raise RuntimeError("render/doctor/text.py and the doctor disagree on the levels")
 _OF_THE_MACHINE = {rule.id for rule in RULES}
 _MOST_NAMES = 6
+_TELLS_RATE = 1 << 20  # bytes: below it a message tells of latency
 _NUMBERED = re.compile(r"\w*\d[\w.:-]*")  # numbers, addresses, hosts, names of files
 
 
@@ -265,6 +266,9 @@ def benchmark_line(one: Benchmark) -> str:
     if alone := alone_text(one):
         return alone
     best, least = one.best, one.smallest
+    if max(row.bytes for row in one.sizes) < _TELLS_RATE:
+        time = f"{digits_text(least.time_us)} µs at {message_text(least.bytes)}"
+        return f"{benchmark_text(one)}: {time}; no message was large enough to tell a bandwidth"
     latency = f", {digits_text(least.time_us)} µs at {message_text(least.bytes)}" if least is not best else ""
     return f"{benchmark_text(one)}: {rate_text(best.busbw_gbs)} GB/s at {message_text(best.bytes)}{latency}"
 
