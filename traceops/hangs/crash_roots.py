@@ -25,7 +25,15 @@ def with_crashes(roots: Sequence[Root], crashes: Sequence[Crash]) -> list[Root]:
     if not roots:
         return [crash_root(crashes[0])]
     alone = len(roots) == len(crashes) == 1  # an error that names no rank is that of the one that died
-    return [_explained(root, crashes, alone) for root in _first_to_die(roots, crashes[0])]
+    explained = [_explained(root, crashes, alone) for root in _first_to_die(roots, crashes[0])]
+    if all(_by_exception(root) for root in explained) and crashes[0].alone and crashes[0].ranks:
+        return [crash_root(crashes[0]), *(replace(root, confidence="medium") for root in explained)]
+    return explained
+
+
+def _by_exception(root: Root) -> bool:
+    """Whether a rank ended as Python ends after an exception, of which nothing is known: another's may be the same."""
+    return root.rule == DIED and root.crash is None and ("exit code", "1") in root.evidence
 
 
 def _first_to_die(roots: Sequence[Root], first: Crash) -> Sequence[Root]:

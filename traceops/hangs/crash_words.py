@@ -67,6 +67,9 @@ _DID: Mapping[CrashKind, str] = {
     "open_files": "ran out of file descriptors (too many open files)",
     "loader_died": "lost a data-loader worker, which ended by itself",
     "rendezvous": "did not find all ranks when the process group was made",
+    "store_reused": "met more workers than there are ranks when the process group was made",
+    "no_threads": "could not start a thread or process: a limit was reached",
+    "not_launched": "was not started by Slurm",
     "gloo_connect": "could not connect gloo to the other ranks",
     "evicted_memory": "was evicted by Kubernetes, because its node ran out of memory",
     "evicted_disk": "was evicted by Kubernetes, because its node ran out of disk (ephemeral-storage)",
@@ -89,7 +92,7 @@ _QUOTED: tuple[CrashKind, ...] = (
     "nccl_gpu", "no_such_gpu", "write_failed", "batch_norm", "rank_twice", "driver_old", "load_device", "two_devices",
     "state_dict", "broken_file", "loader_died", "rendezvous", "node_failure", "nan_loss", "gpu_hardware", "killed",
     "models_differ", "dtypes_differ", "index_range", "no_backend", "unpicklable", "no_cuda", "no_nccl",
-    "nccl_interface", "file_too_large",
+    "nccl_interface", "file_too_large", "store_reused", "not_launched",
 )  # fmt: skip
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w{0,60}\.){0,8}([A-Za-z_]\w{0,80}: )")
 _NCCL_SOURCE = re.compile(r"NCCL error in: [^\s,]{1,200}, ")

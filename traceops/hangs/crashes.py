@@ -11,13 +11,17 @@ from traceops.hangs.evidence import Frame, LogEvent
 from traceops.hangs.memory_message import MemoryMessage, memory_message
 from traceops.hangs.stack_activity import is_own
 
-_TOLD_ANYWAY: tuple[CrashKind, ...] = ("rendezvous", "gloo_connect")  # though their words are those of echoes
+_TOLD_ANYWAY: tuple[CrashKind, ...] = (
+    "rendezvous",
+    "gloo_connect",
+    "store_reused",
+)  # though their words are those of echoes
 _FAILURES = ("error", "memory", "cuda", "nccl", "connection")
 # What ranks raise because another is gone or the watchdog gave up.
 _ECHOES = (
     "communicator was aborted", "Watchdog caught collective", "Broken pipe", "Connection reset", "Connection closed",
     "remote process exited", "Connection refused", "NCCL watchdog", "terminated with exception", "timed out",
-    "Timed out",
+    "Timed out", "Transport endpoint is not connected",
     "ProcessRaisedException", "ProcessExitedException", "EOFError", "ConnectionResetError", "DistStoreError",
 )  # fmt: skip
 

@@ -218,7 +218,7 @@ def _rank_statuses(
         elif rank in failed:
             state = "dead"
         elif position is None and rank not in activities and (process is None or process.state is None):
-            state = "absent"
+            state = "unclear" if any(event.rank == rank for event in evidence.log) else "absent"
         else:
             state = "idle"
         rows.append(

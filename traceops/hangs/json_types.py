@@ -12,7 +12,7 @@ from traceops.core.findings import Check, Confidence, Finding, Severity
 from traceops.core.tool import SCHEMA_VERSION, SchemaVersion, Tool
 from traceops.hangs.evidence import Stall
 
-RankState = Literal["waiting", "root", "idle", "dead", "stopped", "absent"]
+RankState = Literal["waiting", "root", "idle", "dead", "stopped", "unclear", "absent"]
 SomeRanks = Annotated[tuple[int, ...], Meta(min_length=1)]
 
 

@@ -52,6 +52,7 @@ def died(
     crashes: what the logs tell of; that of a rank says more than how its process ended.
     """
     roots = []
+    failed = {rank for crash in crashes for rank in crash.ranks}
     for rank, death in dead.items():
         waiting = waits.waiting_for([rank])
         first = next((wait for wait in waits.edges if wait.on == rank), None)
@@ -68,7 +69,8 @@ def died(
                 else "medium",
                 statement=words.died(rank, _why(rank, death, crashes) or how, waiting, first),
                 tells_waiting=first is not None,
-                waiting=waiting or tuple(other for other in others if other not in dead),
+                waiting=waiting
+                or tuple(other for other in others if other not in dead and other not in failed),
                 cause=death.cause
                 or (None if death.detail or not death.sure else _BY_CODE.get(death.exit_code)),
                 group=first.group if first else None,

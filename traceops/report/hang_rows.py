@@ -25,7 +25,7 @@ _ALIKE = (
     "bytes",
 )
 _LEVELS = tuple(_ALIKE[:kept] for kept in (11, 10, 8, 7, 5, 3, 1))
-_ORDER: tuple[RankState, ...] = ("root", "dead", "stopped", "idle", "waiting", "absent")
+_ORDER: tuple[RankState, ...] = ("root", "dead", "stopped", "idle", "waiting", "unclear", "absent")
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def what_would_decide(diagnosis: Diagnosis) -> str:
         )
     if kinds & {"connection", "monitor", "exit"}:
         return (
-            "To decide, bring every rank's own output: these lines follow from something earlier. "
+            "To decide, bring every rank's own output: such lines often follow from something earlier. "
             "torchrun --redirects 3 "
             "--log-dir DIR keeps it; then: traceops diagnose DIR."
         )

@@ -8,8 +8,8 @@ REFUSED = Rule(
     id="TO-E007",
     title="The machine refused: port, network, disk or a limit",
     fires=(
-        "The first failure in a log is a port that is in use, a file that could not be written or opened, or ranks "
-        "that did not find each other when the process group was made."
+        "The first failure in a log is a port that is in use, a file that could not be written or opened, a thread or "
+        "a job that could not be started, or ranks that did not find each other when the process group was made."
     ),
     advice="Free what the message names, then start again.",
     by_cause=(
@@ -50,6 +50,23 @@ REFUSED = Rule(
             "Some ranks were not started, run with another WORLD_SIZE (--nnodes, --nproc-per-node), or cannot reach "
             "MASTER_ADDR:MASTER_PORT: nc -vz ADDRESS PORT from each node; a firewall; a name that resolves to another "
             "interface. If a rank crashed while it started, its own output tells.",
+        ),
+        (
+            "store_reused",
+            "The store still holds the workers of an attempt before: end what is left of it (pgrep -f on each node) "
+            "and take another --master-port or --rdzv-id; with several launchers, give each rank one store only.",
+        ),
+        (
+            "no_threads",
+            "A limit of processes or threads is in force: ulimit -u, the container's (docker run --pids-limit, "
+            "pids.max of its cgroup) or a service's TasksMax. Raise it, or start fewer: OMP_NUM_THREADS, data-loader "
+            "workers, num_cpus of Ray.",
+        ),
+        (
+            "not_launched",
+            "No process of the job ran. If a credential expired, the clocks of the nodes differ, or munge fails. If a "
+            "script or program is missing, this node does not mount its file system. Start again without the node "
+            "(--exclude=NODE), and tell the administrators.",
         ),
         (
             "gloo_connect",

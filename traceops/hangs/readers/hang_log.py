@@ -12,8 +12,9 @@ from traceops.hangs.evidence import Frame, LogEvent
 from traceops.hangs.readers.log_events import EventList, OpenEvent, shortened
 from traceops.hangs.readers.log_exits import Exit, Exits
 from traceops.hangs.readers.log_records import records_from_log
-from traceops.hangs.readers.log_rules import GROUP, NEEDLES, RESTARTS, told_by
+from traceops.hangs.readers.log_rules import GROUP, NEEDLES, OF_RAY, RESTARTS, told_by
 from traceops.hangs.readers.log_speaker import Speakers, rank_in_message
+from traceops.hangs.readers.log_suspects import Suspects
 from traceops.hangs.readers.log_tracebacks import (
     SURVIVED,
     Raised,
@@ -42,6 +43,8 @@ _CURRENT = re.compile(r"^Current thread 0x[0-9a-f]{1,16}(?: \[.{0,200}\])? \(mos
 _MOST_FRAMES = 200
 _MOST_SPEAKERS = 1 << 14
 # Threads that end a process repeat, in other words, what was said before.
+_TERMINATE = "terminate called after throwing an instance of "
+_WHAT = "what():"
 _ECHOES = ("watchdog thread terminated with exception", "what():")
 # Raised in torchrun or by its stopping a rank, not in the training.
 _NOT_THE_CAUSE = (
@@ -87,13 +90,17 @@ class _LogReader:
         self._reported = 0  # the line in which a launcher last reported a rank's end
         self._boundaries = [0]  # lines in which torchrun starts the ranks again, or Slurm ended a job
         self._bare: dict[int | None, tuple[int, str]] = {}  # exceptions without a traceback
+        self._suspects = Suspects()
+        self._thrown: str | None = None  # the C++ exception that ends a process, whose message comes
 
     @property
     def busy(self) -> bool:
         """Whether the next lines matter, whatever they hold."""
         if self._lines.is_open:
             return True
-        return bool(self._open) or self._failed is not None or self._fatal is not None or self._exits.is_open
+        if self._thrown is not None or self._exits.is_open:
+            return True
+        return bool(self._open) or self._failed is not None or self._fatal is not None
 
     def read(self, number: int, line: str) -> None:
         for its_number, whole in self._lines.take(number, line):
@@ -116,6 +123,14 @@ class _LogReader:
             text = body[body.index(_FATAL) :]
             self._fatal = (rank, self._events.add("error", rank, number, text), False)
             return
+        if _TERMINATE in body:
+            self._thrown = body.partition(_TERMINATE)[2].strip(" '")
+        elif self._thrown is not None:
+            thrown, self._thrown = self._thrown, None
+            if _WHAT in body and told_by(body) is None:
+                text = f"{thrown}: {body.partition(_WHAT)[2].strip()}"
+                self._events.add("error", rank, number, text)
+                return
         if _STACK_OF_FAILED in body:
             open_event = self._events.recent("timeout", rank, lambda event: not event.frames)
             self._failed = None if open_event is None else (rank, open_event)
@@ -127,6 +142,8 @@ class _LogReader:
     ) -> OpenEvent | None:
         """Add what one line tells, if anything."""
         told = told_by(body)
+        if told is None:
+            self._suspects.take(number, rank, body)
         if told is None and is_exception(body) and not body.startswith(_NOT_THE_CAUSE):
             if len(self._bare) < _MOST_BARE:
                 self._bare.setdefault(rank, (number, body))
@@ -307,11 +324,16 @@ class _LogReader:
                 open_event.amend(accused=(self._pids[pid],))
         self._place_fatal()
         events = self._events.in_order()
-        if all(event.kind == "status" for event in events):  # a paste of the last line only
+        if all(event.kind == "status" or any(words in event.text for words in OF_RAY) for event in events):
+            # a paste of the last line only, or with Ray's word on it
             for rank, (number, text) in self._bare.items():
                 self._events.add(
                     "error", rank if rank is not None else rank_in_message(text, None), number, text
                 )
+            events = self._events.in_order()
+        if not events:  # nothing that a rule knows is not nothing
+            for number, rank, text in self._suspects.found():
+                self._events.add("trouble", rank, number, text)
             events = self._events.in_order()
         for first in reversed(self._boundaries):  # an attempt before the last explains only itself
             latest = tuple(event for event in events if event.line > first)

@@ -11,7 +11,8 @@ _PREFIXES = tuple(
         r">[> ]{0,15}",  # an e-mail
         rf"{_TIME} (?:std(?:out|err) [FP] )?",  # docker logs -t, kubectl logs --timestamps, containerd's files
         r"\[pod/[\w.-]{1,253}/[\w.-]{1,63}\] ",  # kubectl logs --prefix
-        r"[\w.-]{1,200}-(?:worker|master|launcher|chief|node)-\d{1,6}(?:: ?|  ?\| )",  # stern, kubectl and a loop
+        # stern, pdsh, kubectl in a loop; not NCCL's own host:pid:tid
+        r"(?:[\w.-]{1,200}-)?(?:worker|master|launcher|chief|node)-\d{1,6}(?:: ?(?!\d{1,10}:\d{1,10} \[)|  ?\| )",
         r"[\w.-]{1,100}-\d{1,4} {1,20}\| ",  # docker compose
         r"\((?:raylet|[A-Za-z_][\w.<>:]{0,80} pid=\d{1,10}|pid=\d{1,10})(?:, ip=[\w.:]{1,60})?\) ?",  # Ray
         r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[\d{1,9},)",  # mpirun -timestamp-output

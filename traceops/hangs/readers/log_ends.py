@@ -12,13 +12,19 @@ _SHELL = re.compile(
     r"^(?:\S{1,500}: line \d{1,7}: {1,4}\d{1,10} )?(Killed|Segmentation fault|Aborted|Bus error|Illegal instruction)"
     r"(?: {1,4}\(core dumped\))?(?:\s{0,8}$| {4,40}\S)"
 )
+_TORCH = re.compile(
+    r"^(SIG[A-Z]{3,4})\(\d{1,2}\), PID: \d{1,10}, Thread "
+)  # TORCH_SHOW_CPP_STACKTRACES of a dying process
+# The kernel's log: 'traps: python[1282398] general protection fault ip:…', 'python[1292493]: segfault at b000…'.
+_KERNEL = re.compile(r"\b(?:python|pt_)[\w.]{0,16}\[\d{1,10}\]:? (?:general protection fault|segfault at) ")
 _SIGNALS = {
     "Killed": signal.SIGKILL, "Segmentation fault": signal.SIGSEGV, "Aborted": signal.SIGABRT,
     "Bus error": signal.SIGBUS, "Illegal instruction": signal.SIGILL,
 }  # fmt: skip
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 NEEDLES: tuple[bytes, ...] = (
-    b"exits with return code = ", b"Exit Code:", *(words.encode() for words in _SIGNALS),
+    b"exits with return code = ", b"Exit Code:", b"), PID: ", b"general protection fault", b"segfault at",
+    *(words.encode() for words in _SIGNALS),
 )  # fmt: skip
 
 
@@ -29,6 +35,11 @@ def ended(body: str) -> str | None:
     if "Exit Code:" in body and (match := _KUBERNETES.match(body)) is not None:
         code = int(match[1])
         return _told("Kubernetes", 128 - code if code > 128 else code)
+    if "), PID: " in body and (match := _TORCH.match(body)) is not None:
+        number = getattr(signal, match[1], None)
+        return None if number is None else _told("torch", -number)
+    if ("general protection" in body or "segfault at" in body) and _KERNEL.search(body) is not None:
+        return _told("the kernel", -signal.SIGSEGV)
     if (match := _SHELL.match(body)) is not None:
         return _told("the shell", -_SIGNALS[match[1]])
     return None

@@ -11,6 +11,7 @@ from traceops.core.exit_codes import reported_codes, signal_name
 _REPORTED_RANK = re.compile(r"^\s{0,8}rank\s{0,8}: \d{1,7} \(local_rank: \d{1,7}\)\s{0,8}$")
 _PID = re.compile(r"\(pid: (\d{1,10})\)")
 _FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,7}) \(pid: (\d{1,10})\)")
+_CHILD = re.compile(r"^Child process (\d{1,10}) \(local_rank (\d{1,7})\) FAILED \(exitcode (-?\d{1,5})\)")
 _SRUN = re.compile(r"srun: error: [^\s:]{1,200}: tasks? ([\d,\-]{1,2000}): (.{1,200})")
 _SRUN_CODE = re.compile(r"Exited with exit code (\d{1,5})")
 _MPI = re.compile(r"noticed that process rank (\d{1,7}) .{0,200}?exited on signal (\d{1,3})")
@@ -83,6 +84,10 @@ def _failed(number: int, body: str) -> Exit | None:
         code, local = int(match[1]), int(match[2])
         text = f"torchrun: local rank {local} {_ended(code)}"
         return Exit(number, (local,), code, text, root=True, sure=False, pid=int(match[3]))
+    if "exitcode " in body and (match := _CHILD.search(body)) is not None:  # torch 1.9
+        code, local = int(match[3]), int(match[2])
+        text = f"torchrun: local rank {local} {_ended(code)}"
+        return Exit(number, (local,), code, text, root=True, sure=False, pid=int(match[1]))
     if "srun: error: " in body and (match := _SRUN.search(body)) is not None:
         srun = _srun_code(match[2])
         return None if srun is None else Exit(number, _tasks(match[1]), srun, match[0], sure=False)

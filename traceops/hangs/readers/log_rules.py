@@ -123,9 +123,11 @@ def told_by(body: str) -> Told | None:
     end = ended(body)
     if end is None:
         return None
-    return Told("error", f"{end} ({body.strip()[-120:]})", {}) if end else Told("exit", body, {})
+    return Told("error", f"{end} ({body.strip()[-120:].strip()})", {}) if end else Told("exit", body, {})
 
 
+# What Ray says of a process that ended, and does not know why.
+OF_RAY = ("its worker process has died", "A worker died or was killed while executing")
 # In this order: the first that is in the line says what it is.
 _SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (
     ("mismatch", "Received data size doesn't match expected size", ()),  # gloo
@@ -168,6 +170,10 @@ _SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (
     ("connection", "waiting for workers", ()),
     ("connection", "DistStoreError", ()),
     ("connection", "DistNetworkError", ()),
+    ("connection", "detected fatal errors. This most likely indicates that another task died", ()),  # JAX
+    *(("connection", words, ()) for words in OF_RAY),
+    ("connection", "Getting socket times out", ()),  # HCCL of Ascend
+    ("connection", "Notify register times out", ()),
     ("nccl", "NCCL error", ()),
     ("nccl", "ncclInternalError", ()),
     ("nccl", "ncclInvalidUsage", ()),
@@ -250,6 +256,7 @@ NEEDLES: tuple[bytes, ...] = (
     b"NCCL WARN ", b"imed out waiting", b"Killed process", b"Xid (", b"Traceback (most recent call last)",
     b"Fatal Python error", b"Stack trace of the failed", b"exitcode", b"srun: error: ", b"exited on signal",
     b" died from signal ",
-    b"terminated with ", *(words.encode() for words in RESTARTS), *(needle.encode() for _, needle, _ in _SIMPLE),
+    b"terminated with ", b"exitcode ", b"terminate called after",
+    *(words.encode() for words in RESTARTS), *(needle.encode() for _, needle, _ in _SIMPLE),
     *CRASH_NEEDLES, *END_NEEDLES,
 )  # fmt: skip

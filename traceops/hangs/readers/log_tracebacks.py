@@ -17,6 +17,8 @@ _CHAINED = ("During handling of the above exception", "The above exception was t
 SURVIVED = ("Exception ignored in", "Exception in thread", "Exception ignored on", "--- Logging error ---")
 # An exception as Python prints it in the first column; without a traceback it tells only of a program's own text.
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]{0,300})(?:Error|Exception|Interrupt|Expired): ?(?=\S|$)")
+# How a traceback ends, whatever the exception is called.
+_ENDS = re.compile(r"^[A-Za-z_][\w.]{0,300}(?:[:(]| \(|$)")
 _MOST_FRAMES = 200
 _LONGEST = 5000  # lines; what is longer is no traceback
 
@@ -74,7 +76,7 @@ class Tracebacks:
         """Look at the next line; the traceback that ends with it."""
         self.dropped = False
         found = body.find(_START)
-        if found >= 0:
+        if found >= 0 and not body.startswith("\\n", found + len(_START)):  # not one in a string of JSON
             self._begin(number, body, found)
             return None
         if self._open is None and is_frame(body) and not self._survived:
@@ -116,7 +118,9 @@ class Tracebacks:
         if len(line) - len(line.lstrip(" ")) > open_.base:
             return None
         self._open = None
-        if open_.headless and not is_exception(line.strip()):
+        if not (is_exception if open_.headless else _ENDS.match)(
+            line.strip()
+        ):  # a line of something else, or torn
             self.dropped = True
             return None
         frames = tuple(reversed(open_.frames))

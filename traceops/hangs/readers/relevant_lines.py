@@ -1,4 +1,4 @@
-"""The lines of a log that are worth a look: of a paste all, of a large log the blocks that hold known words."""
+"""The lines of a log that are worth a look: of a paste all, of a large log its end and the blocks with known words."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ def relevant_lines(
     file = Path(path)
     is_paste = file.is_file() and file.stat().st_size <= _PASTE
     indent = None if is_paste else 0
+    passed: tuple[int, bytes] | None = None
     for number, block in blocks(path):
         if indent is None:
             indent = _indent(block)
-        if is_paste or busy() or holds_any(block, needles):
+        passed = None if is_paste or busy() or holds_any(block, needles) else (number, block)
+        if passed is None:
             for line_number, line in lines(block, number):
                 yield line_number, line[indent:] if line[:indent].isspace() else line
+    if passed is not None:
+        yield from lines(passed[1], passed[0])
 
 
 def _indent(block: bytes) -> int:

@@ -36,6 +36,9 @@ _GDB_THREAD = re.compile(
     r'^Thread (\d{1,9}) \((?:Thread (0x[0-9a-f]{1,16}) )?\(?LWP (\d{1,10})\)?(?: "(.{0,100})")?\)'
 )
 _GDB_FRAME = re.compile(r"^#\d{1,6} {1,4}(?:0x[0-9a-f]{1,16} in )?(\S.{0,2000})")
+_GDB_ALONE = re.compile(
+    rb"^\s{0,400}#0 {1,4}0x[0-9a-f]{6,16} in "
+)  # gdb's bt of one thread, and nothing before it
 _STACK_LINE = re.compile(
     rb"^(?:Current thread|Thread) 0x[0-9a-fA-F]{1,16}(?: \[.{0,200}\])? \(most recent call first\):"
     rb'|^Thread (?:0x[0-9A-Fa-f]{1,16}|\d{1,20}) \((?:idle|active)[^()]{0,20}\)(?:: ".{0,200}")?\s{0,2}$'
@@ -60,7 +63,7 @@ def sniff(path: str) -> str | None:
         return None
     if not head.strip() or _is_binary(head):
         return None
-    if _is_pyspy_json(head):
+    if _is_pyspy_json(head) or _GDB_ALONE.match(head) is not None:
         return "stacks"
     head = head.replace(b"\r\n", b"\n")
     if _MAIN.match(head[:400].decode(errors="replace")) is not None or _PYSPY_PROCESS.match(
@@ -120,6 +123,9 @@ def _last_dump(path: str) -> list[ThreadStack]:
                 current.add(Thread(None, None, "fault"))
             else:  # Python 3.14 goes on with the C frames of the current thread
                 current.open = False
+        elif not current.threads and line.startswith("#0 ") and (frame := _frame(line, "gdb")) is not None:
+            current.add(Thread(None, None, "gdb", first=True))
+            current.threads[-1].frames.append(frame)
         elif current.open and len(frames := current.threads[-1].frames) < _MOST_FRAMES:
             frame = _frame(line, current.threads[-1].writer)
             if frame is not None:

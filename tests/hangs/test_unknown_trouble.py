@@ -1,0 +1,168 @@
+"""Logs whose words no rule knows, and words that other devices, launchers and kernels use: not taken for clean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from traceops.core.errors import InputError
+from traceops.hangs.diagnose import diagnose
+from traceops.hangs.model import Diagnosis
+from traceops.report.hang_seen import seen_lines, what_would_decide
+from traceops.report.hang_text import hang_sentence
+
+STUCK = (
+    "[rank{r}]:[E704 13:48:58.26 ProcessGroupNCCL.cpp:1746] [PG ID 5 PG GUID 9(TENSOR) Rank 0] ProcessGroupNCCL's "
+    "watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives.\n"
+)
+BARRIER = (
+    'Traceback (most recent call last):\n  File "/x/torch/distributed/distributed_c10d.py", line 222, in '
+    "_store_based_barrier\n    raise RuntimeError(\nRuntimeError: Timed out initializing process group in store "
+    "based barrier on rank: {rank}, for key: store_based_barrier_key:1 (world_size=8, worker_count={count}, "
+    "timeout=0:30:00)\n"
+)
+LAUNCHER = (
+    "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0 (pid: 11210) of "
+    "binary: python\n"
+)
+
+
+@pytest.fixture
+def told(tmp_path: Path):
+    def of(text: str) -> Diagnosis:
+        path = tmp_path / "job.out"
+        path.write_text(text, encoding="utf-8")
+        return diagnose(path)
+
+    return of
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "EE1002: 2024-09-03-16:50:00.041.231 Stream synchronize timeout. rtDeviceSynchronize execute failed",
+        "worker-1: EH9999: 2024-07-03-11:28:40.450.757  wait for compute device to finish failed",
+        "[19:08:34.164951][GC           ][error][tid:44F8A] Failed to load tpc kernel for node: TPC634",
+        "2021-10-12 20:59:07.286142: E tensorflow/cuda_dnn.cc:374] Could not create cudnn handle: INTERNAL_ERROR",
+        "E0912 23:44:51.552719 2536982 client.cc:3008] Execution of replica 0 failed: INTERNAL: ncclAllReduce(...)",
+        "2024-01-01 10:00:00,1 - trainer - ERROR - the mesh has no such axis",
+        "prog: error: the mesh has no such axis",
+    ],
+)
+def test_a_line_that_calls_itself_an_error_is_shown_and_not_judged(told, line):
+    diagnosis = told(f"step 1 loss 2.0\n{line}\nstep 2 loss 1.9\n")
+    assert diagnosis.roots == () and "no cause is told" in hang_sentence(diagnosis)
+    assert [event.kind for event, _ in seen_lines(diagnosis)] == ["trouble"]
+    assert what_would_decide(diagnosis)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step 1 loss 2.0\nERROR: pip's dependency resolver does not currently take into account all the packages\n",
+        "E0000 00:00:1737.1 1 cuda_dnn.cc:8310] Unable to register cuDNN factory: one was already registered\n",
+        "checkpoint_tag_validation_fail  False\nerror_file: <N/A>\n0 errors\n",
+        "[NeMo I 2025-04-21 20:55:48 nemo_logging:393] finalized, val_error 0.1\n",
+    ],
+)
+def test_words_of_healthy_logs_are_no_trouble(told, text):
+    with pytest.raises(InputError, match="holds no evidence"):
+        told(text)
+
+
+def test_the_end_of_a_large_log_is_read_whatever_it_holds(told):
+    filler = "step 1 loss 2.0 time 0.1\n" * 200_000
+    diagnosis = told(f"{filler}[ERROR] the mesh has no such axis\n")
+    assert [event.kind for event, _ in seen_lines(diagnosis)] == ["trouble"]
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "says"),
+    [
+        (
+            "terminate called after throwing an instance of 'a::TllmException'\n  what():  Assertion failed: MPI 6\n",
+            "TO-E005", "crashed: a::TllmException: Assertion failed: MPI 6",
+        ),
+        ("SIGABRT(6), PID: 4119976, Thread 4119976:\nframe #0: f()\n", "TO-E005", "crashed: SIGABRT"),
+        (
+            "[173574.7] traps: python[128] general protection fault ip:7f sp:7f error:0 in libccl.so.1.0[7f+89]\n",
+            "TO-E005", "libccl.so",
+        ),
+        ("srun: error: Task launch for 36.0 failed on node cn131: Job credential expired\n", "TO-E007", "cn131"),
+        ("slurmstepd: error: execve(): /tmp/slurm_script: No such file or directory\n", "TO-E007", "execve"),
+        (
+            "RuntimeError: can't start new thread\nOpenBLAS blas_thread_init: pthread_create failed for thread 5\n",
+            "TO-E007", "could not start a thread",
+        ),
+        ("RuntimeError: CUDA error: uncorrectable NVLink error detected\n", "TO-E003", "hardware"),
+        ("ERROR:tensorflow:Model diverged with loss = NaN.\n", "TO-E005", "NaN"),
+        (
+            "Child process 71952 (local_rank 0) FAILED (exitcode 1)\nError msg: Process failed with exitcode 1\n",
+            "TO-H004", "Rank 0 died: it ended with exit code 1.",
+        ),
+    ],
+)  # fmt: skip
+def test_ends_that_other_programs_tell_of(told, text, rule, says):
+    root = told(text).roots[0]
+    assert root.rule == rule and says in f"{root.statement}."
+
+
+def test_a_traceback_in_a_string_of_json_is_none_and_its_message_counts(told):
+    diagnosis = told(
+        'ERROR:error_handler:{\n  "message": {\n    "message": "RendezvousTimeoutError: ",\n    "extraInfo": {\n'
+        '      "py_callstack": "Traceback (most recent call last):\\n  File \\"run.py\\", line 3\\n"\n    }\n  }\n}\n'
+    )
+    assert diagnosis.roots[0].rule == "TO-E007" and "RendezvousTimeoutError" in diagnosis.roots[0].statement
+
+
+def test_a_torn_line_after_a_traceback_is_no_exception(told):
+    diagnosis = told(
+        "E0821 08:02:52.1 1 torch/distributed/elastic/multiprocessing/api.py:826] failed (exitcode: 1) local_rank: 1 "
+        '(pid: 4638) of binary: p\nTraceback (most recent call last):\n  File "/x/accelerate/commands/accel\n'
+        'erate_cli.py", line 48, in main\n'
+    )
+    assert hang_sentence(diagnosis).startswith("Rank 1 died: it ended with exit code 1.")
+
+
+def test_ranks_whose_watchdog_is_stuck_are_not_absent(told):
+    diagnosis = told(STUCK.format(r=4) + STUCK.format(r=0))
+    states = {rank.rank: rank.state for rank in diagnosis.ranks}
+    assert states == {0: "unclear", 1: "absent", 2: "absent", 3: "absent", 4: "unclear"}
+
+
+def test_a_store_with_the_workers_of_an_attempt_before(told):
+    diagnosis = told(BARRIER.format(rank=6, count=16) + LAUNCHER)
+    first = diagnosis.roots[0]
+    assert (first.rule, first.ranks, first.waiting) == ("TO-E007", (6,), ())
+    assert "more workers than there are ranks" in first.statement
+    assert [root.waiting for root in diagnosis.roots] == [(), ()]  # rank 6 raised: it waits for nobody
+    fewer = told(BARRIER.format(rank=6, count=7))
+    assert "did not find all ranks" in fewer.roots[0].statement
+
+
+def test_what_ray_and_jax_say_of_another_process_is_no_cause(told):
+    for line in (
+        "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR",
+        "F0929 17:42:48.5 1 client.h:77] Terminating process because the JAX distributed service detected fatal "
+        "errors. This most likely indicates that another task died; see the other task logs for more details.",
+        "EI0006: 2024-08-05 Getting socket times out. Reason: Remote Rank did not send the data in time.",
+    ):
+        diagnosis = told(f"{line}\n")
+        assert diagnosis.roots == () and "often follow" in what_would_decide(diagnosis)
+
+
+def test_a_host_that_is_called_worker_stays_in_front_of_nccls_line(told):
+    diagnosis = told(
+        "kp-worker-0:3468:3905 [4] ib_plugin.c:1615 NCCL WARN NET/IB : Got completion from peer 10.2.2.2\n"
+    )
+    assert [event.text[:12] for event, _ in seen_lines(diagnosis)] == ["kp-worker-0:"]
+
+
+def test_gdbs_stack_of_one_thread_is_a_stack(told, tmp_path):
+    text = "#0  0x00007f070e4a57b2 in ?? () from libcuda.so.1\n#7  0x07200082c8 in cudaStreamQuery () from a.so\n"
+    with pytest.raises(InputError, match="does not say of which rank"):
+        told(text)
+    path = tmp_path / "stack_rank_3.txt"
+    path.write_text(text, encoding="utf-8")
+    assert diagnose(path).ranks[3].sources == ("stacks",)

@@ -1,0 +1,222 @@
+"""The wordings by which messages of torch, NCCL, Slurm and Linux are known as a kind of crash."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+CrashKind = Literal[
+    "gpu_memory", "host_memory", "illegal_access", "device_assert", "launch_failure", "gpu_hardware",
+    "gpu_hang", "nccl_system", "nccl_usage", "nccl_internal", "nccl_gpu", "duplicate_gpu", "rank_twice", "import_error",
+    "assertion",
+    "scaler_bf16", "batch_norm",
+    "cuda_fork", "unused_parameters", "ready_twice", "shared_view", "shared_memory", "port_in_use",
+    "disk_full", "write_failed", "no_such_gpu", "no_kernel", "nan_loss", "native_crash", "bus_error", "exception",
+    "driver_old", "load_device", "two_devices", "modified_inplace", "state_dict", "broken_file", "open_files",
+    "loader_died", "rendezvous", "gloo_connect", "evicted_memory", "evicted_disk", "killed",
+    "time_limit", "preempted", "node_failure", "hangup", "terminated", "cancelled",
+    "scaler_fp16", "models_differ", "dtypes_differ", "index_range", "leaf_inplace", "backward_twice", "no_gradient",
+    "nothing_to_train", "no_group", "no_backend", "unpicklable", "no_cuda", "no_nccl", "nccl_interface",
+    "file_too_large", "no_threads", "not_launched", "store_reused",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Wording:
+    """A message that holds all of `words` is a case of `kind`, unless it holds one of `but`."""
+
+    kind: CrashKind
+    words: tuple[str, ...]
+    but: tuple[str, ...] = ()
+
+    def is_in(self, text: str) -> bool:
+        return all(word in text for word in self.words) and not any(word in text for word in self.but)
+
+
+def _each(kind: CrashKind, *words: str) -> tuple[Wording, ...]:
+    return tuple(Wording(kind, (word,)) for word in words)
+
+
+# In this order: the first that fits says what a message is.
+WORDINGS: tuple[Wording, ...] = (
+    Wording("scaler_bf16", ("_amp_foreach_non_finite_check_and_unscale", "BFloat16")),
+    *_each("scaler_fp16", "Attempting to unscale FP16 gradients"),
+    *_each(
+        "models_differ",
+        "DDP expects same model across all ranks",
+        "appears not to match sizes of the same param in process",
+        "appears not to match strides of the same param in process",
+    ),
+    *_each("dtypes_differ", "must have the same dtype", "expected m1 and m2 to have the same dtype"),
+    Wording("dtypes_differ", ("expected scalar type ", "but found ")),
+    Wording("dtypes_differ", ("Input type (", "weight type (", "should be the same")),
+    *_each("index_range", "index out of range in self"),
+    Wording("index_range", ("Target ", " is out of bounds")),
+    *_each("leaf_inplace", "a leaf Variable that requires grad is being used in an in-place operation"),
+    *_each("backward_twice", "Trying to backward through the graph a second time"),
+    *_each("no_gradient", "does not require grad and does not have a grad_fn"),
+    *_each("nothing_to_train", "DistributedDataParallel is not needed when a module doesn't have any param"),
+    *_each("no_group", "Default process group has not been initialized"),
+    *_each("no_backend", "No backend type associated with device type"),
+    *_each("unpicklable", "Can't pickle local object", "Can't get local object"),
+    *_each("no_cuda", "Torch not compiled with CUDA enabled", "Found no NVIDIA driver on your system"),
+    *_each(
+        "no_nccl",
+        "Distributed package doesn't have NCCL built in",
+        "ProcessGroupNCCL is only supported with GPUs",
+    ),
+    *_each("nccl_interface", "no socket interface found"),
+    *_each("file_too_large", "[Errno 27] File too large"),
+    *_each("batch_norm", "Expected more than 1 value per channel when training"),
+    *_each("cuda_fork", "Cannot re-initialize CUDA in forked subprocess"),
+    *_each("unused_parameters", "Expected to have finished reduction in the prior iteration"),
+    *_each("ready_twice", "Expected to mark a variable ready only once"),
+    *_each(
+        "shared_view",
+        "more than one element of the written-to tensor refers to a single memory location",
+        "is a view and is being modified inplace",
+    ),
+    *_each(
+        "shared_memory",
+        "insufficient shared memory (shm)",
+        "workers are out of shared memory",
+        "unable to allocate shared memory(shm)",
+        "write to file </torch_",
+    ),
+    Wording("shared_memory", ("No space left on device", "/dev/shm")),
+    Wording("shared_memory", ("No space left on device", "shared memory segment")),
+    Wording("shared_memory", ("DataLoader worker", "is killed by signal: Bus error")),
+    Wording("shared_memory", ("failed to extend", "/dev/shm")),
+    *_each("evicted_memory", "low on resource: memory", "had condition: [MemoryPressure]"),
+    *_each("evicted_disk", "low on resource: ephemeral-storage", "had condition: [DiskPressure]"),
+    Wording("disk_full", ("No space left on device",), ("Warning: ",)),
+    Wording("disk_full", ("no space left on device",), ("Warning: ",)),
+    *_each("disk_full", "Disk quota exceeded"),
+    *_each("write_failed", "PytorchStreamWriter failed writing file", "basic_ios::clear: iostream error"),
+    Wording("write_failed", ("inline_container.cc", "unexpected pos ")),  # torch.save: fewer bytes came out
+    *_each("port_in_use", "failed to listen on any local network address", "EADDRINUSE"),
+    Wording("port_in_use", ("Address already in use",), ("failed to bind to", "failed to listen on [")),
+    *_each("open_files", "Too many open files", "received 0 items of ancdata"),
+    *_each(
+        "no_threads",
+        "thread: Resource temporarily unavailable",
+        "can't start new thread",
+        "pthread_create failed",
+    ),
+    *_each("no_threads", "Thread creation failed", "fork: retry: Resource temporarily unavailable"),
+    Wording("not_launched", ("srun: error: Task launch for ", " failed on node")),
+    *_each("not_launched", "slurmstepd: error: execve():"),
+    *_each("duplicate_gpu", "Duplicate GPU detected"),
+    *_each(
+        "driver_old",
+        "NVIDIA driver on your system is too old",
+        "CUDA driver version is insufficient for CUDA runtime version",
+    ),
+    *_each("load_device", "Attempting to deserialize object on"),
+    *_each("two_devices", "Expected all tensors to be on the same device"),
+    *_each(
+        "modified_inplace",
+        "variables needed for gradient computation has been modified by an inplace operation",
+    ),
+    *_each("state_dict", "Error(s) in loading state_dict for"),
+    *_each(
+        "broken_file",
+        "Error while deserializing header",
+        "PytorchStreamReader failed",
+        "invalid load key, 'v'",
+        "unpickling stack underflow",
+    ),
+    *_each("no_such_gpu", "invalid device ordinal", "No CUDA GPUs are available"),
+    *_each("no_kernel", "no kernel image is available for execution"),
+    *_each(
+        "illegal_access",
+        "an illegal memory access was encountered",
+        "CUDA_ERROR_ILLEGAL_ADDRESS",
+        "misaligned address",
+    ),
+    *_each("rank_twice", "has already checked in"),
+    *_each("device_assert", "device-side assert triggered", "Device-side assertion `"),
+    Wording("device_assert", ("Assertion `", "block: [", "thread: [")),
+    *_each("gpu_hardware", "uncorrectable ECC error", "uncorrectable NVLink error", "fallen off the bus"),
+    *_each("gpu_hang", "HW Exception by GPU"),
+    *_each("launch_failure", "unspecified launch failure", "CUBLAS_STATUS_EXECUTION_FAILED"),
+    *_each("host_memory", "node running low on memory", "killed due to memory pressure (OOM)"),
+    *_each(
+        "gpu_memory",
+        "Failed to CUDA calloc",
+        "CUDA out of memory",
+        "HIP out of memory",
+        "CUDA error: out of memory",
+        "OutOfMemoryError",
+        "CUBLAS_STATUS_ALLOC_FAILED",
+    ),
+    Wording("gpu_memory", ("uda failure", "out of memory")),
+    *_each(
+        "host_memory",
+        "can't allocate memory",
+        "annot allocate memory",
+        "std::bad_alloc",
+        "oom-kill:",
+        "oom-kill event",
+        "oom_kill event",
+        "OOM Killed",
+    ),
+    Wording("host_memory", ("OOMKilled",), ("false", "False", "OOMKilled: 0")),
+    Wording("host_memory", ("DataLoader worker", "is killed by signal: Killed")),
+    Wording("host_memory", ("Killed process", "ut of memory")),
+    Wording("host_memory", ("Killed process", "oom")),
+    *_each(
+        "loader_died",
+        "DataLoader worker exited unexpectedly",
+    ),
+    Wording("loader_died", ("DataLoader worker (pid", "exited unexpectedly")),
+    *_each(
+        "nan_loss",
+        "Loss is nan, stopping",
+        "loss is NaN, stopping",
+        "found NaN in local",
+        "diverged with loss = NaN",
+        "Current loss scale already at minimum",
+    ),
+    *_each("time_limit", "DUE TO TIME LIMIT"),
+    *_each("preempted", "DUE TO PREEMPTION", "DUE TO JOB REQUEUE"),
+    *_each("node_failure", "error: Node failure on", "DUE TO NODE FAILURE", "NodeNotReady"),
+    *_each("hangup", "Signals.SIGHUP death signal", "Received 1 death signal", "closing signal SIGHUP"),
+    *_each("terminated", "Signals.SIGTERM death signal", "Received 15 death signal"),
+    Wording("cancelled", ("error: *** ", " CANCELLED AT ")),
+    *_each("gloo_connect", "Gloo connectFullMesh failed"),
+    Wording("rendezvous", ("waiting for clients", "clients joined")),
+    Wording("rendezvous", ("waiting for workers", "workers joined")),
+    Wording("rendezvous", ("client socket has timed out after", "while trying to connect to")),
+    Wording("rendezvous", ("client socket has failed to connect to any network address",)),
+    Wording("rendezvous", ("process group in store based barrier on rank",)),
+    *_each("rendezvous", "RendezvousTimeoutError", "RendezvousConnectionError"),
+    *_each("nccl_usage", "ncclInvalidUsage", "NCCL error: invalid usage"),
+    *_each("nccl_internal", "ncclInternalError"),
+    *_each("nccl_gpu", "ncclUnhandledCudaError", "unhandled cuda error"),
+    *_each("nccl_system", "ncclSystemError", "unhandled system error"),
+    Wording("bus_error", ("Fatal Python error: Bus error",)),
+    Wording("bus_error", ("Caught signal 7 (Bus error",)),
+    *_each(
+        "native_crash", "Fatal Python error: ", "Caught signal 11 (", "Caught signal 4 (", "Caught signal 8 ("
+    ),
+    Wording("import_error", ("Failed to import ", "because of the following error")),
+    *_each("native_crash", "a process crashed: SIG"),
+    *_each("killed", "a process was killed: SIGKILL"),
+    *_each("terminated", "a process was ended: SIGTERM"),
+)
+
+
+def _xids(kind: CrashKind, *codes: int) -> tuple[Wording, ...]:
+    """Errors that the NVIDIA driver wrote into the kernel's log, by their number."""
+    told = [("Xid (", f"): {code},") for code in codes] + [
+        ("caused by previous Xid", f" {code}") for code in codes
+    ]
+    return tuple(Wording(kind, words) for words in told)
+
+
+WORDINGS += (
+    *_xids("gpu_hardware", 48, 61, 62, 64, 74, 79, 94, 95, 119, 120, 140, 143, *range(144, 151)),
+    *_xids("illegal_access", 31),
+    *_xids("launch_failure", 13),
+)
