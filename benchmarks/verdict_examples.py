@@ -52,6 +52,7 @@ _THREADS = "logs.txt"
 _OF_A_FINDING = ("rule", "severity", "confidence", "title", "message", "cause", "advice")
 _BY_HAND = ("nccl_tests", "fuzz")  # folders of tests/data that hold no real run
 _NO_EVIDENCE = ("README", "LICENSE", "truth.json", "clock.txt")
+_OF_A_JOB = {"train.log", "nccl.log"}  # beside each other in a folder: what was saved of one job
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,9 @@ def said_of(name: str, root: Path) -> Iterator[Said]:
             if "run.json" in files:  # its evidence and logs are a part of it
                 names.clear()
             continue
+        if _OF_A_JOB.issubset(files):
+            yield from _of_hang(here, run)
+            continue
         for file in sorted(files):
             path, where = here / file, f"{run}/{file}"
             if file.startswith(_NO_EVIDENCE):
@@ -97,26 +101,39 @@ def said_of(name: str, root: Path) -> Iterator[Said]:
 
 
 def _of_comparisons(reports: Sequence[Path], run: str) -> Iterator[Said]:
-    """Each pair of reports with one beginning, and all against ``ddp``, as the folder's README has them."""
+    """Each pair of reports with one beginning, and all against ``ddp``, as the folder's README has them.
+
+    ``base_1``, ``head_1`` and so on in a folder of their own are several captures a side.
+    """
     with tempfile.TemporaryDirectory() as folder:
         kept = {}
         for path in sorted(reports):
             kept[path.name.removesuffix(_REPORT)] = plain = Path(folder, f"{path.name}.json")
             plain.write_bytes(gzip.decompress(path.read_bytes()))
+        if "base_1" in kept:
+            before, after = (
+                [path for name, path in kept.items() if name.startswith(side)] for side in ("base_", "head_")
+            )
+            yield from _of_comparison(before, after, run)
+            return
         for (base, one), (head, other) in permutations(kept.items(), 2):
             if (base != "ddp" and base.rpartition("_")[0] != head.rpartition("_")[0]) or (
                 "_" in head and base == "ddp"
             ):
                 continue
-            try:
-                found = compare([read_capture(str(one))], [read_capture(str(other))], CompareConfig())
-            except (InputError, UsageError):  # runs of different kinds
-                continue
-            level = VERDICT_LEVEL[found.verdict]
-            where = f"{run}/{base} and {head}"
-            yield Said(Kind("compare", found.verdict), level, found.sentence, where, opens=True)
-            if found.verdict == "regression":
-                yield Said(Kind(REGRESSED.id), level, found.sentence, where)
+            yield from _of_comparison([one], [other], f"{run}/{base} and {head}")
+
+
+def _of_comparison(base: Sequence[Path], head: Sequence[Path], where: str) -> Iterator[Said]:
+    try:
+        before, after = ([read_capture(str(path)) for path in side] for side in (base, head))
+        found = compare(before, after, CompareConfig())
+    except (InputError, UsageError):  # runs of different kinds, or findings alone
+        return
+    level = VERDICT_LEVEL[found.verdict]
+    yield Said(Kind("compare", found.verdict), level, found.sentence, where, opens=True)
+    if found.verdict == "regression":
+        yield Said(Kind(REGRESSED.id), level, found.sentence, where)
 
 
 def _of_run(folder: Path, run: str) -> Iterator[Said]:
@@ -245,7 +262,7 @@ def _of_doctor(path: Path, where: str) -> Iterator[Said]:
     kind = "fallback" if checkup.fallback is not None else "settings" if checkup.settings else "machine"
     yield Said(Kind("doctor", kind), head.level, head.sentence, where, opens=True)
     for look in looks_not_ok(checkup):
-        if look.rule:
+        if look.rule and look.level != "not_evaluated":
             yield _of_look(look, where)
     for finding in checkup.findings:
         yield _of_finding(finding, where)

@@ -333,6 +333,24 @@ def views() -> None:
     shared_view()
 
 
+def _half(seconds: float) -> None:
+    """Sleeps on every second rank."""
+    if RANK % 2:
+        time.sleep(seconds)
+
+
+def slow_half_input() -> None:
+    """The data of every second rank comes late; with eight ranks and more that is a group."""
+    start()
+    train(spoil=lambda index: _half(0.15 if index % 8 == 0 else 0.0))
+
+
+def slow_half_host() -> None:
+    """Every second rank does something between its steps that the others do not."""
+    start()
+    train(after=lambda step, model: _half(0.15))
+
+
 def network_down() -> None:
     """For a network namespace of its own (unshare -n): the loopback device goes down while ranks use it."""
 
@@ -381,6 +399,19 @@ def checkpoint() -> None:
 
     start()
     train(after=save)
+
+
+def recompiled() -> None:
+    """Every tenth step has another number of rows, for which torch.compile compiles again."""
+    start()
+    model = DistributedDataParallel(network())
+    compiled = torch.compile(model, backend="aot_eager", dynamic=False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for step in range(STEPS):
+        rows = 8 + (step if step % 10 == 0 else 0)
+        compiled(torch.randn(rows, DIM)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def garbage() -> None:
@@ -508,6 +539,32 @@ def unsynchronised() -> None:
     train(sync=False)
 
 
+def short_profiler() -> None:
+    """The program profiles one backward pass itself, in the first step that `traceops run` would record."""
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for step in range(STEPS):
+        loss = model(torch.randn(8, DIM)).square().mean()
+        if step == 10:
+            with profile(activities=[ProfilerActivity.CPU]):
+                loss.backward()
+        else:
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def apart() -> None:
+    """Pairs of ranks that have nothing to do with each other, in one job."""
+    groups = [dist.new_group([first, first + 1]) for first in range(0, WORLD, 2)]
+    model = DistributedDataParallel(network(), process_group=groups[RANK // 2])
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for _ in range(STEPS):
+        model(torch.randn(8, DIM)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def slow_pair() -> None:
     """Two pairs of GPUs; one of them goes through the host's memory."""
     group = [dist.new_group([0, 1]), dist.new_group([2, 3])][RANK // 2]
@@ -523,10 +580,10 @@ def slow_pair() -> None:
 STARTED: dict[str, Callable[[], None]] = {
     one.__name__: one
     for one in (evaluation, checkpoint, garbage, slow_batch, loader_dies, late_start, alone, unreachable, rank_twice,
-        views, network_down, stuck_later)
+        views, network_down, stuck_later, slow_half_input, slow_half_host, recompiled)
 }  # fmt: skip
 TRAINED: dict[str, Callable[[], None]] = {
-    one.__name__: one for one in (own_profiler, unsynchronised, slow_pair)
+    one.__name__: one for one in (own_profiler, unsynchronised, slow_pair, short_profiler, apart)
 }
 RECORDED: dict[str, Callable[[Path], None]] = {
     one.__name__: one

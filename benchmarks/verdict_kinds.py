@@ -28,7 +28,6 @@ HEADLINES: dict[Kind, str] = {
     Kind("analyze", "clear"): "nothing is wrong",
     Kind("analyze", "notes"): "nothing is wrong, with remarks",
     Kind("analyze", "unjudged"): "more than a tenth of the step was not judged",
-    Kind("analyze", "no step"): "the traces hold no complete step",
     Kind("analyze", "hang"): "the run hung",
     Kind("diagnose", "cause"): "a cause is known",
     Kind("diagnose", "waits"): "ranks wait, and nothing tells for whom",
@@ -87,8 +86,6 @@ def headline_kind(report: Report, head: Headline) -> Kind:
         return Kind("analyze", "waiting")
     if any(finding.rule in ("TO-S001", "TO-S002") for finding in report.findings):
         return Kind("analyze", "late")
-    if not report.steps:
-        return Kind("analyze", "no step")
     if "Not judged:" in head.sentence:
         return Kind("analyze", "unjudged")
     return Kind("analyze", "clear" if head.level == "clear" else "notes")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from verdict_examples import Said, said_of
 from verdict_kinds import HEADLINES, Kind, kinds
+from verdict_reasons import REASONS
 
 from traceops.render.writers.terminal import MARK
 from traceops.rules.registry import BY_ID
@@ -75,7 +76,7 @@ def _entry(kind: Kind, said: Sequence[Said]) -> list[str]:
     name = entry_name(kind)
     chosen = [*_chosen(one for one in said if one.opens), *_chosen(one for one in said if not one.opens)]
     if not chosen:
-        return [f"- {name}: {NO_EXAMPLE}"]
+        return [f"- {name}: {NO_EXAMPLE}{': ' if kind in REASONS else ''}{REASONS.get(kind, '')}"]
     lines = [f"- {name}"]
     for one in chosen:
         where = "opens" if one.opens else "finding"
@@ -109,7 +110,7 @@ def examples_in(text: str) -> Iterator[Said]:
         if line.startswith("## "):
             rule = "" if line == "## Openings" else line[3:].partition(":")[0]
         elif line.startswith("- "):
-            kind = named.get((rule, line[2:]))
+            kind = named.get((rule, line[2:].partition(f": {NO_EXAMPLE}")[0]))
         elif (example := _EXAMPLE.fullmatch(line)) is not None and kind is not None:
             where, mark, said, run = example.groups()
             yield Said(kind, level_of[mark], said, run, opens=where == "opens")

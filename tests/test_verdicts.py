@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from verdict_examples import said_of
 from verdict_kinds import HEADLINES, Kind, kinds
+from verdict_reasons import REASONS
 from verdicts import NO_EXAMPLE, entry_name, examples_in, page, quoted
 
 from traceops.core.rule import JudgedBy
@@ -31,11 +32,15 @@ def section(kind: Kind) -> str:
 
 @pytest.mark.parametrize("kind", kinds(), ids=lambda kind: f"{kind.of} {kind.variant}".strip())
 def test_every_kind_of_sentence_has_an_entry(kind: Kind) -> None:
-    """With an example below it, or with the words that there is none."""
+    """With an example below it, or with the reason why there is none."""
     [line, below] = re.findall(rf"^- {re.escape(entry_name(kind))}(.*)\n?(.*)", section(kind), re.MULTILINE)[
         0
     ]
-    assert line == f": {NO_EXAMPLE}" if line else below.startswith(("  - opens: ", "  - finding: "))
+    assert (
+        line == f": {NO_EXAMPLE}: {REASONS[kind]}"
+        if line
+        else below.startswith(("  - opens: ", "  - finding: "))
+    )
 
 
 def test_the_page_has_every_rule_that_a_command_judges_and_no_other() -> None:
@@ -45,7 +50,8 @@ def test_the_page_has_every_rule_that_a_command_judges_and_no_other() -> None:
 
 def test_the_count_at_the_top_is_that_of_the_entries() -> None:
     entries = re.findall(r"^- (.*)$", PAGE, re.MULTILINE)
-    without = [entry for entry in entries if entry.endswith(NO_EXAMPLE)]
+    without = [entry for entry in entries if f": {NO_EXAMPLE}" in entry]
+    assert len(without) == len(REASONS)
     assert f"{len(entries)} kinds of sentences, {len(entries) - len(without)} of them with an example" in PAGE
     assert len(entries) == len(kinds())
 

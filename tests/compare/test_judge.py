@@ -40,6 +40,13 @@ def test_a_certain_change_below_the_threshold_is_no_regression_and_said() -> Non
     assert (step.outcome, step.reason) == ("unchanged", "worse for certain, but by less than 5 %")
 
 
+def test_what_stays_the_same_has_no_sign() -> None:
+    sides = [made(steps(100.0), at=60.0 * number) for number in range(6)]
+    sentence = compare(sides[::2], sides[1::2], CompareConfig()).sentence
+    assert sentence.startswith("No regression: ") and "0.0 %" in sentence
+    assert "-0.0" not in sentence and "+0.0" not in sentence
+
+
 def test_a_large_change_within_noise_is_open() -> None:
     config = CompareConfig(launch_noise_pct=5.0)
     result = compare([made(steps(100.0))], [made(steps(107.0), at=1)], config)

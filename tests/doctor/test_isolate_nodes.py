@@ -96,4 +96,7 @@ def test_nodes_that_do_not_reach_each_other_work_by_themselves():
     checkup = check_up(Apart(), Apart())
     assert checkup.fallback is None
     [look] = [look for look in checkup.looks if look.what == "nodes"]
-    assert look.why.startswith("a, b work, each by itself") and "one node alone can train" in look.advice
+    assert (
+        look.why == "a, b work, each by itself, with all its GPUs"
+        and "one node alone can train" in look.advice
+    )

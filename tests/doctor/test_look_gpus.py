@@ -90,6 +90,15 @@ def test_a_busy_gpu_at_its_power_limit_is_as_it_should_be() -> None:
     assert wrong(judge_gpus(read(busy), "h")) == {}
 
 
+def test_the_clocks_that_a_card_has_by_default_were_set_by_nobody() -> None:
+    """As a K20m has them, below its highest."""
+    lower = ("applications_clocks_setting>Not Active", "applications_clocks_setting>Active")
+    other = "<applications_clocks>\n\t\t\t<graphics_clock>"
+    assert wrong(judge_gpus(read(smi(lower, gpu=2)), "h")) == {}
+    changed = smi(lower, (f"{other}1980", f"{other}1500"), gpu=2)
+    assert wrong(judge_gpus(read(changed), "h")) == {"clocks lowered": "note"}
+
+
 def test_the_number_a_program_of_others_is_named_by() -> None:
     process = (
         "<processes><process_info><pid>812</pid><type>C</type><process_name>/usr/bin/python</process_name>"

@@ -254,7 +254,11 @@ def test_interfaces_as_the_kernel_shows_them(tmp_path: Path) -> None:
         True,
     )
     assert not found[0].address
-    assert wrong(judge_interfaces(found, False, "h")) == {"bond bond0": "warning"}
+    looks = judge_interfaces(found, False, "h")
+    assert wrong(looks) == {"bond bond0": "warning"}
+    assert one(looks, "bond bond0").why == "1 of its 2 ports carries all traffic"
+    lost = replace(bond, ports_down=bond.ports)
+    assert one(judge_interfaces([lost], False, "h"), "bond bond0").why == "none of its 2 ports is up"
 
 
 def port(folder: str, state: str, rate: str, layer: str) -> dict[str, str]:
@@ -301,6 +305,7 @@ def test_a_card_s_second_port_is_often_without_a_cable() -> None:
     first = replace(hca(0), bus_id="0000:1a:00.0")
     second = replace(hca(1, "DOWN"), bus_id="0000:1a:00.1")
     assert wrong(judge_rdma([first, second], True, "h")) == {"ports down": "note"}
+    assert one(judge_rdma([first, second], True, "h"), "ports down").why == "1 port of the same model is up"
     other = replace(second, bus_id="0000:3c:00.0")
     assert wrong(judge_rdma([first, other], True, "h")) == {"ports down": "warning"}
 

@@ -127,12 +127,6 @@ def test_info_findings_do_not_make_a_clear_level() -> None:
     assert "Nothing serious found" in said.sentence and "1 finding of severity info" in said.sentence
 
 
-def test_no_steps_and_unknown_wait_is_not_a_clean_bill() -> None:
-    said = verdict(make_report(steps=False, wait_pct=None))
-    assert said.level == "info"
-    assert "no complete step" in said.sentence
-
-
 def test_impact_beyond_the_step_is_not_called_a_part_of_it() -> None:
     said = verdict(make_report([make_finding("TO-I001", impact=80.0)]))
     assert "80.0 ms a step" in said.sentence

@@ -15,6 +15,8 @@ from traceops.render import write_report
 from traceops.render.report.html import describe
 from traceops.render.report.terminal import describe_summary
 from traceops.render.report.verdict import verdict
+from traceops.rules.whole_run import what_was_compiled
+from traceops.traces.observed import Compilation
 
 DATA = Path(__file__).parents[1] / "data"
 BEGIN = 1_800_000_000_000
@@ -293,3 +295,20 @@ def test_a_program_that_ended_before_its_window_and_left_its_first_steps():
     assert said(3, [1, 2])[0].endswith("the schedule needs 14"), "there are no later ones"
     assert said(11, [10]) == said(40, [10, 11, 12, 13]) == said(8, []) == said(None, [1, 2]) == []
     assert said(40, [1, 2]) == [], "a program of that length asked for them"
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (
+            "0/0: size mismatch at index 0. expected 8, actual 48.\nmore",
+            "; torch says why: size mismatch at index 0. expected 8, actual 48.",
+        ),
+        (None, "."),
+        (" ", "."),
+    ],
+)
+def test_what_torch_compiled_again_is_a_sentence_of_its_own(reason, said):
+    own = SimpleNamespace(compilations=[Compilation(10, 5_000, "inner", "/x/train.py", 7, reason)])
+    told = what_was_compiled(SimpleNamespace(observed=[own]), SimpleNamespace(steps=(10,)))
+    assert told == f" It compiles inner (train.py:7){said}"

@@ -168,9 +168,14 @@ def values_text(row: MetricChange) -> str:
     """Base, head, and the change in percent with its interval."""
     interval = ""
     if row.low_pct is not None and row.high_pct is not None:
-        interval = f", {row.low_pct:+.1f} to {row.high_pct:+.1f}"
-    pct = f" ({row.change_pct:+.1f} %{interval})" if row.change_pct is not None else ""
+        interval = f", {_signed(row.low_pct)} to {_signed(row.high_pct)}"
+    pct = f" ({_signed(row.change_pct)} %{interval})" if row.change_pct is not None else ""
     return f"{_value(row, row.base)} → {_value(row, row.head)}{pct}"
+
+
+def _signed(pct: float) -> str:
+    """'+1.2', and '0.0' of what is neither more nor less."""
+    return f"{pct:+.1f}" if round(pct, 1) else "0.0"
 
 
 def _listed(rows: Sequence[MetricChange]) -> str:
@@ -179,7 +184,7 @@ def _listed(rows: Sequence[MetricChange]) -> str:
 
 def _change(row: MetricChange) -> str:
     if row.change_pct is not None:
-        return f"{row.change_pct:+.1f} %"
+        return f"{_signed(row.change_pct)} %"
     return f"{_value(row, row.base)} → {_value(row, row.head)}"
 
 

@@ -146,7 +146,8 @@ def _nodes(plan: CheckupPlan) -> list[Look]:
         f"start jobs without {others}" if others else "see the network between them; one node alone can train"
     )
     found = "do not all work together"
-    return [line_of(plan, NODES, "nodes", found, "error", f"{why} by itself, with all its GPUs", advice)]
+    own = "GPUs" if plan.runner.backend == "nccl" else "ranks"
+    return [line_of(plan, NODES, "nodes", found, "error", f"{why} by itself, with all its {own}", advice)]
 
 
 def _pairs_text(pairs: Sequence[Pair]) -> str:

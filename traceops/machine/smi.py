@@ -28,7 +28,7 @@ class SmiGpu:
 
     memory and used: MiB. tlimit: degrees left until the GPU slows down. limits in W, clocks in MHz.
     reasons: why its clocks are lowered right now (``hw_thermal_slowdown``). tells_reasons: the driver says whether
-    they are. fabric_state and fabric_status:
+    they are. own_clocks: its clocks for applications are the card's default ones. fabric_state and fabric_status:
     what the fabric manager gave it, None without NVSwitch. health: parts of the fabric that are not healthy.
     uncorrectable and uncorrectable_ever: ECC errors since the driver was loaded, and in the GPU's life.
     """
@@ -50,6 +50,7 @@ class SmiGpu:
     utilization: int | None = None
     reasons: tuple[str, ...] = ()
     tells_reasons: bool = False
+    own_clocks: bool = False
     temperature: int | None = None
     tlimit: int | None = None
     slowdown_at: int | None = None
@@ -120,6 +121,7 @@ def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
         idle="gpu_idle" in reasons or _text(gpu, "performance_state") not in ("P0", "P1", "P2"),
         utilization=_number(gpu, "utilization/gpu_util"),
         reasons=tuple(reason for reason in reasons if reason != "gpu_idle"),
+        own_clocks=_own_clocks(gpu),
         tells_reasons=any(
             (element.text or "").strip() in ("Active", "Not Active")
             for block in _REASONS
@@ -172,6 +174,12 @@ _HEALTHY = {
     "incorrect_configuration": ("none", "false"),
     "summary": ("healthy",),
 }
+
+
+def _own_clocks(gpu: ET.Element) -> bool:
+    """Whether the clocks for applications are the default ones, which older cards have below their highest."""
+    now, usual = (_number(gpu, f"{which}applications_clocks/graphics_clock") for which in ("", "default_"))
+    return now is not None and now == usual
 
 
 def _reasons(gpu: ET.Element) -> tuple[str, ...]:

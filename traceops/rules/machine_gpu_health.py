@@ -186,10 +186,9 @@ def speed_looks(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
         return ", ".join(_REASONS[reason] for reason in gpu.reasons if reason in _REASONS)
 
     def capped(gpu: SmiGpu) -> str:
-        # at the power limit is where a busy GPU belongs
-        return ", ".join(
-            _CAPPED[r] for r in gpu.reasons if r in _CAPPED and (gpu.idle or r != "sw_power_cap")
-        )
+        # at the power limit is where a busy GPU belongs, and nobody set the clocks that a card has by default
+        usual = {"sw_power_cap": not gpu.idle, "applications_clocks_setting": gpu.own_clocks}
+        return ", ".join(_CAPPED[r] for r in gpu.reasons if r in _CAPPED and not usual.get(r))
 
     def weaker(gpu: SmiGpu) -> str:
         most = max(other.power_limit or 0 for other in gpus if other.name == gpu.name)

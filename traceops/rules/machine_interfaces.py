@@ -62,7 +62,7 @@ def judge_interfaces(interfaces: Sequence[Interface], rdma: bool, host: str) -> 
         looks.append(
             Look(
                 host, "network", f"bond {bond.name}", f"{down} down", "warning",
-                f"{len(bond.ports) - len(bond.ports_down)} of its {len(bond.ports)} ports carry all traffic",
+                _carried(len(bond.ports) - len(bond.ports_down), len(bond.ports)),
                 f"check the cable and switch port of {down}: cat /proc/net/bonding/{bond.name}",
                 {"ports": list(bond.ports), "down": list(bond.ports_down)}, rule=BOND.id,
             )
@@ -115,6 +115,13 @@ def _choice(interfaces: Sequence[Interface], rdma: bool, host: str) -> Look:
             rule=INTERFACES.id,
         )  # fmt: skip
     return Look(host, "network", what, found, facts=facts, rule=INTERFACES.id)
+
+
+def _carried(up: int, ports: int) -> str:
+    """What a bond has left."""
+    if not up:
+        return f"none of its {ports} ports is up"
+    return f"{up} of its {ports} ports {'carries' if up == 1 else 'carry'} all traffic"
 
 
 def _words(interface: Interface) -> str:

@@ -118,11 +118,12 @@ def _ports(devices: Sequence[Rdma], host: str) -> list[Look]:
         up = [(one, port) for one, port in ports if port.state == "ACTIVE"]
         down = [(one, port) for one, port in ports if port.state != "ACTIVE"]
         if up and down:
+            are = "port of the same model is" if len(up) == 1 else "ports of the same model are"
             unused = layer == "InfiniBand" and any(_card(one) not in in_use for one, _ in down)
             looks.append(
                 Look(
                     host, "network", "ports down", ", ".join(f"{one.name}:{port.number}" for one, port in down),
-                    "warning" if unused else "note", f"{len(up)} ports of the same model are up",
+                    "warning" if unused else "note", f"{len(up)} {are} up",
                     f"if they are meant to be used, check cable and switch port: ibstat {down[0][0].name}",
                     rule=RDMA_PORTS.id,
                 )

@@ -57,7 +57,7 @@ def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding]) -> Findin
         return found
     return _with(
         found,
-        f"Outside of the recorded steps, rank {rank}'s host is {ms_text(place.ms)} ms of each step in "
+        f"Outside of the recorded steps, rank {rank}'s host spends {ms_text(place.ms)} ms of each step in "
         f"{place.place.said}.",
         [
             Evidence(f"host in {place.place.said}", round(place.ms, 3), "ms/step", rank=rank),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from traceops.across.whole_run import Occasion, Share, WholeRun
@@ -60,6 +61,7 @@ _WASTE = ("recompilation", "garbage_collection", "allocator")  # what no trainin
 _LEAST_TIMES = 2
 _SPREAD_PCT = 3.0  # of a rank's time: told also where no step stands out by it
 _LEAST_STEPS = 3
+_ID = re.compile(r"\d+/\d+: ")  # of the guard, in torch's reason
 _IS = {
     "evaluation": "Evaluation takes",
     "checkpoint": "Writing checkpoints takes",
@@ -108,12 +110,12 @@ def _severity(cause: str, share_pct: float) -> Severity:
 def _finding(run: WholeRun, one: Occasion, inputs: Inputs) -> Finding:
     each = one.more_ms / one.times
     where = "" if one.place is None else f", in {one.place.said}"
-    again = _compiled(inputs, one) if one.cause == "recompilation" else ""
+    again = what_was_compiled(inputs, one) if one.cause == "recompilation" else ""
     on = "" if set(one.ranks) == set(run.ranks) else f" on {who(one.ranks)}"
     message = (
-        f"{_IS[one.cause]} {percent_text(one.share_pct)} of the run{on}{where}{again}: {one.times} times in "
+        f"{_IS[one.cause]} {percent_text(one.share_pct)} of the run{on}{where}: {one.times} times in "
         f"{int(run.timed.sum())} steps, {ms_text(each)} ms each beyond the typical step of "
-        f"{ms_text(run.typical_ms)} ms."
+        f"{ms_text(run.typical_ms)} ms.{again}"
     )
     evidence = [
         Evidence("of the run", round(one.share_pct, 2), "%", _BOUNDS[0]),
@@ -135,15 +137,17 @@ def _finding(run: WholeRun, one: Occasion, inputs: Inputs) -> Finding:
     )
 
 
-def _compiled(inputs: Inputs, one: Occasion) -> str:
+def what_was_compiled(inputs: Inputs, one: Occasion) -> str:
     """What was compiled most, and torch's own reason."""
     told = [c for own in inputs.observed for c in own.compilations if c.step in one.steps]
     if not told:
         return ""
     most = max(told, key=lambda c: (c.us, c.function))
     name = most.file.rpartition("/")[2]
-    reason = f", because {most.reason.splitlines()[0][:120]}" if most.reason and most.reason.strip() else ""
-    return f" ({most.function}, {name}:{most.line}{reason})"
+    said = (most.reason or "").strip()
+    first = said.splitlines()[0][:120] if said else ""
+    why = f"; torch says why: {_ID.sub('', first).rstrip('.')}" if first else ""
+    return f" It compiles {most.function} ({name}:{most.line}){why}."
 
 
 def _spread(run: WholeRun, cause: str, shares: Mapping[int, Share]) -> Finding | None:

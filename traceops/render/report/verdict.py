@@ -266,11 +266,6 @@ def _lead(report: Report, finding: Finding) -> tuple[str, int]:
 
 
 def _clean_bill(report: Report) -> Headline:
-    if not report.steps:
-        return Headline(
-            "info",
-            f"The traces hold no complete step, so where its time went cannot be said. {_nothing_else(report)}",
-        )
     step, compute = mean_of_ranks(report), report.summary.ledger_pct.compute
     waiting, recorded = report.summary.ledger_pct.comm_wait or 0.0, ""
     calm = undisturbed_of(report)

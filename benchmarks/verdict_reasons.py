@@ -1,0 +1,69 @@
+"""Why some sentences of docs/verdicts.md have no example of a real run yet, and what would give one."""
+
+from __future__ import annotations
+
+from verdict_kinds import Kind
+
+_GROUP = "a slow group has four ranks or more, on GPUs: 8 GPUs, 4 of which "
+_CLOCK = "it takes a GPU beside others whose clock is lower while it trains: "
+_SMI = "no public output of nvidia-smi -q -x that we found shows it; "
+
+REASONS: dict[Kind, str] = {
+    Kind("TO-V006", "one_host"): (
+        "it takes traces of two captures on one host with GPUs, mixed in one folder; those that we have of such "
+        "hosts do not name the host"
+    ),
+    Kind("TO-S001", "gpu_compute"): (
+        "the traces have told so far what a GPU computes longer for; it takes kernels of other names on the late rank, "
+        "as of another GPU model"
+    ),
+    Kind("TO-S003"): f"{_GROUP}are slow for no single reason",
+    Kind("TO-S003", "gpu_compute"): f"{_GROUP}run kernels of other names, as of another GPU model",
+    Kind("TO-S003", "slower"): f"{_GROUP}have a lower clock or power limit",
+    Kind("TO-S003", "more_work"): f"{_GROUP}get larger batches",
+    Kind("TO-S003", "input"): (
+        "a slow group has four ranks or more; of 8 ranks on CPUs with 4 slow loaders each slow one was named by itself"
+    ),
+    Kind("TO-S003", "host"): (
+        "a slow group has four ranks or more; of 8 ranks on CPUs with 4 slow hosts each slow one was named by itself"
+    ),
+    Kind("TO-S003", "copy"): f"{_GROUP}have fewer PCIe lanes",
+    Kind(
+        "TO-W002", "power_cap"
+    ): f"{_CLOCK}nvidia-smi -pl on one of two GPUs, which takes root on bare metal",
+    Kind("TO-W002", "too_hot"): f"{_CLOCK}one that is hot, as in a rack with a fan that failed",
+    Kind(
+        "TO-W002", "slow_clock"
+    ): f"{_CLOCK}nvidia-smi -lgc on one of two GPUs, which takes root on bare metal",
+    Kind("TO-W002", "stolen"): (
+        "it takes a virtual machine with more cores promised than its host has; ours lost 0.2 % of its time at most"
+    ),
+    Kind("TO-P004"): (
+        "it takes NCCL's log of a job over several hosts beside its topology; public logs have one or the other"
+    ),
+    Kind("TO-P008"): (
+        "it takes nccl-tests on GPUs with NVLink that do not use it: NCCL_P2P_DISABLE=1 all_reduce_perf -g 4; public "
+        "logs of slow tests are of GPUs without NVLink or of several hosts"
+    ),
+    Kind("TO-D001"): f"{_SMI}it takes a GPU with a worn or broken memory",
+    Kind("TO-D003"): f"{_SMI}it takes a GPU that is hot, or nvidia-smi -ac, which takes root on bare metal",
+    Kind("TO-D005"): f"{_SMI}nvidia-smi -c EXCLUSIVE_PROCESS, which takes root on bare metal",
+    Kind("TO-D010"): f"{_SMI}it takes a host with two models of GPUs",
+    Kind("TO-D101"): "it takes a GPU with a broken NVLink, or a board of which one was switched off",
+    Kind(
+        "TO-D102"
+    ): "it takes a host with NVSwitch whose fabric manager was stopped, which takes root on bare metal",
+    Kind(
+        "TO-D103"
+    ): "it takes GPUs without direct access: two cards for games, or P2P that the chipset refuses",
+    Kind("TO-D105"): "it takes several GPUs on bare metal with the IOMMU on; virtual machines are not judged",
+    Kind(
+        "TO-D205"
+    ): "soft RoCE always makes a RoCE v2 address; it takes a card whose port has none but RoCE v1",
+    Kind("TO-D206"): "it takes a machine of Amazon's with EFA and GPUs, without aws-ofi-nccl",
+    Kind("TO-D207"): "it takes GPUs and RDMA devices in one host, without nvidia-peermem",
+    Kind("TO-D306"): "it takes GPUs on two NUMA nodes and a process bound to one of them (taskset)",
+    Kind(
+        "TO-D307"
+    ): "it takes GPUs in a host whose CPU has the governor powersave; virtual machines have none",
+}
