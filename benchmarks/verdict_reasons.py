@@ -48,8 +48,8 @@ REASONS: dict[Kind, str] = {
     Kind("TO-D001"): f"{_SMI}it takes a GPU with a worn or broken memory",
     Kind("TO-D003"): f"{_SMI}it takes a GPU that is hot, or nvidia-smi -ac, which takes root on bare metal",
     Kind("TO-D005"): (
-        "the one public output of nvidia-smi -q -x that shows it is of 2013, and we do not know whose; it takes nvidia-smi "
-        "-c EXCLUSIVE_PROCESS, as root on bare metal"
+        "the one public output of nvidia-smi -q -x that shows it is of 2013, and we do not know whose; it takes "
+        "nvidia-smi -c EXCLUSIVE_PROCESS, as root on bare metal"
     ),
     Kind("TO-D010"): f"{_SMI}it takes a host with two models of GPUs",
     Kind("TO-D101"): "it takes a GPU with a broken NVLink, or a board of which one was switched off",
