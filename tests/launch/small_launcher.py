@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import traceops.launch.process as process
-from traceops.capture.manifest import merge, write_json
+from traceops.capture.manifest import write_json
+from traceops.capture.merged_manifest import merge
 from traceops.capture.settings import ENV
 from traceops.core.run_lock import Launcher, held
 from traceops.launch import aftermath

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from traceops.capture.manifest import DeviceRecord, GitState
 from traceops.version import __version__
 
 # Only variables that change how a training runs; names that could hold credentials never match.
@@ -58,7 +59,7 @@ def software_versions() -> dict[str, str | None]:
     }
 
 
-def git_state(folder: Path, environ: Mapping[str, str] = os.environ) -> dict[str, Any] | None:
+def git_state(folder: Path, environ: Mapping[str, str] = os.environ) -> GitState | None:
     """Commit, branch and dirty flag of the work tree around `folder`; None where there is none, or no git.
 
     branch: None where HEAD is detached and no CI says in `environ` which one it checked out.
@@ -84,7 +85,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def device_of_this_process() -> dict[str, Any]:
+def device_of_this_process() -> DeviceRecord:
     """Type, index, name, uuid and memory of the current device; null where the device has none.
 
     Wakes up no GPU and loads no torch: before the training has done so the answer is the CPU.

@@ -11,30 +11,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from traceops.capture.environment import environment_that_matters, git_state, script_name, software_versions
-from traceops.capture.manifest import (
-    RankManifest,
-    merge,
-    read_ranks,
-    readable_ranks,
-    write_json,
-    write_rank,
-)
+from traceops.capture.manifest import RankManifest, read_ranks, readable_ranks, write_json, write_rank
+from traceops.capture.merged_manifest import merge
 from traceops.capture.settings import CaptureSettings
 from traceops.core.errors import UsageError
 
 _asked = 0
 
 
-def who_am_i() -> tuple[int, int, int]:
-    """(rank, local rank, world size) from torch.distributed if it is up, else from torchrun's variables."""
+class ProcessPlace(NamedTuple):
+    """Which process of the job this is. local_rank: its number on this host."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+
+
+def who_am_i() -> ProcessPlace:
+    """From torch.distributed if it is up, else from torchrun's variables."""
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         rank, world = dist.get_rank(), dist.get_world_size()
-        return rank, int(os.environ.get("LOCAL_RANK", rank)), world
+        return ProcessPlace(rank, int(os.environ.get("LOCAL_RANK", rank)), world)
     rank = int(os.environ.get("RANK", "0"))
-    return rank, int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("WORLD_SIZE", "1"))
+    return ProcessPlace(rank, int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("WORLD_SIZE", "1")))
 
 
 def agreed_folder(settings: CaptureSettings) -> Path:
@@ -46,17 +49,17 @@ def agreed_folder(settings: CaptureSettings) -> Path:
         return Path(settings.out).absolute()
     name = f"{script_name()}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     dist = sys.modules.get("torch.distributed")
-    rank, _, world = who_am_i()
+    place = who_am_i()
     if dist is not None and dist.is_available() and dist.is_initialized():
         # The group's store, not a broadcast: that would need the right device to be current already.
         global _asked
         _asked += 1
         key = f"traceops/out/{_asked}"
         store = dist.distributed_c10d._get_default_store()
-        if rank == 0:
+        if place.rank == 0:
             store.set(key, name)
         name = store.get(key).decode()
-    elif world > 1:
+    elif place.world_size > 1:
         raise UsageError(
             "the ranks cannot agree on a run folder before torch.distributed is initialised; open "
             "traceops.capture after init_process_group, pass out=…, or start through `traceops run`"

@@ -87,6 +87,12 @@ def raised_by_a_handler(error: BaseException) -> bool:
     return False
 
 
+def describe(error: BaseException) -> str:
+    """The last line of the error's traceback, which names it."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def _code(handler: Any) -> CodeType | None:
     function = getattr(handler, "__func__", handler)
     if not hasattr(function, "__code__"):

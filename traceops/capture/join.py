@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 
 from traceops.capture.folder import record_exit, who_am_i
-from traceops.capture.guard import Guard, contained, say
+from traceops.capture.guard import Guard, contained, describe, say
 from traceops.capture.responder import responder_of
-from traceops.capture.session import Capture, capture_here, describe
+from traceops.capture.session import Capture, capture_here
 from traceops.capture.settings import CaptureSettings, from_environment
 from traceops.capture.steps import on_training_step
 from traceops.core.capture_failure import CaptureOperation
@@ -87,7 +87,7 @@ class _Joined:
             self._capture.skipped()
 
     def _open(self) -> None:
-        rank = who_am_i()[0]
+        rank = who_am_i().rank
         if capture_here() is not None or not self._is_first(rank):
             self.stop()
             return

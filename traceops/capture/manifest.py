@@ -1,4 +1,4 @@
-"""The per-rank manifest and run.json: their fields, and how the one is merged from the others.
+"""The per-rank manifest and run.json: their fields, and how they are written and read.
 
 ``<out>/rank_<r>/manifest.json`` is a `RankManifest` and ``<out>/run.json`` a `RunManifest`, as JSON objects
 with the field names below. Times are milliseconds (``_ms``) or Unix nanoseconds (``_ns``); what is not
@@ -8,18 +8,68 @@ known is null. Both are replaced in one move, so a reader never sees half of one
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from traceops.core.capture_failure import CaptureFailure, by_cause, cause_text, read_failure
+from traceops.core.capture_failure import CaptureFailure, read_failure
 from traceops.core.errors import InputError
 from traceops.core.redaction import redact_text, redact_value
 from traceops.core.whole_file import write_whole
 
 SCHEMA_VERSION = 1
+
+
+class DeviceRecord(TypedDict):
+    """What a rank computes on. type: cpu or cuda. Null: a CPU has none, or torch does not tell."""
+
+    type: str
+    index: int | None
+    name: str
+    uuid: str | None
+    memory_bytes: int | None
+
+
+class ObservedRecord(TypedDict):
+    """Looks at the host outside of windows, and why no more was observed.
+
+    The steps themselves are in steps.bin, the looks in observed.jsonl beside the manifest.
+    """
+
+    samples: int
+    trouble: str | None
+
+
+class LightRecord(TypedDict):
+    """The light window. source: `cupti`, `torch`, or null where nothing was recorded; why not, by source.
+
+    calls: what CUPTI returned, as [call, argument, result].
+    """
+
+    source: str | None
+    why: dict[str, str]
+    file: str | None
+    steps: list[int]
+    step_ms: list[float]
+    calls: list[list[str | int]]
+
+
+class MemoryRecord(TypedDict):
+    """Bytes of GPUs at the end of `step`: what tensors held, and which of it was what."""
+
+    step: int
+    allocated: int
+    parameters: int
+    gradients: int
+    optimizer_state: int
+
+
+class GitState(TypedDict):
+    """The code that ran. branch: null where HEAD is detached and no CI names it. dirty: null where git did not say."""
+
+    commit: str
+    branch: str | None
+    dirty: bool | None
 
 
 @dataclass(frozen=True)
@@ -40,7 +90,6 @@ class WindowRecord:
 class RankManifest:
     """What one rank says about itself.
 
-    device: {type: cpu|cuda, index, name, uuid, memory_bytes}.
     traces: paths relative to the run folder, one a window.
     unprofiled_step_ms, profiled_step_ms: one number a step. On cuda measured on the device's own timeline
     (events at the step boundaries), on cpu by the host clock; `step_clock` says which: cuda_event or host.
@@ -52,12 +101,8 @@ class RankManifest:
     exit_code: of the process, null while it runs or if it was killed before it could say.
     error: last line of the exception. note: why there is no complete trace, if there is none.
     failure: what ended the capture before it was complete, though the training went on; see `CaptureFailure`.
-    observed: {samples, trouble}: looks at the host outside of windows, and why no more was observed; null if nothing
-    was. The steps themselves are in steps.bin, the looks in observed.jsonl beside the manifest.
-    light: the light window: {source, why, file, steps, step_ms, calls}: `cupti`, `torch`, or null where nothing was
-    recorded; by source why it did not; what CUPTI returned, as [call, argument, result]. Null where none was begun.
-    memory: {step, allocated, parameters, gradients, optimizer_state}: bytes of GPUs at the end of that step, the last
-    of a window: what tensors held, and which of it parameters, gradients and optimizers had; null without a GPU.
+    observed: null if nothing was. light: null where no light window was begun.
+    memory: at the end of the last step of a window; null without a GPU.
     step_ends: how often what ended a step (``AdamW.step``); steps_within: what was taken for a part of one.
     cores: that the process may run on.
     training: the dict given to ``capture(manifest=…)``. facts: see environment.torch_facts.
@@ -68,7 +113,7 @@ class RankManifest:
     world_size: int
     host: str
     pid: int
-    device: dict[str, Any]
+    device: DeviceRecord
     schedule: dict[str, int]
     options: dict[str, bool]
     status: str = "running"
@@ -90,9 +135,9 @@ class RankManifest:
     error: str | None = None
     note: str | None = None
     failure: CaptureFailure | None = None
-    observed: dict[str, Any] | None = None
-    light: dict[str, Any] | None = None
-    memory: dict[str, Any] | None = None
+    observed: ObservedRecord | None = None
+    light: LightRecord | None = None
+    memory: MemoryRecord | None = None
     step_ends: dict[str, int] = field(default_factory=dict)
     steps_within: dict[str, int] = field(default_factory=dict)
     cores: int | None = None
@@ -110,7 +155,7 @@ class RunManifest:
     ranks_missing: ranks of the world without a manifest. profiled_steps: of all ranks, sorted.
     unprofiled_step_ms, profiled_step_ms: medians over all ranks and steps.
     environment: variables that change how a training runs.
-    git: {commit, branch, dirty} of the code that ran; branch is null where HEAD is detached and no CI names it.
+    git: null where the working directory is no work tree.
     status: running, finished, failed, interrupted, hung; cut_short where the launcher was killed.
     exit_code: what `traceops run` returned.
     failed_rank: the rank that failed first, or null. notes: what the reader should be told.
@@ -141,7 +186,7 @@ class RunManifest:
     nccl_version: str | None
     driver_version: str | None
     environment: dict[str, str]
-    git: dict[str, Any] | None
+    git: GitState | None
     started_ns: int | None
     ended_ns: int | None
     status: str
@@ -203,87 +248,3 @@ def _read_rank(path: Path) -> RankManifest:
         return RankManifest(**values)
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}); remove it, or repeat the run") from error
-
-
-def merge(
-    ranks: list[RankManifest],
-    *,
-    name: str,
-    command: list[str],
-    argv: list[str],
-    environment: dict[str, str],
-    versions: dict[str, str | None],
-    git: dict[str, Any] | None,
-    world_size: int | None = None,
-    nnodes: int | None = None,
-    started_ns: int | None = None,
-    ended_ns: int | None = None,
-    status: str = "running",
-    exit_code: int | None = None,
-    failed_rank: int | None = None,
-    notes: Iterable[str] = (),
-    failures: Iterable[CaptureFailure] = (),
-) -> RunManifest:
-    """run.json's content from the manifests of the ranks and what only the caller knows."""
-    first = ranks[0] if ranks else None
-    facts = first.facts if first else {}
-    training = first.training if first else {}
-    world = max([world_size or 1, *(rank.world_size for rank in ranks)])
-    hosts = sorted({rank.host for rank in ranks})
-    own = {rank.note for rank in ranks if rank.note}
-    failed = {failure.rank: failure for failure in failures}
-    failed |= {rank.rank: rank.failure for rank in ranks if rank.failure is not None}
-    return RunManifest(
-        name=name,
-        command=command,
-        argv=argv,
-        strategy=training.get("strategy"),
-        training=training,
-        schedule=first.schedule if first else None,
-        options=first.options if first else {},
-        world_size=world,
-        nnodes=max(nnodes or 1, len(hosts)),
-        hosts=hosts,
-        device=first.device["type"] if first else None,
-        backend=facts.get("backend"),
-        traceops_version=versions.get("traceops_version"),
-        python_version=versions.get("python_version"),
-        torch_version=facts.get("torch_version") or versions.get("torch_version"),
-        cuda_version=facts.get("cuda_version"),
-        hip_version=facts.get("hip_version"),
-        nccl_version=facts.get("nccl_version"),
-        driver_version=facts.get("driver_version"),
-        environment=environment,
-        git=git,
-        started_ns=started_ns or min((r.started_ns for r in ranks if r.started_ns), default=None),
-        ended_ns=ended_ns,
-        status=status,
-        exit_code=exit_code,
-        failed_rank=failed_rank,
-        steps=max((rank.steps for rank in ranks), default=None),
-        profiled_steps=sorted({step for rank in ranks for step in rank.profiled_steps}),
-        unprofiled_step_ms=_median(value for rank in ranks for value in rank.unprofiled_step_ms),
-        profiled_step_ms=_median(value for rank in ranks for value in rank.profiled_step_ms),
-        ranks=[_rank_entry(rank) for rank in ranks],
-        ranks_missing=sorted(set(range(world)) - {rank.rank for rank in ranks}),
-        notes=sorted({*own, *notes, *_failure_notes(failed.values())}),
-        failures=[failed[rank].as_dict() for rank in sorted(failed)],
-    )
-
-
-def _rank_entry(rank: RankManifest) -> dict[str, Any]:
-    shared = ("world_size", "schedule", "options", "training", "facts", "failure")
-    return {key: value for key, value in asdict(rank).items() if key not in shared}
-
-
-def _failure_notes(failures: Iterable[CaptureFailure]) -> list[str]:
-    notes = []
-    for ranks, failure in by_cause(list(failures)):
-        who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-        notes.append(f"{who}: the capture ended early: {cause_text(failure)}")
-    return notes
-
-
-def _median(values: Iterable[float]) -> float | None:
-    known = list(values)
-    return statistics.median(known) if known else None

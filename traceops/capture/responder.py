@@ -187,4 +187,4 @@ def responder_of(settings: CaptureSettings) -> Responder | None:
     """The one of this process, where a launcher on this machine listens."""
     if settings.progress is None or settings.evidence is None:
         return None
-    return Responder(Path(settings.progress), Path(settings.evidence), who_am_i()[0])
+    return Responder(Path(settings.progress), Path(settings.evidence), who_am_i().rank)

@@ -15,11 +15,11 @@ from types import ModuleType, TracebackType
 
 from traceops.capture import run_as_main as _program
 from traceops.capture.folder import record_exit
-from traceops.capture.guard import contained, say
+from traceops.capture.guard import contained, describe, say
 from traceops.capture.peer_failure import is_peer_failure
 from traceops.capture.responder import responder_of
 from traceops.capture.run_as_main import run_as_main
-from traceops.capture.session import Capture, describe
+from traceops.capture.session import Capture
 from traceops.capture.settings import IMPORTS_ENV, CaptureSettings, from_environment
 from traceops.capture.steps import on_training_step
 from traceops.core.capture_failure import CaptureOperation

@@ -14,24 +14,21 @@ from typing import Any
 
 from traceops.capture.abort import wait_for_device
 from traceops.capture.adopted import Adoption
-from traceops.capture.after_import import when_loaded
-from traceops.capture.environment import device_of_this_process, host, peak_memory, torch_facts, usable_cores
 from traceops.capture.first_window import FIRST, FirstWindow, may_have_gpu
 from traceops.capture.folder import agreed_folder, claim, who_am_i, write_run
-from traceops.capture.guard import Guard, contained, raised_by_a_handler, say
+from traceops.capture.guard import Guard, contained, describe, say
 from traceops.capture.last_words import tell as tell_launcher
 from traceops.capture.later_windows import AskedWindows, LongerSchedule
-from traceops.capture.light.window import AFTER, LightWindow
-from traceops.capture.manifest import RankManifest, WindowRecord, write_rank
-from traceops.capture.observing.memory import MemoryWatch
-from traceops.capture.observing.observer import Observer
+from traceops.capture.light.window import LightWindow
+from traceops.capture.open_manifest import OpenManifest
 from traceops.capture.progress import ProgressWriter
-from traceops.capture.recorder import Recorder, before_other_profilers
+from traceops.capture.recorder import Recorder
 from traceops.capture.schedule import Phase, Schedule
 from traceops.capture.settings import CaptureSettings, from_environment
 from traceops.capture.signals import Saver, saving_on_sigterm
 from traceops.capture.step_ends import StepEnds
-from traceops.capture.timing import StepTimer, uses_gpu
+from traceops.capture.timing import StepTimer
+from traceops.capture.watchers import Watchers
 from traceops.core.capture_failure import (
     CaptureFailure,
     CaptureOperation,
@@ -40,15 +37,12 @@ from traceops.core.capture_failure import (
     failure_of,
 )
 from traceops.core.errors import UsageError
-from traceops.core.light_log import LIGHT_FILE
 from traceops.core.shorter_schedule import shorter_schedule
-from traceops.core.step_log import LOADER_GLOB, OBSERVED_FILE, STEPS_FILE
 
 _current: Capture | None = None
 
 # For the device to finish when a training breaks off; a healthy one needs the rest of a step.
 _SETTLE_S = 5.0
-_FIRST_SNAPSHOT = 16
 
 
 def capture(
@@ -102,16 +96,14 @@ class Capture:
         self._timers: dict[Phase, StepTimer] = {}
         self._scope = ExitStack()
         self._open = False
-        self._record: RankManifest | None = None
+        self._record: OpenManifest | None = None
         self._recorder: Recorder | None = None
         self._adoption: Adoption | None = None
         self._adopted = False
         self._progress: ProgressWriter | None = None
         self._signals: Saver | None = None
-        self._observer: Observer | None = None
-        self._light: LightWindow | None = None
+        self._watchers: Watchers | None = None
         self._first: FirstWindow | None = None
-        self._memory: MemoryWatch | None = None
         self._asked: AskedWindows | None = None
         self._skipped = False
         self._detach: Callable[[], None] | None = None
@@ -151,36 +143,24 @@ class Capture:
         if _current is not None:
             _current.guard.run(CaptureOperation.STOP, _current.retire)
         self._out = agreed_folder(self.settings)
-        rank, local_rank, world = who_am_i()
-        claim(self._out, rank, world, self.settings)
+        place = who_am_i()
+        claim(self._out, place.rank, place.world_size, self.settings)
         options = self.settings.recording_options()
-        self._recorder = Recorder(self._out, rank, self._schedule, options, self._doing)
+        self._recorder = Recorder(self._out, place.rank, self._schedule, options, self._doing)
         if self.settings.first_window and self._schedule == Schedule() and not may_have_gpu():
-            self._first = FirstWindow(self._out, rank, options, self._doing)
-        self._record = RankManifest(
-            rank=rank, local_rank=local_rank, world_size=world, host=host(), pid=os.getpid(),
-            device=device_of_this_process(), schedule=asdict(self._schedule),
-            options=options, training=self._training, facts=torch_facts(), started_ns=time.time_ns(),
-            cores=usable_cores(),
-        )  # fmt: skip
+            self._first = FirstWindow(self._out, place.rank, options, self._doing)
+        self._record = OpenManifest(self._out, place, self._schedule, options, self._training)
+        self._watchers = Watchers(self._record, self.settings)
         self._save()
         if self.settings.progress is not None:
             self._doing(CaptureOperation.HEARTBEAT)
-            self._progress = ProgressWriter(Path(self.settings.progress), rank)
+            self._progress = ProgressWriter(Path(self.settings.progress), place.rank)
             self._asked = AskedWindows(Path(self.settings.progress))
         self._doing(CaptureOperation.PREPARE)
         terminated = partial(self.guard.run, CaptureOperation.STOP, self._close, "terminated")
         self._signals = self._scope.enter_context(saving_on_sigterm(terminated))
         self._open, _current = True, self
-        if self.settings.observe or self.settings.with_memory:
-            self._watch_memory(rank)
-        if self.settings.observe:
-            self._observe(rank)
-        if self.settings.light:
-            first = self._schedule.total_steps + AFTER
-            folder = self._folder() / f"rank_{rank}"
-            self._light = LightWindow(folder, rank, first, before_other_profilers)
-            self._scope.callback(self._light.give_way, "the capture ended")
+        self._watchers.begin(self._schedule, self.guard, self._scope)
         self._begin(0)
 
     def step(self, samples: int | None = None) -> None:
@@ -200,7 +180,8 @@ class Capture:
 
     def _stepped(self, samples: int | None) -> None:
         with self._held():  # a SIGTERM in the middle would save a half-written trace
-            observer, recorded = self._observer, self._recording()
+            recorded = self._recording()
+            observer = None if self._watchers is None else self._watchers.observer
             if observer is not None:
                 observer.step_ended(recorded=recorded, skipped=self._skipped)
                 self._skipped = False
@@ -210,14 +191,8 @@ class Capture:
                 self._end(self._step)
                 self._end_of_light_step()
             self._step += 1
-            if self._memory is not None:
-                self._memory.step = self._step
-                if (
-                    self.settings.with_memory
-                    and self._step >= _FIRST_SNAPSHOT
-                    and self._step.bit_count() == 1
-                ):
-                    self._memory.save()  # at 16, 32, 64, …: what grows shows in the last of them
+            if self._watchers is not None:
+                self._watchers.steps_done(self._step)
             if self.failure is None:
                 contained(self._hear_of_windows)
                 self._begin(self._step)
@@ -234,63 +209,26 @@ class Capture:
         longer = LongerSchedule.of(self._schedule, window)
         if longer.later[-1].start < self._step:
             note = f"window {window.number} was asked for from step {window.start} on, when step {self._step} had begun"
-            self._record = replace(self._record, note=note)
+            self._record.manifest = replace(self._record.manifest, note=note)
             return
         self._schedule = self._recorder.schedule = longer
-        if window.with_memory and self._memory is not None:
-            self._memory.begin_history()
+        memory = None if self._watchers is None else self._watchers.memory
+        if window.with_memory and memory is not None:
+            memory.begin_history()
+
+    @property
+    def _light(self) -> LightWindow | None:
+        return None if self._watchers is None else self._watchers.light
 
     def _end_of_light_step(self) -> None:
-        if self._light is not None and self._light.step_ended(self._step):
+        if (light := self._light) is not None and light.step_ended(self._step):
             self._doing(CaptureOperation.MANIFEST)
             self._save()
             self._doing(CaptureOperation.TIME)
 
     def _recording(self) -> bool:
-        light = self._light is not None and self._light.is_open
-        first = self._first is not None and self._first.is_open
-        return light or first or (self._recorder is not None and self._recorder.is_open)
-
-    def _observe(self, rank: int) -> None:
-        """Watch the steps and the host; where that cannot begin, nothing else changes."""
-        assert self._record is not None
-        self._scope.callback(self._observe_no_more)
-        try:
-            self._observer = Observer(self._folder() / f"rank_{rank}", rank)
-        except Exception as error:
-            if raised_by_a_handler(error):
-                raise
-            self._record = replace(self._record, observed={"samples": 0, "trouble": describe(error)[:200]})
-
-    def _watch_memory(self, rank: int) -> None:
-        """Have what the allocator holds saved where memory runs out."""
-        watch = self._memory = MemoryWatch(self._folder() / f"rank_{rank}", history=self.settings.with_memory)
-        undo: list[Callable[[], Any]] = [watch.close]
-        self._scope.callback(lambda: [contained(one) for one in undo])
-        contained(when_loaded, {"torch.cuda": watch.install}, self.guard, undo)
-
-    def _weigh_memory(self, step: int) -> None:
-        """Keep what the memory holds at the end of this step, the last of a window."""
-        if self._memory is None or self._record is None:
-            return
-        held = self._memory.held()
-        if held is not None:
-            self._record = replace(self._record, memory={"step": step, **held})
-        later = getattr(self._schedule, "later", ())
-        if self.settings.with_memory or any(one.with_memory and one.end == step + 1 for one in later):
-            self._memory.save()
-
-    def _observe_no_more(self) -> None:
-        """Close the observer; what it saw is kept."""
-        observer = self._observer
-        if observer is None:
-            return
-        if contained(observer.close) is None:
-            contained(observer.close)  # what failed in the middle
-        self._observer = None
-        if self._record is not None:
-            seen = {"samples": observer.samples, "trouble": observer.trouble}
-            self._record = replace(self._record, observed=seen)
+        open_to_record = (self._light, self._first, self._recorder)
+        return any(one is not None and one.is_open for one in open_to_record)
 
     def _held(self) -> AbstractContextManager[None]:
         return nullcontext() if self._signals is None else self._signals.held()
@@ -305,7 +243,7 @@ class Capture:
     def _failed(self, operation: CaptureOperation, error: BaseException) -> None:
         """Told by the guard: end the capture, keep what there is, and say why in the first place that takes it."""
         first = self.failure is None
-        rank = self._record.rank if self._record is not None else who_am_i()[0]
+        rank = self._record.manifest.rank if self._record is not None else who_am_i().rank
         failure = self.failure or failure_of(rank, operation, self._step, error)
         self.failure = failure
         if not first or operation is CaptureOperation.HEARTBEAT:
@@ -324,7 +262,8 @@ class Capture:
             contained(self._keep_first)
         self._drop_first()
         contained(self._scope.close)
-        contained(self._observe_no_more)
+        if self._watchers is not None:
+            contained(self._watchers.end_observing)
         saved = self._record is not None and contained(self._saved) is True
         told = self.settings.progress is not None
         if told:
@@ -335,17 +274,15 @@ class Capture:
     def _keep_timings(self) -> None:
         """Durations of the steps that were timed before the failure."""
         if self._timers and self._record is not None:
-            self._record = replace(self._record, **self._timed(self._steps_until_now()))
+            self._record.add_times(self._taken_timers(), self._steps_until_now())
 
     def _keep_recorded(self) -> None:
         """The trace of the window that the failure cut short, where it is not the profiler that failed."""
         if self._recorder is None or self._record is None or not self._recorder.is_open:
             return
         self._recorder.close()
-        steps = self._steps_until_now()
-        self._record = self._with_trace(
-            self._record, self._schedule.window(self._step), steps, complete=False
-        )
+        window, steps = self._schedule.window(self._step), self._steps_until_now()
+        self._record.add_window(window, self._recorder.take_trace(), steps, complete=False)
 
     def _steps_until_now(self) -> list[int]:
         recorded = self._schedule.active_steps(self._schedule.window(self._step))
@@ -370,14 +307,15 @@ class Capture:
             self._tell("profiler", step + 1)  # writing the trace may take minutes
         self._recorder.step()
         if self._schedule.ends_window(step):
-            self._weigh_memory(step)
+            if self._watchers is not None:
+                self._watchers.window_ends(step, self._schedule)
             self._keep_window(self._schedule.window(step), complete=True)
 
     def _begin(self, step: int) -> None:
         assert self._recorder is not None and self._record is not None
         phase, before = self._schedule.phase(step), self._schedule.phase(step - 1) if step else None
         opens = phase in (Phase.WARMUP, Phase.ACTIVE) and not self._recorder.is_open
-        if opens and self._record.status == "running":
+        if opens and self._record.manifest.status == "running":
             if self._light is not None:
                 self._light.give_way("a window was asked for")
             self._tell("profiler", step)
@@ -385,7 +323,7 @@ class Capture:
                 self._recorder.open(step, self._foreign_profiler)
             except RuntimeError as error:  # Kineto holds one session a process
                 self.give_way(f"the profiler could not start at step {step}: {error}")
-        if self._first is not None and self._record.status == "running":
+        if self._first is not None and self._record.manifest.status == "running":
             self._first.step_begins(step, self._foreign_profiler)
         self._doing(CaptureOperation.TIME)
         starts = phase is not before or (step > 0 and self._schedule.ends_window(step - 1))
@@ -394,7 +332,7 @@ class Capture:
             starts = False  # its steps are no measure of those that nothing records
         if starts and (phase is Phase.UNPROFILED or (phase is Phase.ACTIVE and self._recorder.is_open)):
             self._timers[phase] = StepTimer()
-        if phase is Phase.DONE and self._light is not None and self._record.status == "running":
+        if phase is Phase.DONE and self._light is not None and self._record.manifest.status == "running":
             self._light.step_begins(step)
         self._tell("starting" if self.automatic and step == 0 else phase.value, step)
 
@@ -407,37 +345,17 @@ class Capture:
         assert self._record is not None
         self._doing(CaptureOperation.TIME)
         steps = [step for step in self._schedule.active_steps(window) if step < self._step + complete]
-        record = replace(self._record, **self._timed(steps))
-        self._record = self._with_trace(record, window, steps, complete=complete)
+        self._record.add_times(self._taken_timers(), steps)
+        trace = None if self._recorder is None else self._recorder.take_trace()
+        self._record.add_window(window, trace, steps, complete=complete)
         if complete:
             self._drop_first()
         self._save()
 
-    def _timed(self, steps: list[int]) -> dict[str, Any]:
-        """What the timers say, as fields of the manifest; they are done then."""
-        assert self._record is not None
+    def _taken_timers(self) -> dict[Phase, StepTimer]:
+        """The timers, which are done now."""
         timers, self._timers = self._timers, {}
-        timed = {phase: timer.durations() for phase, timer in timers.items()}
-        record = self._record
-        values: dict[str, Any] = {"step_clock": "cuda_event" if uses_gpu() else "host"}
-        if Phase.UNPROFILED in timed:
-            values["unprofiled_step_ms"] = record.unprofiled_step_ms + timed[Phase.UNPROFILED].step_ms
-            values["unprofiled_host_ms"] = record.unprofiled_host_ms + timed[Phase.UNPROFILED].host_ms
-        if Phase.ACTIVE in timed:
-            durations = timed[Phase.ACTIVE]
-            values["profiled_step_ms"] = record.profiled_step_ms + durations.step_ms
-            values["profiled_host_ms"] = record.profiled_host_ms + durations.host_ms
-            values["profiled_steps"] = record.profiled_steps + steps[: len(durations.step_ms)]
-        return values
-
-    def _with_trace(
-        self, record: RankManifest, window: int, steps: list[int], *, complete: bool
-    ) -> RankManifest:
-        trace = None if self._recorder is None else self._recorder.take_trace()
-        if trace is None:
-            return record
-        kept = WindowRecord(window, trace, steps, complete)
-        return replace(record, traces=[*record.traces, trace], windows=[*record.windows, kept])
+        return timers
 
     def _drop_first(self) -> None:
         first, self._first = self._first, None
@@ -449,20 +367,11 @@ class Capture:
         first, self._first = self._first, None
         if first is None or self._record is None:
             return
-        kept = None if any(window.steps for window in self._record.windows) else first.keep()
+        kept = None if any(window.steps for window in self._record.manifest.windows) else first.keep()
         if kept is None:
             first.drop()
-            return
-        record, whole = self._record, len(kept.steps) == FIRST.active
-        self._record = replace(
-            record,
-            traces=[*record.traces, kept.trace],
-            windows=[*record.windows, WindowRecord(0, kept.trace, kept.steps, complete=whole)],
-            step_clock="host",
-            profiled_step_ms=record.profiled_step_ms + kept.durations.step_ms,
-            profiled_host_ms=record.profiled_host_ms + kept.durations.host_ms,
-            profiled_steps=record.profiled_steps + kept.steps,
-        )  # fmt: skip
+        else:
+            self._record.add_first_window(kept)
 
     def _foreign_profiler(self) -> None:
         if self._open:
@@ -473,9 +382,9 @@ class Capture:
         assert self._record is not None
         self._stop_recording()
         note = f"the capture gave way: {reason}"
-        self._record = replace(self._record, status="given_way", note=note)
+        self._record.manifest = replace(self._record.manifest, status="given_way", note=note)
         if self._recorder is not None:
-            self._adoption = self._recorder.adopt(len(self._record.windows))
+            self._adoption = self._recorder.adopt(len(self._record.manifest.windows))
         self._save()
         if not self.settings.launched:
             say(note)
@@ -490,13 +399,11 @@ class Capture:
             return
         self._adopted = True
         first, last = adoption.steps[0], adoption.steps[-1]
-        trace = str(adoption.trace.relative_to(self._folder()))
-        kept = WindowRecord(len(self._record.windows), trace, adoption.steps, complete=True)
-        self._record = replace(
-            self._record,
+        trace = str(adoption.trace.relative_to(self._record.out))
+        self._record.add_window(len(self._record.manifest.windows), trace, adoption.steps, complete=True)
+        self._record.manifest = replace(
+            self._record.manifest,
             note=f"the trace of steps {first} to {last} is that of the script's own torch.profiler",
-            traces=[*self._record.traces, trace],
-            windows=[*self._record.windows, kept],
             status="running",
         )
 
@@ -509,12 +416,10 @@ class Capture:
         if self._recorder is not None:
             self._recorder.close(keep=False)
         self._drop_first()
-        if self._record is not None:
-            own = self._folder() / f"rank_{self._record.rank}"
-            self._observe_no_more()
-            for name in ("manifest.json", STEPS_FILE, OBSERVED_FILE, LIGHT_FILE, LOADER_GLOB):
-                for path in own.glob(name):
-                    path.unlink(missing_ok=True)
+        if self._record is not None and self._watchers is not None:
+            self._watchers.end_observing()
+            self._record.remove()
+            self._watchers.remove_files()
         if self._progress is not None:
             self._progress.close()
         self._scope.close()
@@ -559,7 +464,7 @@ class Capture:
             return
         # First of all: stopping the profiler waits for the device, which may never answer. And the time of
         # the failure, not of the end of the export, tells which rank was first.
-        self._record = replace(self._record, error=error, ended_ns=time.time_ns())
+        self._record.manifest = replace(self._record.manifest, error=error, ended_ns=time.time_ns())
         self.guard.run(CaptureOperation.MANIFEST, self._save)
         self.guard.run(CaptureOperation.STOP, self._finish, status)
         self.guard.run(CaptureOperation.STOP, self._scope.close)
@@ -568,8 +473,8 @@ class Capture:
 
     def _finish(self, status: str) -> None:
         if status in ("failed", "terminated"):
-            if self._memory is not None and self.settings.with_memory:
-                self._memory.save_beside_others()
+            if self._watchers is not None:
+                self._watchers.training_fails()
             wait_for_device(_SETTLE_S)
         self._stop_recording()
         contained(self._adopt)
@@ -578,15 +483,15 @@ class Capture:
     def _conclude(self, status: str) -> None:
         """Write the manifest for the last time, and the run's, if nobody else does."""
         assert self._record is not None
-        if self._record.status == "given_way" and status == "finished":
+        if self._record.manifest.status == "given_way" and status == "finished":
             status = "given_way"
-        note, said = self._record.note, self._record.note
+        note = said = self._record.manifest.note
         if status == "finished" and not self.done and self.failure is None and not self._adopted:
             note = self._shortfall()
-        self._record = replace(self._record, status=status, note=note)
+        self._record.manifest = replace(self._record.manifest, status=status, note=note)
         self._save()
         if not self.settings.launched:
-            write_run(self._folder())
+            write_run(self._record.out)
             if note and note != said:
                 say(note)
 
@@ -606,7 +511,11 @@ class Capture:
         only = (
             f"only {self._step} {steps}, the schedule needs {self.total_steps} ({self._schedule.explain()})"
         )
-        kept = [] if self._record is None or not self._record.windows else self._record.windows[-1].steps
+        kept = (
+            []
+            if self._record is None or not self._record.manifest.windows
+            else self._record.manifest.windows[-1].steps
+        )
         if not kept or kept[-1] >= FIRST.total_steps:
             return f"{only}; train longer, or pass lower --skip-first, --unprofiled, --warmup or --active"
         recorded = f"step{'s' if len(kept) > 1 else ''} {' and '.join(map(str, kept))}"
@@ -618,29 +527,10 @@ class Capture:
     def _save(self) -> None:
         assert self._record is not None
         self._doing(CaptureOperation.MANIFEST)
-        known = {key: value for key, value in torch_facts().items() if value is not None}
-        allocated, reserved = peak_memory()
-        ends = self.ends_of_steps()
-        self._record = replace(
-            self._record, steps=self._step, samples=self._samples, failure=self.failure,
-            step_ends=ends.ends, steps_within=ends.within,
-            light=None if self._light is None else self._light.record,
-            device=device_of_this_process(), facts={**self._record.facts, **known},
-            peak_memory_bytes=allocated, peak_reserved_bytes=reserved,
-        )  # fmt: skip
-        write_rank(self._folder(), self._record)
-
-    def _folder(self) -> Path:
-        assert self._out is not None, "the capture has not been entered"
-        return self._out
+        light = None if self._light is None else self._light.record
+        self._record.save(self._step, self._samples, self.failure, self.ends_of_steps(), light)
 
 
 def capture_here() -> Capture | None:
     """The capture that is open in this process."""
     return _current
-
-
-def describe(error: BaseException) -> str:
-    """The last line of the error's traceback, which names it."""
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from traceops.capture.environment import git_state
-from traceops.capture.manifest import SCHEMA_VERSION, read_ranks, write_json
+from traceops.capture.manifest import SCHEMA_VERSION, GitState, read_ranks, write_json
 from traceops.capture.settings import IMPORTS_ENV
 from traceops.core.errors import UsageError
 from traceops.launch.base_commit import BaseCommit, argument_warnings, base_plan, check, editable_links
@@ -52,7 +51,7 @@ class Series:
 
     plan: Plan
     base: BaseCommit
-    head: dict[str, Any]
+    head: GitState
     repeat: int
 
     def plan_of(self, label: str, environ: Mapping[str, str]) -> Plan:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from traceops.capture.manifest import GitState
 from traceops.core.errors import UsageError
 from traceops.launch.plan import Checkout, Plan
 from traceops.launch.repository import Repository, short
@@ -110,7 +111,7 @@ def base_plan(plan: Plan, base: BaseCommit, environ: Mapping[str, str]) -> Plan:
     path = python_path(base, {**environ, **assigned})
     where = base.repository.inside(base.cwd)
     assert where is not None
-    git = {"commit": base.commit, "branch": base.repository.branch(base.ref), "dirty": False}
+    git: GitState = {"commit": base.commit, "branch": base.repository.branch(base.ref), "dirty": False}
     return replace(
         plan,
         trains=trains,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from traceops.capture.environment import host
+from traceops.capture.manifest import GitState
 from traceops.capture.settings import ENV
 from traceops.core.bundled import PACKAGE
 from traceops.core.errors import UsageError
@@ -93,7 +94,7 @@ class Checkout:
     """
 
     folder: Path
-    git: dict[str, Any]
+    git: GitState
     argv: list[str]
 
 

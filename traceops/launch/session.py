@@ -14,7 +14,8 @@ from typing import Any
 
 from traceops.capture.environment import environment_that_matters, git_state, host, software_versions
 from traceops.capture.last_words import LastWords
-from traceops.capture.manifest import RankManifest, merge, readable_ranks, write_json, write_rank
+from traceops.capture.manifest import RankManifest, readable_ranks, write_json, write_rank
+from traceops.capture.merged_manifest import merge
 from traceops.capture.progress import read_progress
 from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text
 from traceops.core.exit_codes import reported_codes, shell_code

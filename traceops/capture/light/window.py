@@ -12,6 +12,7 @@ from traceops.capture.guard import contained, raised_by_a_handler
 from traceops.capture.light.cupti import Cupti
 from traceops.capture.light.source import Activities, Source
 from traceops.capture.light.torch_device import TorchDevice
+from traceops.capture.manifest import LightRecord
 from traceops.capture.timing import StepTimer, uses_gpu
 from traceops.core.light_log import LIGHT_FILE, MAGIC
 from traceops.core.whole_file import write_whole
@@ -43,7 +44,7 @@ class LightWindow:
         self._mark: Any = None
         self._marks = 0
         self._done = False
-        self.record: dict[str, Any] | None = None
+        self.record: LightRecord | None = None
 
     @property
     def is_open(self) -> bool:
@@ -108,7 +109,7 @@ class LightWindow:
                 self._source = source
                 break
             reasons[source.name] = why
-        self.record = {"source": None, "why": reasons, "file": None, "steps": [], "step_ms": [], "calls": []}
+        self.record = _nothing(reasons)
         if self._source is None:
             self._ended(None)
             return
@@ -175,20 +176,18 @@ class LightWindow:
         self._done = True
         self._mark = self._timer = None
         contained(self._scope.close)
-        record = self.record or {
-            "source": None,
-            "why": {},
-            "file": None,
-            "steps": [],
-            "step_ms": [],
-            "calls": [],
-        }
+        record = self.record or _nothing({})
         calls = [list(call) for one in self._sources for call in getattr(one, "calls", [])]
         reasons = dict(record["why"])
         if why is not None:
             reasons["window" if source is None else source.name] = why
         self.record = {**record, "why": reasons, "calls": calls}
         self._sources = []
+
+
+def _nothing(why: dict[str, str]) -> LightRecord:
+    """The record of a window in which nothing was recorded; why: by source."""
+    return {"source": None, "why": why, "file": None, "steps": [], "step_ms": [], "calls": []}
 
 
 @contextmanager

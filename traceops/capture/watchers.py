@@ -1,0 +1,106 @@
+"""What a capture watches beside its windows: every step and the host, the memory, and the device alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, cast
+
+from traceops.capture.after_import import when_loaded
+from traceops.capture.guard import Guard, contained, describe, raised_by_a_handler
+from traceops.capture.light.window import AFTER, LightWindow
+from traceops.capture.manifest import MemoryRecord, ObservedRecord
+from traceops.capture.observing.memory import MemoryWatch
+from traceops.capture.observing.observer import Observer
+from traceops.capture.open_manifest import OpenManifest
+from traceops.capture.recorder import before_other_profilers
+from traceops.capture.schedule import Schedule
+from traceops.capture.settings import CaptureSettings
+from traceops.core.light_log import LIGHT_FILE
+from traceops.core.step_log import LOADER_GLOB, OBSERVED_FILE, STEPS_FILE
+
+_FIRST_SNAPSHOT = 16  # steps
+
+
+class Watchers:
+    """Those that the settings ask for, from `begin` on; None where not, or where one could not begin."""
+
+    def __init__(self, record: OpenManifest, settings: CaptureSettings) -> None:
+        self._record = record
+        self._settings = settings
+        self.observer: Observer | None = None
+        self.light: LightWindow | None = None
+        self.memory: MemoryWatch | None = None
+
+    def begin(self, schedule: Schedule, guard: Guard, scope: ExitStack) -> None:
+        """Watch from now on; what `scope` ends, ends with it."""
+        if self._settings.observe or self._settings.with_memory:
+            self._watch_memory(guard, scope)
+        if self._settings.observe:
+            self._observe(scope)
+        if self._settings.light:
+            first = schedule.total_steps + AFTER
+            rank = self._record.manifest.rank
+            self.light = LightWindow(self._record.folder, rank, first, before_other_profilers)
+            scope.callback(self.light.give_way, "the capture ended")
+
+    def steps_done(self, steps: int) -> None:
+        """So many steps are done. A recorded memory is saved at 16, 32, 64, …: what grows shows in the last of them."""
+        if self.memory is None:
+            return
+        self.memory.step = steps
+        if self._settings.with_memory and steps >= _FIRST_SNAPSHOT and steps.bit_count() == 1:
+            self.memory.save()
+
+    def window_ends(self, step: int, schedule: Schedule) -> None:
+        """Keep what the memory holds at the end of this step, the last of a window."""
+        if self.memory is None:
+            return
+        held = self.memory.held()
+        if held is not None:
+            told = cast(MemoryRecord, {"step": step, **held})
+            self._record.manifest = replace(self._record.manifest, memory=told)
+        later = getattr(schedule, "later", ())
+        if self._settings.with_memory or any(one.with_memory and one.end == step + 1 for one in later):
+            self.memory.save()
+
+    def training_fails(self) -> None:
+        """Save the memory for a rank that ran out of it, where this one recorded its own."""
+        if self.memory is not None and self._settings.with_memory:
+            self.memory.save_beside_others()
+
+    def end_observing(self) -> None:
+        """Close the observer; what it saw is kept."""
+        observer = self.observer
+        if observer is None:
+            return
+        if contained(observer.close) is None:
+            contained(observer.close)  # what failed in the middle
+        self.observer = None
+        seen = ObservedRecord(samples=observer.samples, trouble=observer.trouble)
+        self._record.manifest = replace(self._record.manifest, observed=seen)
+
+    def remove_files(self) -> None:
+        """Take away what was written: another capture has the folder from now on."""
+        for name in (STEPS_FILE, OBSERVED_FILE, LIGHT_FILE, LOADER_GLOB):
+            for path in self._record.folder.glob(name):
+                path.unlink(missing_ok=True)
+
+    def _observe(self, scope: ExitStack) -> None:
+        """Watch the steps and the host; where that cannot begin, nothing else changes."""
+        scope.callback(self.end_observing)
+        try:
+            self.observer = Observer(self._record.folder, self._record.manifest.rank)
+        except Exception as error:
+            if raised_by_a_handler(error):
+                raise
+            seen = ObservedRecord(samples=0, trouble=describe(error)[:200])
+            self._record.manifest = replace(self._record.manifest, observed=seen)
+
+    def _watch_memory(self, guard: Guard, scope: ExitStack) -> None:
+        """Have what the allocator holds saved where memory runs out."""
+        watch = self.memory = MemoryWatch(self._record.folder, history=self._settings.with_memory)
+        undo: list[Callable[[], Any]] = [watch.close]
+        scope.callback(lambda: [contained(one) for one in undo])
+        contained(when_loaded, {"torch.cuda": watch.install}, guard, undo)
