@@ -77,12 +77,12 @@ def operation_text(op: str | None, sequence: int | None = None, group: str | Non
 def operations_text(ranks: RankGroup) -> str:
     """'all_reduce #64 of default_pg, 4.2 MB'; how many there are where they differ."""
     if "op" in ranks.differ:
-        return f"{len(ranks.differ['op'])} operations"
+        return f"{len(ranks.values('op'))} operations"
     text = operation_text(ranks.shared("op"), ranks.shared("sequence"), ranks.shared("group"))
     if not text:
         return ""
     if "group" in ranks.differ:
-        text += f" in {len(ranks.differ['group'])} groups"
+        text += f" in {len(ranks.values('group'))} groups"
     nbytes = bytes_text(ranks)
     return f"{text}, {nbytes}" if nbytes else text
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import signal
 from collections import defaultdict
-from typing import Any
 
 from traceops.hangs.crash_kinds import crash_kind
-from traceops.hangs.evidence import Frame, LogEvent
+from traceops.hangs.evidence import Frame, LogEvent, LogKind
 from traceops.hangs.readers.log_events import EventList, OpenEvent, shortened
 from traceops.hangs.readers.log_exits import Exit, Exits
 from traceops.hangs.readers.log_records import records_from_log
-from traceops.hangs.readers.log_rules import GROUP, NEEDLES, OF_RAY, RESTARTS, told_by
+from traceops.hangs.readers.log_rules import GROUP, NEEDLES, OF_RAY, RESTARTS, ToldFields, told_by
 from traceops.hangs.readers.log_speaker import Speakers, rank_in_message
 from traceops.hangs.readers.log_suspects import Suspects
 from traceops.hangs.readers.log_tracebacks import (
@@ -155,9 +154,9 @@ class _LogReader:
             return None
         if rank is None:
             rank = rank_in_message(body, group)
-        fields: dict[str, Any] = dict(told.fields)
+        fields: ToldFields = {**told.fields}
         if group is not None:
-            fields |= {"group": group["group"], "group_description": group["description"] or None}
+            fields["group"], fields["group_description"] = group["group"], group["description"] or None
         if frames:
             fields["frames"] = frames
             if "op" not in fields and told.kind in ("timeout", "connection"):
@@ -193,7 +192,7 @@ class _LogReader:
         if open_event is not None:
             open_event.amend(group=group["group"], group_description=group["description"] or None)
 
-    def _is_echo(self, kind: Any, rank: int | None, fields: dict[str, Any]) -> bool:
+    def _is_echo(self, kind: LogKind, rank: int | None, fields: ToldFields) -> bool:
         def same(event: LogEvent) -> bool:
             return all(getattr(event, name) == fields.get(name) for name in ("op", "sequence"))
 
@@ -201,7 +200,7 @@ class _LogReader:
             return self._events.recent(kind, rank, same) is not None
         return self._events.any_rank(kind, same)
 
-    def _same_timeout(self, rank: int | None, fields: dict[str, Any]) -> OpenEvent | None:
+    def _same_timeout(self, rank: int | None, fields: ToldFields) -> OpenEvent | None:
         """The same wait told once more: raised in Python after the watchdog logged it."""
         if fields.get("sequence") is None:
             return None

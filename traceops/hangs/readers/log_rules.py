@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from traceops.hangs.crash_kinds import NEEDLES as CRASH_NEEDLES
 from traceops.hangs.crash_kinds import told_alone
-from traceops.hangs.evidence import LogKind
+from traceops.hangs.evidence import Frame, LogKind
 from traceops.hangs.readers.log_ends import NEEDLES as END_NEEDLES
 from traceops.hangs.readers.log_ends import ended
 
@@ -73,13 +73,28 @@ _NCCL_WARNING = "NCCL WARN "
 _NCCL_NOTE = " NCCL INFO "
 
 
+class ToldFields(TypedDict, total=False):
+    """Fields of a LogEvent that a line may tell; `enqueued` and `completed` are numbers of operations."""
+
+    op: str | None
+    sequence: int
+    elements_in: int
+    elements_out: int
+    enqueued: int
+    completed: int
+    accused: tuple[int, ...]
+    group: str
+    group_description: str | None
+    frames: tuple[Frame, ...]
+
+
 @dataclass(frozen=True)
 class Told:
-    """What a line tells: fields of a LogEvent without who said it and where. pid: of a process it names."""
+    """What a line tells, without who said it and where. pid: of a process it names."""
 
     kind: LogKind
     text: str
-    fields: dict[str, Any]
+    fields: ToldFields
     pid: int | None = None
 
 
@@ -95,11 +110,15 @@ def told_by(body: str) -> Told | None:
             return Told("timeout", body, _operation(work))
         if "WorkNCCL(" in body and " ran for " in body and (told := _LOOSE_WORK.search(body)) is not None:
             number = _SEQUENCE.search(body)
-            fields = {} if number is None else {"sequence": int(number[1])}
-            return Told("timeout", body, {"op": canonical_op(told["op"]), **fields})
+            fields: ToldFields = {"op": canonical_op(told["op"])}
+            if number is not None:
+                fields["sequence"] = int(number[1])
+            return Told("timeout", body, fields)
     if "ast enqueued" in body and (status := STATUS.search(body)) is not None:
-        done = {name: max(int(status[name]), 0) for name in ("enqueued", "completed")}  # -1: none yet
-        return Told("status", body, done)
+        enqueued, completed = (
+            max(int(status[name]), 0) for name in ("enqueued", "completed")
+        )  # -1: none yet
+        return Told("status", body, {"enqueued": enqueued, "completed": completed})
     if "mismatch between collectives" in body:
         return _mismatch(body)
     if "monitoredBarrier" in body:
@@ -181,10 +200,15 @@ _SIMPLE: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = (
 )
 
 
-def _operation(match: re.Match[str]) -> dict[str, Any]:
-    numbers = ("sequence", "elements_in", "elements_out")
-    told = {name: int(match[name]) for name in numbers if match[name] is not None}
-    return {"op": canonical_op(match["op"]), **told}
+def _operation(match: re.Match[str]) -> ToldFields:
+    told: ToldFields = {"op": canonical_op(match["op"])}
+    if match["sequence"] is not None:
+        told["sequence"] = int(match["sequence"])
+    if match["elements_in"] is not None:
+        told["elements_in"] = int(match["elements_in"])
+    if match["elements_out"] is not None:
+        told["elements_out"] = int(match["elements_out"])
+    return told
 
 
 def _mismatch(body: str) -> Told:
@@ -194,7 +218,7 @@ def _mismatch(body: str) -> Told:
         return Told("mismatch", body, {})
     text = ", but ".join(f"rank {call['rank']} is running {_call(call)}" for call in calls[:8])
     first = calls[0]
-    fields: dict[str, Any] = {
+    fields: ToldFields = {
         "accused": tuple(sorted({int(call["rank"]) for call in calls})),
         "op": canonical_op(first["op"]),
     }

@@ -102,13 +102,12 @@ def _connected(nodes: list[RankBox], edges: list[Edge]) -> tuple[list[RankBox], 
 def _node(group: RankGroup, waits: bool) -> RankBox:
     state = state_text(group)
     kind: Kind = "root" if group.root is not None else "waiting" if waits else "other"
-    several_ops = group.differ.get("op")
     call = operation_text(group.shared("op"), group.shared("sequence"))
-    if several_ops is not None:
-        call = f"{len(several_ops)} operations"
+    if "op" in group.differ:
+        call = f"{len(group.values('op'))} operations"
     in_group = group.shared("group") or ""
     if call and "group" in group.differ:
-        in_group = f"in {len(group.differ['group'])} groups"
+        in_group = f"in {len(group.values('group'))} groups"
     call = " · ".join(text for text in (call, bytes_text(group)) if text)
     shown = [text for text in (_who(group), state, call, in_group, place_text(group)) if text]
     full = "\n".join(shown)

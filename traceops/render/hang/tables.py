@@ -92,7 +92,7 @@ def _exact(group: RankGroup) -> str:
 def _shared(group: RankGroup, key: str) -> Cell:
     if key in group.differ:
         return Cell(
-            f"{len(group.differ[key])} values", "these ranks differ; hang_ranks.csv has each", "unknown"
+            f"{len(group.values(key))} values", "these ranks differ; hang_ranks.csv has each", "unknown"
         )
     value = group.shared(key)
     return _text("" if value is None else str(value))
